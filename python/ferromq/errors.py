@@ -10,6 +10,7 @@ catches: what may I do now? The classes that have a builtin base beside them can
     ├ CorruptMessage (ValueError)         a received body does not decompress: see `raw_body`, or give it up
     ├ DataLost                            messages that a stream should read are gone: decide whether to go on
     ├ ForkedProcess                       made before a fork, used in the child: make it anew there
+    ├ RowError                            a row of a Spark DataFrame cannot become a message: correct the row
     ├ StoreError                          the local engine refused; nothing was stored
     │ ├ CorruptStore                        bytes on disk break the format
     │ ├ StoreLocked                         another broker has the directory open
@@ -66,6 +67,7 @@ __all__ = [
     "RequestError",
     "RequestTimeout",
     "RetryAfter",
+    "RowError",
     "ServerError",
     "StoreClosed",
     "StoreError",
@@ -107,6 +109,10 @@ class DataLost(FerromqError):
 
 class ForkedProcess(FerromqError):
     """An object made before `os.fork` was used in the child, where its threads and connections do not exist."""
+
+
+class RowError(FerromqError):
+    """A row of a Spark DataFrame cannot become a message; the text names the row of its partition and the column."""
 
 
 class StoreError(FerromqError):

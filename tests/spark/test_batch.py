@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 import ferromq
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import pull
 from ferromq.spark.topics import Topics
 
@@ -76,7 +76,7 @@ def test_large_ranges_are_split_and_nothing_is_read_twice(
 def test_offsets_choose_the_rows(session: Any, mq: ferromq.Embedded) -> None:
     """The first offset is read, the last one is not; queues left out are read whole."""
     send(mq, 2000)
-    held = {queue.queue_id: queue.max_offset for queue in pull.queues(Where(mq.endpoint), Topics(("orders",)))}
+    held = {queue.queue_id: queue.max_offset for queue in pull.queues(ClusterAddress(mq.endpoint), Topics(("orders",)))}
     queue_id = max(held, key=lambda queue_id: held[queue_id])
     starting, ending = json.dumps({str(queue_id): 3}), json.dumps({str(queue_id): 7})
     frame = read(session, mq, startingOffsets=starting, endingOffsets=ending)

@@ -13,7 +13,7 @@ import ferromq
 from ferromq._ferromq import RemotingClient
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import pull
 from ferromq.spark.topics import Topics
 
@@ -97,7 +97,7 @@ def send_all_kinds(java: Java) -> int:
     return 64
 
 
-def wait_for(where: Where, count: int) -> None:
+def wait_for(where: ClusterAddress, count: int) -> None:
     """Wait until the queues of the topic hold as many messages."""
     pause = threading.Event()
     for _ in range(600):
@@ -134,7 +134,7 @@ def test_a_live_java_brokers_topic_is_read_as_its_files_and_our_broker_have_it(
 ) -> None:
     """Batch, stream, log files of the live store; then a broker of ours serves the store and the stream goes on."""
     count = send_all_kinds(java)
-    wait_for(Where(namesrv=java.namesrv), count)
+    wait_for(ClusterAddress(namesrv=java.namesrv), count)
     rows = batch(session, "ferromq", namesrv=java.namesrv)
     assert len(rows) == count
     assert {row["body"] for row in rows} >= {b"later", b"packed " * 500, b"\x00\xff\xfe", "ü".encode() * 3_000}
@@ -146,7 +146,7 @@ def test_a_live_java_brokers_topic_is_read_as_its_files_and_our_broker_have_it(
     checkpoint = tmp_path / "checkpoint"
     assert stream(session, begin, java.namesrv, checkpoint) == rows
     java.send(b"one more", queue=1)
-    wait_for(Where(namesrv=java.namesrv), count + 1)
+    wait_for(ClusterAddress(namesrv=java.namesrv), count + 1)
     (one,) = stream(session, begin, java.namesrv, checkpoint)
     assert (one["body"], one["queue_id"]) == (b"one more", 1)
     rows = sorted([*rows, one], key=place)
@@ -155,12 +155,12 @@ def test_a_live_java_brokers_topic_is_read_as_its_files_and_our_broker_have_it(
     java.broker.stop()
     assert batch(session, "ferromq-log", path=java.broker.store) == rows
     with ferromq.embedded(java.broker.store, name=NAME) as mq:
-        wait_for(Where(mq.endpoint), count + 1)
+        wait_for(ClusterAddress(mq.endpoint), count + 1)
         assert batch(session, "ferromq", namesrv=mq.namesrv) == rows
         assert batch(session, "ferromq", endpoint=mq.endpoint) == rows
         with mq.producer() as producer:
             producer.send(TOPIC, b"from ferromq's days")
-        wait_for(Where(mq.endpoint), count + 2)
+        wait_for(ClusterAddress(mq.endpoint), count + 2)
         assert [row["body"] for row in stream(session, begin, mq.namesrv, checkpoint)] == [b"from ferromq's days"]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from ferromq.errors import ConfigError
 from ferromq.spark.log.options import LogOptions
-from ferromq.spark.rows import ALL, Rows, Span
+from ferromq.spark.row_filter import ALL, Interval, RowFilter
 from ferromq.spark.schema import COLUMNS
 from ferromq.spark.topics import Topics
 
@@ -16,7 +16,7 @@ def test_only_the_path_is_required() -> None:
     expected = LogOptions(
         paths=("/var/lib/ferromq",),
         topics=Topics(),
-        rows=Rows(),
+        rows=RowFilter(),
         columns=COLUMNS,
         commit_log_paths=(),
         include_expired=False,
@@ -38,10 +38,12 @@ def test_topics_times_tags_and_keys_say_which_rows_are_wanted() -> None:
         "columns": "body",
     }
     parsed = LogOptions.parse({**GIVEN, **more})
-    wanted = Rows(topics=frozenset("ab"), tags=frozenset("tu"), keys=frozenset("k"), stored=Span(1000, ALL.end))
+    wanted = RowFilter(
+        topics=frozenset("ab"), tags=frozenset("tu"), keys=frozenset("k"), stored=Interval(1000, ALL.end)
+    )
     assert (parsed.rows, parsed.columns, parsed.on_corrupt) == (wanted, ("body",), "skip")
     matched = LogOptions.parse({**GIVEN, "topicPattern": "fl.*", "endingTimestamp": "1970-01-01T00:00:01Z"})
-    assert (matched.topics.pattern, matched.rows) == ("fl.*", Rows(stored=Span(ALL.first, 1000)))
+    assert (matched.topics.pattern, matched.rows) == ("fl.*", RowFilter(stored=Interval(ALL.first, 1000)))
     assert LogOptions.parse({**GIVEN, "includeSystemTopics": "true"}).topics == Topics(system=True)
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from ferromq.errors import ConfigError
 from ferromq.spark.log.source import FerromqLogSource
-from ferromq.spark.options import STREAM_OPTIONS, ReadOptions, RowOptions, Where
+from ferromq.spark.options import STREAM_OPTIONS, ClusterAddress, ReadOptions, RowOptions
 from ferromq.spark.positions import Positions, Time
 from ferromq.spark.schema import COLUMNS, schema_of
 from ferromq.spark.source import FerromqSource
@@ -24,7 +24,7 @@ NAMESRV = {"namesrv": "a:9876;b:9876", "topicPattern": "fl.*"}
 def test_only_endpoint_and_topic_are_required() -> None:
     """A read without more options is the whole topic, a partition a queue of up to a million messages."""
     assert ReadOptions.parse(GIVEN) == ReadOptions(
-        Where(endpoint="127.0.0.1:8081"),
+        ClusterAddress(endpoint="127.0.0.1:8081"),
         Topics(("flights",)),
         Positions("earliest"),
         Positions("latest"),

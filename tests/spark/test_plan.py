@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ferromq.errors import ConfigError
 from ferromq.spark.positions import Positions, Time
 from ferromq.spark.read.plan import Queue, QueueRange, narrow, partitions, ranges, resolve
-from ferromq.spark.rows import Rows, Span
+from ferromq.spark.row_filter import Interval, RowFilter
 
 A0 = Queue("t", "broker-a", "a:1", 0, min_offset=10, max_offset=100)
 A1 = Queue("t", "broker-a", "a:1", 1, min_offset=0, max_offset=0)
@@ -94,15 +94,15 @@ PARTS = [A0.range(10, 100), B0.range(0, 7), U0.range(3, 9)]
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        (Rows(), PARTS),
-        (Rows(tags=frozenset({"a"})), PARTS),
-        (Rows(topics=frozenset({"u", "v"})), [PARTS[2]]),
-        (Rows(queue_ids=frozenset({1})), []),
-        (Rows(offsets=Span(5, 20)), [A0.range(10, 20), B0.range(5, 7), U0.range(5, 9)]),
-        (Rows(tags=frozenset()), []),
+        (RowFilter(), PARTS),
+        (RowFilter(tags=frozenset({"a"})), PARTS),
+        (RowFilter(topics=frozenset({"u", "v"})), [PARTS[2]]),
+        (RowFilter(queue_ids=frozenset({1})), []),
+        (RowFilter(offsets=Interval(5, 20)), [A0.range(10, 20), B0.range(5, 7), U0.range(5, 9)]),
+        (RowFilter(tags=frozenset()), []),
     ],
 )
-def test_filters_leave_out_queues_and_offsets(rows: Rows, expected: list[QueueRange]) -> None:
+def test_filters_leave_out_queues_and_offsets(rows: RowFilter, expected: list[QueueRange]) -> None:
     """Nobody is asked for them."""
     assert narrow(PARTS, rows, never) == expected
 
@@ -115,7 +115,7 @@ def test_filters_on_time_narrow_ranges_with_room_for_a_clock_that_was_set_back()
         asked.append([(part.topic, ms) for part, ms in wanted])
         return [{40_000: 4, 190_000: 50}[ms] for _, ms in wanted]
 
-    rows = Rows(topics=frozenset({"u"}), stored=Span(100_000, 130_000))
+    rows = RowFilter(topics=frozenset({"u"}), stored=Interval(100_000, 130_000))
     assert narrow(PARTS, rows, by_time) == [U0.range(4, 9)]
     assert asked == [[("u", 40_000)], [("u", 190_000)]]
 

@@ -15,7 +15,7 @@ import pytest
 from ferromq._proto import messages as pb
 from ferromq.errors import ConfigError, ConnectionFailed, ServerError, TopicNotFound
 from ferromq.spark.arrow import record_batch
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import over_grpc, pull
 from ferromq.spark.read.plan import Queue, QueueRange
 from ferromq.spark.topics import Topics
@@ -141,7 +141,7 @@ def test_messages_after_the_end_of_the_range_are_not_rows(
 ) -> None:
     """A partition never reads into its neighbour."""
     script = serve(Script(most=100))
-    monkeypatch.setattr(over_grpc, "MOST_MESSAGES", 4)
+    monkeypatch.setattr(over_grpc, "MAX_MESSAGES", 4)
     assert [offset for offset, _ in read(script, 0, 6)] == list(range(6))
     assert script.pulls == [(0, 4), (4, 2)]
 
@@ -172,7 +172,7 @@ def test_rows_are_filtered_and_columns_left_out(serve: Callable[[Script], Script
 def test_an_endpoint_that_gives_no_records_is_named_with_the_way_out(serve: Callable[[Script], Script]) -> None:
     """RocketMQ's proxy answers messages: its brokers are read over remoting."""
     script = serve(Script(records=False))
-    with pytest.raises(ConfigError, match=rf"127.0.0.1:{script.port} gives no records.*namesrv"):
+    with pytest.raises(ConfigError, match=rf"127.0.0.1:{script.port} does not send records.*namesrv"):
         read(script, 2, 9)
 
 
@@ -194,7 +194,7 @@ def test_queues_are_the_readable_ones_with_their_offsets(serve: Callable[[Script
     """Queues one may only write to hold nothing to read."""
     script = serve(Script(min_offset=1, max_offset=8))
     endpoint = f"127.0.0.1:{script.port}"
-    assert pull.queues(Where(endpoint), FLIGHTS) == [
+    assert pull.queues(ClusterAddress(endpoint), FLIGHTS) == [
         Queue("flights", "broker-a", endpoint, queue_id, 1, 8) for queue_id in (0, 2)
     ]
 
@@ -211,13 +211,13 @@ def test_an_unknown_topic_is_named(serve: Callable[[Script], Script]) -> None:
     """The error names topic and endpoint."""
     script = serve(Script())
     with pytest.raises(TopicNotFound, match=f"topic 'trains' at 127.0.0.1:{script.port}: no such topic"):
-        pull.queues(Where(f"127.0.0.1:{script.port}"), Topics(("trains",)))
+        pull.queues(ClusterAddress(f"127.0.0.1:{script.port}"), Topics(("trains",)))
 
 
 def test_an_endpoint_where_nobody_listens_is_named(serve: Callable[[Script], Script]) -> None:
     """The error names method and endpoint."""
     with pytest.raises(ConnectionFailed, match=r"cannot reach broker 127.0.0.1:1 \(connection refused\)"):
-        pull.queues(Where("127.0.0.1:1"), FLIGHTS)
+        pull.queues(ClusterAddress("127.0.0.1:1"), FLIGHTS)
 
 
 @pytest.mark.parametrize(

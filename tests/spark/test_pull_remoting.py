@@ -10,7 +10,7 @@ import pytest
 import ferromq
 from ferromq.errors import ConfigError, ServerError, TopicNotFound
 from ferromq.spark.arrow import arrow_schema, record_batch
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import over_grpc, over_remoting, pull
 from ferromq.spark.read.over_grpc import GrpcBroker
 from ferromq.spark.read.over_remoting import NameServers, RemotingBroker
@@ -39,7 +39,7 @@ def mq() -> Iterator[Any]:
         yield mq
 
 
-def found(mq: Any, where: Where) -> list[Queue]:
+def found(mq: Any, where: ClusterAddress) -> list[Queue]:
     """Return the queues once the dispatcher has entered every message."""
     while True:
         queues = pull.queues(where, Topics(("orders",)))
@@ -59,8 +59,8 @@ def read(queues: list[Queue], **wanted: Any) -> Any:
 
 def test_both_protocols_give_the_same_rows(mq: Any) -> None:
     """Whoever carries the records: the same decoder makes all columns of them."""
-    over_grpc = read(found(mq, Where(mq.endpoint)))
-    over_remoting = read(found(mq, Where(namesrv=mq.namesrv)))
+    over_grpc = read(found(mq, ClusterAddress(mq.endpoint)))
+    over_remoting = read(found(mq, ClusterAddress(namesrv=mq.namesrv)))
     assert over_grpc.num_rows == COUNT
     assert over_grpc.equals(over_remoting)
     assert [name for name in over_grpc.column_names if over_grpc[name].null_count] == []
@@ -70,7 +70,7 @@ def test_both_protocols_give_the_same_rows(mq: Any) -> None:
 @pytest.mark.parametrize("protocol", ["grpc", "remoting"])
 def test_a_tag_is_a_filter_of_the_broker_and_keys_are_ours(mq: Any, protocol: str) -> None:
     """What is filtered where makes no difference to the rows."""
-    queues = found(mq, Where(mq.endpoint) if protocol == "grpc" else Where(namesrv=mq.namesrv))
+    queues = found(mq, ClusterAddress(mq.endpoint) if protocol == "grpc" else ClusterAddress(namesrv=mq.namesrv))
     even = read(queues, filter={"tags": ["even"]})
     assert even["tag"].to_pylist() == ["even"] * (COUNT // 2)
     assert read(queues, filter={"tags": ["even", "a|b"]}).equals(even)
@@ -80,14 +80,14 @@ def test_a_tag_is_a_filter_of_the_broker_and_keys_are_ours(mq: Any, protocol: st
 @pytest.mark.parametrize("protocol", ["grpc", "remoting"])
 def test_a_range_that_the_queue_does_not_hold_is_an_error(mq: Any, protocol: str) -> None:
     """Offsets behind the end are not passed over."""
-    queue = found(mq, Where(mq.endpoint) if protocol == "grpc" else Where(namesrv=mq.namesrv))[0]
+    queue = found(mq, ClusterAddress(mq.endpoint) if protocol == "grpc" else ClusterAddress(namesrv=mq.namesrv))[0]
     with pytest.raises(ServerError, match="aged out"):
         list(pull.pull(queue.range(0, queue.max_offset + 1)))
 
 
 def test_name_servers_know_topics_by_pattern(mq: Any) -> None:
     """A pattern means whole names; one that means nothing is an error, and so is an unknown name."""
-    where = Where(namesrv=mq.namesrv)
+    where = ClusterAddress(namesrv=mq.namesrv)
     assert {queue.topic for queue in pull.queues(where, Topics.matching("ord.*"))} == {"orders"}
     with pytest.raises(ConfigError, match="'topicPattern' is 'trains'"):
         pull.queues(where, Topics.matching("trains"))
@@ -100,12 +100,14 @@ def test_a_topic_that_is_deleted_after_it_was_listed_is_none_of_a_patterns(
 ) -> None:
     """The list of topics and a topic's route are two requests."""
     monkeypatch.setattr(NameServers, "topics", lambda _: ["gone", "orders"])
-    assert {queue.topic for queue in pull.queues(Where(namesrv=mq.namesrv), Topics.matching(".*"))} == {"orders"}
+    assert {queue.topic for queue in pull.queues(ClusterAddress(namesrv=mq.namesrv), Topics.matching(".*"))} == {
+        "orders"
+    }
 
 
 def test_offsets_of_times_are_the_same_over_both_protocols(mq: Any) -> None:
     """Before everything it is the first offset, behind everything the end."""
-    for where in (Where(mq.endpoint), Where(namesrv=mq.namesrv)):
+    for where in (ClusterAddress(mq.endpoint), ClusterAddress(namesrv=mq.namesrv)):
         queues = found(mq, where)
         assert pull.offsets_by_time([(queue, 0) for queue in queues]) == [0] * len(queues)
         ends = pull.offsets_by_time([(queue, 2**42) for queue in queues])
@@ -114,9 +116,12 @@ def test_offsets_of_times_are_the_same_over_both_protocols(mq: Any) -> None:
 
 def test_each_queue_and_time_gets_its_own_answer(mq: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However the questions are mixed, and however many go at once."""
-    monkeypatch.setattr(over_grpc, "MOST_QUESTIONS", 3)
-    monkeypatch.setattr(over_remoting, "MOST_QUESTIONS", 3)
-    (first, second), (third, fourth) = found(mq, Where(mq.endpoint)), found(mq, Where(namesrv=mq.namesrv))
+    monkeypatch.setattr(over_grpc, "MAX_OFFSET_REQUESTS", 3)
+    monkeypatch.setattr(over_remoting, "MAX_OFFSET_REQUESTS", 3)
+    (first, second), (third, fourth) = (
+        found(mq, ClusterAddress(mq.endpoint)),
+        found(mq, ClusterAddress(namesrv=mq.namesrv)),
+    )
     late = 2**42
     wanted = [(first, late), (third, 0), (fourth, late), (second, 0), (third, late), (second, late), (first, 0)] * 2
     expected = [queue.max_offset if ms else 0 for queue, ms in wanted]
@@ -169,6 +174,6 @@ def test_offsets_of_many_queues_are_asked_together(mq: Any, monkeypatch: pytest.
 
     monkeypatch.setattr(GrpcBroker, "ask", noted(GrpcBroker.ask))
     monkeypatch.setattr(RemotingBroker, "offsets_by_time", noted(RemotingBroker.offsets_by_time))
-    many = pull.queues(Where(**{way: getattr(mq, way)}), Topics.named(["many"]))
+    many = pull.queues(ClusterAddress(**{way: getattr(mq, way)}), Topics.named(["many"]))
     assert [queue.queue_id for queue in many] == list(range(64))
     assert waits == (["QueryRoute"] if way == "endpoint" else [])

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from ferromq.spark.read.push_down import PushingReader, push
-from ferromq.spark.rows import Rows, Span
+from ferromq.spark.row_filter import Interval, RowFilter
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COMPARISONS = {
@@ -125,7 +125,7 @@ def test_pushed_filters_leave_exactly_the_rows_that_spark_would(
     given_rows: list[dict[str, Any]], offered: list[Filter]
 ) -> None:
     """What readers leave out and what Spark still filters are together the filters, NULLs and all."""
-    wanted, left = push(offered, Rows())
+    wanted, left = push(offered, RowFilter())
     assert all(any(one is other for other in offered) for one in left)
     expected = [row for row in given_rows if all(truth(one, row) for one in offered)]
     read = [row for row in given_rows if accepts(wanted.mapping(), row)]
@@ -150,30 +150,30 @@ def test_pushed_filters_leave_exactly_the_rows_that_spark_would(
 )
 def test_filters_on_time_queue_offset_topic_and_tag_are_the_readers(one: Filter, wanted: dict[str, Any]) -> None:
     """Spark has nothing left to look at."""
-    found, left = push([one, IsNotNull(one.attribute)], Rows())
+    found, left = push([one, IsNotNull(one.attribute)], RowFilter())
     assert (found.mapping(), left) == (wanted, [])
 
 
 def test_filters_on_keys_are_shared() -> None:
     """A message with the first key of the list may be the one; Spark compares the others."""
     one = EqualTo(("keys",), ["a", "b"])
-    found, left = push([one], Rows())
+    found, left = push([one], RowFilter())
     assert (found.mapping(), left) == ({"keys": ["a"]}, [one])
-    assert push([one], Rows(keys=frozenset({"z"})))[0].mapping() == {"keys": ["z"]}
+    assert push([one], RowFilter(keys=frozenset({"z"})))[0].mapping() == {"keys": ["z"]}
 
 
 def test_filters_that_exclude_each_other_want_nothing() -> None:
     """Nobody has to be asked then."""
-    assert push([EqualTo(("tag",), "a"), EqualTo(("tag",), "b")], Rows())[0].is_empty
-    assert push([LessThan(("queue_offset",), 3), GreaterThan(("queue_offset",), 2)], Rows())[0].is_empty
-    assert not Rows(stored=Span(1, 2)).is_empty
+    assert push([EqualTo(("tag",), "a"), EqualTo(("tag",), "b")], RowFilter())[0].is_empty
+    assert push([LessThan(("queue_offset",), 3), GreaterThan(("queue_offset",), 2)], RowFilter())[0].is_empty
+    assert not RowFilter(stored=Interval(1, 2)).is_empty
 
 
 def test_a_reader_that_pushes_looks_to_pyspark_as_if_it_did_not() -> None:
     """PySpark refuses readers that override the method where the setting is off, as it is by default."""
     reader = PushingReader.__new__(type("Reader", (PushingReader,), {"read": lambda *_: iter(())}))
-    reader.rows = Rows()
+    reader.rows = RowFilter()
     assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters
     left = IsNull(("tag",))
     assert list(reader.pushFilters([EqualTo(("tag",), "a"), left])) == [left]
-    assert reader.rows == Rows(tags=frozenset({"a"}))
+    assert reader.rows == RowFilter(tags=frozenset({"a"}))

@@ -15,7 +15,7 @@ from ferromq.errors import ConfigError
 from ferromq.pipeline.dead_letters import dead_letters, replay_list
 from ferromq.pipeline.inputs import group_lags
 from ferromq.pipeline.stats import lags, queues, stats
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 
 PATIENCE = 60
 
@@ -133,5 +133,5 @@ def test_brokers_are_asked_for_the_lag_of_a_group() -> None:
         with mq.consumer("billing", "orders") as consumer:
             (queue,) = consumer.queues()
             consumer.commit_offset(queue, 2)
-        for where in (Where(endpoint=mq.endpoint), Where(namesrv=mq.namesrv)):
+        for where in (ClusterAddress(endpoint=mq.endpoint), ClusterAddress(namesrv=mq.namesrv)):
             assert group_lags.lags(where, ["orders"], ["billing", "nobody"]) == [("orders", "billing", 0, 2, 5, 3)]

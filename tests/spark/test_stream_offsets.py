@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferromq.errors import ConfigError, ConnectionFailed, DataLost, ServerError, TopicNotFound
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read.plan import Queue
 from ferromq.spark.stream.offsets import StreamOffsets
 from ferromq.spark.stream.options import StreamOptions
 from ferromq.spark.stream.plan import Offsets, Place, flat
-from ferromq.spark.stream.watch import Patience, Watch
+from ferromq.spark.stream.queue_monitor import QueueMonitor, RetryDeadline
 from ferromq.spark.topics import Topics
 
 UNLIMITED = 2**62
@@ -31,17 +31,17 @@ class Brokers:
     unreachable: bool = False
     looks: int = 0
 
-    def ask(self, _: Where, topics: Topics) -> Sequence[Queue]:
+    def ask(self, _: ClusterAddress, topics: Topics) -> Sequence[Queue]:
         """Answer as `pull.queues` does."""
         self.looks += 1
         if self.unreachable:
             raise ConnectionFailed("nobody listens")
-        found = [queue for topic in self.topics for queue in self._queues(topic) if topics.means(topic)]
+        found = [queue for topic in self.topics for queue in self._queues(topic) if topics.includes(topic)]
         if not found:
             raise TopicNotFound(f"no topic {topics.names}") if topics.names else ConfigError("no topic matches")
         return found
 
-    def check_whole(self, where: Where, _: Topics) -> None:
+    def check_whole(self, where: ClusterAddress, _: Topics) -> None:
         """Raise as `pull.check_whole` does."""
         if where.namesrv is not None and self.down:
             raise ServerError(f"the broker {min(self.down)} is away and may have queues")
@@ -79,7 +79,7 @@ def offsets(brokers: Brokers, clock: Any = lambda: 0.0, **given: str) -> StreamO
     """Return a run of a query; nothing is waited for."""
     chosen = options(**given)
     read, said = chosen.read, {"registered": brokers.registered, "check_whole": brokers.check_whole}
-    watch = Watch(read.where, read.topics, Patience(0.0), brokers.ask, **said)
+    watch = QueueMonitor(read.address, read.topics, RetryDeadline(0.0), brokers.ask, **said)
     return StreamOffsets(chosen, watch, by_time=lambda wanted: [queue.min_offset for queue, _ in wanted], clock=clock)
 
 
@@ -564,7 +564,7 @@ def test_what_is_reported_is_what_is_there() -> None:
 
 
 def test_a_new_query_by_name_servers_waits_for_all_brokers_and_a_known_one_for_those_it_read() -> None:
-    """Where a query begins, nothing says which queues a broker has that is away; later its checkpoint does."""
+    """ClusterAddress a query begins, nothing says which queues a broker has that is away; later its checkpoint does."""
     brokers = Brokers({"orders": {"a:0": [0, 5], "b:0": [0, 5]}}, down={"b"})
     for begin in ("latest", "prepare"):
         run = offsets(brokers, topicPattern="orders")

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from ferromq.spark.read.plan import Queue
 from ferromq.spark.stream.plan import (
     ALL,
+    BatchRange,
     Bounds,
     Flat,
     Loss,
     Place,
-    Span,
     begins,
     elsewhere,
     ends,
@@ -162,7 +162,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning() -> None:
     assert (lost.rows, lost.is_exact) == (20, False)
     assert settled({A0: 500}, held, [lost], ()) == {A0: 0}
     found, counted = spans({A0: 500}, {A0: 0}, {A0: 20}, held, {A0: 520})
-    assert (found, counted) == ([Span(A0, 0, 20)], [lost])
+    assert (found, counted) == ([BatchRange(A0, 0, 20)], [lost])
 
 
 def test_a_queue_that_left_the_offsets_is_counted_as_lost() -> None:
@@ -175,16 +175,16 @@ def test_a_queue_that_left_the_offsets_is_counted_as_lost() -> None:
 
 def test_a_new_queue_is_read_from_where_the_end_says_or_from_0() -> None:
     """What is not in the start was found since; messages that aged out before that are no loss, later they are."""
-    assert spans({}, {A0: 4}, {A0: 9}, {A0: Bounds(4, 12)}, {}) == ([Span(A0, 4, 9)], [])
-    assert spans({}, {}, {A0: 9}, {A0: Bounds(0, 12)}, {}) == ([Span(A0, 0, 9)], [])
+    assert spans({}, {A0: 4}, {A0: 9}, {A0: Bounds(4, 12)}, {}) == ([BatchRange(A0, 4, 9)], [])
+    assert spans({}, {}, {A0: 9}, {A0: Bounds(0, 12)}, {}) == ([BatchRange(A0, 0, 9)], [])
     held = Bounds(4, 12)
-    assert spans({}, {}, {A0: 9}, {A0: held}, {}) == ([Span(A0, 4, 9)], [Loss(A0, 0, held, 4)])
+    assert spans({}, {}, {A0: 9}, {A0: held}, {}) == ([BatchRange(A0, 4, 9)], [Loss(A0, 0, held, 4)])
 
 
 def test_a_queue_that_goes_on_behind_what_aged_out_counts_it_once() -> None:
     """Its start is in the end of the batch that goes on there."""
     held = Bounds(7, 12)
-    assert spans({A0: 2}, {A0: 7}, {A0: 9}, {A0: held}, {}) == ([Span(A0, 7, 9)], [Loss(A0, 2, held, 5)])
+    assert spans({A0: 2}, {A0: 7}, {A0: 9}, {A0: held}, {}) == ([BatchRange(A0, 7, 9)], [Loss(A0, 2, held, 5)])
 
 
 def test_a_loss_names_topic_queue_expectation_and_what_is_there() -> None:

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 import ferromq
 from ferromq.errors import ConfigError, ConnectionFailed, DataLost, Forbidden, ServerError, TopicNotFound
 from ferromq.protocol.route import BrokerData, QueueData, TopicRoute
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import pull
 from ferromq.spark.read.over_remoting import NameServers, RemotingBroker
 from ferromq.spark.read.plan import Queue, QueueRange
 from ferromq.spark.stream.group import GroupOffsets
-from ferromq.spark.stream.read import PatientReader
-from ferromq.spark.stream.watch import Patience, Watch, registered_brokers
+from ferromq.spark.stream.queue_monitor import QueueMonitor, RetryDeadline, registered_brokers
+from ferromq.spark.stream.retrying_reader import RetryingReader
 from ferromq.spark.topics import Topics
 
-WHERE = Where(endpoint="e:1")
+WHERE = ClusterAddress(endpoint="e:1")
 
 
 @dataclass
@@ -32,9 +32,9 @@ class Time:
     now: float = 0.0
     waits: list[float] = field(default_factory=list)
 
-    def patience(self, seconds: float) -> Patience:
+    def patience(self, seconds: float) -> RetryDeadline:
         """Return a patience that waits in this time."""
-        return Patience(seconds, lambda: self.now, self.wait)
+        return RetryDeadline(seconds, lambda: self.now, self.wait)
 
     def wait(self, seconds: float) -> None:
         """Let time go by."""
@@ -59,7 +59,7 @@ class Broker:
         """Return the queue as it is now."""
         return Queue("orders", "a", f"a:{self.restarts}", 0, self.low, self.high)
 
-    def ask(self, _: Where, topics: Topics) -> Sequence[Queue]:
+    def ask(self, _: ClusterAddress, topics: Topics) -> Sequence[Queue]:
         """Answer as `pull.queues` does."""
         assert topics == Topics(("orders",))
         return [self.queue()]
@@ -81,7 +81,7 @@ class Broker:
 
 def read(broker: Broker, end: int = 20, seconds: float = 10.0, *, fail: bool = True) -> list[int]:
     """Return the queue offsets of the rows of a partition that begins at 3."""
-    reader = PatientReader(
+    reader = RetryingReader(
         WHERE, Time().patience(seconds), fail_on_data_loss=fail, pull_range=broker.pull, ask=broker.ask
     )
     wanted = broker.queue().range(3, end)
@@ -139,19 +139,19 @@ def test_a_watch_waits_longer_and_longer_and_not_beyond_the_option() -> None:
     """A broker that comes back in time is waited for."""
     time = Time()
 
-    def ask(_: Where, __: Topics) -> Sequence[Queue]:
+    def ask(_: ClusterAddress, __: Topics) -> Sequence[Queue]:
         if time.now < 5:
             raise ConnectionFailed("not yet")
         return [Broker().queue()]
 
-    assert Watch(WHERE, Topics(("orders",)), time.patience(60), ask).look().queues.keys() == {("orders", "a:0")}
+    assert QueueMonitor(WHERE, Topics(("orders",)), time.patience(60), ask).look().queues.keys() == {("orders", "a:0")}
     assert time.waits == sorted(time.waits)
     assert max(time.waits) == 2.0
     time.now = -3600
     with pytest.raises(
         ConnectionFailed, match=r"e:1 could not be read for 60 s \(option 'unreachableTimeout'\): not yet"
     ):
-        Watch(WHERE, Topics(("orders",)), time.patience(60), ask).look()
+        QueueMonitor(WHERE, Topics(("orders",)), time.patience(60), ask).look()
     assert time.now == -3540
 
 
@@ -159,12 +159,12 @@ def test_a_topic_that_is_away_is_waited_for_where_that_is_asked() -> None:
     """A broker that registers again has not deleted it."""
     time = Time()
 
-    def ask(_: Where, __: Topics) -> Sequence[Queue]:
+    def ask(_: ClusterAddress, __: Topics) -> Sequence[Queue]:
         if time.now < 5:
             raise TopicNotFound("orders")
         return [Broker().queue()]
 
-    watch = Watch(WHERE, Topics(("orders",)), time.patience(60), ask)
+    watch = QueueMonitor(WHERE, Topics(("orders",)), time.patience(60), ask)
     assert watch.look([("orders", "a:0")]).away([("orders", "a:0")]) == {("orders", "a:0")}
     assert not time.waits
     assert not watch.look([("orders", "a:0")], wait=True).away([("orders", "a:0")])
@@ -175,9 +175,9 @@ def test_a_slave_that_lacks_what_was_read_is_no_loss_to_a_stream(monkeypatch: py
     route = TopicRoute((QueueData("a", 1, 1),), (BrokerData("c", "a", {1: "127.0.0.1:1"}),))
     monkeypatch.setattr(NameServers, "_ask", lambda *_, **__: route.encode())
     monkeypatch.setattr(RemotingBroker, "held", lambda *_: {0: (0, 5)})
-    where, topics, time = Where(namesrv="127.0.0.1:1"), Topics(("orders",)), Time()
+    where, topics, time = ClusterAddress(namesrv="127.0.0.1:1"), Topics(("orders",)), Time()
     assert [(queue.max_offset, queue.is_master) for queue in pull.queues(where, topics)] == [(5, False)]
-    watch = Watch(where, topics, time.patience(0), registered=lambda _: ())
+    watch = QueueMonitor(where, topics, time.patience(0), registered=lambda _: ())
     assert watch.look([("orders", "a:0")]).away([("orders", "a:0")]) == {("orders", "a:0")}
 
     def refused(_: QueueRange) -> Iterator[Any]:
@@ -185,18 +185,18 @@ def test_a_slave_that_lacks_what_was_read_is_no_loss_to_a_stream(monkeypatch: py
 
     wanted = QueueRange("orders", "a", "127.0.0.1:1", 0, 3, 9, "remoting")
     with pytest.raises(ConnectionFailed, match="it holds 0 to 5"):
-        list(PatientReader(where, time.patience(0), fail_on_data_loss=False, pull_range=refused).read(wanted))
+        list(RetryingReader(where, time.patience(0), fail_on_data_loss=False, pull_range=refused).read(wanted))
 
 
 def test_wrong_options_are_not_waited_out() -> None:
     """Only what another attempt may overcome is tried again."""
     time = Time()
 
-    def ask(_: Where, __: Topics) -> Sequence[Queue]:
+    def ask(_: ClusterAddress, __: Topics) -> Sequence[Queue]:
         raise ConfigError("no")
 
     with pytest.raises(ConfigError):
-        Watch(WHERE, Topics(("orders",)), time.patience(60), ask).look()
+        QueueMonitor(WHERE, Topics(("orders",)), time.patience(60), ask).look()
     assert not time.waits
 
 

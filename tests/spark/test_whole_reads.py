@@ -16,9 +16,9 @@ from ferromq.errors import ConnectionFailed, ServerError, TopicNotFound
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock
 from ferromq.protocol.codes import RequestCode
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import pull
-from ferromq.spark.stream.watch import Patience, Watch
+from ferromq.spark.stream.queue_monitor import QueueMonitor, RetryDeadline
 from ferromq.spark.topics import Topics
 
 FREE = "127.0.0.1:0"
@@ -33,9 +33,9 @@ class Cluster(NamedTuple):
     b: BrokerController
 
     @property
-    def where(self) -> Where:
+    def where(self) -> ClusterAddress:
         """Return where it is read."""
-        return Where(namesrv=self.namesrv)
+        return ClusterAddress(namesrv=self.namesrv)
 
     def queues(self, topics: Topics = ORDERS) -> set[tuple[str, int]]:
         """Return broker and id of each queue that a read covers."""
@@ -109,7 +109,7 @@ def test_a_broker_of_the_topics_order_configuration_is_missed(cluster: Cluster) 
 def test_a_stream_waits_for_a_whole_view_where_it_begins(cluster: Cluster) -> None:
     """And goes on with what there is where it knows what it has read."""
     cluster.b.close()
-    watch = Watch(cluster.where, ORDERS, Patience(0.0))
+    watch = QueueMonitor(cluster.where, ORDERS, RetryDeadline(0.0))
     with pytest.raises(ConnectionFailed, match="the broker b is away and may have queues of orders"):
         watch.look(is_whole=True)
     view = watch.look([("orders", "a:0"), ("orders", "b:0")])

@@ -18,7 +18,7 @@ from ferromq.errors import ConfigError
 from ferromq.spark.write import plan
 from ferromq.spark.write.layouts import FirstLayouts, layout_of
 from ferromq.spark.write.rows import read_rows
-from ferromq.spark.write.send import OnceCutter, Request, close, sending
+from ferromq.spark.write.send import ExactlyOnceBatching, SendRequest, close, send_plan
 
 ROWS = 24
 PARTITION = 3
@@ -59,8 +59,8 @@ class Attempt:
                 queues=tuple(queue for queue in layout.queues if queue.queue_id in queues),
                 in_order=tuple(queue for queue in layout.in_order if queue.queue_id in queues),
             )
-        cutter = OnceCutter(PARTITION, FirstLayouts(topic, 0, {topic: layout}, is_placed=is_placed))
-        self.requests: list[Request] = []
+        cutter = ExactlyOnceBatching(PARTITION, FirstLayouts(topic, 0, {topic: layout}, is_placed=is_placed))
+        self.requests: list[SendRequest] = []
         half = ROWS // 2
         for first in (0, half):
             some = kinds[first : first + half]
@@ -87,7 +87,7 @@ class Attempt:
 
     def send(self, at: int) -> None:
         """Let the broker have a request; the answer may be lost afterwards."""
-        self._client.run(sending(self._client.common, self.requests[at]))
+        self._client.run(send_plan(self._client.common, self.requests[at]))
 
 
 def stored(mq: ferromq.Embedded, topic: str) -> list[list[int]]:

@@ -186,12 +186,12 @@ def test_a_waiting_client_does_not_stop_other_threads() -> None:
 
 BEHIND_A_PROXY = """
 import ferromq
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read.pull import queues
 from ferromq.spark.topics import Topics
 with ferromq.embedded() as mq, mq.producer(attempts=1) as producer:
     producer.send("orders", b"x")
-    assert sum(queue.max_offset for queue in queues(Where(mq.endpoint), Topics(("orders",)))) == 1
+    assert sum(queue.max_offset for queue in queues(ClusterAddress(mq.endpoint), Topics(("orders",)))) == 1
 """
 
 

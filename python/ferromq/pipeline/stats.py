@@ -20,7 +20,7 @@ from ferromq.errors import ConfigError
 from ferromq.pipeline.command import shared
 from ferromq.pipeline.command.summary import Summary
 from ferromq.pipeline.inputs import group_lags, row_source, store_config
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.terminal import formatting
 
 __all__ = ["lags", "queues", "stats", "tags"]
@@ -177,7 +177,7 @@ def _lags(spark: SparkSession, arguments: argparse.Namespace, topics: Sequence[s
     if arguments.log and (Path(arguments.log) / "commitlog").is_dir():
         return [row.asDict() for row in lags(spark, arguments.log, topics).collect()]
     if arguments.group and (arguments.endpoint or arguments.namesrv):
-        where = Where(arguments.endpoint, arguments.namesrv)
+        where = ClusterAddress(arguments.endpoint, arguments.namesrv)
         groups = [name for name in arguments.group.split(",") if name]
         return [dict(zip(_LAG_NAMES, row, strict=True)) for row in group_lags.lags(where, topics, groups)]
     return []

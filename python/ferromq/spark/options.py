@@ -15,9 +15,9 @@ tags, keys              only messages with one of these tags, or one of these ke
 maxRecordsPerPartition  larger ranges of a queue are split; default 1,000,000
 minPartitions           ranges are split further until there are about as many; default 1
 
-Where one topic is read, {queue: place} will do. A place is a queue offset, `"earliest"`, `"latest"` or a time. A queue
-is `"3"`, or `"broker-a:3"` where the topic lies on several brokers. Queues left out begin at their min offset or at
-startingTimestamp, and end at their max offset or at endingTimestamp. Names of options are not case-sensitive.
+ClusterAddress one topic is read, {queue: place} will do. A place is a queue offset, `"earliest"`, `"latest"` or a time.
+A queue is `"3"`, or `"broker-a:3"` where the topic lies on several brokers. Queues left out begin at their min offset
+or at startingTimestamp, and end at their max offset or at endingTimestamp. Names of options are not case-sensitive.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from ferromq.errors import ConfigError
 from ferromq.protocol.endpoints import parse_endpoints
 from ferromq.spark.positions import EARLIEST, LATEST, Positions, Time
-from ferromq.spark.rows import Rows
+from ferromq.spark.row_filter import RowFilter
 from ferromq.spark.schema import COLUMNS
 from ferromq.spark.topics import Topics
 
@@ -56,8 +56,8 @@ STREAM_OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """Where the brokers are asked for; exactly one of the two is set."""
+class ClusterAddress:
+    """ClusterAddress the brokers are asked for; exactly one of the two is set."""
 
     endpoint: str | None = None
     """`host:port` of a gRPC endpoint."""
@@ -78,7 +78,7 @@ class RowOptions:
     keys: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, given: "Given") -> "RowOptions":
+    def parse(cls, given: "OptionReader") -> "RowOptions":
         """Read what both formats take; ConfigError names the option."""
         columns = given.names("columns") or COLUMNS
         for column in columns:
@@ -88,16 +88,16 @@ class RowOptions:
                 )
         return cls(columns, given.names("tags"), given.names("keys"))
 
-    def rows(self, **more: Any) -> Rows:
+    def row_filter(self, **more: Any) -> RowFilter:
         """Return which rows are wanted, with what *more* narrows them."""
-        return Rows(tags=frozenset(self.tags) or None, keys=frozenset(self.keys) or None, **more)
+        return RowFilter(tags=frozenset(self.tags) or None, keys=frozenset(self.keys) or None, **more)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What a user asked for; nothing has been compared with a broker yet."""
 
-    where: Where
+    address: ClusterAddress
     topics: Topics
     starting: Positions = field(default_factory=lambda: Positions(EARLIEST))
     ending: Positions = field(default_factory=lambda: Positions(LATEST))
@@ -112,20 +112,20 @@ class ReadOptions:
 
         Options *also* named are allowed, and the caller's to read.
         """
-        given = Given(options, (*OPTIONS, *also), elsewhere=dict.fromkeys(STREAM_OPTIONS, "readStream"))
+        given = OptionReader(options, (*OPTIONS, *also), elsewhere=dict.fromkeys(STREAM_OPTIONS, "readStream"))
         topics = parse_topics(given)
         if topics is None:
             raise ConfigError(
                 "option 'topic' is missing; write .option('topic', 'flights'), or 'topics' or 'topicPattern'"
             )
-        where = parse_where(given)
-        if topics.pattern is not None and where.namesrv is None:
+        address = parse_address(given)
+        if topics.pattern is not None and address.namesrv is None:
             raise ConfigError(
                 f"option 'topicPattern' is {topics.pattern!r} beside 'endpoint', but gRPC has no list of topics; "
                 "allowed: beside 'namesrv', or name them in 'topics'"
             )
         return cls(
-            where=where,
+            address=address,
             topics=topics,
             starting=_positions(given, "starting", EARLIEST, topics),
             ending=_positions(given, "ending", LATEST, topics),
@@ -135,7 +135,7 @@ class ReadOptions:
         )
 
 
-class Given:
+class OptionReader:
     """Options as a user wrote them, under the names as they are documented."""
 
     def __init__(
@@ -214,7 +214,7 @@ class Given:
             raise ConfigError(f"option {name!r} is {value!r}; allowed: {allowed}{why}") from error
 
 
-def parse_where(given: Given) -> Where:
+def parse_address(given: OptionReader) -> ClusterAddress:
     """Return where the brokers are."""
     found = given.one_of(*WHERE)
     if found is None:
@@ -226,13 +226,13 @@ def parse_where(given: Given) -> Where:
     except ConfigError as error:
         raise ConfigError(f"option {name!r} is {value!r}; allowed: host:port of {what}") from error
     if name == "namesrv":
-        return Where(namesrv=";".join(addresses))
+        return ClusterAddress(namesrv=";".join(addresses))
     if len(addresses) > 1:
         raise ConfigError(f"option 'endpoint' is {value!r}; allowed: one host:port, the other brokers are found there")
-    return Where(endpoint=addresses[0])
+    return ClusterAddress(endpoint=addresses[0])
 
 
-def parse_topics(given: Given) -> Topics | None:
+def parse_topics(given: OptionReader) -> Topics | None:
     """Return which topics are wanted; None where the user did not say."""
     system = given.flag("includeSystemTopics", default=False)
     found = given.one_of("topic", "topics", "topicPattern")
@@ -247,12 +247,12 @@ def parse_topics(given: Given) -> Topics | None:
     return topics
 
 
-def parse_time(given: Given, name: str) -> Time | None:
+def parse_time(given: OptionReader, name: str) -> Time | None:
     """Return a time; ConfigError shows how one is written."""
     return given.parsed(name, Time.parse, "ISO-8601 with a zone, as 2026-11-01T10:00:00Z, or milliseconds since 1970")
 
 
-def _positions(given: Given, which: str, default: str, topics: Topics) -> Positions:
+def _positions(given: OptionReader, which: str, default: str, topics: Topics) -> Positions:
     name = f"{which}Offsets"
     found = given.parsed(
         name,

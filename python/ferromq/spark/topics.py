@@ -42,9 +42,9 @@ class Topics:
 
     def choose(self, known: Iterable[str]) -> list[str]:
         """Return which of the topics *known* are meant, sorted."""
-        return sorted({name for name in known if self.means(name)})
+        return sorted({name for name in known if self.includes(name)})
 
-    def means(self, name: str) -> bool:
+    def includes(self, name: str) -> bool:
         """Say whether the topic *name* is meant."""
         if self.names:
             return name in self.names

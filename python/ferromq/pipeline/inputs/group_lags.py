@@ -1,15 +1,14 @@
-"""What groups have committed, asked from the brokers: nothing is joined, leased or changed by it."""
+"""Queries brokers for the committed offsets of groups. It joins no group and changes nothing."""
 
 from collections.abc import Iterable
-
-import grpc
+from contextlib import closing
 
 from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
-from ferromq.client.connection import OPTIONS, target
-from ferromq.core.requests import SERVICE, Identity
-from ferromq.errors import ConnectionFailed, ServerError
-from ferromq.spark.options import Where
+from ferromq.client.connection import Channels
+from ferromq.core.requests import Identity
+from ferromq.errors import ConnectionFailed, FerromqError, ServerError
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import pull
 from ferromq.spark.read.plan import Queue
 from ferromq.spark.topics import Topics
@@ -22,18 +21,18 @@ Lag = tuple[str, str, int, int, int, int]
 """Topic, group, queue id, committed offset, max offset, lag."""
 
 
-def lags(where: Where, topics: Iterable[str], groups: Iterable[str]) -> list[Lag]:
+def lags(address: ClusterAddress, topics: Iterable[str], groups: Iterable[str]) -> list[Lag]:
     """
-    Return what *groups* have still to read of each queue; queues of which a group has committed nothing are left out.
+    Return the lag of *groups* in each queue for which a group has committed an offset.
 
-    Raises ServerError where a broker refuses, ConnectionFailed where it does not answer.
+    Raises ServerError if a broker returns an error, ConnectionFailed if it does not answer.
     """
-    queues = pull.queues(where, Topics(names=tuple(topics)))
+    queues = pull.queues(address, Topics(names=tuple(topics)))
     rows = []
     for queue in queues:
         for group in groups:
-            ask = _over_remoting if queue.protocol == "remoting" else _over_grpc
-            committed = ask(queue, group)
+            committed_offset = _over_remoting if queue.protocol == "remoting" else _over_grpc
+            committed = committed_offset(queue, group)
             if committed is not None:
                 lag = max(queue.max_offset - committed, 0)
                 rows.append((queue.topic, group, queue.queue_id, committed, queue.max_offset, lag))
@@ -47,12 +46,12 @@ def _over_grpc(queue: Queue, group: str) -> int | None:
             topic=pb.Resource(name=queue.topic), id=queue.queue_id, broker=pb.Broker(name=queue.broker_name)
         ),
     )
-    with grpc.insecure_channel(target(queue.endpoint), OPTIONS) as channel:
-        call = channel.unary_unary(SERVICE + "GetOffset", response_deserializer=pb.GetOffsetResponse.FromString)
+    with closing(Channels(Identity(), None)) as channels:
         try:
-            answer = call(request.SerializeToString(), timeout=_TIMEOUT, metadata=Identity().metadata())
-        except grpc.RpcError as error:
-            raise ConnectionFailed(f"the broker at {queue.endpoint} did not tell offsets: {error.details()}") from error
+            packet = channels.call(queue.endpoint, "GetOffset", request.SerializeToString(), _TIMEOUT)
+        except FerromqError as error:
+            raise ConnectionFailed(f"the broker at {queue.endpoint} did not return offsets: {error}") from error
+    answer = pb.GetOffsetResponse.FromString(packet)
     if answer.status.code == pb.Code.OFFSET_NOT_FOUND:
         return None
     if answer.status.code != pb.Code.OK:

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from ferromq.errors import ConfigError
-from ferromq.spark.options import ROWS, TIMES, TOPICS, Given, RowOptions, parse_time, parse_topics
-from ferromq.spark.rows import ALL, Rows, Span
+from ferromq.spark.options import ROWS, TIMES, TOPICS, OptionReader, RowOptions, parse_time, parse_topics
+from ferromq.spark.row_filter import ALL, Interval, RowFilter
 from ferromq.spark.topics import Topics
 
 OPTIONS = (
@@ -47,7 +47,7 @@ class LogOptions:
 
     paths: tuple[str, ...]
     topics: Topics = field(default_factory=Topics)
-    rows: Rows = field(default_factory=Rows)
+    rows: RowFilter = field(default_factory=RowFilter)
     columns: tuple[str, ...] = RowOptions().columns
     commit_log_paths: tuple[str, ...] = ()
     include_expired: bool = False
@@ -58,7 +58,7 @@ class LogOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "LogOptions":
         """Read Spark's *options*; ConfigError names the option, what was given and what is allowed."""
-        given = Given(options, OPTIONS)
+        given = OptionReader(options, OPTIONS)
         found = given.one_of("path", "paths")
         if found is None:
             raise ConfigError("option 'path' is missing; write .load('/var/lib/ferromq'), a store directory")
@@ -67,8 +67,8 @@ class LogOptions:
         topics = parse_topics(given) or Topics(system=given.flag("includeSystemTopics", default=False))
         first, end = parse_time(given, "startingTimestamp"), parse_time(given, "endingTimestamp")
         row_options = RowOptions.parse(given)
-        rows = row_options.rows(
-            stored=Span(ALL.first if first is None else first.ms, ALL.end if end is None else end.ms),
+        rows = row_options.row_filter(
+            stored=Interval(ALL.first if first is None else first.ms, ALL.end if end is None else end.ms),
             topics=frozenset(topics.names) or None,
         )
         return cls(

@@ -1,8 +1,8 @@
 """
-Brokers over gRPC: routes and offsets as any client asks for them, and records as they lie in the log.
+Reads ferromq brokers over gRPC: routes, offsets, and records in the format of the commit log.
 
-RocketMQ's own service carries messages, not records; asking for records is ferromq's (`x-ferromq-packed: 2`, see
-docs/wire-format.md). RocketMQ's brokers are read over remoting.
+RocketMQ's service carries messages, not records. ferromq's brokers send records to a client that asks for them
+(`x-ferromq-packed: 2`, see docs/wire-format.md). RocketMQ's brokers are read over remoting.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,23 +13,23 @@ from typing import Any, Self
 import grpc
 
 from ferromq._proto import messages as pb
-from ferromq.client.connection import OPTIONS, target
-from ferromq.core.requests import PACKED, SERVICE, Identity, Metadata, error_of, named, transport_error
+from ferromq.client.connection import Channels, failure
+from ferromq.core.requests import PACKED, Identity, Metadata, error_of, named
 from ferromq.core.routes import endpoint_of, endpoints_message
-from ferromq.errors import ConfigError, FerromqError, ServerError
+from ferromq.errors import ConfigError, ServerError
 from ferromq.protocol.route import MASTER, WHOLE
-from ferromq.spark.read.answer import AgedOutError, Answer
 from ferromq.spark.read.plan import Queue, QueueRange
+from ferromq.spark.read.pull_result import AgedOutError, PullResult
 
 RECORDS = "2"
-"""The value of `x-ferromq-packed` that asks for records."""
+"""Value of `x-ferromq-packed` that requests records."""
 MIN_OFFSET = "x-ferromq-min-offset"
-MOST_MESSAGES = 16_384
-"""Messages asked for at once; the broker answers at most 4 MiB."""
-MOST_QUESTIONS = 256
-"""Offsets of times that are asked for at once."""
+MAX_MESSAGES = 16_384
+"""Messages of one pull; the broker answers at most 4 MiB."""
+MAX_OFFSET_REQUESTS = 256
+"""Concurrent requests for the offset at a time."""
 TIMEOUT = 60.0
-"""Seconds that one answer may take."""
+"""Seconds for one call."""
 
 
 class GrpcBroker:
@@ -37,8 +37,7 @@ class GrpcBroker:
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self._identity = Identity()
-        self._channel = grpc.insecure_channel(target(endpoint), OPTIONS)
+        self._channels = Channels(Identity(), None)
 
     def __enter__(self) -> Self:
         return self
@@ -46,50 +45,47 @@ class GrpcBroker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._channel.close()
+        self._channels.close()
 
     def ask(self, method: str, request: Any, response: Any, metadata: Metadata = ()) -> Any:
-        """Return the answer to a unary *request*; the status is the caller's to judge."""
-        call = self._channel.unary_unary(SERVICE + method, response_deserializer=response.FromString)
-        try:
-            return call(request.SerializeToString(), timeout=TIMEOUT, metadata=(*self._identity.metadata(), *metadata))
-        except grpc.RpcError as error:
-            raise self._failed(method, error) from error
+        """Return the response to a unary *request*; the caller checks its status."""
+        return response.FromString(
+            self._channels.call(self.endpoint, method, request.SerializeToString(), TIMEOUT, metadata)
+        )
 
     def ask_all(self, method: str, requests: Sequence[Any], response: Any) -> list[Any]:
-        """Return the answers to unary *requests*, which are all under way at once."""
-        call = self._channel.unary_unary(SERVICE + method, response_deserializer=response.FromString)
-        metadata = self._identity.metadata()
-        calls = [call.future(request.SerializeToString(), timeout=TIMEOUT, metadata=metadata) for request in requests]
+        """Send unary *requests* at once and return their responses."""
+        begin, metadata = self._channels.method(self.endpoint, method), self._channels.identity.metadata()
+        calls = [begin.future(request.SerializeToString(), TIMEOUT, metadata) for request in requests]
         try:
-            return [call.result() for call in calls]
+            return [response.FromString(call.result()) for call in calls]
         except grpc.RpcError as error:
-            raise self._failed(method, error) from error
+            raise failure(error, self.endpoint, method, TIMEOUT) from error
 
     def begin(self, wanted: QueueRange, offset: int, tags: Sequence[str]) -> Any:
-        """Begin a pull at *offset*; its answer comes while the caller does something else."""
+        """Begin a pull at *offset* and return the call, for `finish`."""
         request = pb.PullMessageRequest(
             message_queue=_message_queue(wanted),
             offset=offset,
-            batch_size=min(MOST_MESSAGES, wanted.end - offset),
+            batch_size=min(MAX_MESSAGES, wanted.end - offset),
             filter_expression=pb.FilterExpression(type=pb.TAG, expression=" || ".join(tags) or "*"),
-            long_polling_timeout=pb.Duration(),  # an end without messages of these tags is not waited at
+            long_polling_timeout=pb.Duration(),  # do not wait at the end of a queue without these tags
         )
-        call = self._channel.unary_stream(SERVICE + "PullMessage")
-        metadata = (*self._identity.metadata(), (PACKED, RECORDS))
-        return call(request.SerializeToString(), timeout=TIMEOUT, metadata=metadata)
+        metadata = (*self._channels.identity.metadata(), (PACKED, RECORDS))
+        pull = self._channels.method(self.endpoint, "PullMessage", "unary_stream")
+        return pull(request.SerializeToString(), TIMEOUT, metadata)
 
-    def finish(self, call: Any, wanted: QueueRange, offset: int) -> Answer:
-        """Wait for the answer of a pull. Raises what the broker refused with."""
+    def finish(self, call: Any, wanted: QueueRange, offset: int) -> PullResult:
+        """Wait for the result of a pull. Raises the broker's error."""
         try:
             parts: list[bytes] = list(call)
-            told = dict(call.initial_metadata())
+            metadata = dict(call.initial_metadata())
         except grpc.RpcError as error:
-            raise self._failed("PullMessage", error) from error
-        if told.get(PACKED) != RECORDS:
+            raise failure(error, self.endpoint, "PullMessage", TIMEOUT) from error
+        if metadata.get(PACKED) != RECORDS:
             raise ConfigError(
-                f"option 'endpoint': {self.endpoint} gives no records, so it is no ferromq broker of this version; "
-                f"allowed: a ferromq broker, or option 'namesrv', which reads RocketMQ's brokers too"
+                f"option 'endpoint': {self.endpoint} does not send records, so it is not a ferromq broker of this "
+                "version; allowed: a ferromq broker, or option 'namesrv', which reads RocketMQ's brokers too"
             )
         status, next_offset = pb.Status(code=pb.OK), None
         for response in _responses(parts[0] if parts else b""):
@@ -101,16 +97,17 @@ class GrpcBroker:
             raise AgedOutError(status.message)
         if status.code not in {pb.OK, pb.MESSAGE_NOT_FOUND}:
             raise named(error_of(status.code, status.message), f"{wanted} at queue offset {offset}")
-        return Answer(parts[1:], offset if next_offset is None else next_offset, int(told.get(MIN_OFFSET, 0)))
+        min_offset = int(metadata.get(MIN_OFFSET, 0))
+        return PullResult(parts[1:], offset if next_offset is None else next_offset, min_offset)
 
     def offsets(self, queues: Sequence[Queue | QueueRange], policy: int) -> list[int]:
-        """Return the offset of each of *queues* that *policy* names, for the time of one answer."""
+        """Return the offset of each of *queues* that *policy* names, in one round trip."""
         return self._offsets([(queue, _offset_request(queue, policy)) for queue in queues])
 
     def offsets_by_time(self, wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
-        """Return the offset of each queue at its time in ms, many asked at once."""
+        """Return the offset of each queue at its time in ms."""
         asked = [(queue, _offset_request(queue, pb.TIMESTAMP, ms)) for queue, ms in wanted]
-        parts = (asked[begin : begin + MOST_QUESTIONS] for begin in range(0, len(asked), MOST_QUESTIONS))
+        parts = (asked[begin : begin + MAX_OFFSET_REQUESTS] for begin in range(0, len(asked), MAX_OFFSET_REQUESTS))
         return [offset for part in parts for offset in self._offsets(part)]
 
     def _offsets(self, asked: Sequence[tuple[Queue | QueueRange, Any]]) -> list[int]:
@@ -119,15 +116,12 @@ class GrpcBroker:
             _check(answer.status, f"the offsets of {queue}")
         return [int(answer.offset) for answer in answers]
 
-    def _failed(self, method: str, error: Any) -> FerromqError:
-        return transport_error(error.code().name, error.details(), self.endpoint, method, TIMEOUT)
-
 
 def queues(endpoint: str, topic: str) -> list[Queue]:
     """
-    Return the readable queues of *topic* on all brokers that *endpoint* knows, with the offsets they hold now.
+    Return the readable queues of *topic* on all brokers that *endpoint* knows, with their current offsets.
 
-    Raises where one of them is away, or serves no gRPC: a part would look like the whole.
+    Raises if one of the brokers is down or does not serve gRPC, because the rows would be incomplete.
     """
     with GrpcBroker(endpoint) as broker:
         request = pb.QueryRouteRequest(topic=pb.Resource(name=topic), endpoints=endpoints_message([endpoint]))
@@ -150,7 +144,7 @@ def queues(endpoint: str, topic: str) -> list[Queue]:
 
 
 def offsets_by_time(endpoint: str, wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
-    """Return, for each queue of *endpoint* and time in ms, the first offset stored then or later, else its end."""
+    """Return for each queue of *endpoint* the first offset stored at its time in ms or later, else the max offset."""
     with GrpcBroker(endpoint) as broker:
         return broker.offsets_by_time(wanted)
 
@@ -163,7 +157,7 @@ def _offset_request(queue: Queue | QueueRange, policy: int, ms: int = 0) -> Any:
 
 
 def _responses(packet: bytes) -> Iterator[Any]:
-    """Yield the responses of a packed gRPC message: each is a varint length and a PullMessageResponse."""
+    """Yield the responses in a packed gRPC message: each is a varint length and a PullMessageResponse."""
     rest = packet
     while rest:
         length, rest = _varint(rest)
@@ -172,7 +166,7 @@ def _responses(packet: bytes) -> Iterator[Any]:
 
 
 def _varint(data: bytes) -> tuple[int, bytes]:
-    """Return the number that *data* begins with, seven bits a byte, and what follows."""
+    """Return the varint at the start of *data*, and the rest."""
     value = 0
     for place, byte in enumerate(data):
         value |= (byte & 127) << 7 * place

@@ -19,17 +19,17 @@ from ferromq.protocol.message_queue import load_table
 from ferromq.protocol.namespaces import GRPC_NAMESPACE, ORDER_NAMESPACE
 from ferromq.protocol.order_configuration import parts
 from ferromq.protocol.route import BrokerData, Permission, TopicRoute
-from ferromq.spark.read.answer import AgedOutError, Answer
 from ferromq.spark.read.plan import Queue, QueueRange
+from ferromq.spark.read.pull_result import AgedOutError, PullResult
 from ferromq.spark.topics import Topics
 
 GROUP = "TOOLS_CONSUMER"
-MOST_MESSAGES = 4096
-MOST_BYTES = 4 << 20
+MAX_MESSAGES = 4096
+MAX_BYTES = 4 << 20
 """Messages and bytes asked for at once; RocketMQ's brokers answer with 32 messages unless told otherwise."""
 _LARGE = "ferromqLarge"
 """The field that asks a ferromq broker for more than its options let other clients have; RocketMQ's pass over it."""
-MOST_QUESTIONS = 256
+MAX_OFFSET_REQUESTS = 256
 """Offsets of times that are asked for at once."""
 TIMEOUT = 60.0
 """Seconds that one answer may take."""
@@ -61,8 +61,8 @@ class RemotingBroker:
             "topic": wanted.topic,
             "queueId": str(wanted.queue_id),
             "queueOffset": str(offset),
-            "maxMsgNums": str(min(MOST_MESSAGES, wanted.end - offset)),
-            "maxMsgBytes": str(MOST_BYTES),
+            "maxMsgNums": str(min(MAX_MESSAGES, wanted.end - offset)),
+            "maxMsgBytes": str(MAX_BYTES),
             "sysFlag": str(_WITH_SUBSCRIPTION),
             "commitOffset": "0",
             "suspendTimeoutMillis": "0",
@@ -73,20 +73,20 @@ class RemotingBroker:
         }
         return self._client.begin(self.endpoint, _PULL, fields, timeout=TIMEOUT)
 
-    def finish(self, call: PendingAnswer, wanted: QueueRange, offset: int) -> Answer:
+    def finish(self, call: PendingAnswer, wanted: QueueRange, offset: int) -> PullResult:
         """Wait for the answer of a pull. Raises what the broker refused with."""
         code, remark, fields, body = call.wait()
         if code == _PULL_OFFSET_MOVED:
             raise AgedOutError(f"it holds {fields.get('minOffset')} to {fields.get('maxOffset')}")
         if code not in {ResponseCode.SUCCESS, _PULL_NOT_FOUND, _PULL_AGAIN}:
             raise _refused(code, remark, f"{wanted} at queue offset {offset}")
-        return Answer([body], int(fields["nextBeginOffset"]), int(fields["minOffset"]))
+        return PullResult([body], int(fields["nextBeginOffset"]), int(fields["minOffset"]))
 
     def offsets_by_time(self, wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
         """Return what SEARCH_OFFSET_BY_TIMESTAMP says of each queue and time in ms, many asked at once."""
         found: list[int] = []
-        for begin in range(0, len(wanted), MOST_QUESTIONS):
-            part = wanted[begin : begin + MOST_QUESTIONS]
+        for begin in range(0, len(wanted), MAX_OFFSET_REQUESTS):
+            part = wanted[begin : begin + MAX_OFFSET_REQUESTS]
             calls = [self._begin_search(queue, ms) for queue, ms in part]
             answers = [call.wait() for call in calls]
             for (queue, _), (code, remark, told, _) in zip(part, answers, strict=True):
@@ -168,7 +168,7 @@ class NameServers:
         """
         known = {name for name, address in self._values(GRPC_NAMESPACE).items() if address != GONE}
         orders = self._values(ORDER_NAMESPACE).items()
-        known |= {name for topic, order in orders if topics.means(topic) for name in parts(order)}
+        known |= {name for topic, order in orders if topics.includes(topic) for name in parts(order)}
         if not known:
             return
         told = self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}, "the list of brokers")

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ferromq.errors import ConfigError
 from ferromq.spark.positions import EARLIEST, LATEST, Position, Positions, Time
-from ferromq.spark.rows import ALL, Rows
+from ferromq.spark.row_filter import ALL, RowFilter
 
 Protocol = Literal["grpc", "remoting"]
 
@@ -149,7 +149,7 @@ def _check_names(name: str, positions: Positions, queues: Sequence[Queue]) -> No
             )
 
 
-def narrow(found: Iterable[QueueRange], rows: Rows, by_time: OffsetsByTime) -> list[QueueRange]:
+def narrow(found: Iterable[QueueRange], rows: RowFilter, by_time: OffsetsByTime) -> list[QueueRange]:
     """
     Return the parts of *found* that can hold *rows*; which of their messages are rows is seen when they are read.
 

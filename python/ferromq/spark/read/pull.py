@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ferromq._ferromq import record_columns
 from ferromq.errors import ConfigError, ServerError, TopicNotFound
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import over_remoting
-from ferromq.spark.read.answer import AgedOutError, Answer
 from ferromq.spark.read.over_remoting import NameServers, RemotingBroker
 from ferromq.spark.read.plan import Protocol, Queue, QueueRange
+from ferromq.spark.read.pull_result import AgedOutError, PullResult
 from ferromq.spark.schema import COLUMNS
 from ferromq.spark.topics import Topics, is_internal
 
@@ -24,37 +24,38 @@ if TYPE_CHECKING:
     from ferromq.spark.read.over_grpc import GrpcBroker
 
 
-def queues(where: Where, topics: Topics, *, is_whole: bool = True) -> list[Queue]:
+def queues(address: ClusterAddress, topics: Topics, *, is_whole: bool = True) -> list[Queue]:
     """
     Return the readable queues of *topics* on all brokers, with the offsets they hold now.
 
-    Raises `TopicNotFound` for a name that no broker has, and `ConfigError` for a pattern that no topic matches. Where a
-    broker is away it raises, too, for a part would look like the whole; over remoting only where the read *is_whole*.
+    Raises `TopicNotFound` for a name that no broker has, and `ConfigError` for a pattern that no topic matches.
+    ClusterAddress a broker is away it raises, too, for a part would look like the whole; over remoting only where the
+    read *is_whole*.
     """
     found: list[Queue] = []
-    if where.namesrv is not None:
-        with NameServers(where.namesrv) as name_servers:
+    if address.namesrv is not None:
+        with NameServers(address.namesrv) as name_servers:
             # Before: one that comes meanwhile may be missing in a route. After: so may one that leaves.
             if is_whole:
                 name_servers.check_whole(topics)
-            found = _of_name_servers(where, name_servers, topics)
+            found = _of_name_servers(address, name_servers, topics)
             if is_whole:
                 name_servers.check_whole(topics)
-    elif where.endpoint is not None:
+    elif address.endpoint is not None:
         if topics.pattern is not None:
             raise ConfigError("option 'topicPattern' needs the names of all topics; allowed: with option 'namesrv'")
         for topic in topics.names:
-            found += _over("grpc").queues(where.endpoint, topic)
+            found += _over("grpc").queues(address.endpoint, topic)
     return sorted(found, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id))
 
 
-def _of_name_servers(where: Where, name_servers: NameServers, topics: Topics) -> list[Queue]:
+def _of_name_servers(address: ClusterAddress, name_servers: NameServers, topics: Topics) -> list[Queue]:
     found: list[Queue] = []
     names: Sequence[str] = topics.names
     if topics.pattern is not None:
         names = topics.choose(name_servers.topics())
         if not names:
-            raise ConfigError(f"option 'topicPattern' is {topics.pattern!r}, which no topic at {where} matches")
+            raise ConfigError(f"option 'topicPattern' is {topics.pattern!r}, which no topic at {address} matches")
     for topic in names:
         try:
             found += name_servers.queues(topic)
@@ -65,10 +66,10 @@ def _of_name_servers(where: Where, name_servers: NameServers, topics: Topics) ->
     return found
 
 
-def check_whole(where: Where, topics: Topics) -> None:
+def check_whole(address: ClusterAddress, topics: Topics) -> None:
     """Raise `ServerError` where name servers know a broker that is away: it may have queues of *topics*."""
-    if where.namesrv is not None:
-        with NameServers(where.namesrv) as name_servers:
+    if address.namesrv is not None:
+        with NameServers(address.namesrv) as name_servers:
             name_servers.check_whole(topics)
 
 
@@ -143,7 +144,7 @@ def _broker(wanted: QueueRange) -> "RemotingBroker | GrpcBroker":
     return broker
 
 
-def _next(wanted: QueueRange, offset: int, answer: Answer) -> int:
+def _next(wanted: QueueRange, offset: int, answer: PullResult) -> int:
     """Return where the read goes on; an answer that leaves offsets out is an error."""
     if answer.min_offset > offset:
         raise _aged_out(wanted, offset, f"begins at {answer.min_offset} now")

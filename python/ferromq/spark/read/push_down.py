@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from ferromq.spark.rows import ALL, Rows, Span
+from ferromq.spark.row_filter import ALL, Interval, RowFilter
 
 __all__ = ["PushingReader", "push"]
 
@@ -34,7 +34,7 @@ _BOUNDS = {GreaterThan: "after", GreaterThanOrEqual: "first", LessThan: "end", L
 _NEVER_NULL = {"topic", "queue_id", *_SPANS}
 
 
-def push(filters: Sequence[Filter], rows: Rows) -> tuple[Rows, list[Filter]]:
+def push(filters: Sequence[Filter], rows: RowFilter) -> tuple[RowFilter, list[Filter]]:
     """Return *rows* narrowed by *filters*, which all must hold, and those of them that Spark still has to look at."""
     left = []
     for one in filters:
@@ -46,7 +46,7 @@ def push(filters: Sequence[Filter], rows: Rows) -> tuple[Rows, list[Filter]]:
     return rows, left
 
 
-def _narrowed(one: Filter, rows: Rows) -> tuple[Rows, bool]:
+def _narrowed(one: Filter, rows: RowFilter) -> tuple[RowFilter, bool]:
     """Return *rows* narrowed by one filter, and whether that is all it says."""
     match one:
         case EqualTo((column,), value) | EqualNullSafe((column,), value) if value is not None:
@@ -60,7 +60,7 @@ def _narrowed(one: Filter, rows: Rows) -> tuple[Rows, bool]:
     return rows, False
 
 
-def _equal(column: str, values: Sequence[Any], rows: Rows) -> tuple[Rows, bool]:
+def _equal(column: str, values: Sequence[Any], rows: RowFilter) -> tuple[RowFilter, bool]:
     if column == "keys":
         return _with_keys(values, rows), False
     if column in _SETS:
@@ -75,21 +75,21 @@ def _equal(column: str, values: Sequence[Any], rows: Rows) -> tuple[Rows, bool]:
         if len(spans) < len(values):
             return rows, False
         spans = [span for span in spans if not span.is_empty]
-        hull = Span(min(span.first for span in spans), max(span.end for span in spans)) if spans else Span(0, 0)
+        hull = Interval(min(span.first for span in spans), max(span.end for span in spans)) if spans else Interval(0, 0)
         return _within(_SPANS[column], hull, rows), len(set(spans)) <= 1
     return rows, False
 
 
-def _between(column: str, rows: Rows, **bounds: Any) -> tuple[Rows, bool]:
+def _between(column: str, rows: RowFilter, **bounds: Any) -> tuple[RowFilter, bool]:
     span = _span(**bounds) if column in _SPANS else None
     return (rows, False) if span is None else (_within(_SPANS[column], span, rows), True)
 
 
-def _within(name: str, span: Span, rows: Rows) -> Rows:
+def _within(name: str, span: Interval, rows: RowFilter) -> RowFilter:
     return replace(rows, **{name: getattr(rows, name) & span})
 
 
-def _with_keys(values: Iterable[Any], rows: Rows) -> Rows:
+def _with_keys(values: Iterable[Any], rows: RowFilter) -> RowFilter:
     """Narrow to the first key of each list of keys that is wanted: what has it may still have others."""
     firsts: list[Any] = [value[0] if isinstance(value, list) and value else None for value in values]
     if rows.keys is not None or not all(isinstance(first, str) for first in firsts):
@@ -97,7 +97,7 @@ def _with_keys(values: Iterable[Any], rows: Rows) -> Rows:
     return replace(rows, keys=frozenset(firsts))
 
 
-def _span(*, first: Any = None, after: Any = None, last: Any = None, end: Any = None) -> Span | None:
+def _span(*, first: Any = None, after: Any = None, last: Any = None, end: Any = None) -> Interval | None:
     """Return numbers, or milliseconds of times, between the bounds given; None where one is neither."""
     bounds = [(first, 0, True), (after, 1, True), (last, 1, False), (end, 0, False)]
     span = ALL
@@ -107,7 +107,7 @@ def _span(*, first: Any = None, after: Any = None, last: Any = None, end: Any = 
         place = _number(bound, step)
         if place is None:
             return None
-        span &= Span(first=place) if is_lower else Span(end=place)
+        span &= Interval(first=place) if is_lower else Interval(end=place)
     return span
 
 
@@ -144,7 +144,7 @@ class _PushFilters:
 class PushingReader(DataSourceReader):  # type: ignore[misc]
     """A reader whose `rows` say what is wanted, options and filters together."""
 
-    rows: Rows
+    rows: RowFilter
 
     @property
     def pushFilters(self) -> Any:  # noqa: N802 (PySpark's name)

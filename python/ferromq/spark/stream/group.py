@@ -1,7 +1,7 @@
 """
-Offsets of a stream written to a consumer group, for people to see: nothing ever reads them back.
+Writes the offsets of a stream to a consumer group, so that tools show its progress. ferromq never reads them back.
 
-A failure is logged and changes nothing else.
+A failure is logged and has no other effect.
 """
 
 import logging
@@ -12,8 +12,8 @@ import grpc
 
 from ferromq._ferromq import PendingAnswer, RemotingClient
 from ferromq._proto import messages as pb
-from ferromq.client.connection import OPTIONS, target
-from ferromq.core.requests import SERVICE, Identity
+from ferromq.client.connection import Channels
+from ferromq.core.requests import Identity
 from ferromq.errors import FerromqError
 from ferromq.spark.read.plan import Queue
 from ferromq.spark.stream.plan import Place, key_of
@@ -25,24 +25,22 @@ _UPDATE_CONSUMER_OFFSET = 15
 
 
 class GroupOffsets:
-    """Writes what changed since the last time; connections are kept until `close`."""
+    """Writes the offsets that changed since the last write. Connections stay open until `close`."""
 
     def __init__(self, group: str) -> None:
         self._group = group
-        self._identity = Identity()
-        self._channels: dict[str, grpc.Channel] = {}
+        self._channels = Channels(Identity(), None)
         self._remoting: RemotingClient | None = None
         self._written: dict[Place, int] = {}
         self._is_failing = False
 
     def write(self, offsets: Iterable[tuple[Queue, int]]) -> None:
-        """Write the next offset to read of each queue, all queues at once."""
+        """Write the next offset to read of each queue."""
         wanted = [(queue, offset) for queue, offset in offsets if self._written.get(_place(queue)) != offset]
-        # Started before the first is waited for.
-        asked = [(queue, offset, self._start(queue, offset)) for queue, offset in wanted]
+        calls = [(queue, offset, self._start(queue, offset)) for queue, offset in wanted]
         failures = []
-        for queue, offset, answer in asked:
-            problem = answer if isinstance(answer, str) else _problem(answer)
+        for queue, offset, call in calls:
+            problem = call if isinstance(call, str) else _problem(call)
             if not problem:
                 self._written[_place(queue)] = offset
             else:
@@ -55,15 +53,13 @@ class GroupOffsets:
 
     def close(self) -> None:
         """Close the connections."""
-        for channel in self._channels.values():
-            channel.close()
-        self._channels.clear()
+        self._channels.close()
         if self._remoting is not None:
             self._remoting.close()
             self._remoting = None
 
     def _start(self, queue: Queue, offset: int) -> Any:
-        """Return a call under way, or what went wrong in words."""
+        """Return a call in progress, or the text of an error."""
         if queue.protocol == "remoting":
             return self._over_remoting(queue, offset)
         request = pb.UpdateOffsetRequest(
@@ -73,11 +69,8 @@ class GroupOffsets:
             ),
             offset=offset,
         )
-        channel = self._channels.get(queue.endpoint)
-        if channel is None:
-            channel = self._channels[queue.endpoint] = grpc.insecure_channel(target(queue.endpoint), OPTIONS)
-        call = channel.unary_unary(SERVICE + "UpdateOffset", response_deserializer=pb.UpdateOffsetResponse.FromString)
-        return call.future(request.SerializeToString(), timeout=_TIMEOUT, metadata=self._identity.metadata())
+        begin, metadata = self._channels.method(queue.endpoint, "UpdateOffset"), self._channels.identity.metadata()
+        return begin.future(request.SerializeToString(), _TIMEOUT, metadata)
 
     def _over_remoting(self, queue: Queue, offset: int) -> PendingAnswer | str:
         if self._remoting is None:
@@ -95,7 +88,7 @@ class GroupOffsets:
 
 
 def _problem(call: Any) -> str:
-    """Wait for *call* and return what went wrong in words; an empty text where nothing did."""
+    """Wait for *call* and return the text of its error, or an empty text."""
     if isinstance(call, PendingAnswer):
         try:
             code, remark, _, _ = call.wait()
@@ -103,7 +96,7 @@ def _problem(call: Any) -> str:
             return str(error)
         return "" if code == 0 else f"code {code}: {remark}"
     try:
-        status = call.result().status
+        status = pb.UpdateOffsetResponse.FromString(call.result()).status
     except grpc.RpcError as error:
         return f"{error.code().name}: {error.details()}"
     return "" if status.code == pb.OK else f"{status.code}: {status.message}"

@@ -28,7 +28,7 @@ from ferromq.spark.stream.plan import (
     spans,
     waiting,
 )
-from ferromq.spark.stream.watch import View, Watch, unreachable
+from ferromq.spark.stream.queue_monitor import QueueMonitor, QueueSnapshot, unreachable
 
 _log = logging.getLogger("ferromq.spark")
 
@@ -45,7 +45,7 @@ class StreamOffsets:
     def __init__(
         self,
         options: StreamOptions,
-        watch: Watch,
+        watch: QueueMonitor,
         *,
         by_time: plan.OffsetsByTime = pull.offsets_by_time,
         clock: Callable[[], float] = time.monotonic,
@@ -57,8 +57,8 @@ class StreamOffsets:
         self._is_new = False
         self._has_begun = False
         self._target: Flat | None = None
-        self._view: View | None = None
-        self._fresh: View | None = None
+        self._view: QueueSnapshot | None = None
+        self._fresh: QueueSnapshot | None = None
         self._known: Flat = {}
         self._last: Offsets = {}
         self._waits_since: float | None = None
@@ -140,11 +140,11 @@ class StreamOffsets:
         queues = self._view.queues if self._view else {}
         return [(queues[place], offset) for place, offset in flat(end).items() if place in queues]
 
-    def _look(self, places: Collection[Place] = (), *, wait: bool = False, is_whole: bool = False) -> View:
+    def _look(self, places: Collection[Place] = (), *, wait: bool = False, is_whole: bool = False) -> QueueSnapshot:
         self._view = view = self._watch.look(places, wait=wait, is_whole=is_whole)
         return view
 
-    def _check_reach(self, view: View, needed: Collection[Place]) -> None:
+    def _check_reach(self, view: QueueSnapshot, needed: Collection[Place]) -> None:
         """Raise `ConnectionFailed` where some of *needed* are only out of reach."""
         away = view.away(needed) - self._deleted(view, needed)
         if away:
@@ -155,17 +155,17 @@ class StreamOffsets:
                 ConnectionFailed("no route names its broker"),
             )
 
-    def _deleted(self, view: View, places: Collection[Place]) -> set[Place]:
+    def _deleted(self, view: QueueSnapshot, places: Collection[Place]) -> set[Place]:
         """
         Return which of *places* are away and count as deleted: nobody knows their topic.
 
         Where losses fail and name servers say which brokers are up, none does: those of brokers that are up are gone.
         """
-        if self._options.fail_on_data_loss and self._options.read.where.namesrv is not None:
+        if self._options.fail_on_data_loss and self._options.read.address.namesrv is not None:
             return set()
         return {place for place in view.away(places) if place[0] in view.missing}
 
-    def _begun(self, view: View) -> Flat:
+    def _begun(self, view: QueueSnapshot) -> Flat:
         """Return where a new query begins."""
         for error in view.missing.values():
             raise error
@@ -174,12 +174,12 @@ class StreamOffsets:
         starts = plan.resolve("startingOffsets", self._options.read.starting, queues, self._by_time)
         return dict(zip(view.queues, starts, strict=True))
 
-    def _remember(self, view: View) -> None:
+    def _remember(self, view: QueueSnapshot) -> None:
         self._known.update({place: bounds.max_offset for place, bounds in view.held.items()})
 
-    def _settle(self, begin: Flat, view: View) -> Flat:
+    def _settle(self, begin: Flat, view: QueueSnapshot) -> Flat:
         """Return where the next batch begins: *begin* without what is lost, and with queues that are new."""
-        dropped = {place for place in begin if not self._options.read.topics.means(place[0])}
+        dropped = {place for place in begin if not self._options.read.topics.includes(place[0])}
         kept = {place: offset for place, offset in begin.items() if place not in dropped}
         away = view.away(kept)
         lost = losses(kept, view.held, view.gone(kept), self._known, self._target)

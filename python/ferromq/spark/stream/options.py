@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from ferromq.errors import ConfigError, IllegalName
 from ferromq.protocol import naming
-from ferromq.spark.options import OPTIONS, STREAM_OPTIONS, Given, ReadOptions
+from ferromq.spark.options import OPTIONS, STREAM_OPTIONS, OptionReader, ReadOptions
 
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 _ADMISSION = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -53,7 +53,7 @@ class StreamOptions:
         *pyspark* is the version that runs, *has_admission* says whether it asks with a limit.
         """
         read = ReadOptions.parse(options, also=STREAM_OPTIONS)
-        given = Given(options, (*OPTIONS, *STREAM_OPTIONS))
+        given = OptionReader(options, (*OPTIONS, *STREAM_OPTIONS))
         for name in _BATCH_ONLY:
             if given.get(name) is not None:
                 raise ConfigError(
@@ -87,11 +87,11 @@ class StreamOptions:
         )
 
 
-def _count(given: Given, name: str) -> int | None:
+def _count(given: OptionReader, name: str) -> int | None:
     return None if given.get(name) is None else given.positive(name, 1)
 
 
-def _duration(given: Given, name: str, default: float) -> float:
+def _duration(given: OptionReader, name: str, default: float) -> float:
     found = given.parsed(name, _seconds, "a time with its unit, such as 500ms, 30s, 15m or 1h")
     return default if found is None else found
 

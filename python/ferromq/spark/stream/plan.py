@@ -192,7 +192,7 @@ def share(wanted: Sequence[int], limit: int, turn: int = 0) -> list[int]:
     return given
 
 
-class Span(NamedTuple):
+class BatchRange(NamedTuple):
     """The queue offsets from *start* up to, not including, *end* of one queue."""
 
     place: Place
@@ -206,7 +206,7 @@ def spans(
     end: Mapping[Place, int],
     held: Mapping[Place, Bounds],
     known: Mapping[Place, int],
-) -> tuple[list[Span], list[Loss]]:
+) -> tuple[list[BatchRange], list[Loss]]:
     """
     Return what a batch up to *end* reads, and what of it is lost.
 
@@ -236,11 +236,11 @@ def _left_out(place: Place, expected: int, start: int, bounds: Bounds | None, kn
     return Loss(place, expected, bounds, max(0, known.get(place, expected) - expected), is_exact=False)
 
 
-def _span(place: Place, begin: int, stop: int, bounds: Bounds | None) -> tuple[Span, Loss | None]:
+def _span(place: Place, begin: int, stop: int, bounds: Bounds | None) -> tuple[BatchRange, Loss | None]:
     if bounds is None:
-        span = Span(place, stop, stop)
+        span = BatchRange(place, stop, stop)
     else:
         low = min(max(begin, bounds.min_offset), stop)
-        span = Span(place, low, max(low, min(stop, bounds.max_offset)))
+        span = BatchRange(place, low, max(low, min(stop, bounds.max_offset)))
     rows = (stop - begin) - (span.end - span.start)
     return span, Loss(place, begin, bounds, rows) if rows else None

@@ -1,9 +1,9 @@
 """
 The stream reader of the data source `ferromq` as Spark calls it.
 
-Spark calls all but `read` in one process for each query, and `read` in the workers. What the offsets mean is
-`stream_offsets`' business. PySpark 4.1 knows neither limits nor Trigger.AvailableNow of data sources: there Spark
-itself fixes the end of the latter, and options that need a limit are an error.
+Spark calls `read` in the workers, and everything else in one process for each query. `offsets` plans the batches.
+PySpark 4.1 supports neither read limits nor Trigger.AvailableNow of data sources: there Spark itself fixes the end of a
+query, and options that need a limit are an error.
 """
 
 import logging
@@ -16,13 +16,13 @@ from pyspark.sql.types import StructType
 
 from ferromq.errors import FerromqError
 from ferromq.spark.arrow import arrow_schema, record_batch
+from ferromq.spark.partition import QueuePartition
 from ferromq.spark.read import pull
-from ferromq.spark.source import QueuePartition
 from ferromq.spark.stream.offsets import StreamOffsets
 from ferromq.spark.stream.options import StreamOptions
 from ferromq.spark.stream.plan import ALL, Offsets
-from ferromq.spark.stream.read import PatientReader
-from ferromq.spark.stream.watch import Patience, Watch
+from ferromq.spark.stream.queue_monitor import QueueMonitor, RetryDeadline
+from ferromq.spark.stream.retrying_reader import RetryingReader
 
 if TYPE_CHECKING:
     from ferromq.spark.stream.group import GroupOffsets
@@ -40,12 +40,12 @@ _log = logging.getLogger("ferromq.spark")
 
 
 def parse_options(options: Any) -> StreamOptions:
-    """Read Spark's *options* for the PySpark that runs. Raises ConfigError."""
+    """Parse Spark's *options* for the installed PySpark. Raises ConfigError."""
     return StreamOptions.parse(options, pyspark=pyspark.__version__, has_admission=HAS_ADMISSION)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Reads what comes, batch for batch, from where Spark's checkpoint says."""
+    """Reads new messages, batch by batch, from the offsets of Spark's checkpoint."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
@@ -54,32 +54,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._group: GroupOffsets | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Go to a worker without what the driver knows and has open."""
+        """Pickle without the state and connections of the driver."""
         return type(self), (self._options, self._schema)
 
     def initialOffset(self) -> Offsets:  # noqa: N802 (Spark's name, as below)
-        """Return where a new query begins."""
+        """Return the start of a new query."""
         return self._offsets.initial()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """
-        Return the limit of the options; without one, a limit that limits nothing.
+        Return the limit of the options, or else a limit that is never reached.
 
-        ReadAllAvailable is left to Spark, which asks with it for Trigger.Once.
+        ReadAllAvailable is not used: Spark passes it for Trigger.Once.
         """
         return ReadMaxRows(self._options.max_offsets or ALL)
 
     def latestOffset(self, start: Offsets | None = None, limit: Any = None) -> Offsets:  # noqa: N802
-        """Return where the next batch ends."""
+        """Return the end of the next batch."""
         is_all = limit is None or isinstance(limit, ReadAllAvailable)
         return self._offsets.latest(start, None if is_all else limit.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of the query."""
+        """Fix the end of the query at the current max offsets."""
         self._offsets.prepare()
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802
-        """Return the max offsets seen last, which Spark's progress shows as `latestOffset`."""
+        """Return the latest known max offsets; Spark's progress shows them as `latestOffset`."""
         return self._offsets.report()
 
     def partitions(self, start: Offsets, end: Offsets) -> list[QueuePartition]:
@@ -89,12 +89,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the rows of *partition* as Arrow batches."""
         options = self._options
-        # Where a read goes on after a failure is told by the offsets of its rows.
+        # After a failure the read continues from the offset of its last row.
         columns = list(dict.fromkeys([*self._schema.fieldNames(), "queue_offset"]))
-        wanted_rows = options.read.rows.rows().mapping()
-        reader = PatientReader(
-            options.read.where,
-            Patience(options.patience),
+        wanted_rows = options.read.rows.row_filter().mapping()
+        reader = RetryingReader(
+            options.read.address,
+            RetryDeadline(options.patience),
             fail_on_data_loss=options.fail_on_data_loss,
             pull_range=lambda wanted: pull.pull(wanted, columns=columns, filter=wanted_rows),
         )
@@ -103,11 +103,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             yield record_batch(found, rows, schema)
 
     def commit(self, end: Offsets) -> None:
-        """Write the next offsets to the group of the options, for display; a failure is logged."""
+        """Write the next offsets to the display group; a failure is logged."""
         if self._options.group is None:
             return
         if self._group is None:
-            from ferromq.spark.stream.group import GroupOffsets  # noqa: PLC0415 (it imports gRPC)
+            from ferromq.spark.stream.group import GroupOffsets  # noqa: PLC0415 (gRPC slows the start of Python workers)
 
             self._group = GroupOffsets(self._options.group)
         try:
@@ -124,6 +124,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _offsets(self) -> StreamOffsets:
         if self._made is None:
             read = self._options.read
-            watch = Watch(read.where, read.topics, Patience(self._options.patience))
+            watch = QueueMonitor(read.address, read.topics, RetryDeadline(self._options.patience))
             self._made = StreamOffsets(self._options, watch)
         return self._made

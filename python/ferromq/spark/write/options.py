@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ferromq.errors import ConfigError, IllegalName
 from ferromq.protocol import naming
 from ferromq.protocol.endpoints import parse_endpoints
-from ferromq.spark.options import Given
+from ferromq.spark.options import OptionReader
 
 OPTIONS = ("endpoint", "topic", "delivery", "writerId", "timeout")
 AT_LEAST_ONCE = "at-least-once"
@@ -47,7 +47,7 @@ class WriteOptions:
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> "WriteOptions":
         """Read Spark's *options*; ConfigError names the option, what was given and what is allowed."""
         own = {name: value for name, value in options.items() if name.lower() not in _SPARKS}
-        given = Given(own, (*OPTIONS, "path"), elsewhere={"namesrv": "reading; writing needs 'endpoint'"})
+        given = OptionReader(own, (*OPTIONS, "path"), elsewhere={"namesrv": "reading; writing needs 'endpoint'"})
         path = given.get("path")
         if path is not None:
             raise ConfigError(f"option 'path' is {path!r}, but topics have none; write .option('topic', 'orders')")

@@ -24,8 +24,11 @@ from pyspark.sql.types import (
 )
 
 from ferromq import _ferromq
-from ferromq.errors import ConfigError, FerromqError
+from ferromq.errors import ConfigError, FerromqError, RowError
 from ferromq.protocol import naming
+from ferromq.spark.write.arrow import columns_of
+
+__all__ = ["COLUMNS", "SEQUENCE", "RowError", "check_schema", "check_topics", "read_rows"]
 
 SEQUENCE = "FERROMQ_SEQUENCE"
 """The property by which brokers know a row that is sent again; never taken from the column `properties`."""
@@ -43,10 +46,6 @@ _COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "priority": (_WHOLE, "a whole number"),
 }
 COLUMNS = tuple(_COLUMNS)
-
-
-class RowError(FerromqError):
-    """A row cannot become a message."""
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
@@ -82,8 +81,6 @@ def read_rows(batch: Any, first: int, topic: str | None, numbered: str | None) -
     *topic* is for rows that name none; *numbered* what comes before the row in the sequence of a row that is to be
     stored once. Raises `RowError`.
     """
-    from ferromq.spark.write.arrow import columns_of  # noqa: PLC0415 (the driver checks schemas without PyArrow)
-
     columns = columns_of(batch)
     body = columns.pop("body")
     try:

@@ -28,7 +28,7 @@ _OK = 20000
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SendRequest:
     """Rows that travel together."""
 
     rows: _ferromq.Rows
@@ -39,21 +39,21 @@ class Request:
     """Where they go; None: whose turn it is, or their group's."""
 
 
-class Cutter(Protocol):
+class Batching(Protocol):
     """Decides which rows travel together, and where to."""
 
-    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> Iterable[Request]:
+    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> Iterable[SendRequest]:
         """Yield the requests of *count* rows, whose first is number *first* of the partition."""
 
 
-class EachCutter:
+class AtLeastOnceBatching:
     """For rows that are stored at least once: only those of a message group keep their order."""
 
-    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> Iterator[Request]:
+    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> Iterator[SendRequest]:
         """Yield the requests."""
         del client, first, count
         for part in rows.lanes(MAX_MESSAGES, MAX_BYTES):
-            yield Request(rows, part, None if part.group is None else (part.topic, part.group))
+            yield SendRequest(rows, part, None if part.group is None else (part.topic, part.group))
 
 
 class Layouts(Protocol):
@@ -63,20 +63,20 @@ class Layouts(Protocol):
         """Return those of a topic."""
 
 
-class OnceCutter:
+class ExactlyOnceBatching:
     """For rows that are stored once: each try of a task has the same *layouts*."""
 
     def __init__(self, partition: int, layouts: Layouts) -> None:
         self._partition = partition
         self._layouts = layouts
 
-    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> list[Request]:
+    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> list[SendRequest]:
         """Return the requests, by their first rows."""
-        requests: list[Request] = []
+        requests: list[SendRequest] = []
         for number, (topic, _) in enumerate(rows.topics):
             layout = self._layouts.of(client, topic)
             requests += [
-                Request(rows, part, (topic, ""), layout.queues[part.queue])
+                SendRequest(rows, part, (topic, ""), layout.queues[part.queue])
                 for part in layout.place(rows, number, self._partition, first, count)
             ]
         return sorted(requests, key=lambda request: request.part.numbers[0])
@@ -85,7 +85,7 @@ class OnceCutter:
 class Sender:
     """Sends the rows of a task; use it from one thread."""
 
-    def __init__(self, options: WriteOptions, cutter: Cutter) -> None:
+    def __init__(self, options: WriteOptions, cutter: Batching) -> None:
         self._client = _client(options)
         self._cutter = cutter
         self._threads = ThreadPoolExecutor(IN_FLIGHT, "ferromq-write")
@@ -100,10 +100,10 @@ class Sender:
             before = [future for other, future in self._pending if order is not None and order == other]
             self._pending.append((order, self._threads.submit(self._run, before, request)))
 
-    def _run(self, before: Iterable["Future[None]"], request: Request) -> None:
+    def _run(self, before: Iterable["Future[None]"], request: SendRequest) -> None:
         for future in before:
             future.result()  # its failure is ours, too: what comes after a gap would make it a duplicate
-        self._client.run(sending(self._client.common, request))
+        self._client.run(send_plan(self._client.common, request))
 
     def finish(self) -> None:
         """Return once all rows are stored."""
@@ -116,7 +116,7 @@ class Sender:
         close(self._client)
 
 
-def sending(common: Common, request: Request) -> Plan[None]:
+def send_plan(common: Common, request: SendRequest) -> Plan[None]:
     """Send a request, with the same message ids however often it is repeated. Errors name its rows."""
     part = request.part
     ids = reserve_ids(common, len(part))

@@ -18,7 +18,7 @@ from ferromq.errors import ConfigError, FerromqError
 from ferromq.spark.write.layouts import FirstLayouts
 from ferromq.spark.write.options import WriteOptions
 from ferromq.spark.write.rows import check_schema, read_rows
-from ferromq.spark.write.send import Cutter, EachCutter, OnceCutter, Sender, layouts
+from ferromq.spark.write.send import AtLeastOnceBatching, Batching, ExactlyOnceBatching, Sender, layouts
 
 if TYPE_CHECKING:
     from ferromq.spark.write.plan import Layout
@@ -66,10 +66,10 @@ class _Writer:
         return self.__dict__
 
     def _sender(self, partition: int, epoch: int, writer: str | None) -> Sender:
-        cutter: Cutter = EachCutter()
+        cutter: Batching = AtLeastOnceBatching()
         if writer is not None and self._options.is_once:
             layouts = FirstLayouts(writer, epoch, self._layouts or {}, is_placed=self._is_placed)
-            cutter = OnceCutter(partition, layouts)
+            cutter = ExactlyOnceBatching(partition, layouts)
         return Sender(self._options, cutter)
 
     def _write(self, batches: Iterator[Any], context: Any, epoch: int, writer: str | None) -> Sent:

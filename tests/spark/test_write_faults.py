@@ -26,7 +26,7 @@ from ferromq.process.clock import Clock
 from ferromq.spark.write.layouts import FirstLayouts
 from ferromq.spark.write.options import WriteOptions
 from ferromq.spark.write.plan import BLOCK
-from ferromq.spark.write.send import EachCutter, Sender, layouts
+from ferromq.spark.write.send import AtLeastOnceBatching, Sender, layouts
 from ferromq.spark.write.writer import BatchWriter
 
 TIMEOUT = 1
@@ -164,7 +164,7 @@ def test_layouts_fail_in_time_and_are_those_of_before_afterwards(talk: Talk, fau
     """Neither the plan nor a task goes on with a part; what was under way keeps no other layout."""
     options = talk.options(is_once=True)
     planned = layouts(options, ["orders"])
-    sender = Sender(options, cutter=EachCutter())
+    sender = Sender(options, cutter=AtLeastOnceBatching())
     with contextlib.closing(sender):
         fault(talk.proxy)
         fails_in_time(lambda: layouts(options, ["orders"]))

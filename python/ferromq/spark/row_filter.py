@@ -7,14 +7,14 @@ _LIMIT = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Interval:
     """Whole numbers from *first* up to, not including, *end*."""
 
     first: int = -_LIMIT
     end: int = _LIMIT - 1
 
-    def __and__(self, other: "Span") -> "Span":
-        return Span(max(self.first, other.first), min(self.end, other.end))
+    def __and__(self, other: "Interval") -> "Interval":
+        return Interval(max(self.first, other.first), min(self.end, other.end))
 
     @property
     def is_empty(self) -> bool:
@@ -22,11 +22,11 @@ class Span:
         return self.first >= self.end
 
 
-ALL = Span()
+ALL = Interval()
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowFilter:
     """What must all hold of a row; the default holds of every one."""
 
     topics: frozenset[str] | None = None
@@ -35,11 +35,11 @@ class Rows:
     """The tag is one of these."""
     keys: frozenset[str] | None = None
     """One of the message's keys is one of these."""
-    offsets: Span = ALL
+    offsets: Interval = ALL
     """Queue offsets."""
-    stored: Span = ALL
+    stored: Interval = ALL
     """Milliseconds since 1970, as the broker wrote them."""
-    born: Span = ALL
+    born: Interval = ALL
     """Milliseconds since 1970, as the producer wrote them."""
 
     @property
@@ -54,7 +54,7 @@ class Rows:
         """Return it as `_ferromq.record_columns` and `_ferromq.LogScan` take filters."""
         sets = {"topics": self.topics, "queue_ids": self.queue_ids, "tags": self.tags, "keys": self.keys}
         found: dict[str, Any] = {name: sorted(wanted) for name, wanted in sets.items() if wanted is not None}
-        offsets = Span(max(self.offsets.first, 0), max(self.offsets.end, 0))
+        offsets = Interval(max(self.offsets.first, 0), max(self.offsets.end, 0))
         for name, span in {"store_{}_ms": self.stored, "born_{}_ms": self.born, "offset_{}": offsets}.items():
             if span.first != (0 if span is offsets else ALL.first):
                 found[name.format("from")] = span.first

@@ -25,7 +25,7 @@ from ferromq.protocol import java_json
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.endpoints import parse_endpoints
 from ferromq.protocol.route import BrokerData
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import pull
 from ferromq.spark.read.plan import Queue
 from ferromq.spark.stream.plan import Bounds, Place, key_of
@@ -40,7 +40,7 @@ _TIMEOUT = 3.0
 """Seconds that a name server may take to say which brokers are up."""
 
 
-class Patience:
+class RetryDeadline:
     """Says how long to wait before each attempt after a failure, until there was no success for a time."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class View:
+class QueueSnapshot:
     """What brokers said at one time."""
 
     queues: Mapping[Place, Queue]
@@ -79,7 +79,7 @@ class View:
     """Brokers that are up, as far as it was asked."""
 
     @classmethod
-    def of(cls, queues: Iterable[Queue], missing: Mapping[str, TopicNotFound]) -> "View":
+    def of(cls, queues: Iterable[Queue], missing: Mapping[str, TopicNotFound]) -> "QueueSnapshot":
         """Return a view of *queues*."""
         return cls({(queue.topic, key_of(queue)): queue for queue in queues}, missing)
 
@@ -104,34 +104,34 @@ class View:
         return absent - self.gone(absent)
 
 
-Ask = Callable[[Where, Topics], Sequence[Queue]]
+Ask = Callable[[ClusterAddress, Topics], Sequence[Queue]]
 Registered = Callable[[str], Collection[str]]
-CheckWhole = Callable[[Where, Topics], object]
+CheckWhole = Callable[[ClusterAddress, Topics], object]
 
 
-def masters(where: Where, topics: Topics) -> list[Queue]:
+def masters(address: ClusterAddress, topics: Topics) -> list[Queue]:
     """
     Return the queues of *topics* on masters, as `pull.queues` does for a read that may be a part.
 
     A slave may not have yet what was read from its master: to a stream that would be a loss, and the queue read anew.
     """
-    return [queue for queue in pull.queues(where, topics, is_whole=False) if queue.is_master]
+    return [queue for queue in pull.queues(address, topics, is_whole=False) if queue.is_master]
 
 
-class Watch:
+class QueueMonitor:
     """Looks at the queues of topics; one for each query."""
 
     def __init__(
         self,
-        where: Where,
+        address: ClusterAddress,
         topics: Topics,
-        patience: Patience,
+        patience: RetryDeadline,
         ask: Ask = masters,
         *,
         registered: Registered | None = None,
         check_whole: CheckWhole = pull.check_whole,
     ) -> None:
-        self._where = where
+        self._address = address
         self._topics = topics
         self._patience = patience
         self._ask = ask
@@ -139,12 +139,12 @@ class Watch:
         self._check_whole = check_whole
         self._has_matched = False
 
-    def look(self, places: Collection[Place] = (), *, wait: bool = False, is_whole: bool = False) -> View:
+    def look(self, places: Collection[Place] = (), *, wait: bool = False, is_whole: bool = False) -> QueueSnapshot:
         """
         Return what brokers say now about *places* and the rest of the topics.
 
-        Where one does not answer, that is a while later; with *wait*, also where some of *places* are away; and where
-        it *is_whole*, also where a broker is away of which no place is known.
+        ClusterAddress one does not answer, that is a while later; with *wait*, also where some of *places* are away;
+        and where it *is_whole*, also where a broker is away of which no place is known.
 
         Raises `ConnectionFailed` where patience ends before all that routes name have answered; queues that are
         away then are the caller's to judge.
@@ -155,38 +155,38 @@ class Watch:
                 view = self._judged(self._whole() if is_whole else self._look(), places)
             except RETRIED as error:
                 if not self._patience.is_left():
-                    raise unreachable(str(self._where), self._patience.seconds, error) from error
+                    raise unreachable(str(self._address), self._patience.seconds, error) from error
             else:
                 if not wait or not view.away(places) or not self._patience.is_left():
                     return view
 
-    def _whole(self) -> View:
-        self._check_whole(self._where, self._topics)
+    def _whole(self) -> QueueSnapshot:
+        self._check_whole(self._address, self._topics)
         view = self._look()
-        self._check_whole(self._where, self._topics)
+        self._check_whole(self._address, self._topics)
         return view
 
-    def _judged(self, view: View, places: Collection[Place]) -> View:
-        if self._where.namesrv is None or not view.away(places):
+    def _judged(self, view: QueueSnapshot, places: Collection[Place]) -> QueueSnapshot:
+        if self._address.namesrv is None or not view.away(places):
             return view
-        return replace(view, registered=self._registered(self._where.namesrv))
+        return replace(view, registered=self._registered(self._address.namesrv))
 
-    def _look(self) -> View:
+    def _look(self) -> QueueSnapshot:
         if self._topics.pattern is not None:
-            return View.of(self._matching(), {})
+            return QueueSnapshot.of(self._matching(), {})
         found: list[Queue] = []
         missing: dict[str, TopicNotFound] = {}
         for name in self._topics.names:
             try:
-                found += self._ask(self._where, Topics.named([name]))
+                found += self._ask(self._address, Topics.named([name]))
             except TopicNotFound as error:
                 missing[name] = error
-        return View.of(found, missing)
+        return QueueSnapshot.of(found, missing)
 
     def _matching(self) -> Sequence[Queue]:
         """Return the queues of the pattern's topics; none where all were deleted since the query began."""
         try:
-            queues = self._ask(self._where, self._topics)
+            queues = self._ask(self._address, self._topics)
         except ConfigError:
             if not self._has_matched:
                 raise

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferromq.spark.log.cuts import cut
 from ferromq.spark.log.files import LogPart
+from ferromq.spark.log.split import split
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "store"
 
@@ -33,7 +33,7 @@ def parts_of(name: str) -> list[LogPart]:
 def test_every_byte_is_in_one_part_and_every_part_begins_with_a_record(name: str, max_bytes: int) -> None:
     """However small the parts are to be; a store of a Java broker, with queues of any length."""
     whole = parts_of(name)
-    found = cut(whole, max_bytes)
+    found = split(whole, max_bytes)
     for part in whole:
         pieces = [piece for piece in found if piece.url == part.url]
         assert [pieces[0].begin, *(piece.end for piece in pieces)] == [*(piece.begin for piece in pieces), part.end]
@@ -46,8 +46,8 @@ def test_every_byte_is_in_one_part_and_every_part_begins_with_a_record(name: str
 def test_what_is_small_or_in_no_store_stays_whole(tmp_path: Path) -> None:
     """Nothing is guessed from the bytes of a file."""
     whole = parts_of("stopped")
-    assert cut(whole, 16 << 10) == whole
+    assert split(whole, 16 << 10) == whole
     loose = [LogPart(part.url, part.first_offset, part.begin, part.end) for part in whole]
-    assert cut(loose, 100) == loose
+    assert split(loose, 100) == loose
     without_queues = [LogPart(part.url, part.first_offset, part.begin, part.end, str(tmp_path)) for part in whole]
-    assert cut(without_queues, 100) == without_queues
+    assert split(without_queues, 100) == without_queues

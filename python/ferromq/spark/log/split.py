@@ -27,7 +27,7 @@ _FILE_NAME = re.compile(r"[0-9]{20}\Z")
 _UNWRITTEN = 1 << 64
 
 
-def cut(parts: Sequence[LogPart], max_bytes: int) -> list[LogPart]:
+def split(parts: Sequence[LogPart], max_bytes: int) -> list[LogPart]:
     """Return *parts*, those of more than *max_bytes* cut to about that where consume queues tell how."""
     found: list[LogPart] = []
     with ExitStack() as opened:

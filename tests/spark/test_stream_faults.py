@@ -12,13 +12,13 @@ from ports import kept_port
 import ferromq
 from ferromq.errors import ConnectionFailed, OutcomeUnknown
 from ferromq.pipeline.inputs import group_lags
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import over_grpc, over_remoting, pull
 from ferromq.spark.read.plan import Queue
 from ferromq.spark.stream import group as stream_group
-from ferromq.spark.stream import watch as stream_watch
+from ferromq.spark.stream import queue_monitor
 from ferromq.spark.stream.group import GroupOffsets
-from ferromq.spark.stream.watch import Patience, Watch, registered_brokers
+from ferromq.spark.stream.queue_monitor import QueueMonitor, RetryDeadline, registered_brokers
 from ferromq.spark.topics import Topics
 
 ORDERS = Topics(("orders",))
@@ -39,7 +39,7 @@ class Talk:
         self.broker = broker
         self.namesrv = namesrv
         is_grpc = protocol == "grpc"
-        self.where = Where(endpoint=broker.address) if is_grpc else Where(namesrv=namesrv.address)
+        self.where = ClusterAddress(endpoint=broker.address) if is_grpc else ClusterAddress(namesrv=namesrv.address)
         self.proxies = [broker] if is_grpc else [broker, namesrv]
         self.committed = group_lags._over_grpc if is_grpc else group_lags._over_remoting
 
@@ -53,7 +53,7 @@ def talk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Run a broker with a topic and a group; readers are not as patient as usual."""
     for module in (over_grpc, over_remoting):
         monkeypatch.setattr(module, "TIMEOUT", TIMEOUT)
-    for module in (stream_group, stream_watch, group_lags):
+    for module in (stream_group, queue_monitor, group_lags):
         monkeypatch.setattr(module, "_TIMEOUT", TIMEOUT)
     with kept_port() as one, kept_port() as two, FaultProxy(one) as grpc, FaultProxy(two) as remoting:
         addresses = {"listen": remoting.target, "advertise": remoting.address, "fast_listen": "off"}
@@ -126,7 +126,7 @@ def test_a_stream_looks_again_until_patience_ends_and_sees_all_afterwards(talk: 
     for proxy in talk.proxies:
         fault(proxy)
         waits: list[float] = []
-        watch = Watch(talk.where, ORDERS, Patience(0.1, clock=lambda: sum(waits), wait=waits.append))  # noqa: B023
+        watch = QueueMonitor(talk.where, ORDERS, RetryDeadline(0.1, clock=lambda: sum(waits), wait=waits.append))  # noqa: B023
 
         def look() -> None:
             with pytest.raises(ConnectionFailed, match="Nothing is lost"):
@@ -145,7 +145,7 @@ def test_a_stream_goes_on_when_its_peer_comes_back(talk: Talk, fault: Fault) -> 
     """While it waits, with its checkpoint as it was."""
     for proxy in talk.proxies:
         fault(proxy)
-        watch = Watch(talk.where, ORDERS, Patience(60.0, wait=lambda _seconds: proxy.resume()))  # noqa: B023
+        watch = QueueMonitor(talk.where, ORDERS, RetryDeadline(60.0, wait=lambda _seconds: proxy.resume()))  # noqa: B023
         assert len(watch.look([("orders", "broker-a:0")], wait=True).queues) == QUEUES
 
 
@@ -154,7 +154,7 @@ def test_a_stream_goes_on_when_its_peer_comes_back(talk: Talk, fault: Fault) -> 
 def test_a_name_server_that_misbehaves_is_asked_last(talk: Talk, fault: Fault) -> None:
     """The one that answered last is asked first, so a hung one is waited for once, not with each question."""
     with FaultProxy(talk.namesrv.target) as other:
-        both = Where(namesrv=f"{other.address};{talk.namesrv.address}")
+        both = ClusterAddress(namesrv=f"{other.address};{talk.namesrv.address}")
         fault(other)
         in_time(lambda: pull.queues(both, ORDERS))
         in_time(lambda: pull.queues(both, ORDERS), 0.0)

@@ -13,7 +13,7 @@ from ports import kept_port
 import ferromq
 from ferromq.errors import OutcomeUnknown
 from ferromq.spark.arrow import record_batch
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import over_grpc, over_remoting, pull
 from ferromq.spark.read.plan import QueueRange
 from ferromq.spark.topics import Topics
@@ -31,7 +31,11 @@ class Talk:
     """A cluster behind proxies, and how it is read."""
 
     def __init__(self, protocol: str, mq: ferromq.Embedded, proxies: dict[str, FaultProxy]) -> None:
-        self.where = Where(endpoint=mq.endpoint) if protocol == "grpc" else Where(namesrv=proxies["namesrv"].address)
+        self.where = (
+            ClusterAddress(endpoint=mq.endpoint)
+            if protocol == "grpc"
+            else ClusterAddress(namesrv=proxies["namesrv"].address)
+        )
         self.proxies = [proxies["grpc"]] if protocol == "grpc" else [proxies["remoting"], proxies["namesrv"]]
 
     def plan(self) -> list[Any]:

@@ -7,7 +7,7 @@ from ferromq._ferromq import Records
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PullResult:
     """Records of a queue, and where it goes on."""
 
     parts: Sequence[bytes | Records]

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from ferromq.errors import DataLost, FerromqError, RequestError
 from ferromq.spark.arrow import record_batch
-from ferromq.spark.options import Where
+from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read.plan import Queue, QueueRange
 from ferromq.spark.stream.plan import Bounds, Loss, key_of
-from ferromq.spark.stream.watch import RETRIED, Patience, masters, unreachable
+from ferromq.spark.stream.queue_monitor import RETRIED, RetryDeadline, masters, unreachable
 from ferromq.spark.topics import Topics
 
 _log = logging.getLogger("ferromq.spark")
@@ -25,16 +25,22 @@ _OFFSETS = pa.schema([("queue_offset", pa.int64())])
 
 Columns = Mapping[str, Any]
 Pull = Callable[[QueueRange], Iterator[tuple[int, Columns]]]
-Ask = Callable[[Where, Topics], Sequence[Queue]]
+Ask = Callable[[ClusterAddress, Topics], Sequence[Queue]]
 
 
-class PatientReader:
+class RetryingReader:
     """Reads ranges; where a broker is out of reach it tries again, where messages are gone it does as it was told."""
 
     def __init__(
-        self, where: Where, patience: Patience, *, fail_on_data_loss: bool, pull_range: Pull, ask: Ask = masters
+        self,
+        address: ClusterAddress,
+        patience: RetryDeadline,
+        *,
+        fail_on_data_loss: bool,
+        pull_range: Pull,
+        ask: Ask = masters,
     ) -> None:
-        self._where = where
+        self._address = address
         self._patience = patience
         self._fail = fail_on_data_loss
         self._pull = pull_range
@@ -79,7 +85,7 @@ class PatientReader:
 
     def _find(self, wanted: QueueRange) -> Queue | None:
         try:
-            queues = self._ask(self._where, Topics.named([wanted.topic]))
+            queues = self._ask(self._address, Topics.named([wanted.topic]))
         except (*RETRIED, RequestError):
             return None
         place = (wanted.broker_name, wanted.queue_id)
