@@ -256,4 +256,4 @@ def test_a_place_without_a_log_is_an_error_that_names_it(
 ) -> None:
     """With exit code 2."""
     assert cli.main(["pipeline", "archive", str(tmp_path / "none"), str(tmp_path / "out"), "--quiet"]) == 2
-    assert "none is not there; allowed: a store directory" in capsys.readouterr().err
+    assert "none does not exist; allowed: a store directory" in capsys.readouterr().err

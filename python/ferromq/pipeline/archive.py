@@ -1,9 +1,9 @@
 """
-`archive`: commit-log files as Parquet, by topic, date and hour; read by Spark, DuckDB and others as they are.
+`archive`: write commit-log files as Parquet, by topic, date and hour, for Spark, DuckDB and others.
 
-`archive_file` does one file, checks it, and may be done again; Spark's tasks call it (`archive`, the command), and so
-does the store before it deletes a file (`hook`), without a Spark session in the broker. How files get in place is
-`publisher`'s, what is in them `partitions`'.
+`archive_file` archives and checks one file, and is idempotent. Spark's tasks call it (`archive`, the command), and so
+does a store before it deletes a file (`hook`), without Spark in the broker. `partitions` writes the files, `publisher`
+adds them to the archive.
 """
 
 import argparse
@@ -33,17 +33,17 @@ from ferromq.spark.schema import SCHEMA
 __all__ = ["archive", "archive_file", "hook", "into", "read"]
 
 DIRECTORY = "FERROMQ_ARCHIVE_DIRECTORY"
-"""The environment variable that tells `hook` where to."""
+"""The environment variable with the archive's directory for `hook`."""
 ON_CORRUPT = ("fail", "skip")
 _BLANK = 8
-"""Bytes that fill up a log file at least; with fewer left it is full."""
+"""A log file with less free space than this many bytes is full."""
 _LOG = "commitlog"
-"""The directory of a store that has its log files."""
+"""The directory of the log files in a store."""
 REPORT = (
     "path string, name string, is_new boolean, first_offset long, end long, rows long, corrupt long, files long, "
     "bytes long"
 )
-"""What `archive` says of each log file; `bytes` are those of its Parquet files."""
+"""The columns that `archive` returns for each log file; `bytes` are those of its Parquet files."""
 
 _log = logging.getLogger("ferromq.pipeline")
 
@@ -56,14 +56,14 @@ def archive_file(
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[Manifest, bool]:
     """
-    Bring the records of one log file into the archive *out*; return what is there of it, and whether it is new.
+    Archive the records of one log file in *out*; return the manifest, and whether the file was archived now.
 
-    At return everything is on disk, was read back, and has as many rows as the log has records. A file that is in the
-    archive is left alone, one that has grown is done anew. Idempotent, also after a kill.
+    At return everything is on disk, was read back, and has a row for each record. An archived file is skipped, one that
+    has grown is archived anew. Idempotent, also after a kill.
 
-    *out* is a directory, or a URL that fsspec knows, which is given *storage_options*. *on_corrupt*: what becomes of a
-    record that does not match its checksum: `fail` raises CorruptStore and archives nothing, `skip` passes over it and
-    notes it in the manifest. Raises StoreError where *out* has another file under the same name.
+    *out* is a directory, or a URL that fsspec opens with *storage_options*. For a record that does not match its
+    checksum, *on_corrupt* `fail` raises CorruptStore and archives nothing; `skip` skips it and records it in the
+    manifest. Raises StoreError if *out* has another file under the same name.
     """
     if on_corrupt not in ON_CORRUPT:
         raise ConfigError(f"on_corrupt is {on_corrupt!r}; allowed: {', '.join(ON_CORRUPT)}")
@@ -81,12 +81,12 @@ def archive_file(
             writer.abort()
             raise
         if sum(file.rows for file in written) != writer.rows:
-            raise CorruptStore(f"{part.path} has {writer.rows:,} records, other than the files written of it")
+            raise CorruptStore(f"{part.path} has {writer.rows:,} records, but the files written from it do not")
         return publisher.publish(written, writer.rows, corrupt), True
 
 
 def _scan(part: LogPart, on_corrupt: str, corrupt: list[tuple[int, str]]) -> Iterator[Any]:
-    """Yield the records as batches; what is passed over is added to *corrupt*."""
+    """Yield the records as batches; add skipped ones to *corrupt*."""
     schema = arrow_schema(SCHEMA)
     scan = _ferromq.LogScan(
         part.path, part.first_offset, part.first_offset, part.end, columns=schema.names, on_corrupt=on_corrupt
@@ -105,7 +105,7 @@ def _scan(part: LogPart, on_corrupt: str, corrupt: list[tuple[int, str]]) -> Ite
 
 
 def same_everywhere(out: str | os.PathLike[str]) -> str:
-    """Return the archive's name, whatever the working directory is: an absolute path, or the URL as it is."""
+    """Return *out* as an absolute path or URL, independent of the working directory."""
     local = local_path(os.fspath(out))
     return os.fspath(out) if local is None else os.fspath(local.absolute())
 
@@ -120,9 +120,10 @@ def into(
     storage_options: Mapping[str, Any] | None = None,
 ) -> Callable[[_ferromq.ExpiredFile], None]:
     """
-    Return an archive hook for a store, which brings each file into *directory* before it is deleted.
+    Return an archive hook for a store, which archives each file in *directory* before it is deleted.
 
-    *directory* may be a URL, as for `archive_file`. Raises what `location_of` does for one that cannot be an archive.
+    *directory* may be a URL, as for `archive_file`. Raises ConfigError or ModuleNotFoundError if it cannot be an
+    archive.
     """
     out = same_everywhere(directory)
     location_of(out, storage_options)
@@ -138,24 +139,24 @@ def into(
 
 
 def _check_full(part: LogPart, manifest: Manifest) -> None:
-    """Raise CorruptStore where records end in zeros: what a store lets go is full, wherever its next file lies."""
+    """Raise CorruptStore if the records end in zeros: every file that a store deletes is full."""
     if manifest.corrupt:
-        return  # noted already, and not to be walked over
+        return  # recorded already, and the sizes cannot be followed across it
     at = max((file["last_offset"] for file in manifest.files), default=part.first_offset)
     with Path(part.path).open("rb") as log:
         while part.end - at >= _BLANK:
             log.seek(at - part.first_offset)
             size = int.from_bytes(log.read(4), "big")
             if size == 0:
-                raise CorruptStore(f"{part.path} has zeros at physical offset {at}, where a record should be")
+                raise CorruptStore(f"{part.path} has zeros at physical offset {at} instead of a record")
             at += size
 
 
 def hook(file: _ferromq.ExpiredFile) -> None:
-    """Bring *file* into the archive that the environment names; for `archive = "ferromq.pipeline.archive:hook"`."""
+    """Archive *file* in the directory that the environment names; for `archive = "ferromq.pipeline.archive:hook"`."""
     directory = os.environ.get(DIRECTORY)
     if not directory:
-        raise ConfigError(f"the environment does not say where the archive is: set {DIRECTORY} to a directory")
+        raise ConfigError(f"the environment variable {DIRECTORY} is not set; set it to the archive's directory")
     into(directory)(file)
 
 
@@ -172,17 +173,17 @@ def archive(
     storage_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """
-    Archive commit-log files into *out*, a task for each, and return one row a file (`REPORT`).
+    Archive commit-log files in *out*, one task for each, and return a row for each file (`REPORT`).
 
-    *paths* are store directories, ours or a Java broker's, live or not, directories of log files, and log files named
-    by their 20 digits. *full_only* leaves out the files that grow still; otherwise they are archived up to what is
-    flushed, and anew the next time. Paths and *out* are the same on every machine of a cluster; *out* may be a URL that
-    fsspec knows, which is given *storage_options*.
+    *paths* are store directories (ferromq's or a Java broker's, open or closed), directories of log files, or log
+    files. Files that still grow are archived as far as they are flushed, and anew the next time; *full_only* skips
+    them. Paths and *out* must be the same on every machine of a cluster; *out* may be a URL that fsspec opens with
+    *storage_options*.
     """
     if on_corrupt not in ON_CORRUPT:
         raise ConfigError(f"on_corrupt is {on_corrupt!r}; allowed: {', '.join(ON_CORRUPT)}")
     target = same_everywhere(out)
-    location_of(target, storage_options)  # what is wrong with it is told before Spark does anything
+    location_of(target, storage_options)  # raises for a bad location before Spark runs
     parts = log_parts([paths] if isinstance(paths, str) else paths, full_only=full_only)
     rows = [(number, part.path, part.first_offset, part.end) for number, part in enumerate(parts)]
     if not rows:
@@ -218,7 +219,7 @@ def _report(path: str, manifest: Manifest, is_new: bool) -> dict[str, Any]:
 
 
 def log_parts(paths: Iterable[str], *, full_only: bool = False) -> list[LogPart]:
-    """Return the log files that *paths* mean. ConfigError names the path that means none."""
+    """Return the log files at *paths*. Raises ConfigError for a path without log files."""
     found: list[LogPart] = []
     for name in paths:
         path = Path(name.removeprefix("file://")).absolute()
@@ -230,9 +231,9 @@ def log_parts(paths: Iterable[str], *, full_only: bool = False) -> list[LogPart]
         elif path.is_dir() and any(map(_is_log_file, path.iterdir())):
             parts = _in_folder(path)
         else:
-            what = f"holds neither a {_LOG} directory nor log files" if path.is_dir() else "is not there"
+            what = f"has neither a {_LOG} directory nor log files" if path.is_dir() else "does not exist"
             raise ConfigError(
-                f"{name} {what}; allowed: a store directory, a directory of commit-log files, or such files, "
+                f"{name} {what}; allowed: a store directory, a directory of commit-log files, or commit-log files, "
                 "whose names are 20 digits"
             )
         found += [part for part in parts if part.end > part.first_offset and not (full_only and _grows(part))]
@@ -240,7 +241,7 @@ def log_parts(paths: Iterable[str], *, full_only: bool = False) -> list[LogPart]
 
 
 def _in_folder(folder: Path) -> list[LogPart]:
-    """Return the log files in *folder*: those of a store up to what is flushed, others up to their end."""
+    """Return the log files in *folder*: in a store only the flushed part, elsewhere the whole files."""
     if folder.name == _LOG:
         return [LogPart(*file) for file in _ferromq.log_files(os.fspath(folder.parent))]
     files = ((int(file.name), file) for file in sorted(folder.iterdir()) if _is_log_file(file))
@@ -257,20 +258,20 @@ def _is_log_file(path: Path) -> bool:
 
 def _check_name(path: Path) -> None:
     if not _is_log_file(path):
-        raise ConfigError(f"{path} is no commit-log file; allowed: files whose names are 20 digits, their first offset")
+        raise ConfigError(f"{path} is not a commit-log file; allowed: files whose names are 20 digits")
 
 
 def read(spark: SparkSession, out: str) -> DataFrame:
     """
     Return the archive *out* as a DataFrame: the columns of the format, then `date` and `hour`.
 
-    A URL is read by Spark's own file systems: `s3a://…` with hadoop-aws, say.
+    Spark's own file systems read a URL, such as `s3a://…` with hadoop-aws.
     """
     local = local_path(out)
     if local is not None and not local.is_dir():
-        raise ConfigError(f"the archive {out!r} is not there; it is the directory that was given to `archive`")
+        raise ConfigError(f"the archive {out!r} does not exist; allowed: a directory that `archive` wrote")
     target = out if local is None else f"file://{local.absolute()}"
-    # A copy: `add` changes what it is called on.
+    # A copy, because `add` changes the schema in place.
     schema = StructType(list(SCHEMA.fields)).add("date", DateType()).add("hour", IntegerType())
     return spark.read.schema(schema).parquet(target).select(*schema.names)
 
@@ -282,19 +283,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add = parser.add_argument
     add("paths", nargs="+", metavar="STORE_DIR|FILE", help="store directories, or commit-log files")
-    add("out", metavar="OUT", help="the archive: a directory, made where it is missing, or a URL that fsspec knows")
+    add("out", metavar="OUT", help="the archive: a directory, created if it is missing, or a URL that fsspec knows")
     add(
         "--on-corrupt",
         choices=ON_CORRUPT,
         default="fail",
-        help="a record that does not match its checksum: fail (the default), or skip it and note it in the manifest",
+        help="for a record that does not match its checksum: fail (default), or skip and record it in the manifest",
     )
-    add("--storage-options", metavar="JSON", default="{}", help="what fsspec is given for the URL of OUT")
-    add("--full-only", action="store_true", help="leave out the file that is still appended to")
+    add("--storage-options", metavar="JSON", default="{}", help="options for fsspec to open the URL OUT")
+    add("--full-only", action="store_true", help="skip the file that is still appended to")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command and return its exit code: 1 where records were passed over."""
+    """Run the command and return its exit code: 1 if records were skipped."""
     storage_options = _object("--storage-options", arguments.storage_options)
     with shared.started(arguments, "archive") as spark:
         done = archive(

@@ -1,8 +1,8 @@
 """
-Where an archive lies: a directory, or a URL that fsspec knows; and how something is there whole or not at all.
+Stores the files of an archive in a directory or at a URL that fsspec knows.
 
-In both, a file is put in place at once and on disk (or as safe as the object store makes it) when the call returns.
-Names are those in the archive, with `/`.
+Each file appears atomically, and is on disk (or as durable as the object store makes it) when the call returns. Names
+are paths inside the archive, with `/`.
 """
 
 import fcntl
@@ -21,48 +21,48 @@ from ferromq.errors import ConfigError, CorruptStore
 from ferromq.spark.file_systems import file_system, local_path
 
 END = b"\n"
-"""The last byte of what is saved: without it, it is not all there."""
+"""The last byte of a saved file. A file without it is incomplete."""
 _CHUNK = 8 << 20
-_WHOLE_PUTS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
-"""File systems where an object that is written is there when all of it is; in others it is renamed."""
+_ATOMIC_WRITES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"})
+"""File systems where a written object appears atomically. In others, files are written aside and renamed."""
 
 
 class ArchiveLocation(Protocol):
-    """An archive's files."""
+    """The files of an archive."""
 
     def load(self, name: str) -> bytes | None:
-        """Return what the file holds; None where there is none."""
+        """Return the content of a file, or None if it does not exist."""
 
     def save(self, name: str, content: bytes) -> None:
-        """Let the file hold *content*, which ends with `END`, or what it held before, whatever happens."""
+        """Replace the file atomically by *content*, which ends with `END`."""
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a file; None where there is none."""
+        """Return the size of a file in bytes, or None if it does not exist."""
 
-    def bring(self, files: Mapping[str, Path]) -> None:
-        """Put written files of this machine in place by their names, over what is there; they are gone here."""
+    def move_in(self, files: Mapping[str, Path]) -> None:
+        """Move local files into the archive under their names, replacing existing files."""
 
-    def drop(self, names: Iterable[str]) -> None:
-        """Remove files, those that are there."""
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove the files that exist."""
 
-    def forget(self, work: str) -> None:
-        """Remove what a killed attempt left of *work*, and was not put in place."""
+    def clean_up(self, work: str) -> None:
+        """Remove the workspace that a killed attempt at *work* left."""
 
     def workspace(self, work: str) -> Path:
-        """Return an empty folder of this machine to write in, which `forget` or `leave` removes."""
+        """Return an empty local folder to write in; `clean_up` or `leave` removes it."""
 
     def leave(self, folder: Path) -> None:
-        """Remove a folder that `workspace` gave."""
+        """Remove a folder that `workspace` returned."""
 
-    def alone(self, work: str) -> Any:
-        """Hold *work* alone among processes of this machine, as a context manager."""
+    def lock(self, work: str) -> Any:
+        """Hold a lock on *work* among the processes of this machine, as a context manager."""
 
     def shown(self, name: str) -> str:
-        """Return the file's name as people know it."""
+        """Return the full path or URL of a file, for messages."""
 
 
 def location_of(out: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> ArchiveLocation:
-    """Return the place that *out* names. ConfigError and ModuleNotFoundError as `file_system` has them."""
+    """Return the location that *out* names. Raises ConfigError and ModuleNotFoundError as `file_system` does."""
     local = local_path(os.fspath(out))
     if local is not None:
         return DirectoryLocation(local.absolute())
@@ -79,7 +79,7 @@ class DirectoryLocation:
         self._path = path
 
     def load(self, name: str) -> bytes | None:
-        """Return what the file holds."""
+        """Return the content of a file."""
         try:
             return (self._path / name).read_bytes()
         except FileNotFoundError:
@@ -91,14 +91,14 @@ class DirectoryLocation:
         replace_file(self._path / name, content)
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a file."""
+        """Return the size of a file."""
         try:
             return (self._path / name).stat().st_size
         except FileNotFoundError:
             return None
 
-    def bring(self, files: Mapping[str, Path]) -> None:
-        """Rename; the names are on disk at return."""
+    def move_in(self, files: Mapping[str, Path]) -> None:
+        """Rename the files and sync their folders."""
         folders = {(self._path / name).parent for name in files}
         for folder in sorted(folders):
             make_folder(folder)
@@ -107,8 +107,8 @@ class DirectoryLocation:
         for folder in sorted(folders):
             sync_folder(folder)
 
-    def drop(self, names: Iterable[str]) -> None:
-        """Remove files; that they are gone is on disk at return."""
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove the files and sync their folders."""
         gone = sorted(names)
         for name in gone:
             (self._path / name).unlink(missing_ok=True)
@@ -116,13 +116,13 @@ class DirectoryLocation:
             if folder.is_dir():
                 sync_folder(folder)
 
-    def forget(self, work: str) -> None:
+    def clean_up(self, work: str) -> None:
         """Remove the workspace."""
         shutil.rmtree(self._workspace(work), ignore_errors=True)
 
     def workspace(self, work: str) -> Path:
-        """Return a folder below the archive, so that a rename brings a file in place."""
-        self.forget(work)
+        """Return a folder inside the archive, so that a rename moves a file in."""
+        self.clean_up(work)
         self._workspace(work).mkdir()
         return self._workspace(work)
 
@@ -131,7 +131,7 @@ class DirectoryLocation:
         shutil.rmtree(folder, ignore_errors=True)
 
     @contextmanager
-    def alone(self, work: str) -> Iterator[None]:
+    def lock(self, work: str) -> Iterator[None]:
         """Lock a file of the archive."""
         path = self._path / f"{work}.lock"
         make_folder(path.parent)
@@ -147,7 +147,7 @@ class DirectoryLocation:
 
 
 def make_folder(folder: Path) -> None:
-    """Make *folder* and those above it, each known to its parent on disk."""
+    """Make *folder* and its parents, and sync each parent."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -156,7 +156,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """See that the names in *folder* are on disk."""
+    """Sync the names in *folder* to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -165,7 +165,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write *path* so that it holds *content*, or what it held before, whatever happens; on disk at return."""
+    """Replace *path* atomically by *content*, and sync it to disk."""
     aside = path.with_name(f"{path.name}.new")
     with aside.open("wb") as file:
         file.write(content)
@@ -177,11 +177,11 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock that *path* is, which is there only meanwhile."""
+    """Hold the lock file *path*, which exists only while it is held."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Who had it removed the file: others lock the one that came after it.
+        # The previous holder may have removed the file: then others lock its successor.
         if _is_same(descriptor, path):
             break
         os.close(descriptor)
@@ -206,9 +206,9 @@ def _is_same(descriptor: int, path: Path) -> bool:
 
 class UrlLocation:
     """
-    A URL that fsspec knows. Files are written on this machine first, and read back once they are there.
+    A URL that fsspec knows. Files are written locally first, and read back after the upload.
 
-    Where a write is not whole at once, it goes to a name that readers of Parquet pass over, and is renamed.
+    Without atomic writes, a file is uploaded under a name that Parquet readers skip, and renamed.
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
@@ -220,16 +220,16 @@ class UrlLocation:
             ) from error
         self._url, self._root = url.rstrip("/"), root.rstrip("/")
         known = self._files.protocol
-        self._is_whole_at_once = not _WHOLE_PUTS.isdisjoint([known] if isinstance(known, str) else known)
-        # What others wrote meanwhile is not in a listing that was kept.
+        self._is_atomic = not _ATOMIC_WRITES.isdisjoint([known] if isinstance(known, str) else known)
+        # A cached listing lacks the files that others wrote meanwhile.
         self._files.invalidate_cache()
 
     def load(self, name: str) -> bytes | None:
-        """Return what the file holds; one that was about to be renamed is, where it is all there."""
+        """Return the content of a file. A complete file that was not renamed yet is renamed now."""
         path = self._path(name)
         with suppress(FileNotFoundError):
             return bytes(self._files.cat_file(path))
-        if self._is_whole_at_once:
+        if self._is_atomic:
             return None
         with suppress(FileNotFoundError):
             content = bytes(self._files.cat_file(_aside(path)))
@@ -239,20 +239,20 @@ class UrlLocation:
         return None
 
     def save(self, name: str, content: bytes) -> None:
-        """Write, and read back."""
+        """Write the file and read it back."""
         self._write(name, lambda path: self._files.pipe_file(path, content))
         if self.load(name) != content:
             raise CorruptStore(f"{self.shown(name)}, just written, holds something else")
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a file."""
+        """Return the size of a file."""
         try:
             return int(self._files.info(self._path(name))["size"])
         except FileNotFoundError:
             return None
 
-    def bring(self, files: Mapping[str, Path]) -> None:
-        """Copy each, read every byte back, and compare."""
+    def move_in(self, files: Mapping[str, Path]) -> None:
+        """Upload each file, read every byte back, and compare."""
         for name, written in files.items():
             self._write(name, partial(self._files.put_file, str(written)))
             with written.open("rb") as ours, self._files.open(self._path(name), "rb") as theirs:
@@ -264,19 +264,19 @@ class UrlLocation:
                 )
             written.unlink()
 
-    def drop(self, names: Iterable[str]) -> None:
-        """Remove files, and what was not renamed to be them."""
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove the files, and uploads of them that were not renamed."""
         for name in sorted(names):
             path = self._path(name)
-            for there in (path,) if self._is_whole_at_once else (_aside(path), path):
+            for there in (path,) if self._is_atomic else (_aside(path), path):
                 with suppress(FileNotFoundError):
                     self._files.rm_file(there)
 
-    def forget(self, work: str) -> None:
-        """Do nothing: what a killed attempt left here, its machine removes."""
+    def clean_up(self, work: str) -> None:
+        """Do nothing: the workspace of a killed attempt is in that machine's temporary folder."""
 
     def workspace(self, work: str) -> Path:
-        """Return a temporary folder of this machine."""
+        """Return a local temporary folder."""
         del work
         return Path(tempfile.mkdtemp(prefix="ferromq-archive-"))
 
@@ -285,8 +285,8 @@ class UrlLocation:
         shutil.rmtree(folder, ignore_errors=True)
 
     @contextmanager
-    def alone(self, work: str) -> Iterator[None]:
-        """Lock a file of this machine, named after the URL."""
+    def lock(self, work: str) -> Iterator[None]:
+        """Lock a local file that is named after the URL."""
         name = hashlib.blake2b(f"{self._url}/{work}".encode(), digest_size=16).hexdigest()
         with _locked(Path(tempfile.gettempdir()) / f"ferromq-archive-{os.getuid()}-{name}.lock"):
             yield
@@ -300,19 +300,19 @@ class UrlLocation:
 
     def _write(self, name: str, write: Callable[[str], object]) -> None:
         path = self._path(name)
-        if self._is_whole_at_once:  # such have no folders to be made
+        if self._is_atomic:  # such file systems have no folders to make
             write(path)
             return
         self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
         aside = _aside(path)
         write(aside)
-        if self._files.exists(path):  # not every file system renames over what is there
+        if self._files.exists(path):  # not every file system renames over an existing file
             self._files.rm_file(path)
         self._files.mv(aside, path)
 
 
 def _aside(path: str) -> str:
-    """Return the name that *path* is renamed from."""
+    """Return the name under which *path* is written before it is renamed."""
     folder, _, last = path.rpartition("/")
     return f"{folder}/_{last}.new"
 

@@ -1,7 +1,7 @@
 """
-Rows by topic, date and hour in Parquet files, written within a bounded memory and read back.
+Writes rows to Parquet files by topic, date and hour, within a bounded memory, and reads them back.
 
-Pure pyarrow: no Spark, no store. Where the files go in the end, and what makes them one whole, is `_published`'s.
+It uses pyarrow only: no Spark, no store. `publisher` moves the files into the archive.
 """
 
 import os
@@ -21,25 +21,25 @@ from ferromq.errors import CorruptStore
 
 COMPRESSION = "zstd"
 BUFFERED = 64 << 20
-"""Bytes of rows that wait for company; then the largest groups are written."""
+"""Bytes of rows in memory above which the largest groups are written."""
 MAX_OPEN = 256
-"""Files being written at once; a group whose file was closed for another goes on in a further one."""
+"""Files open at once. If a group's file was closed to make room, its next rows go to another file."""
 NULL = "__HIVE_DEFAULT_PARTITION__"
-"""What Hive, Spark and DuckDB read as null: of a store time no calendar has."""
+"""Hive, Spark and DuckDB read it as null: for a store time outside the calendar."""
 
 _HOUR_US = 3600 * 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _REPEATED = ["queue_id", "tag", "born_host", "store_host", "reconsume_times", "sys_flag"]
-"""Columns worth a dictionary."""
+"""Columns with few distinct values, which are dictionary-encoded."""
 _SAFE = frozenset("-_.")
 
 Digest = Mapping[str, int]
-"""Checksums of columns, whatever batches the rows came in."""
+"""Checksums of columns; they do not depend on how rows are divided into batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetPart:
-    """One Parquet file: written, on disk, and not yet where readers look."""
+    """One Parquet file, written and on disk, but not yet in the archive."""
 
     name: str
     """Path in the archive: `topic=…/date=…/hour=…/NAME.parquet`."""
@@ -50,11 +50,11 @@ class ParquetPart:
     """Physical offset of its first record."""
     last_offset: int
     crc32: int
-    """Of all columns of all rows; see `checksum`."""
+    """Checksum of all columns; see `checksum`."""
 
 
 def partition_path(topic: str, hour: int) -> str:
-    """Return the folder of *topic* in *hour* (hours since 1970, UTC), as Hive has it: `topic=%25RETRY%25g/date=…`."""
+    """Return the Hive folder of *topic* in *hour* (hours since 1970, UTC): `topic=%25RETRY%25g/date=…`."""
     try:
         moment = _EPOCH + timedelta(hours=hour)
         when = f"date={moment:%Y-%m-%d}/hour={moment:%H}"
@@ -64,14 +64,14 @@ def partition_path(topic: str, hour: int) -> str:
 
 
 def escaped(value: str) -> str:
-    """Escape what a path may not hold, and `%`, which begins an escape; letters of any alphabet stay."""
+    """Escape `%` and the characters that are not allowed in a path; letters of any alphabet stay."""
     return "".join(
         char if char.isalnum() or char in _SAFE or not char.isascii() else f"%{ord(char):02X}" for char in value
     )
 
 
 def split(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """Yield the rows of each topic and hour of store time, in the order they had."""
+    """Yield the rows of each topic and hour of store time, in their order."""
     topics = batch.column("topic").dictionary_encode()
     micros = batch.column("store_timestamp").cast(pa.int64())
     hours = pc.floor(pc.divide(micros.cast(pa.float64()), _HOUR_US)).cast(pa.int64())
@@ -86,7 +86,7 @@ def split(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
     runs = pc.run_end_encode(codes.take(order), run_end_type=pa.int64())
     start = 0
     for end, code in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
-        # Taken one by one, so that a small group does not keep the memory of the whole batch.
+        # A copy, so that a small group does not keep the memory of the whole batch.
         yield names[code % len(names)], first + code // len(names), rows.take(order.slice(start, end - start))
         start = end
 
@@ -166,9 +166,9 @@ class _Open:
 
 class PartitionedWriter:
     """
-    Writes batches below *directory*, a file for each topic, date and hour, named after *name*.
+    Writes batches into *directory*, a file for each topic, date and hour, whose name begins with *name*.
 
-    The same rows in the same batches make the same files. Rows of a topic and hour keep their order.
+    The same batches always give the same files. Rows of a topic and hour keep their order.
     """
 
     def __init__(self, directory: Path, name: str, *, buffered: int = BUFFERED, max_open: int = MAX_OPEN) -> None:
@@ -182,7 +182,7 @@ class PartitionedWriter:
         self.rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of *batch*."""
+        """Add the rows of *batch*; write the largest groups if too many rows are in memory."""
         if batch.num_rows == 0:
             return
         self.rows += batch.num_rows
@@ -201,7 +201,7 @@ class PartitionedWriter:
                     break
 
     def close(self) -> list[ParquetPart]:
-        """Write what waits, close and flush every file, and return them all."""
+        """Write the remaining rows, close and sync every file, and return the files."""
         for key in list(self._groups):
             self._write(key)
         while self._open:
@@ -209,7 +209,7 @@ class PartitionedWriter:
         return sorted(self._done, key=lambda part: part.name)
 
     def abort(self) -> None:
-        """Close the files; they are of no use."""
+        """Close the files without finishing them."""
         for file in self._open.values():
             file.writer.close()
         self._open.clear()
@@ -246,7 +246,7 @@ class PartitionedWriter:
         return self._open[key]
 
     def _finish(self) -> None:
-        """Close the file that was written to longest ago, and see that it is on disk and holds what was given to it."""
+        """Close the least recently written file, sync it, and check its content."""
         _, file = self._open.popitem(last=False)
         file.writer.close()
         with file.path.open("rb") as written:
@@ -260,7 +260,7 @@ class PartitionedWriter:
 
 
 def read_back(path: Path, rows: int, digest: Digest) -> None:
-    """Read every byte of a Parquet file; CorruptStore where it does not hold *rows* rows with these checksums."""
+    """Read a whole Parquet file. Raises CorruptStore unless it holds *rows* rows with these checksums."""
     found: dict[str, int] = {}
     count = 0
     try:
