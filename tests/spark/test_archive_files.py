@@ -241,7 +241,7 @@ def test_wrong_arguments_name_what_is_allowed(log: Log, out: Path, tmp_path: Pat
     with pytest.raises(ConfigError, match="nowhere does not exist; allowed: a store directory"):
         archive.log_parts([str(tmp_path / "nowhere")])
     (tmp_path / "other").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"other is no commit-log file; allowed: .* 20 digits"):
+    with pytest.raises(ConfigError, match=r"other is not a commit-log file; allowed: .* 20 digits"):
         archive.log_parts([str(tmp_path / "other")])
 
 

@@ -156,7 +156,7 @@ def hook(file: _ferromq.ExpiredFile) -> None:
     """Archive *file* in the directory that the environment names; for `archive = "ferromq.pipeline.archive:hook"`."""
     directory = os.environ.get(DIRECTORY)
     if not directory:
-        raise ConfigError(f"the environment variable {DIRECTORY} is not set; set it to the archive's directory")
+        raise ConfigError(f"the hook has no archive; set {DIRECTORY} to its directory")
     into(directory)(file)
 
 
