@@ -69,8 +69,8 @@ def test_each_pipelines_file_is_a_program(
             "writer is 'a b'; allowed: 1 to 100",
         ),
         (["replay", "--log", "a", "--to-endpoint", "h:1", "--start", "noon"], "--start is 'noon'; allowed: ISO-8601"),
-        (["compact", "--archive", "a"], "nowhere or to two places; allowed: --output PATH, or --to TOPIC"),
-        (["compact", "--archive", "a", "--to", "t"], "allowed: --to-endpoint HOST:PORT beside it"),
+        (["compact", "--archive", "a"], "no destination, or two; allowed: --output PATH, or --to TOPIC"),
+        (["compact", "--archive", "a", "--to", "t"], "--to has no broker to send to; set --to-endpoint HOST:PORT"),
         (["compact", "--archive", "a", "--output", "o", "--tombstone", "x"], "tombstone is 'x'; allowed: empty, none"),
     ],
 )

@@ -1,12 +1,11 @@
 """
-Whether a store directory is sound: every record, every queue entry and every key, checked on Spark.
+`audit`: check every record, queue entry and index key of a store directory on Spark.
 
-A task reads a commit log file, a group of consume queues or an index file, each once and in order; what they say of
-each other is joined. Nothing is written, no lock is taken, and no task keeps more than a batch in memory, so the
-directory may be of any size, ours or a Java broker's, closed or open: of an open one it looks at what its broker has
-promised to be in queues and index.
+Each task reads commit-log files, consume queues or index files once and in order; joins compare them. The audit writes
+nothing, takes no lock, and keeps one batch a task in memory, so a store may have any size. It may be ferromq's or a
+Java broker's, closed or open; of an open store only the records are checked that its broker has dispatched.
 
-`ferromq store verify` does the same on one machine without Spark, and looks at small files (`config/`) as well.
+`ferromq store verify` does the same on one machine without Spark, and also checks small files (`config/`).
 """
 
 import argparse
@@ -38,22 +37,22 @@ from ferromq.terminal import formatting
 
 SCHEMA = findings.SCHEMA
 _GROUP = 64 << 20
-"""Bytes that one task reads at least, where there are as many."""
+"""Minimum bytes that one task reads; smaller files are grouped."""
 _SHOWN = 50
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit looked at, and what it found."""
+    """The result of an audit."""
 
     findings: DataFrame
     """Columns: kind, topic, queue_id, queue_offset, physical_offset, file, detail."""
     counts: dict[str, int]
-    """How many findings of each kind."""
+    """The number of findings of each kind."""
     files: StoreFiles
     promised_to: int | None
-    """Records before it had to be in queues and index; None: all."""
+    """Physical offset below which records must be in queues and index; None: all records."""
     figures: dict[str, int] = field(default_factory=dict)
     """`log_files`, `log_bytes`, `records`, `queues`, `queue_entries`, `index_files`, `index_entries`."""
 
@@ -66,11 +65,11 @@ def audit(
     index_slots: int | None = None,
 ) -> DataFrame:
     """
-    Check the store in *directory*, which driver and workers see under this path; return what is wrong, a row each.
+    Check the store in *directory* and return a row for each finding; no row means that the store is sound.
 
-    No row: it is sound. *commit_log_paths*: where the commit log lies, if not in `DIR/commitlog`. *index_slots*: hash
-    slots of an index file, if not a quarter as many as entries. StoreError where it is no store directory, or cannot be
-    read.
+    Driver and workers must see the directory under the same path. *commit_log_paths* are the directories of the commit
+    log if it is not in `DIR/commitlog`. *index_slots* is the number of hash slots of an index file if it is not a
+    quarter of its entries. Raises StoreError if the directory is not a readable store.
     """
     return look(spark, directory, commit_log_paths=commit_log_paths, index_slots=index_slots).findings
 
@@ -82,7 +81,7 @@ def look(
     commit_log_paths: Sequence[str] = (),
     index_slots: int | None = None,
 ) -> Audit:
-    """Do what `audit` does, and tell what was looked at as well. Its findings are cached."""
+    """Audit as `audit` does, and also return counts and figures. The findings are cached."""
     files = store_files.listed(directory, commit_log_paths)
     limit = overview.promised_to(files)
     tasks = _tasks(files, limit if files.is_open else None, index_slots)
@@ -100,7 +99,7 @@ def look(
 
 
 def _found(spark: SparkSession, facts: DataFrame, whole: overview.StoreOverview) -> tuple[DataFrame, dict[str, int]]:
-    """Return all findings, cached, and how many there are of each kind."""
+    """Return all findings, cached, and the number of each kind."""
     found = spark.createDataFrame([finding.row() for finding in whole.findings], SCHEMA)
     suspects = joins.suspects(spark, facts, whole).persist(StorageLevel.MEMORY_AND_DISK)
     try:
@@ -123,7 +122,7 @@ def _found(spark: SparkSession, facts: DataFrame, whole: overview.StoreOverview)
 
 @dataclass(frozen=True)
 class _Task:
-    """What one task reads: a commit log file, queues, or an index file."""
+    """The input of one task: commit-log files, queues, or index files."""
 
     files: Sequence[RowFile] = ()
     queues: Sequence[QueueFiles] = ()
@@ -134,7 +133,7 @@ class _Task:
     is_closed: bool = True
 
     def run(self) -> Iterator[pa.RecordBatch]:
-        """Read it. What a broker at work removed meanwhile is not there."""
+        """Scan the files. Files that a running broker has removed are skipped."""
         for file in self.files:
             yield from self._unless_gone(scan_log.scan(file, sys.maxsize if self.until is None else self.until))
         for queue in self.queues:
@@ -152,12 +151,12 @@ class _Task:
             if self.until is None:
                 raise
         except OSError as error:
-            detail = f"it cannot be read: {error}"
+            detail = f"the file cannot be read: {error}"
             yield scan_rows.findings([{"kind": "unreadable", "file": str(error.filename or ""), "detail": detail}])
 
 
 def _tasks(files: StoreFiles, until: int | None, index_slots: int | None) -> list[_Task]:
-    """Return what is to be read: a file a task, small ones together."""
+    """Return the tasks: one for each large file, and one for each group of small files."""
     common: dict[str, Any] = {
         "log_start": files.log_start,
         "until": until,
@@ -199,27 +198,25 @@ def _read(spark: SparkSession, tasks: Sequence[_Task]) -> DataFrame:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `ferromq pipeline audit` takes."""
-    parser.add_argument("directory", metavar="DIR", help="the store directory, ours or a Java broker's, closed or open")
+    """Add the command's arguments."""
+    parser.add_argument("directory", metavar="DIR", help="store directory of ferromq or a Java broker, closed or open")
     parser.add_argument(
         "--commit-log",
         action="append",
         default=[],
         metavar="DIR",
         dest="commit_log_paths",
-        help="where the commit log lies, if not in DIR/commitlog; may be given several times",
+        help="directory of the commit log, if it is not DIR/commitlog; may be repeated",
     )
     parser.add_argument(
-        "--index-slots", type=int, metavar="N", help="hash slots of an index file (a quarter of the entries)"
+        "--index-slots", type=int, metavar="N", help="hash slots of an index file (default: a quarter of its entries)"
     )
-    parser.add_argument(
-        "--show", type=int, default=_SHOWN, metavar="N", help=f"findings shown in the summary ({_SHOWN})"
-    )
+    parser.add_argument("--show", type=int, default=_SHOWN, metavar="N", help=f"findings in the summary ({_SHOWN})")
     shared.add_output(parser, "the findings")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Audit a store and print the summary; FOUND where it is not sound."""
+    """Audit a store and print the summary; return FINDINGS if it is not sound."""
     with shared.started(arguments, "audit") as spark:
         found = look(
             spark,

@@ -1,9 +1,8 @@
 """
-`compact`: the last message for each key of a topic, as Parquet or sent to a topic.
+`compact`: keep the last message for each key of a topic, and write it as Parquet or send it to a topic.
 
-Which message is the last: within a queue the one with the highest queue offset; of several queues the one that was
-stored last, then the one with the higher queue offset, queue id and store host. Keys of different topics are different
-keys. A message with several keys stands for each of them; one without keys stands for none.
+The last message of a queue has the highest queue offset. Across queues, the highest store time decides, then the queue
+offset, queue id and store host. Keys of different topics are different keys. A message counts for each of its keys.
 """
 
 import argparse
@@ -30,10 +29,9 @@ def compact(
     """
     Return the last row for each topic and key of *frame*, which has the columns of the format, and the column `key`.
 
-    *tombstone* says which message means that its key is gone: `empty` (a body of length 0), `tag:NAME`,
-    `property:NAME` (whatever its value), or `none`. Such a key has no row. *without_key*: rows without keys are left
-    out (`drop`), or are all there with a `key` of null (`keep`). *counts* observes, while the result is computed,
-    `messages`, `without_key` and `tombstones` of *frame*.
+    *tombstone* selects the messages that delete their key: `empty` (a body of length 0), `tag:NAME`, `property:NAME`
+    (with any value), or `none`. A deleted key has no row. *without_key* `drop` drops rows without keys, `keep` returns
+    all of them with a null `key`. *counts* observes `messages`, `without_key` and `tombstones` of *frame*.
     """
     is_tombstone = _tombstone(tombstone)
     if without_key not in WITHOUT_KEY:
@@ -49,7 +47,7 @@ def compact(
         )
     if without_key == "drop":
         frame = frame.where(has_key)
-    # A message without a key is alone in its group.
+    # A message without a key is a group of its own.
     alone = F.when(~has_key, F.struct("store_host", "queue_id", "queue_offset"))
     rows = frame.select(
         "topic",
@@ -69,7 +67,7 @@ def compact(
 
 
 def _mark(text: str) -> tuple[str, str]:
-    """Return the kind and the name that a tombstone is given as; ConfigError where it is none."""
+    """Split the option *tombstone* into kind and name. Raises ConfigError if it is invalid."""
     kind, _, name = text.partition(":")
     if text not in {"empty", "none"} and not (kind in {"tag", "property"} and name):
         raise ConfigError(f"tombstone is {text!r}; allowed: empty, none, tag:NAME, property:NAME")
@@ -77,7 +75,7 @@ def _mark(text: str) -> tuple[str, str]:
 
 
 def _tombstone(text: str) -> Column:
-    """Return the condition that *text* means."""
+    """Return the condition of the option *tombstone*."""
     kind, name = _mark(text)
     no = F.lit(False)  # noqa: FBT003 (a literal of Spark)
     if kind == "empty":
@@ -95,25 +93,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     shared.add_output(parser, "the messages")
     add("--to", metavar="TOPIC", help="send the messages to this topic")
-    add("--to-endpoint", metavar="HOST:PORT", help="the gRPC endpoint of a broker of --to; else --endpoint")
+    add("--to-endpoint", metavar="HOST:PORT", help="gRPC endpoint of a broker to send to (default: --endpoint)")
     add(
         "--tombstone",
         metavar="WHAT",
         default="empty",
-        help="which message means that its key is gone: empty (no body; the default), none, tag:NAME, property:NAME",
+        help="messages that delete their key: empty (no body; the default), none, tag:NAME, property:NAME",
     )
-    add("--without-key", choices=WITHOUT_KEY, default="drop", help="messages without keys; drop is the default")
+    add("--without-key", choices=WITHOUT_KEY, default="drop", help="what to do with messages without keys (drop)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     if bool(arguments.output) == bool(arguments.to):
-        raise ConfigError("the messages go nowhere or to two places; allowed: --output PATH, or --to TOPIC")
+        raise ConfigError("no destination, or two; allowed: --output PATH, or --to TOPIC")
     row_source.describe(arguments)
     _mark(arguments.tombstone)
     target = arguments.to_endpoint or arguments.endpoint
     if arguments.to and not target:
-        raise ConfigError("--to is given without a broker; allowed: --to-endpoint HOST:PORT beside it")
+        raise ConfigError("--to has no broker to send to; set --to-endpoint HOST:PORT")
     counts = Observation("compact")
     with shared.started(arguments, "compact") as spark:
         frame = row_source.read(spark, arguments)

@@ -1,9 +1,9 @@
 """
-Messages that groups gave up, by cause, and the list from which they are replayed.
+`dead-letters`: count dead letters by cause, and list them for a replay.
 
-Who gave a message up is the name of its topic, `%DLQ%GROUP`; where it comes from its broker noted: DLQ_ORIGIN_TOPIC and
-DLQ_ORIGIN_MESSAGE_ID (ferromq), RETRY_TOPIC and ORIGIN_MESSAGE_ID (RocketMQ). Why, ferromq notes as DLQ_REASON and
-DLQ_EXCEPTION; elsewhere a consumer or producer may say it in a property.
+The name of a dead-letter topic, `%DLQ%GROUP`, gives the group. Properties give the origin: DLQ_ORIGIN_TOPIC and
+DLQ_ORIGIN_MESSAGE_ID (ferromq), RETRY_TOPIC and ORIGIN_MESSAGE_ID (RocketMQ). ferromq records the cause in DLQ_REASON
+and DLQ_EXCEPTION; a consumer or producer may set another property.
 """
 
 import argparse
@@ -25,19 +25,19 @@ from ferromq.spark.schema import SCHEMA
 __all__ = ["dead_letters", "replay_list"]
 
 REASONS = ("DLQ_REASON", "DLQ_EXCEPTION", "reason", "error", "exception", "cause")
-"""Properties that may say why, whatever their case."""
+"""Properties that may hold the cause, in any case."""
 _SAMPLES = 3
 _SHOWN = 50
 
 
 def dead_letters(frame: DataFrame, *, reasons: Sequence[str] = REASONS) -> DataFrame:
     """
-    Return a row for each cause among the dead letters of *frame*, which has the columns of the format; the most first.
+    Return a row for each cause of the dead letters in *frame*; the most frequent first.
 
-    Columns: consumer_group, origin_topic (null where nobody noted it), reason (the first property of *reasons* that a
-    message has, whatever its case; of several lines or `Class: text` what is before), reconsume_times, messages, bytes,
-    first_time and last_time they were given up, samples (up to three: message id, queue offset). Rows of other topics
-    than `%DLQ%…` are passed over.
+    *frame* has the columns of the format.
+    Columns: consumer_group, origin_topic (null if unknown), reason (the first property of *reasons* that a message has,
+    in any case, up to a line break or colon), reconsume_times, messages, bytes, first_time, last_time, and samples (up
+    to three: message id, queue offset). Rows of other topics than `%DLQ%…` are skipped.
     """
     dead = _dead(frame).select(
         "consumer_group",
@@ -68,11 +68,11 @@ def dead_letters(frame: DataFrame, *, reasons: Sequence[str] = REASONS) -> DataF
 
 def replay_list(frame: DataFrame) -> DataFrame:
     """
-    Return the dead letters of *frame* as rows of the topics they come from, which `replay` sends there again.
+    Return the dead letters of *frame* as rows of their origin topics, so that `replay` sends them there again.
 
-    The columns of the format: `topic` and `message_id` are those of the origin, `properties` no longer tell of it, and
-    `queue_id` counts the dead-letter topics, by name, so that places of two do not collide. What nobody noted the
-    origin of is left out.
+    The columns are those of the format. `topic` and `message_id` are those of the origin, and `properties` lack the
+    dead letter's. `queue_id` numbers the dead-letter topics by name, so that positions of two topics differ. Dead
+    letters of unknown origin are dropped.
     """
     dead = _dead(frame)
     names = sorted(row.topic for row in dead.select("topic").distinct().collect())
@@ -105,13 +105,13 @@ def _origin_id() -> Column:
 
 
 def _reason(names: Sequence[str]) -> Column:
-    """Return what the first of these properties says, without what differs from message to message."""
+    """Return the first of these properties that is set, up to a line break or colon: the rest differs by message."""
     text = F.coalesce(*map(_property, names), F.lit(None).cast("string"))
     return F.trim(F.regexp_extract(text, r"^([^:\r\n]*)", 1))
 
 
 def _property(name: str) -> Column:
-    """Return the property of this name, whatever its case."""
+    """Return the property of this name, in any case."""
     entries = F.filter(F.map_entries("properties"), lambda pair: F.lower(pair.key) == name.lower())
     return F.get(entries, 0).value
 
@@ -123,21 +123,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     row_source.add_arguments(parser, with_topic=False)
     add = parser.add_argument
-    add("--group", metavar="NAME,…", help="the groups that gave up; else all (not with --endpoint)")
-    add("--reason", metavar="PROPERTY,…", help=f"the properties that say why ({', '.join(REASONS)})")
-    add("--show", type=int, default=_SHOWN, metavar="N", help=f"causes shown in the summary ({_SHOWN})")
-    add("--replay-list", metavar="DIR", help="write there, as Parquet, what `replay --archive DIR` sends again")
+    add("--group", metavar="NAME,…", help="consumer groups (default: all; required with --endpoint)")
+    add("--reason", metavar="PROPERTY,…", help=f"properties that hold the cause ({', '.join(REASONS)})")
+    add("--show", type=int, default=_SHOWN, metavar="N", help=f"causes in the summary ({_SHOWN})")
+    add("--replay-list", metavar="DIR", help="write the Parquet list that `replay --archive DIR` sends again")
     shared.add_output(parser, "the causes")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; FOUND where there are dead letters."""
+    """Run the command; return FINDINGS if there are dead letters."""
     reasons = arguments.reason.split(",") if arguments.reason else REASONS
     prefix = naming.DLQ_PREFIX
     if arguments.group:
         arguments.topic = ",".join(prefix + name for name in arguments.group.split(",") if name)
     elif arguments.endpoint:
-        raise ConfigError("--endpoint tells no list of topics; allowed: --group NAME,… with it, or --namesrv")
+        raise ConfigError("--endpoint cannot list topics; allowed: --endpoint with --group NAME,…, or --namesrv")
     with shared.started(arguments, "dead-letters") as spark:
         frame = row_source.read(spark, arguments, prefix=prefix)
         causes = dead_letters(frame, reasons=reasons).persist()

@@ -1,8 +1,4 @@
-"""
-One thing that an audit found, and the table of them.
-
-What the kinds mean is listed in docs/storage-format.md and docs/pipelines.md.
-"""
+"""The findings of an audit. docs/storage-format.md and docs/pipelines.md list the kinds."""
 
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -23,7 +19,7 @@ SCHEMA = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be, with as much of its place as is known."""
+    """One problem of a store, with the known parts of its location."""
 
     kind: str
     topic: str | None = None
@@ -34,5 +30,5 @@ class Finding:
     detail: str | None = None
 
     def row(self) -> tuple[Any, ...]:
-        """Return it in the order of `SCHEMA`."""
+        """Return the fields in the order of `SCHEMA`."""
         return astuple(self)

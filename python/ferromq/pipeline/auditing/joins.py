@@ -1,8 +1,8 @@
 """
-Records, queue entries and index entries against each other: joins by place and identity, run by Spark.
+Compares records, queue entries and index entries with joins on Spark.
 
-Two joins give the suspects, of which a sound store has none; what they are is looked up then, for those alone. What is
-legal and therefore not told: docs/pipelines.md.
+Two joins give the suspects; a sound store has none. Further joins, over the suspects only, explain them.
+docs/pipelines.md lists the differences that are legal.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -12,16 +12,16 @@ from ferromq.pipeline.auditing import findings, scan_rows
 from ferromq.pipeline.auditing.overview import StoreOverview
 
 _TRANSACTION, _COMMITTED, _ROLLED_BACK, _BATCH = 12, 8, 12, 128
-"""Of the system flag: half and rolled-back messages enter no queue, rolled-back ones no index."""
+"""Bits of the system flag. Half and rolled-back messages enter no queue; rolled-back ones no index."""
 _DELAYS = "SCHEDULE_TOPIC_XXXX"
-"""Its entries have the time of delivery in place of the tag hash."""
+"""Its entries have the delivery time instead of the tag hash."""
 _LIGHT = "%LMQ%"
-"""Queues of this prefix have entries that lead to records of other topics."""
+"""Queues with this prefix have entries that lead to records of other topics."""
 _INT_MIN = -(2**31)
-"""A smaller tag hash is the place of an extended entry of RocketMQ."""
+"""A smaller tag hash is the position of an extended entry of RocketMQ."""
 
-_MOST_PLACES = 2**63 - 1
-"""Spark's whole numbers have a sign."""
+_MAX_OFFSET = 2**63 - 1
+"""Spark's integers are signed."""
 
 _IDENTITY = ["topic", "queue_id", "queue_offset"]
 _PLACE = [*_IDENTITY, "physical_offset"]
@@ -31,16 +31,16 @@ _COLUMNS = [*findings.SCHEMA.names, "hash", "at"]
 
 def suspects(spark: SparkSession, facts: DataFrame, whole: StoreOverview) -> DataFrame:
     """
-    Return what is wrong or needs a second look, as findings with `hash` and `at` of index entries.
+    Return findings and suspects, with `hash` and `at` of index entries.
 
-    The kinds `stray`, `lone` and `stray key` are for `explained`; what others say is final.
+    `explained` turns the kinds `stray`, `lone` and `stray key` into findings; the other kinds are final.
     """
     own = facts.where(F.col("part") == scan_rows.FINDING).select(*_COLUMNS)
     return own.unionByName(_queues(spark, facts, whole)).unionByName(_keys(facts, whole))
 
 
 def explained(found: DataFrame, kinds: set[str], facts: DataFrame) -> DataFrame:
-    """Return the findings that the suspects *found*, which are of these *kinds*, are."""
+    """Return the findings for the suspects *found*, which are of these *kinds*."""
     names = findings.SCHEMA.names
     records = facts.where(F.col("part") == scan_rows.RECORD)
     told = found.where(~F.col("kind").isin(_STRAY, _LONE, _STRAY_KEY)).select(*names)
@@ -51,14 +51,14 @@ def explained(found: DataFrame, kinds: set[str], facts: DataFrame) -> DataFrame:
 
 
 def _queued(facts: DataFrame) -> DataFrame:
-    """Return the records that have a queue entry each."""
+    """Return the records that need a queue entry."""
     records = facts.where(F.col("part") == scan_rows.RECORD)
     flag = F.col("sys_flag")
     return records.where(flag.bitwiseAND(_TRANSACTION).isin(0, _COMMITTED) & (flag.bitwiseAND(_BATCH) == 0))
 
 
 def _queues(spark: SparkSession, facts: DataFrame, whole: StoreOverview) -> DataFrame:
-    """Entries and records must be pairs of the same topic, queue, queue offset and place."""
+    """Compare queue entries with records: each needs a partner of the same topic, queue, queue offset and place."""
     entries = facts.where(F.col("part") == scan_rows.ENTRY).select(
         *_PLACE,
         F.col("size").alias("entry_size"),
@@ -95,7 +95,7 @@ def _queues(spark: SparkSession, facts: DataFrame, whole: StoreOverview) -> Data
 
 
 def _without_deleted(spark: SparkSession, found: DataFrame, whole: StoreOverview) -> DataFrame:
-    """Leave out records of topics that were deleted: they lie in the log until their file goes."""
+    """Drop suspects of deleted topics, whose records stay in the log until their file expires."""
     is_lone = F.col("kind") == _LONE
     floors = [(topic, queue, place) for (topic, queue), place in whole.marks.deleted.items()]
     if floors:
@@ -112,7 +112,7 @@ def _without_deleted(spark: SparkSession, found: DataFrame, whole: StoreOverview
 
 
 def _keys(facts: DataFrame, whole: StoreOverview) -> DataFrame:
-    """Index entries must lead to a record with their key, and from each key of each record."""
+    """Compare index entries with record keys: each entry needs a record with its key, each key an entry."""
     entries = facts.where(F.col("part") == scan_rows.KEY)
     entries = entries.select("physical_offset", "hash", F.col("file").alias("entry_file"), "at")
     records = facts.where(F.col("part") == scan_rows.RECORD)
@@ -121,7 +121,7 @@ def _keys(facts: DataFrame, whole: StoreOverview) -> DataFrame:
     is_due = F.lit(True)  # noqa: FBT003
     if whole.index_limit is not None:
         is_due = F.col("physical_offset") < whole.index_limit
-    first, end = (min(place, _MOST_PLACES) for place in whole.marks.unindexed)
+    first, end = (min(place, _MAX_OFFSET) for place in whole.marks.unindexed)
     is_due &= ~F.col("physical_offset").between(first, end - 1)
     kind = F.when(F.col("file").isNull(), _STRAY_KEY).when(F.col("entry_file").isNull(), F.when(is_due, _UNINDEXED))
     return pairs.select(
@@ -137,7 +137,7 @@ def _keys(facts: DataFrame, whole: StoreOverview) -> DataFrame:
 
 
 def _strays(stray: DataFrame, records: DataFrame) -> DataFrame:
-    """Tell what lies where entries lead that have no record of their own."""
+    """Explain entries without a record of their own by the record that they lead to."""
     there = records.select(
         "physical_offset", *(F.col(name).alias(f"found_{name}") for name in (*_IDENTITY, "sys_flag"))
     )
@@ -152,7 +152,7 @@ def _strays(stray: DataFrame, records: DataFrame) -> DataFrame:
         "it leads to a record of %s queue %d at queue offset %d", *(f"found_{name}" for name in _IDENTITY)
     )
     detail = (
-        F.when(is_none, F.lit("no record where it leads"))
+        F.when(is_none, F.lit("it leads to no record"))
         .when(is_same, F.format_string("the record enters no queue: system flag %d", "found_sys_flag"))
         .otherwise(other)
     )
@@ -160,7 +160,7 @@ def _strays(stray: DataFrame, records: DataFrame) -> DataFrame:
 
 
 def _lone(lone: DataFrame, records: DataFrame) -> DataFrame:
-    """Tell of records that no entry leads to: second ones of their queue offset, or without entry."""
+    """Explain records without an entry: they repeat a queue offset, or their entry is missing."""
     others = _queued(records).select(*_IDENTITY, F.col("physical_offset").alias("other"))
     found = lone.join(others, _IDENTITY, "left").where(F.col("other") != F.col("physical_offset"))
     twins = found.groupBy(*_PLACE).agg(F.min("other").alias("other"))
@@ -175,7 +175,7 @@ def _lone(lone: DataFrame, records: DataFrame) -> DataFrame:
 
 
 def _stray_keys(stray: DataFrame, records: DataFrame) -> DataFrame:
-    """Tell what lies where index entries lead that are of no key of a record there."""
+    """Explain index entries whose record is missing or has other keys."""
     there = records.select(
         *(F.col(name).alias(f"found_{name}") for name in _IDENTITY),
         "physical_offset",
@@ -185,7 +185,7 @@ def _stray_keys(stray: DataFrame, records: DataFrame) -> DataFrame:
     found = stray.drop(*_IDENTITY).join(there, "physical_offset", "left")
     found = found.withColumnsRenamed({f"found_{name}": name for name in _IDENTITY})
     is_none = F.col("topic").isNull()
-    # Brokers of RocketMQ 5.5 enter the tag as well.
+    # RocketMQ 5.5 also indexes the tag.
     is_tag = (F.col("hash") == F.col("tag_key")) & (F.col("sys_flag").bitwiseAND(_TRANSACTION) != _ROLLED_BACK)
     found = found.where(is_none | ~is_tag)
     kind = F.when(is_none, "index-entry-without-record").otherwise("index-other-key")

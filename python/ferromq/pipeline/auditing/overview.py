@@ -1,7 +1,7 @@
 """
-What follows from all files of a store together: where its log ends, what must be in queues and index, what is missing.
+Checks that need all files of a store: where its log ends, and what queues and index must hold.
 
-Small: a row a file or queue. The rows of records and entries are `joins`' business.
+It works on one row for each file or queue. `joins` compares the rows of records and entries.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,15 @@ from ferromq.pipeline.auditing.store_metadata import StoreMetadata
 from ferromq.pipeline.inputs import store_config
 
 Figures = tuple[str, str | None, int | None, str | None, Mapping[str, Any]]
-"""Kind, topic, queue id, file, and what was counted."""
+"""Kind, topic, queue id, file, and counts."""
 
 
 def promised_to(files: StoreFiles) -> int | None:
     """
-    Return the physical offset before which records must be in queues; None where all must.
+    Return the physical offset below which records must be in queues; None if all must be.
 
-    A ferromq broker notes it in the checkpoint. A Java broker dispatches in the log's order and promises nothing: what
-    its newest entry leads to may be next.
+    A ferromq broker writes it to the checkpoint. A Java broker dispatches in the order of the log, so everything before
+    its newest entry is dispatched.
     """
     if files.state == "closed":
         return None
@@ -34,14 +34,14 @@ def promised_to(files: StoreFiles) -> int | None:
 
 @dataclass
 class StoreOverview:
-    """A store as all its files together show it."""
+    """The state of a store, from all its files."""
 
     files: StoreFiles
     limit: int | None
     index_limit: int | None
-    """Records before it must be in the index; None: all."""
+    """Physical offset below which records must be in the index; None: all."""
     end: int
-    """Behind the last record of the log."""
+    """The physical offset after the last record."""
     marks: StoreMetadata
     topics: set[str] | None
     totals: dict[str, int]
@@ -50,14 +50,14 @@ class StoreOverview:
 
     @classmethod
     def of(cls, files: StoreFiles, figures: Sequence[Figures], limit: int | None) -> Self:
-        """Put together what the tasks counted."""
+        """Combine the figures of the tasks."""
         logs = sorted((row[4] for row in figures if row[0] == "log"), key=lambda log: log["base"])
         queues = {(row[1] or "", row[2] or 0): row[4] for row in figures if row[0] == "queue"}
         index = sorted(((row[3] or "", row[4]) for row in figures if row[0] == "index"), key=lambda pair: pair[0])
         last = max((log for log in logs if log["records"]), key=lambda log: log["base"], default=None)
         index_limit = limit
         if limit is not None and not files.is_ours:
-            # A Java broker enters keys after queues, and notes in the last header how far it is.
+            # A Java broker indexes after it dispatches, and writes its position to the last header.
             index_limit = min(limit, next((row["last_place"] for _, row in reversed(index) if row["entries"]), 0))
         whole = cls(
             files=files,
@@ -83,7 +83,7 @@ class StoreOverview:
         return whole
 
     def _check_tails(self, logs: Sequence[Mapping[str, Any]], last: Mapping[str, Any] | None) -> None:
-        """Behind the last record of each file: in the last one the end of the log, in others a hole."""
+        """Check the bytes after the last record of each file; only the last file may end before its size."""
         paths = {file.base: file.path for file in self.files.log}
         for log in logs:
             is_inside = last is not None and log["base"] < last["base"]
@@ -91,19 +91,19 @@ class StoreOverview:
             if log["tail"] is not None and (is_inside or not self.files.is_open):
                 kind, begin, end, reason = log["tail"]
                 kind = kind if is_inside else "torn-tail"
-                detail = f"{end - begin} bytes behind the last record: {reason}"
+                detail = f"{end - begin} bytes after the last record: {reason}"
                 self.findings.append(Finding(kind, physical_offset=base + begin, file=path, detail=detail))
             begin = log["unwritten_from"]
             if is_inside and begin is not None:
                 detail = "zeros to the end of the file; expected a record"
                 self.findings.append(Finding("no-record", physical_offset=base + begin, file=path, detail=detail))
         if last is not None and last["continued"] and not self.files.is_open:
-            detail = f"{last['continued']} records without the last of those that were appended as one"
+            detail = f"{last['continued']} records of a batch whose last record is missing"
             path = paths.get(last["base"])
             self.findings.append(Finding("unfinished", physical_offset=self.end, file=path, detail=detail))
 
     def _check_offsets(self) -> None:
-        """No group has read what is not there, and no queue is shorter than it was."""
+        """Check that committed offsets and the checkpoint do not exceed the queues and the log."""
         if self.files.is_open:
             return
         path = str(self.files.directory / "config" / "consumerOffset.json")

@@ -1,7 +1,7 @@
 """
-An index file as facts: its entries, and whether header, slots and chains agree with them.
+Scans an index file: its entries, and whether header, slots and chains agree with them.
 
-Whether the record an entry leads to has its key is for those who have the records.
+`joins` compares the entries with the records.
 """
 
 import struct
@@ -20,18 +20,18 @@ _KIND = np.dtype([("hash", ">u4"), ("physical_offset", ">i8"), ("seconds", ">i4"
 _ENTRY = _KIND.itemsize
 _PIECE = 65_536
 _MOST = 1000
-"""Broken chains of one piece told one by one."""
+"""Maximum findings of broken chains for one piece."""
 
 
 def scan(
     file: RowFile, log_start: int, until: int | None, *, slots: int | None, has_slots: bool
 ) -> Iterator[pa.RecordBatch]:
     """
-    Give the entries of *file* that lead to *log_start* or behind, what is wrong, and the file's figures.
+    Yield the entries of *file* that lead to *log_start* or later, its findings, and its figures.
 
-    *slots*: hash slots where there are not a quarter as many as entries. *has_slots*: the store is closed, so that the
-    slots must be written also in a file that is not full. *until*: entries that lead there or behind are not looked at,
-    in a store that is open. Figures: `entries`, `last_place`.
+    *slots* is the number of hash slots if it is not a quarter of the entries. With *has_slots* the store is closed, so
+    the slots must be written even if the file is not full. In an open store, entries that lead to *until* or later are
+    skipped. Figures: `entries`, `last_place`.
     """
     shape = _shape(file.length, slots)
     if shape is None:
@@ -60,7 +60,7 @@ def scan(
 
 
 def _shape(length: int, slots: int | None) -> tuple[int, int] | None:
-    """Return slots and entries of a file; RocketMQ's has four entries a slot."""
+    """Return the numbers of slots and entries of a file; RocketMQ's has four entries a slot."""
     count = slots if slots is not None else (length - _HEADER.size) // (_SLOT + 4 * _ENTRY)
     room = (length - _HEADER.size - count * _SLOT) // _ENTRY
     if count <= 0 or room <= 0 or _HEADER.size + count * _SLOT + room * _ENTRY != length:
@@ -69,7 +69,7 @@ def _shape(length: int, slots: int | None) -> tuple[int, int] | None:
 
 
 class _Walk:
-    """The slots of a file, as its entries say they should be."""
+    """The expected slots of a file, computed from its entries."""
 
     def __init__(self, file: RowFile, slots: int) -> None:
         self._file = file
@@ -77,7 +77,7 @@ class _Walk:
         self._first = self._last = 0
 
     def take(self, number: int, entries: np.ndarray, log_start: int, until: int | None) -> Iterator[pa.RecordBatch]:
-        """Compare entries from *number* on with the chains so far, and give those that lead somewhere."""
+        """Compare entries from *number* on with the chains so far, and yield those that lead into the log."""
         if not entries.size:
             return
         places = entries["physical_offset"].astype(np.int64)
@@ -92,7 +92,7 @@ class _Walk:
         if kept.size:
             columns = {
                 "physical_offset": places[kept],
-                # As Rust gives those of records: hashes are absolute values, so only broken ones change their sign.
+                # The type of the records' hashes. Hashes are absolute values, so only a broken one changes its sign.
                 "hash": hashes[kept].astype(np.uint32).view(np.int32),
                 "at": self._at(numbers[kept]),
             }
@@ -149,7 +149,7 @@ class _Walk:
             yield scan_rows.findings(rows)
 
     def check_slots(self, stream: BinaryIO, count: int, *, is_open: bool) -> Iterator[pa.RecordBatch]:
-        """Compare the slots with the newest entries; one that is not counted yet is none."""
+        """Compare the slots with the newest entries; in an open store, a slot may lead to an entry not counted yet."""
         stream.seek(_HEADER.size)
         found = np.frombuffer(stream.read(self._newest.size * _SLOT), ">u4").astype(np.int64)
         is_wrong = found != self._newest

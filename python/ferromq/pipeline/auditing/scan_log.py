@@ -1,7 +1,7 @@
 """
-A commit log file as facts: every record checked against its checksums, in Rust.
+Scans a commit-log file; Rust checks every record against its checksums.
 
-What follows from all files together (where the log ends, what is missing) is the driver's business.
+`overview` checks the files together: where the log ends, and what is missing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,10 +20,10 @@ _LONGS = ("queue_offset", "physical_offset", "tag_hash", "store_timestamp")
 
 def scan(file: RowFile, until: int) -> Iterator[pa.RecordBatch]:
     """
-    Give the records of *file* that begin before the physical offset *until*, what is wrong, and the file's figures.
+    Yield the records of *file* that begin before the physical offset *until*, its findings, and its figures.
 
-    Figures: `records`, `bytes`, `end` and `unwritten_from` as places in the file, `last_time`, `continued`, and `tail`,
-    (kind, first byte, end, reason) of bytes behind the last record.
+    Figures: `records`, `bytes`, `end` and `unwritten_from` as positions in the file, `last_time`, `continued`, and
+    `tail`, (kind, first byte, end, reason) of the bytes after the last record.
     """
     total: dict[str, Any] = {"base": file.base, "length": file.length, "records": 0, "bytes": 0, "last_time": 0}
     total |= {"tail": None, "unwritten_from": None, "end": 0, "continued": 0}

@@ -1,7 +1,7 @@
 """
-A consume queue as facts: its entries, and what is wrong with them by themselves.
+Scans a consume queue: its entries, and problems that need no records to be seen.
 
-Whether an entry leads to the right record is for those who have the records.
+`joins` compares the entries with the records.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ _FILLER_SIZE = 0x7FFFFFFF
 _PIECE = 65_536
 """Entries read at once."""
 _MOST_RUNS = 1000
-"""Findings of one piece of a queue told one by one; the rest are counted in the last."""
+"""Maximum findings for one piece of a queue."""
 
 
 @dataclass
 class _Walk:
-    """How far a queue is read, and what was found."""
+    """The state of a scan of one queue."""
 
     queue: QueueFiles
     log_start: int
@@ -34,14 +34,14 @@ class _Walk:
     max_offset: int
     has_entry: bool = False
     kept: int = 0
-    """Entries whose record should be there."""
+    """Entries whose record must exist."""
     last_place: int = -1
-    """Physical offset of the entry before."""
+    """Physical offset of the previous entry."""
     is_ended: bool = False
     findings: list[dict[str, Any]] = field(default_factory=list)
 
     def find(self, kind: str, file: RowFile, offset: int, detail: str, physical_offset: int | None = None) -> None:
-        """Note something at a queue offset."""
+        """Add a finding at a queue offset."""
         place = {"topic": self.queue.topic, "queue_id": self.queue.queue_id, "queue_offset": offset}
         place |= {"file": file.path, "at": offset * ENTRY - file.base, "physical_offset": physical_offset}
         self.findings.append({"kind": kind, "detail": detail, **place})
@@ -49,15 +49,15 @@ class _Walk:
 
 def scan(queue: QueueFiles, log_start: int, until: int | None) -> Iterator[pa.RecordBatch]:
     """
-    Give the entries of *queue* that lead to *log_start* or behind, what is wrong, and the queue's figures.
+    Yield the entries of *queue* that lead to *log_start* or later, its findings, and its figures.
 
-    Entries before them whose records were deleted are none; *until*: reading ends at the first entry that leads there
-    or behind, in a store that is open. Figures: `min_offset`, `max_offset`, `entries`.
+    Earlier entries, whose records have expired, are skipped. In an open store, the scan ends at the first entry that
+    leads to *until* or later. Figures: `min_offset`, `max_offset`, `entries`.
     """
     first = queue.files[0].base // ENTRY if queue.files else 0
     walk = _Walk(queue, log_start, until, first, first, first)
     for file in queue.files:
-        walk.next = max(walk.next, file.base // ENTRY)  # listing told of files that are missing
+        walk.next = max(walk.next, file.base // ENTRY)  # listing has reported missing files
         with open(file.path, "rb") as stream:  # noqa: PTH123 (a path from a table)
             at = 0
             while not walk.is_ended and at < file.length and (data := stream.read(_PIECE * ENTRY)):
@@ -74,7 +74,7 @@ def scan(queue: QueueFiles, log_start: int, until: int | None) -> Iterator[pa.Re
 
 
 def _take(walk: _Walk, file: RowFile, first: int, slots: np.ndarray) -> pa.RecordBatch | None:
-    """Return the entries among *slots*, of which the first has the queue offset *first*."""
+    """Return the entries in *slots*; the first slot has the queue offset *first*."""
     places, sizes = slots["physical_offset"].astype(np.int64), slots["size"].astype(np.int64)
     is_written = (places != 0) | (sizes != 0) | (slots["tag_hash"] != 0)
     is_filler = (places == 0) & (sizes == _FILLER_SIZE)
@@ -114,7 +114,7 @@ def _take(walk: _Walk, file: RowFile, first: int, slots: np.ndarray) -> pa.Recor
 
 
 def _kept(walk: _Walk, first: int, entries: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Leave out those before the first entry whose record is kept."""
+    """Drop the entries before the first one whose record is kept."""
     if walk.kept:
         return entries
     is_kept = places[entries] >= walk.log_start
@@ -135,7 +135,7 @@ def _find_gaps(walk: _Walk, file: RowFile, offsets: np.ndarray) -> None:
 def _find_fillers(walk: _Walk, file: RowFile, first: int, fillers: np.ndarray, entries: np.ndarray) -> None:
     begun = 0 if walk.has_entry else int(entries[0]) if entries.size else _PIECE
     for place in fillers[fillers >= begun]:
-        walk.find("filler-inside", file, int(first + place), "a filler behind an entry")
+        walk.find("filler-inside", file, int(first + place), "a filler after an entry")
     leading = fillers[fillers < begun]
     if leading.size:
         walk.min_offset = walk.max_offset = int(first + leading[-1] + 1)
@@ -143,7 +143,7 @@ def _find_fillers(walk: _Walk, file: RowFile, first: int, fillers: np.ndarray, e
 
 
 def _find_disorder(walk: _Walk, file: RowFile, first: int, entries: np.ndarray, places: np.ndarray) -> None:
-    """Tell of entries that lead to a place before that of the entry before them."""
+    """Find entries that do not lead behind the record of the previous entry."""
     if not entries.size:
         return
     before = np.concatenate([[walk.last_place], places[entries][:-1]])
@@ -155,7 +155,7 @@ def _find_disorder(walk: _Walk, file: RowFile, first: int, entries: np.ndarray, 
 
 
 def last_place(queue: QueueFiles) -> int:
-    """Return the physical offset that the last entry of *queue* leads to, -1 without; found by bisection."""
+    """Return the physical offset of the last entry of *queue*, by bisection; -1 if there is none."""
     for file in reversed(queue.files):
         with open(file.path, "rb") as stream:  # noqa: PTH123
             low, high = -1, file.length // ENTRY

@@ -1,8 +1,8 @@
 """
-The rows that the tasks of an audit give: what records and entries of queues and index say, and what is wrong by itself.
+The rows that the tasks of an audit yield: records, queue entries, index entries, findings and figures.
 
-One shape for all of them, told apart by `part`, so that one job reads the store once. A file or queue that was read to
-its end gives a row with its figures, as JSON in `detail`.
+All have one schema and differ in `part`, so one job reads the store once. Each scanned file or queue ends with a row of
+figures, as JSON in `detail`.
 """
 
 import json
@@ -33,7 +33,7 @@ ARROW = pa.schema(
         ("detail", pa.string()),
     ]
 )
-"""`hashes` are those the index must lead from; `hash` is an index entry's, or of a record that of its tag."""
+"""`hashes` are the key hashes of a record; `hash` is that of an index entry, or of a record's tag."""
 
 SPARK = (
     "part string not null, kind string, topic string, queue_id int, queue_offset bigint, physical_offset bigint, "
@@ -43,7 +43,7 @@ SPARK = (
 
 
 def batch(part: str, rows: int, file: str | None, columns: Mapping[str, Any]) -> pa.RecordBatch:
-    """Return *rows* rows of *part*; columns are NumPy or Arrow arrays, or one value for all; the others are null."""
+    """Return *rows* rows of *part*. A column is a NumPy or Arrow array, or one value; missing columns are null."""
     given = {"part": part, "file": file, **columns}
     return pa.RecordBatch.from_arrays([_array(field, given.get(field.name), rows) for field in ARROW], schema=ARROW)
 
@@ -62,11 +62,11 @@ def _array(field: pa.Field, value: Any, rows: int) -> pa.Array:
 
 
 def findings(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Return findings, each with the columns it has, as a batch."""
+    """Return findings as a batch; missing columns are null."""
     return pa.RecordBatch.from_pylist([{"part": FINDING, **row} for row in rows], schema=ARROW)
 
 
 def figures(kind: str, values: Mapping[str, Any], **columns: Any) -> pa.RecordBatch:
-    """Return the row of a *kind* of file (`log`, `queue`, `index`) with what was counted in it."""
+    """Return the row of figures of a *kind* of file (`log`, `queue`, `index`)."""
     row = {"part": FIGURES, "kind": kind, "detail": json.dumps(values), **columns}
     return pa.RecordBatch.from_pylist([row], schema=ARROW)

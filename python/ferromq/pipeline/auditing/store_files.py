@@ -1,8 +1,4 @@
-"""
-Which files a store directory has, in which order, and how it was left: what the tasks of an audit are made of.
-
-It lists; what is in the files is looked at elsewhere.
-"""
+"""Lists the files of a store directory, in order, and its state. The scans read their content."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +16,7 @@ _INDEX_DIGITS = 17
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """A file that is named by the offset of its first byte."""
+    """A file whose name is the offset of its first byte."""
 
     path: str
     base: int
@@ -28,7 +24,7 @@ class RowFile:
 
     @property
     def end(self) -> int:
-        """The offset behind its last byte."""
+        """The offset after its last byte."""
         return self.base + self.length
 
 
@@ -43,19 +39,19 @@ class QueueFiles:
 
 @dataclass(frozen=True)
 class StoreFiles:
-    """A store directory as it was found."""
+    """The state and the files of a store directory."""
 
     directory: Path
     state: str
     """`closed`, `open` or `killed`."""
     is_ours: bool
-    """Left by a ferromq broker, or closed by any."""
+    """Last opened by a ferromq broker, or closed by any."""
     durable_end: int
     log: Sequence[RowFile]
     queues: Sequence[QueueFiles]
     index: Sequence[RowFile]
     findings: Sequence[Finding] = field(default_factory=list)
-    """What listing found: files that are missing or overlap."""
+    """Missing and overlapping files."""
 
     @property
     def is_open(self) -> bool:
@@ -72,8 +68,8 @@ def listed(directory: str | PathLike[str], commit_log_paths: Sequence[str] = ())
     """
     List the files of the store in *directory*.
 
-    Queues and index come before the log, so that of what they lead to every file is there. StoreError where it is no
-    store directory, or cannot be read.
+    It lists queues and index before the log, so that the log files they lead to are listed. Raises StoreError if the
+    directory is not a readable store.
     """
     found = inspect_store(fspath(directory), commit_log_paths=list(commit_log_paths))
     root, findings = Path(found["directory"]), list[Finding]()
@@ -106,7 +102,7 @@ def listed(directory: str | PathLike[str], commit_log_paths: Sequence[str] = ())
 
 
 def log_start(files: StoreFiles) -> int:
-    """Return the first physical offset that is kept now: a broker at work may have deleted files since."""
+    """Return the first physical offset that exists now: a running broker may have deleted files since the listing."""
     return min((file.base for file in files.log if Path(file.path).exists()), default=files.log_start)
 
 
@@ -115,16 +111,16 @@ def _sorted(directory: Path) -> list[Path]:
 
 
 def _row(paths: Iterable[Path], unit: int, findings: list[Finding], *, is_open: bool) -> list[RowFile]:
-    """Return the files of a row in order, without those that overlap others; what is wrong goes to *findings*."""
+    """Return the files of a sequence in order, without overlapping ones; add problems to *findings*."""
     row: list[RowFile] = []
     names = [path for path in paths if len(path.name) == _DIGITS and path.name.isdecimal()]
     for path in sorted(names, key=lambda path: (path.name, path)):
         try:
             length = path.stat().st_size
-        except FileNotFoundError:  # a broker at work removed it
+        except FileNotFoundError:  # a running broker removed it
             continue
         base = int(path.name)
-        if length == 0 and is_open:  # it is just being made
+        if length == 0 and is_open:  # the broker is creating it
             continue
         if length == 0 or length % unit or base % unit:
             detail = f"{length} bytes at {base}; expected a multiple of {unit} bytes" if unit > 1 else "no bytes"

@@ -1,7 +1,8 @@
 """
-What `DIR/ferromq/` says of queues that were deleted or there were, and of the index: see docs/storage-format.md.
+Reads the files in `DIR/ferromq/` about deleted queues, last known queues and the index: see docs/storage-format.md.
 
-A file that cannot be read, or that another broker's work made void, says nothing; `ferromq store verify` tells why.
+Unreadable files, and files that another broker's writes have invalidated, are ignored; `ferromq store verify` reports
+them.
 """
 
 import struct
@@ -23,18 +24,18 @@ _Read = TypeVar("_Read")
 
 @dataclass
 class StoreMetadata:
-    """Queues by topic and id."""
+    """Metadata of queues by topic and id, and of the index."""
 
     deleted: dict[tuple[str, int], int] = field(default_factory=dict)
-    """The physical offset before which the records of a deleted queue do not count."""
+    """The physical offset below which the records of a deleted queue are ignored."""
     queues: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Min and max offset when they were last noted."""
+    """The last known min and max offset."""
     unindexed: tuple[int, int] = (0, 0)
     """The physical offsets between which no index was built."""
 
 
 def read(files: StoreFiles) -> StoreMetadata:
-    """Read the files, as far as they still speak of this log."""
+    """Read the files that are valid for this log."""
     return StoreMetadata(
         _sealed(files, "deleted", b"FMQDELE1", _deleted) or {},
         _sealed(files, "queues", b"FMQQUEU1", _queues) or {},
@@ -55,7 +56,7 @@ def _sealed(files: StoreFiles, name: str, magic: bytes, parse: Callable[[bytes],
 
 
 def _is_held(files: StoreFiles, place: int, time: int, body_crc: int) -> bool:
-    """Say whether the log still holds the record of an anchor, or has long removed it."""
+    """Check that the log holds the record of an anchor, or has expired it."""
     if place == _NO_RECORD or place < files.log_start:
         return True
     file = next((file for file in files.log if file.base <= place < file.end), None)

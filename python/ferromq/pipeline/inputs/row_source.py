@@ -1,4 +1,4 @@
-"""Where `replay` and `compact` take their rows from: an archive, a topic through its brokers, or log files."""
+"""The rows that a pipeline reads: from an archive, from brokers, or from log files."""
 
 import argparse
 import re
@@ -14,13 +14,13 @@ _PLACES = ("archive", "endpoint", "namesrv", "log")
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, with_topic: bool = True) -> None:
-    """Add the arguments that say which rows; without `--topic` the caller says which topics."""
-    group = parser.add_argument_group("source", "one of --archive, --endpoint, --namesrv, --log, and what of it")
+    """Add the arguments that select rows; without `--topic` the caller selects the topics."""
+    group = parser.add_argument_group("source", "one of --archive, --endpoint, --namesrv, --log, and a selection")
     add = group.add_argument
-    add("--archive", metavar="DIR", help="an archive that the pipeline `archive` made")
-    add("--endpoint", metavar="HOST:PORT", help="a broker's gRPC endpoint: the topic is read through its brokers")
-    add("--namesrv", metavar="A;B", help="name servers: the topic is read through its brokers, Java's too")
-    add("--log", metavar="PATH", help="a store directory, or commit-log files")
+    add("--archive", metavar="DIR", help="archive that the pipeline `archive` wrote")
+    add("--endpoint", metavar="HOST:PORT", help="gRPC endpoint of a broker, to read from ferromq brokers")
+    add("--namesrv", metavar="A;B", help="name servers, to read from ferromq's and RocketMQ's brokers")
+    add("--log", metavar="PATH", help="store directory, or commit-log files")
     if with_topic:
         add("--topic", metavar="NAME,…", required=True, help="the topics")
     else:
@@ -28,16 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser, *, with_topic: bool = True) -
     add(
         "--start",
         metavar="TIME",
-        help="store time of the first message: ISO-8601 (UTC unless it says), or milliseconds",
+        help="only messages stored at or after this time: ISO-8601 (UTC by default), or milliseconds",
     )
-    add("--end", metavar="TIME", help="store time before which the last message lies")
+    add("--end", metavar="TIME", help="only messages stored before this time")
 
 
 def read(spark: SparkSession, arguments: argparse.Namespace, *, prefix: str | None = None) -> DataFrame:
     """
-    Return the rows that *arguments* ask for, with the columns of the format. ConfigError for wrong ones.
+    Return the rows that *arguments* select, with the columns of the format. Raises ConfigError for wrong arguments.
 
-    Where they name no topics, those that begin with *prefix*.
+    Without topics in the arguments, the topics that begin with *prefix* are read.
     """
     place = _place(arguments)
     topics = [name for name in (arguments.topic or "").split(",") if name]
@@ -68,19 +68,19 @@ def _place(arguments: argparse.Namespace) -> str:
 def _times(arguments: argparse.Namespace) -> tuple[datetime | None, datetime | None]:
     start, end = moment("--start", arguments.start), moment("--end", arguments.end)
     if start is not None and end is not None and start >= end:
-        raise ConfigError(f"--start is {arguments.start}, --end {arguments.end}; allowed: an end after the start")
+        raise ConfigError(f"--start is {arguments.start}, --end is {arguments.end}; allowed: an end after the start")
     return start, end
 
 
 def describe(arguments: argparse.Namespace) -> str:
-    """Return the source in words that are the same for the same rows. ConfigError for wrong arguments."""
+    """Return a text that identifies the selected rows. Raises ConfigError for wrong arguments."""
     place = _place(arguments)
     _times(arguments)
     return f"{place} {getattr(arguments, place)} topics {arguments.topic} from {arguments.start} to {arguments.end}"
 
 
 def moment(name: str, value: str | None) -> datetime | None:
-    """Return the time that option *name* gives; ConfigError where it is none."""
+    """Parse the time of option *name*. Raises ConfigError if it is not a time."""
     if value is None:
         return None
     try:
@@ -95,7 +95,7 @@ def moment(name: str, value: str | None) -> datetime | None:
 
 
 def within(frame: DataFrame, start: datetime | None, end: datetime | None) -> DataFrame:
-    """Return the rows stored from *start* on and before *end*; of an archive only the days between are opened."""
+    """Return the rows stored at or after *start* and before *end*. Of an archive, only the days between are opened."""
     has_dates = "date" in frame.columns
     for at, is_start in ((start, True), (end, False)):
         if at is None:

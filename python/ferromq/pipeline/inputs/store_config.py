@@ -1,4 +1,4 @@
-"""What the files of a store directory say of its topics, queues and groups, without a broker."""
+"""Topics, queues and committed offsets of a store directory, read from its files without a broker."""
 
 from os import PathLike, fspath
 from pathlib import Path
@@ -16,7 +16,7 @@ def queue_ends(directory: str | PathLike[str]) -> dict[tuple[str, int], int]:
 
 
 def topics(directory: Path) -> set[str] | None:
-    """Return the topics of `config/topics.json`; None where it is not there or cannot be read."""
+    """Return the topics of `config/topics.json`, or None if it cannot be read."""
     table = _table(directory / "config" / "topics.json", "topicConfigTable")
     return None if table is None else set(table)
 
