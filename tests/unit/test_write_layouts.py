@@ -136,7 +136,7 @@ def test_a_layout_of_no_topic_and_one_without_space_are_refused(tmp_path: Path) 
     kwargs: dict[str, Any] = {"window_ms": WINDOW_MS, "limit": 10, "is_topic": topics.__contains__}
     layouts = WriteLayouts(tmp_path / "new" / "layouts.json", Clock(), **kwargs)
     assert layouts.keep("w", "orders", 0, "a:0") == "a:0"
-    with pytest.raises(UnknownTopic, match="the topic returns is not there"):
+    with pytest.raises(UnknownTopic, match="the topic returns does not exist here"):
         layouts.keep("w", "returns", 0, "a:0")
     assert layouts.keep("w", "returns", 0, None) is None
     right = {"writer": "w", "topic": "returns", "epoch": 0, "layout": "a:0"}

@@ -1,1 +1,1 @@
-"""Live clients: heartbeats, rebalance, locks, assignments, calls to clients."""
+"""Live clients: heartbeats, rebalance, queue locks, assignments, calls to clients."""

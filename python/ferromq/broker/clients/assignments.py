@@ -1,8 +1,7 @@
 """
-Shares of a topic's queues that the broker works out (400), and how a group asks for messages (401, 402).
+Queue assignments that the broker computes (request 400), and the request modes of groups (401, 402).
 
-The strategies are RocketMQ's, so that a Java broker and this one give a member the same queues. The modes live in
-RocketMQ's file, `config/messageRequestMode.json`.
+RocketMQ's strategies are in `queue_allocation`, the modes in `metadata.request_modes`.
 """
 
 import logging
@@ -49,9 +48,9 @@ class Assignments:
 
     def query(self, request: Request) -> Answer:
         """
-        Answer request 400: the queues a member of a group is to read, and how.
+        Answer request 400: the queues that a member of a group reads, and how.
 
-        Without a list in the body the client keeps what it has: nobody knows the topic, or the strategy, or the client.
+        If the topic, the strategy or the client is unknown, the body has no list and the client keeps its assignment.
         """
         body = _body(request)
         topic, group, client_id = (_text(body, name) for name in ("topic", "consumerGroup", "clientId"))
@@ -68,7 +67,7 @@ class Assignments:
         return success(body=java_json.dumps({"messageQueueAssignments": assignments}))
 
     def set_mode(self, request: Request) -> Answer:
-        """Answer request 401: decide how a group asks for messages of a topic."""
+        """Answer request 401: set how a group asks for the messages of a topic."""
         body = _body(request)
         topic, group = _text(body, "topic"), _text(body, "consumerGroup")
         try:
@@ -89,16 +88,16 @@ class Assignments:
         return success()
 
     def all_modes(self, _request: Request) -> Answer:
-        """Answer request 402: every mode somebody decided; a slave asks."""
+        """Answer request 402: all modes that were set, for slaves."""
         return success(body=self._modes.encode())
 
     def _readable(self, topic: str) -> list[MessageQueue] | None:
-        """Return the queues of a topic that may be read, on every broker, in order; None where nobody knows it."""
+        """Return the readable queues of a topic on all brokers, in order; None if the topic is unknown."""
         try:
             route = self._routes.route(topic) if self._routes else None
         except NameServerFailed as error:
-            # The others' queues are unknown: better none than a share without them.
-            _log.debug("share not worked out topic=%s: %s", topic, error)
+            # Without the other brokers' queues an assignment would be wrong.
+            _log.debug("queues not assigned topic=%s: %s", topic, error)
             return None
         own = self._topics.get(topic)
         found: Sequence[QueueData] = route.queues if route else [own.queue_data(self._broker_name)] if own else ()
@@ -117,7 +116,7 @@ class Assignments:
         members = self._table.members(group)
         share = STRATEGIES.get(strategy) if isinstance(strategy, str) else None
         if share is None or not members or not queues:
-            _log.debug("share not worked out group=%s strategy=%s members=%d", group, strategy, len(members))
+            _log.debug("queues not assigned group=%s strategy=%s members=%d", group, strategy, len(members))
             return None
         if mode.mode == POP:
             return share_to_pop(share, queues, members, client_id, mode.pop_share)
@@ -128,7 +127,7 @@ def _body(request: Request) -> dict[str, Any]:
     try:
         return java_json.loads_object(request.body)
     except ValueError as error:
-        raise BadRequest(f"the body is no JSON object: {error}") from error
+        raise BadRequest(f"the body is not a JSON object: {error}") from error
 
 
 def _text(body: Mapping[str, Any], name: str) -> str:

@@ -8,15 +8,15 @@ from ferromq.broker.clients.connection_index import Key
 
 
 class Pusher(Protocol):
-    """What reaches clients unasked: the part of `Server` that is used for it."""
+    """The part of `Server` that sends one-way requests to clients."""
 
     def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
-        """Send a request nobody answers; False where the connection is gone or takes no more."""
+        """Send a one-way request; returns False if the connection is gone or its buffer is full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client as it showed itself."""
+    """A client, as it describes itself."""
 
     client_id: str
     connection: int
@@ -30,10 +30,10 @@ class Client:
 
     @property
     def key(self) -> Key:
-        """What tells it from others."""
+        """The key of the client: connection and id."""
         return self.connection, self.client_id
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What it says that may be long."""
+        """Its texts of unlimited length, for memory accounting."""
         return self.client_id, self.language

@@ -1,8 +1,8 @@
 """
-Questions of administrators that only a client can answer: they are passed on to it, and its answer passed back.
+Requests of administrators that are forwarded to clients, such as a consumer's running state.
 
-Each waits for a client that may never answer, on a thread of the control plane: only some may be under way at once, so
-that heartbeats always find a free one.
+Each waits on a control plane thread for a client that may never answer, so only some can wait at the same time, and
+heartbeats always find a free thread.
 """
 
 import logging
@@ -30,7 +30,7 @@ _log = logging.getLogger("ferromq.broker")
 
 CALL_SECONDS = 10.0
 GRPC_SECONDS = 5.0
-"""As RocketMQ's proxy waits for its clients."""
+"""As in RocketMQ's proxy."""
 _STATUS_SECONDS = 5.0
 # Ordinals of RocketMQ's versions from which clients know these requests: V3_0_7_SNAPSHOT, V3_1_8_SNAPSHOT.
 KNOWS_RESET = 28
@@ -38,7 +38,7 @@ _KNOWS_CALLS = 62
 
 
 class CallChannel(Protocol):
-    """What asks clients: the part of `Server` that is used here."""
+    """The part of `Server` that calls clients over remoting."""
 
     def call(
         self,
@@ -53,7 +53,7 @@ class CallChannel(Protocol):
 
 
 class _TooManyCalls(Exception):  # noqa: N818 (an answer, not a failure of ours)
-    """As many questions are under way as may be."""
+    """The limit of concurrent calls is reached."""
 
 
 class ClientCalls:
@@ -83,10 +83,9 @@ class ClientCalls:
 
     def running_info(self, request: Request) -> Answer:
         """
-        Answer request 307 as the client does: what it is doing now.
+        Answer request 307: the client's running state, from the client itself.
 
-        A gRPC client is asked for the stacks of its threads alone, and only where `jstackEnable` says so; the rest is
-        what is known of it here.
+        A gRPC client is only asked for the stacks of its threads, and only with `jstackEnable`; the rest is known here.
         """
         client = self._table.member(required(request.fields, "consumerGroup"), request.fields.get("clientId", ""))
         if client is not None and client.is_grpc:
@@ -94,7 +93,7 @@ class ClientCalls:
         return self._pass_on(RequestCode.GET_CONSUMER_RUNNING_INFO, request.fields, request.body)
 
     def consume_directly(self, request: Request) -> Answer:
-        """Answer request 309 as the client does, which is sent the message to consume it at once."""
+        """Answer request 309: send a message to a client to consume it at once, and return its result."""
         fields = dict(request.fields)
         fields["brokerName"] = self._broker_name
         topic, group = fields.get("topic"), self._groups.get(fields.get("consumerGroup", ""))
@@ -113,7 +112,7 @@ class ClientCalls:
         return self._pass_on(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, message.raw)
 
     def consumer_status(self, request: Request) -> Answer:
-        """Answer request 223: how far the members of a group are by their own account, one of them or all."""
+        """Answer request 223: the offsets that one or all members of a group report themselves."""
         fields = request.fields
         topic, name, wanted = required(fields, "topic"), required(fields, "group"), fields.get("clientAddr", "").strip()
         group = self._table.group(name)
@@ -133,7 +132,7 @@ class ClientCalls:
         return success(body=b'{"consumerTable":{' + b",".join(parts) + b'},"messageQueueTable":{}}')
 
     def _status(self, client: Client, fields: Mapping[str, str]) -> bytes | None:
-        """Return a member's table of offsets as Java writes it; None where it does not say."""
+        """Return a member's offsets as Java writes them; None if it does not answer."""
         try:
             with self._slot():
                 code, _, _, body = self._server.call(
@@ -166,7 +165,7 @@ class ClientCalls:
             "properties": {
                 "PROP_CLIENT_VERSION": "V5_0_0",
                 "PROP_CONSUMEORDERLY": str(config is not None and config.fifo).lower(),
-                # RocketMQ's tools need one, and nobody said it.
+                # RocketMQ's tools require a value, and the client reports none.
                 "PROP_CONSUMER_START_TIMESTAMP": "0",
                 "PROP_CONSUME_TYPE": group.consume_settings.consume_type if group else PASSIVELY,
             },
@@ -206,11 +205,11 @@ class ClientCalls:
     def _call_grpc(
         self, client: Client, group: str, ask: Callable[[int], pb.TelemetryCommand]
     ) -> pb.TelemetryCommand | Answer:
-        """Return what a gRPC client answers, or what to tell where it does not."""
+        """Return a gRPC client's answer, or the failure to answer with."""
         named = f"<{group}> <{client.client_id}>"
         stream = self._table.stream(group, client.client_id)
         if stream is None:
-            why = f"The Consumer {named} has no telemetry stream over which it could be asked"
+            why = f"The Consumer {named} has no telemetry stream to ask it over"
             return failure(ResponseCode.SYSTEM_ERROR, why)
         try:
             with self._slot():
@@ -238,14 +237,14 @@ class ClientCalls:
     @contextmanager
     def _slot(self) -> Iterator[None]:
         if not self._free.acquire(blocking=False):
-            raise _TooManyCalls(f"{self._limit} clients are being asked already, ask again later")
+            raise _TooManyCalls(f"{self._limit} clients are being asked already; try again later")
         try:
             yield
         finally:
             self._free.release()
 
 
-# What RocketMQ's tools call how a gRPC client ended with a message.
+# The results of a gRPC client in the words of RocketMQ's tools.
 _VERIFIED: Mapping[int, str] = {
     pb.Code.OK: "CR_SUCCESS",
     pb.Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER",

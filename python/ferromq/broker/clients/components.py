@@ -1,7 +1,7 @@
 """
-The parts of the control plane that know live clients, put together round one table of them.
+Makes the components for live clients around one `ClientTable`.
 
-What each answers is its own; which request goes where is listed in `rpc`.
+`rpc` lists which request each one answers.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class ClientComponents:
-    """Makes them, and lets time pass in them."""
+    """The components for live clients; starts, expires and stops them."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ClientComponents:
         self.table = ClientTable(config().client_lease // _MILLISECOND, self.rebalance.changed)
         table = self.table
         self.assignments = Assignments(identity.name, modes, table=table, topics=topics, groups=groups, routes=routes)
-        # Half of the threads stay free for everybody else.
+        # Half of the threads stay free for other requests.
         limit = max(1, config().handler_threads // 2)
         grpc_calls = GrpcCalls(server.send_telemetry)
         self.calls = ClientCalls(
@@ -83,18 +83,18 @@ class ClientComponents:
         )
 
     def start(self) -> None:
-        """Tell members of changes from now on."""
+        """Begin to notify members of changes."""
         self.rebalance.start(self.table)
 
     def stop(self) -> None:
-        """Tell them nothing more."""
+        """Stop notifying members."""
         self.rebalance.stop()
         # The group table and the sessions refer to each other: unlinked, both go, and the store's files close.
         self._groups.remove_listener(self.grpc.group_changed)
 
     def expire(self, now: int) -> None:
-        """End the leases of clients that gave no sign of life, and the locks nobody renewed."""
+        """Expire the leases and queue locks that were not renewed."""
         for client in self.table.expire(now):
-            # It may only have been slow: on a new connection it says again who it is.
+            # The client may only be slow; on a new connection it sends its heartbeat again.
             self._server.close_connection(client.connection)
         self._locks.expire(now)

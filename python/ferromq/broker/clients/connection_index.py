@@ -1,11 +1,11 @@
-"""Where clients are: the groups of each client of each connection, so that the end of one looks at its own alone."""
+"""An index from connections to their clients' groups, so that closing one looks at its own clients alone."""
 
 Key = tuple[int, str]
-"""A client: its connection and its id. A connection may carry several, and an id may be on two for a moment."""
+"""Connection and client id. A connection may carry several clients; an id may briefly be on two connections."""
 
 
 class ConnectionIndex:
-    """The groups clients are in, by connection. Not locked; whoever shares it does that."""
+    """The groups of clients, by connection. Not thread-safe."""
 
     def __init__(self) -> None:
         self._groups: dict[int, dict[str, set[str]]] = {}
@@ -14,12 +14,12 @@ class ConnectionIndex:
         return connection in self._groups
 
     def put(self, key: Key, group: str) -> None:
-        """Note that a client is in a group."""
+        """Add a client to a group."""
         connection, client_id = key
         self._groups.setdefault(connection, {}).setdefault(client_id, set()).add(group)
 
     def discard(self, key: Key, group: str) -> None:
-        """Note that a client is not in a group any more."""
+        """Remove a client from a group."""
         connection, client_id = key
         clients = self._groups.get(connection, {})
         clients.get(client_id, set()).discard(group)
@@ -29,7 +29,7 @@ class ConnectionIndex:
             self._groups.pop(connection, None)
 
     def groups(self, key: Key) -> list[str]:
-        """Return the groups a client is in."""
+        """Return the groups of a client."""
         connection, client_id = key
         return list(self._groups.get(connection, {}).get(client_id, ()))
 

@@ -1,8 +1,7 @@
 """
-Questions about who is connected: members of groups, producers, and what groups are subscribed to or have consumed.
+Queries of connected clients: members of groups, producers, subscriptions, and consumed topics.
 
-It reads the table of clients and the store's offsets, and changes nothing. What only a client itself knows is asked by
-`client_calls`.
+They read the client table and the store's offsets, and change nothing. `client_calls` asks the clients themselves.
 """
 
 from typing import Any
@@ -24,7 +23,7 @@ class ConnectionQueries:
         self._address = address
 
     def of_consumers(self, request: Request) -> Answer:
-        """Answer request 203: who is in a consumer group, over both protocols, and what it is subscribed to."""
+        """Answer request 203: the members of a consumer group, over both protocols, and its subscriptions."""
         name = required(request.fields, "consumerGroup")
         group = self._table.group(name)
         if group is None:
@@ -39,7 +38,7 @@ class ConnectionQueries:
         return success(body=java_json.dumps(body))
 
     def of_producers(self, request: Request) -> Answer:
-        """Answer request 204: who is in a producer group; that of a gRPC producer has the name of its topic."""
+        """Answer request 204: the members of a producer group; a gRPC producer's group is named like its topic."""
         name = required(request.fields, "producerGroup")
         producers = self._table.producers(name)
         if not producers:
@@ -55,7 +54,7 @@ class ConnectionQueries:
         return success(body=java_json.dumps({"data": data}))
 
     def consumers_of(self, request: Request) -> Answer:
-        """Answer request 300: the groups that are subscribed to a topic, or have consumed it."""
+        """Answer request 300: the groups that subscribe to a topic or have consumed it."""
         topic = required(request.fields, "topic")
         groups = self._table.subscribers(topic) | {
             group for _, group in map(_split, self._store.committed_offsets(topic=topic))
@@ -63,20 +62,20 @@ class ConnectionQueries:
         return success(body=java_json.dumps({"groupList": sorted(groups)}))
 
     def topics_of(self, request: Request) -> Answer:
-        """Answer request 343: the topics a group has consumed."""
+        """Answer request 343: the topics that a group has consumed."""
         group = required(request.fields, "group")
         topics = {topic for topic, _ in map(_split, self._store.committed_offsets(group=group))}
         return success(body=java_json.dumps({"brokerAddr": self._address, "topicList": sorted(topics)}))
 
     def subscription(self, request: Request) -> Answer:
-        """Answer request 345: what a group wants of a topic; nothing is said of one it is not subscribed to."""
+        """Answer request 345: a group's subscription to a topic, if it has one."""
         group, topic = required(request.fields, "group"), required(request.fields, "topic")
         wanted = self._table.subscription(group, topic)
         known = {} if wanted is None else {"subscriptionData": wanted.to_json()}
         return success(body=java_json.dumps({"group": group, "topic": topic, **known}))
 
     def subscriptions(self, group: str) -> dict[str, dict[str, Any]]:
-        """Return what a group's members are subscribed to, by topic, in Java's form; empty where nobody is in it."""
+        """Return a group's subscriptions by topic, in Java's form; empty without members."""
         known = self._table.group(group)
         return {topic: wanted.to_json() for topic, wanted in known.subscriptions.items()} if known else {}
 
@@ -95,7 +94,7 @@ def _producer(client: Client, seen_at: int) -> dict[str, Any]:
         "clientId": client.client_id,
         "language": client.language,
         "lastUpdateTimestamp": seen_at,
-        # With Java's slash before an address that no name was looked up for.
+        # Java puts a slash before an address without a host name.
         "remoteIP": f"/{client.peer}",
         "version": client.version,
     }

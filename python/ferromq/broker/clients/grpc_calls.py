@@ -1,7 +1,7 @@
 """
-Questions to gRPC clients: a command on the client's telemetry stream, and its answer, which names the question.
+Calls to gRPC clients: commands on a telemetry stream, matched with their answers by nonce.
 
-Who may be asked what is decided by `client_calls`; here a question is matched with its answer.
+`client_calls` decides which client to call.
 """
 
 import threading
@@ -15,9 +15,9 @@ from ferromq.errors import ConnectionFailed, RequestTimeout
 
 class GrpcCalls:
     """
-    Asks gRPC clients, and waits for their answers; thread-safe.
+    Calls gRPC clients, and waits for their answers; thread-safe.
 
-    *send* puts an encoded command on a stream, and says whether it could.
+    *send* writes an encoded command to a stream, and returns whether it could.
     """
 
     def __init__(self, send: Callable[[int, bytes], bool]) -> None:
@@ -35,7 +35,7 @@ class GrpcCalls:
         return self._ask(stream, command, timeout)
 
     def verify(self, stream: int, message: pb.Message, timeout: float) -> pb.TelemetryCommand:
-        """Have a client consume a message. Raises `ConnectionFailed` or `RequestTimeout`."""
+        """Make a client consume a message. Raises `ConnectionFailed` or `RequestTimeout`."""
 
         def command(nonce: str) -> pb.TelemetryCommand:
             return pb.TelemetryCommand(verify_message_command=pb.VerifyMessageCommand(nonce=nonce, message=message))
@@ -43,7 +43,7 @@ class GrpcCalls:
         return self._ask(stream, command, timeout)
 
     def answered(self, stream: int, nonce: str, answer: pb.TelemetryCommand) -> bool:
-        """Take an answer; say whether that client was asked and somebody waits for it still."""
+        """Complete a call with its answer; returns whether this client was called and the call still waits."""
         with self._lock:
             asked, waiting = self._open.get(nonce, (None, None))
             if waiting is None or asked != stream:
@@ -53,7 +53,7 @@ class GrpcCalls:
         return True
 
     def ended(self, stream: int) -> None:
-        """Tell those who wait for an answer on a stream that there will be none."""
+        """Fail the calls that wait for an answer on an ended stream."""
         with self._lock:
             lost = [(nonce, waiting) for nonce, (asked, waiting) in self._open.items() if asked == stream]
             for nonce, _ in lost:

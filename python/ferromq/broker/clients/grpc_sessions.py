@@ -1,8 +1,7 @@
 """
-The gRPC clients of a broker: heartbeats, settings over telemetry, termination.
+Sessions of gRPC clients: heartbeats, settings over telemetry, termination.
 
-Who is there is kept by `clients`, together with remoting clients. What a client may do is not decided here, and what it
-has received is the store's business.
+`table` keeps the clients, together with those of remoting.
 """
 
 import logging
@@ -36,17 +35,17 @@ _log = logging.getLogger("ferromq.broker")
 CLIENT_ID = "x-mq-client-id"
 _LANGUAGE = "x-mq-language"
 MAX_SETTINGS = 1 << 16
-"""Bytes of the settings of a client."""
+"""The most bytes of a client's settings."""
 _OF_SETTINGS = 1 << 10
-"""What settings take while they are kept, beside their bytes and texts."""
+"""Bytes of kept settings, beside their encoding and texts."""
 _CONSUMERS: Mapping[int, str] = {
     pb.ClientType.PUSH_CONSUMER: PASSIVELY,
     pb.ClientType.SIMPLE_CONSUMER: ACTIVELY,
     pb.ClientType.PULL_CONSUMER: ACTIVELY,
 }
-"""The clients that consume, and how RocketMQ calls what they do."""
+"""The types of consumers, with RocketMQ's consume type."""
 _LITE = frozenset({pb.ClientType.LITE_PUSH_CONSUMER, pb.ClientType.LITE_SIMPLE_CONSUMER})
-# What RocketMQ's proxy says of every gRPC client: V5_0_0.
+# V5_0_0, which RocketMQ's proxy reports for every gRPC client.
 _VERSION = 413
 _LANGUAGES: Mapping[str, str] = {
     **{name: name for name in ("JAVA", "CPP", "DOTNET", "PYTHON", "GO", "PHP", "RUST", "NODE_JS", "RUBY", "ERLANG")},
@@ -58,33 +57,33 @@ _INVALID_ARGUMENT, _INTERNAL = 3, 13
 
 
 class Telemetry(Protocol):
-    """What reaches clients over their telemetry streams: the part of `Server` that is used here."""
+    """The part of `Server` that writes to telemetry streams."""
 
     def send_telemetry(self, stream: int, message: bytes) -> bool:
-        """Send an encoded command; False where the stream is gone."""
+        """Send an encoded command; returns False if the stream is gone."""
 
     def end_telemetry(self, stream: int, code: int, message: str) -> bool:
-        """End a stream with a status of gRPC; False where it is gone."""
+        """End a stream with a gRPC status; returns False if it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """What a client session of itself last, and on which stream."""
+    """The latest settings of a client, and its telemetry stream."""
 
     stream: int
     key: Key
     settings: bytes
-    """Encoded: a message of protobuf may take fifty times as much."""
+    """Encoded; a decoded protobuf message may use fifty times the memory."""
     client_type: int
     group: str | None = None
-    """Of a consumer."""
+    """The group of a consumer."""
     subscriptions: tuple[Subscription, ...] = ()
     topics: frozenset[str] = frozenset()
-    """Of a producer."""
+    """The topics of a producer."""
 
     @property
     def size(self) -> int:
-        """Bytes of memory it takes, about."""
+        """The approximate bytes of memory."""
         texts = size_of_texts(self.key[1], *self.topics)
         return _OF_SETTINGS + len(self.settings) + texts + size_of_subscriptions(self.subscriptions)
 
@@ -113,18 +112,18 @@ class GrpcSessions:
         self._max_body_size = max_body_size
         self._validates = validates
         self._now_ms = now_ms
-        # What clients session last, by stream: told again when what the server adds changes. What is sent last is what
-        # holds. By client: where it comes back after its lease ended.
+        # By stream, to send settings again when the server's part changes; sends are ordered by the lock. By client, to
+        # restore a client that sends a heartbeat after its lease expired.
         self._lock = threading.Lock()
         self._sessions: dict[int, _Session] = {}
         self._by_client: dict[Key, _Session] = {}
 
     def heartbeat(self, message: pb.HeartbeatRequest, request: Request) -> pb.HeartbeatResponse:
         """
-        Renew the client's lease; a consumer's group is created on first use where allowed.
+        Renew the client's lease; a consumer's group is created if first use may create it.
 
-        It is taken before any settings came, too: a restarted broker knows nobody. Who comes back after its lease
-        ended, its telemetry stream still open, is what its settings session, and can be asked again.
+        A heartbeat counts before any settings arrive, too: a restarted broker knows no client. A client whose lease
+        expired while its telemetry stream stayed open is restored from its settings.
         """
         _check_type(message.client_type)
         is_consumer = message.client_type in _CONSUMERS or message.HasField("group")
@@ -140,7 +139,7 @@ class GrpcSessions:
         return pb.HeartbeatResponse(status=OK)
 
     def _renew(self, client: Client, group: str | None, consume_type: str, now: int) -> None:
-        with self._lock:  # the stream does not end meanwhile
+        with self._lock:  # the stream must not end meanwhile
             session = self._by_client.get(client.key)
             if group is not None:
                 own = session if session is not None and session.group == group else None
@@ -153,7 +152,7 @@ class GrpcSessions:
     def notify_termination(
         self, _message: pb.NotifyClientTerminationRequest, request: Request
     ) -> pb.NotifyClientTerminationResponse:
-        """Forget the client; one that is not known is gone as well."""
+        """Remove the client; an unknown client is no error."""
         client_id = _client_id(request.fields)
         with self._lock:
             self._by_client.pop((request.connection, client_id), None)
@@ -164,9 +163,9 @@ class GrpcSessions:
         self, stream: int, connection: int, peer: str, metadata: dict[str, str], message: bytes | None
     ) -> None:
         """
-        Take what came on a telemetry stream: settings are answered with settings, other commands are answers.
+        Handle a command on a telemetry stream: settings are answered with settings, other commands complete calls.
 
-        Settings that may not be end the stream, as with RocketMQ's proxy; before that a status says why.
+        Invalid settings end the stream, as with RocketMQ's proxy, after a status with the reason.
         """
         if message is None:
             self._end(stream)
@@ -180,26 +179,26 @@ class GrpcSessions:
             elif kind in {"thread_stack_trace", "verify_message_result"}:
                 nonce: str = getattr(command, kind).nonce
                 if not self._calls.answered(stream, nonce, command):
-                    _log.debug("answer to no question, or too late peer=%s command=%s", peer, kind)
+                    _log.debug("answer without a waiting call peer=%s command=%s", peer, kind)
         except DecodeError as error:
             self._refuse(stream, pb.Code.BAD_REQUEST, f"not a TelemetryCommand: {error}", peer)
         except Refused as error:
             self._refuse(stream, error.code, str(error), peer)
         except LimitExceeded as error:
             self._refuse(stream, pb.Code.TOO_MANY_REQUESTS, str(error), peer)
-        except Exception as error:  # (the client is told whatever happens)
+        except Exception as error:  # (the client gets a status in any case)
             self._refuse(stream, pb.Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}", peer)
             raise
 
     def group_changed(self, name: str) -> None:
-        """Tell the consumers of a group its settings, which are others now."""
+        """Send changed group settings to its consumers."""
         with self._lock:
             for session in self._sessions.values():
                 if session.group == name:
                     self._send_settings(session)
 
     def sends_changed(self) -> None:
-        """Tell all producers their settings: the options for messages that are sent are others now."""
+        """Send changed settings to all producers."""
         with self._lock:
             for session in self._sessions.values():
                 if session.group is None:
@@ -239,7 +238,7 @@ class GrpcSessions:
         if settings.client_type not in _CONSUMERS:
             what = enum_name(pb.ClientType.Name, settings.client_type)
             raise Refused(pb.Code.UNRECOGNIZED_CLIENT_TYPE, f"a client with a subscription is a consumer, not {what}")
-        # Of a topic that is named twice the last one counts.
+        # If a topic is named twice, the last one counts.
         wanted = {each.topic: each for each in (_wanted(entry, now) for entry in settings.subscription.subscriptions)}
         group = group_name(settings.subscription.group)
         session = _Session(
@@ -247,12 +246,12 @@ class GrpcSessions:
         )
         config = self._ensure(group, client, session)
         if config.retry_queues:
-            # Where it is, RocketMQ's tools find the brokers of a group.
+            # RocketMQ's tools find the brokers of a group by its retry topic.
             self._topics.ensure_of_group(naming.RETRY_PREFIX + group, config.retry_queues, 0, peer)
         self._keep(session, client, now)
 
     def _keep(self, session: _Session, client: Client, now: int) -> None:
-        """Register the client as it says, and answer with its settings."""
+        """Store the session, register the client, and answer with its settings."""
         with self._lock:
             before = self._sessions.get(session.stream)
             self._table.memory.change(client.connection, session.size - (before.size if before else 0))
@@ -264,7 +263,7 @@ class GrpcSessions:
             self._send_settings(session)
 
     def _produce(self, client: Client, session: _Session, now: int) -> None:
-        # RocketMQ calls the producer group of a gRPC client by the topic.
+        # In RocketMQ the producer group of a gRPC client is named like the topic.
         for topic in session.topics:
             self._table.produce(topic, client, now, stream=session.stream)
 
@@ -273,7 +272,7 @@ class GrpcSessions:
         self._table.join_over_grpc(group, client, now, consume_type=consume_type, subscriptions=wanted, stream=stream)
 
     def _send_settings(self, session: _Session) -> None:
-        # Looked up here, with the lock held: whoever comes later tells what is newer.
+        # Read while the lock is held, so that a later send has newer values.
         if session.group is None:
             answer = grpc_settings.publishing(
                 pb.Settings.FromString(session.settings), self._max_body_size, validates=self._validates()
@@ -290,7 +289,7 @@ class GrpcSessions:
             _log.debug("telemetry stream ended before its settings stream=%d", stream)
 
     def _ensure(self, name: str, client: Client, session: _Session | None = None) -> GroupConfig:
-        """Return a group, created on first use where that is allowed and the client may keep it."""
+        """Return a group, created if first use may create it and the client's memory limit allows it."""
         wanted, more = (session.subscriptions, session.size) if session else ((), 0)
         check = partial(self._table.check_room, name, client, wanted, more)
         config = self._groups.ensure(name, client.peer, check)
@@ -317,7 +316,7 @@ def _check_type(kind: int) -> None:
 
 
 def _wanted(entry: pb.SubscriptionEntry, now: int) -> Subscription:
-    """Return what a client wants of a topic; as RocketMQ's proxy does, the time is its version."""
+    """Return a client's subscription to a topic; as in RocketMQ's proxy, the time is its version."""
     kind = "SQL92" if entry.expression.type == pb.FilterType.SQL else TAG
     topic, expression = topic_name(entry.topic), entry.expression.expression or ("*" if kind == TAG else "")
     try:

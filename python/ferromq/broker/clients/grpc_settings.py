@@ -1,7 +1,7 @@
 """
-What a gRPC client is told of its settings: the client's own, with the server's word where the server has it.
+The settings sent to a gRPC client: its own, with the server's values where the server decides.
 
-RocketMQ's proxy says the same with its default configuration.
+The values are the defaults of RocketMQ's proxy.
 """
 
 from ferromq._proto import messages as pb
@@ -17,7 +17,7 @@ _LONG_POLLING_MS = 20_000
 
 
 def publishing(asked: pb.Settings, max_body_size: int, *, validates: bool) -> pb.TelemetryCommand:
-    """Return what a producer is told; *validates*: whether messages must be of the kind their topics take."""
+    """Return a producer's settings; *validates*: whether messages must have their topic's type."""
     answer = _copy(asked)
     answer.publishing.max_body_size = max_body_size
     answer.publishing.validate_message_type = validates
@@ -30,7 +30,7 @@ def publishing(asked: pb.Settings, max_body_size: int, *, validates: bool) -> pb
 
 
 def subscription(asked: pb.Settings, group: GroupConfig) -> pb.TelemetryCommand:
-    """Return what a consumer of *group* is told."""
+    """Return the settings of a consumer of *group*."""
     answer = _copy(asked)
     answer.subscription.fifo = group.fifo
     answer.subscription.receive_batch_size = _RECEIVE_BATCH
@@ -48,7 +48,7 @@ def subscription(asked: pb.Settings, group: GroupConfig) -> pb.TelemetryCommand:
 
 
 def _copy(asked: pb.Settings) -> pb.Settings:
-    """Return the client's settings without what is the server's to say."""
+    """Return the client's settings without the parts that the server decides."""
     answer = pb.Settings()
     answer.CopyFrom(asked)
     answer.ClearField("backoff_policy")

@@ -1,8 +1,7 @@
 """
-What remoting clients say of themselves: heartbeats, goodbye, and whether a subscription can be served.
+Heartbeats of remoting clients, their unregistration, and checks of their subscriptions.
 
-Who is there is kept by `clients`; groups and their retry topics are created here, where groups may be created on first
-use.
+`table` keeps the clients. Groups and their retry topics are created here, if first use may create groups.
 """
 
 import logging
@@ -47,9 +46,9 @@ _FROM_WHERE = (
     "CONSUME_FROM_TIMESTAMP",
 )
 MAX_BODY = 1 << 20
-"""Bytes of a heartbeat, and of a question about a subscription; RocketMQ's clients send a few KiB."""
+"""The most bytes of a heartbeat or of a subscription check; RocketMQ's clients send a few KiB."""
 MAX_GROUPS = 4096
-"""Groups that one heartbeat names, and subscriptions, each."""
+"""The most groups, and the most subscriptions, in one heartbeat."""
 _UNIT_SUBSCRIPTION = 2
 _SQL = "SQL92"
 _NO_SQL = f"The broker does not support consumer to filter message by {_SQL}; set enablePropertyFilter=true"
@@ -75,7 +74,7 @@ class Heartbeats:
         now_ms: Callable[[], int],
         takes_sql: Callable[[], bool] = lambda: True,
     ) -> None:
-        """*takes_sql* says whether consumers may filter by SQL92."""
+        """*takes_sql* returns whether consumers may filter by SQL92."""
         self._table = table
         self._groups = groups
         self._seldom = LimitedLog(_log)
@@ -87,9 +86,9 @@ class Heartbeats:
         """
         Answer request 34: renew the leases of a client in all its groups.
 
-        A consumer group that does not exist and may not be created is passed over, as in RocketMQ: its pulls are told.
-        Where clients may not keep more, a new group is refused with 13, and the others are renewed. A heartbeat with
-        too many bytes, groups or subscriptions is refused as a whole.
+        As in RocketMQ, a missing group that cannot be created is skipped; its pulls are refused. At a memory limit a
+        new group is refused with 13, and the others are renewed. A heartbeat with too many bytes, groups or
+        subscriptions is refused as a whole.
         """
         try:
             return self._heartbeat(request)
@@ -108,7 +107,7 @@ class Heartbeats:
         joins = [partial(self._join, client, each, fingerprint, is_without=is_without) for each in consumers]
         produces = [partial(self._table.produce, group, client, self._now_ms()) for group in producers]
         is_changed = any(_each([*joins, *produces]))
-        # Without a fingerprint the client cannot leave out subscriptions: it is to send them again.
+        # A client without a fingerprint cannot omit its subscriptions, so it must send them each time.
         is_other = fingerprint == 0 or is_changed
         return success({"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": str(is_other).lower()})
 
@@ -123,9 +122,9 @@ class Heartbeats:
         return success()
 
     def check(self, request: Request) -> Answer:
-        """Answer request 46: whether a subscription can be served; a wrong expression is refused with its position."""
+        """Answer request 46: check a subscription; a wrong expression is refused with the position of the error."""
         try:
-            data = _body(request, "question about a subscription").get("subscriptionData")
+            data = _body(request, "subscription check").get("subscriptionData")
         except LimitExceeded as error:
             return failure(ResponseCode.MESSAGE_ILLEGAL, str(error))
         if data is None:
@@ -145,11 +144,11 @@ class Heartbeats:
         try:
             group = self._groups.ensure(consumer.group, client.peer, check)
         except IllegalName as error:
-            text = "heartbeat of an illegal group passed over peer=%s: %s"
+            text = "heartbeat of an illegal group skipped peer=%s: %s"
             self._seldom.log(logging.WARNING, text, client.peer, error)
             return False
         if group is None:
-            _log.debug("heartbeat of a missing group passed over group=%s peer=%s", consumer.group, client.peer)
+            _log.debug("heartbeat of a missing group skipped group=%s peer=%s", consumer.group, client.peer)
             return False
         self._make_retry_topic(group, consumer, client.peer)
         return self._table.join(
@@ -162,7 +161,7 @@ class Heartbeats:
         )
 
     def _make_retry_topic(self, group: GroupConfig, consumer: _Consumer, peer: str) -> None:
-        """Create the topic members of a group are subscribed to without a word, where it is missing."""
+        """Create the group's retry topic, which its members subscribe to implicitly, if it is missing."""
         name = naming.RETRY_PREFIX + group.name
         if self._topics.get(name) is not None:
             return
@@ -218,7 +217,7 @@ def _subscription(value: Any) -> Subscription:
 
 
 def _codes(value: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the hashes of the tags; RocketMQ's client for Go writes each as a text, and Java reads both."""
+    """Return the tag hashes; RocketMQ's Go client writes them as texts, and Java reads both."""
     found = value.get("codeSet") or []
     if not isinstance(found, list):
         raise BadRequest(f"codeSet is {_shown(found)}; a list of whole numbers is expected")
@@ -229,7 +228,7 @@ def _codes(value: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _check_counts(data: Mapping[str, Any]) -> None:
-    """Refuse a heartbeat that names too much before more is done for it."""
+    """Refuse a heartbeat with too many groups or subscriptions before it is processed."""
     consumers = _objects(data, "consumerDataSet")
     groups = len(consumers) + len(_objects(data, "producerDataSet"))
     if groups > MAX_GROUPS:
@@ -252,7 +251,7 @@ def _body(request: Request, what: str) -> dict[str, Any]:
     try:
         return java_json.loads_object(request.body)
     except ValueError as error:
-        raise BadRequest(f"the body is no {what}: {error}") from error
+        raise BadRequest(f"the body is not a {what}: {error}") from error
 
 
 def _text(value: Mapping[str, Any], name: str, default: str | None = None) -> str:
@@ -268,7 +267,7 @@ def _encodable(name: str, text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise BadRequest(f"{name} is {_shown(text)}, which has no UTF-8: {error.reason}") from error
+        raise BadRequest(f"{name} is {_shown(text)}, which is not valid UTF-8: {error.reason}") from error
     return text
 
 

@@ -1,8 +1,8 @@
 """
-The memory that clients' groups, subscriptions and settings take for as long as a broker keeps them.
+Limits the memory of clients' groups, subscriptions and settings.
 
-The network's budget counts a request until it is answered. What stays afterwards is counted here, by estimates that are
-about what CPython takes.
+The network's budget counts a request until it is answered; this module counts what stays. Sizes are estimates of
+what CPython uses.
 """
 
 import os
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
     from ferromq.broker.clients.subscription import Subscription
 
 MAX_OF_CONNECTION = 8 << 20
-"""Bytes that the clients of one connection may keep: about 5,000 groups of an ordinary client."""
+"""The most bytes of the clients of one connection: about 5,000 groups of an ordinary client."""
 OF_MEMBER = 1 << 10
-"""What a client takes as a member of a group, beside its texts."""
+"""Bytes of a client in a group, beside its texts."""
 OF_TOPIC = 128
-"""What a topic takes for each member of a group that reads it."""
+"""Bytes of a topic for each member of a group that reads it."""
 _OF_SUBSCRIPTION = 512
 _OF_ITEM = 16
 _LEAST_OF_ALL, _MOST_OF_ALL = 256 << 20, 1 << 30
 
 
 def limit_of_all(physical: int) -> int:
-    """Return the bytes that all clients may keep on a machine with *physical* bytes of memory: a quarter of them."""
+    """Return the most bytes of all clients on a machine with *physical* bytes of memory: a quarter."""
     return min(max(physical // 4, _LEAST_OF_ALL), _MOST_OF_ALL)
 
 
 MAX_OF_ALL = limit_of_all(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-"""Bytes that all clients of a broker may keep. 10,000 clients in 20 groups each take about 280 MiB."""
+"""The most bytes of all clients. 10,000 clients in 20 groups each use about 280 MiB."""
 
 
 class LimitExceeded(Exception):  # noqa: N818 (an answer, not a failure of ours)
-    """Clients may not keep more; the text names the limit."""
+    """A client exceeds a limit; the text names it."""
 
 
 class ClientMemory:
-    """Counts what is kept for clients: of each connection, and of all. Thread-safe."""
+    """Counts the bytes kept for clients, by connection and in total. Thread-safe."""
 
     def __init__(self, *, of_connection: int = MAX_OF_CONNECTION, of_all: int = MAX_OF_ALL) -> None:
         self._of_connection = of_connection
@@ -50,14 +50,14 @@ class ClientMemory:
 
     @property
     def total(self) -> int:
-        """Bytes that all clients keep."""
+        """The bytes of all clients."""
         return self._all
 
     def change(self, connection: int, own: int, shared: int | None = None) -> None:
         """
-        Count *own* more bytes of a connection, or fewer, and *shared* of all, which are as many unless it is given.
+        Add *own* bytes to a connection's count and *shared* to the total (default: *own*); both may be negative.
 
-        Raises `LimitExceeded`, and counts nothing, where that is over a limit. What is not more is never refused.
+        Raises `LimitExceeded`, and counts nothing, if an increase exceeds a limit.
         """
         with self._lock:
             kept, self._all = self._after(connection, own, own if shared is None else shared)
@@ -67,12 +67,12 @@ class ClientMemory:
                 self._connections.pop(connection, None)
 
     def check(self, connection: int, more: int) -> None:
-        """Raise `LimitExceeded` where `change` would for so many more bytes of a connection; count nothing."""
+        """Raise `LimitExceeded` if `change` would; counts nothing."""
         with self._lock:
             self._after(connection, more, more)
 
     def _after(self, connection: int, own: int, shared: int) -> tuple[int, int]:
-        """Return what the connection and all keep after a change; raises `LimitExceeded`."""
+        """Return the bytes of the connection and the total after a change; raises `LimitExceeded`."""
         kept, kept_by_all = self._connections.get(connection, 0) + own, self._all + shared
         if own > 0 and kept > self._of_connection:
             raise LimitExceeded(
@@ -88,12 +88,12 @@ class ClientMemory:
 
 
 def size_of_texts(*texts: str) -> int:
-    """Return the bytes that texts take."""
+    """Return the bytes of texts."""
     return sum(map(sys.getsizeof, texts))
 
 
 def size_of_subscriptions(subscriptions: Iterable["Subscription"]) -> int:
-    """Return the bytes that subscriptions take."""
+    """Return the bytes of subscriptions."""
     return sum(
         _OF_SUBSCRIPTION
         + size_of_texts(each.topic, each.expression, each.expression_type, *each.tags)

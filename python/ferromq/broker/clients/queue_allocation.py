@@ -12,7 +12,7 @@ Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQu
 
 
 def averagely(queues: Sequence[MessageQueue], members: Sequence[str], member: str) -> list[MessageQueue]:
-    """Return a member's share: neighbouring queues, the first members get one more where it does not come out even."""
+    """Return a member's queues: adjacent ones; the first members get one more if the division has a remainder."""
     if member not in members:
         return []
     index, (each, more) = members.index(member), divmod(len(queues), len(members))
@@ -21,7 +21,7 @@ def averagely(queues: Sequence[MessageQueue], members: Sequence[str], member: st
 
 
 def by_circle(queues: Sequence[MessageQueue], members: Sequence[str], member: str) -> list[MessageQueue]:
-    """Return a member's share: the queues are dealt like cards."""
+    """Return a member's queues: every n-th one."""
     return list(queues[members.index(member) :: len(members)]) if member in members else []
 
 
@@ -32,10 +32,10 @@ def share_to_pop(
     share: Strategy, queues: Sequence[MessageQueue], members: Sequence[str], member: str, others: int
 ) -> list[MessageQueue]:
     """
-    Return the queues a member that pops is to ask: its own, and those of the *others* that come after it.
+    Return the queues that a popping member asks: its own, and those of the next *others* members.
 
-    With all others, or none, it asks every broker for any queue, which is number -1. Where there are more members than
-    queues, each asks one.
+    With 0 or all others it asks every broker for any queue, which has the number -1. With more members than queues,
+    each member asks one.
     """
     if others <= 0 or others >= len(members) - 1:
         return [MessageQueue(queue.topic, queue.broker_name, -1) for queue in queues]

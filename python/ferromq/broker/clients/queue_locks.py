@@ -1,8 +1,8 @@
 """
-The locks of queues: one member of a group at a time consumes a queue in order.
+Locks of queues: at any time one member of a group consumes a queue in order.
 
-A lock ends by time unless its owner renews it; a member that went away keeps it until then, because it may still be
-consuming. Which member asks for which queue is the clients' business.
+A lock expires unless its owner renews it. A member that left keeps it until then, as it may still be consuming. The
+clients decide which member locks which queue.
 """
 
 import logging
@@ -21,21 +21,21 @@ from ferromq.protocol.remoting import Answer, BadRequest, failure, success
 _log = logging.getLogger("ferromq.broker")
 
 LOCK_MS = 60_000
-"""How long a lock lasts that is not renewed; RocketMQ's figure, clients renew every 20 s."""
+"""The time until a lock expires, as in RocketMQ; clients renew it every 20 s."""
 MAX_BODY = 1 << 20
-"""Bytes of a request that names queues: more than 10,000 queues."""
+"""The most bytes of a request: more than 10,000 queues."""
 MAX_BYTES = 64 << 20
-"""Bytes that all locks take, about: more than 100,000 of them."""
+"""The most bytes of all locks, approximately: more than 100,000 locks."""
 _OF_LOCK = 256
 
 
 class QueueLocks:
-    """Knows who may consume a queue for a group; `now` is an argument. Thread-safe."""
+    """The owners of queues, by group; the caller passes the time. Thread-safe."""
 
     def __init__(
         self, lock_ms: int = LOCK_MS, *, on_change: Callable[[str, int | None], None] = lambda _group, _until: None
     ) -> None:
-        """*on_change* hears until when members of a group hold locks, or None; it must not come back here, nor wait."""
+        """*on_change* gets the expiry of a group's last lock, or None; it must not call this object, nor wait."""
         self._on_change = on_change
         self._lock_ms = lock_ms
         self._lock = threading.Lock()
@@ -44,9 +44,9 @@ class QueueLocks:
 
     def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str, now: int) -> list[MessageQueue]:
         """
-        Lock what is free, or the client's already; return what it holds of *queues* now.
+        Lock free queues and renew the client's own; returns those of *queues* that it holds now.
 
-        Raises `LimitExceeded`, and locks nothing, where the locks of all clients would take more than `MAX_BYTES`.
+        Raises `LimitExceeded`, and locks nothing, if all locks would use more than `MAX_BYTES`.
         """
         with self._lock:
             owners = self._owners.get(group, {})
@@ -60,7 +60,7 @@ class QueueLocks:
             if more > 0 and self._size + more > MAX_BYTES:
                 raise LimitExceeded(
                     f"the locks of all clients would take {self._size + more} bytes of the broker's memory; "
-                    f"{MAX_BYTES} are allowed; try again when some have ended, which takes {self._lock_ms} ms"
+                    f"{MAX_BYTES} are allowed; try again when some have expired, within {self._lock_ms} ms"
                 )
             if held:
                 self._size += more
@@ -69,7 +69,7 @@ class QueueLocks:
             return list(held)
 
     def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
-        """Free those of *queues* that are the client's."""
+        """Unlock those of *queues* that the client holds."""
         with self._lock:
             owners, is_changed = self._owners.get(group, {}), False
             for queue in queues:
@@ -83,7 +83,7 @@ class QueueLocks:
                 self._tell(group)
 
     def expire(self, now: int) -> None:
-        """Forget the locks that ended before *now*."""
+        """Remove the locks that expired before *now*."""
         with self._lock:
             for group, owners in list(self._owners.items()):
                 alive = {queue: held for queue, held in owners.items() if now - held[1] <= self._lock_ms}
@@ -113,7 +113,7 @@ class QueueLockRequests:
         self._now_ms = now_ms
 
     def lock(self, request: Request) -> Answer:
-        """Answer request 41: lock queues for a member of a group; the body says which it holds."""
+        """Answer request 41: lock queues for a member of a group, and return those that it holds."""
         group, client_id, queues = _question(request)
         try:
             held = self._locks.lock(group, queues, client_id, self._now_ms())
@@ -123,7 +123,7 @@ class QueueLockRequests:
         return success(body=java_json.dumps({"lockOKMQSet": [queue.to_json() for queue in held]}))
 
     def unlock(self, request: Request) -> Answer:
-        """Answer request 42: free queues; those that are not the client's stay locked."""
+        """Answer request 42: unlock the client's queues."""
         group, client_id, queues = _question(request)
         self._locks.unlock(group, queues, client_id)
         return success()

@@ -1,8 +1,8 @@
 """
-What follows from a change among the members of a consumer group: the hot path and the members are told.
+Passes changes of consumer groups to the hot path and to the members.
 
-Clients share a group's queues among themselves: each asks who else is there (38) when it is told to (40). Who is there
-is kept by `clients`; shares that the broker works out are those of `assignment`.
+The clients divide a group's queues among themselves: on a notification (40) each asks for the members (38).
+`assignments` computes assignments on the broker.
 """
 
 import logging
@@ -25,7 +25,7 @@ _STOP_SECONDS = 0.5
 
 
 class SubscriptionSink(Pusher, Protocol):
-    """What is told of changes: the part of `Server` that is used here."""
+    """The part of `Server` that gets changes of subscriptions."""
 
     def put_subscription(
         self,
@@ -37,21 +37,21 @@ class SubscriptionSink(Pusher, Protocol):
         version: int = 0,
         broadcasting: bool = False,
     ) -> None:
-        """Tell the hot path what a group wants of a topic."""
+        """Push a group's subscription to a topic."""
 
     def remove_subscription(self, group: str, topic: str) -> None:
-        """Tell the hot path that a group wants nothing of a topic any more."""
+        """Remove a group's subscription to a topic."""
 
     def remove_resets(self, group: str, topic: str | None = None) -> None:
-        """Tell the hot path that nobody is left to hear where a reset puts it."""
+        """Remove pending offset resets, which have no reader any more."""
 
 
 class Rebalance:
     """
     Passes changes of groups on; thread-safe.
 
-    The hot path is told at once, members by a thread: a group that changes again while others are told is told once
-    more, not once a change, so that a thousand members may come at the same time.
+    The hot path gets them at once, members from a thread: a group that changes several times meanwhile is notified
+    once, so that a thousand members can join at the same time.
     """
 
     def __init__(self, server: SubscriptionSink, groups: GroupTable, *, notify: Callable[[], bool]) -> None:
@@ -59,18 +59,18 @@ class Rebalance:
         self._groups = groups
         self._notify = notify
         self._waiting = threading.Condition()
-        # A dictionary for its order.
+        # The groups to notify; a dictionary keeps their order.
         self._dirty: dict[str, None] = {}
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     def start(self, table: ClientTable) -> None:
-        """Begin to tell members of changes, also of those that were before."""
+        """Begin to notify members, also of earlier changes."""
         self._thread = threading.Thread(target=self._run, args=(table,), name="ferromq-rebalance", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell members nothing more."""
+        """Stop notifying members."""
         with self._waiting:
             self._stopping = True
             self._waiting.notify_all()
@@ -79,9 +79,9 @@ class Rebalance:
 
     def changed(self, change: GroupChange) -> None:
         """
-        Push subscriptions to the hot path, and have the members told whose share of the queues may be another one.
+        Push subscriptions to the hot path, and notify the members if they must rebalance.
 
-        Never waits, so that the table of clients may call it while it is locked.
+        Never waits, since the locked client table calls it.
         """
         for topic in change.unread:
             self._server.remove_resets(change.group, topic)
@@ -102,7 +102,7 @@ class Rebalance:
                 self._waiting.notify_all()
 
     def notify_members(self, table: ClientTable) -> None:
-        """Tell the members of every group that changed since the last time."""
+        """Notify the members of every group that changed since the last call."""
         with self._waiting:
             dirty, self._dirty = self._dirty, {}
         for name in dirty:
@@ -121,8 +121,8 @@ class Rebalance:
                     return
             try:
                 self.notify_members(table)
-            except Exception:  # noqa: BLE001 (the next change must be told)
-                _log.exception("members not told of a change")
+            except Exception:  # noqa: BLE001 (later changes must still be notified)
+                _log.exception("members not notified of a change")
 
     def _notifies(self, group: str) -> bool:
         config = self._groups.get(group)

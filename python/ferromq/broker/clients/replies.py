@@ -1,7 +1,7 @@
 """
-Replies to messages (324, 325): each goes to the client that asked, by its id, and is kept where that is wanted.
+Replies to messages (324, 325): each is pushed to the client that sent the request message, and optionally stored.
 
-The request itself is an ordinary message; it names its sender in a property.
+The request is an ordinary message; a property names its sender.
 """
 
 import logging
@@ -64,16 +64,16 @@ class Replies:
 
     def reply(self, request: Request) -> Answer:
         """
-        Answer request 324: pass a reply on to the client that its property REPLY_TO_CLIENT names.
+        Answer request 324: push a reply to the client that its property REPLY_TO_CLIENT names.
 
-        The answer says whether it was handed to that client's connection: whether the client was still waiting is not
-        known, so that one that hangs keeps no other waiting. Where replies are kept, it is stored in its topic as well;
-        its place is in the answer then, and a reply that cannot be stored is still passed on.
+        The answer tells whether the reply went to the client's connection, not whether the client still waits, so that
+        a hanging client blocks no other. Where replies are stored, the answer has the queue offset; a reply that cannot
+        be stored is pushed all the same.
         """
         return self._reply(request, dict(request.fields))
 
     def short_reply(self, request: Request) -> Answer:
-        """Answer request 325: the same, with the short names of header fields."""
+        """Answer request 325, which has short names of header fields."""
         return self._reply(request, {long: request.fields[n] for n, long in _LONG_NAMES.items() if n in request.fields})
 
     def _reply(self, request: Request, header: dict[str, str]) -> Answer:
@@ -95,7 +95,7 @@ class Replies:
         return code, problem, place, b""
 
     def _push(self, request: Request, header: Mapping[str, str], properties: Mapping[str, str]) -> str | None:
-        """Pass the reply on; return what kept it from arriving."""
+        """Push the reply; returns an error text, or None."""
         client_id = properties.get(_REPLY_TO_CLIENT)
         if client_id is None:
             return f"reply message properties[{_REPLY_TO_CLIENT}] is null"
@@ -113,7 +113,7 @@ class Replies:
         try:
             if self._server.push(client.connection, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields, request.body):
                 return None
-            problem = "its connection is gone, or takes no more"
+            problem = "its connection is gone, or its buffer is full"
         except MessageTooLarge as error:
             problem = str(error)
         return f"push reply message to {client_id} fail: {problem}."

@@ -13,7 +13,7 @@ TAG = "TAG"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a group wants of a topic, as its members say."""
+    """A group's subscription to a topic, as reported by its members."""
 
     topic: str
     expression: str = "*"
@@ -25,7 +25,7 @@ class Subscription:
 
     @classmethod
     def of(cls, topic: str, expression: str, expression_type: str, version: int) -> "Subscription":
-        """Return one with the tags its expression names, where it is one of tags."""
+        """Return a subscription; a tag expression is split into its tags."""
         is_some = expression_type == TAG and expression != "*"
         tags = tuple(filter(None, map(str.strip, expression.split("||")))) if is_some else ()
         return cls(topic, expression, expression_type, version, tags, tuple(map(java_hash, tags)))
@@ -45,7 +45,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeSettings:
-    """How a group consumes; RocketMQ's words."""
+    """How a group consumes, in RocketMQ's words."""
 
     consume_type: str = PASSIVELY
     message_model: str = CLUSTERING

@@ -1,8 +1,8 @@
 """
-The live clients of a broker: members of consumer groups and producers, whichever protocol they speak.
+The live clients of a broker: members of consumer groups, and producers, over both protocols.
 
-`ClientTable` is pure state: `now` is an argument, and who has to hear of a change is told by its callback. What clients
-say is read by `heartbeats` and `grpc_clients`, what follows from a change is done by `rebalance`.
+`ClientTable` is pure state: the caller passes the time, and a callback gets the changes. `heartbeats` and
+`grpc_sessions` fill it; `rebalance` acts on changes.
 """
 
 import threading
@@ -17,7 +17,7 @@ from ferromq.broker.clients.subscription import BROADCASTING, PASSIVELY, Consume
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """What a sign of life, or its absence, changed in a consumer group."""
+    """A change of a consumer group, by a heartbeat or by the lack of one."""
 
     group: str
     subscribed: tuple[Subscription, ...] = ()
@@ -25,16 +25,16 @@ class GroupChange:
     unsubscribed: tuple[str, ...] = ()
     """Topics no longer subscribed to."""
     is_affected: bool = False
-    """Whether the members' shares of the queues may be others now."""
+    """Whether members must rebalance their queues."""
     is_broadcast: bool = False
     """Whether each member reads all messages."""
     unread: tuple[str, ...] = ()
-    """Topics that no remoting member is subscribed to any more, whatever the others' heartbeats say."""
+    """Topics that the last remoting member unsubscribed from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The members of a consumer group at one moment."""
+    """A snapshot of a consumer group."""
 
     name: str
     consume_settings: ConsumeSettings
@@ -48,13 +48,13 @@ class _Entry:
     client: Client
     seen_at: int
     stream: int | None = None
-    # Of a gRPC client alone: remoting clients of a group share theirs.
+    # Only of a gRPC client; the remoting clients of a group share theirs.
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
-    # Of a remoting client: what it said itself, also where another one of its group says otherwise.
+    # Of a remoting client: the topics that it reported itself, even if another member reported others since.
     topics: frozenset[str] = frozenset()
     # Of a gRPC client.
     consume_type: str = PASSIVELY
-    # Bytes counted for its connection, and for all: what a group's members share counts for each of their connections.
+    # Bytes counted for its connection, and in total. What members share counts for each of their connections.
     counted: int = 0
     counted_of_all: int = 0
 
@@ -65,7 +65,7 @@ class _Group:
     fingerprint: int | None = None
     members: dict[Key, _Entry] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    # How many remoting members there are, in all and by topic.
+    # The number of remoting members, in total and by topic.
     remoting: int = 0
     readers: dict[str, int] = field(default_factory=dict)
     # Bytes of its own subscriptions.
@@ -80,11 +80,11 @@ class _Group:
 
     @property
     def is_broadcast(self) -> bool:
-        """Says whether everybody reads all queues, so that other members or topics concern nobody."""
+        """Whether each member reads all queues, so that a change of members needs no rebalance."""
         return self.consume_settings.message_model == BROADCASTING
 
     def read(self, entry: _Entry, topics: frozenset[str]) -> tuple[str, ...]:
-        """Note which topics a remoting member reads, and return those nobody reads any more."""
+        """Set the topics that a remoting member reads; returns those without a reader now."""
         before, entry.topics = entry.topics, topics
         for topic in topics - before:
             self.readers[topic] = self.readers.get(topic, 0) + 1
@@ -99,27 +99,27 @@ class _Group:
 
 class ClientTable:
     """
-    Knows the members of consumer groups and the producers there are; a lease each, renewed by each sign of life.
+    The members of consumer groups and the producers, each with a lease that a heartbeat renews.
 
-    Thread-safe. *on_change* hears of each change of a consumer group, in order and with the table locked: it must not
-    come back here, nor wait. *memory* counts what clients keep.
+    Thread-safe. *on_change* gets each change of a consumer group, in order, while the table is locked: it must not
+    call the table, nor wait. *memory* counts what clients keep.
     """
 
     def __init__(
         self, lease_ms: int, on_change: Callable[[GroupChange], None], memory: ClientMemory | None = None
     ) -> None:
         self.memory = memory or ClientMemory()
-        """Counts what the table keeps, and what else is kept for the same clients."""
+        """Counts the memory of the table, and of other state of the same clients."""
         self._lease_ms = lease_ms
         self._on_change = on_change
         self._lock = threading.Lock()
         self._groups: dict[str, _Group] = {}
         self._producers: dict[str, dict[Key, _Entry]] = {}
-        # Where a connection's clients are, so that closing one of thousands looks at its own alone.
+        # By connection, so that closing one of thousands looks at its own clients alone.
         self._consuming = ConnectionIndex()
         self._producing = ConnectionIndex()
         self._streams: set[int] = set()
-        # Replies are addressed to a client id, at the rate of messages.
+        # By id, since replies are addressed to a client id at the rate of messages.
         self._by_id: dict[str, Client] = {}
 
     def join(
@@ -133,11 +133,10 @@ class ClientTable:
         fingerprint: int = 0,
     ) -> bool:
         """
-        Renew a remoting client's lease as a member of a group; *subscriptions* are those of the group from now on.
+        Renew a remoting client's lease as a member of a group; *subscriptions* replace the group's, None keeps them.
 
-        None leaves them as they are. The answer says whether the client should send them again: because the group's are
-        others than those its *fingerprint* stands for, or because there are none. Raises `LimitExceeded`, and renews
-        the lease of a member alone, where clients may not keep more.
+        Returns whether the client must send its subscriptions again: the group has none, or others than those of its
+        *fingerprint*. Raises `LimitExceeded` at a memory limit; an existing member's lease is renewed all the same.
         """
         with self._lock:
             known = self._groups.get(group) or _Group(consume_settings)
@@ -156,11 +155,11 @@ class ClientTable:
             topics_changed = after.keys() != known.subscriptions.keys()
             known.subscriptions, known.size = after, size
             is_new = self._renew(group, known, entry, client, now)
-            # Who leaves out what it wants wants what the group does, or what it said before.
+            # A client that omits its subscriptions has the group's, or those that it reported before.
             unread = known.read(entry, frozenset(known.subscriptions)) if is_new or subscriptions is not None else ()
             if model_changed:
                 put = tuple(known.subscriptions.values())
-                # Their offsets are no longer kept here.
+                # In broadcasting mode the broker keeps no offsets.
                 unread += tuple(known.readers) if known.is_broadcast else ()
             is_affected = not known.is_broadcast and (is_new or topics_changed or model_changed)
             if put or removed or is_affected or unread:
@@ -168,7 +167,7 @@ class ClientTable:
             return is_other
 
     def check_room(self, group: str, client: Client, subscriptions: Iterable[Subscription], more: int = 0) -> None:
-        """Raise `LimitExceeded` where a client may not keep a group without members yet, and *more* bytes beside it."""
+        """Raise `LimitExceeded` if a client cannot join a group without members and keep *more* bytes beside it."""
         wanted = {each.topic: each for each in subscriptions}
         size = _size_of_member(group, client) + OF_TOPIC * len(wanted) + size_of_subscriptions(wanted.values())
         self.memory.check(client.connection, size + more)
@@ -184,10 +183,10 @@ class ClientTable:
         stream: int | None = None,
     ) -> None:
         """
-        Renew a gRPC client's lease as a member of a group; None leaves what it said before.
+        Renew a gRPC client's lease as a member of a group; None keeps its subscriptions.
 
-        Its subscriptions are its own: each request names them. Raises `LimitExceeded` at a memory limit; an existing
-        member's lease is renewed all the same.
+        Each gRPC client has its own subscriptions, and names one with each request. Raises `LimitExceeded` at a memory
+        limit; an existing member's lease is renewed all the same.
         """
         with self._lock:
             known = self._groups.get(group) or _Group(ConsumeSettings(consume_type))
@@ -215,23 +214,23 @@ class ClientTable:
                 self._by_id[client.client_id] = client
 
     def renew_producer(self, client_id: str, connection: int, now: int) -> None:
-        """Renew a producer's lease in every group it is in."""
+        """Renew a producer's lease in all its groups."""
         with self._lock:
             for group in self._producing.groups((connection, client_id)):
                 self._producers[group][connection, client_id].seen_at = now
 
     def leave(self, group: str, client_id: str, connection: int) -> None:
-        """Forget a member of a consumer group."""
+        """Remove a member from a consumer group."""
         with self._lock:
             self._remove_member(group, (connection, client_id))
 
     def leave_producers(self, group: str, client_id: str, connection: int) -> None:
-        """Forget a member of a producer group."""
+        """Remove a member from a producer group."""
         with self._lock:
             self._remove_producer(group, (connection, client_id))
 
     def remove(self, client_id: str, connection: int) -> None:
-        """Forget a client wherever it is."""
+        """Remove a client from all groups."""
         with self._lock:
             for group in self._consuming.groups((connection, client_id)):
                 self._remove_member(group, (connection, client_id))
@@ -239,12 +238,12 @@ class ClientTable:
                 self._remove_producer(group, (connection, client_id))
 
     def end_stream(self, stream: int) -> None:
-        """Note that a telemetry stream ended; the client stays until its lease ends."""
+        """Mark a telemetry stream as ended; the client stays until its lease expires."""
         with self._lock:
             self._streams.discard(stream)
 
     def close_connection(self, connection: int) -> None:
-        """Forget the clients whose connection is gone."""
+        """Remove the clients of a closed connection."""
         with self._lock:
             for group, keys in self._consuming.of(connection).items():
                 self._remove_members(group, keys)
@@ -253,7 +252,7 @@ class ClientTable:
                     self._remove_producer(group, key)
 
     def expire(self, now: int) -> list[Client]:
-        """Forget those whose lease ended before *now*; return the remoting clients that are nowhere any more."""
+        """Remove clients whose lease expired; returns the remoting clients without any group left."""
         with self._lock:
             ended: dict[Key, Client] = {}
             for group, known in list(self._groups.items()):
@@ -273,25 +272,25 @@ class ClientTable:
             ]
 
     def group(self, name: str) -> Group | None:
-        """Return who is in a consumer group; None where nobody is."""
+        """Return a snapshot of a consumer group; None if it has no members."""
         with self._lock:
             known = self._groups.get(name)
             return Group(name, known.consume_settings, known.clients(), known.all_subscriptions()) if known else None
 
     def members(self, group: str) -> list[str]:
-        """Return the ids of a consumer group's members, each once, in order."""
+        """Return the ids of a consumer group's members, sorted, without duplicates."""
         with self._lock:
             known = self._groups.get(group)
             return sorted({client_id for _, client_id in known.members}) if known else []
 
     def member(self, group: str, client_id: str) -> Client | None:
-        """Return a member of a consumer group; the one that was seen last where its id is on two connections."""
+        """Return a member of a consumer group; of an id on two connections, the one seen last."""
         with self._lock:
             known = self._groups.get(group)
             return _latest(known.members if known else {}, client_id)
 
     def stream(self, group: str, client_id: str) -> int | None:
-        """Return the telemetry stream of a member of a consumer group, while there is one."""
+        """Return the open telemetry stream of a member of a consumer group, or None."""
         with self._lock:
             known = self._groups.get(group)
             entries = known.members.values() if known else ()
@@ -300,10 +299,10 @@ class ClientTable:
 
     def with_readers(self, group: str, topic: str, there: Callable[[], None], none_there: Callable[[], None]) -> None:
         """
-        Call *there* where remoting members read a topic that keep their offsets here, else *none_there*.
+        Call *there* if remoting members read a topic and keep their offsets here, else *none_there*.
 
-        The table is locked meanwhile, so that what *on_change* hears of them comes before or after: neither may come
-        back here, nor wait.
+        The table is locked meanwhile, so that *on_change* runs before or after; neither function may call the table,
+        nor wait.
         """
         with self._lock:
             known = self._groups.get(group)
@@ -311,20 +310,20 @@ class ClientTable:
             (there if are_there else none_there)()
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """Return what a group wants of a topic; None where it is not subscribed to it."""
+        """Return a group's subscription to a topic; None if it has none."""
         with self._lock:
             known = self._groups.get(group)
             return known.all_subscriptions().get(topic) if known else None
 
     def subscriptions_of(self, group: str, client: Client) -> list[Subscription]:
-        """Return what a gRPC member of a consumer group is subscribed to."""
+        """Return the subscriptions of a gRPC member of a consumer group."""
         with self._lock:
             known = self._groups.get(group)
             entry = known.members.get(client.key) if known else None
             return list(entry.subscriptions.values()) if entry else []
 
     def subscribers(self, topic: str) -> set[str]:
-        """Return the groups with members that are subscribed to a topic."""
+        """Return the groups that subscribe to a topic."""
         with self._lock:
             return {group for group, known in self._groups.items() if topic in known.all_subscriptions()}
 
@@ -334,7 +333,7 @@ class ClientTable:
             return [entry.client for entry in self._producers.get(group, {}).values()]
 
     def reachable_producers(self, group: str) -> list[tuple[Client, int | None]]:
-        """Return the members of a producer group that can be asked something; of gRPC clients with their streams."""
+        """Return the members of a producer group that the broker can call; gRPC clients with their streams."""
         with self._lock:
             entries = self._producers.get(group, {}).values()
             return [
@@ -344,7 +343,7 @@ class ClientTable:
             ]
 
     def all_producers(self) -> dict[str, list[tuple[Client, int]]]:
-        """Return every producer group, and when each of its members was seen last."""
+        """Return every producer group, with the last heartbeat of each member."""
         with self._lock:
             return {
                 group: [(entry.client, entry.seen_at) for entry in members.values()]
@@ -352,7 +351,7 @@ class ClientTable:
             }
 
     def producer(self, client_id: str) -> Client | None:
-        """Return the remoting producer with an id; the one that was seen last where it is on two connections."""
+        """Return the remoting producer with an id; of an id on two connections, the one seen last."""
         return self._by_id.get(client_id)
 
     def _count(self, entry: _Entry, now: int, own: int, of_all: int | None = None, *, shared: int = 0) -> None:
@@ -362,7 +361,7 @@ class ClientTable:
         entry.counted, entry.counted_of_all = own, of_all
 
     def _renew(self, group: str, known: _Group, entry: _Entry, client: Client, now: int) -> bool:
-        """Take a sign of life of a member, say whether it is new."""
+        """Renew a member's lease; returns whether it is new."""
         is_new = client.key not in known.members
         known.remoting += not client.is_grpc if is_new else entry.client.is_grpc - client.is_grpc
         entry.client, entry.seen_at = client, now
@@ -393,7 +392,7 @@ class ClientTable:
             self._count(entry, entry.seen_at, 0)
         unsubscribed: tuple[str, ...] = ()
         if had_remoting and not known.remoting:
-            # They were the remoting members'; who is left over gRPC has its own.
+            # The group's subscriptions were those of remoting members; gRPC members have their own.
             unsubscribed = tuple(known.subscriptions)
             consume_type = next((entry.consume_type for entry in known.members.values()), PASSIVELY)
             self._groups[group] = _Group(ConsumeSettings(consume_type), members=known.members)
@@ -418,14 +417,14 @@ class ClientTable:
 
 
 def _size_of_member(group: str, client: Client) -> int:
-    """Return the bytes that a client takes in a group, beside its topics."""
+    """Return the bytes of a client in a group, without its topics."""
     return OF_MEMBER + size_of_texts(group, *client.texts)
 
 
 def _replaced(
     present: dict[str, Subscription], wanted: Iterable[Subscription] | None
 ) -> tuple[dict[str, Subscription], tuple[Subscription, ...], tuple[str, ...]]:
-    """Return the subscriptions of a group that are to be those *wanted*; what is put for that, what is removed."""
+    """Return a group's subscriptions after replacing them by *wanted*, with those put and the topics removed."""
     if wanted is None:
         return present, (), ()
     by_topic = {each.topic: each for each in wanted}
