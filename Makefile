@@ -65,13 +65,14 @@ system: setup
 	$(BIN)/pytest tests/system -m "alone"
 
 # Against Apache RocketMQ itself. Where it cannot be had (no JDK, no Maven, no network) the tests are skipped and say why.
+# They wait for timers of Java's most of the time, so there are two workers a core; the longest tests begin first.
 compat: setup
 	@$(MAKE) --no-print-directory jars || echo "the jars of Apache RocketMQ could not be fetched (see above)"
 	@$(MAKE) --no-print-directory node-client || echo "the Node client of Apache RocketMQ could not be fetched (see above)"
-	$(BIN)/pytest tests/compat -n $(JOBS) --dist loadgroup
+	$(BIN)/pytest tests/compat -n $$((2 * $(JOBS)))
 
 spark: setup
-	$(BIN)/pytest tests/spark
+	$(BIN)/pytest tests/spark -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Clients of RocketMQ, of all kinds and versions, against the original and against ours; prints a table.
 ONLY ?=

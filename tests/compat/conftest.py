@@ -3,17 +3,30 @@
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import compat_peer
 import official_peer
 
+# Files that run first, since they take the longest; then a worker is not left with one of them at the end.
+_FIRST = ("test_matrix_row", "test_rocketmqs_side", "test_mqadmin", "test_cross_protocol", "test_mixed_clusters")
+# Files that start a broker and a proxy of RocketMQ for as long as they run: one after the other.
+_SERVERS = {"test_matrix_row", "test_rocketmqs_side"}
+# Files whose tests share no server; the tests of any other file run in one worker, which starts its servers once.
+_SPREAD = {
+    *("test_java_reads_ours", "test_mixed_clusters", "test_moved_on", "test_mqadmin", "test_order_moves"),
+    *("test_pops_move", "test_timers_java", "test_transactions_taken_over", "test_we_read_java"),
+}
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts Java, and give it time; skip what cannot start. What is marked `node` needs no Java."""
+    items.sort(key=lambda item: _FIRST.index(item.path.stem) if item.path.stem in _FIRST else len(_FIRST))
     reasons = {"java": compat_peer.missing(), "node": official_peer.missing_node()}
     for item in items:
         if Path(__file__).parent in item.path.parents:
@@ -23,6 +36,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             reason = reasons[language]
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+class _Workers(LoadScopeScheduling):
+    """Gives the tests that share servers to one worker, in their order."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if Path(file).stem in _SERVERS:
+            return "servers"
+        return nodeid if Path(file).stem in _SPREAD else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Workers:
+    """Tell xdist which tests go together, which `--dist loadgroup` of 3.8 does not with pytest 9.2."""
+    config.option.loadscopereorder = False
+    return _Workers(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,8 @@ class JavaProcess:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self.stop()
+        """End it at once: it takes many seconds to stop, and few tests need what it says or writes then."""
+        self.kill()
 
     def output(self) -> str:
         """Return what it printed."""

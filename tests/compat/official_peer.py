@@ -77,7 +77,7 @@ class Official(Driven):
         *,
         expression: str = "*",
         kind: str = "tag",
-        wait_ms: int = 5_000,
+        wait_ms: int = 2_000,
         security: str = "plain",
     ) -> None:
         """Start a simple consumer; *kind* is `tag` or `sql`."""
@@ -102,7 +102,7 @@ class Official(Driven):
         return int(self.ask("receive", name, count, invisible_ms))
 
     def receive_until(
-        self, name: str, is_enough: Callable[[list[Got]], bool], *, invisible_ms: int = 60_000, rounds: int = 60
+        self, name: str, is_enough: Callable[[list[Got]], bool], *, invisible_ms: int = 60_000, rounds: int = 150
     ) -> list[Got]:
         """Let a simple consumer receive until it has enough, or so often at most, and return what it got."""
         for _ in range(rounds):

@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 from compat_peer import ROOT
 
-# One set of Java servers at a time: those of test_rocketmqs_side.py start before or after.
-pytestmark = pytest.mark.xdist_group("servers")
-
 _CANNOT_FETCH = 77
 _LIMIT_S = 400.0
 _END_S = 90.0

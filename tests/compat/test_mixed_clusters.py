@@ -188,7 +188,8 @@ def test_a_java_broker_registers_with_our_name_server(
         shown = clients.admin("clusterList", "-n", namesrv.address)
         [line] = [line.split() for line in shown.splitlines() if "broker-java" in line]
         assert line[:4] == ["DefaultCluster", "broker-java", "0", broker.address]
-    assert ask.route(namesrv.address, "topic-java") is None
+        broker.stop()
+        assert ask.route(namesrv.address, "topic-java") is None
 
 
 def test_a_slave_of_ours_follows_a_java_master(

@@ -16,7 +16,6 @@ import ferromq
 from ferromq._ferromq import RemotingClient, decode_records
 from ferromq._proto import messages as pb
 
-pytestmark = pytest.mark.xdist_group("servers")
 POP, ACK, SEND, PULL = 200_050, 200_051, 310, 11
 POPPED = {
     "consumerGroup": "popped",

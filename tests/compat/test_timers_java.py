@@ -56,6 +56,7 @@ def test_what_waits_at_java_comes_at_its_time_from_ferromq(tmp_path: Path) -> No
         assert peer.call(RECALL, {"producerGroup": "makers", "topic": "orders", "recallHandle": gone}).code == 0
         wheel = [{"topic": "rmq_sys_wheel_timer", "queueId": "0"}]
         assert awaited(lambda: peer.call(MAX_OFFSET, wheel[0]).fields["offset"] == str(COUNT + 2))
+        java.stop()
     del sent["7"]
     clock = Clock.manual(now_ms())
     with ferromq.embedded(java.store, clock=clock, name="broker-java") as mq:
@@ -91,6 +92,7 @@ def test_what_waits_at_ferromq_comes_at_its_time_from_java(tmp_path: Path) -> No
     with JavaBroker(tmp_path, NOWHERE) as java, Peer(java.address) as peer:
         orders = {"topic": "orders", "queueId": "0"}
         assert awaited(lambda: peer.call(MAX_OFFSET, orders).fields["offset"] == str(COUNT - 1))
+        java.stop()
     with ferromq.embedded(store, clock=Clock.manual(now_ms() + 60_000), name="broker-java") as mq:
         messages = mq.store.get("orders", 0, 0, 64)[1]
         assert [message.body.decode() for message in messages[:10]] == [str(number) for number in range(10)]

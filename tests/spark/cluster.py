@@ -12,6 +12,7 @@ from pathlib import Path
 import pyspark
 
 HOME = Path(pyspark.__file__).parent
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PATIENCE = 120.0
 """Seconds that a process may take to say that it is there."""
 
@@ -57,6 +58,7 @@ def cluster(directory: Path, workers: int = 2) -> Iterator[str]:
     }
     environment |= {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
     environment |= {"SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_MEMORY": "256m"}
+    environment |= {"SPARK_DAEMON_JAVA_OPTS": _JAVA}
     start = [str(HOME / "bin" / "spark-class")]
     with ExitStack() as stack:
         master = Process(
@@ -120,6 +122,7 @@ def submit(address: str, python: Path, archive: Path, program: Path, *words: str
     settings = {
         "spark.executorEnv.PYTHONPATH": "ferromq",
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": _JAVA,
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",

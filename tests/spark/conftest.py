@@ -1,5 +1,6 @@
 """One Spark session for the tests of this folder, and brokers to read from."""
 
+import os
 import pickle
 import sys
 import threading
@@ -15,6 +16,11 @@ import ferromq
 # What several files need and is no test, as `pipeline_rows`.
 sys.path.insert(0, str(Path(__file__).parent))
 
+# For each Java process of Spark: its second compiler takes more time than a test gets back.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Files that start Java processes of their own and take long: a worker is not left with one of them at the end.
+_FIRST = ("test_cluster", "test_java_broker", "test_stream_kill", "test_write", "test_archive")
 SETTINGS = {
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "2",
@@ -25,6 +31,7 @@ SETTINGS = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what takes the session, and give it the time that Java needs."""
+    items.sort(key=lambda item: item.path.stem not in _FIRST)
     for item in items:
         if "session" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
