@@ -3,9 +3,8 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ferromq_scan::{
-    columns::{Batch, Buffers, ColumnsError, QueueBegins, RowFilter, Wanted, record_columns as decode},
-    inspect::QueueStarts,
+use ferromq_scan::columns::{
+    Batch, Buffers, ColumnsError, QueueBegins, QueueStarts, RowFilter, Wanted, record_columns as decode,
 };
 use pyo3::{
     exceptions::PyValueError,

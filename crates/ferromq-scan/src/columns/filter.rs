@@ -1,9 +1,8 @@
 //! Which records become rows: looked at in place, before anything is copied.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use super::marks::Marks;
-use crate::inspect::QueueStarts;
 use ferromq_store::MessageView;
 
 /// What must all hold of a record; the default holds of every one.
@@ -34,6 +33,16 @@ pub struct QueueBegins {
     pub offset: u64,
     /// … and the physical offset of its record.
     pub physical_offset: u64,
+}
+
+/// Where the queues of a store begin, to leave out records of the log that they no longer hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QueueStarts {
+    /// By topic and queue id: the first queue offset, and the physical offset of its record. A queue without entries
+    /// begins behind everything.
+    pub queues: HashMap<String, HashMap<i32, QueueBegins>>,
+    /// Records from this physical offset on may not have been entered into queues when these were listed.
+    pub undecided_from: u64,
 }
 
 impl QueueStarts {

@@ -15,7 +15,7 @@ use thiserror::Error;
 
 pub use body::decompressed;
 pub use buffers::Buffers;
-pub use filter::{QueueBegins, RowFilter};
+pub use filter::{QueueBegins, QueueStarts, RowFilter};
 
 use self::{
     marks::{Marks, Room},

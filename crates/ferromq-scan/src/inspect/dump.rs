@@ -6,9 +6,9 @@ use std::{io, path::Path};
 
 use super::{
     InspectOptions,
-    layout::{Layout, QueueFiles},
+    layout::Layout,
     probe::{self, OpenFile},
-    queues::{Slot, decode},
+    queue_slots::{QueueFiles, RowFile, Slot, decode},
     window::Window,
 };
 use ferromq_store::{
@@ -195,7 +195,7 @@ impl<D: Disk> Dump<D> {
         let (Some(time), Some(files)) = (self.query.from_time, self.layout.queues.get(queue)) else {
             return Ok(first);
         };
-        let span = |file: &super::layout::RowFile| (file.base / ENTRY_LEN, file.end() / ENTRY_LEN);
+        let span = |file: &RowFile| (file.base / ENTRY_LEN, file.end() / ENTRY_LEN);
         let (Some((low, _)), Some((_, high))) = (files.files.first().map(span), files.files.last().map(span))
         else {
             return Ok(first);

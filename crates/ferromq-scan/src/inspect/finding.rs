@@ -12,8 +12,6 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::verify::VerifyEvent;
-
 macro_rules! kinds {
     ($($(#[$doc:meta])* $variant:ident = $name:literal),* $(,)?) => {
         /// The kinds of findings. [`fmt::Display`] gives the name that reports show.
@@ -135,6 +133,20 @@ impl Finding {
             found: found.into(),
         }
     }
+}
+
+/// Told while a verification runs, by the threads that look.
+#[derive(Debug)]
+pub enum VerifyEvent<'a> {
+    /// Something is not as it should be.
+    Finding(&'a Finding),
+    /// Bytes looked at, of those there are.
+    Progress {
+        /// Looked at.
+        done: u64,
+        /// To be looked at.
+        total: u64,
+    },
 }
 
 /// Where findings and progress go: counted here, told to the caller, who may end the verification.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use super::{
     InspectOptions,
     finding::{Finding, FindingKind, Sink},
-    queues::last_entry,
-    verify::{on_each, threads},
+    parallel::{on_each, threads},
+    queue_slots::{QueueFiles, RowFile, last_entry},
 };
 use ferromq_store::{
     Allocation, Disk, Region, Result, StoreError,
@@ -35,28 +35,6 @@ impl StoreState {
             Self::Killed => "killed",
         }
     }
-}
-
-/// A file of a row, named by the offset of its first byte.
-#[derive(Debug, Clone)]
-pub(crate) struct RowFile {
-    pub(crate) base: u64,
-    pub(crate) len: u64,
-    pub(crate) path: PathBuf,
-}
-
-impl RowFile {
-    pub(crate) fn end(&self) -> u64 {
-        self.base.saturating_add(self.len)
-    }
-}
-
-/// The files of one consume queue.
-#[derive(Debug, Clone)]
-pub(crate) struct QueueFiles {
-    pub(crate) topic: String,
-    pub(crate) queue_id: u32,
-    pub(crate) files: Vec<RowFile>,
 }
 
 /// A store directory as it is found.
@@ -165,7 +143,7 @@ impl<D: Disk> Layout<D> {
 
     /// A Java broker dispatches in the log's order and promises nothing: what its newest entry leads to may be next.
     fn find_dispatched(&self, threads: usize) -> u64 {
-        let last = on_each(threads, &self.queues, || (), |(), _, queue| last_entry(self, queue));
+        let last = on_each(threads, &self.queues, || (), |(), _, queue| last_entry(&self.disk, queue));
         last.into_iter().flatten().map(|entry| entry.physical_offset).max().unwrap_or(0)
     }
 

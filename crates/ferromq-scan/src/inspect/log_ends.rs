@@ -3,7 +3,6 @@
 //! Never beyond what was flushed: our stores note it after each flush, RocketMQ's notes up to which store time it is.
 
 use std::{
-    collections::HashMap,
     io,
     path::{Path, PathBuf},
 };
@@ -11,11 +10,11 @@ use std::{
 use super::{
     InspectOptions,
     finding::FindingKind,
-    layout::{Layout, QueueFiles, RowFile, StoreState},
+    layout::{Layout, StoreState},
     log_file::{LogFile, Scanned},
-    queues::{Slot, slot_of},
+    queue_slots::{QueueFiles, RowFile, Slot, slot_of},
 };
-use crate::columns::QueueBegins;
+use crate::columns::{QueueBegins, QueueStarts};
 use ferromq_store::{
     Disk, MessageView, RealDisk, Result, StoreError,
     formats::{anchor::Anchor, consume_queue::ENTRY_LEN, flush_mark},
@@ -137,16 +136,6 @@ fn region_head(region: &impl ferromq_store::Region, head: &mut [u8; 8]) -> io::R
     if region.len() < 8 { Ok(()) } else { region.read_at(0, head) }
 }
 
-/// Where the queues of a store begin, to leave out records of the log that they no longer hold.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct QueueStarts {
-    /// By topic and queue id: the first queue offset, and the physical offset of its record. A queue without entries
-    /// begins behind everything.
-    pub queues: HashMap<String, HashMap<i32, QueueBegins>>,
-    /// Records from this physical offset on may not have been entered into queues when these were listed.
-    pub undecided_from: u64,
-}
-
 /// Reads where the queues of a store begin. To be asked after [`log_files`], so that what may be read is decided.
 ///
 /// # Errors
@@ -185,7 +174,7 @@ fn begins<D: Disk>(layout: &Layout<D>, queue: &QueueFiles) -> Result<QueueBegins
     };
     let mut next = 0;
     for file in &queue.files {
-        let read = |offset| match slot_of(layout, file, offset) {
+        let read = |offset| match slot_of(&layout.disk, file, offset) {
             // Deleted since it was listed: its entries led to records that are gone.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Slot::Filler),
             slot => slot.map_err(|source| StoreError::io("read", &file.path, source)),

@@ -10,10 +10,13 @@ mod finding;
 mod index;
 mod layout;
 mod log_ends;
+mod log_extent;
 mod log_file;
 mod log_scan;
 mod own_files;
+mod parallel;
 mod probe;
+mod queue_slots;
 mod queues;
 mod summary;
 mod verify;
@@ -25,9 +28,9 @@ use std::path::PathBuf;
 
 pub use dump::{Dump, DumpItem, DumpQuery, dump, dump_on};
 pub use facts::{FactFault, Facts, LogFacts};
-pub use finding::{Finding, FindingKind};
+pub use finding::{Finding, FindingKind, VerifyEvent};
 pub use layout::StoreState;
-pub use log_ends::{LogPart, QueueStarts, log_files, log_files_on, queue_starts, queue_starts_on};
+pub use log_ends::{LogPart, log_files, log_files_on, queue_starts, queue_starts_on};
 pub use log_file::{LogFile, Scanned};
 pub use log_scan::{LogBatch, LogScan, OnCorrupt, ScanOptions};
 pub use own_files::OwnFile;
@@ -35,7 +38,7 @@ pub use summary::{
     CheckpointSummary, IndexSummary, LogSummary, QueueSummary, StoreSummary, TopicSummary, inspect,
     inspect_on,
 };
-pub use verify::{VerifyEvent, VerifyReport, verify, verify_on};
+pub use verify::{VerifyReport, verify, verify_on};
 pub use verify_config::ConfigFile;
 
 use ferromq_store::{MessageView, formats::index_file::key_hash};

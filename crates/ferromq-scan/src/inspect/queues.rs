@@ -10,7 +10,8 @@ use std::{
 
 use super::{
     finding::{Finding, FindingKind, Run, Sink},
-    layout::{Layout, QueueFiles, RowFile},
+    layout::Layout,
+    queue_slots::{QueueFiles, RowFile, Slot, decode, is_empty},
     window::Window,
 };
 use ferromq_store::{
@@ -21,27 +22,6 @@ use ferromq_store::{
 const ENTRY: usize = ENTRY_LEN as usize;
 /// Bytes of a queue read at once.
 const PIECE: u64 = 3_276 * ENTRY_LEN;
-
-/// What lies at a place of a consume queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Slot {
-    /// Nothing was written.
-    Empty,
-    /// Space before the first entry, or what RocketMQ fills it with.
-    Filler,
-    Entry(Entry),
-    /// Bytes that are no entry.
-    Invalid,
-}
-
-pub(crate) fn decode(bytes: &[u8]) -> Slot {
-    match Entry::decode(bytes) {
-        Some(entry) if entry.is_filler() => Slot::Filler,
-        Some(entry) => Slot::Entry(entry),
-        None if bytes.iter().all(|byte| *byte == 0) => Slot::Empty,
-        None => Slot::Invalid,
-    }
-}
 
 /// What a queue was found to be.
 #[derive(Debug, Default)]
@@ -106,7 +86,7 @@ pub(crate) fn scan<D: Disk>(layout: &Layout<D>, queue: &QueueFiles, sink: &Sink<
             }
             if offset > next {
                 // Zeros that were read before the entries behind them were written are no gap.
-                if layout.is_open() && !is_empty(layout, file, next) {
+                if layout.is_open() && !is_empty(&layout.disk, file, next) {
                     return false;
                 }
                 let (from, to) = (in_file(next), in_file(offset));
@@ -158,36 +138,6 @@ pub(crate) fn scan<D: Disk>(layout: &Layout<D>, queue: &QueueFiles, sink: &Sink<
     fillers.end(sink);
     invalid.end(sink);
     scan
-}
-
-/// Says whether there is still nothing at a queue offset.
-fn is_empty<D: Disk>(layout: &Layout<D>, file: &RowFile, offset: u64) -> bool {
-    slot_of(layout, file, offset).is_ok_and(|slot| slot == Slot::Empty)
-}
-
-/// One slot, read alone.
-pub(crate) fn slot_of<D: Disk>(layout: &Layout<D>, file: &RowFile, offset: u64) -> io::Result<Slot> {
-    let mut bytes = [0; ENTRY];
-    let Some(at) = offset.checked_mul(ENTRY_LEN).and_then(|at| at.checked_sub(file.base)) else {
-        return Ok(Slot::Empty);
-    };
-    layout.open(&file.path)?.read_at(at, &mut bytes)?;
-    Ok(decode(&bytes))
-}
-
-/// The last entry of a queue, found by bisection: all before it are written, nothing behind it is.
-pub(crate) fn last_entry<D: Disk>(layout: &Layout<D>, queue: &QueueFiles) -> Option<Entry> {
-    let is_begun = |file: &&RowFile| !is_empty(layout, file, file.base / ENTRY_LEN);
-    let file = queue.files.iter().rev().find(is_begun)?;
-    let (mut low, mut high) = (file.base / ENTRY_LEN, file.end() / ENTRY_LEN);
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        if is_empty(layout, file, middle) { high = middle } else { low = middle }
-    }
-    match slot_of(layout, file, low) {
-        Ok(Slot::Entry(entry)) => Some(entry),
-        _ => None,
-    }
 }
 
 /// Finds queues by name, and their entries by queue offset, through pieces kept of each.

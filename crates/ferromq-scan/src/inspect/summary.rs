@@ -14,9 +14,9 @@ use super::{
     layout::{Layout, StoreState},
     log_file::{LogFile, Scanned},
     own_files::{OwnFile, OwnFiles},
+    parallel::{on_each, threads},
     probe::Probe,
     queues::{QueueScan, scan},
-    verify::{on_each, threads},
     verify_config::{ConfigFile, config_files},
 };
 use ferromq_store::{Disk, RealDisk, Result};

@@ -6,36 +6,23 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use super::{
     InspectOptions,
-    finding::{Finding, FindingKind, Sink},
+    finding::{FindingKind, Sink, VerifyEvent},
     index::IndexScan,
     layout::{Layout, StoreState},
+    log_extent::LogExtent,
     own_files::OwnFiles,
+    parallel::{on_each, threads},
     queues::{Entries, Names, scan},
     verify_config::{self, Offsets},
-    verify_log::{self, Derived, LogFileScan},
+    verify_log::{self, Derived},
 };
 use ferromq_store::{Disk, RealDisk, Result};
-
-/// Told while a verification runs, by the threads that look.
-#[derive(Debug)]
-pub enum VerifyEvent<'a> {
-    /// Something is not as it should be.
-    Finding(&'a Finding),
-    /// Bytes looked at, of those there are.
-    Progress {
-        /// Looked at.
-        done: u64,
-        /// To be looked at.
-        total: u64,
-    },
-}
 
 /// What a verification looked at, and how much it found.
 #[derive(Debug, Clone)]
@@ -152,7 +139,7 @@ pub fn verify_on<D: Disk>(
         (0..).zip(&queues).filter(|(_, scan)| scan.is_suspect()).map(|(number, _)| number).collect();
     on_each(threads, &suspects, || (), |(), _, number| verify_log::check_queue(&derived, *number, &sink));
 
-    let whole = Whole::of(&layout, &log);
+    let whole = LogExtent::of(&layout, &log);
     whole.tell(&layout, &log, &sink);
     let mut notes = own.notes(whole.end, &layout);
     if !sink.is_stopped() {
@@ -183,46 +170,6 @@ pub fn verify_on<D: Disk>(
     })
 }
 
-/// How many threads look.
-pub(crate) fn threads(options: &InspectOptions) -> usize {
-    match options.threads {
-        0 => thread::available_parallelism().map_or(1, usize::from),
-        threads => threads.min(256),
-    }
-}
-
-/// Calls `work` on each item, on several threads; each has a state of its own.
-pub(crate) fn on_each<T: Sync, S, O: Send>(
-    threads: usize,
-    items: &[T],
-    state: impl Fn() -> S + Sync,
-    work: impl Fn(&mut S, usize, &T) -> O + Sync,
-) -> Vec<O> {
-    let next = AtomicUsize::new(0);
-    let run = || {
-        let mut state = state();
-        let mut done = Vec::new();
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(number) else { return done };
-            done.push((number, work(&mut state, number, item)));
-        }
-    };
-    let mut done: Vec<(usize, O)> = thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.min(items.len())).map(|_| scope.spawn(run)).collect();
-        let mut done = run();
-        for other in others {
-            match other.join() {
-                Ok(more) => done.extend(more),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        done
-    });
-    done.sort_unstable_by_key(|(number, _)| *number);
-    done.into_iter().map(|(_, outcome)| outcome).collect()
-}
-
 /// Records before it must be in queues and index.
 fn promised_to<D: Disk>(layout: &Layout<D>) -> u64 {
     if layout.state == StoreState::Closed {
@@ -232,77 +179,4 @@ fn promised_to<D: Disk>(layout: &Layout<D>) -> u64 {
         return layout.marks.map_or(0, |marks| marks.durable_end.max(0) as u64);
     }
     layout.dispatched
-}
-
-/// What all files of the log are together.
-pub(crate) struct Whole {
-    /// Number of the last file that holds records.
-    last_file: Option<usize>,
-    pub(crate) end: u64,
-    pub(crate) last_timestamp: i64,
-}
-
-impl Whole {
-    fn of<D: Disk>(layout: &Layout<D>, log: &[LogFileScan]) -> Self {
-        let last_file = log.iter().rposition(|scan| scan.records > 0);
-        let end = last_file.and_then(|number| Some(layout.log.get(number)?.base + log.get(number)?.end));
-        Self {
-            last_file,
-            end: end.unwrap_or(layout.log_start()),
-            last_timestamp: log.iter().map(|scan| scan.last_timestamp).max().unwrap_or(0),
-        }
-    }
-
-    /// What lies behind the last record of each file: in the last one the end of the log, in others a hole.
-    fn tell<D: Disk>(&self, layout: &Layout<D>, log: &[LogFileScan], sink: &Sink<'_>) {
-        for (number, (file, scan)) in layout.log.iter().zip(log).enumerate() {
-            let is_inside = self.last_file.is_some_and(|last| number < last);
-            if let Some((range, kind, reason)) = &scan.tail {
-                let expected = format!("a record at physical offset {}", file.base + range.start);
-                if is_inside {
-                    sink.find(&Finding::new(*kind, &file.path, range.start..file.len, expected, *reason));
-                } else if !layout.is_open() {
-                    let expected = "nothing behind the last record";
-                    sink.find(&Finding::new(
-                        FindingKind::TornTail,
-                        &file.path,
-                        range.clone(),
-                        expected,
-                        *reason,
-                    ));
-                }
-            }
-            if let Some(at) = scan.unwritten_from.filter(|_| is_inside && !scan.is_gone) {
-                let expected = format!("a record at physical offset {}", file.base + at);
-                let found = "zeros to the end of the file";
-                sink.find(&Finding::new(FindingKind::NoRecord, &file.path, at..file.len, expected, found));
-            }
-            let (count, at) = scan.continued;
-            if count > 0 && self.last_file == Some(number) && !layout.is_open() {
-                let expected = "the last of the records that were appended as one";
-                let found = format!("{count} records without it");
-                let mut finding =
-                    Finding::new(FindingKind::Unfinished, &file.path, at..scan.end, expected, found);
-                finding.count = count;
-                sink.find(&finding);
-            }
-        }
-    }
-
-    fn notes<D: Disk>(&self, layout: &Layout<D>, limit: u64) -> Vec<String> {
-        let mut notes = Vec::new();
-        match layout.state {
-            StoreState::Open => notes.push(format!(
-                "a broker has the store open: looked at up to physical offset {}, queues and index up to {}",
-                self.end,
-                limit.min(self.end)
-            )),
-            StoreState::Killed => notes.push(format!(
-                "the store was not closed: what lies behind physical offset {} is checked again when it is opened",
-                limit.min(self.end)
-            )),
-            StoreState::Closed => {}
-        }
-        notes
-    }
 }

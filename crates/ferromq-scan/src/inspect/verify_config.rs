@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::{
     finding::{Finding, FindingKind, Sink},
     layout::Layout,
+    log_extent::LogExtent,
     queues::{Names, QueueScan},
-    verify::Whole,
 };
 use ferromq_store::{
     Allocation, Disk, Region, TIMER_TOPIC,
@@ -192,7 +192,7 @@ fn delay_offsets(bytes: &[u8]) -> Option<BTreeMap<u32, u64>> {
 }
 
 /// Compares what the checkpoint promises with the log.
-pub(crate) fn check_checkpoint<D: Disk>(layout: &Layout<D>, whole: &Whole, sink: &Sink<'_>) {
+pub(crate) fn check_checkpoint<D: Disk>(layout: &Layout<D>, whole: &LogExtent, sink: &Sink<'_>) {
     let path = layout.root.join("checkpoint");
     let Some(marks) = layout.marks else {
         let found =

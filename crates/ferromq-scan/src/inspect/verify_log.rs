@@ -8,11 +8,12 @@ use super::{
     finding::{Finding, FindingKind, Run, Sink},
     index::{Cursor, IndexScan, Indexed},
     key_hashes,
-    layout::{Layout, RowFile},
+    layout::Layout,
     log_file::{LogFile, Scanned},
     may_have_key,
     probe::Probe,
-    queues::{Entries, QueueScan, Slot},
+    queue_slots::{RowFile, Slot},
+    queues::{Entries, QueueScan},
 };
 use ferromq_store::{
     Disk, MessageView,
