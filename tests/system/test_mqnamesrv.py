@@ -73,7 +73,7 @@ def test_it_prints_its_configuration_and_ends(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--listenPrt", "1"], "unknown flag: listenPrt; did you mean listenPort?"),
-        (["--listenPort", "x"], "listenPort=x in the flags: a whole number is expected"),
+        (["--listenPort", "x"], "listenPort=x in the flags: expected a whole number"),
         (["9876"], "9876 is no flag"),
         (["--clusterTest", "true"], "another environment"),
         (["-c", "gone.conf"], "gone.conf"),

@@ -201,7 +201,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         (("broker", "--set", "fluhs=group"), {}, "did you mean flush"),
         (("broker", "--set", "flush"), {}, "NAME=VALUE"),
         (("broker", "--set", "commit_log_file_size=1"), {}, "commit_log_file_size is 1; it must be 4 KiB"),
-        (("broker", "--retention-age", "old"), {}, "retention_age is 'old': a duration is expected"),
+        (("broker", "--retention-age", "old"), {}, "retention_age is 'old': expected a duration"),
         (("namesrv",), {"FERROMQ_LOG": "loud"}, "loud"),
         (("namesrv", "--colour"), {}, "--colour"),
         (("fly",), {}, "fly"),

@@ -25,7 +25,7 @@ def test_keys_of_the_proxy_name_a_certificate_or_ask_for_one_made_up(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("tlsTestModeEnable=true\ntlsCertPath=a\ntlsKeyPath=b\n", "makes a certificate up"),
+        ("tlsTestModeEnable=true\ntlsCertPath=a\ntlsKeyPath=b\n", "generates a certificate"),
         ("tlsTestModeEnable=false\n", "give both"),
         ("tlsCertPath=a\n", "belong together"),
     ],

@@ -55,17 +55,18 @@ def test_rocketmqs_tls_file_is_read(tmp_path: Path) -> None:
         "tls.server.certPath=/x/server.pem\ntls.server.keyPath=/x/server.key\ntls.server.trustCertPath=/x/ca.pem\n"
         "tls.client.trustCertPath=/x/ca.pem\n"
     )
-    connections = read(tmp_path / "n.conf", f"tls.config.file={tmp_path / 'tls.properties'}\n").connections
+    config = read(tmp_path / "n.conf", f"tls.config.file={tmp_path / 'tls.properties'}\n")
+    connections = config.connections
     assert (connections.tls_certificate, connections.tls_key) == ("/x/server.pem", "/x/server.key")
     assert (connections.tls_client_auth, connections.tls_trust) == ("require", "/x/ca.pem")
-    assert connections.keys()["tls.server.need.client.auth"] == "require"
+    assert config.keys()["tls.server.need.client.auth"] == "require"
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("tls.test.mode.enable=true", "no certificate is made up"),
-        ("tls.server.keyPassword=secret", "may not be encrypted"),
+        ("tls.test.mode.enable=true", "no test certificate is generated"),
+        ("tls.server.keyPassword=secret", "encrypted keys are not supported"),
         ("tls.server.mode=perhaps", "disabled, permissive, enforcing"),
         ("tls.server.need.client.auth=maybe", "none, optional, require"),
         ("tls.server.need.client.auth=require\ntls.server.authClient=false", "always checked"),

@@ -69,7 +69,7 @@ def test_keys_that_may_not_be_changed_are_named() -> None:
         ("orderMessageEnable=true\nclusterTest=true", "^clusterTest=true in the request: .*; use false$"),
         ("orderMessageEnable=true\nenableControllerInNamesrv=true", "no controller in this name server; use false"),
         ("orderMessageEnable=true\nuseTLS=true", "are not encrypted; use false"),
-        ("orderMessageEnable=yes", "RocketMQ takes yes for false"),
+        ("orderMessageEnable=yes", "RocketMQ reads yes as false"),
         ("scanNotActiveBrokerInterval=0", "more than 0"),
         ("just words", "line 1 of the request is not KEY=VALUE"),
     ],

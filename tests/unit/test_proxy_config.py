@@ -70,7 +70,7 @@ def test_its_keys_are_options_of_the_broker(tmp_path: Path, caplog: pytest.LogCa
     assert used["max_delay_time"] == timedelta(seconds=5)
     assert (config.grpc.grpc_tls_certificate, config.grpc.grpc_tls_key) == ("/c.pem", "/k.pem")
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "rocketMQClusterName: no other process is between the broker and its clients" in line
+    assert "rocketMQClusterName: there is no process between the broker and its clients" in line
     assert "grpcThreadPoolNums: the broker's own threads" in line
 
 
@@ -98,11 +98,11 @@ def test_every_refusal_is_shown() -> None:
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ([1], "holds no object"),
+        ([1], "is not a JSON object"),
         ({"grpcServerPort": None}, "grpcServerPort in .* is null"),
-        ({"grpcServerPort": "81a"}, "grpcServerPort=81a in .*: a whole number"),
+        ({"grpcServerPort": "81a"}, "grpcServerPort=81a in .*: expected a whole number"),
         ({"grpcServrPort": 1}, "did you mean grpcServerPort"),
-        ({"enableTopicMessageTypeCheck": "yes"}, "RocketMQ takes yes for false"),
+        ({"enableTopicMessageTypeCheck": "yes"}, "RocketMQ reads yes as false"),
         ({"grpcServerPort": 99999}, "grpc_listen is"),
     ],
 )
@@ -120,5 +120,5 @@ def test_no_key_means_two_things() -> None:
 
 def test_another_command_says_which_one_takes_it(tmp_path: Path) -> None:
     """A proxy's file is no file of a broker."""
-    with pytest.raises(ConfigError, match="taken by mqbroker --enable-proxy, as --proxyConfigPath"):
+    with pytest.raises(ConfigError, match="mqbroker --enable-proxy takes"):
         BrokerConfig.load(write(tmp_path, {}), environment={})

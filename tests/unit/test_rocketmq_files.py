@@ -100,13 +100,13 @@ def test_a_brokers_file_starts_one(tmp_path: Path, text: str) -> None:
     [
         (
             COMMON + "brokerId=0\nbrokerRole=SYNC_MASTER\nflushDiskType=ASYNC_FLUSH\n",
-            ["no send would wait for a slave; use ASYNC_MASTER"],
+            ["no send waits for a slave; use ASYNC_MASTER"],
         ),
         (DLEDGER, ["enableDLegerCommitLog=true in line 8 of .*: .* logs are not replicated; use false"]),
         (
             CONTROLLER,
             [
-                "enableControllerMode=true in line 7 of .* no controller that chooses masters; use false",
+                "enableControllerMode=true in line 7 of .* no controller that elects masters; use false",
                 "allAckInSyncStateSet=true in line 10 of .*; use false",
                 "brokerId=-1 in .*: a slave needs a brokerId above 0",
             ],
@@ -118,11 +118,11 @@ def test_a_brokers_file_starts_one(tmp_path: Path, text: str) -> None:
                 "inSyncReplicas=2 in .*; use 1",
                 "enableAutoInSyncReplicas=true in .*; use false",
                 "enableSlaveActingMaster=true in .*; use false",
-                "SYNC_MASTER is asked, .*; use ASYNC_MASTER",
+                "SYNC_MASTER is not supported: .*; use ASYNC_MASTER",
             ],
         ),
-        (CONTAINER, ["brokerConfigPaths=.* start one broker for each of their files"]),
-        (COMMON + "transientStorePoolEnable=true\n", ["not in memory alone; use false"]),
+        (CONTAINER, ["brokerConfigPaths=.* start a broker for each file"]),
+        (COMMON + "transientStorePoolEnable=true\n", ["not only in memory; use false"]),
     ],
 )
 def test_a_file_that_asks_for_what_there_is_not_is_refused(tmp_path: Path, text: str, told: list[str]) -> None:

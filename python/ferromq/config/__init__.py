@@ -1,1 +1,1 @@
-"""Options: how they are read from files, environment and flags, and which there are."""
+"""The options of servers, and how they are read from files, environment and flags."""

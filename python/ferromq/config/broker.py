@@ -1,12 +1,10 @@
 """
-The options of name server and broker: one frozen dataclass a process, the store's in one of their own.
+The options of a broker. Groups of options have classes of their own in the modules beside this one.
 
-Later wins: defaults < file < environment < flags. A file is TOML with the fields' names, or RocketMQ's `.conf`. Where a
-field is None the default lives in the Rust core, with what is on disk. Nothing here opens a store or a socket; how
-files are read is in `_config`.
+Nothing here opens a store or a socket.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -14,6 +12,7 @@ from typing import Any, ClassVar
 from ferromq.config.compat import CompatConfig
 from ferromq.config.consume import ConsumeConfig
 from ferromq.config.grpc import GrpcConfig
+from ferromq.config.keys import BOOLEAN, LIST, MILLISECONDS, WHOLE, JoinedKeys, Key, Keys
 from ferromq.config.known_names import check_known
 from ferromq.config.listener import ListenerConfig
 from ferromq.config.membership import MembershipConfig
@@ -28,15 +27,14 @@ from ferromq.config.values import (
     check_address,
     check_positive,
     split_advertised,
-    split_list,
     whole,
 )
 from ferromq.errors import ConfigError, IllegalName
 from ferromq.protocol import naming
 
 LIMIT_FOR_QUEUES = 65_536
-"""Queues a topic may have at most."""
-# RocketMQ's keys that say one thing together, and their defaults there.
+"""The most queues of a topic."""
+# RocketMQ's joined keys, and their defaults there.
 _LISTEN = {"bindAddress": "0.0.0.0", "listenPort": "10911"}  # noqa: S104 (RocketMQ's default)
 _TRACE = {"traceTopicEnable": "false", "msgTraceTopicName": naming.TRACE_TOPIC}
 
@@ -48,7 +46,7 @@ def _listen(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _trace(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the topic of traces, where it is asked for."""
+    """Return the topic of traces, if it is enabled."""
     asked, name = (given.get(key, default) for key, default in _TRACE.items())
     return {"trace_topic": name if boolean(asked) else ""}
 
@@ -64,72 +62,73 @@ class BrokerConfig(Config):
     cluster: str = "DefaultCluster"
     """The cluster's name."""
     namesrv: tuple[str, ...] = ()
-    """`host:port` of each name server; none: the broker answers for itself alone."""
+    """`host:port` of each name server. Empty: the broker does not register."""
     listen: str = "0.0.0.0:10911"
     """`host:port` of the remoting listener; port 0 takes a free one."""
     fast_listen: str = "auto"
-    """`host:port` of a second remoting listener, as Java's clients ask for; `auto`: the port two below; `off`: none."""
+    """`host:port` of a second remoting listener for Java's clients. `auto`: the port two below; `off`: none."""
     grpc_listen: str = "0.0.0.0:8081"
     """`host:port` of the gRPC listener; port 0 takes a free one."""
     advertise: str = ""
-    """Host, or `host:port`, others reach the remoting listener at; empty: found out."""
+    """Host, or `host:port`, at which clients reach the remoting listener. Empty: an address of this machine."""
     grpc_advertise: str = ""
-    """Host, or `host:port`, others reach the gRPC listener at; empty: the host of `advertise`."""
+    """Host, or `host:port`, at which clients reach the gRPC listener. Empty: the host of `advertise`."""
     auto_create_topics: bool = True
-    """Whether a topic is created on first use; off means off, for every client."""
+    """Whether any client may create a topic by using it."""
     auto_create_groups: bool = True
-    """Whether a consumer group is created on first use."""
+    """Whether any client may create a consumer group by using it."""
     default_queues: int = 8
     """Queues of a topic created on first use."""
     client_lease: timedelta = timedelta(seconds=120)
-    """How long a client without a heartbeat counts as there."""
+    """A client without a heartbeat for this long is forgotten."""
     handler_threads: int = 32
     """Threads that answer the requests of the control plane."""
     archive: str = ""
-    """`module:function` that takes each file before it is deleted; with a word behind, the one it returns for that."""
+    """`module:function` of the archive hook. With an argument after a blank, the function returns the hook for it."""
     trace_topic: str = ""
-    """Topic for the traces of clients, made at start; empty: none."""
+    """Topic for the traces of clients, created at the start. Empty: none."""
+    # Files, environment and flags name the options of a group without the group.
     membership: MembershipConfig = field(default_factory=MembershipConfig)
-    """The options of the broker as a member of its cluster; they too are named without `membership`."""
+    """The options of the broker as a member of its cluster."""
     connections: ListenerConfig = field(default_factory=ListenerConfig)
-    """The options of its remoting connections; they too are named without `connections`."""
+    """The options of its connections."""
     sends: SendConfig = field(default_factory=SendConfig)
-    """The options for messages that are sent to it; they too are named without `sends`."""
+    """The options for messages that producers send."""
     reads: ConsumeConfig = field(default_factory=ConsumeConfig)
-    """The options for consumers; they too are named without `reads`."""
+    """The options for consumers."""
     grpc: GrpcConfig = field(default_factory=GrpcConfig)
-    """The options of its gRPC listener; they too are named without `grpc`."""
+    """The options of its gRPC listener."""
     compatibility: CompatConfig = field(default_factory=CompatConfig)
-    """The options where RocketMQ allows less, `compat` among them; they too are named without `compatibility`."""
+    """The options where RocketMQ has stricter limits, with `compat`."""
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
-    """The options for transactions; they too are named without `transactions`."""
+    """The options for transactions."""
     storage: StoreConfig = field(default_factory=StoreConfig)
-    """The options of the message store; files, environment and flags name them without `storage`."""
+    """The options of the message store."""
     timers: TimerConfig = field(default_factory=TimerConfig)
-    """The options of the message store for times of delivery; they too are named without `timers`."""
+    """The options of the message store for timed messages."""
 
     prefix: ClassVar[str] = "FERROMQ_BROKER_"
-    properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
-        "brokerName": lambda text: {"name": text},
-        "brokerClusterName": lambda text: {"cluster": text},
+    properties: ClassVar[Keys] = {
+        "brokerName": Key("name"),
+        "brokerClusterName": Key("cluster"),
         **REFUSED,
-        "namesrvAddr": lambda text: {"namesrv": split_list(text)},
-        "brokerIP1": lambda text: {"advertise": text},
-        "storePathRootDir": lambda text: {"store": text},
-        "autoCreateTopicEnable": lambda text: {"auto_create_topics": boolean(text)},
-        "autoCreateSubscriptionGroup": lambda text: {"auto_create_groups": boolean(text)},
-        "defaultTopicQueueNums": lambda text: {"default_queues": whole(text)},
+        "namesrvAddr": Key("namesrv", LIST),
+        "brokerIP1": Key("advertise"),
+        "storePathRootDir": Key("store"),
+        "autoCreateTopicEnable": Key("auto_create_topics", BOOLEAN),
+        "autoCreateSubscriptionGroup": Key("auto_create_groups", BOOLEAN),
+        "defaultTopicQueueNums": Key("default_queues", WHOLE),
         **SendConfig.properties,
         **CompatConfig.properties,
         **ConsumeConfig.properties,
         **TimerConfig.properties,
         **TransactionConfig.properties,
         **MembershipConfig.properties,
-        "channelExpiredTimeout": lambda text: {"client_lease": timedelta(milliseconds=whole(text))},
+        "channelExpiredTimeout": Key("client_lease", MILLISECONDS),
         **ListenerConfig.properties,
         **StoreConfig.properties,
     }
-    joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {
+    joined: ClassVar[JoinedKeys] = {
         tuple(_LISTEN): _listen,
         tuple(_TRACE): _trace,
         **MembershipConfig.joined,
@@ -182,6 +181,6 @@ class BrokerConfig(Config):
             raise ConfigError(f"trace_topic: {error}") from error
         if naming.is_internal_topic(self.trace_topic):
             raise ConfigError(
-                f"trace_topic is {self.trace_topic}, which clients may not write; use {naming.TRACE_TOPIC}, a name "
-                f"that begins with {naming.TRACE_PREFIX}, or one outside the system"
+                f"trace_topic is {self.trace_topic}, which clients cannot write; use {naming.TRACE_TOPIC}, a name "
+                f"that begins with {naming.TRACE_PREFIX}, or one that is no system topic"
             )

@@ -1,7 +1,7 @@
 """
-The options where ferromq allows more than RocketMQ, and the one that takes RocketMQ's side in all of them: `compat`.
+The options where ferromq allows more than RocketMQ, and `compat`, which sets all of them to RocketMQ's values.
 
-`config` hands them on as part of a broker's; RocketMQ's keys for them, most of them its proxy's, are here.
+Most of RocketMQ's keys for them belong to its proxy.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from ferromq.config.keys import Key, Keys
 from ferromq.config.reader import Config
 from ferromq.config.values import duration, from_zero, or_none, truth, written
 from ferromq.errors import ConfigError
 
 _MILLISECOND = timedelta(milliseconds=1)
 _LONGEST = timedelta.max // _MILLISECOND
-# What RocketMQ's 64 bits hold where there is no limit.
+# How RocketMQ writes that there is no limit.
 _NO_LIMIT = (1 << 63) - 1
 _REDELIVERIES = ("unacknowledged", "from_first")
 _SETS: Mapping[str, Mapping[str, Any]] = {
@@ -43,34 +44,34 @@ def _milliseconds(text: str) -> timedelta:
 
 
 def in_milliseconds(time: timedelta) -> str:
-    """Return a limit as RocketMQ writes it."""
+    """Return a limit in RocketMQ's form."""
     return str(_NO_LIMIT if time == timedelta.max else time // _MILLISECOND)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompatConfig(Config):
-    """The options that say whose side is taken where RocketMQ refuses what could be done. None: as `compat` says."""
+    """The options where RocketMQ has stricter limits. None: the value that `compat` selects."""
 
     compat: str = "generous"
-    """What the options below are unless they are given: `generous`, or as with `rocketmq`."""
+    """The defaults of the options below: `generous`, or RocketMQ's: `rocketmq`."""
     min_invisible_time: timedelta | None = None
-    """Shortest invisible duration of a receive over gRPC that is not renewed; at least 1 ms."""
+    """Shortest invisible duration of a receive over gRPC without renewal; at least 1 ms."""
     max_invisible_time: timedelta | None = None
-    """Longest invisible duration that a receive or a change over gRPC may ask for."""
+    """Longest invisible duration that a gRPC client may ask for."""
     max_delay_time: timedelta | None = None
-    """How far ahead a time of delivery over gRPC may be; `timer_max_delay` holds for both protocols."""
+    """Longest time from sending to delivery over gRPC; `timer_max_delay` limits both protocols."""
     grpc_creates_topics: bool | None = None
-    """Whether gRPC clients create topics on first use, where `auto_create_topics` is on."""
+    """Whether gRPC clients create topics on first use, if `auto_create_topics` is on."""
     ordered_redelivery: str | None = None
-    """What comes again in an ordered group: what is `unacknowledged`, or all messages `from_first` of those on."""
+    """What an ordered group redelivers: `unacknowledged` messages, or all messages from the first such on."""
 
-    properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
-        "compat": lambda text: {"compat": text},
+    properties: ClassVar[Keys] = {
+        "compat": Key("compat"),
         "minInvisibleTimeMillsForRecv": lambda text: {"min_invisible_time": _milliseconds(text)},
         "maxInvisibleTimeMills": lambda text: {"max_invisible_time": _milliseconds(text)},
         "maxDelayTimeMills": lambda text: {"max_delay_time": _milliseconds(text)},
-        "grpc_creates_topics": lambda text: {"grpc_creates_topics": text},
-        "ordered_redelivery": lambda text: {"ordered_redelivery": text},
+        "grpc_creates_topics": Key("grpc_creates_topics"),
+        "ordered_redelivery": Key("ordered_redelivery"),
     }
     own_converters: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
         "min_invisible_time": _OF_COMPAT,
@@ -92,7 +93,7 @@ class CompatConfig(Config):
                 raise ConfigError(f"{name} is {written(value)}; it must be 1 ms or more, or forever")
 
     def check_together(self) -> None:
-        """Raise `ConfigError` where no invisible duration is allowed."""
+        """Raise `ConfigError` if no invisible duration is allowed."""
         least, most = (self.used[name] for name in ("min_invisible_time", "max_invisible_time"))
         if least > most:
             raise ConfigError(
@@ -101,11 +102,11 @@ class CompatConfig(Config):
 
     @property
     def used(self) -> dict[str, Any]:
-        """The named options as they count: what was given, and for the others what `compat` says."""
+        """The options in effect: the given ones, and the values that `compat` selects for the others."""
         return effective(self.given())
 
 
 def effective(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `CompatConfig` as they count, found by name in *options*."""
+    """Return the options of `CompatConfig` in effect; *options* contains them by name."""
     said = _SETS[options["compat"]]
     return {name: value if options[name] is None else options[name] for name, value in said.items()}

@@ -1,8 +1,4 @@
-"""
-A configuration file changed in place: lines of what changed are replaced, all else stays as it was written.
-
-What an option may be is decided by `config`.
-"""
+"""Changes options in a configuration file and leaves its other lines as they are."""
 
 import re
 from collections.abc import Mapping
@@ -14,15 +10,15 @@ from ferromq.files import atomic
 
 
 class ProtectedKey(ConfigError):  # noqa: N818 (the others of its kind have no suffix either)
-    """A key that may not be changed from outside."""
+    """A key that requests cannot change."""
 
 
 def keep(path: Path, kind: type[Config], keys: Mapping[str, str], options: Mapping[str, str | bool]) -> None:
     """
-    Set RocketMQ's *keys* in a `.conf` or `.properties`, or *options* in TOML; the file before stays as `.bak`.
+    Set RocketMQ's *keys* in a `.conf` or `.properties`, or *options* in TOML. The old file stays as `.bak`.
 
-    Raises `ConfigError` where the file would be none of this *kind*, each of its keys by itself, and `OSError` or
-    `UnicodeDecodeError` where it cannot be read or written; it is left as it was then.
+    Raises `ConfigError` if the new file would not be a valid file of this *kind*, and `OSError` or `UnicodeDecodeError`
+    if the file cannot be read or written. The file is then unchanged.
     """
     is_properties = path.suffix in {".conf", ".properties"}
     before = path.read_text(encoding="utf-8")
@@ -37,7 +33,7 @@ def keep(path: Path, kind: type[Config], keys: Mapping[str, str], options: Mappi
 
 
 def set_lines(text: str, changes: Mapping[str, str]) -> str:
-    """Set keys in RocketMQ's lines, KEY=VALUE; the last line of a key counts, so all of them are replaced by one."""
+    """Set keys in lines of KEY=VALUE. One line replaces all lines of a key, because only the last one counts."""
     left = dict(changes)
     lines = []
     for line in text.splitlines():

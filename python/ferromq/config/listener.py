@@ -1,25 +1,22 @@
-"""
-The options of a server's connections: TLS of remoting, limits, and when an idle one is closed.
-
-`_namesrv_config` and `config` hand them on; RocketMQ's keys for them are here, those of its `tls.properties` too.
-"""
+"""The options of a server's connections: limits, idle time, and TLS of remoting with the keys of `tls.properties`."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ferromq.config.keys import SECONDS, WHOLE, JoinedKeys, Key, Keys
 from ferromq.config.reader import Config
-from ferromq.config.values import boolean, check_positive, only, whole
+from ferromq.config.values import boolean, check_positive, only
 from ferromq.errors import ConfigError
 
 if TYPE_CHECKING:
     from ferromq._ferromq import Server
 
 RELOAD_INTERVAL = timedelta(seconds=1)
-"""How often changed files of TLS are looked for."""
+"""How often a server looks for changed certificate files."""
 _MODES = ("disabled", "permissive", "enforcing")
 _CLIENT_AUTH = ("none", "optional", "require")
 _SECOND = timedelta(seconds=1)
@@ -33,18 +30,16 @@ def _tls_file(path: str) -> dict[str, Any]:
 
 
 def _client_auth(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is asked of clients; RocketMQ may ask for a certificate and take any."""
+    """Return whether clients need a certificate. RocketMQ can also accept any certificate; ferromq always checks it."""
     wanted = given.get("tls.server.need.client.auth", "none")
     if wanted != "none" and "tls.server.authClient" in given and not boolean(given["tls.server.authClient"]):
-        raise ValueError(
-            "the certificate of a client is always checked; say tls.server.authClient=true, or leave it out"
-        )
+        raise ValueError("client certificates are always checked; set tls.server.authClient=true or omit it")
     return {"tls_client_auth": wanted}
 
 
 @contextlib.contextmanager
 def naming(way_out: str) -> Iterator[None]:
-    """Have the error of an address that cannot be listened on say which option to change."""
+    """Add to the error of a failed listen which option to change."""
     try:
         yield
     except OSError as error:
@@ -53,44 +48,44 @@ def naming(way_out: str) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class ListenerConfig(Config):
-    """The options of a server's connections; the limits of number and memory hold for gRPC, too."""
+    """The options of a server's connections. The limits of connections and memory include gRPC."""
 
     network_memory: int = 256 << 20
-    """Bytes of memory for requests that arrive or are answered, and for answers that clients have not taken yet."""
+    """Bytes of memory for requests in progress, and for answers that clients have not read yet."""
     max_connections: int | None = None
-    """Open connections; none: what the limit of descriptors leaves all servers of the process, and at most 16,384."""
+    """Open connections. None: what the descriptor limit leaves for the servers of the process, at most 16,384."""
     idle_time: timedelta = timedelta(seconds=120)
-    """How long a connection may be silent."""
+    """A connection without traffic for this long is closed."""
     one_way_limit: int = 256
-    """One-way requests under way; beyond it connections that send them are not read."""
+    """One-way requests in progress. Above it, connections that send them are not read."""
     call_limit: int = 64
-    """Requests to clients under way; more wait."""
+    """Requests to clients in progress; more wait."""
     tls_mode: str = ""
-    """`disabled`, `permissive` (both), `enforcing`; empty: permissive with a certificate, or disabled."""
+    """`disabled`, `permissive` (TLS and plaintext) or `enforcing`. Empty: permissive if there is a certificate."""
     tls_certificate: str = ""
-    """PEM file of the server's certificate, followed by those that signed it."""
+    """PEM file of the server's certificate, followed by its issuers'."""
     tls_key: str = ""
-    """PEM file of its private key, not encrypted; changed together with the certificate, both are taken anew."""
+    """PEM file of its private key, not encrypted. Change both files together; the server then reloads them."""
     tls_client_auth: str = "none"
-    """Whether clients show a certificate: `none`, `optional` or `require`."""
+    """Whether clients need a certificate: `none`, `optional` or `require`."""
     tls_trust: str = ""
-    """PEM file of the certificates that sign clients'."""
+    """PEM file of the certificate authorities for clients."""
 
-    properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
-        "network_memory": lambda text: {"network_memory": text},
-        "max_connections": lambda text: {"max_connections": text},
-        "serverChannelMaxIdleTimeSeconds": lambda text: {"idle_time": whole(text) * _SECOND},
-        "serverOnewaySemaphoreValue": lambda text: {"one_way_limit": whole(text)},
-        "serverAsyncSemaphoreValue": lambda text: {"call_limit": whole(text)},
+    properties: ClassVar[Keys] = {
+        "network_memory": Key("network_memory"),
+        "max_connections": Key("max_connections"),
+        "serverChannelMaxIdleTimeSeconds": Key("idle_time", SECONDS),
+        "serverOnewaySemaphoreValue": Key("one_way_limit", WHOLE),
+        "serverAsyncSemaphoreValue": Key("call_limit", WHOLE),
         "tls.config.file": _tls_file,
-        "tls.server.mode": lambda text: {"tls_mode": text},
-        "tls.server.certPath": lambda text: {"tls_certificate": text},
-        "tls.server.keyPath": lambda text: {"tls_key": text},
-        "tls.server.keyPassword": lambda text: only(text, "", "the key may not be encrypted"),
-        "tls.server.trustCertPath": lambda text: {"tls_trust": text},
-        "tls.test.mode.enable": lambda text: only(text, "false", "no certificate is made up"),
+        "tls.server.mode": Key("tls_mode"),
+        "tls.server.certPath": Key("tls_certificate"),
+        "tls.server.keyPath": Key("tls_key"),
+        "tls.server.keyPassword": lambda text: only(text, "", "encrypted keys are not supported"),
+        "tls.server.trustCertPath": Key("tls_trust"),
+        "tls.test.mode.enable": lambda text: only(text, "false", "no test certificate is generated"),
     }
-    joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {
+    joined: ClassVar[JoinedKeys] = {
         ("tls.server.need.client.auth", "tls.server.authClient"): _client_auth,
     }
     without_effect: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -104,8 +99,8 @@ class ListenerConfig(Config):
     def __post_init__(self) -> None:
         if self.network_memory < _LEAST_MEMORY:
             raise ConfigError(
-                f"network_memory is {self.network_memory} bytes; it must be {_LEAST_MEMORY} or more, as a connection "
-                "may hold a quarter of it and a frame has up to 16 MiB"
+                f"network_memory is {self.network_memory} bytes; it must be {_LEAST_MEMORY} or more, because a "
+                "connection may hold a quarter of it and a frame has up to 16 MiB"
             )
         if self.max_connections is not None:
             check_positive("max_connections", self.max_connections, 0)
@@ -118,11 +113,11 @@ class ListenerConfig(Config):
 
     @property
     def mode(self) -> str:
-        """The mode of TLS, also where none was given."""
+        """The mode of TLS in effect."""
         return self.tls_mode or ("permissive" if self.tls_certificate or self.tls_key else "disabled")
 
     def limits(self) -> dict[str, Any]:
-        """Return what a `Server` is made with."""
+        """Return the arguments of a `Server`."""
         limits: dict[str, Any] = {
             "memory": self.network_memory,
             "idle": self.idle_time / _SECOND,
@@ -134,13 +129,13 @@ class ListenerConfig(Config):
         return limits
 
     def set_up(self, server: "Server") -> bool:
-        """Give TLS to *server*; say whether there is any. Raises `ConfigError` naming the file that is wrong."""
+        """Set up TLS of *server*; return whether there is any. Raises `ConfigError` with the name of a wrong file."""
         if self.mode == "disabled":
             return False
         if not (self.tls_certificate and self.tls_key):
             raise ConfigError(
                 f"tls_mode is {self.mode}, which takes tls_certificate and tls_key (RocketMQ's tls.server.certPath and "
-                "tls.server.keyPath); give both, or say tls_mode=disabled"
+                "tls.server.keyPath); give both, or set tls_mode=disabled"
             )
         server.set_tls(
             self.mode,
@@ -150,18 +145,3 @@ class ListenerConfig(Config):
             trust=Path(self.tls_trust) if self.tls_trust else None,
         )
         return True
-
-    def keys(self) -> dict[str, str]:
-        """Return the options as RocketMQ's keys and values."""
-        return {
-            "network_memory": str(self.network_memory),
-            **({} if self.max_connections is None else {"max_connections": str(self.max_connections)}),
-            "serverChannelMaxIdleTimeSeconds": str(self.idle_time // _SECOND),
-            "serverOnewaySemaphoreValue": str(self.one_way_limit),
-            "serverAsyncSemaphoreValue": str(self.call_limit),
-            "tls.server.mode": self.mode,
-            "tls.server.certPath": self.tls_certificate,
-            "tls.server.keyPath": self.tls_key,
-            "tls.server.need.client.auth": self.tls_client_auth,
-            "tls.server.trustCertPath": self.tls_trust,
-        }

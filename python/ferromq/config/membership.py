@@ -1,16 +1,13 @@
-"""
-The options of a broker as a member of its cluster: its role, how it registers, what administrators may not change.
+"""The options of a broker as a member of its cluster: its role, its registration, its protected options."""
 
-`config` hands them on as part of a broker's; RocketMQ's keys for them are here.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from ferromq.config.keys import BOOLEAN, LIST, MILLISECONDS, WHOLE, JoinedKeys, Key, Keys
 from ferromq.config.reader import Config
-from ferromq.config.values import boolean, check_positive, split_list, whole
+from ferromq.config.values import check_positive, whole
 from ferromq.errors import ConfigError
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -21,19 +18,20 @@ _MAX_ID = (1 << 31) - 1
 
 
 def _role(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the broker id of RocketMQ's two keys; which of them counts there, the file may not leave open."""
+    """Return the broker id. RocketMQ's two keys must agree."""
     role, broker_id = given.get("brokerRole", _MASTERS[0]), whole(given.get("brokerId", "0"))
     if role not in {_SLAVE, *_MASTERS}:
-        raise ValueError(f"{role} is no brokerRole; it may be ASYNC_MASTER or SLAVE")
+        raise ValueError(f"brokerRole is {role}; it may be ASYNC_MASTER or SLAVE")
     if role == _SLAVE and broker_id <= 0:
-        raise ValueError("a slave needs a brokerId above 0; add brokerId=1, or the next one that is free")
+        raise ValueError("a slave needs a brokerId above 0; add brokerId=1, or the next free one")
     if role != _SLAVE and broker_id:
         raise ValueError(
-            f"brokerId {broker_id} is a slave's, and the brokerRole is {role}; add brokerRole=SLAVE, or say brokerId=0"
+            f"brokerId {broker_id} is for a slave, but brokerRole is {role}; set brokerRole=SLAVE or brokerId=0"
         )
     if role == "SYNC_MASTER":
         raise ValueError(
-            "SYNC_MASTER is asked, but logs are not replicated yet and no send would wait for a slave; use ASYNC_MASTER"
+            "SYNC_MASTER is not supported: messages are not replicated yet, so no send waits for a slave; "
+            "use ASYNC_MASTER"
         )
     return {"broker_id": broker_id}
 
@@ -43,31 +41,31 @@ class MembershipConfig(Config):
     """The options of a broker as a member of its cluster."""
 
     broker_id: int = 0
-    """0: a master. Above: a slave of the master with the same broker name; it takes no messages."""
+    """0 for a master. Higher for a slave of the master with the same broker name; a slave takes no messages."""
     permission: int = 6
-    """What the broker allows of what its topics allow: 4 read, 2 write, 6 both, 0 neither."""
+    """Upper limit for the permissions of every topic: 4 read, 2 write, 6 both, 0 none."""
     register_interval: timedelta = timedelta(seconds=30)
     """How often the broker registers with every name server; between 10 s and 60 s."""
     register_timeout: timedelta = timedelta(seconds=3)
-    """How long one name server may take to answer."""
+    """How long the broker waits for a name server's answer."""
     force_register: bool = True
-    """Whether a whole registration is sent every time; off: only where the name server has another version of it."""
+    """Whether the broker always sends its whole registration; if off, only if the name server's version differs."""
     compress_registration: bool = False
-    """Whether registrations are deflated."""
+    """Whether registrations are compressed."""
     sync_interval: timedelta = timedelta(seconds=10)
-    """How often a slave asks its master for topics, groups and offsets."""
+    """How often a slave fetches topics, groups and offsets from its master."""
     protected_keys: tuple[str, ...] = ()
-    """Options, by RocketMQ's keys or by these names, that may not be changed from outside while the broker runs."""
+    """Options, by RocketMQ's keys or their names here, that no request can change while the broker runs."""
 
-    properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
-        "brokerPermission": lambda text: {"permission": whole(text)},
-        "registerNameServerPeriod": lambda text: {"register_interval": whole(text) * _MILLISECOND},
-        "registerBrokerTimeoutMills": lambda text: {"register_timeout": whole(text) * _MILLISECOND},
-        "configBlackList": lambda text: {"protected_keys": split_list(text)},
-        "forceRegister": lambda text: {"force_register": boolean(text)},
-        "compressedRegister": lambda text: {"compress_registration": boolean(text)},
+    properties: ClassVar[Keys] = {
+        "brokerPermission": Key("permission", WHOLE),
+        "registerNameServerPeriod": Key("register_interval", MILLISECONDS),
+        "registerBrokerTimeoutMills": Key("register_timeout", MILLISECONDS),
+        "configBlackList": Key("protected_keys", LIST),
+        "forceRegister": Key("force_register", BOOLEAN),
+        "compressedRegister": Key("compress_registration", BOOLEAN),
     }
-    joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {
+    joined: ClassVar[JoinedKeys] = {
         ("brokerRole", "brokerId"): _role,
     }
 
@@ -82,5 +80,5 @@ class MembershipConfig(Config):
 
     @property
     def is_slave(self) -> bool:
-        """Says whether the broker is a slave."""
+        """Whether the broker is a slave."""
         return self.broker_id > 0

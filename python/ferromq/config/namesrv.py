@@ -1,18 +1,30 @@
 """
 The options of a name server, and RocketMQ's keys for them.
 
-`config` hands them on; which of them a running name server takes over is in `namesrv.settings`.
+`namesrv.settings` has the list of those that can change at run time.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from ferromq.config.keys import (
+    BOOLEAN,
+    DURATION,
+    LIST,
+    MILLISECONDS,
+    SECONDS,
+    WHOLE,
+    JoinedKeys,
+    Key,
+    Keys,
+    written_keys,
+)
 from ferromq.config.listener import ListenerConfig
 from ferromq.config.reader import Config
 from ferromq.config.rocketmq_keys import NAME_SERVER_REFUSED, NAME_SERVER_WITHOUT_EFFECT
-from ferromq.config.values import boolean, check_address, check_positive, split_list, whole
+from ferromq.config.values import check_address, check_positive, whole
 
 _LISTEN = {"bindAddress": "0.0.0.0", "listenPort": "9876"}  # noqa: S104 (as in RocketMQ)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -34,54 +46,54 @@ class NameServerConfig(Config):
     kv_config_path: str = ""
     """File of the key-value table, RocketMQ's kvConfig.json; empty: kept in memory."""
     scan_interval: timedelta = timedelta(seconds=10)
-    """How often ended leases are looked for."""
+    """How often the name server looks for expired registrations."""
     lease: timedelta = timedelta(seconds=120)
-    """How long a registration holds, unless the broker says otherwise."""
+    """How long a registration lasts, unless the broker sets its own time."""
     handler_threads: int = 8
     """Threads that answer requests."""
     order_messages: bool = False
-    """Whether a route has the topic's order configuration, from the key-value table."""
+    """Whether routes contain the topic's order configuration from the key-value table."""
     return_order: bool = True
-    """Whether a broker that registers is told all order configurations."""
+    """Whether the answer to a registration contains all order configurations."""
     delete_missing_topics: bool = False
-    """Whether topics a broker does not register any more lose their queues there; brokers must send whole tables."""
+    """Whether a broker loses the topics that it no longer registers; brokers must then send whole tables."""
     acting_master: bool = False
-    """Whether the first slave of a lost master is shown in its place, where the broker allows it; it is read-only."""
+    """Whether routes show the first slave in place of a lost master, read-only, if the broker allows it."""
     notify_minimum: bool = False
-    """Whether brokers of one name are told when the lowest broker id among them changes."""
+    """Whether brokers of one name are notified when the lowest broker id among them changes."""
     list_all_topics: bool = True
-    """Whether the list of all topics is given."""
+    """Whether clients may list all topics."""
     list_topics: bool = True
-    """Whether topics are listed by cluster and by unit."""
+    """Whether clients may list topics by cluster and by unit."""
     wait_for_service: bool = False
-    """Whether routes are refused until `service_wait` has passed, so that all brokers are there when they are given."""
+    """Whether routes are refused until `service_wait` has passed, so that all brokers can register first."""
     service_wait: timedelta = timedelta(seconds=45)
-    """How long that is, from the start."""
+    """The length of that wait, from the start."""
     protected_keys: tuple[str, ...] = ()
-    """RocketMQ's keys that may not be changed at run time, beside those of files."""
+    """RocketMQ's keys that cannot be changed at run time, in addition to those that name files."""
     connections: ListenerConfig = field(default_factory=ListenerConfig)
-    """The options of its connections; files, environment and flags name them without `connections`."""
+    """The options of its connections. Files, environment and flags name them without `connections`."""
 
     prefix: ClassVar[str] = "FERROMQ_NAMESRV_"
-    properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
-        "kvConfigPath": lambda text: {"kv_config_path": text},
-        "scanNotActiveBrokerInterval": lambda text: {"scan_interval": whole(text) * _MILLISECOND},
-        "lease": lambda text: {"lease": text},
-        "defaultThreadPoolNums": lambda text: {"handler_threads": whole(text)},
-        "orderMessageEnable": lambda text: {"order_messages": boolean(text)},
-        "returnOrderTopicConfigToBroker": lambda text: {"return_order": boolean(text)},
-        "deleteTopicWithBrokerRegistration": lambda text: {"delete_missing_topics": boolean(text)},
-        "supportActingMaster": lambda text: {"acting_master": boolean(text)},
-        "notifyMinBrokerIdChanged": lambda text: {"notify_minimum": boolean(text)},
-        "enableAllTopicList": lambda text: {"list_all_topics": boolean(text)},
-        "enableTopicList": lambda text: {"list_topics": boolean(text)},
-        "needWaitForService": lambda text: {"wait_for_service": boolean(text)},
-        "waitSecondsForService": lambda text: {"service_wait": whole(text) * _SECOND},
-        "configBlackList": lambda text: {"protected_keys": split_list(text)},
+    properties: ClassVar[Keys] = {
+        "kvConfigPath": Key("kv_config_path"),
+        "scanNotActiveBrokerInterval": Key("scan_interval", MILLISECONDS),
+        "lease": Key("lease", DURATION),
+        "defaultThreadPoolNums": Key("handler_threads", WHOLE),
+        "orderMessageEnable": Key("order_messages", BOOLEAN),
+        "returnOrderTopicConfigToBroker": Key("return_order", BOOLEAN),
+        "deleteTopicWithBrokerRegistration": Key("delete_missing_topics", BOOLEAN),
+        "supportActingMaster": Key("acting_master", BOOLEAN),
+        "notifyMinBrokerIdChanged": Key("notify_minimum", BOOLEAN),
+        "enableAllTopicList": Key("list_all_topics", BOOLEAN),
+        "enableTopicList": Key("list_topics", BOOLEAN),
+        "needWaitForService": Key("wait_for_service", BOOLEAN),
+        "waitSecondsForService": Key("service_wait", SECONDS),
+        "configBlackList": Key("protected_keys", LIST),
         **NAME_SERVER_REFUSED,
         **ListenerConfig.properties,
     }
-    joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {
+    joined: ClassVar[JoinedKeys] = {
         tuple(_LISTEN): _listen,
         **ListenerConfig.joined,
     }
@@ -95,28 +107,12 @@ class NameServerConfig(Config):
         check_positive("handler_threads", self.handler_threads, 0)
 
     def keys(self) -> dict[str, str]:
-        """Return the options as RocketMQ's keys and values, the ones without such a key under their own name."""
+        """Return the options as RocketMQ's keys and values; options without such a key have their own name."""
         host, _, port = self.listen.rpartition(":")
+        options = {**self.given(), "tls_mode": self.connections.mode}
         return {
             "bindAddress": host,
             "listenPort": port,
-            "kvConfigPath": self.kv_config_path,
-            "scanNotActiveBrokerInterval": str(self.scan_interval // _MILLISECOND),
-            "lease": f"{self.lease // _MILLISECOND}ms",
-            "defaultThreadPoolNums": str(self.handler_threads),
-            "orderMessageEnable": _shown(self.order_messages),
-            "returnOrderTopicConfigToBroker": _shown(self.return_order),
-            "deleteTopicWithBrokerRegistration": _shown(self.delete_missing_topics),
-            "supportActingMaster": _shown(self.acting_master),
-            "notifyMinBrokerIdChanged": _shown(self.notify_minimum),
-            "enableAllTopicList": _shown(self.list_all_topics),
-            "enableTopicList": _shown(self.list_topics),
-            "needWaitForService": _shown(self.wait_for_service),
-            "waitSecondsForService": str(self.service_wait // _SECOND),
-            "configBlackList": ";".join(self.protected_keys),
-            **self.connections.keys(),
+            **written_keys(self.properties, options),
+            "tls.server.need.client.auth": self.connections.tls_client_auth,
         }
-
-
-def _shown(value: bool) -> str:
-    return "true" if value else "false"

@@ -7,7 +7,7 @@ from ferromq.errors import ConfigError
 
 
 class Place(NamedTuple):
-    """Where a key stands: a file and the line in it, or something without lines."""
+    """The place of a key: a file and a line in it, or a source without lines."""
 
     source: str
     line: int = 0
@@ -36,7 +36,7 @@ def parse_lines(text: str, source: str) -> dict[str, tuple[int, str]]:
     in_comment = False
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
-        # Files that RocketMQ ships begin with their licence as a comment of XML.
+        # Files of RocketMQ begin with their licence as an XML comment.
         is_comment = in_comment or line.startswith("<!--")
         in_comment = is_comment and "-->" not in line
         if not line or line.startswith(("#", "!")) or (is_comment and "=" not in line):
@@ -46,7 +46,7 @@ def parse_lines(text: str, source: str) -> dict[str, tuple[int, str]]:
             raise ConfigError(f"line {number} of {source} is not KEY=VALUE: {line}")
         if "\\" in value:
             raise ConfigError(
-                f"line {number} of {source} has a backslash, which RocketMQ's files take for an escape: {line}; "
+                f"line {number} of {source} has a backslash, which is an escape in RocketMQ's files: {line}; "
                 "write the value on one line without it"
             )
         lines[key] = (lines[key][0] if key in lines else number, value)

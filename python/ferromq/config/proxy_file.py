@@ -1,8 +1,7 @@
 """
-RocketMQ's `rmq-proxy.json`: which of its keys are options of a broker that answers gRPC clients itself.
+RocketMQ's `rmq-proxy.json`: which of its keys are options of a broker.
 
-A proxy in local mode runs in the broker's process; a broker of ferromq does its work. The keys of a broker are in
-`config` and `_rocketmq`.
+A broker of ferromq answers gRPC clients itself, as RocketMQ's proxy does in local mode.
 """
 
 import json
@@ -13,14 +12,15 @@ from typing import Any, ClassVar
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.compat import CompatConfig
 from ferromq.config.grpc import GrpcConfig
+from ferromq.config.keys import LIST, JoinedKeys, Key, Keys
 from ferromq.config.properties_file import Place
 from ferromq.config.rocketmq_keys import ACCESS, METRICS, REFUSED, WITHOUT_EFFECT, by_key, fixed, flag
-from ferromq.config.values import boolean, split_list, whole
+from ferromq.config.values import boolean, whole
 from ferromq.errors import ConfigError
 
-_NO_LITE = "lite topics and queues are not served"
-_SENDS = "what a message may hold is fixed"
-_SETTINGS = "what clients are told of repeated sends and of waits is fixed"
+_NO_LITE = "lite topics and queues are not supported"
+_SENDS = "the limits of a message are fixed"
+_SETTINGS = "the settings of clients for retries and long polls are fixed"
 _WITHOUT_EFFECT = by_key(
     {
         "the broker's own threads answer gRPC clients": """
@@ -35,7 +35,7 @@ _WITHOUT_EFFECT = by_key(
         "network_memory and max_connections bound connections": """
             grpcMaxConcurrentCallsPerConnection grpcMaxInboundMessageSize grpcClientIdleTimeMills
         """,
-        "no other process is between the broker and its clients": """
+        "there is no process between the broker and its clients": """
             brokerConfigPath channelExpiredInSeconds channelExpiredTimeout contextExpiredInSeconds detectInterval
             detectTimeout enableAclRpcHookForClusterMode enableBatchAck grpcProxyRelayRequestTimeoutInSeconds
             heartbeatSyncerThreadPoolNums heartbeatSyncerThreadPoolQueueCapacity heartbeatSyncerTopicClusterName
@@ -59,19 +59,19 @@ _WITHOUT_EFFECT = by_key(
             remotingWaitTimeMillsInSendQueue remotingWaitTimeMillsInTopicRouteQueue
             remotingWaitTimeMillsInUpdateOffsetQueue traceOn
         """,
-        "clients are given grpc_advertise, or the address of advertise": "localServeAddr useEndpointPortFromRequest",
-        "leases are kept and renewed by the store": """
+        "clients get the address in grpc_advertise or advertise": "localServeAddr useEndpointPortFromRequest",
+        "the store keeps and renews leases": """
             defaultInvisibleTimeMills invisibleTimeMillisWhenClear maxRenewRetryTimes renewAheadTimeMillis
             renewMaxThreadPoolNums renewMaxTimeMillis renewSchedulePeriodMillis renewThreadPoolNums
             renewThreadPoolQueueCapacity returnHandleGroupThreadPoolNums
         """,
-        "transactions are kept by the store": """
+        "the store keeps transactions": """
             transactionDataExpireMillis transactionDataExpireScanPeriodMillis transactionDataMaxNum
             transactionDataMaxWaitClearMillis transactionHeartbeatBatchNum transactionHeartbeatPeriodSecond
             transactionHeartbeatThreadPoolNums transactionHeartbeatThreadPoolQueueCapacity
         """,
-        "the broker's messageDelayLevel counts": "messageDelayLevel",
-        "changed files of TLS are seen within a second": "tlsCertWatchIntervalMs",
+        "the broker's messageDelayLevel is used": "messageDelayLevel",
+        "changed certificate files are reloaded within a second": "tlsCertWatchIntervalMs",
         METRICS: """
             metricCollectorAddress metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
             metricLoggingExporterIntervalInMills metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta
@@ -89,17 +89,15 @@ _WITHOUT_EFFECT = by_key(
 def _mode(text: str) -> dict[str, Any]:
     if text.upper() != "LOCAL":
         raise ValueError(
-            f"{text} is asked, but a broker of ferromq is no proxy before other brokers; use LOCAL, or run RocketMQ's "
-            "proxy, which works before brokers of ferromq"
+            f"{text} is not supported: a broker of ferromq is no proxy for other brokers; use LOCAL, or run RocketMQ's "
+            "proxy, which works with brokers of ferromq"
         )
     return {}
 
 
 def _message_size(text: str) -> dict[str, Any]:
     if whole(text) != 4 << 20:
-        raise ValueError(
-            "maxMessageSize of the broker's file counts over gRPC, too; set it there, and leave it out here"
-        )
+        raise ValueError("maxMessageSize of the broker's file also limits gRPC; set it there and omit it here")
     return {}
 
 
@@ -109,10 +107,10 @@ REFUSED_OF_PROXY: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "maxMessageSize": _message_size,
     **dict.fromkeys(("namesrvDomain", "namesrvDomainSubgroup"), fixed("", "name servers are not looked up")),
     "metricCollectorMode": fixed("off", METRICS),
-    "tlsKeyPassword": fixed("", "the key may not be encrypted"),
-    "enableMessageBodyEmptyCheck": flag("true", "a message has a body"),
-    "enableProxyAutoRenew": flag("true", "a lease is renewed where its receive asks for it"),
-    "useDelayLevel": flag("false", "a message is delivered at its time, not at that of a level"),
+    "tlsKeyPassword": fixed("", "encrypted keys are not supported"),
+    "enableMessageBodyEmptyCheck": flag("true", "messages without a body are refused"),
+    "enableProxyAutoRenew": flag("true", "a lease is renewed if its receive asks for it"),
+    "useDelayLevel": flag("false", "a message is delivered at its time, not at that of a delay level"),
     "maxMessageGroupSize": fixed("64", _SENDS),
     "maxUserPropertySize": fixed("16384", _SENDS),
     "userPropertyMaxNum": fixed("128", _SENDS),
@@ -125,15 +123,15 @@ REFUSED_OF_PROXY: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "grpcClientConsumerMinLongPollingTimeoutMillis": fixed("5000", _SETTINGS),
     "grpcClientConsumerMaxLongPollingTimeoutMillis": fixed("20000", _SETTINGS),
 }
-"""Keys of a proxy of which one value is how it works here, and another one is refused."""
+"""Keys of a proxy that only one value is accepted for: the one that describes ferromq."""
 
 
 class ProxyKeys(BrokerConfig):
-    """The keys of RocketMQ's proxy, and the options of a broker that they set."""
+    """The keys of RocketMQ's proxy, and the broker's options that they set."""
 
-    properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
+    properties: ClassVar[Keys] = {
         "grpcServerPort": lambda text: {"grpc_listen": f"0.0.0.0:{whole(text)}"},
-        "namesrvAddr": lambda text: {"namesrv": split_list(text)},
+        "namesrvAddr": Key("namesrv", LIST),
         "enableTopicMessageTypeCheck": lambda text: {"check_types": "grpc" if boolean(text) else "none"},
         **{
             key: CompatConfig.properties[key]
@@ -141,26 +139,26 @@ class ProxyKeys(BrokerConfig):
         },
         **REFUSED_OF_PROXY,
     }
-    joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = GrpcConfig.joined
+    joined: ClassVar[JoinedKeys] = GrpcConfig.joined
     without_effect: ClassVar[Mapping[str, str]] = {
         **_WITHOUT_EFFECT,
-        # The file of a proxy says who may do what, too.
+        # A proxy's file has the keys of access control, too.
         **{key: why for key, why in WITHOUT_EFFECT.items() if why == ACCESS},
     }
 
 
 def options_of(path: str | Path, *, has_mode: bool = False) -> dict[str, Any]:
     """
-    Return the options that the proxy's file *path* sets; its mode does not count where *has_mode*: a flag gives it.
+    Return the options that the proxy's file *path* sets.
 
-    Raises `ConfigError`, which names all that is wrong.
+    With *has_mode* a flag gives the proxy's mode, and the file's is ignored. Raises `ConfigError` with all errors.
     """
     try:
         keys = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"the proxy's file {path} cannot be read: {error}") from error
     if not isinstance(keys, dict):
-        raise ConfigError(f"the proxy's file {path} holds no object of keys and values")
+        raise ConfigError(f"the proxy's file {path} is not a JSON object")
     if has_mode:
         keys.pop("proxyMode", None)
     place = Place(str(path))
@@ -171,5 +169,5 @@ def _text(key: str, value: Any, path: str | Path) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str | int | float):
-        raise ConfigError(f"{key} in {path} is {json.dumps(value)}; a text, a number, true or false is expected")
+        raise ConfigError(f"{key} in {path} is {json.dumps(value)}; expected a string, a number, true or false")
     return str(value).strip()

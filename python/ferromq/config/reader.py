@@ -1,7 +1,7 @@
 """
-How options are read: from TOML, RocketMQ's `.conf`, the environment and flags into frozen dataclasses.
+Reads options from TOML, RocketMQ's `.conf`, the environment and flags into frozen dataclasses.
 
-Which options there are is in `config`; this file knows their types only.
+The dataclasses are in the modules beside this one.
 """
 
 import logging
@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from ferromq.config.keys import JoinedKeys, Keys
 from ferromq.config.known_names import check_known, hint, unknown
 from ferromq.config.properties_file import Place, read_lines, read_text
 from ferromq.config.values import CONVERTERS, written
@@ -21,7 +22,7 @@ from ferromq.errors import ConfigError
 
 _log = logging.getLogger("ferromq.config")
 
-# What Kubernetes sets in each container where a service is called `ferromq-broker`, `ferromq-namesrv-0` or the like.
+# The variables that Kubernetes sets in containers for a service named like `ferromq-broker` or `ferromq-namesrv-0`.
 _OF_KUBERNETES = re.compile(
     r"service_host|service_port(_[a-z0-9_]+)?|port|port_\d+_(tcp|udp|sctp)(_(addr|port|proto))?"
 )
@@ -29,7 +30,7 @@ _SERVICE_HOST = "service_host"
 
 
 def _is_of_kubernetes(name: str, found: Iterable[str]) -> bool:
-    """Say whether Kubernetes set it: of each service it sets where its host is, too."""
+    """Whether Kubernetes set the variable. It also sets the host of each service."""
     prefixes = [other.removesuffix(_SERVICE_HOST) for other in found if other.endswith(_SERVICE_HOST)]
     return any(name.startswith(prefix) and _OF_KUBERNETES.fullmatch(name, len(prefix)) for prefix in prefixes)
 
@@ -41,17 +42,17 @@ class Config:
     """Reads a configuration from files, environment and flags."""
 
     prefix: ClassVar[str]
-    """Names of environment variables begin with it."""
-    properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]]
+    """The prefix of environment variables."""
+    properties: ClassVar[Keys]
     """RocketMQ's keys, and the fields they set."""
     without_effect: ClassVar[Mapping[str, str]] = {}
-    """RocketMQ's keys that do nothing here, and why; a line of the log names those of a file."""
-    joined: ClassVar[Mapping[tuple[str, ...], Callable[[Mapping[str, str]], dict[str, Any]]]] = {}
-    """RocketMQ's keys that say one thing together, and the fields they set."""
+    """RocketMQ's keys without effect → the reason, which the log names for the keys of a file."""
+    joined: ClassVar[JoinedKeys] = {}
+    """RocketMQ's keys that have a meaning only together, and the fields they set."""
     parts: ClassVar[Mapping[str, "type[Config]"]] = {}
-    """Fields that group options of their own, which are named without the group."""
+    """Fields that are groups of options; options are named without their group."""
     own_converters: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
-    """Fields that take something else than others of their type."""
+    """Fields whose values are read in another way than others of their type."""
 
     @classmethod
     def load(
@@ -65,11 +66,11 @@ class Config:
         flags: Mapping[str, Any] | None = None,
     ) -> Self:
         """
-        Combine defaults, a file, what stands *beside* it, environment, RocketMQ's *keys* and flags; later ones win.
+        Combine defaults, a file, options *beside* it, environment, RocketMQ's *keys* and flags; later ones win.
 
-        The file is in RocketMQ's format where its name ends in `.conf` or `.properties`, else TOML. Keys that say one
-        thing together are taken together, be they of the file or given. A flag that is None was not given. Raises
-        `ConfigError`, which names file or variable and the key.
+        A file whose name ends in `.conf` or `.properties` is in RocketMQ's format, any other one in TOML. Joined keys
+        are read together, from the file and from *keys*. A flag that is None is not given. Raises `ConfigError` with
+        the key, and the file or variable.
         """
         stated: dict[str, Any] = {}
         of_file: dict[str, tuple[str, Place]] = {}
@@ -88,7 +89,7 @@ class Config:
     def _keys_given(
         cls, keys: Mapping[str, str], of_file: Mapping[str, tuple[str, Place]], stated: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the options of RocketMQ's *keys*, which are flags; keys of a group of theirs are those of the file."""
+        """Return the options of RocketMQ's *keys*, given as flags. Missing keys of a group come from the file."""
         given = {key: (text, _FLAGS) for key, text in keys.items()}
         for group, read in cls.joined.items():
             alone = {key: text for key, text in keys.items() if key in group}
@@ -97,15 +98,15 @@ class Config:
                 lost = cls._translated(read, alone, f"{_shown(alone)} in {_FLAGS}").keys() & stated.keys()
                 if lost:
                     raise ConfigError(
-                        f"{_shown(alone)} in {_FLAGS}: {min(lost)} is given elsewhere, of which {', '.join(missing)} "
-                        f"would be lost; use --{min(lost).replace('_', '-')} alone"
+                        f"{_shown(alone)} in {_FLAGS}: {min(lost)} is given elsewhere, and its {', '.join(missing)} "
+                        f"would be lost; use only --{min(lost).replace('_', '-')}"
                     )
             given |= {key: of_file[key] for key in missing if alone and key in of_file}
         return cls.translate(given)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
-        """Take options by the fields' names, as ready values or as text; None is not given. Raises `ConfigError`."""
+        """Make it from options by name, as values or as text. None is not given. Raises `ConfigError`."""
         return cls.build_whole(options, "option")
 
     @classmethod
@@ -115,7 +116,7 @@ class Config:
 
     @classmethod
     def from_properties(cls, path: str | Path) -> Self:
-        """Read a RocketMQ `.conf` file. Raises `ConfigError` for a key RocketMQ or ferromq does not know."""
+        """Read a RocketMQ `.conf` file. Raises `ConfigError` for an unknown key."""
         return cls.build_whole(cls.parse_properties(path), f"key in {path}")
 
     @classmethod
@@ -123,13 +124,13 @@ class Config:
         """Return the options that the TOML file *path* sets. Raises `ConfigError`."""
         if Path(path).suffix == ".json":
             raise ConfigError(
-                f"{path} is no TOML; a file of RocketMQ's proxy is taken by mqbroker --enable-proxy, as "
-                "--proxyConfigPath FILE beside --configFile FILE"
+                f"{path} is not TOML; mqbroker --enable-proxy takes a file of RocketMQ's proxy as "
+                "--proxyConfigPath FILE, in addition to --configFile FILE"
             )
         try:
             values = tomllib.loads(read_text(path))
         except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path} is no TOML: {error}") from error
+            raise ConfigError(f"{path} is not TOML: {error}") from error
         check_known(values, cls.names(), f"key in {path}")
         for key, value in values.items():
             cls._check({key: value}, f"in {path}")
@@ -137,7 +138,7 @@ class Config:
 
     @classmethod
     def _check(cls, values: Mapping[str, Any], where: str) -> None:
-        """Raise `ConfigError` that says *where* the values were found, if they may not be, whatever the others are."""
+        """Raise `ConfigError` with the place *where* if a value is wrong by itself."""
         try:
             cls.build(values, "option")
         except ConfigError as error:
@@ -151,10 +152,9 @@ class Config:
     @classmethod
     def translate(cls, keys: Mapping[str, tuple[str, Place]]) -> dict[str, Any]:
         """
-        Return the options that RocketMQ's *keys* set; with each value comes the place where it stands.
+        Return the options that RocketMQ's *keys* set. Each key has a value and its place.
 
-        One warning names the keys that do nothing here. Raises `ConfigError` that names all keys that are unknown, or
-        have a wrong value.
+        One warning names all keys without effect. Raises `ConfigError` with all unknown keys and wrong values.
         """
         known = cls.keys_known()
         wrong = [str(unknown(key, known, f"key in {place}")) for key, (_, place) in keys.items() if key not in known]
@@ -173,7 +173,7 @@ class Config:
     def _readings(
         cls, keys: Mapping[str, tuple[str, Place]]
     ) -> Iterator[tuple[Callable[[Any], dict[str, Any]], Any, str]]:
-        """Yield what reads each of the *keys*, its value and where it stands; keys of one group together."""
+        """Yield the reading function of each key, its value and its place; joined keys together."""
         for key, (value, place) in keys.items():
             if key in cls.properties:
                 yield cls.properties[key], value, f"{key}={value} in {place}"
@@ -196,7 +196,7 @@ class Config:
 
     @classmethod
     def keys_known(cls) -> list[str]:
-        """Return RocketMQ's keys that may stand in a file."""
+        """Return RocketMQ's keys that a file may contain."""
         joined = (key for keys in cls.joined for key in keys)
         return [*cls.properties, *joined, *cls.without_effect]
 
@@ -219,11 +219,11 @@ class Config:
             for name, value in environment.items()
             if name.startswith(cls.prefix)
         }
-        passed_over = sorted(name for name in found if name not in known and _is_of_kubernetes(name, found))
-        if passed_over:
-            names = ",".join(f"{cls.prefix}{name.upper()}" for name in passed_over)
-            _log.info("variables that Kubernetes sets for a service are passed over names=%s", names)
-        found = {name: value for name, value in found.items() if name not in passed_over}
+        ignored = sorted(name for name in found if name not in known and _is_of_kubernetes(name, found))
+        if ignored:
+            names = ",".join(f"{cls.prefix}{name.upper()}" for name in ignored)
+            _log.info("ignoring variables that Kubernetes sets for a service names=%s", names)
+        found = {name: value for name, value in found.items() if name not in ignored}
         for name in found:
             if name not in known:
                 nearest = hint(name, known, lambda option: f"{cls.prefix}{option.upper()}")
@@ -238,31 +238,31 @@ class Config:
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the names of all options, those of its parts included."""
+        """Return the names of all options, with those of its parts."""
         return [*cls._types(), *(name for part in cls.parts.values() for name in part.names())]
 
     def given(self) -> dict[str, Any]:
-        """Return all options and their values by name, those of its parts included."""
+        """Return the values of all options by name, with those of its parts."""
         values = {name: getattr(self, name) for name in self._types()}
         for field in self.parts:
             values |= getattr(self, field).given()
         return values
 
     def check_together(self) -> None:
-        """Raise `ConfigError` where options contradict each other, which only all of them together show."""
+        """Raise `ConfigError` for options that contradict each other."""
         for part in self.parts:
             getattr(self, part).check_together()
 
     @classmethod
     def build_whole(cls, values: Mapping[str, Any], what: str) -> Self:
-        """Make it from all options that are given, by name. Raises `ConfigError`, also for a contradiction."""
+        """Make it from all given options by name. Raises `ConfigError`, also for a contradiction."""
         config = cls.build(values, what)
         config.check_together()
         return config
 
     @classmethod
     def build(cls, values: Mapping[str, Any], what: str) -> Self:
-        """Make it from options by name; *what* names their kind in errors. Raises `ConfigError`."""
+        """Make it from options by name; errors call each a *what*. Raises `ConfigError`."""
         check_known(values, cls.names(), what)
         types = cls._types()
         given = {name: value for name, value in values.items() if value is not None}
@@ -279,7 +279,7 @@ def _shown(keys: Mapping[str, str]) -> str:
 
 
 def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Turn text, a number or a ready value into the type of the field."""
+    """Convert text, a number or a value to the type of the field."""
     try:
         return convert(value)
     except (ValueError, TypeError, OverflowError) as error:

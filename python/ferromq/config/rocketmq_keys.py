@@ -1,8 +1,8 @@
 """
-RocketMQ's configuration keys of servers that have no effect here, and those of which one value alone may stand.
+RocketMQ's configuration keys of servers that have no effect here, and those that only one value is accepted for.
 
-A key without effect is named at the start, where it harms no promise. A key is refused where a server that passes it
-over would promise less than was asked for, or do something else. Keys that have an effect are in `config`.
+A server logs the harmless keys without effect at the start. It refuses a key if ignoring it would break a promise that
+the key makes. Keys with an effect are beside the options of `config`.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,25 +14,25 @@ _THREADS = "threads and their queues are ferromq's own"
 _NETWORK = "connections are served without Netty; network_memory bounds their buffers"
 _CLIENT_SIDE = "connections to other servers have fixed limits"
 _FILES = "files are mapped, filled and closed in ferromq's own way"
-_DELETION = "files are deleted as soon as they may be and nothing reads them"
-_RECOVERY = "recovery checks from the last checkpoint on, and makes queues and index again"
+_DELETION = "expired files are deleted as soon as nothing reads them"
+_RECOVERY = "recovery checks from the last checkpoint on, and rebuilds queues and index"
 _REPLICAS = "logs are not replicated yet"
-_CONTROLLER = "there is no controller that chooses masters"
-_ROCKSDB = "nothing is kept in RocksDB"
-_POP = "messages in flight are kept in the store's table of leases, without revive topics and their buffers"
-_WATCH = "statistics are kept in ferromq's own way; mqadmin brokerStatus shows them"
+_CONTROLLER = "there is no controller that elects masters"
+_ROCKSDB = "RocksDB is not used"
+_POP = "messages in flight are kept in the store's lease table, without revive topics and their buffers"
+_WATCH = "statistics have ferromq's own form; mqadmin brokerStatus shows them"
 METRICS = "no metrics are exported"
-ACCESS = "who may do what is not checked"
-_LITE = "lite topics and queues are not served"
+ACCESS = "access control is not supported"
+_LITE = "lite topics and queues are not supported"
 _COLD = "reads of old messages are not throttled"
-_TIMERS = "times of delivery are kept in ferromq's own way"
-_COMPACTION = "topics that keep the last message of each key are not served"
+_TIMERS = "delivery times are kept in ferromq's own way"
+_COMPACTION = "compacted topics are not supported"
 _OLD = "RocketMQ 5 does not read it either"
-_REGISTRATION = "name servers are sent whole tables; force_register and compress_registration say how"
-_TRANSACTIONS = "operations of transactions are written one by one"
-_POLLS = "pulls and receives wait until messages come or their time is up"
+_REGISTRATION = "name servers get whole tables; see force_register and compress_registration"
+_TRANSACTIONS = "op messages are written one by one"
+_POLLS = "pulls and receives wait for messages or their timeout"
 _QUERIES = "queries and searches have limits of their own"
-_SERVER_FILE = "the file is the one that --config names"
+_SERVER_FILE = "the file is the one given by --config"
 
 _BROKER_GROUPS: Mapping[str, str] = {
     _THREADS: """
@@ -204,14 +204,14 @@ _BROKER_GROUPS: Mapping[str, str] = {
 
 
 def by_key(groups: Mapping[str, str]) -> dict[str, str]:
-    """Return each key of *groups*, which hold keys by reason, with its reason."""
+    """Return each key with its reason; *groups* has the keys of each reason."""
     return {key: why for why, names in groups.items() for key in names.split()}
 
 
 WITHOUT_EFFECT: Mapping[str, str] = by_key(_BROKER_GROUPS)
-"""Each key, and why it has no effect."""
+"""Key → why it has no effect."""
 
-_ON_REQUESTS = "requests are answered by handler_threads, which wait in no queue of their own"
+_ON_REQUESTS = "handler_threads answer requests, without queues of their own"
 NAME_SERVER_WITHOUT_EFFECT: Mapping[str, str] = by_key(
     {
         _NETWORK: """
@@ -240,9 +240,9 @@ NAME_SERVER_WITHOUT_EFFECT: Mapping[str, str] = by_key(
             metricsPromExporterHost metricsPromExporterPort notifyBrokerRoleChanged processReadEvent
             scanInactiveMasterInterval
         """,
-        "a broker is forgotten at once": "unRegisterBrokerQueueCapacity",
-        "options that are changed are kept in the file that --config names": "configStorePath rocketmqHome",
-        "routes are not taken from another environment": "productEnvName",
+        "brokers are unregistered at once": "unRegisterBrokerQueueCapacity",
+        "changed options are written to the file given by --config": "configStorePath rocketmqHome",
+        "routes do not come from another environment": "productEnvName",
     }
 )
 """The same for a name server."""
@@ -251,7 +251,7 @@ _Read = Callable[[str], dict[str, Any]]
 
 
 def flag(allowed: str, why: str) -> _Read:
-    """Take *allowed* alone, true or false; another value is refused for the reason *why*."""
+    """Accept only *allowed*, true or false; *why* is the reason in the error for the other value."""
     return lambda text: only(str(boolean(text)).lower(), allowed, why)
 
 
@@ -260,7 +260,7 @@ def _number(allowed: int, why: str) -> _Read:
 
 
 def fixed(allowed: str, why: str) -> _Read:
-    """Take *allowed* alone; another value is refused for the reason *why*."""
+    """Accept only *allowed*; *why* is the reason in the error for another value."""
     return lambda text: only(text, allowed, why)
 
 
@@ -272,78 +272,80 @@ def _never(why: str) -> _Read:
 
 
 def _one_replica(text: str) -> dict[str, Any]:
-    return only(str(max(whole(text), 1)), "1", f"{_REPLICAS}, and no send would wait for a slave")
+    return only(str(max(whole(text), 1)), "1", f"{_REPLICAS}, so no send waits for a slave")
 
 
 def _metrics(text: str) -> dict[str, Any]:
     if text not in {"DISABLE", "0"}:
-        raise ValueError(f"{text} is asked, but {METRICS}; use DISABLE, and mqadmin brokerStatus or rocketmq-exporter")
+        raise ValueError(
+            f"{text} is not supported: {METRICS}; use DISABLE, and mqadmin brokerStatus or rocketmq-exporter"
+        )
     return {}
 
 
-_CONTAINER = "several brokers in one process are not served; start one broker for each of their files"
-_ADDRESS_SERVER = "name servers are not looked up; name each in namesrvAddr"
+_CONTAINER = "several brokers in one process are not supported; start a broker for each file"
+_ADDRESS_SERVER = "name servers are not looked up; list them in namesrvAddr"
 _PLAINTEXT: Mapping[str, _Read] = {"useTLS": flag("false", "connections to other servers are not encrypted")}
 
 REFUSED: Mapping[str, _Read] = {
-    # Who may do what.
+    # Access control.
     **dict.fromkeys(("aclEnable", "authenticationEnabled", "authorizationEnabled"), flag("false", ACCESS)),
     **_PLAINTEXT,
-    # Copies of messages, and who is the master.
+    # Replication and the election of masters.
     **dict.fromkeys(("inSyncReplicas", "minInSyncReplicas", "totalReplicas"), _one_replica),
     **dict.fromkeys(
         ("allAckInSyncStateSet", "enableAutoInSyncReplicas", "duplicationEnable", "lockInStrictMode"),
         flag("false", _REPLICAS),
     ),
     **dict.fromkeys(
-        ("enableSlaveActingMaster", "enableRemoteEscape"), flag("false", "no slave stands in for a lost master")
+        ("enableSlaveActingMaster", "enableRemoteEscape"), flag("false", "slaves do not act for a lost master")
     ),
     "enableDLegerCommitLog": flag("false", "logs are not replicated"),
     "enableControllerMode": flag("false", _CONTROLLER),
     **dict.fromkeys(("brokerConfigPaths", "brokerContainerIP"), _never(_CONTAINER)),
     "inBrokerContainer": flag("false", _CONTAINER),
     **dict.fromkeys(("fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup"), flag("false", _ADDRESS_SERVER)),
-    # Where messages lie.
-    "storeType": fixed("default", "only the store of files is served"),
-    "configManagerVersion": fixed("v1", f"{_ROCKSDB}: topics, groups and offsets lie in files"),
+    # Storage.
+    "storeType": fixed("default", "only the file store is supported"),
+    "configManagerVersion": fixed("v1", f"{_ROCKSDB}: topics, groups and offsets are in files"),
     **dict.fromkeys(
         ("timerRocksDBEnable", "transRocksDBEnable", "indexRocksDBEnable", "rocksdbCQDoubleWriteEnable"),
         flag("false", _ROCKSDB),
     ),
-    "transWriteOriginTransHalfEnable": flag("true", f"{_ROCKSDB}: half messages lie in their topic"),
-    "messageStorePlugIn": fixed("", "the store takes no Java classes, so there is no tier behind it"),
-    "transientStorePoolEnable": flag("false", "a message that is acknowledged is in its file, not in memory alone"),
-    "enableConsumeQueueExt": flag("false", "consume queues are written and read without an extension"),
-    "forceVerifyPropCRC": flag("false", "a record without a checksum over all of it is taken"),
+    "transWriteOriginTransHalfEnable": flag("true", f"{_ROCKSDB}: half messages are in their topic"),
+    "messageStorePlugIn": fixed("", "the store cannot load Java classes, so there is no tiered storage"),
+    "transientStorePoolEnable": flag("false", "an acknowledged message is in its file, not only in memory"),
+    "enableConsumeQueueExt": flag("false", "consume queues have no extension"),
+    "forceVerifyPropCRC": flag("false", "records without a checksum over all bytes are accepted"),
     "replicasPerDiskPartition": _number(
-        1, "each store counts the whole disk; bound the size of each by retention_total_bytes, in TOML"
+        1, "each store counts the whole disk; limit the size of each by retention_total_bytes, in TOML"
     ),
-    # Which messages are delivered, and how.
+    # Delivery.
     **dict.fromkeys(
-        ("enableLmq", "enableMultiDispatch"), flag("false", "a message is delivered to the queue of its topic alone")
+        ("enableLmq", "enableMultiDispatch"), flag("false", "a message is delivered only to the queue of its topic")
     ),
-    "clearRetryTopicWhenDeleteTopic": flag("true", "the retry topics of a deleted topic are deleted with it"),
-    "rejectPullConsumerEnable": flag("false", "pull consumers are served"),
-    "litePullMessageEnable": flag("true", "pull consumers are served"),
-    "defaultMessageRequestMode": fixed("PULL", "a group pulls until mqadmin setConsumeMode says otherwise"),
-    "serverLoadBalancerEnable": flag("true", "queues are dealt out by the broker to members that ask for it"),
-    "disableConsumeIfConsumerReadSlowly": flag("false", "a group that is behind is served as any other"),
-    "enablePopMessageThreshold": flag("false", "the messages that a group has in flight have no such limit"),
+    "clearRetryTopicWhenDeleteTopic": flag("true", "a topic is always deleted with its retry topics"),
+    "rejectPullConsumerEnable": flag("false", "pull consumers are always served"),
+    "litePullMessageEnable": flag("true", "pull consumers are always served"),
+    "defaultMessageRequestMode": fixed("PULL", "a group pulls until mqadmin setConsumeMode changes it"),
+    "serverLoadBalancerEnable": flag("true", "the broker assigns queues to members that ask for it"),
+    "disableConsumeIfConsumerReadSlowly": flag("false", "a group with a backlog is served like any other"),
+    "enablePopMessageThreshold": flag("false", "the messages in flight of a group have no such limit"),
     "priorityOrderAsc": flag("true", "the queue with the highest number has the highest priority"),
-    "timerStopEnqueue": flag("false", "messages with a time of delivery are always taken up; use timerWheelEnable"),
-    "timerCongestNumEachSlot": _number((1 << 31) - 1, "no time of delivery has a limit of messages"),
-    "allowRecallWhenBrokerNotWriteable": flag("true", "messages are taken back whatever the broker's permission is"),
-    "enableRegisterProducer": flag("true", "producers are known, so that they are asked about transactions"),
-    "startAcceptSendRequestTimeStamp": _number(0, "sends are taken from the start"),
-    "validateSystemTopicWhenUpdateTopic": flag("true", "topics of the system cannot be changed"),
-    # What watches the broker.
+    "timerStopEnqueue": flag("false", "timed messages are always scheduled; use timerWheelEnable"),
+    "timerCongestNumEachSlot": _number((1 << 31) - 1, "the messages of one delivery time have no limit"),
+    "allowRecallWhenBrokerNotWriteable": flag("true", "messages can be recalled whatever the broker's permission is"),
+    "enableRegisterProducer": flag("true", "producers are always registered, for check-backs of transactions"),
+    "startAcceptSendRequestTimeStamp": _number(0, "sends are accepted from the start"),
+    "validateSystemTopicWhenUpdateTopic": flag("true", "system topics cannot be changed"),
+    # Monitoring.
     "metricsExporterType": _metrics,
 }
-"""Keys of a broker of which one value is how it works here, and another one is refused."""
+"""Keys of a broker that only one value is accepted for: the one that describes ferromq."""
 
 NAME_SERVER_REFUSED: Mapping[str, _Read] = {
-    "clusterTest": flag("false", "routes are not taken from another environment"),
+    "clusterTest": flag("false", "routes do not come from another environment"),
     "enableControllerInNamesrv": flag("false", "there is no controller in this name server"),
     **_PLAINTEXT,
 }
-"""The same of a name server."""
+"""The same for a name server."""

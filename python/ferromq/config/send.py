@@ -1,13 +1,9 @@
-"""
-The options of a broker for messages: of which kind they must be, what they are stamped with, how they may be chosen.
+"""The options of a broker for messages that producers send, and for filters."""
 
-`config` hands them on as part of a broker's; RocketMQ's keys for them are here.
-"""
-
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from ferromq.config.keys import BOOLEAN, Key, Keys
 from ferromq.config.reader import Config
 from ferromq.config.values import boolean
 from ferromq.errors import ConfigError
@@ -20,28 +16,28 @@ class SendConfig(Config):
     """The options of a broker for messages that are sent to it."""
 
     check_types: str = "grpc"
-    """Over which protocols a message must be of the kind its topic takes: `none`, `grpc` (as RocketMQ) or `all`."""
+    """Protocols over which a message must have its topic's type: `none`, `grpc` (as in RocketMQ) or `all`."""
     mixed_topics: bool = False
-    """Whether an administrator may make a topic MIXED, which takes messages of every kind."""
+    """Whether an administrator may give a topic the type MIXED, which takes messages of every type."""
     recall: bool = True
-    """Whether messages that wait for their time may be taken back."""
+    """Whether producers may recall messages that wait for their delivery time."""
     region: str = "DefaultRegion"
-    """What messages of remoting clients are stamped with as the region they were sent in."""
+    """The region written into messages of remoting clients."""
     sql_filters: bool = True
-    """Whether pull and push consumers over remoting may choose messages by SQL92; RocketMQ has it off."""
+    """Whether remoting consumers may filter messages by SQL92; off in RocketMQ."""
     store_replies: bool = True
-    """Whether replies to messages are stored as well as passed on to the client that asked."""
+    """Whether replies are stored, in addition to being sent to the requesting client."""
     trace: bool = True
-    """Whether the traces of messages are worth keeping, which their senders are told."""
+    """Whether producers are told that traces of their messages are kept."""
 
-    properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
-        "enableMixedMessageType": lambda text: {"mixed_topics": boolean(text)},
-        "enablePropertyFilter": lambda text: {"sql_filters": boolean(text)},
+    properties: ClassVar[Keys] = {
+        "enableMixedMessageType": Key("mixed_topics", BOOLEAN),
+        "enablePropertyFilter": Key("sql_filters", BOOLEAN),
         "enableTopicMessageTypeCheck": lambda text: {"check_types": "all" if boolean(text) else "none"},
-        "recallMessageEnable": lambda text: {"recall": boolean(text)},
-        "regionId": lambda text: {"region": text},
-        "storeReplyMessageEnable": lambda text: {"store_replies": boolean(text)},
-        "traceOn": lambda text: {"trace": boolean(text)},
+        "recallMessageEnable": Key("recall", BOOLEAN),
+        "regionId": Key("region"),
+        "storeReplyMessageEnable": Key("store_replies", BOOLEAN),
+        "traceOn": Key("trace", BOOLEAN),
     }
 
     def __post_init__(self) -> None:

@@ -1,16 +1,12 @@
-"""
-The options of a broker for transactions: when producers are asked about half messages that are still open.
+"""The options of a broker for transactions: check-backs of open half messages."""
 
-`config` hands them on as part of a broker's; RocketMQ's keys for them are here.
-"""
-
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from ferromq.config.keys import BOOLEAN, MILLISECONDS, WHOLE, Key, Keys
 from ferromq.config.reader import Config
-from ferromq.config.values import boolean, check_positive, whole
+from ferromq.config.values import check_positive
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -20,19 +16,19 @@ class TransactionConfig(Config):
     """The options of a broker for transactions."""
 
     transaction_timeout: timedelta = timedelta(seconds=6)
-    """How long a producer has to end a transaction before it is asked; a message may say otherwise."""
+    """How long a transaction may stay open before the first check-back; a message may set its own time."""
     transaction_check_interval: timedelta = timedelta(seconds=30)
-    """How often producers are asked about open transactions."""
+    """How often the broker checks back open transactions."""
     transaction_check_max: int = 15
-    """How often one transaction is asked about before it is given up, and kept in TRANS_CHECK_MAX_TIME_TOPIC."""
+    """Check-backs of a transaction before it is given up and kept in TRANS_CHECK_MAX_TIME_TOPIC."""
     reject_transactions: bool = False
     """Whether half messages are refused."""
 
-    properties: ClassVar[Mapping[str, Callable[[str], dict[str, Any]]]] = {
-        "transactionTimeOut": lambda text: {"transaction_timeout": whole(text) * _MILLISECOND},
-        "transactionCheckInterval": lambda text: {"transaction_check_interval": whole(text) * _MILLISECOND},
-        "transactionCheckMax": lambda text: {"transaction_check_max": whole(text)},
-        "rejectTransactionMessage": lambda text: {"reject_transactions": boolean(text)},
+    properties: ClassVar[Keys] = {
+        "transactionTimeOut": Key("transaction_timeout", MILLISECONDS),
+        "transactionCheckInterval": Key("transaction_check_interval", MILLISECONDS),
+        "transactionCheckMax": Key("transaction_check_max", WHOLE),
+        "rejectTransactionMessage": Key("reject_transactions", BOOLEAN),
     }
 
     def __post_init__(self) -> None:

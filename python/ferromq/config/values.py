@@ -19,14 +19,14 @@ _MAX_PORT = 65535
 
 
 def boolean(text: str) -> bool:
-    """Take true or false of RocketMQ's files; Java takes any other word for false, so it is refused."""
+    """Read true or false in RocketMQ's files. Other words are errors; Java reads them as false."""
     if text.lower() not in {"true", "false"}:
-        raise ValueError(f"true or false is expected; RocketMQ takes {text or 'nothing'} for false")
+        raise ValueError(f"expected true or false; RocketMQ reads {text or 'an empty value'} as false")
     return text.lower() == "true"
 
 
 def truth(value: Any) -> bool:
-    """Take true or false as ferromq's own options do: words that people use for it, too."""
+    """Read true or false in ferromq's own options; also yes, no, on, off, 1 and 0."""
     if isinstance(value, bool):
         return value
     text = str(value).lower()
@@ -34,23 +34,23 @@ def truth(value: Any) -> bool:
         return True
     if text in {"false", "no", "off", "0"}:
         return False
-    raise ValueError("true or false is expected")
+    raise ValueError("expected true or false")
 
 
 def duration(value: Any) -> timedelta:
-    """Take a duration: `500ms`, `30s`, a number of seconds, or `forever`."""
+    """Read a duration: `500ms`, `30s`, a number of seconds, or `forever`."""
     if isinstance(value, timedelta):
         return value
     if value == "forever":
         return timedelta.max
     match = _DURATION.match(str(value).strip())
     if match is None:
-        raise ValueError("a duration is expected, as 500ms, 30s, 2m, 1h, or forever")
+        raise ValueError("expected a duration, such as 500ms, 30s, 2m, 1h, or forever")
     return timedelta(seconds=float(match[1]) * _DURATION_UNITS[match[2]])
 
 
 def written(value: timedelta) -> str:
-    """Return a duration as files and flags take it."""
+    """Return a duration in the form of files and flags."""
     if value == timedelta.max:
         return "forever"
     units = ((unit, timedelta(seconds=_DURATION_UNITS[unit])) for unit in ("d", "h", "m", "s"))
@@ -61,84 +61,84 @@ def written(value: timedelta) -> str:
 
 
 def _age(value: Any) -> timedelta:
-    """Take a duration with a unit: RocketMQ counts ages in hours, others in seconds."""
+    """Read a duration with a unit. A bare number is ambiguous: RocketMQ counts ages in hours."""
     text = str(value).strip()
     if value == "none":
         return timedelta.max
     if re.fullmatch(r"-?\d+(\.\d+)?", text):
-        raise ValueError(f"an age needs a unit; say {text}h or {text}s")
+        raise ValueError(f"an age needs a unit; use {text}h or {text}s")
     age = duration(value)
     if age <= timedelta():
-        raise ValueError("an age must be more than 0; to keep everything, say forever")
+        raise ValueError("an age must be more than 0; to keep everything, use forever")
     return age
 
 
 def or_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Take what *convert* takes, or `none`."""
+    """Return a function that reads `none`, or what *convert* reads."""
     return lambda value: None if value == "none" else convert(value)
 
 
 def whole(text: str) -> int:
-    """Take a whole number of RocketMQ's files."""
+    """Read a whole number in RocketMQ's files."""
     if _WHOLE.fullmatch(text) is None:
-        raise ValueError("a whole number is expected, without a unit")
+        raise ValueError("expected a whole number without a unit")
     return int(text)
 
 
 def from_zero(text: str) -> int:
-    """Take a whole number of RocketMQ's files that is 0 or more."""
+    """Read a whole number of 0 or more in RocketMQ's files."""
     if whole(text) < 0:
-        raise ValueError("a whole number of 0 or more is expected")
+        raise ValueError("expected a whole number of 0 or more")
     return whole(text)
 
 
 def number(text: str) -> float:
-    """Take a number, also one with a fraction."""
+    """Read a number, with or without a fraction."""
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{text} is no number") from None
+        raise ValueError(f"{text} is not a number") from None
 
 
 def _hours(value: Any) -> tuple[int, ...]:
     try:
         return tuple(int(entry) for entry in _entries(value))
     except ValueError:
-        raise ValueError("hours of the day, 0 to 23, are expected, as 4 or 4,16") from None
+        raise ValueError("expected hours of the day, 0 to 23, such as 4 or 4,16") from None
 
 
 def _size(value: Any) -> int:
     match = _SIZE.match(str(value).strip())
     if match is None:
-        raise ValueError("a whole number is expected, or a size as 64MiB")
+        raise ValueError("expected a whole number, or a size such as 64MiB")
     return int(match[1]) * _SIZE_UNITS[(match[2] or "").lower()]
 
 
 def _entries(value: Any) -> Iterable[Any]:
-    """Take a list, or text whose parts are joined by commas or semicolons, or one number."""
+    """Read a list, text whose parts are joined by commas or semicolons, or one number."""
     if isinstance(value, str):
         return re.split(r"[;,]", value)
     return [value] if isinstance(value, int | float) else cast("Iterable[Any]", value)
 
 
 def split_list(value: Any) -> tuple[str, ...]:
-    """Take a list of texts, or text whose parts are joined by commas or semicolons."""
+    """Read a list of strings, or text whose parts are joined by commas or semicolons."""
     return tuple(str(part).strip() for part in _entries(value) if str(part).strip())
 
 
 def _table(value: Any) -> dict[str, Any]:
-    """Take a mapping, or text as `orders=10,clicks=1000`."""
+    """Read a mapping, or text such as `orders=10,clicks=1000`."""
     if isinstance(value, Mapping):
         return {str(name): entry for name, entry in value.items()}
     pairs = [part.partition("=") for part in split_list(value)]
     if not all(name and separator for name, separator, _ in pairs):
-        raise ValueError("NAME=VALUE is expected, several joined by commas")
+        raise ValueError("expected NAME=VALUE, several joined by commas")
     return {name.strip(): entry.strip() for name, _, entry in pairs}
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str | os.PathLike):
-        raise TypeError("a text is expected")
+        raise TypeError("expected a string")
     return os.fspath(value)
 
 
@@ -163,34 +163,34 @@ RETENTION_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
     "retention_total_bytes": or_none(CONVERTERS[int]),
     "retention_disk_usage": or_none(CONVERTERS[tuple[float, ...] | None]),
 }
-"""Of options that say `none` where nothing is to be deleted for them."""
+"""The options of retention that accept `none`, for no deletion."""
 
 
 def only(text: str, allowed: str, why: str) -> dict[str, Any]:
-    """Take the one value that a key of RocketMQ's may have here; it sets nothing."""
+    """Accept only one value of a RocketMQ key. The key sets no option."""
     if text != allowed:
-        raise ValueError(f"{text} is asked, but {why}; use {allowed}")
+        raise ValueError(f"{text} is not supported: {why}; use {allowed or 'an empty value'}")
     return {}
 
 
 def check_address(name: str, address: str) -> None:
-    """Refuse an address that is not `HOST:PORT`."""
+    """Raise `ConfigError` for an address that is not `HOST:PORT`."""
     host, _, port = address.rpartition(":")
     if not host or _NO_HOST.search(host) or not port.isdecimal() or int(port) > _MAX_PORT:
-        raise ConfigError(f"{name} is {address!r}; HOST:PORT is expected, as 127.0.0.1:9876")
+        raise ConfigError(f"{name} is {address!r}; expected HOST:PORT, such as 127.0.0.1:9876")
 
 
 def split_advertised(address: str) -> tuple[str, str]:
-    """Split `HOST` or `HOST:PORT`, the port empty where there is none; a bare IPv6 address gets its brackets."""
+    """Split `HOST` or `HOST:PORT`; the port may be empty. A bare IPv6 address gets its brackets."""
     bare = address if address.startswith("[") else f"[{address}]"
     match = _ADVERTISED.match(bare if address.count(":") > 1 else address)
     if match is None or int(match[2] or 0) > _MAX_PORT:
-        raise ValueError("HOST or HOST:PORT is expected, as mq.example:10911")
+        raise ValueError("expected HOST or HOST:PORT, such as mq.example:10911")
     return match[1], match[2] or ""
 
 
 def check_positive(name: str, value: Any, zero: Any) -> None:
-    """Refuse a value that is not more than *zero*."""
+    """Raise `ConfigError` for a value that is not more than *zero*."""
     if value <= zero:
         shown = written(value) if isinstance(value, timedelta) else value
         raise ConfigError(f"{name} is {shown}; it must be more than 0")
