@@ -118,7 +118,7 @@ def test_a_broker_that_was_never_told_the_route_says_so(hung: str, start: Start)
     """What it has itself may be a part."""
     broker = start("a", hung)
     broker.topics.ensure("orders", "test")
-    with pytest.raises(ServerError, match="the route of orders is not known whole"):
+    with pytest.raises(ServerError, match="the complete route of orders is not known"):
         queues(broker.endpoint, "orders")
 
 

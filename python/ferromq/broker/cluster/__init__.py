@@ -1,1 +1,1 @@
-"""The broker among others: registration, routes, name servers, master and slaves."""
+"""The broker in its cluster: registration, name servers, routes, role, replication of metadata."""

@@ -1,7 +1,7 @@
 """
-Where a broker listens, and by which addresses others find it: name servers, clients, and readers of its records.
+The addresses of a broker: where it listens, and what it advertises to name servers, clients and in records.
 
-Nothing here is kept: each is worked out of the options and of this machine.
+Everything is computed from the options and this machine.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ _WILDCARDS = frozenset({"0.0.0.0", "[::]", "::", ""})  # noqa: S104 (compared, n
 
 
 def fast_address(config: BrokerConfig, listen: str) -> str | None:
-    """Return where to listen a second time beside *listen*, if anywhere."""
+    """Return the address of the second remoting listener beside *listen*; None without one."""
     if config.fast_listen != "auto":
         return None if config.fast_listen == "off" else config.fast_listen
     host, _, port = listen.rpartition(":")
-    # A free port was taken by chance: nobody would look below it.
+    # No client looks below a port that was chosen at random.
     if config.listen.endswith(":0") or int(port) <= _FAST_DISTANCE:
         return None
     return f"{host}:{int(port) - _FAST_DISTANCE}"
@@ -35,9 +35,9 @@ def fast_address(config: BrokerConfig, listen: str) -> str | None:
 
 def store_host(config: BrokerConfig, identity: BrokerIdentity) -> str:
     """
-    Return the broker's address as records hold it: with a numeric host, IPv4 where it has one, as RocketMQ.
+    Return the broker's address for records: a numeric host, IPv4 if possible, as in RocketMQ.
 
-    Raises `ConfigError` where the host has no address.
+    Raises `ConfigError` if the host has no address.
     """
     option, value = ("advertise", config.advertise) if config.advertise else ("listen", config.listen)
     host, _, port = identity.address.rpartition(":")
@@ -59,10 +59,10 @@ def _resolve(option: str, value: str, host: str) -> list[tuple[Any, Any, Any, An
 @contextlib.contextmanager
 def reserved(option: str, address: str) -> Iterator[str]:
     """
-    Keep a free port for `host:0` until somebody listens there, and yield `host:port`.
+    Reserve a free port for `host:0` until the server listens, and yield `host:port`.
 
-    Every record holds the broker's address, so the port has to be known before the store is open. On Linux a bound
-    socket that does not listen lets another one, that may reuse addresses, bind and listen beside it.
+    Records hold the broker's address, so the port must be known before the store opens. On Linux another socket with
+    SO_REUSEADDR can bind and listen beside a bound one that does not listen.
     """
     host, _, port = address.rpartition(":")
     if port != "0":
@@ -76,7 +76,7 @@ def reserved(option: str, address: str) -> Iterator[str]:
 
 
 def identify(config: BrokerConfig, listen: str, grpc_listen: str) -> BrokerIdentity:
-    """Return the names and addresses of the broker that listens there."""
+    """Return the identity of a broker that listens on these addresses."""
     address = _advertised(config.advertise, listen, config.namesrv)
     host = address.rpartition(":")[0]
     grpc_address = _advertised(config.grpc_advertise or host, grpc_listen, config.namesrv)
@@ -92,7 +92,7 @@ def identify(config: BrokerConfig, listen: str, grpc_listen: str) -> BrokerIdent
 
 
 def unreachable(identity: BrokerIdentity, listen: str, grpc_listen: str) -> list[str]:
-    """Return a warning for each address that others are told and no listener is bound to."""
+    """Return a warning for each advertised address that no listener can be reached at."""
     found = []
     for listens, advertises, bound, told in (
         ("listen", "advertise", listen, identity.address),
@@ -101,14 +101,14 @@ def unreachable(identity: BrokerIdentity, listen: str, grpc_listen: str) -> list
         host, _, port = bound.rpartition(":")
         if not _is_heard(host, told.rpartition(":")[0]):
             found.append(
-                f"others are told {told} ({advertises}), and this broker listens on {bound} ({listens}) alone; set "
+                f"this broker advertises {told} ({advertises}) and listens only on {bound} ({listens}); set "
                 f"{advertises} to an address that leads there, or {listens} to 0.0.0.0:{port}"
             )
     return found
 
 
 def _is_heard(host: str, told: str) -> bool:
-    """Say whether a listener on *host* may be reached at *told*; also where that cannot be known, as behind a NAT."""
+    """Return whether a listener on *host* may be reachable at *told*; True if unknown, as behind a NAT."""
     if host in _WILDCARDS or host == told:
         return True
     bound, announced = _addresses(host), _addresses(told)
@@ -126,7 +126,7 @@ def _addresses(host: str) -> set[Address]:
 
 
 def _is_own(address: Address) -> bool:
-    """Say whether an address is one of this machine."""
+    """Return whether an address belongs to this machine."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6  # noqa: PLR2004
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -137,7 +137,7 @@ def _is_own(address: Address) -> bool:
 
 
 def _advertised(wanted: str, listen: str, name_servers: tuple[str, ...]) -> str:
-    """Return the `host:port` others use: what is configured, else the listener's, with our address for a wildcard."""
+    """Return the advertised `host:port`: the configured one, else the listener's with a real address for a wildcard."""
     host, _, port = listen.rpartition(":")
     if wanted:
         wanted_host, wanted_port = split_advertised(wanted)
@@ -146,7 +146,7 @@ def _advertised(wanted: str, listen: str, name_servers: tuple[str, ...]) -> str:
 
 
 def _own_address(name_servers: tuple[str, ...]) -> str:
-    """Return the address of this machine on the way to the first name server; no packet is sent."""
+    """Return this machine's address on the route to the first name server; sends no packet."""
     host, _, port = (name_servers[0] if name_servers else "192.0.2.1:9").rpartition(":")
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)[0]

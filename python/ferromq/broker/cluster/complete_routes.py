@@ -1,7 +1,7 @@
 """
-What is known of a topic on other brokers: what name servers say now, and what they said before a broker went away.
+Completes a topic's route with the queues of brokers that are away, from earlier answers of name servers.
 
-Pure but for the question itself; how long it is kept is `route_cache`'s business, what clients are told `routes`'.
+`route_cache` keeps the result, `routes` answers clients with it.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from ferromq.protocol.order_configuration import parts
 
 
 class CompleteRoutes:
-    """Asks name servers for topics, and keeps the queues of brokers that are away."""
+    """Looks up routes, and keeps the queues of brokers that are away."""
 
     def __init__(self, name_servers: NameServers, own: Callable[[str], TopicConfig | None]) -> None:
         self._name_servers = name_servers
         self._own = own
 
     def look_up(self, topic: str, before: KnownRoute | None) -> KnownRoute:
-        """Return what is known of a topic. Raises `NameServerFailed` where no name server is an authority."""
+        """Return the complete route of a topic. Raises `NameServerFailed` if no authoritative name server answers."""
         identity = self._name_servers.identity
         before = before or KnownRoute()
         own = self._own(topic)
@@ -29,12 +29,12 @@ class CompleteRoutes:
         expected = {*known, *before.unknown}
         if own and not identity.is_slave:
             expected.add(identity.name)
-        # Another broker may know that messages are in order, or decide it with the first one.
+        # Another broker may know that the topic is ordered, or its first message may decide that.
         is_ordered = own is None or own.order or own.message_type in {"FIFO", UNDECIDED}
         found = self._name_servers.look_up(topic, expected, is_ordered=is_ordered)
         there = {queue.broker_name for queue in found.route.queues} if found.route else set()
         grpc = {**before.grpc, **found.grpc}
-        # Registered without the topic: it was deleted there.
+        # A registered broker without the topic has deleted it.
         away = tuple(
             queue
             for name, queue in sorted(known.items())
@@ -51,7 +51,7 @@ class CompleteRoutes:
             and found.registered is not None
             and name not in found.registered | there
         )
-        # One that was lost with its name server is put there again.
+        # The registration of a FIFO topic restores a lost order configuration.
         is_kept = found.order is None and (own is None or is_fifo(own))
         order = before.order if is_kept else found.order
         named = there | {queue.broker_name for queue in away} | parts(order).keys() | unknown

@@ -17,11 +17,11 @@ class BrokerIdentity:
     """`host:port` of the gRPC listener."""
     broker_id: int = MASTER
     allowed: Permission = READ_WRITE
-    """What it allows of what its topics allow."""
+    """The permission of the broker, which limits those of its topics."""
     generation: int = 0
-    """How many roles it had before this one."""
+    """The number of role changes since the start."""
 
     @property
     def is_slave(self) -> bool:
-        """Says whether it follows a master of the same name."""
+        """Whether it follows a master of the same name."""
         return self.broker_id != MASTER

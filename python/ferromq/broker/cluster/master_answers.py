@@ -1,8 +1,8 @@
 """
-What a master answers a slave that asks for its tables: decoded, and checked before anything is taken over.
+Decodes and checks a master's answers to its slave.
 
-Bytes come from another process, perhaps of another version: all of an answer is good, or none of it is used. When a
-slave asks, and what it does with the answers, is decided by `replication`.
+The bytes come from another process, perhaps of another version: an answer is used whole or not at all. `replication`
+decides what to do with it.
 """
 
 import functools
@@ -37,7 +37,7 @@ class Topics(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """The consumer groups of a master, or a page of them, and what they may not read: a number by group and topic."""
+    """The consumer groups of a master, or a page of them, and their forbidden topics: flags by group and topic."""
 
     version: DataVersion
     entries: dict[str, GroupConfig]
@@ -45,7 +45,7 @@ class Groups(NamedTuple):
 
 
 class TimerCheckpoint(NamedTuple):
-    """How far the timer of a master is."""
+    """The progress of a master's timer."""
 
     read_ms: int
     queue_offset: int
@@ -53,7 +53,7 @@ class TimerCheckpoint(NamedTuple):
 
 
 def _checked(decode: Callable[P, T]) -> Callable[P, T]:
-    """Let nothing but `ValueError` come out of a decoder."""
+    """Make a decoder raise nothing but `ValueError`."""
 
     @functools.wraps(decode)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -89,7 +89,7 @@ def groups(body: bytes) -> Groups:
 
 @_checked
 def consumer_offsets(body: bytes) -> Offsets:
-    """Decode the answer to request 43; a queue at -1, of which nothing is known, is left out. Raises `ValueError`."""
+    """Decode the answer to request 43, without queues at -1, which stands for unknown. Raises `ValueError`."""
     found: Offsets = {}
     for name, queues in _named(_table(_object(body), "offsetTable"), limit=2 * _NAME_LIMIT + 1):
         offsets = {
@@ -104,7 +104,7 @@ def consumer_offsets(body: bytes) -> Offsets:
 
 @_checked
 def delay_offsets(body: bytes) -> dict[str, Any]:
-    """Decode the answer to request 45, as it is kept in delayOffset.json. Raises `ValueError`."""
+    """Decode the answer to request 45, in the form of delayOffset.json. Raises `ValueError`."""
     value = _object(body)
     table = {
         str(_within("delay level", int(level), _INT_LIMIT)): _within("offset", int(offset), _LONG_LIMIT)
@@ -115,7 +115,7 @@ def delay_offsets(body: bytes) -> dict[str, Any]:
 
 @_checked
 def request_modes(body: bytes) -> bytes:
-    """Return the answer to request 402, which has a table in it, as `RequestModes` takes it. Raises `ValueError`."""
+    """Return the answer to request 402 if it holds a table, as `RequestModes` takes it. Raises `ValueError`."""
     for _, groups in _named(_table(_object(body), "messageRequestModeMap")):
         _named(groups)
     return body
@@ -137,7 +137,7 @@ def timer_checkpoint(body: bytes) -> TimerCheckpoint:
 
 @_checked
 def timer_metrics(body: bytes) -> dict[str, Any]:
-    """Decode the answer to request 61, as it is kept in the file `timermetrics`. Raises `ValueError`."""
+    """Decode the answer to request 61, in the form of the file `timermetrics`. Raises `ValueError`."""
     value = _object(body)
     counts = {name: dict(count.items()) for name, count in _named(_table(value, "timingCount"))}
     return {"dataVersion": _version(value).to_json(), "timingCount": counts}
@@ -145,26 +145,26 @@ def timer_metrics(body: bytes) -> dict[str, Any]:
 
 def _object(body: bytes) -> dict[str, Any]:
     value = java_json.loads_object(body)
-    # What no file can hold: numbers JSON has no word for, halves of characters.
+    # Rejects what no file can hold: NaN and infinity, lone surrogates.
     json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     return value
 
 
 def _table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a table that has to be there: an empty answer must not look like an empty table."""
+    """Return a required table: an empty answer must not look like an empty table."""
     table = value[name]
     if not isinstance(table, dict):
-        raise TypeError(f"{name} is no table")
+        raise TypeError(f"{name} is not a table")
     return table
 
 
 def _named(table: Mapping[str, Any], *, limit: int = _NAME_LIMIT) -> list[tuple[str, Any]]:
-    """Return the entries of a table. A name becomes one of a directory, so it may not lead elsewhere."""
+    """Return the entries of a table. Names become directories, so they must not be paths."""
     entries = [(str(name), value) for name, value in table.items()]
     for name, _ in entries:
         is_path = name in {".", ".."} or any(character in name for character in "/\\\0")
         if not 0 < len(name.encode()) <= limit or is_path:
-            raise ValueError(f"{name[:40]!r} is no name of a topic or group")
+            raise ValueError(f"{name[:40]!r} is not a name of a topic or group")
     return entries
 
 

@@ -1,7 +1,7 @@
 """
-One name server of a broker: what it was told last, and the rounds in which it is told more, one after the other.
+The session with one name server: what it acknowledged, and rounds of registration, one at a time.
 
-What is said in a round is `name_servers`' business.
+`name_servers` decides what a round sends.
 """
 
 import enum
@@ -20,54 +20,54 @@ from ferromq.errors import RequestTimeout
 _log = logging.getLogger("ferromq.broker")
 
 _FEW = 64
-"""Topics that are told one by one; more are told with all others, which is one request."""
+"""The most topics registered one by one; more are registered with the whole table in one request."""
 _MANY = 1024
-"""Topics that are told in one request where a name server takes changes."""
+"""The most topics registered in one request with a name server that accepts changes."""
 
 ReadTopics = Callable[[], TableContent[TopicConfig]]
-"""Returns what the table of topics holds at that moment."""
+"""Returns the current content of the table of topics."""
 
 
 class NameServerFailed(Exception):  # noqa: N818 (carried to one log line, never to a user)
-    """A name server is not reached, or answered with an error."""
+    """A name server cannot be reached, or answered with an error."""
 
 
 class RegistrationScope(enum.IntEnum):
-    """How much a name server is to be told in a round; the greater includes the less."""
+    """How much a round of registration sends; the greater includes the less."""
 
     CHANGES = 0
-    """What it was not told yet."""
+    """The topics that the name server has not acknowledged."""
     RENEWAL = 1
-    """That the broker lives; everything only where it has another version of the topics, or none."""
+    """The version; all topics only if the name server has another version, or none."""
     FULL = 2
 
 
 class RegistrationAnswer(NamedTuple):
-    """What a name server told in a good answer, and whom it told it."""
+    """A name server's successful answer to a registration."""
 
     fields: dict[str, str]
     body: bytes
     generation: int = 0
     is_new: bool = False
-    """Whether it had lost, or never had, what this broker puts into its key-value table."""
+    """Whether it lacked this broker's entry in its key-value table."""
     is_change: bool = False
-    """Whether it was told, and answered, of topics that changed, and not of all."""
+    """Whether it answered a registration of changed topics, not of all."""
 
 
 class AckedState(NamedTuple):
-    """What a name server has acknowledged."""
+    """The registration that a name server acknowledged."""
 
     identity: BrokerIdentity
     content: TableContent[TopicConfig]
     takes_changes: bool = False
-    """Whether it takes several topics for a change; RocketMQ's takes them for the whole table."""
+    """Whether it accepts a change of several topics; RocketMQ's takes them for the whole table."""
 
     def step_to(self, identity: BrokerIdentity, content: TableContent[TopicConfig]) -> Mapping[str, TopicConfig]:
         """
-        Return the few topics that make it *content*; nothing where more changed, or one is gone.
+        Return the topics to register for *content*; empty if too many changed, or one was deleted.
 
-        A name server that does not take changes has to be told one by one: it refuses a single topic of a broker it
-        does not know, and takes several for a whole table.
+        A name server that accepts no changes gets topics one by one: it refuses a single topic of an unknown broker,
+        and takes several for the whole table.
         """
         if identity != self.identity:
             return {}
@@ -79,101 +79,103 @@ class AckedState(NamedTuple):
 
 
 def changed_since(before: TableContent[TopicConfig], after: TableContent[TopicConfig]) -> Sequence[str]:
-    """Return the names of the topics that are not in both contents, or are another object in each."""
+    """Return the names of topics that differ between two contents."""
     names = after.since(before)
     if names is not None:
         return names
-    # A table keeps the entries that did not change.
+    # Unchanged entries are the same objects.
     put = [name for name, topic in after.entries.items() if before.entries.get(name) is not topic]
     return put + [name for name in before.entries if name not in after.entries]
 
 
 class RoundResult(NamedTuple):
-    """How a round went."""
+    """The result of a round."""
 
     is_done: bool
-    told: RegistrationAnswer | None = None
+    answer: RegistrationAnswer | None = None
 
 
 @dataclass(slots=True)
 class RegistrationRound:
-    """A round to come: whoever asks for more before it begins, joins it."""
+    """A round that has not begun; further requests join it."""
 
     read: ReadTopics
-    asked: RegistrationScope
+    scope: RegistrationScope
     result: "Future[RoundResult]" = field(default_factory=Future)
 
 
 class NameServerSession:
     """
-    Tells one name server, in rounds on a thread of its own; thread-safe.
+    Registers with one name server, in rounds on its own thread; thread-safe.
 
-    A round reads the table when it begins, after the end of the one before: an older table never follows a newer one.
+    A round reads the table when it begins, after the previous one ended, so an older table never follows a newer one.
     A failure is logged once until the name server answers again.
     """
 
     def __init__(
-        self, address: str, tell: Callable[["NameServerSession", RegistrationRound], RegistrationAnswer | None]
+        self,
+        address: str,
+        register_round: Callable[["NameServerSession", RegistrationRound], RegistrationAnswer | None],
     ) -> None:
         self.address = address
         self.known: AckedState | None = None
-        """What it acknowledged last, and nothing failed since; only for the round under way."""
+        """The last acknowledged registration, None after a failure; for the current round only."""
         self.written: Collection[str] = ()
-        """The topics whose order configurations this broker wrote there in the round before."""
+        """The topics whose order configurations the previous round wrote."""
         self.is_failing = False
         self.is_late = False
-        """Whether it did not answer in time when it was asked last: what it is told then may arrive all the same."""
-        self._tell = tell
+        """Whether its last answer timed out; later requests may arrive all the same."""
+        self._register_round = register_round
         self._lock = threading.Lock()
-        self._telling = threading.Lock()
+        self._round_lock = threading.Lock()
         self._is_leaving = False
         self._next: RegistrationRound | None = None
-        self._running: RegistrationRound | None = None
+        self._current: RegistrationRound | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ferromq-register")
 
-    def ask(self, asked: RegistrationScope, read: ReadTopics) -> "Future[RoundResult]":
-        """Ask for a round that begins after this call, and return its result to be."""
+    def request_round(self, scope: RegistrationScope, read: ReadTopics) -> "Future[RoundResult]":
+        """Request a round that begins after this call; returns its future result."""
         with self._lock:
-            turn = self._next
-            if turn is not None:
-                turn.asked = max(turn.asked, asked)
-                return turn.result
-            turn = self._next = RegistrationRound(read, asked)
+            round_ = self._next
+            if round_ is not None:
+                round_.scope = max(round_.scope, scope)
+                return round_.result
+            round_ = self._next = RegistrationRound(read, scope)
         try:
             self._thread.submit(self._run)
         except RuntimeError:
-            # The interpreter ends and gives no work to other threads any more.
+            # The interpreter is shutting down and starts no threads.
             self._run()
-        return turn.result
+        return round_.result
 
-    def under_way(self) -> "Future[RoundResult] | None":
-        """Return the result to be of the round under way, if there is one."""
+    def running(self) -> "Future[RoundResult] | None":
+        """Return the future result of the current round, if any."""
         with self._lock:
-            return self._running.result if self._running else None
+            return self._current.result if self._current else None
 
-    def leave(self, goodbye: Callable[[], object], seconds: float) -> None:
-        """Begin no more rounds, and say *goodbye* where the one under way ends in time."""
+    def unregister(self, send: Callable[[], object], seconds: float) -> None:
+        """Begin no more rounds, and call *send* if the current one ends in time."""
         self._is_leaving = True
-        if not self._telling.acquire(timeout=seconds):
+        if not self._round_lock.acquire(timeout=seconds):
             return
         try:
-            goodbye()
+            send()
         except NameServerFailed as error:
             self.note_failure(error)
         finally:
-            self._telling.release()
+            self._round_lock.release()
 
     def close(self) -> None:
-        """End for good; rounds to come are not done."""
+        """Stop; pending rounds are not done."""
         self._is_leaving = True
         self._thread.shutdown(wait=False, cancel_futures=True)
         with self._lock:
-            turn, self._next = self._next, None
-        if turn is not None:
-            turn.result.set_result(RoundResult(is_done=False))
+            round_, self._next = self._next, None
+        if round_ is not None:
+            round_.result.set_result(RoundResult(is_done=False))
 
     def note_failure(self, error: NameServerFailed) -> None:
-        """Log a failure, as a warning only where it is the first."""
+        """Log a failure, as a warning only if it is the first."""
         with self._lock:
             is_new, self.is_failing = not self.is_failing, True
             self.is_late = isinstance(error.__cause__, RequestTimeout)
@@ -181,30 +183,30 @@ class NameServerSession:
         _log.log(level, "name server failed address=%s: %s", self.address, error)
 
     def _run(self) -> None:
-        with self._telling:
+        with self._round_lock:
             with self._lock:
-                turn, self._next = self._next, None
-                self._running = turn
-            if turn is None:
+                round_, self._next = self._next, None
+                self._current = round_
+            if round_ is None:
                 return
             try:
-                result = self._try(turn)
+                result = self._try(round_)
             except BaseException as error:
                 self._end()
-                turn.result.set_exception(error)
+                round_.result.set_exception(error)
                 raise
             self._end()
-            turn.result.set_result(result)
+            round_.result.set_result(result)
 
     def _end(self) -> None:
         with self._lock:
-            self._running = None
+            self._current = None
 
-    def _try(self, turn: RegistrationRound) -> RoundResult:
+    def _try(self, round_: RegistrationRound) -> RoundResult:
         if self._is_leaving:
             return RoundResult(is_done=False)
         try:
-            told = self._tell(self, turn)
+            answer = self._register_round(self, round_)
         except NameServerFailed as error:
             self.note_failure(error)
             return RoundResult(is_done=False)
@@ -212,4 +214,4 @@ class NameServerSession:
             was_failing, self.is_failing, self.is_late = self.is_failing, False, False
         if was_failing:
             _log.warning("name server is back address=%s", self.address)
-        return RoundResult(is_done=True, told=told)
+        return RoundResult(is_done=True, answer=answer)

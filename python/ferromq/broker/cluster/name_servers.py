@@ -1,7 +1,7 @@
 """
-What a broker and its name servers say to each other: registration, routes, gRPC addresses.
+The name servers of a broker: registration, routes, gRPC addresses.
 
-When to register is `controller`'s business, what to make of a route that of `routes`.
+`registrar` decides when to register, `routes` what to make of a route.
 """
 
 import logging
@@ -42,47 +42,47 @@ _log = logging.getLogger("ferromq.broker")
 
 _LEASE_MS = 120_000
 _PERIODS_IN_A_LEASE = 4
-_GOODBYE_SECONDS = 0.5
+_UNREGISTER_SECONDS = 0.5
 A = TypeVar("A")
 Answer = tuple[int, str | None, dict[str, str], bytes]
 
 
 class Master(NamedTuple):
-    """The master of a slave, as a name server tells."""
+    """The master that a name server reports to a slave."""
 
     address: str
     ha_address: str | None
 
 
 class RegistrationOutcome(NamedTuple):
-    """What became of a registration."""
+    """The result of a registration with all name servers."""
 
     is_complete: bool
-    """Whether every name server took it."""
+    """Whether every name server accepted it."""
     master: Master | None
-    """The master, where a name server named one."""
+    """The master that a name server reported, if any."""
     has_answers: bool
-    """Whether a name server said who is master, or that there is none."""
+    """Whether a name server answered for the current role."""
     ordered: frozenset[str]
-    """The topics that name servers have an order configuration of."""
+    """The topics with an order configuration."""
     generation: int
-    """Of the role they were told of."""
+    """The generation of the registered role."""
 
 
 class RouteLookup(NamedTuple):
-    """What a name server says of a topic."""
+    """A name server's answers about a topic."""
 
     route: TopicRoute | None
     registered: frozenset[str] | None
-    """The brokers that are registered; None where the route has all there may be, so that it was not asked."""
+    """The registered brokers; None if the route is complete without asking for them."""
     grpc: Mapping[str, str]
-    """Broker name → where it serves gRPC, also of brokers that are away."""
+    """Broker name → gRPC address, including brokers that are away."""
     order: str | None
-    """The order configuration, where it was asked for or comes with the route."""
+    """The order configuration, if it was requested or comes with the route."""
 
 
 class NameServers:
-    """The name servers of one broker; thread-safe. None of them keeps another one waiting."""
+    """The name servers of one broker; thread-safe. A hanging one does not block the others."""
 
     def __init__(
         self, addresses: tuple[str, ...], identity: BrokerIdentity, membership: MembershipConfig, *, period: timedelta
@@ -92,9 +92,9 @@ class NameServers:
         self._timeout = membership.register_timeout.total_seconds()
         self._lease_ms = max(_LEASE_MS, _PERIODS_IN_A_LEASE * (period // timedelta(milliseconds=1)))
         self._client = _ferromq.RemotingClient()
-        self._sessions = [NameServerSession(address, self._tell) for address in addresses]
-        self.try_soon: Callable[[], object] = lambda: None
-        """Called where a name server does not know this broker any more, or may lack what it was told."""
+        self._sessions = [NameServerSession(address, self._register_round) for address in addresses]
+        self.retry_soon: Callable[[], object] = lambda: None
+        """Called if a name server lost this broker, or may lack part of its registration."""
         self._orders = OrderConfigurations()
         self._encoding = threading.Lock()
         self._encoded: tuple[AckedState, bytes] | None = None
@@ -104,50 +104,51 @@ class NameServers:
 
     @property
     def identity(self) -> BrokerIdentity:
-        """The broker as it registers."""
+        """The broker's identity in registrations."""
         return self._identity
 
     def become(self, broker_id: int, allowed: Permission) -> None:
-        """Register with this id and permission from now on; what is told to the broker as it was is passed over."""
+        """Register with this id and permission from now on; answers to earlier registrations are ignored."""
         generation = self._identity.generation + 1
         self._identity = replace(self._identity, broker_id=broker_id, allowed=allowed, generation=generation)
 
     def register(self, read: ReadTopics, *, is_forced: bool = True, waits_for_all: bool = True) -> RegistrationOutcome:
         """
-        Register what *read* returns with every name server at the same time.
+        Register what *read* returns with all name servers in parallel.
 
-        Unless *is_forced*, one that has this version of the topics already is not sent them again; asking renews the
-        lease, too. Unless it *waits_for_all*, the outcome says of those that failed before only that they do not have
-        it yet.
+        Unless *is_forced*, a name server that has this version already only renews the lease. Unless *waits_for_all*,
+        the outcome does not wait for name servers that failed before.
         """
-        asked = RegistrationScope.FULL if is_forced else RegistrationScope.RENEWAL
-        rounds = [(waits_for_all or not session.is_failing, session.ask(asked, read)) for session in self._sessions]
+        scope = RegistrationScope.FULL if is_forced else RegistrationScope.RENEWAL
+        rounds = [
+            (waits_for_all or not session.is_failing, session.request_round(scope, read)) for session in self._sessions
+        ]
         results = [found.result() if is_awaited else RoundResult(is_done=False) for is_awaited, found in rounds]
         generation = self._identity.generation
-        told = [each.told for each in results if each.told is not None and each.told.generation == generation]
+        answer = [each.answer for each in results if each.answer is not None and each.answer.generation == generation]
         masters = [
             Master(each.fields["masterAddr"], each.fields.get("haServerAddr"))
-            for each in told
+            for each in answer
             if each.fields.get("masterAddr")
         ]
         return RegistrationOutcome(
             is_complete=all(each.is_done for each in results),
             master=masters[0] if masters else None,
-            has_answers=bool(told),
-            ordered=frozenset(topic for each in told for topic in _ordered(each.body)),
+            has_answers=bool(answer),
+            ordered=frozenset(topic for each in answer for topic in _ordered(each.body)),
             generation=generation,
         )
 
     def register_change(self, read: ReadTopics, wait: RegistrationWait, on_failure: Callable[[], object]) -> None:
         """
-        Register what changed of what *read* returns; call *on_failure* where a name server does not take it.
+        Register changed topics, and call *on_failure* if a name server does not accept them.
 
-        One that may not have the table before the change gets everything. Name servers that failed before are left to
-        the next `register`, so that they keep nobody waiting.
+        A name server that may lack the table before the change gets all topics. Name servers that failed before are
+        left to the next `register`, so that they block nothing.
         """
         answering = [session for session in self._sessions if not session.is_failing]
-        older = [session.under_way() for session in answering]
-        rounds = [session.ask(RegistrationScope.CHANGES, read) for session in answering]
+        older = [session.running() for session in answering]
+        rounds = [session.request_round(RegistrationScope.CHANGES, read) for session in answering]
         if len(answering) < len(self._sessions):
             on_failure()
 
@@ -168,37 +169,37 @@ class NameServers:
         _ferromq.blocking(await_rounds)
 
     def unregister(self) -> None:
-        """Say goodbye to the name servers that answer; others find out by the closed connection."""
-        fields = self._who()
-        self._timeout = min(self._timeout, _GOODBYE_SECONDS)
+        """Unregister from the name servers that answer; others notice the closed connection."""
+        fields = self._broker_fields()
+        self._timeout = min(self._timeout, _UNREGISTER_SECONDS)
 
-        def leave(session: NameServerSession) -> None:
+        def unregister(session: NameServerSession) -> None:
             if session.is_failing:
                 session.close()
             else:
-                session.leave(
-                    lambda: self._expect(session.address, RequestCode.UNREGISTER_BROKER, fields), _GOODBYE_SECONDS
+                session.unregister(
+                    lambda: self._expect(session.address, RequestCode.UNREGISTER_BROKER, fields), _UNREGISTER_SECONDS
                 )
 
-        # The usual threads may still wait for somebody who does not answer.
+        # The sessions' threads may still wait for a name server that does not answer.
         threads = ThreadPoolExecutor(max(1, len(self._sessions)), thread_name_prefix="ferromq-unregister")
         try:
-            leaving = [threads.submit(leave, session) for session in self._sessions]
+            unregistering = [threads.submit(unregister, session) for session in self._sessions]
         except RuntimeError:
-            # The interpreter ends and gives no work to other threads any more.
+            # The interpreter is shutting down and starts no threads.
             for session in self._sessions:
-                leave(session)
+                unregister(session)
         else:
-            for each in leaving:
+            for each in unregistering:
                 each.result()
         threads.shutdown(wait=False)
 
     def look_up(self, topic: str, expected: Collection[str], *, is_ordered: bool = False) -> RouteLookup:
         """
-        Return what the first name server that is an authority says of *topic*.
+        Return the answers of the first authoritative name server about *topic*.
 
-        One that lacks a broker of *expected*, and does not know this broker, has just started: it is asked nothing.
-        Raises `NameServerFailed` where no other answers.
+        A name server that lacks a broker of *expected* and does not know this broker has just started, and is skipped.
+        Raises `NameServerFailed` if no other answers.
         """
         return self._first(lambda address: self._look_up_at(address, topic, expected, is_ordered=is_ordered))
 
@@ -209,12 +210,12 @@ class NameServers:
         own = self._identity.name
         registered: frozenset[str] | None = None
         is_short = route is None or not there.issuperset(expected)
-        # Those that serve gRPC and have no queue in the route may be away, with queues that no name server knows of.
+        # A broker with a gRPC address and no queue in the route may be away, with queues that no name server knows.
         if is_short or any(at != GONE for name, at in grpc.items() if name not in {own, *there}):
             registered = self._registered(address)
             if is_short and own not in registered:
-                self.try_soon()
-                raise NameServerFailed(f"{address} does not know this broker yet, and maybe not the others")
+                self.retry_soon()
+                raise NameServerFailed(f"{address} does not know this broker yet, and may not know others")
         order = route.order_conf if route else None
         if is_ordered and order is None:
             order = self._value(address, ORDER_NAMESPACE, topic)
@@ -233,10 +234,10 @@ class NameServers:
             raise NameServerFailed(f"the route of {topic} is malformed: {error}") from error
 
     def _registered(self, address: str) -> frozenset[str]:
-        """Return the names of the brokers that are registered there."""
-        told = self._expect(address, RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        """Return the names of the registered brokers."""
+        answer = self._expect(address, RequestCode.GET_BROKER_CLUSTER_INFO, {})
         try:
-            return frozenset(str(name) for name in java_json.loads_object(told.body).get("brokerAddrTable") or ())
+            return frozenset(str(name) for name in java_json.loads_object(answer.body).get("brokerAddrTable") or ())
         except (ValueError, TypeError) as error:
             raise NameServerFailed(f"the list of brokers at {address} is malformed: {error}") from error
 
@@ -250,7 +251,7 @@ class NameServers:
         self._expect(address, RequestCode.PUT_KV_CONFIG, {"namespace": namespace, "key": key, "value": value})
 
     def _grpc_addresses(self, address: str) -> dict[str, str]:
-        """Return where brokers serve gRPC, by their names."""
+        """Return the gRPC addresses of brokers, by name."""
         code, remark, _, body = self._call(address, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": GRPC_NAMESPACE})
         if code == ResponseCode.QUERY_NOT_FOUND:
             return {}
@@ -262,29 +263,29 @@ class NameServers:
             raise NameServerFailed(f"the list of {GRPC_NAMESPACE} at {address} is malformed: {error}") from error
 
     def close(self) -> None:
-        """End calls under way and close the connections."""
+        """Cancel running calls and close the connections."""
         self._client.close()
         for session in self._sessions:
             session.close()
 
-    def _tell(self, session: NameServerSession, turn: RegistrationRound) -> RegistrationAnswer | None:
-        now = AckedState(self._identity, turn.read())
-        # Whatever goes wrong from here on, it is not known what the name server has.
+    def _register_round(self, session: NameServerSession, round_: RegistrationRound) -> RegistrationAnswer | None:
+        now = AckedState(self._identity, round_.read())
+        # After a failure from here on, the name server's state is unknown.
         before, session.known = session.known, None
-        told = self._send(session, turn.asked, before, now)
+        answer = self._send(session, round_.scope, before, now)
         is_taker = before is not None and before.takes_changes
-        if told is not None:
-            is_taker = told.fields.get(TAKES_CHANGES) == "true"
-        if told is not None or session.written:
-            known = None if told is not None and told.is_new else before
+        if answer is not None:
+            is_taker = answer.fields.get(TAKES_CHANGES) == "true"
+        if answer is not None or session.written:
+            known = None if answer is not None and answer.is_new else before
             session.written = self._orders.registered(
-                known, now, told, self._orders_at(session.address), session.written
+                known, now, answer, self._orders_at(session.address), session.written
             )
             if session.written:
                 # Another broker may have overwritten it.
-                self.try_soon()
+                self.retry_soon()
         session.known = now._replace(takes_changes=is_taker)
-        return told
+        return answer
 
     def _orders_at(self, address: str) -> NameServerTable:
         return NameServerTable(
@@ -293,54 +294,54 @@ class NameServers:
         )
 
     def _send(
-        self, session: NameServerSession, asked: RegistrationScope, before: AckedState | None, now: AckedState
+        self, session: NameServerSession, scope: RegistrationScope, before: AckedState | None, now: AckedState
     ) -> RegistrationAnswer | None:
         address, identity, content = session.address, now.identity, now.content
         is_same = before is not None and before.identity == identity and before.content is content
-        if asked is RegistrationScope.CHANGES:
+        if scope is RegistrationScope.CHANGES:
             if is_same:
                 return None
-            told = self._send_topics(address, now, before)
-            if told is not None:
-                return told
-        # Who follows a master registers in any case: the answer says who that is.
-        may_ask = asked is RegistrationScope.RENEWAL and is_same and not identity.is_slave
+            answer = self._send_topics(address, now, before)
+            if answer is not None:
+                return answer
+        # A slave registers in any case, since the answer names the master.
+        may_ask = scope is RegistrationScope.RENEWAL and is_same and not identity.is_slave
         if may_ask and not self._is_changed(address, content.version):
             return None
         return self._register(session, now)
 
     def _send_topics(self, address: str, now: AckedState, before: AckedState | None) -> RegistrationAnswer | None:
-        """Register topics that changed; None where there are none, or the name server wants the whole table."""
+        """Register changed topics; None if there are none, or if the name server needs the whole table."""
         change = before.step_to(now.identity, now.content) if before else {}
         if not change:
             return None
         if before is not None and before.takes_changes:
             return self._send_change(address, now, change)
-        told, version = None, now.content.version
+        answer, version = None, now.content.version
         for left, (name, topic) in zip(reversed(range(len(change))), change.items(), strict=True):
-            # A name server reads a topic it knows only where the version is another one. The last one is the table's.
+            # A name server updates a known topic only under another version. The last topic gets the table's version.
             passing = replace(version, timestamp=version.timestamp - left)
             body = self._body(now.identity, passing, {name: topic})
             header = self._header(now.identity, body)
-            code, _, fields, answer = self._call(address, RequestCode.REGISTER_BROKER, header, body)
+            code, _, fields, content = self._call(address, RequestCode.REGISTER_BROKER, header, body)
             if code != ResponseCode.SUCCESS:
                 return None
-            told = RegistrationAnswer(fields, answer, now.identity.generation)
-        return told
+            answer = RegistrationAnswer(fields, content, now.identity.generation)
+        return answer
 
     def _send_change(
         self, address: str, now: AckedState, change: Mapping[str, TopicConfig]
     ) -> RegistrationAnswer | None:
-        """Register several topics at once, with a name server that takes them for a change."""
+        """Register several topics in one request, with a name server that accepts changes."""
         body = self._body(now.identity, now.content.version, change)
         header = {**self._header(now.identity, body), IS_CHANGE: "true"}
-        code, _, fields, answer = self._call(address, RequestCode.REGISTER_BROKER, header, body)
-        # One that does not say so took them for the whole table: another name server is at this address now.
+        code, _, fields, content = self._call(address, RequestCode.REGISTER_BROKER, header, body)
+        # Without that field it took them for the whole table: another name server has this address now.
         is_taken = code == ResponseCode.SUCCESS and fields.get(TAKES_CHANGES) == "true"
-        return RegistrationAnswer(fields, answer, now.identity.generation, is_change=True) if is_taken else None
+        return RegistrationAnswer(fields, content, now.identity.generation, is_change=True) if is_taken else None
 
     def _everything(self, now: AckedState) -> bytes:
-        """Encode the whole table, once for all name servers, and where one needs it: with many topics that is long."""
+        """Return the encoded table, cached for all name servers; encoding many topics is slow."""
         with self._encoding:
             if self._encoded is None or self._encoded[0][0] != now.identity or self._encoded[0][1] is not now.content:
                 self._encoded = now, self._body(now.identity, now.content.version, now.content.entries)
@@ -350,7 +351,7 @@ class NameServers:
         is_compressed = self._membership.compress_registration
         return registration_body.encode(version, topics, identity.allowed, is_compressed=is_compressed)
 
-    def _who(self, identity: BrokerIdentity | None = None) -> dict[str, str]:
+    def _broker_fields(self, identity: BrokerIdentity | None = None) -> dict[str, str]:
         identity = identity or self._identity
         return {
             "brokerName": identity.name,
@@ -361,8 +362,8 @@ class NameServers:
 
     def _header(self, identity: BrokerIdentity, body: bytes) -> dict[str, str]:
         return {
-            **self._who(identity),
-            # RocketMQ requires the field. Nothing serves the log to slaves yet, so they are sent nowhere.
+            **self._broker_fields(identity),
+            # RocketMQ requires the field. It is empty, since slaves cannot replicate the log yet.
             "haServerAddr": "",
             "heartbeatTimeoutMillis": str(self._lease_ms),
             "enableActingMaster": "false",
@@ -371,9 +372,9 @@ class NameServers:
         }
 
     def _is_changed(self, address: str, version: DataVersion) -> bool:
-        """Ask a name server whether it has another version of the topics than this one, or none."""
+        """Return whether a name server has another version of the topics, or none."""
         body = java_json.dumps(version.to_json())
-        code, _, fields, known = self._call(address, RequestCode.QUERY_DATA_VERSION, self._who(), body)
+        code, _, fields, known = self._call(address, RequestCode.QUERY_DATA_VERSION, self._broker_fields(), body)
         try:
             is_same = DataVersion.from_json(java_json.loads_object(known)) == version if known else False
         except (ValueError, TypeError):
@@ -382,20 +383,20 @@ class NameServers:
 
     def _register(self, session: NameServerSession, now: AckedState) -> RegistrationAnswer:
         is_late, is_new = session.is_late, False
-        # A slave has its master's name, and the entry is the master's.
+        # A slave has its master's name, so the entry is the master's.
         has_entry = not now.identity.is_slave
         if has_entry and not is_late:
             is_new = self._put_grpc_address(session.address)
         body = self._everything(now)
-        told = self._expect(session.address, RequestCode.REGISTER_BROKER, self._header(now.identity, body), body)
-        # One that answers nothing in time may hear all the same: the lease counts more than the entry it has.
+        answer = self._expect(session.address, RequestCode.REGISTER_BROKER, self._header(now.identity, body), body)
+        # A name server that times out may receive requests all the same, and the lease matters more than the entry.
         if has_entry and is_late:
             is_new = self._put_grpc_address(session.address)
-        return told._replace(generation=now.identity.generation, is_new=is_new)
+        return answer._replace(generation=now.identity.generation, is_new=is_new)
 
     def _put_grpc_address(self, address: str) -> bool:
-        """Put it where it is missing or another; says whether there was none."""
-        # Before the registration: whoever sees the broker in a route finds the way to it.
+        """Put the gRPC address if it differs; returns whether it was missing."""
+        # Before the registration, so that a route never shows the broker without its address.
         key = {"namespace": GRPC_NAMESPACE, "key": self._identity.name}
         *_, fields, _ = self._call(address, RequestCode.GET_KV_CONFIG, key)
         if fields.get("value") != self._identity.grpc_address:
@@ -405,10 +406,10 @@ class NameServers:
     def _expect(
         self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b""
     ) -> RegistrationAnswer:
-        answer, remark, *_ = told = self._call(address, code, fields, body)
-        if answer != ResponseCode.SUCCESS:
-            raise NameServerFailed(f"{code.name} was answered with code {answer}: {remark}")
-        return RegistrationAnswer(told[2], told[3])
+        status, remark, header, content = self._call(address, code, fields, body)
+        if status != ResponseCode.SUCCESS:
+            raise NameServerFailed(f"{code.name} was answered with code {status}: {remark}")
+        return RegistrationAnswer(header, content)
 
     def _call(self, address: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> Answer:
         try:
@@ -418,7 +419,7 @@ class NameServers:
 
     def _first(self, ask: Callable[[str], A]) -> A:
         failures = []
-        # Those that failed last time are asked last: each may cost a timeout.
+        # Name servers that failed last time come last: each may cost a timeout.
         for session in sorted(self._sessions, key=lambda session: session.is_failing):
             try:
                 return ask(session.address)
@@ -429,5 +430,5 @@ class NameServers:
 
 
 def _ordered(body: bytes) -> list[str]:
-    """Return the topics of the order configurations in the answer to a registration; name servers may leave it out."""
+    """Return the topics with an order configuration in a registration's answer; name servers may omit it."""
     return [topic for topic, value in (table_of(body) or {}).items() if value]

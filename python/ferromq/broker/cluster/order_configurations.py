@@ -1,11 +1,11 @@
 """
-The order configurations of a broker's FIFO topics, as name servers have them: each names this broker's queues.
+The order configurations of a broker's FIFO topics on name servers; each names this broker's queues.
 
-ferromq's name server writes them by itself when a broker registers; RocketMQ's leaves that to whoever makes a topic.
-What one that restarted without its table has lost is put there again. Called in the rounds of registration.
+ferromq's name server writes them when a broker registers; RocketMQ's leaves that to administrators. A configuration
+that a restarted name server lost is written again, in a round of registration.
 
-RocketMQ's name server has no request that changes a part of a value. So a broker that writes one may overwrite what
-another one wrote since it was read: what was written is looked at again in the next round.
+RocketMQ's name server cannot change part of a value, so brokers may overwrite each other's writes: the next round
+checks what was written.
 """
 
 import threading
@@ -19,7 +19,7 @@ from ferromq.protocol.order_configuration import all_parts, parts, text_of, with
 from ferromq.protocol.route import Permission
 
 _WRITES = 3
-"""How often a value is written that another broker overwrote at the same moment."""
+"""The most writes of a value that other brokers overwrite at the same time."""
 
 
 class NameServerTable(NamedTuple):
@@ -30,7 +30,7 @@ class NameServerTable(NamedTuple):
 
 
 class OrderConfigurations:
-    """Remembers what name servers had, and completes it; thread-safe."""
+    """Remembers and completes the order configurations of name servers; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,22 +40,22 @@ class OrderConfigurations:
         self,
         before: AckedState | None,
         now: AckedState,
-        told: RegistrationAnswer | None,
+        answer: RegistrationAnswer | None,
         at: NameServerTable,
         written: Collection[str],
     ) -> set[str]:
         """
-        Complete what a name server has, and return the topics that were written: they are looked at in the next round.
+        Complete a name server's configurations; returns the topics that were written, for the next round to check.
 
-        *before* is what it had been told until now; None: maybe it has just started. *told* is its answer to a
-        registration; None: there was nothing to register. *written* are the topics that were written in the round
-        before. Raises `NameServerFailed`.
+        *before* is its acknowledged state; None: it may have just restarted. *answer* is its answer to a registration;
+        None: there was nothing to register. *written* are the topics that the previous round wrote. Raises
+        `NameServerFailed`.
         """
-        table = table_of(told.body) if told is not None else None
-        is_partial = told is None or told.is_change
+        table = table_of(answer.body) if answer is not None else None
+        is_partial = answer is None or answer.is_change
         wrote = set[str]()
-        for topic in () if now.identity.is_slave else _to_look_at(before, now, told, written):
-            # A part of the table may lack what is there.
+        for topic in () if now.identity.is_slave else _to_look_at(before, now, answer, written):
+            # A partial table may lack an existing configuration.
             is_told = table is not None and (topic.name in table or not is_partial)
             text = table.get(topic.name) if table is not None and is_told else at.get(topic.name)
             made = self._complete(topic, now, text, at, is_new=before is None)
@@ -81,7 +81,7 @@ class OrderConfigurations:
             if wanted == (text or ""):
                 return text
             if turn == 0:
-                # The answer to a registration is older than what other brokers wrote meanwhile.
+                # Other brokers may have written since the answer to the registration.
                 text = at.get(topic.name)
                 wanted = with_part(text_of({**lost, **all_parts(text)}), name, queues)
             at.put(topic.name, wanted)
@@ -92,17 +92,17 @@ class OrderConfigurations:
 
 
 def _to_look_at(
-    before: AckedState | None, now: AckedState, told: RegistrationAnswer | None, written: Collection[str]
+    before: AckedState | None, now: AckedState, answer: RegistrationAnswer | None, written: Collection[str]
 ) -> Iterable[TopicConfig]:
-    """Return the FIFO topics that a name server was just told of for the first time, and those written before."""
+    """Return the FIFO topics that a registration added, and those that the previous round wrote."""
     topics = now.content.entries
-    changed = [topic.name for topic in (_changed(before, now) if told is not None else ())]
+    changed = [topic.name for topic in (_changed(before, now) if answer is not None else ())]
     again = [name for name in written if is_fifo(topics.get(name))]
     return [topics[name] for name in dict.fromkeys((*changed, *again))]
 
 
 def _changed(before: AckedState | None, now: AckedState) -> Iterable[TopicConfig]:
-    """Return the FIFO topics that a name server was told and had not before."""
+    """Return the FIFO topics that changed since the acknowledged registration."""
     topics = now.content.entries
     if before is not None and before.identity == now.identity:
         names = changed_since(before.content, now.content)
@@ -111,7 +111,7 @@ def _changed(before: AckedState | None, now: AckedState) -> Iterable[TopicConfig
 
 
 def table_of(body: bytes) -> dict[str, str] | None:
-    """Return the order configurations in the answer to a registration; None: the name server leaves them out."""
+    """Return the order configurations in a registration's answer; None if the name server omits them."""
     if not body:
         return None
     try:

@@ -51,7 +51,7 @@ class Registrar:
     def start(self, topics: TopicTable, on_master: OnMaster) -> None:
         """Register now, and again in each period."""
         self._topics, self._on_master = topics, on_master
-        self._name_servers.try_soon = self._try_soon
+        self._name_servers.retry_soon = self._retry_soon
         self.register()
         self._timer.start()
 
@@ -61,7 +61,7 @@ class Registrar:
         self._name_servers.unregister()
         # Break the reference cycles, so that closing frees the broker at once.
         self._topics = None
-        self._name_servers.try_soon = lambda: None
+        self._name_servers.retry_soon = lambda: None
         self._on_master = _ignore_master
 
     def set_period(self, period: timedelta) -> None:
@@ -72,7 +72,7 @@ class Registrar:
         """Register changed topics, and wait as *wait* says for the name servers that answer."""
         topics = self._topics
         if topics is not None and self._name_servers:
-            self._name_servers.register_change(lambda: topics.content, wait, self._try_soon)
+            self._name_servers.register_change(lambda: topics.content, wait, self._retry_soon)
 
     def register(self, *, is_forced: bool = True) -> None:
         """Register all topics; unless *is_forced*, only with name servers that have another version of them."""
@@ -89,9 +89,9 @@ class Registrar:
         if outcome.ordered and not self._membership().is_slave:
             topics.set_order(outcome.ordered, "name servers")
         if not outcome.is_complete:
-            self._try_soon()
+            self._retry_soon()
 
-    def _try_soon(self) -> None:
+    def _retry_soon(self) -> None:
         self._timer.within(_RETRY)
 
     def _renew(self, _now: int) -> None:

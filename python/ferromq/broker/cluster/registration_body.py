@@ -1,7 +1,7 @@
 """
-The body of a registration (request 103), as Java's name servers read it, plain or deflated.
+The body of a registration (request 103), plain or deflated, in the format of Java's name servers.
 
-Which topics are registered is decided by `announcer`; what a name server makes of them by `namesrv.registration`.
+`namesrv.registration` decodes it.
 """
 
 import zlib
@@ -19,7 +19,7 @@ _INT = 4
 def encode(
     version: DataVersion, topics: Mapping[str, TopicConfig], allowed: Permission, *, is_compressed: bool
 ) -> bytes:
-    """Encode *topics*; of what each allows, *allowed* is left: nothing inherits from a broker that is restricted."""
+    """Encode *topics*, with their permissions limited to *allowed*."""
     table = {name: {**topic.to_json(), "perm": int(topic.permission_within(allowed))} for name, topic in topics.items()}
     if is_compressed:
         return _deflate(version, table)
@@ -33,13 +33,13 @@ def crc32(body: bytes) -> int:
 
 
 def _deflate(version: DataVersion, table: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """Deflate length-prefixed pieces; a topic is one line of words. Java's line has no system flag."""
+    """Deflate length-prefixed pieces, each topic as one line of words, which has no system flag in Java either."""
     pieces = [_sized(java_json.dumps(version.to_json())), _number(len(table))]
     for name, topic in table.items():
         words = (name, topic["readQueueNums"], topic["writeQueueNums"], topic["perm"], topic["topicFilterType"])
         attributes = java_json.dumps(topic["attributes"]).decode()
         pieces.append(_sized(" ".join((*map(str, words), attributes)).encode()))
-    # No filter servers; no topics that are mapped on others.
+    # No filter servers, and no mapped topics.
     pieces += [_sized(b"[]"), _number(0)]
     return zlib.compress(b"".join(pieces))
 

@@ -1,10 +1,8 @@
 """
-A slave follows its master: it asks for topics, groups and offsets, and takes them over.
+A slave follows its master: it takes over topics, groups and request modes.
 
-Messages are not replicated yet: a slave has what its own log holds. Where consumers, delay levels and the timer of its
-master are is said in positions of the master's log, so it is kept apart, in `ferromq/master`, and counts for nothing
-here. What a master may answer is checked in `master_answers`; who is master is told by name servers, and who becomes a
-slave is decided by `controller`.
+Messages are not replicated yet, so the master's offsets, delay levels and timer state do not fit the slave's log. They
+are only kept apart, in `ferromq/master`. `master_answers` checks what a master answers; `role` decides whom to follow.
 """
 
 import logging
@@ -31,7 +29,7 @@ from ferromq.protocol.route import DataVersion
 _log = logging.getLogger("ferromq.broker")
 
 FIRST = timedelta(seconds=3)
-"""How long after its start, or after it learns of a master, a slave asks for the first time."""
+"""The delay of the first synchronization after the start, or after a new master."""
 _TIMEOUT = 10.0
 _PAGE = 2_000
 _RESTARTS = 3
@@ -50,7 +48,7 @@ class Refused(Exception):  # noqa: N818 (carried to one log line, never to a use
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What of a slave becomes as its master has it."""
+    """The parts of a slave that take over the master's state."""
 
     directory: Path
     """The store directory."""
@@ -60,7 +58,7 @@ class Replica:
     modes: RequestModes
 
     def topics_held(self) -> set[str]:
-        """Return the topics whose messages lie in this log: the master's table says nothing of them."""
+        """Return the topics with messages in this log, which the master's table may lack."""
         store = self.store
         return {
             topic
@@ -71,10 +69,10 @@ class Replica:
 
 class SlaveSync:
     """
-    Asks a master in every period of the clock; thread-safe.
+    Synchronizes with the master in every period; thread-safe.
 
-    A master that is not reached is warned of once, until it answers again. So is each part of its answers that cannot
-    be used, and the tables stay as they are then. After `stop` nothing is taken over any more.
+    A failure is logged as a warning once until the master answers again. A part of its answers that cannot be used
+    leaves the tables unchanged. After `stop` nothing is taken over any more.
     """
 
     def __init__(self, replica: Replica, own_address: str, clock: Clock, period: timedelta) -> None:
@@ -98,7 +96,7 @@ class SlaveSync:
         }
 
     def follow(self, master: str | None) -> None:
-        """Ask *master* from now on, soon for the first time; nobody where it is None."""
+        """Follow *master* from now on, beginning soon; None follows no master."""
         if master == self._master:
             return
         _log.info("master changed address=%s", master)
@@ -108,12 +106,12 @@ class SlaveSync:
             self._timer.within(FIRST)
 
     def start(self) -> None:
-        """Begin; the first question comes after `FIRST`."""
+        """Begin; the first synchronization comes after `FIRST`."""
         self._timer.within(FIRST)
         self._timer.start()
 
     def stop(self) -> None:
-        """End for good; a question under way is given up."""
+        """Stop, and cancel a running call."""
         with self._taking:
             self._is_stopped = True
         self._client.close()
@@ -121,20 +119,20 @@ class SlaveSync:
 
     def _sync(self, _now: int) -> None:
         master = self._master
-        # Two brokers may have been given one address, or this one was master a moment ago.
+        # Two brokers may share an address by mistake, or this one may just have been the master.
         if master is None or master == self._own_address:
             return
         for name, step in self._steps.items():
             try:
                 step(master)
             except OutcomeUnknown as error:
-                self._note("master", f"the master does not answer, it is asked again: {error}", master)
+                self._note_failure("master", f"the master does not answer, retrying: {error}", master)
                 return
             except Refused as error:
                 if not error.is_unknown:
-                    self._note(name, str(error), master)
+                    self._note_failure(name, str(error), master)
             except (FerromqError, OSError, ValueError) as error:
-                self._note(name, f"the answer cannot be used: {error}", master)
+                self._note_failure(name, f"the answer cannot be used: {error}", master)
             else:
                 self._failures.pop(name, None)
             if self._is_stopped:
@@ -142,7 +140,7 @@ class SlaveSync:
         if self._failures.pop("master", None):
             _log.warning("master is back address=%s", master)
 
-    def _note(self, what: str, text: str, master: str) -> None:
+    def _note_failure(self, what: str, text: str, master: str) -> None:
         if self._is_stopped:
             return
         level = logging.DEBUG if self._failures.get(what) else logging.WARNING
@@ -175,21 +173,21 @@ class SlaveSync:
             self._take(lambda: groups.adopt(entries, forbidden, found[0].version, master, held=held))
 
     def _sync_offsets(self, master: str) -> None:
-        _, body = self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        _, body = self._call(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
         offsets = master_answers.consumer_offsets(body)
         self._keep("consumerOffset.json", {"offsetTable": offsets}, master)
 
     def _sync_delays(self, master: str) -> None:
-        _, body = self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
+        _, body = self._call(master, RequestCode.GET_ALL_DELAY_OFFSET)
         self._keep("delayOffset.json", master_answers.delay_offsets(body), master)
 
     def _sync_modes(self, master: str) -> None:
-        _, body = self._ask(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        _, body = self._call(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
         modes = master_answers.request_modes(body)
         self._take(lambda: self._replica.modes.replace(modes))
 
     def _sync_timer(self, master: str) -> None:
-        _, body = self._ask(master, RequestCode.GET_TIMER_CHECK_POINT)
+        _, body = self._call(master, RequestCode.GET_TIMER_CHECK_POINT)
         checkpoint = master_answers.timer_checkpoint(body)
         value = {
             "dataVersion": checkpoint.version.to_json(),
@@ -199,11 +197,11 @@ class SlaveSync:
         self._keep("timercheck.json", value, master)
 
     def _sync_timer_metrics(self, master: str) -> None:
-        _, body = self._ask(master, RequestCode.GET_TIMER_METRICS)
+        _, body = self._call(master, RequestCode.GET_TIMER_METRICS)
         self._keep("timermetrics.json", master_answers.timer_metrics(body), master)
 
     def _keep(self, name: str, value: Mapping[str, Any], master: str) -> None:
-        """Write what a master says of its own log to a file, with the master's address, unless it holds that."""
+        """Write the master's state to a file, with the master's address, if it changed."""
         content = {"master": master, **value}
         if self._written.get(name) != content:
             path = self._replica.directory / "ferromq" / "master" / name
@@ -218,21 +216,21 @@ class SlaveSync:
         decode: Callable[[bytes], Page],
         own: DataVersion,
     ) -> list[Page]:
-        """Ask for a whole table, page by page; nothing where it has the version *own*. Old masters send one page."""
+        """Read a whole table page by page; empty if it has the version *own*. Old masters send one page."""
         for _ in range(_RESTARTS):
             found: list[Page] = []
             names: set[str] = set()
             while True:
                 seen = java_json.dumps(found[0].version.to_json()).decode() if found else ""
                 fields = {f"{what.lower()}Seq": str(len(names)), f"max{what}Num": str(_PAGE), "dataVersion": seen}
-                told, body = self._ask(master, code, fields)
+                header, body = self._call(master, code, fields)
                 page = decode(body)
                 if page.version == own:
                     return []
                 if found and page.version != found[0].version:
-                    # It changed meanwhile; once more from the beginning.
+                    # It changed meanwhile, so start again.
                     break
-                total = int(told.get(f"total{what}Num") or 0)
+                total = int(header.get(f"total{what}Num") or 0)
                 is_new = not names.issuperset(page.entries)
                 found.append(page)
                 names.update(page.entries)
@@ -242,8 +240,8 @@ class SlaveSync:
                     raise ValueError(f"{code.name} announces {total} entries, and {len(names)} came")
         raise ValueError(f"{code.name}: the table changes faster than it is read")
 
-    def _ask(self, master: str, code: RequestCode, fields: Mapping[str, str] | None = None) -> Answer:
-        answer, remark, told, body = self._client.call(master, code, fields, timeout=_TIMEOUT)
+    def _call(self, master: str, code: RequestCode, fields: Mapping[str, str] | None = None) -> Answer:
+        answer, remark, header, body = self._client.call(master, code, fields, timeout=_TIMEOUT)
         if answer != ResponseCode.SUCCESS:
             raise Refused(code, answer, remark)
-        return told, body
+        return header, body

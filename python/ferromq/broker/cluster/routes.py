@@ -1,8 +1,8 @@
 """
 Routes for gRPC clients: QueryRoute and QueryAssignment.
 
-A route comes from the name servers, a broker's gRPC address from their key-value table. The own tables fill in what a
-name server cannot know yet.
+Routes come from the name servers, gRPC addresses from their key-value table. The broker's own tables add what a name
+server cannot know yet.
 """
 
 import ipaddress
@@ -26,29 +26,29 @@ from ferromq.protocol.route import MASTER, WHOLE, Permission, QueueData
 
 _log = logging.getLogger("ferromq.broker")
 
-# As RocketMQ's proxy says it of a MIXED topic. Of one that is UNSPECIFIED it says that, and clients refuse every send.
-# As in RocketMQ without PRIORITY: official clients of some languages fail on a route with a kind they do not know.
+# The types of a MIXED topic, as in RocketMQ's proxy; for UNSPECIFIED the proxy answers that, and clients refuse to
+# send. Without PRIORITY, as in RocketMQ: some official clients fail on a type that they do not know.
 _ANY_TYPE = (pb.MessageType.NORMAL, pb.MessageType.FIFO, pb.MessageType.DELAY, pb.MessageType.TRANSACTION)
 
 _DEAD_LETTER_QUEUES = 1
 _NOTHING = KnownRoute()
 ANY_QUEUE = -1
-"""The id of a queue that stands for all queues of a broker."""
+"""The queue id that stands for all queues of a broker."""
 
 
-class _Part(NamedTuple):
+class _BrokerQueues(NamedTuple):
     """The queues of a topic on one broker."""
 
     queue: QueueData
     address: str | None
-    """Where it serves gRPC, as far as it is known."""
+    """The broker's gRPC address, if known."""
     is_away: bool = False
     in_order: int | None = None
-    """How many of them message groups count; None: the topic has no order configuration."""
+    """The number of queues in the order configuration; None if the topic has none."""
 
 
 class Routes:
-    """Answers where the queues of a topic are; thread-safe."""
+    """Answers QueryRoute and QueryAssignment; thread-safe."""
 
     def __init__(
         self,
@@ -69,16 +69,16 @@ class Routes:
         self._without_grpc: set[str] = set()
 
     def query_route(self, message: pb.QueryRouteRequest, request: Request) -> pb.QueryRouteResponse:
-        """Answer with every queue of the topic, created on first use where allowed."""
+        """Answer with every queue of the topic, which is created if first use may create it."""
         name = topic_name(message.topic)
         queues = self._message_queues(message.topic, self._find(name, request))
         return pb.QueryRouteResponse(status=OK, message_queues=queues)
 
     def query_assignment(self, message: pb.QueryAssignmentRequest, request: Request) -> pb.QueryAssignmentResponse:
         """
-        Answer with what a member of a group receives from: every queue of every broker, leases keep members apart.
+        Answer with what a group's members receive from: all queues of all brokers, since leases keep members apart.
 
-        As with RocketMQ's proxy that is one assignment a broker, and one a queue for a group that consumes in order.
+        As in RocketMQ's proxy: one assignment per broker, or one per queue for a FIFO group.
         """
         name = topic_name(message.topic)
         group = self._groups.ensure(group_name(message.group), request.peer)
@@ -87,7 +87,7 @@ class Routes:
         queues = self._message_queues(message.topic, self._find(name, request))
         readable = [q for q in queues if q.permission in {pb.Permission.READ, pb.Permission.READ_WRITE}]
         if not readable:
-            raise Refused(pb.Code.FORBIDDEN, f"no queue of {name} may be read; give the topic read permission")
+            raise Refused(pb.Code.FORBIDDEN, f"no queue of {name} is readable; give the topic read permission")
         for queue in readable:
             queue.ClearField("accept_message_types")
         if not group.fifo:
@@ -99,29 +99,29 @@ class Routes:
             status=OK, assignments=[pb.Assignment(message_queue=queue) for queue in readable]
         )
 
-    def _find(self, name: str, request: Request) -> list[_Part]:
+    def _find(self, name: str, request: Request) -> list[_BrokerQueues]:
         """Return the topic's queues by broker."""
         if self._topics.is_system(name):
             raise Refused(pb.Code.ILLEGAL_TOPIC, system_topic(name))
         try:
-            seen = self._cache.look(name, 0) if self._cache else _NOTHING
+            known = self._cache.get(name, 0) if self._cache else _NOTHING
         except NameServerFailed as error:
-            # What is here alone may be a part: message groups would change their queues, readers would miss some.
+            # This broker's queues alone may be a part: message groups would change queues, and readers would miss some.
             raise Refused(
-                pb.Code.INTERNAL_SERVER_ERROR, f"the route of {name} is not known whole: {error}; try again"
+                pb.Code.INTERNAL_SERVER_ERROR, f"the complete route of {name} is not known: {error}; try again"
             ) from error
-        # After the route: a topic that is being made is here before a name server has it.
+        # Read after the route: a new topic is in this table before a name server has it.
         own = self._topics.get(name)
-        brokers = seen.route.brokers if seen.route else ()
+        brokers = known.route.brokers if known.route else ()
         if own is None and any(name in {broker.broker_name, broker.cluster} for broker in brokers):
             raise Refused(pb.Code.ILLEGAL_TOPIC, system_topic(name))
-        if own is None and seen.is_empty:
+        if own is None and known.is_empty:
             own = self._create(name, request.peer)
-        if own is None and seen.is_empty:
+        if own is None and known.is_empty:
             raise Refused(pb.Code.TOPIC_NOT_FOUND, _missing_of_group(name) or unknown_topic(name))
-        found = self._parts(name, own, seen)
+        found = self._parts(name, own, known)
         if request.fields.get(WHOLE):
-            self._check_whole(name, found, seen)
+            self._check_whole(name, found, known)
         reachable = [part for part in found if part.address is not None]
         if not reachable:
             raise Refused(
@@ -138,61 +138,67 @@ class Routes:
         return reachable
 
     def _create(self, name: str, peer: str) -> TopicConfig | None:
-        """Create a topic on first use where allowed; one of a group only where the group is there, as it would be."""
+        """Create a topic if first use may create it; a retry or dead-letter topic only for an existing group."""
         owner = _group_of(name)
         if owner is not None:
             group = self._groups.get(owner)
             queues = group.retry_queues if group and name.startswith(naming.RETRY_PREFIX) else _DEAD_LETTER_QUEUES
             return self._topics.ensure_of_group(name, queues, 0, peer) if group and queues else None
-        # Registered with every name server before it returns.
+        # Every name server knows the topic before this returns.
         return self._topics.ensure(name, peer, RegistrationWait.REGISTERED)
 
-    def _parts(self, topic: str, own: TopicConfig | None, seen: KnownRoute) -> list[_Part]:
-        """Return the queues of each broker that has the topic, in the order of the brokers' names."""
+    def _parts(self, topic: str, own: TopicConfig | None, known: KnownRoute) -> list[_BrokerQueues]:
+        """Return the queues of each broker that has the topic, sorted by broker name."""
         name = self._identity.name
-        # A slave sends clients to its master, which has its name.
+        # A slave refers clients to its master, which has its name.
         is_master = not self._name_servers.identity.is_slave
         found = {}
-        masters = {broker.broker_name for broker in seen.route.brokers if broker.master} if seen.route else set()
-        for queue in seen.route.queues if seen.route else ():
+        masters = {broker.broker_name for broker in known.route.brokers if broker.master} if known.route else set()
+        for queue in known.route.queues if known.route else ():
             is_lost = queue.broker_name not in masters
-            found[queue.broker_name] = _Part(queue, self._grpc_address(queue.broker_name, seen), is_away=is_lost)
-        for queue in seen.away:
-            found[queue.broker_name] = _Part(queue, seen.grpc.get(queue.broker_name), is_away=True)
+            found[queue.broker_name] = _BrokerQueues(
+                queue, self._grpc_address(queue.broker_name, known), is_away=is_lost
+            )
+        for queue in known.away:
+            found[queue.broker_name] = _BrokerQueues(queue, known.grpc.get(queue.broker_name), is_away=True)
         if own and is_master:
-            found[name] = _Part(own.queue_data(name), self._identity.grpc_address)
-        ordered = parts(seen.order)
+            found[name] = _BrokerQueues(own.queue_data(name), self._identity.grpc_address)
+        ordered = parts(known.order)
         if ordered:
-            self._put_in_order(topic, found, ordered, seen)
+            self._put_in_order(topic, found, ordered, known)
         return [found[key] for key in sorted(found)]
 
     @staticmethod
-    def _put_in_order(topic: str, found: dict[str, _Part], ordered: Mapping[str, int], seen: KnownRoute) -> None:
-        """Let message groups count over the queues of the order configuration, whichever brokers are there."""
+    def _put_in_order(
+        topic: str, found: dict[str, _BrokerQueues], ordered: Mapping[str, int], known: KnownRoute
+    ) -> None:
+        """Distribute message groups over the queues of the order configuration, including brokers that are away."""
         for name, part in found.items():
             found[name] = part._replace(in_order=ordered.get(name, 0))
         for name in ordered.keys() - found.keys():
-            address = seen.grpc.get(name)
+            address = known.grpc.get(name)
             if address is None:
                 raise Refused(
                     pb.Code.INTERNAL_SERVER_ERROR,
                     f"the broker {name} is in the order configuration of {topic} and was never seen here; start it, or "
-                    f"{take_out(topic, name, ordered)}",
+                    f"{removal_hint(topic, name, ordered)}",
                 )
             queue = QueueData(name, ordered[name], ordered[name])
-            found[name] = _Part(queue, None if address == GONE else address, is_away=True, in_order=ordered[name])
+            found[name] = _BrokerQueues(
+                queue, None if address == GONE else address, is_away=True, in_order=ordered[name]
+            )
 
-    def _grpc_address(self, broker_name: str, seen: KnownRoute) -> str | None:
-        address = seen.grpc.get(broker_name)
+    def _grpc_address(self, broker_name: str, known: KnownRoute) -> str | None:
+        address = known.grpc.get(broker_name)
         if address is not None:
             self._without_grpc.discard(broker_name)
         elif broker_name not in self._without_grpc:
             self._without_grpc.add(broker_name)
-            _log.warning("broker left out of gRPC routes, it names no gRPC address broker=%s", broker_name)
+            _log.warning("broker missing from gRPC routes, it registered no gRPC address broker=%s", broker_name)
         return address
 
     @staticmethod
-    def _check_whole(topic: str, found: list[_Part], seen: KnownRoute) -> None:
+    def _check_whole(topic: str, found: list[_BrokerQueues], known: KnownRoute) -> None:
         for part in found:
             name = part.queue.broker_name
             if part.address is None:
@@ -205,13 +211,13 @@ class Routes:
                     pb.Code.INTERNAL_SERVER_ERROR,
                     f"the broker {name} has queues of {topic} and is away; {start_or_take_out(name)}",
                 )
-        for name in sorted(seen.unknown - {part.queue.broker_name for part in found}):
+        for name in sorted(known.unknown - {part.queue.broker_name for part in found}):
             raise Refused(
                 pb.Code.INTERNAL_SERVER_ERROR,
                 f"the broker {name} is away and may have queues of {topic}; {start_or_take_out(name)}",
             )
 
-    def _message_queues(self, topic: pb.Resource, found: list[_Part]) -> list[pb.MessageQueue]:
+    def _message_queues(self, topic: pb.Resource, found: list[_BrokerQueues]) -> list[pb.MessageQueue]:
         own = self._topics.get(topic.name)
         types = _ANY_TYPE if own is None else accepted_types(own.message_type)
         return [
@@ -227,9 +233,9 @@ class Routes:
             for queue_id, permission in enumerate(queue_permissions(part.queue))
         ]
 
-    def _permission(self, topic: str, part: _Part, queue_id: int, permission: pb.Permission) -> pb.Permission:
+    def _permission(self, topic: str, part: _BrokerQueues, queue_id: int, permission: pb.Permission) -> pb.Permission:
         if part.is_away:
-            # Message groups count these queues, and their messages wait; nobody reads or sends others there.
+            # Messages of the message groups on these queues wait; no others are sent or read there.
             is_counted = part.in_order is not None and queue_id < part.in_order
             return pb.Permission.WRITE if is_counted else pb.Permission.NONE
         allowed = self._allowed(topic, part.queue.broker_name, queue_id, permission)
@@ -238,14 +244,14 @@ class Routes:
         return pb.Permission.READ if allowed in {pb.Permission.READ, pb.Permission.READ_WRITE} else pb.Permission.NONE
 
     def _allowed(self, topic: str, broker_name: str, queue_id: int, permission: pb.Permission) -> pb.Permission:
-        # Brokers say of a topic, not of a queue, what is allowed: closed queues are known of this one alone.
+        # Other brokers register permissions of topics, not of queues; closed queues are known of this one alone.
         if broker_name != self._identity.name:
             return permission
         return narrowed(permission, self._store.queue_access(topic, queue_id))
 
 
-def take_out(topic: str, broker_name: str, ordered: Mapping[str, int]) -> str:
-    """Return how an operator takes a broker out of an order configuration."""
+def removal_hint(topic: str, broker_name: str, ordered: Mapping[str, int]) -> str:
+    """Return the commands that remove a broker from an order configuration."""
     rest = text_of({name: count for name, count in ordered.items() if name != broker_name})
     return (
         f"take it out for good: ferromq.Admin(...).take_out_broker({broker_name!r}), "
@@ -254,7 +260,7 @@ def take_out(topic: str, broker_name: str, ordered: Mapping[str, int]) -> str:
 
 
 def _group_of(topic: str) -> str | None:
-    """Return the group a retry or dead-letter topic belongs to; None for another topic."""
+    """Return the group of a retry or dead-letter topic; None for another topic."""
     prefix = next((prefix for prefix in (naming.RETRY_PREFIX, naming.DLQ_PREFIX) if topic.startswith(prefix)), None)
     return None if prefix is None else topic.removeprefix(prefix)
 
@@ -265,7 +271,7 @@ def _missing_of_group(topic: str) -> str | None:
 
 
 def queue_permissions(queue: QueueData) -> list[pb.Permission]:
-    """Return the permission of each queue: the first are read and written, the rest only the one or the other."""
+    """Return the permission of each queue: the first are readable and writable, the rest only one of both."""
     read = queue.read_queues if queue.permission & Permission.READ else 0
     write = queue.write_queues if queue.permission & Permission.WRITE else 0
     if not read and not write:
@@ -275,7 +281,7 @@ def queue_permissions(queue: QueueData) -> list[pb.Permission]:
 
 
 def narrowed(permission: pb.Permission, access: str) -> pb.Permission:
-    """Return what is left of a queue's permission where the queue is closed, for writing or for both."""
+    """Return a queue's permission under its access: open, read-only or closed."""
     if access == "open":
         return permission
     may_read = permission in {pb.Permission.READ, pb.Permission.READ_WRITE}
@@ -283,13 +289,13 @@ def narrowed(permission: pb.Permission, access: str) -> pb.Permission:
 
 
 def accepted_types(message_type: str) -> tuple[pb.MessageType, ...]:
-    """Return the kinds of messages a topic takes."""
+    """Return the message types that a topic accepts."""
     is_any = message_type in {"MIXED", "UNSPECIFIED", UNDECIDED}
     return _ANY_TYPE if is_any else (pb.MessageType.Value(message_type),)
 
 
 def endpoints(address: str) -> pb.Endpoints:
-    """Return `host:port` as gRPC clients expect it."""
+    """Return `host:port` in gRPC's form."""
     host, _, port = address.rpartition(":")
     try:
         is_v4 = ipaddress.ip_address(host.strip("[]")).version == 4  # noqa: PLR2004
