@@ -22,13 +22,13 @@ POPPED = {
     "topic": "popped",
     "queueId": "0",
     "order": "true",
-    "invisibleTime": "3000",
+    "invisibleTime": "8000",
     "pollTime": "0",
     "initMode": "0",
     "expType": "TAG",
     "exp": "*",
 }
-PATIENCE = 20.0
+PATIENCE = 60.0
 SECOND = timedelta(seconds=1)
 LEASE = 60 * SECOND
 SOON = 0.3
@@ -60,7 +60,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Side]]:
 
 def _create(side: Side) -> None:
     """Make topics and groups, before a proxy remembers that there are none."""
-    with ferromq.Admin(side.namesrv) as admin:
+    with ferromq.Admin(side.namesrv, timeout=PATIENCE) as admin:
         for name in ("ordered", "popped", "dying"):
             admin.create_topic(name, queues=1, message_type="FIFO")
             admin.create_group(name, fifo=True, retries=1 if name == "dying" else 16)
@@ -228,7 +228,7 @@ def test_those_that_came_too_often_are_dead_acknowledged_or_not(sides: list[Side
                 if messages:
                     told.append(_shown(messages))
                     break
-        with ferromq.Admin(side.namesrv) as admin:
+        with ferromq.Admin(side.namesrv, timeout=PATIENCE) as admin:
             deadline = time.monotonic() + PATIENCE
             while not (dead := "%DLQ%dying" in admin.topics()) and time.monotonic() < deadline:
                 threading.Event().wait(0.1)

@@ -44,7 +44,7 @@ class Side:
 
     def create(self, row: Row, run: str) -> None:
         """Create the topics and groups of a row."""
-        with ferromq.Admin(self.namesrv) as admin:
+        with ferromq.Admin(self.namesrv, timeout=_START_S) as admin:
             created = []
             for name, kind in row.kinds().items():
                 word = f"{name}_{run}"
