@@ -9,9 +9,10 @@ This file only names what is public. Servers are started by `ferromq.cli`, Spark
 Spark's Python processes imports this package, and uses neither.
 """
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ferromq import _ferromq
 from ferromq._ferromq import ExpiredFile, StoredMessage
 from ferromq.errors import (
     AlreadyExists,
@@ -141,7 +142,7 @@ if not TYPE_CHECKING:  # else any name would do
         if name in _MODULES:
             return import_module(f"{__name__}.{name}")
         if name == "__version__":
-            return metadata.version(__name__)
+            return _ferromq.__version__
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -7,6 +7,8 @@ from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict, TypeVar, Un
 
 _T = TypeVar("_T")
 
+__version__: str
+
 @final
 class Clock:
     """Wall milliseconds that never go back, real or moved by hand; one object for store, server and policy."""

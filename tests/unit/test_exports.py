@@ -4,7 +4,6 @@ import importlib.util
 import inspect
 import subprocess
 import sys
-from importlib import metadata
 
 import pytest
 
@@ -75,12 +74,3 @@ def test_a_name_that_is_none_is_an_error_as_of_any_module() -> None:
     with pytest.raises(AttributeError, match="module 'ferromq' has no attribute 'Broker'"):
         ferromq.Broker  # noqa: B018
     assert set(ferromq.__all__) <= set(dir(ferromq))
-
-
-def test_the_version_is_the_installed_one() -> None:
-    """In Python, and as the flag that every command line has."""
-    assert ferromq.__version__ == metadata.version("ferromq")
-    shown = subprocess.run(
-        [sys.executable, "-m", "ferromq", "--version"], capture_output=True, text=True, check=True, timeout=300
-    )
-    assert shown.stdout == f"ferromq {ferromq.__version__}\n"

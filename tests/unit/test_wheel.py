@@ -1,4 +1,4 @@
-"""What a release promises: a module without debug sections, pages without dead links, all sources in the archive."""
+"""What a release promises: one version, no debug sections, no dead links, all sources in the source distribution."""
 
 import re
 import runpy
@@ -6,14 +6,30 @@ import struct
 import subprocess
 import sys
 import tarfile
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
+import ferromq
 from ferromq import _ferromq
 
 ROOT = Path(__file__).parents[2]
 RELATIVE = re.compile(r"""(?:\]\(|(?:src|href)=")(?!https?:|mailto:|#)([^)"#]*)""")
+
+
+def test_there_is_one_version() -> None:
+    """Cargo.toml has it; the wheel's metadata, the compiled module, Python and the command line follow."""
+    cargo = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    shown = [
+        subprocess.run([sys.executable, "-m", "ferromq", word], capture_output=True, text=True, check=True, timeout=300)
+        for word in ("--version", "version")
+    ]
+    assert "version" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert Version(ferromq.__version__) == Version(metadata.version("ferromq")) == Version(cargo)
+    assert [done.stdout for done in shown] == [f"ferromq {ferromq.__version__}\n"] * 2
 
 
 def test_the_installed_module_holds_no_debug_sections() -> None:

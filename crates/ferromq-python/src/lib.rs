@@ -59,6 +59,7 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(logging::init_logging, module)?)?;
     module.add_function(wrap_pyfunction!(logging::change_logging, module)?)?;
     module.add_function(wrap_pyfunction!(process::forked_child, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // An annotation of the stub that handlers import.
     let response = module.py().eval(c"bytes | tuple[int, str | None, dict[str, str], bytes]", None, None)?;
     module.add("Response", response)?;

@@ -8,12 +8,11 @@ import argparse
 import difflib
 import os
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
+import ferromq
 from ferromq.cli import flags, pipelines, servers, store
 from ferromq.cli.output import fail, say
 from ferromq.config.broker import BrokerConfig
@@ -89,7 +88,8 @@ def _refuse(parser: argparse.ArgumentParser, words: Sequence[str], unknown: str)
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ferromq", description="Apache RocketMQ in one wheel.")
-    parser.add_argument("--version", action="version", version=f"ferromq {_version()}", help="print the version")
+    line = f"ferromq {ferromq.__version__}"
+    parser.add_argument("--version", action="version", version=line, help="print the version")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="send, consume, query and analyse 336,776 real rows, and survive a kill")
@@ -126,16 +126,8 @@ def _demo(options: argparse.Namespace) -> int:
     return demo.main(options)
 
 
-def _version() -> str:
-    try:
-        return metadata.version("ferromq")
-    except metadata.PackageNotFoundError:
-        project = Path(__file__).resolve().parents[3] / "pyproject.toml"
-        return f"{tomllib.loads(project.read_text())['project']['version']} (a source tree, not installed)"
-
-
 def _print_version(_options: argparse.Namespace) -> int:
-    say(f"ferromq {_version()}")
+    say(f"ferromq {ferromq.__version__}")
     return 0
 
 

@@ -13,9 +13,9 @@ import uuid
 from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
+from ferromq import _ferromq
 from ferromq._proto import messages as pb
 from ferromq.errors import (
     ConnectionFailed,
@@ -104,13 +104,6 @@ Plan = Generator[Call | Stream | Join | Pause, Any, T]
 _clients = itertools.count()
 
 
-def _version() -> str:
-    try:
-        return version("ferromq")
-    except PackageNotFoundError:  # a source tree on the path
-        return "0"
-
-
 class Identity:
     """Names this client to servers."""
 
@@ -121,7 +114,7 @@ class Identity:
     def take_name(self) -> None:
         """Take a name of this process that no other client has."""
         self.host = socket.gethostname()
-        self.version = _version()
+        self.version = _ferromq.__version__
         self.client_id = f"{self.host}@{os.getpid()}@{next(_clients)}@{time.time_ns():x}"
         node = uuid.getnode()
         self.process = node.to_bytes(6, "big") + (os.getpid() & 0xFFFF).to_bytes(2, "big")
