@@ -683,7 +683,7 @@ def test_the_status_of_consumers_is_what_they_say(broker: Broker) -> None:
     assert server.called[-1][:3] == (3, STATUS, {"topic": "t", "group": "g"})
 
 
-# OffsetResets
+# Resets of offsets
 
 
 def filled(broker: Broker) -> None:

@@ -68,7 +68,7 @@ class TransactionLife(RuleBasedStateMachine):
 
     @rule(ends=st.lists(ENDS, min_size=1, max_size=5))
     def end(self, ends: list[tuple[int, int, Decision, bool]]) -> None:
-        """EndRequest some, each by one of its places, older or not; the broker may be killed before that is stored."""
+        """End some, each by one of its places, older or not; the broker may be killed before that is stored."""
         for which, place, decision, is_killed in ends if self.states else ():
             name = f"K{which % len(self.states)}"
             places = self.places[name]

@@ -1,4 +1,4 @@
-"""TransactionEnder end once, as their producer decided, over a real store."""
+"""Transactions end once, as their producer decided, over a real store."""
 
 import threading
 from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""Half messages: how transactions end, and the check-back of those that stay open."""
+"""Transactions: half messages, how they end, and check-back of open ones."""

@@ -1,9 +1,9 @@
 """
-Check-back: asks producers what became of half messages that nobody ended in time.
+Check-back: asks producers about half messages that did not end in time.
 
-A half message that is asked about is put back: its copy, counted once more, and the op message that ends the old one
-are one append, so that whenever the broker is killed exactly one of them is open. What was asked about too often, or is
-too old, moves to RocketMQ's discard topic in the same way. How the question is written is decided by `check_requests`.
+Before the question a half message is put back: a copy with an incremented count, and the op message that ends the old
+one, are one append, so that after a crash exactly one of them is open. A half message that was checked too often, or is
+too old, moves to RocketMQ's discard topic in the same way. `check_requests` encodes and sends the question.
 """
 
 import logging
@@ -43,35 +43,35 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ferromq.transactions")
 
 ROUND_LIMIT = timedelta(seconds=60)
-"""How long one round may take; the next one goes on where it stopped."""
+"""The time limit of a round; the next one continues where it stopped."""
 _MILLISECOND = timedelta(milliseconds=1)
 _AT_ONCE = 64
 _BYTES_AT_ONCE = 1 << 20
 
 
 class CheckVerdict(Enum):
-    """What becomes of an open half message in a round."""
+    """What a round does with an open half message."""
 
     ASK = "ask"
     WAIT = "wait"
-    """It says itself that it is too young to be asked about: it is put back, and not counted."""
+    """Its own immunity time has not passed: it is put back, and not counted."""
     FRESH = "fresh"
-    """It is too young, and so is what comes after it: the round ends."""
+    """It is too young, and so are all later ones: the round ends."""
     DISCARD = "discard"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRules:
-    """When an open half message is asked about."""
+    """When an open half message is checked."""
 
     timeout_ms: int
     max_checks: int
     retention_ms: int | None
-    """Age above which it is given up; None: at no age."""
+    """The age above which it is discarded; None for no limit."""
 
     @classmethod
     def of(cls, config: TransactionConfig, retention: timedelta | None) -> "CheckRules":
-        """Return the rules of the options."""
+        """Return the rules that the options set."""
         kept = None if retention in {None, timedelta.max} else retention
         return cls(
             config.transaction_timeout // _MILLISECOND,
@@ -80,7 +80,7 @@ class CheckRules:
         )
 
     def judge(self, half: StoredMessage, properties: Mapping[str, str], times: int, now: int) -> CheckVerdict:
-        """Say what becomes of a half message at *now* that was asked about so many *times*, as RocketMQ does."""
+        """Return the verdict on a half message at *now* after so many checks, as in RocketMQ."""
         age, immunity = now - half.born_timestamp, self._immunity_ms(properties)
         is_lost = not properties.get(REAL_TOPIC) or real_queue(properties) is None
         is_old = self.retention_ms is not None and age > self.retention_ms
@@ -90,11 +90,11 @@ class CheckRules:
             return CheckVerdict.FRESH
         if immunity is not None:
             return CheckVerdict.WAIT if age <= immunity else CheckVerdict.ASK
-        # A producer whose clock is ahead is asked at once.
+        # A producer with a fast clock is asked at once.
         return CheckVerdict.FRESH if 0 <= age <= self.timeout_ms else CheckVerdict.ASK
 
     def _immunity_ms(self, properties: Mapping[str, str]) -> int | None:
-        """Return how long the message itself says that nobody may be asked about it; None where it says nothing."""
+        """Return the message's own immunity time; None if it has none."""
         text = properties.get(IMMUNITY_SECONDS)
         if text is None:
             return None
@@ -104,24 +104,24 @@ class CheckRules:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a round did with open half messages."""
+    """The counts of a round."""
 
     asked: int = 0
     unasked: int = 0
-    """Nobody of the producer group could be reached."""
+    """No producer of the group was reachable."""
     refused: int = 0
-    """Their producers took no more questions: left for the next round, and not counted as checked."""
+    """Their producers' buffers were full: left for the next round, and not counted as checked."""
     waiting: int = 0
     discarded: int = 0
     lost: int = 0
-    """Retention deleted them before they ended."""
+    """Deleted by retention before they ended."""
 
     def __add__(self, other: "CheckReport") -> "CheckReport":
         return CheckReport(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
 class TransactionChecker:
-    """Looks through the open half messages, round by round; one round runs at a time."""
+    """Checks the open half messages in rounds, one at a time."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class TransactionChecker:
         now_ms: Callable[[], int],
         pause: Callable[[float], bool] | None = None,
     ) -> None:
-        """*pause* waits so many seconds for producers that read slowly, and says whether all is to end."""
+        """*pause* waits so many seconds for slow producers, and returns whether to stop."""
         self._store = store
         self._halves = halves
         self._requests = requests
@@ -143,19 +143,19 @@ class TransactionChecker:
         self._now_ms = now_ms
         self._stopping = threading.Event()
         self._pause = pause or self._stopping.wait
-        # By queue offset: counted as checked, but nobody was asked yet.
+        # Queue offsets counted as checked although no producer was asked yet.
         self._unheard: set[int] = set()
-        # By queue offset: how often those were asked about that have no room for the count.
+        # Queue offset → number of checks, of half messages without space for the count.
         self._uncounted: dict[int, int] = {}
         self.total = CheckReport()
-        """What all rounds since the start did."""
+        """The counts of all rounds since the start."""
 
     def stop(self) -> None:
-        """EndRequest the round under way soon, and do nothing in others."""
+        """End the running round soon; later rounds do nothing."""
         self._stopping.set()
 
     def round(self, now: int) -> CheckReport:
-        """Ask about what is due at *now*, commit how far everything has ended, and say what was done."""
+        """Check what is due at *now*, commit the progress, and return the counts."""
         if self._is_slave() or self._stopping.is_set():
             return CheckReport()
         report = CheckReport(lost=self._commit())
@@ -184,17 +184,17 @@ class TransactionChecker:
 
     def resume(self, request: Request) -> Answer:
         """
-        Answer request 323: ask once more about a transaction that was given up.
+        Answer request 323: resume the check of a discarded transaction.
 
-        `msgId` is the offset message id of its message in TRANS_CHECK_MAX_TIME_TOPIC. One that is asked about again
-        already stays as it is; one that was committed in the meantime is refused.
+        `msgId` is the offset message id of its message in TRANS_CHECK_MAX_TIME_TOPIC. A transaction that is being
+        checked already stays as it is; one that was committed since is refused.
         """
         if self._is_slave():
             return failure(ResponseCode.SLAVE_NOT_AVAILABLE, "this broker is a slave; ask its master")
         name = required(request.fields, "msgId")
         half = self._store.message_at(physical_offset(name))
         if half is None or half.topic != naming.DISCARD_TOPIC:
-            return failure(ResponseCode.SYSTEM_ERROR, f"{name} is no message in {naming.DISCARD_TOPIC}")
+            return failure(ResponseCode.SYSTEM_ERROR, f"{name} is not a message in {naming.DISCARD_TOPIC}")
         properties = half.properties
         if CHECK_TIMES in properties:
             properties[CHECK_TIMES] = "0"
@@ -208,7 +208,7 @@ class TransactionChecker:
         except AlreadyCommitted:
             return failure(ResponseCode.SYSTEM_ERROR, f"the transaction of {name} was committed")
         if is_resumed:
-            _log.warning("transaction asked about again message_id=%s peer=%s", half.message_id, request.peer)
+            _log.warning("transaction check resumed message_id=%s peer=%s", half.message_id, request.peer)
         return success()
 
     def _commit(self) -> int:
@@ -224,7 +224,7 @@ class TransactionChecker:
         }
 
     def _due(self, rules: CheckRules, asking: CheckRound, now: int) -> Iterator[tuple[list["_DueCheck"], int]]:
-        """Yield those to be asked about, put back or discarded, some at a time; and how many of others were left."""
+        """Yield batches to be asked about, put back or discarded, with the number skipped for full buffers."""
         begin, end = self._halves.first_open(), self._store.max_offset(naming.HALF_TOPIC, QUEUE)
         batch, size, left = list[_DueCheck](), 0, 0
         for half in read(self._store, naming.HALF_TOPIC, begin, end):
@@ -244,14 +244,14 @@ class TransactionChecker:
         yield batch, left
 
     def _judged(self, rules: CheckRules, half: StoredMessage, now: int) -> "_DueCheck":
-        """Say what becomes of a half message, and with which properties."""
+        """Return the verdict on a half message, and its new properties."""
         offset, properties = half.queue_offset, half.properties
         times = times_checked(properties) + self._uncounted.get(offset, 0) - (offset in self._unheard)
         verdict = self._judge(rules, half, properties, times, now)
         if verdict is CheckVerdict.ASK:
             properties[CHECK_TIMES] = str(times + 1)
         elif verdict is CheckVerdict.WAIT:
-            # What RocketMQ compares op messages with that end the first place.
+            # RocketMQ compares it with op messages that end the first location.
             properties.setdefault(PREPARED_QUEUE_OFFSET, str(offset))
         stays = verdict is CheckVerdict.ASK and (offset in self._unheard or offset in self._uncounted)
         return _DueCheck(half, properties, Location(offset, half.physical_offset), verdict, stays)
@@ -261,13 +261,13 @@ class TransactionChecker:
     ) -> CheckVerdict:
         try:
             return rules.judge(half, properties, times, now)
-        except Exception:  # noqa: BLE001 (whatever it is)
-            # One alone must not keep all others from being asked about.
+        except Exception:  # noqa: BLE001 (one bad message must not stop the checks of others)
+            # Any failure counts as a verdict of its own.
             _log.exception("half message cannot be judged message_id=%s", half.message_id)
             return CheckVerdict.DISCARD
 
     def _take(self, batch: list["_DueCheck"], asking: CheckRound) -> CheckReport:
-        """Put half messages back, or discard them, and ask their producers. Raises what the store raises."""
+        """Put half messages back or discard them, and ask their producers. Raises what the store raises."""
         staying, moving = [due for due in batch if due.stays], [due for due in batch if not due.stays]
         try:
             moved = self._put_back(moving)
@@ -278,7 +278,7 @@ class TransactionChecker:
             _log.warning("half message cannot be put back message_id=%s: %s", due.half.message_id, error)
             if due.verdict is not CheckVerdict.ASK:
                 return CheckReport()
-            # Counted once more it has no room, so it is asked about where it is, and counted here.
+            # Without space for a higher count it is checked where it is, and counted in memory.
             self._uncounted[due.place.queue_offset] = 0
             staying, moved = [replace(due, stays=True)], []
         asked = [due for due in staying + moved if due.verdict is CheckVerdict.ASK]
@@ -286,7 +286,7 @@ class TransactionChecker:
         return sum((self._moved(due) for due in moved if due.verdict is not CheckVerdict.ASK), report)
 
     def _put_back(self, batch: list["_DueCheck"]) -> list["_DueCheck"]:
-        """Put those back that are still open, and return them with their new places."""
+        """Put back those that are still open; returns them with their new locations."""
         if not batch:
             return []
         with self._halves.lock_all(due.half for due in batch) as open_halves:
@@ -304,11 +304,11 @@ class TransactionChecker:
         return batch
 
     def _moved(self, due: "_DueCheck") -> CheckReport:
-        """Say what was done with one by moving it alone."""
+        """Return the count for a half message that was only moved."""
         if due.verdict is CheckVerdict.WAIT:
             return CheckReport(waiting=1)
         _log.error(
-            "transaction given up topic=%s message_id=%s times_checked=%d; its message is in %s",
+            "transaction discarded topic=%s message_id=%s times_checked=%d; its message is in %s",
             due.properties.get(REAL_TOPIC),
             due.half.message_id,
             times_checked(due.properties) + self._uncounted.get(due.half.queue_offset, 0),
@@ -317,7 +317,7 @@ class TransactionChecker:
         return CheckReport(discarded=1)
 
     def _tell(self, asked: list["_DueCheck"], outcomes: list[CheckOutcome]) -> CheckReport:
-        """Keep in mind what became of questions, so that only what could be asked counts as a check."""
+        """Record the outcomes, so that only a question that was sent counts as a check."""
         for due, outcome in zip(asked, outcomes, strict=True):
             offset = due.place.queue_offset
             is_heard = outcome is not CheckOutcome.BACKPRESSURE
@@ -333,14 +333,14 @@ class TransactionChecker:
 
 @dataclass(slots=True)
 class _DueCheck(PendingCheck):
-    """A half message that is asked about, put back or discarded."""
+    """A half message to be asked about, put back or discarded."""
 
     verdict: CheckVerdict
     stays: bool
-    """It is asked about where it lies, and not put back."""
+    """Whether it is checked where it is, and not put back."""
 
     def at(self, place: Location) -> "_DueCheck":
-        """Return it as it lies elsewhere; a hundred thousand of them a round are too many for `replace`."""
+        """Return it at another location; `replace` is too slow for a hundred thousand of them in a round."""
         return _DueCheck(self.half, self.properties, place, self.verdict, self.stays)
 
     def copy(self) -> "NewStoredMessage":
@@ -349,7 +349,7 @@ class _DueCheck(PendingCheck):
 
 
 def copy_of(half: StoredMessage, topic: str, properties: Mapping[str, str]) -> "NewStoredMessage":
-    """Return a half message as it goes to another place, which says where it lay first."""
+    """Return a copy of a half message for another location; it names the first location."""
     return {
         "topic": topic,
         "queue_id": QUEUE,

@@ -1,7 +1,7 @@
 """
-The question to a producer what became of its transaction: to whom it goes, and how it is written on either protocol.
+The check-back request to a producer: which producer gets it, and its encoding in both protocols.
 
-When it is asked is decided by `check_back`.
+`check_back` decides when to send it.
 """
 
 import itertools
@@ -42,35 +42,35 @@ _MORE = 0x80
 _RECOVER, _MESSAGE, _TRANSACTION_ID = b"\x2a", b"\x0a", b"\x12"
 
 _PAUSE_SECONDS, _MOST_WAITS = 0.01, 100
-"""For how long, and how often in a round, a group that takes no more is waited for."""
+"""The length of a wait for a group with full buffers, and the most waits in a round."""
 
 _Producer = tuple[Client, int | None]
 _CHECK = RequestCode.CHECK_TRANSACTION_STATE
 
 
 class Channel(Pusher, Protocol):
-    """What reaches producers: the part of `Server` that is used for it."""
+    """The part of `Server` that sends to producers."""
 
     def send_telemetry(self, stream: int, message: bytes) -> bool:
-        """Send an encoded TelemetryCommand to a client; False where the stream is gone."""
+        """Send an encoded TelemetryCommand to a client; returns False if the stream is gone."""
 
 
 class CheckOutcome(Enum):
-    """What became of a question."""
+    """The outcome of a check request."""
 
     SENT = "sent"
     UNREACHABLE = "unreachable"
-    """Nobody of the producer group can be reached, or take it at all."""
+    """No producer of the group is reachable, or accepts it."""
     BACKPRESSURE = "backpressure"
-    """Who can be reached has not read enough of what was sent before: to be asked again, later."""
+    """The reachable producers' buffers are full: retry later."""
 
 
 @dataclass(slots=True)
 class PendingCheck:
     """
-    An open half message, where it lies now, and what its properties are there.
+    An open half message, its current location, and its properties there.
 
-    Nobody changes one; it is not frozen because a hundred thousand are made in a round.
+    Never modified; not frozen, since a hundred thousand are made in a round.
     """
 
     half: StoredMessage
@@ -79,12 +79,12 @@ class PendingCheck:
 
     @property
     def group(self) -> str:
-        """Who is asked."""
+        """The producer group."""
         return self.properties.get(PRODUCER_GROUP, "")
 
 
 class CheckSender:
-    """Asks producers; thread-safe."""
+    """Sends check requests to producers; thread-safe."""
 
     def __init__(self, server: Channel, broker_name: str, table: ClientTable) -> None:
         self._server = server
@@ -93,10 +93,10 @@ class CheckSender:
         self._turn = itertools.count()
 
     def ask(self, questions: Sequence[PendingCheck]) -> list[CheckOutcome]:
-        """Ask each of a live producer of its group, in turns; say of each, in order, what became of it."""
+        """Send each request to a live producer of its group, in turns; returns the outcomes in order."""
         groups = [question.group for question in questions]
         producers = {group: self._table.reachable_producers(group) for group in set(groups)}
-        # All are written before the first is sent: they go out together then, and wake who writes them once.
+        # All are encoded before the first is sent, so that they leave in one write.
         asked = [
             (question, producers[group], self._written(question, producers[group]))
             for question, group in zip(questions, groups, strict=True)
@@ -104,7 +104,7 @@ class CheckSender:
         return [self._ask(question, reachable, written) for question, reachable, written in asked]
 
     def _written(self, question: PendingCheck, producers: Sequence[_Producer]) -> "_Written | None":
-        """Return the question as the protocols of its producers have it; None where nobody can be asked."""
+        """Encode a request for the protocols of its producers; None if there is none, or if it cannot be encoded."""
         if not producers:
             return None
         try:
@@ -115,8 +115,8 @@ class CheckSender:
                 _command(content, question.place) if True in streams else b"",
                 self._fields(question.half, question.place, question.properties) if False in streams else {},
             )
-        except Exception:  # noqa: BLE001 (whatever it is)
-            # It is counted: in the end it is given up, and keeps no other from being asked about.
+        except Exception:  # noqa: BLE001 (one bad message must not stop the checks of others)
+            # It is counted, so it is discarded in the end.
             _log.exception("producer cannot be asked message_id=%s", question.half.message_id)
             return None
 
@@ -134,7 +134,7 @@ class CheckSender:
             except MessageTooLarge as error:
                 _log.warning("producer not asked group=%s peer=%s: %s", question.group, client.peer, error)
                 continue
-            except Exception:  # noqa: BLE001 (whatever it is, it keeps no other from being asked about)
+            except Exception:  # noqa: BLE001 (one bad message must not stop the checks of others)
                 _log.exception("producer not asked group=%s peer=%s", question.group, client.peer)
                 continue
             if is_sent:
@@ -157,10 +157,10 @@ class CheckSender:
 
 
 class _Written(NamedTuple):
-    """A question as it is sent."""
+    """An encoded request."""
 
     content: bytes
-    """The record of the half message as its producer meant it."""
+    """The record of the half message, with its own topic and queue."""
     command: bytes
     """For producers over gRPC."""
     fields: Mapping[str, str]
@@ -169,23 +169,23 @@ class _Written(NamedTuple):
 
 class CheckRound:
     """
-    The questions of one round: waits for producers that read slowly, for a while, then leaves their group alone.
+    The check requests of one round; waits a while for slow producers, then skips their group.
 
-    Not locked: a round is one thread's.
+    Not thread-safe.
     """
 
     def __init__(self, requests: CheckSender, pause: Callable[[float], bool]) -> None:
-        """*pause* waits so many seconds, and says whether all is to end."""
+        """*pause* waits so many seconds, and returns whether to stop."""
         self._requests = requests
         self._pause = pause
         self._waits = Counter[str]()
 
     def is_left(self, group: str) -> bool:
-        """Say whether a group's producers take no more in this round."""
+        """Return whether the round skips a group, whose producers' buffers stayed full."""
         return self._waits.get(group, 0) >= _MOST_WAITS
 
     def ask(self, questions: Sequence[PendingCheck]) -> list[CheckOutcome]:
-        """Ask, and say of each question, in order, what became of it."""
+        """Send the requests; returns their outcomes in order."""
         outcomes = self._requests.ask(questions)
         while True:
             late = [
@@ -198,14 +198,14 @@ class CheckRound:
             answers = self._requests.ask([questions[number] for number in late])
             for number, outcome in zip(late, answers, strict=True):
                 outcomes[number] = outcome
-            # Who took all that had waited reads fast enough.
+            # A group without late requests reads fast enough.
             self._waits.update(
                 {questions[number].group for number in late if outcomes[number] is CheckOutcome.BACKPRESSURE}
             )
 
 
 def _command(content: bytes, place: Location) -> bytes:
-    """Return an encoded TelemetryCommand around the message as Rust encodes it."""
+    """Return an encoded TelemetryCommand around the message, which Rust encodes."""
     (message,) = decode_records(content)
     encoded, name = message.grpc_message(), transaction_id(place.queue_offset, place.physical_offset).encode()
     inner = b"".join((_MESSAGE, _length(encoded), encoded, _TRANSACTION_ID, _length(name), name))
@@ -213,7 +213,7 @@ def _command(content: bytes, place: Location) -> bytes:
 
 
 def _length(content: bytes) -> bytes:
-    """Return the length of a field as protobuf has it."""
+    """Return the length of a field in protobuf's encoding."""
     value = len(content)
     encoded = bytearray()
     while value >= _MORE:
@@ -224,7 +224,7 @@ def _length(content: bytes) -> bytes:
 
 
 def as_sent(half: StoredMessage, place: Location, properties: Mapping[str, str]) -> bytes:
-    """Return the record of a half message as its producer meant it: of its own topic and queue."""
+    """Return the record of a half message with its own topic and queue."""
     raw, sys_flag = half.raw, half.sys_flag
     _, _, body_crc, _, flag, _, _ = _HEAD.unpack_from(raw)
     hosts = (sys_flag & _BORN_HOST_V6 > 0) + (sys_flag & _STORE_HOST_V6 > 0)

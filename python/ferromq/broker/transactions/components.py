@@ -1,7 +1,7 @@
 """
-The parts of the control plane for transactions, put together: what is known of half messages, who ends them, who asks.
+Makes the components for transactions: the index of half messages, and what ends and checks transactions.
 
-Which request goes where is listed in `rpc`.
+`rpc` lists which request each one answers.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from ferromq.process.clock import Clock, Timer
 
 
 class TransactionComponents:
-    """Makes them, and lets rounds of check-back come."""
+    """The components for transactions; runs the check-back rounds."""
 
     def __init__(
         self, config: Callable[[], BrokerConfig], server: Server, store: Store, *, clients: ClientTable, clock: Clock
     ) -> None:
-        """Find out from *store* which half messages are open."""
+        """Read the open half messages from *store*."""
         halves = HalfMessageIndex(store)
 
         def is_slave() -> bool:
@@ -42,16 +42,16 @@ class TransactionComponents:
         self._timer = Timer("ferromq-transactions", clock, interval, self.checks.round)
 
     def start(self) -> None:
-        """Let rounds come from now on."""
+        """Start the rounds."""
         self._timer.start()
 
     def stop(self) -> None:
-        """Let no more come, and end the one under way."""
+        """Stop the rounds, and end the running one."""
         self.checks.stop()
         self._timer.stop()
 
     def counts(self) -> dict[str, str]:
-        """Return what `brokerStatus` prints of transactions; all but the open ones count from the start."""
+        """Return the counts that `brokerStatus` prints; all but the open transactions count from the start."""
         total = self.checks.total
         return {
             "transactionHalfOpen": str(self._halves.count_open()),
@@ -63,6 +63,6 @@ class TransactionComponents:
         }
 
     def options_changed(self, changed: frozenset[str], after: BrokerConfig) -> None:
-        """Keep to options that changed."""
+        """Apply changed options."""
         if "transaction_check_interval" in changed:
             self._timer.every(after.transactions.transaction_check_interval)

@@ -1,9 +1,9 @@
 """
-TransactionEnder: how a half message ends, by commit or by rollback.
+Ends transactions by commit or rollback.
 
-The send path stores half messages; what is decided here is their end. The committed message and the op message, the
-mark that the half message ended, are one append: after a crash both are there or none, so a transaction is visible once
-or open still. Which have ended, and where the open ones lie, is known to `halves`; who asks about them is `check_back`.
+The send path stores half messages. The committed message and the op message, which marks the half message as ended,
+are one append: after a crash both exist or neither, so a transaction is committed once or still open.
+`half_message_index` knows which half messages are open; `check_back` asks their producers.
 """
 
 import logging
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ferromq.transactions")
 
-# What a half message has and the committed one has not. `TRAN_MSG` stays: consumers see that it was of a transaction.
+# Properties that only the half message has. `TRAN_MSG` stays, so consumers see that a transaction sent the message.
 _HALF_PROPERTIES = frozenset({REAL_TOPIC, REAL_QUEUE})
 # Physical offset, then queue offset, of the half message.
 _TRANSACTION_ID = re.compile(r"[0-9A-F]{32}\Z")
 _OFFSET_DIGITS = 16
 _ID_VERSION = "01"
-"""What the message ids of gRPC clients begin with."""
+"""The beginning of message ids of gRPC clients."""
 
 
 class Decision(IntEnum):
-    """What a producer decided; the numbers are the transaction's bits in RocketMQ's system flag."""
+    """A producer's decision; the numbers are the transaction's bits in RocketMQ's system flag."""
 
     UNKNOWN = 0
     COMMIT = COMMITTED
@@ -59,7 +59,7 @@ class Decision(IntEnum):
 
 
 class EndRefused(Exception):  # noqa: N818 (an answer, not a failure of ours)
-    """A transaction cannot be ended so; the text tells the producer."""
+    """A transaction cannot be ended; the text is for the producer."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
         super().__init__(remark)
@@ -68,25 +68,25 @@ class EndRefused(Exception):  # noqa: N818 (an answer, not a failure of ours)
 
 @dataclass(frozen=True, slots=True)
 class EndRequest:
-    """A producer's decision about a half message, and how it names that message."""
+    """A producer's decision about a half message, and its reference to that message."""
 
     group: str
     physical_offset: int
     queue_offset: int
     decision: Decision
     is_checked: bool = False
-    """Whether the producer was asked."""
+    """Whether this answers a check-back."""
     topic: str | None = None
-    """Where the message goes; None where that is not said."""
+    """The topic of the message; None if not given."""
     message_id: str | None = None
-    """The producer's id of the message; None where that is not said."""
+    """The producer's id of the message; None if not given."""
 
 
 _RESOLUTIONS = {
     pb.TransactionResolution.COMMIT: Decision.COMMIT,
     pb.TransactionResolution.ROLLBACK: Decision.ROLLBACK,
 }
-_DISCARDED = f"the transaction was given up; its message is in {naming.DISCARD_TOPIC}, request 323 puts it back"
+_DISCARDED = f"the transaction was discarded; its message is in {naming.DISCARD_TOPIC}, request 323 restores it"
 _GRPC_CODES = {
     ResponseCode.SYSTEM_ERROR: pb.Code.INVALID_TRANSACTION_ID,
     ResponseCode.MESSAGE_ILLEGAL: pb.Code.MESSAGE_BODY_TOO_LARGE,
@@ -96,7 +96,7 @@ _GRPC_CODES = {
 
 
 class TransactionEnder:
-    """Ends transactions; thread-safe."""
+    """Answers request 37 and EndTransaction; thread-safe."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class TransactionEnder:
         is_slave: Callable[[], bool] = lambda: False,
         count_put: Callable[[str, int, int], None] = lambda _topic, _messages, _size: None,
     ) -> None:
-        """*count_put* hears of committed messages: topic, how many, bytes of their records."""
+        """*count_put* is called for committed messages: topic, count, bytes of the records."""
         self._store = store
         self._halves = halves
         self._is_slave = is_slave
@@ -114,7 +114,7 @@ class TransactionEnder:
         self._seldom = LimitedLog(_log)
 
     def end_transaction(self, request: Request) -> Answer:
-        """Answer request 37: end a half message as its producer decided, once however often it is asked."""
+        """Answer request 37: end a half message as its producer decided; repeated requests change nothing."""
         if self._is_slave():
             return failure(ResponseCode.SLAVE_NOT_AVAILABLE, "this broker is a slave; ask its master")
         end = _read(request.fields)
@@ -131,7 +131,7 @@ class TransactionEnder:
         return success() if is_new else (ResponseCode.SUCCESS, "the transaction had ended before", {}, b"")
 
     def end_over_grpc(self, message: pb.EndTransactionRequest, request: Request) -> pb.EndTransactionResponse:
-        """Answer EndTransaction, which names the half message by the id it was answered with, or asked about with."""
+        """Answer EndTransaction, which names the half message by the transaction id of its send or check-back."""
         topic = topic_name(message.topic)
         if self._is_slave():
             raise Refused(pb.Code.INTERNAL_SERVER_ERROR, "this broker is a slave; ask its master")
@@ -151,9 +151,9 @@ class TransactionEnder:
 
     def end(self, end: EndRequest) -> bool:
         """
-        EndRequest a half message; return False where it had ended before, whatever was decided then.
+        End a half message; returns False if it had ended before, with whatever decision.
 
-        It may be named by any place it was put back to. Durable as the flush policy promises when this returns. Raises
+        Any location where check-back put it is accepted. Durable on return as the flush policy promises. Raises
         `EndRefused`.
         """
         half = self._half(end)
@@ -181,7 +181,7 @@ class TransactionEnder:
         return True
 
     def _half(self, end: EndRequest) -> StoredMessage:
-        """Return the half message, which must be the one the producer sent."""
+        """Return the half message, after checking that the producer sent it."""
         half = self._store.message_at(end.physical_offset) if end.physical_offset >= 0 else None
         if half is None or half.topic != naming.HALF_TOPIC:
             raise EndRefused(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
@@ -197,11 +197,11 @@ class TransactionEnder:
         return half
 
     def _committed(self, half: StoredMessage) -> "NewStoredMessage":
-        """Return the message consumers will see, or that waits where it has a delay level."""
+        """Return the message for consumers, or for the delayed delivery of one with a delay."""
         properties = half.properties
         topic, queue = properties.get(REAL_TOPIC), real_queue(properties)
         if not topic or queue is None:
-            raise EndRefused(ResponseCode.SYSTEM_ERROR, "the half message does not say where it goes")
+            raise EndRefused(ResponseCode.SYSTEM_ERROR, "the half message names no topic or queue")
         sys_flag = (half.sys_flag & ~KIND_BITS) | Decision.COMMIT
         for name in _HALF_PROPERTIES:
             properties.pop(name, None)
@@ -236,7 +236,7 @@ class TransactionEnder:
 
 
 def op_message(*halves: int, is_moved: bool = False) -> "NewStoredMessage":
-    """Return the mark that half messages ended, by their queue offsets; moved are those that lie elsewhere now."""
+    """Return the op message that ends half messages, by queue offset; *is_moved*: their copies are elsewhere."""
     return {
         "topic": naming.OP_TOPIC,
         "queue_id": QUEUE,
@@ -259,16 +259,15 @@ def _read(fields: Mapping[str, str]) -> EndRequest:
 
 
 def transaction_id(queue_offset: int, physical_offset: int) -> str:
-    """Return the id gRPC clients name a half message by."""
+    """Return the transaction id that gRPC clients use for a half message."""
     return f"{physical_offset:0{_OFFSET_DIGITS}X}{queue_offset:0{_OFFSET_DIGITS}X}"
 
 
 def _is_named(message_id: str | None, unique_key: str) -> bool:
     """
-    Say whether an end names the message with *unique_key*, if it names one at all.
+    Return whether a request names the message with *unique_key*, or no message at all.
 
-    RocketMQ's Python client 5.0.1 leaves out the version that an id begins with where it was asked. RocketMQ looks at
-    no id.
+    RocketMQ's Python client 5.0.1 omits the id's version in answers to check-back; RocketMQ ignores the id.
     """
     return message_id in {None, unique_key, unique_key.removeprefix(_ID_VERSION)}
 
@@ -280,10 +279,10 @@ def _read_grpc(message: pb.EndTransactionRequest, topic: str) -> EndRequest:
     if not _TRANSACTION_ID.match(given):
         raise Refused(
             pb.Code.INVALID_TRANSACTION_ID,
-            f"transaction id {given[:100]!r} is none of this broker's; end the transaction where it was begun",
+            f"transaction id {given[:100]!r} is not from this broker; end the transaction at the broker that began it",
         )
     return EndRequest(
-        # RocketMQ calls the producer group of a gRPC client by the topic.
+        # In RocketMQ the producer group of a gRPC client is named like the topic.
         group=topic,
         physical_offset=int(given[:_OFFSET_DIGITS], 16),
         queue_offset=int(given[_OFFSET_DIGITS:], 16),

@@ -1,9 +1,9 @@
 """
-What is known of half messages: which have ended, where the open ones lie now, and which op messages still count.
+An index of half messages: which have ended, where the open ones are, and which op messages still count.
 
-RocketMQ keeps two committed offsets of the group CID_RMQ_SYS_TRANS: half messages below the one have all ended, and op
-messages below the other say nothing of those above. Both are read at start and moved on here; who decides that a half
-message ends is `transactions`, who moves one on is `check_back`.
+RocketMQ keeps two committed offsets of the group CID_RMQ_SYS_TRANS: all half messages below the one have ended, and
+op messages below the other end no half message above it. Both are read at start and advanced here. `end_transaction`
+ends half messages, `check_back` moves them.
 """
 
 import logging
@@ -38,15 +38,15 @@ _log = logging.getLogger("ferromq.transactions")
 _READ_AT_ONCE = 1_000
 _UNKNOWN = (1 << 63) - 1
 _STEP_BACK_MS = 3_600_000
-"""How far the clock of a RocketMQ broker may have been set back between a half message and its commit."""
+"""The step back of a RocketMQ broker's clock that is tolerated between a half message and its commit."""
 
 
 class AlreadyCommitted(Exception):  # noqa: N818 (an answer, not a failure of ours)
-    """A transaction that was to be asked about again has been committed."""
+    """A transaction to be resumed was committed already."""
 
 
 class Location(NamedTuple):
-    """Where a half message lies."""
+    """The location of a half message."""
 
     queue_offset: int
     physical_offset: int
@@ -54,13 +54,13 @@ class Location(NamedTuple):
 
 class EndedHalfMessages:
     """
-    The queue offsets of half messages that ended: all below one, and a byte each above it.
+    The queue offsets of ended half messages: all below one offset, and a byte each above it.
 
-    Not locked; whoever shares it does that.
+    Not thread-safe.
     """
 
     def __init__(self, below: int = 0) -> None:
-        """Begin with everything *below* a queue offset ended."""
+        """Begin with all half messages *below* a queue offset ended."""
         self._below = below
         self._flags = bytearray()
 
@@ -69,7 +69,7 @@ class EndedHalfMessages:
         return place < 0 or (place < len(self._flags) and self._flags[place] != 0)
 
     def add(self, queue_offset: int) -> None:
-        """Note that a half message ended; a second time changes nothing."""
+        """Mark a half message as ended; idempotent."""
         place = queue_offset - self._below
         if place < 0:
             return
@@ -78,17 +78,17 @@ class EndedHalfMessages:
         self._flags[place] = 1
 
     def first_open(self) -> int:
-        """Return the lowest queue offset that has not ended; it may not be stored yet."""
+        """Return the lowest queue offset that has not ended, which may be the next one to be stored."""
         found = self._flags.find(0)
         return self._below + (len(self._flags) if found < 0 else found)
 
     def count_open(self, end: int) -> int:
-        """Return how many below the queue offset *end* have not ended."""
+        """Return the number of open half messages below the queue offset *end*."""
         stored = max(0, end - self._below)
         return stored - self._flags.count(1, 0, stored)
 
     def forget(self, below: int) -> int:
-        """Take all *below* a queue offset for ended, and return how many of them had not."""
+        """Mark all *below* a queue offset as ended; returns how many were open."""
         count = min(max(0, below - self._below), len(self._flags))
         lost = max(0, below - self._below) - self._flags.count(1, 0, count)
         del self._flags[:count]
@@ -97,7 +97,7 @@ class EndedHalfMessages:
 
 
 class _OpMessages:
-    """Of each op message above the committed offset, the highest half message it ends. Not locked."""
+    """The highest half message that each op message above the committed offset ends. Not thread-safe."""
 
     def __init__(self, begin: int) -> None:
         self._begin = begin
@@ -107,12 +107,12 @@ class _OpMessages:
         place = op_offset - self._begin
         if place < 0:
             return
-        # Those in between are being stored by others.
+        # Other threads are storing those in between.
         self._highest.extend([_UNKNOWN] * (place + 1 - len(self._highest)))
         self._highest[place] = half_offset
 
     def done(self, below: int, end: int) -> int:
-        """Return the first op message before *end* that counts for a half message at *below* or above it."""
+        """Return the first op message before *end* that ends a half message at *below* or above it."""
         limit = min(len(self._highest), max(0, end - self._begin))
         return self._begin + next((n for n in range(limit) if self._highest[n] >= below), limit)
 
@@ -125,12 +125,12 @@ class HalfMessageIndex:
     """The half messages of a broker; thread-safe."""
 
     def __init__(self, store: Store) -> None:
-        """Find out from *store* which have ended, and where the open ones were put back to."""
+        """Read from *store* which half messages ended, and where the open ones were put back."""
         self._store = store
         self._changed = threading.Condition()
         self._ending: set[int] = set()
         self._moved: dict[int, Location] = {}
-        # By the first queue offset they name: queue offset, and origin.
+        # First queue offset → queue offset and origin, of copies by RocketMQ brokers.
         self._by_first: dict[int, tuple[int, int]] = {}
         self._resuming: set[int] = set()
         self._resumed: set[int] = set()
@@ -144,17 +144,17 @@ class HalfMessageIndex:
         self._load_open()
 
     def is_ended(self, queue_offset: int) -> bool:
-        """Say whether the half message with this queue offset has ended, or was put back to another one."""
+        """Return whether the half message at this queue offset has ended or was put back elsewhere."""
         with self._changed:
             return queue_offset in self._ended
 
     def first_open(self) -> int:
-        """Return the lowest queue offset that has not ended; it may not be stored yet."""
+        """Return the lowest queue offset that has not ended, which may be the next one to be stored."""
         with self._changed:
             return self._ended.first_open()
 
     def count_open(self) -> int:
-        """Return how many half messages have not ended, of those readers see."""
+        """Return the number of open half messages that are readable."""
         end = self._store.max_offset(naming.HALF_TOPIC, QUEUE)
         with self._changed:
             return self._ended.count_open(end)
@@ -162,14 +162,14 @@ class HalfMessageIndex:
     @contextmanager
     def lock(self, half: StoredMessage) -> Iterator[Location | None]:
         """
-        Yield where the half message lies now, whichever of its places was named, to nobody else meanwhile.
+        Lock a half message and yield its current location, whichever of its locations *half* is; None if it ended.
 
-        None where it has ended. Leaving without an exception does not end it: `end` does.
+        Leaving the context does not end it; `end` does.
         """
         origin, place = origin_of(half), Location(half.queue_offset, half.physical_offset)
         with self._changed:
             while True:
-                # It may be put back while its turn is waited for.
+                # It may be put back while this waits for the lock.
                 now = self._now(origin, place)
                 if now.queue_offset not in self._ending:
                     break
@@ -184,7 +184,7 @@ class HalfMessageIndex:
                 self._release([now.queue_offset])
 
     def open_copy(self, half: StoredMessage) -> StoredMessage | None:
-        """Return a place of a half message that ended where it was named, by which it is still open; None for none."""
+        """Return an open copy of a half message that ended at the named location; None if there is none."""
         first = first_place(half.properties)
         with self._changed:
             _, origin = self._by_first.get(half.queue_offset if first is None else first, (0, None))
@@ -200,7 +200,7 @@ class HalfMessageIndex:
 
     @contextmanager
     def lock_all(self, halves: Iterable[StoredMessage]) -> Iterator[list[StoredMessage]]:
-        """Yield those of *halves* that are open and nobody ends, to nobody else meanwhile."""
+        """Lock and yield those of *halves* that are open and not locked."""
         with self._changed:
             mine = [
                 half
@@ -216,7 +216,7 @@ class HalfMessageIndex:
             self._release([half.queue_offset for half in mine])
 
     def end(self, half: StoredMessage, op_offset: int) -> None:
-        """Note that a half message ended, by the op message at *op_offset*."""
+        """Mark a half message as ended by the op message at *op_offset*."""
         origin = origin_of(half)
         with self._changed:
             self._ended.add(half.queue_offset)
@@ -224,7 +224,7 @@ class HalfMessageIndex:
             self._moved.pop(origin, None)
 
     def move(self, halves: Iterable[tuple[StoredMessage, Location | None]], op_offset: int) -> None:
-        """Note where half messages were put back to, None: nowhere; the op message at *op_offset* ends them here."""
+        """Set the new locations of half messages (None: discarded); the op message at *op_offset* ends the old ones."""
         known = [(half, origin_of(half), place) for half, place in halves]
         with self._changed:
             for half, origin, place in known:
@@ -238,9 +238,9 @@ class HalfMessageIndex:
 
     def resume(self, half: StoredMessage, put: Callable[[], Location]) -> bool:
         """
-        Let a half message that was given up lie where *put* puts it; False where it lies somewhere, or ended since.
+        Restore a discarded half message at the location from *put*; returns False if it is open or ended since.
 
-        Raises `AlreadyCommitted`, and what *put* raises. Nobody resumes the same one meanwhile, and others can end.
+        Raises `AlreadyCommitted`, and what *put* raises. Only one thread resumes it, and others can end it meanwhile.
         """
         origin, place = origin_of(half), None
         with self._changed:
@@ -251,7 +251,7 @@ class HalfMessageIndex:
         try:
             if self.is_committed(half, is_thorough=True):
                 raise AlreadyCommitted
-            # Readers are a moment behind: what was resumed and is nowhere has ended.
+            # A message that was resumed and has no location has ended; reads of the store may lag behind.
             if origin not in self._resumed:
                 place = put()
         finally:
@@ -264,22 +264,18 @@ class HalfMessageIndex:
         return place is not None
 
     def commit(self) -> int:
-        """
-        Commit how far everything has ended, as RocketMQ does, and return how many open half messages were lost.
-
-        Lost are those that retention deleted.
-        """
+        """Commit the progress as RocketMQ does; returns how many open half messages were lost to retention."""
         store = self._store
         kept, end = store.min_offset(naming.HALF_TOPIC, QUEUE), store.max_offset(naming.HALF_TOPIC, QUEUE)
         op_end = store.max_offset(naming.OP_TOPIC, QUEUE)
         with self._changed:
             lost = self._ended.forget(kept)
-            # What readers do not see yet cannot be committed.
+            # Messages that are not readable yet cannot be committed.
             below = min(self._ended.first_open(), end)
             self._ended.forget(below)
             op_below = self._ops.done(below, op_end)
             self._ops.forget(op_below)
-        # In this order: op messages may be read once more, and none too few.
+        # In this order: after a crash op messages may be read twice, but none is missed.
         for topic, offset in ((naming.HALF_TOPIC, below), (naming.OP_TOPIC, op_below)):
             if offset > (store.committed_offset(GROUP, topic, QUEUE) or 0):
                 store.commit_offset(GROUP, topic, QUEUE, offset)
@@ -295,9 +291,9 @@ class HalfMessageIndex:
 
     def _first_op(self, first: int, committed: int | None) -> int:
         """
-        Return the first op message that may end a half message at *first* or above it: it was stored after that.
+        Return the first op message that may end a half message at *first* or above: one stored after it.
 
-        RocketMQ's *committed* offset says the same; the two of a file may be of two moments.
+        RocketMQ's *committed* offset says the same, but the two offsets in a file may be from different moments.
         """
         store = self._store
         stored = store.stored_time(naming.HALF_TOPIC, QUEUE, first)
@@ -311,7 +307,7 @@ class HalfMessageIndex:
     def _load_ops(self, begin: int) -> None:
         end = self._store.max_offset(naming.HALF_TOPIC, QUEUE)
         for message in read(self._store, naming.OP_TOPIC, begin, self._store.max_offset(naming.OP_TOPIC, QUEUE)):
-            # An op message follows the half messages it ends: what it says of others is nothing.
+            # An op message follows the half messages that it ends, so higher offsets are ignored.
             offsets = [offset for offset in op_offsets(message) if offset < end]
             for offset in offsets:
                 self._ended.add(offset)
@@ -326,13 +322,13 @@ class HalfMessageIndex:
                 is_open = False
             if is_open and half.prepared_transaction_offset:
                 self._moved[origin_of(half)] = Location(half.queue_offset, half.physical_offset)
-            # One that ended tells all the same that the places before it are none.
+            # Even an ended copy ends the locations before it.
             if is_copy(half.properties):
                 self._load_copy(half, is_open=is_open)
         self._load_ends_of_copies()
 
     def _load_copy(self, copy: StoredMessage, *, is_open: bool) -> None:
-        """EndRequest the places before a copy that a RocketMQ broker put back, which no op message ends."""
+        """End the locations before a copy that a RocketMQ broker put back; no op message ends them."""
         if not copy.prepared_transaction_offset:
             for older in java_half_copies.before(self._store, copy):
                 self._end_place(older.queue_offset, origin_of(older))
@@ -346,7 +342,7 @@ class HalfMessageIndex:
                 self._by_first[first.queue_offset] = copy.queue_offset, origin_of(copy)
 
     def _load_ends_of_copies(self) -> None:
-        """EndRequest copies whose first place a RocketMQ broker ended, after it put them back."""
+        """End copies whose first location a RocketMQ broker ended after it put them back."""
         if not self._by_first:
             return
         begin = self._first_op(min(self._by_first), None)
@@ -363,10 +359,10 @@ class HalfMessageIndex:
 
     def is_committed(self, half: StoredMessage, *, is_thorough: bool = False) -> bool:
         """
-        Say whether a half message without an op message was committed, by what is stored.
+        Return whether a half message without an op message was committed, from the stored messages.
 
-        RocketMQ stores the op message up to three seconds after the committed message, and not at all where it is
-        killed or stopped meanwhile. The committed message names the half message, or the one that was put back.
+        RocketMQ stores the op message up to three seconds after the committed message, or never if it stops meanwhile.
+        The committed message names the half message, or the one that was put back.
         """
         was_put_back = is_copy(half.properties) or half.prepared_transaction_offset != 0
         return any(
@@ -376,9 +372,9 @@ class HalfMessageIndex:
         )
 
     def is_discarded(self, half: StoredMessage) -> bool:
-        """Say whether a half message that ended was moved to the discard topic, and not committed since."""
+        """Return whether an ended half message was moved to the discard topic, and not committed since."""
         key = half.properties.get(UNIQUE_KEY)
-        # Read through: where it was given up while no index was built, the index would not tell.
+        # A scan, since the index may have been disabled when the message was discarded.
         begin_ms = max(0, half.store_timestamp - _STEP_BACK_MS)
         found = _since(self._store, naming.DISCARD_TOPIC, QUEUE, begin_ms, key) if key is not None else iter(())
         return any(each.born_timestamp == half.born_timestamp for each in found) and not any(
@@ -387,15 +383,15 @@ class HalfMessageIndex:
 
     def _committed_ones(self, half: StoredMessage, *, is_thorough: bool) -> Iterator[StoredMessage]:
         """
-        Yield the committed messages with the id of a half message; a producer that sends twice keeps the id.
+        Yield the committed messages with the id of a half message; a producer's retry has the same id.
 
-        Where no index is built the queues are read through if *is_thorough*; otherwise older index files are all.
+        Without an index the queues are scanned if *is_thorough*; otherwise only older index files are searched.
         """
         properties = half.properties
         key, topic = properties.get(UNIQUE_KEY), properties.get(REAL_TOPIC)
         if key is None or topic is None:
             return
-        # It was committed after it was stored; when a copy was stored first is not known here.
+        # The commit is later than the half message; of a copy, the first store time is unknown.
         is_first = not is_copy(properties) and not half.prepared_transaction_offset
         begin_ms = max(0, half.store_timestamp - _STEP_BACK_MS) if is_first else 0
         waits = (naming.SCHEDULE_TOPIC, naming.TIMER_TOPIC) if MAY_WAIT & properties.keys() else ()
@@ -412,7 +408,7 @@ class HalfMessageIndex:
 
 
 def _since(store: Store, topic: str, queue_id: int, begin_ms: int, key: str) -> Iterator[StoredMessage]:
-    """Yield the messages of a queue with a unique key that were stored at a time or later."""
+    """Yield the messages of a queue with a unique key, stored at a time or later."""
     begin = store.offset_by_time(topic, queue_id, begin_ms)
     for each in read(store, topic, begin, store.max_offset(topic, queue_id), queue_id=queue_id):
         if each.properties.get(UNIQUE_KEY) == key:
@@ -422,7 +418,7 @@ def _since(store: Store, topic: str, queue_id: int, begin_ms: int, key: str) -> 
 def read(
     store: Store, topic: str, begin: int, end: int, at_once: int = _READ_AT_ONCE, *, queue_id: int = QUEUE
 ) -> Iterator[StoredMessage]:
-    """Yield the messages of a queue, 0 as internal topics have, that are kept between two queue offsets."""
+    """Yield the stored messages of a queue between two queue offsets."""
     offset = begin
     while offset < end:
         _, messages, following = store.get(topic, queue_id, offset, min(at_once, end - offset))

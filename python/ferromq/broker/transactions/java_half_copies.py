@@ -1,8 +1,8 @@
 """
-Copies of half messages that a RocketMQ broker put back: they do not tell where the half message lay first, as ours do.
+Copies of half messages that a RocketMQ broker put back.
 
-Nor does an op message end the place before. They are known by their first queue offset, where they say that, and by
-their id, their producer's time and group otherwise.
+Unlike ours, they do not name the first location, and no op message ends the location before. They are recognized by
+their first queue offset, if they name one, else by id, born time and producer group.
 """
 
 from collections.abc import Iterator
@@ -23,18 +23,18 @@ _MOST_PLACES = 1_000
 
 
 def first_of(store: Store, copy: StoredMessage) -> StoredMessage | None:
-    """Return the half message a copy names as its first place; None where that is another one, or kept no more."""
+    """Return the half message that a copy names as its first; None if that is another message, or deleted."""
     offset = first_place(copy.properties)
     if offset is None or not 0 <= offset < copy.queue_offset:
         return None
     _, found, _ = store.get(naming.HALF_TOPIC, QUEUE, offset, 1)
-    # The property may be any producer's: it must not end what belongs to another.
+    # A producer can set the property, and must not end another producer's message.
     is_first = found and found[0].queue_offset == offset and identity(found[0]) == identity(copy)
     return found[0] if is_first else None
 
 
 def before(store: Store, copy: StoredMessage) -> Iterator[StoredMessage]:
-    """Yield the places a copy that a RocketMQ broker put back lay at before."""
+    """Yield the earlier locations of a copy that a RocketMQ broker put back."""
     first, times = first_place(copy.properties), times_checked(copy.properties)
     for each in _same(store, copy):
         if each.queue_offset >= copy.queue_offset:
@@ -48,7 +48,7 @@ def before(store: Store, copy: StoredMessage) -> Iterator[StoredMessage]:
 
 
 def after(store: Store, half: StoredMessage) -> list[StoredMessage]:
-    """Return the copies of a half message that a RocketMQ broker put back, or that lie after such a one; last first."""
+    """Return later copies of a half message made by a RocketMQ broker, or made from such a copy; last first."""
     found = [each for each in _same(store, half) if each.queue_offset > half.queue_offset and _is_foreign(store, each)]
     return sorted(found, key=lambda each: each.queue_offset, reverse=True)
 
