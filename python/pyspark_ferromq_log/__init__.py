@@ -1,7 +1,7 @@
 """
-Spark 4 finds `format("ferromq-log")` by this module's name and its `DefaultSource`; all else is in `ferromq.spark`.
+Lets Spark 4 find `format("ferromq-log")` by this module's name and its `DefaultSource`.
 
-Spark imports it in every application whose Python has ferromq installed, so it loads no more than the class.
+Spark imports this module in every application whose Python has ferromq, so it loads only the class.
 """
 
 from ferromq.spark.log.source import FerromqLogSource as DefaultSource

@@ -41,7 +41,7 @@ def test_wrong_options_and_damage_reach_the_user(session: Any, tmp_path: Path) -
     """Spark's errors carry option, value and what is allowed; damage names its file."""
     with pytest.raises(AnalysisException, match="option 'onCorrupt' is 'skp'; did you mean 'skip'"):
         load(session, onCorrupt="skp")
-    with pytest.raises(AnalysisException, match="option 'path' is '/nowhere', but there is nothing"):
+    with pytest.raises(AnalysisException, match="option 'path' is '/nowhere', but it does not exist"):
         session.read.format("ferromq-log").load("/nowhere").count()
     damaged = tmp_path / f"{0:020}"
     content = bytearray((STORE / "commitlog" / damaged.name).read_bytes())

@@ -116,10 +116,10 @@ def test_a_local_file_is_read_where_it_lies(archive: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("{}/nowhere", ["nowhere'", "there is nothing", "on each"]),
+        ("{}/nowhere", ["nowhere'", "it does not exist", "on each"]),
         ("{}/README", ["README'", "20 digits"]),
         ("{}/00000000000000002048", ["2048'", "no folder commitlog and no file"]),
-        ("memory://nowhere", ["'memory://nowhere'", "there is nothing"]),
+        ("memory://nowhere", ["'memory://nowhere'", "it does not exist"]),
         ("nonsense://a/b", ["'nonsense://a/b'", "fsspec says", "nonsense"]),
     ],
 )

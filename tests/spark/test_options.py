@@ -108,20 +108,24 @@ def test_columns_tags_and_keys_are_lists() -> None:
         ("topic", "flug hafen", ["'topic'", "'flug hafen'", "names of topics"]),
         ("startingOffsets", "first", ["'startingOffsets'", "'first'", "earliest, latest, or JSON"]),
         ("startingOffsets", '{"0": -1}', ["'startingOffsets'", "-1", "earliest, latest, or JSON"]),
-        ("startingOffsets", '{"0": 1, "0": 2}', ["'startingOffsets'", "a name stands there twice"]),
-        ("startingOffsets", '{"flights": 7, "trains": {}}', ["'startingOffsets'", "beside topic 'flights' stands 7"]),
-        ("startingOffsets", '{"0": "2026-11-01"}', ["'startingOffsets'", "'2026-11-01'", "no zone is said"]),
+        ("startingOffsets", '{"0": 1, "0": 2}', ["'startingOffsets'", "a name is repeated"]),
+        ("startingOffsets", '{"flights": 7, "trains": {}}', ["'startingOffsets'", "topic 'flights' has 7"]),
+        ("startingOffsets", '{"0": "2026-11-01"}', ["'startingOffsets'", "'2026-11-01'", "the zone is missing"]),
         ("endingOffsets", '{"0": 1.5}', ["'endingOffsets'", "1.5", "earliest, latest, or JSON"]),
         ("endingOffsets", "[1]", ["'endingOffsets'", "'[1]'", "earliest, latest, or JSON"]),
         ("endingOffsets", '{"0": true}', ["'endingOffsets'", "true", "earliest, latest, or JSON"]),
-        ("endingOffsets", '{"0": 9223372036854775808}', ["'endingOffsets'", "stands 9223372036854775808"]),
+        ("endingOffsets", '{"0": 9223372036854775808}', ["'endingOffsets'", "has 9223372036854775808"]),
         ("startingTimestamp", "yesterday", ["'startingTimestamp'", "'yesterday'", "ISO-8601 with a zone"]),
-        ("endingTimestamp", "2026-11-01T10:00:00", ["'endingTimestamp'", "no zone", "write 2026-11-01T10:00:00Z"]),
+        (
+            "endingTimestamp",
+            "2026-11-01T10:00:00",
+            ["'endingTimestamp'", "the zone is missing", "write 2026-11-01T10:00:00Z"],
+        ),
         ("endingTimestamp", "1969-12-31T23:59:59Z", ["'endingTimestamp'", "before 1970"]),
         ("endingTimestamp", "9" * 20, ["'endingTimestamp'", "64 bits"]),
         ("includeSystemTopics", "yes", ["'includeSystemTopics'", "'yes'", "true, false"]),
         ("columns", "body,keyes", ["'columns'", "'keyes'", "did you mean 'keys'?", "topic, queue_id"]),
-        ("columns", "body,,tag", ["'columns'", "'body,,tag'", "one comma"]),
+        ("columns", "body,,tag", ["'columns'", "'body,,tag'", "single commas"]),
         ("minPartitions", "0", ["'minPartitions'", "'0'", "from 1"]),
         ("minPartitions", "9" * 5000, ["'minPartitions'", "from 1"]),
         ("minPartitions", "²", ["'minPartitions'", "'²'", "from 1"]),
@@ -131,7 +135,7 @@ def test_columns_tags_and_keys_are_lists() -> None:
             "latest",
             ["'startingOffset'", "'latest'", "did you mean 'startingOffsets'?", "minPartitions"],
         ),
-        ("maxOffsetsPerTrigger", "5", ["'maxOffsetsPerTrigger'", "'5'", "one of readStream"]),
+        ("maxOffsetsPerTrigger", "5", ["'maxOffsetsPerTrigger'", "'5'", "belongs to readStream"]),
         ("path", "flights", ["'path'", "'flights'", "is not known. Allowed: endpoint, namesrv, topic, "]),
     ],
 )
@@ -145,7 +149,7 @@ def test_a_wrong_option_says_what_is_allowed(option: str, value: str, words: lis
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({**TWO, "startingOffsets": '{"0": 5}'}, ["'startingOffsets'", "each queue stands below its topic"]),
+        ({**TWO, "startingOffsets": '{"0": 5}'}, ["'startingOffsets'", "queues must be listed by topic"]),
         ({**NAMESRV, "topicPattern": "["}, ["'topicPattern'", "'['", "a regular expression"]),
         ({**NAMESRV, "namesrv": "a"}, ["'namesrv'", "'a'", "host:port of a name server"]),
         ({"endpoint": "a:1", "topicPattern": "fl.*"}, ["'topicPattern'", "'fl.*'", "'namesrv'", "'topics'"]),
@@ -180,5 +184,5 @@ def test_columns_and_a_schema_that_say_different_things_are_an_error(kind: Any) 
     """Neither is left out in silence."""
     options = GIVEN if kind is FerromqSource else {"path": "/nowhere"}
     source = kind(CaseInsensitiveDict({**options, "columns": "body,tag"}))
-    with pytest.raises(ConfigError, match="'columns' is 'body,tag', and the schema has topic; allowed: one of the two"):
+    with pytest.raises(ConfigError, match="'columns' is 'body,tag', but the schema has topic; allowed: one of the two"):
         source.reader(schema_of(["topic"]))

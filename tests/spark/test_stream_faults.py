@@ -126,18 +126,18 @@ def test_a_stream_looks_again_until_patience_ends_and_sees_all_afterwards(talk: 
     for proxy in talk.proxies:
         fault(proxy)
         waits: list[float] = []
-        watch = QueueMonitor(talk.where, ORDERS, RetryDeadline(0.1, clock=lambda: sum(waits), wait=waits.append))  # noqa: B023
+        monitor = QueueMonitor(talk.where, ORDERS, RetryDeadline(0.1, clock=lambda: sum(waits), wait=waits.append))  # noqa: B023
 
         def look() -> None:
             with pytest.raises(ConnectionFailed, match="Nothing is lost"):
-                watch.look(places, wait=True)  # noqa: B023 (called at once)
+                monitor.look(places, wait=True)  # noqa: B023 (called at once)
 
         in_time(look, 4 * TIMEOUT)
         assert sum(waits) == pytest.approx(0.1)
         proxy.resume()
-        view = watch.look(places, wait=True)
-        assert view.queues.keys() == set(places)
-        assert not view.away(places)
+        snapshot = monitor.look(places, wait=True)
+        assert snapshot.queues.keys() == set(places)
+        assert not snapshot.away(places)
 
 
 @two_faults
@@ -145,8 +145,8 @@ def test_a_stream_goes_on_when_its_peer_comes_back(talk: Talk, fault: Fault) -> 
     """While it waits, with its checkpoint as it was."""
     for proxy in talk.proxies:
         fault(proxy)
-        watch = QueueMonitor(talk.where, ORDERS, RetryDeadline(60.0, wait=lambda _seconds: proxy.resume()))  # noqa: B023
-        assert len(watch.look([("orders", "broker-a:0")], wait=True).queues) == QUEUES
+        monitor = QueueMonitor(talk.where, ORDERS, RetryDeadline(60.0, wait=lambda _seconds: proxy.resume()))  # noqa: B023
+        assert len(monitor.look([("orders", "broker-a:0")], wait=True).queues) == QUEUES
 
 
 @two_faults

@@ -15,7 +15,7 @@ from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read.plan import Queue
 from ferromq.spark.stream.offsets import StreamOffsets
 from ferromq.spark.stream.options import StreamOptions
-from ferromq.spark.stream.plan import Offsets, Place, flat
+from ferromq.spark.stream.plan import Offsets, QueueKey, flat
 from ferromq.spark.stream.queue_monitor import QueueMonitor, RetryDeadline
 from ferromq.spark.topics import Topics
 
@@ -50,7 +50,7 @@ class Brokers:
         """Answer as name servers do."""
         return {"a", "b"} - self.down
 
-    def below(self, bound: int) -> set[tuple[Place, int]]:
+    def below(self, bound: int) -> set[tuple[QueueKey, int]]:
         """Return each message below the min offsets, or with 1, below the max offsets."""
         return {
             ((topic, queue), offset)
@@ -79,8 +79,8 @@ def offsets(brokers: Brokers, clock: Any = lambda: 0.0, **given: str) -> StreamO
     """Return a run of a query; nothing is waited for."""
     chosen = options(**given)
     read, said = chosen.read, {"registered": brokers.registered, "check_whole": brokers.check_whole}
-    watch = QueueMonitor(read.address, read.topics, RetryDeadline(0.0), brokers.ask, **said)
-    return StreamOffsets(chosen, watch, by_time=lambda wanted: [queue.min_offset for queue, _ in wanted], clock=clock)
+    monitor = QueueMonitor(read.address, read.topics, RetryDeadline(0.0), brokers.ask, **said)
+    return StreamOffsets(chosen, monitor, by_time=lambda wanted: [queue.min_offset for queue, _ in wanted], clock=clock)
 
 
 def through_json(offsets: Offsets) -> Offsets:
@@ -100,7 +100,7 @@ class Spark:
     given: dict[str, str]
     log: list[Offsets] = field(default_factory=list)
     committed: int = 0
-    sink: dict[int, set[tuple[Place, int]]] = field(default_factory=dict)
+    sink: dict[int, set[tuple[QueueKey, int]]] = field(default_factory=dict)
     offsets: StreamOffsets = field(init=False)
     is_alive: bool = True
 
@@ -150,7 +150,7 @@ class Spark:
             raise Killed
         self.committed += 1
 
-    def rows(self) -> list[tuple[Place, int]]:
+    def rows(self) -> list[tuple[QueueKey, int]]:
         """Return all rows in the sink."""
         return [row for batch in self.sink.values() for row in batch]
 
@@ -252,7 +252,7 @@ def test_a_topic_made_anew_is_a_loss_and_is_read_from_its_beginning() -> None:
     brokers = Brokers({"orders": {"a:0": [0, 50]}, "trips": {"a:0": [0, 0]}})
     strict, lenient = started(brokers), started(brokers, failOnDataLoss="false")
     brokers.topics["orders"]["a:0"] = [0, 3]
-    with pytest.raises(DataLost, match=r"from queue offset 50, and holds 0 to 3 now \(the topic was made anew"):
+    with pytest.raises(DataLost, match=r"from queue offset 50, but now holds 0 to 3 \(the topic was created again"):
         strict.trigger(UNLIMITED)
     before = len(lenient.rows())
     while lenient.trigger(UNLIMITED):
@@ -265,7 +265,7 @@ def test_a_queue_that_its_broker_has_no_more_is_gone() -> None:
     brokers = Brokers({"orders": {"a:0": [0, 5], "a:1": [0, 5]}, "trips": {"a:0": [0, 0]}})
     strict, lenient = started(brokers), started(brokers, failOnDataLoss="false")
     del brokers.topics["orders"]["a:1"]
-    with pytest.raises(DataLost, match=r"queue a:1 of topic 'orders' .* is not there any more"):
+    with pytest.raises(DataLost, match=r"queue a:1 of topic 'orders' .* but no longer exists"):
         strict.trigger(UNLIMITED)
     lenient.trigger(UNLIMITED)
     assert ("orders", "a:1") not in flat(lenient.log[-1])
@@ -280,7 +280,7 @@ def test_a_broker_that_no_route_names_is_not_gone(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING):
         while spark.trigger(UNLIMITED):
             pass
-    assert [record.getMessage() for record in caplog.records if "out of reach" not in record.getMessage()] == []
+    assert [record.getMessage() for record in caplog.records if "unreachable" not in record.getMessage()] == []
     assert len(caplog.records) == 1
     assert flat(spark.log[-1])["orders", "b:0"] == 5
     brokers.down = set()
@@ -297,7 +297,7 @@ def test_a_topic_that_is_gone_fails_a_query_and_is_kept_where_losses_are_allowed
     del brokers.topics["trips"]
     brokers.topics["orders"]["a:0"][1] = 6
     with pytest.raises(
-        DataLost, match=r"queue a:0 of topic 'trips' was to be read from queue offset 5, and is not there"
+        DataLost, match=r"queue a:0 of topic 'trips' was to be read from queue offset 5, but no longer exists"
     ):
         strict.trigger(UNLIMITED)
     while lenient.trigger(UNLIMITED):
@@ -374,7 +374,9 @@ def test_the_place_a_query_begins_at_is_in_the_checkpoint_before_anything_is_rea
     with pytest.raises(Killed):
         again.trigger(UNLIMITED, "planned")
     brokers.topics["orders"]["a:0"] = [6, 12]
-    with pytest.raises(DataLost, match=r"queue a:0 of topic 'orders' was to be read from queue offset [34], and holds"):
+    with pytest.raises(
+        DataLost, match=r"queue a:0 of topic 'orders' was to be read from queue offset [34], but now holds"
+    ):
         again.start()
 
 
@@ -399,7 +401,7 @@ def test_the_place_a_new_queue_begins_at_is_in_the_checkpoint_before_anything_is
     with pytest.raises(Killed):
         spark.trigger(UNLIMITED, "planned")
     brokers.topics["orders"]["a:1"] = [5, 9]
-    with pytest.raises(DataLost, match=r"queue a:1 .* was to be read from queue offset 4, and holds 5 to 9"):
+    with pytest.raises(DataLost, match=r"queue a:1 .* was to be read from queue offset 4, but now holds 5 to 9"):
         spark.start()
 
 
@@ -516,7 +518,7 @@ def test_a_topic_that_options_leave_out_is_not_left_in_silence() -> None:
     spark = started(brokers)
     spark.given = {"topics": "orders"}
     spark.start()
-    with pytest.raises(DataLost, match="the checkpoint has offsets of 'trips', which the options do not ask for"):
+    with pytest.raises(DataLost, match="the checkpoint has offsets of 'trips', but the options no longer include it"):
         spark.trigger(UNLIMITED)
     spark.given["failOnDataLoss"] = "false"
     spark.start()
@@ -564,7 +566,7 @@ def test_what_is_reported_is_what_is_there() -> None:
 
 
 def test_a_new_query_by_name_servers_waits_for_all_brokers_and_a_known_one_for_those_it_read() -> None:
-    """ClusterAddress a query begins, nothing says which queues a broker has that is away; later its checkpoint does."""
+    """A new query cannot know the queues of a broker that is down; later its checkpoint names them."""
     brokers = Brokers({"orders": {"a:0": [0, 5], "b:0": [0, 5]}}, down={"b"})
     for begin in ("latest", "prepare"):
         run = offsets(brokers, topicPattern="orders")

@@ -25,7 +25,7 @@ def options(**given: str) -> StreamOptions:
         ({"unreachableTimeout": "soon"}, "'unreachableTimeout' is 'soon'; allowed: a time with its unit"),
         ({"failOnDataLoss": "no"}, "'failOnDataLoss' is 'no'"),
         ({"group": "a b"}, "'group' is 'a b'; allowed: the name of a consumer group"),
-        ({"endingOffsets": "latest"}, "'endingOffsets' is 'latest', and a stream has no end; allowed: in spark.read"),
+        ({"endingOffsets": "latest"}, "'endingOffsets' is 'latest', but a stream has no end; allowed: in spark.read"),
         ({"maxOffsetPerTrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
     ],
 )
@@ -47,5 +47,10 @@ def test_limits_that_pyspark_cannot_keep_are_an_error(name: str) -> None:
 def test_options_have_defaults() -> None:
     """Losses fail; the rest is off or as documented."""
     chosen = options()
-    assert (chosen.fail_on_data_loss, chosen.patience, chosen.max_delay, chosen.group) == (True, 60.0, 900.0, None)
-    assert options(unreachableTimeout="500ms").patience == 0.5
+    assert (chosen.fail_on_data_loss, chosen.unreachable_timeout, chosen.max_delay, chosen.group) == (
+        True,
+        60.0,
+        900.0,
+        None,
+    )
+    assert options(unreachableTimeout="500ms").unreachable_timeout == 0.5

@@ -12,7 +12,7 @@ from ferromq.spark.stream.plan import (
     Bounds,
     Flat,
     Loss,
-    Place,
+    QueueKey,
     begins,
     elsewhere,
     ends,
@@ -86,11 +86,11 @@ def test_where_rows_are_fewer_than_queues_they_take_turns(queues: int, limit: in
 
 @given(flats, holdings, st.sets(st.sampled_from(PLACES)), flats)
 def test_what_is_lost_is_what_the_model_finds(
-    start: Flat, held: dict[Place, Bounds], gone: set[Place], known: Flat
+    start: Flat, held: dict[QueueKey, Bounds], gone: set[QueueKey], known: Flat
 ) -> None:
     """A loss is an offset outside what a queue holds, or a queue that is gone; out of reach is none."""
     gone -= held.keys()
-    found = {loss.place: loss for loss in losses(start, held, gone, known)}
+    found = {loss.key: loss for loss in losses(start, held, gone, known)}
     for place, offset in start.items():
         expects = (
             offset not in range(held[place].min_offset, held[place].max_offset + 1) if place in held else place in gone
@@ -105,11 +105,11 @@ def test_what_is_lost_is_what_the_model_finds(
 
 @given(flats, holdings, st.integers(1, 100), st.integers(0, 5))
 def test_triggers_read_every_row_once_and_come_to_an_end(
-    start: Flat, held: dict[Place, Bounds], limit: int, turn: int
+    start: Flat, held: dict[QueueKey, Bounds], limit: int, turn: int
 ) -> None:
     """However many triggers it takes: spans follow each other without gap or overlap, up to the max offsets."""
     base = settled(start, held, losses(start, held, (), {}), held)
-    rows: dict[Place, list[int]] = {place: [] for place in base}
+    rows: dict[QueueKey, list[int]] = {place: [] for place in base}
     at = base
     while waiting(at, ends(at, held)):
         end = limited(at, ends(at, held), limit, turn)
@@ -117,7 +117,7 @@ def test_triggers_read_every_row_once_and_come_to_an_end(
         found, lost = spans(at, {}, end, held, {})
         assert lost == []
         for span in found:
-            rows[span.place] += range(span.start, span.end)
+            rows[span.key] += range(span.start, span.end)
         at, turn = end, turn + 1
     assert rows == {
         place: list(range(offset, held[place].max_offset)) if place in held else [] for place, offset in base.items()
@@ -127,25 +127,25 @@ def test_triggers_read_every_row_once_and_come_to_an_end(
 @given(flats, holdings, holdings, st.integers(1, ALL))
 @settings(max_examples=300)
 def test_a_batch_reads_and_counts_every_row_that_it_promised(
-    start: Flat, then: dict[Place, Bounds], now: dict[Place, Bounds], limit: int
+    start: Flat, then: dict[QueueKey, Bounds], now: dict[QueueKey, Bounds], limit: int
 ) -> None:
     """Whatever happens to queues after the plan: rows read and rows lost add up, and only what is held is read."""
     base = settled(start, then, losses(start, then, (), {}), then)
     end = limited(base, ends(base, then), limit)
     found, lost = spans(base, {}, end, now, {})
     for place, stop in end.items():
-        read = sum(span.end - span.start for span in found if span.place == place)
-        missed = sum(loss.rows for loss in lost if loss.place == place)
+        read = sum(span.end - span.start for span in found if span.key == place)
+        missed = sum(loss.rows for loss in lost if loss.key == place)
         assert read + missed == stop - base[place]
-    assert all(now[span.place].min_offset <= span.start < span.end <= now[span.place].max_offset for span in found)
-    assert all(base[span.place] <= span.start and span.end <= end[span.place] for span in found)
+    assert all(now[span.key].min_offset <= span.start < span.end <= now[span.key].max_offset for span in found)
+    assert all(base[span.key] <= span.start and span.end <= end[span.key] for span in found)
 
 
 def test_what_ages_behind_the_target_is_no_loss() -> None:
     """With AvailableNow a queue that was read to its end may age; before it, it may not."""
     held = {A0: Bounds(10, 20), A1: Bounds(10, 20)}
     lost = losses({A0: 5, A1: 7}, held, (), {}, target={A0: 5, A1: 15})
-    assert [(loss.place, loss.rows) for loss in lost] == [(A1, 3)]
+    assert [(loss.key, loss.rows) for loss in lost] == [(A1, 3)]
     assert ends({A0: 5, A1: 10}, held, target={A0: 5, A1: 15}) == {A0: 5, A1: 15}
 
 
@@ -191,7 +191,7 @@ def test_a_loss_names_topic_queue_expectation_and_what_is_there() -> None:
     """What a person needs to decide."""
     text = str(Loss(A0, 5, Bounds(10, 20), 5))
     assert text == (
-        "queue a:0 of topic 'orders' was to be read from queue offset 5, and holds 10 to 20 now (aged out): 5 rows lost"
+        "queue a:0 of topic 'orders' was to be read from queue offset 5, but now holds 10 to 20 (aged out): 5 rows lost"
     )
     assert "at least 0 rows" in str(Loss(A0, 50, Bounds(10, 20), 0, is_exact=False))
-    assert "is not there any more" in str(Loss(A0, 50, None, 0, is_exact=False))
+    assert "no longer exists" in str(Loss(A0, 50, None, 0, is_exact=False))

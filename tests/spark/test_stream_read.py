@@ -32,7 +32,7 @@ class Time:
     now: float = 0.0
     waits: list[float] = field(default_factory=list)
 
-    def patience(self, seconds: float) -> RetryDeadline:
+    def deadline(self, seconds: float) -> RetryDeadline:
         """Return a patience that waits in this time."""
         return RetryDeadline(seconds, lambda: self.now, self.wait)
 
@@ -82,7 +82,7 @@ class Broker:
 def read(broker: Broker, end: int = 20, seconds: float = 10.0, *, fail: bool = True) -> list[int]:
     """Return the queue offsets of the rows of a partition that begins at 3."""
     reader = RetryingReader(
-        WHERE, Time().patience(seconds), fail_on_data_loss=fail, pull_range=broker.pull, ask=broker.ask
+        WHERE, Time().deadline(seconds), fail_on_data_loss=fail, pull_range=broker.pull, ask=broker.ask
     )
     wanted = broker.queue().range(3, end)
     parts = [columns["queue_offset"][2][0] for _, columns in reader.read(wanted)]
@@ -110,7 +110,9 @@ def test_what_ages_out_while_it_is_read_fails_or_is_left_out(caplog: pytest.LogC
     def age(broker: Broker) -> None:
         broker.low = 9
 
-    words = r"up to queue offset 20: queue a:0 of topic 'orders' was to be read from queue offset 5, and holds 9 to 100"
+    words = (
+        r"up to queue offset 20: queue a:0 of topic 'orders' was to be read from queue offset 5, but now holds 9 to 100"
+    )
     with pytest.raises(DataLost, match=words):
         read(Broker(fails=[2], on_failure=age))
     with caplog.at_level(logging.WARNING):
@@ -144,14 +146,14 @@ def test_a_watch_waits_longer_and_longer_and_not_beyond_the_option() -> None:
             raise ConnectionFailed("not yet")
         return [Broker().queue()]
 
-    assert QueueMonitor(WHERE, Topics(("orders",)), time.patience(60), ask).look().queues.keys() == {("orders", "a:0")}
+    assert QueueMonitor(WHERE, Topics(("orders",)), time.deadline(60), ask).look().queues.keys() == {("orders", "a:0")}
     assert time.waits == sorted(time.waits)
     assert max(time.waits) == 2.0
     time.now = -3600
     with pytest.raises(
         ConnectionFailed, match=r"e:1 could not be read for 60 s \(option 'unreachableTimeout'\): not yet"
     ):
-        QueueMonitor(WHERE, Topics(("orders",)), time.patience(60), ask).look()
+        QueueMonitor(WHERE, Topics(("orders",)), time.deadline(60), ask).look()
     assert time.now == -3540
 
 
@@ -164,10 +166,10 @@ def test_a_topic_that_is_away_is_waited_for_where_that_is_asked() -> None:
             raise TopicNotFound("orders")
         return [Broker().queue()]
 
-    watch = QueueMonitor(WHERE, Topics(("orders",)), time.patience(60), ask)
-    assert watch.look([("orders", "a:0")]).away([("orders", "a:0")]) == {("orders", "a:0")}
+    monitor = QueueMonitor(WHERE, Topics(("orders",)), time.deadline(60), ask)
+    assert monitor.look([("orders", "a:0")]).away([("orders", "a:0")]) == {("orders", "a:0")}
     assert not time.waits
-    assert not watch.look([("orders", "a:0")], wait=True).away([("orders", "a:0")])
+    assert not monitor.look([("orders", "a:0")], wait=True).away([("orders", "a:0")])
 
 
 def test_a_slave_that_lacks_what_was_read_is_no_loss_to_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,15 +179,15 @@ def test_a_slave_that_lacks_what_was_read_is_no_loss_to_a_stream(monkeypatch: py
     monkeypatch.setattr(RemotingBroker, "held", lambda *_: {0: (0, 5)})
     where, topics, time = ClusterAddress(namesrv="127.0.0.1:1"), Topics(("orders",)), Time()
     assert [(queue.max_offset, queue.is_master) for queue in pull.queues(where, topics)] == [(5, False)]
-    watch = QueueMonitor(where, topics, time.patience(0), registered=lambda _: ())
-    assert watch.look([("orders", "a:0")]).away([("orders", "a:0")]) == {("orders", "a:0")}
+    monitor = QueueMonitor(where, topics, time.deadline(0), registered=lambda _: ())
+    assert monitor.look([("orders", "a:0")]).away([("orders", "a:0")]) == {("orders", "a:0")}
 
     def refused(_: QueueRange) -> Iterator[Any]:
         raise ServerError("it holds 0 to 5")
 
     wanted = QueueRange("orders", "a", "127.0.0.1:1", 0, 3, 9, "remoting")
     with pytest.raises(ConnectionFailed, match="it holds 0 to 5"):
-        list(RetryingReader(where, time.patience(0), fail_on_data_loss=False, pull_range=refused).read(wanted))
+        list(RetryingReader(where, time.deadline(0), fail_on_data_loss=False, pull_range=refused).read(wanted))
 
 
 def test_wrong_options_are_not_waited_out() -> None:
@@ -196,7 +198,7 @@ def test_wrong_options_are_not_waited_out() -> None:
         raise ConfigError("no")
 
     with pytest.raises(ConfigError):
-        QueueMonitor(WHERE, Topics(("orders",)), time.patience(60), ask).look()
+        QueueMonitor(WHERE, Topics(("orders",)), time.deadline(60), ask).look()
     assert not time.waits
 
 

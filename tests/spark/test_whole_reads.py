@@ -109,8 +109,8 @@ def test_a_broker_of_the_topics_order_configuration_is_missed(cluster: Cluster) 
 def test_a_stream_waits_for_a_whole_view_where_it_begins(cluster: Cluster) -> None:
     """And goes on with what there is where it knows what it has read."""
     cluster.b.close()
-    watch = QueueMonitor(cluster.where, ORDERS, RetryDeadline(0.0))
+    monitor = QueueMonitor(cluster.where, ORDERS, RetryDeadline(0.0))
     with pytest.raises(ConnectionFailed, match="the broker b is away and may have queues of orders"):
-        watch.look(is_whole=True)
-    view = watch.look([("orders", "a:0"), ("orders", "b:0")])
-    assert view.away([("orders", "a:0"), ("orders", "b:0")]) == {("orders", "b:0")}
+        monitor.look(is_whole=True)
+    snapshot = monitor.look([("orders", "a:0"), ("orders", "b:0")])
+    assert snapshot.away([("orders", "a:0"), ("orders", "b:0")]) == {("orders", "b:0")}

@@ -164,7 +164,7 @@ def test_layouts_fail_in_time_and_are_those_of_before_afterwards(talk: Talk, fau
     """Neither the plan nor a task goes on with a part; what was under way keeps no other layout."""
     options = talk.options(is_once=True)
     planned = layouts(options, ["orders"])
-    sender = Sender(options, cutter=AtLeastOnceBatching())
+    sender = Sender(options, batching=AtLeastOnceBatching())
     with contextlib.closing(sender):
         fault(talk.proxy)
         fails_in_time(lambda: layouts(options, ["orders"]))

@@ -179,7 +179,7 @@ def test_a_try_without_a_queue_of_the_first_one_is_refused_until_it_is_back(clus
     before = stored(a, b)
     alter(name_server, 3)
     text = "topic 'orders' had other queues when this batch was first tried: a:0-3;b:0-3; now a:0-2;b:0-2."
-    with pytest.raises(ConfigError, match=re.escape(text) + ".*Set the queues back.*'at-least-once'"):
+    with pytest.raises(ConfigError, match=re.escape(text) + ".*Restore the queues.*'at-least-once'"):
         write(a)
     assert stored(a, b) == before
     alter(name_server, 4)

@@ -59,7 +59,7 @@ class Attempt:
                 queues=tuple(queue for queue in layout.queues if queue.queue_id in queues),
                 in_order=tuple(queue for queue in layout.in_order if queue.queue_id in queues),
             )
-        cutter = ExactlyOnceBatching(PARTITION, FirstLayouts(topic, 0, {topic: layout}, is_placed=is_placed))
+        batching = ExactlyOnceBatching(PARTITION, FirstLayouts(topic, 0, {topic: layout}, is_placed=is_placed))
         self.requests: list[SendRequest] = []
         half = ROWS // 2
         for first in (0, half):
@@ -72,7 +72,7 @@ class Attempt:
                 }
             )
             rows = read_rows(batch, first, topic, f"{topic}/{PARTITION}/0")
-            self.requests += cutter.cut(client, rows, first, half)
+            self.requests += batching.requests(client, rows, first, half)
         self.left = list(range(len(self.requests)))
 
     def ready(self) -> list[int]:

@@ -110,7 +110,7 @@ def test_a_stream_needs_no_writer_id() -> None:
     )
     assert options.is_once
     assert options.writer is None
-    with pytest.raises(ConfigError, match="'writerId' is 'w', but a stream is known by the id of its query"):
+    with pytest.raises(ConfigError, match="'writerId' is 'w', but the id of its query"):
         WriteOptions.parse({**WHERE, "delivery": "exactly-once", "writerId": "w"}, is_stream=True)
 
 

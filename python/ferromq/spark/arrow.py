@@ -1,8 +1,4 @@
-"""
-Buffers that Rust filled, as Arrow record batches.
-
-No copy, and no Python object a message: only arrays around bytes.
-"""
+"""Makes Arrow record batches of buffers that Rust filled, without a copy and without a Python object a message."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -14,17 +10,17 @@ from pyspark.sql.types import StructType
 from ferromq._ferromq import ColumnBuffer
 
 Column = tuple[int, bytes | ColumnBuffer | None, Sequence[bytes | ColumnBuffer]]
-"""Null count, validity bitmap (None: no row is null), and the buffers as `_ferromq.record_columns` orders them."""
+"""Null count, validity bitmap (None: no nulls), and the buffers in the order of `_ferromq.record_columns`."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the columns of *schema* as Arrow has them, times in UTC, which is all that PySpark 4.1 knows."""
+    """Return *schema* as an Arrow schema with times in UTC, the only zone of PySpark 4.1."""
     knows_others = "timezone" in inspect.signature(to_arrow_schema).parameters
     return to_arrow_schema(schema, timezone="UTC") if knows_others else to_arrow_schema(schema)
 
 
 def record_batch(columns: Mapping[str, Column], rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return *rows* rows of *schema*; a column that is not among *columns* is null in every row."""
+    """Return *rows* rows of *schema*; a column that *columns* lacks is null."""
     arrays = [
         _array(field.type, rows, columns[field.name]) if field.name in columns else pa.nulls(rows, field.type)
         for field in schema
@@ -47,13 +43,13 @@ def _array(kind: pa.DataType, rows: int, column: Column) -> pa.Array:
 
 
 def _buffer(data: bytes | ColumnBuffer) -> pa.Buffer:
-    """Return *data* where it lies; Arrow keeps it alive."""
+    """Wrap *data* without a copy; Arrow keeps it alive."""
     if isinstance(data, ColumnBuffer):
         return pa.foreign_buffer(data.address, len(data), data)
     return pa.py_buffer(data)
 
 
 def _texts(kind: pa.DataType, buffers: Sequence[pa.Buffer]) -> pa.Array:
-    """Return the items of lists or maps, of which none is null: as many as there are offsets, less one."""
+    """Return the items of lists or maps, without nulls: one less than there are offsets."""
     offsets, data = buffers
     return pa.Array.from_buffers(kind, offsets.size // 4 - 1, [None, offsets, data], 0)

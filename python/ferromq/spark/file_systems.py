@@ -1,4 +1,4 @@
-"""What a path is: a file of this machine, or a URL that fsspec knows. Pure, but for what fsspec does."""
+"""Tells local paths from URLs, and opens the file system of a URL with fsspec."""
 
 import importlib
 import re
@@ -13,7 +13,7 @@ _LOCAL_SCHEMES = {"", "file", "local"}
 
 
 def local_path(path: str) -> Path | None:
-    """Return *path* where it is one of this machine; None for a URL of another kind."""
+    """Return *path* if it is local; None for a URL."""
     scheme, separator, rest = path.partition(":")
     if not separator or len(scheme) == 1 or not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]*", scheme):
         return Path(path)
@@ -26,8 +26,8 @@ def file_system(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]
     """
     Return the file system of *url*, and the path there.
 
-    ModuleNotFoundError with the line to type where fsspec or what it needs is missing; ConfigError for a URL that it
-    does not know.
+    Raises ModuleNotFoundError with the pip command if fsspec or a package it needs is missing, and ConfigError for a
+    URL that fsspec does not know.
     """
     scheme = url.partition(":")[0]
     line = f"pip install 'fsspec[{scheme}]'"

@@ -1,23 +1,23 @@
 """
-The options of `spark.read.format("ferromq")`, parsed and checked. Pure: no Spark, no sockets.
+The options of `spark.read.format("ferromq")`, parsed and checked.
 
-endpoint, namesrv       where the brokers are: `host:port` of a broker's gRPC endpoint, or of name servers (`a:1;b:1`)
-                        for remoting, which reads RocketMQ's brokers too; one of the two
-topic, topics           the topic to read, or several with commas between them; or
+endpoint, namesrv       address of the cluster, one of the two: `host:port` of a broker's gRPC endpoint, or of name
+                        servers (`a:1;b:1`) for remoting, which also reads RocketMQ's brokers
+topic, topics           the topic to read, or several separated by commas; or
 topicPattern            a regular expression that the whole name matches (needs namesrv)
-includeSystemTopics     topicPattern also matches RocketMQ's own topics and those of retries; default false
-startingOffsets         `earliest` (default), `latest`, or JSON {topic: {queue: place}}, the first to read
-endingOffsets           `latest` (default), `earliest`, or JSON {topic: {queue: place}}, the first not to read
-startingTimestamp       only messages stored then or later: ISO-8601 with a zone, or milliseconds since 1970
-endingTimestamp         only messages stored before
-columns                 the columns to read, with commas between them; default all
-tags, keys              only messages with one of these tags, or one of these keys, with commas between them
+includeSystemTopics     topicPattern also matches RocketMQ's own topics and retry topics; default false
+startingOffsets         first message: `earliest` (default), `latest`, or JSON {topic: {queue: position}}
+endingOffsets           end, exclusive: `latest` (default), `earliest`, or JSON {topic: {queue: position}}
+startingTimestamp       only messages stored at or after this time: ISO-8601 with a zone, or milliseconds since 1970
+endingTimestamp         only messages stored before this time
+columns                 the columns to read, separated by commas; default all
+tags, keys              only messages with one of these tags, or one of these keys, separated by commas
 maxRecordsPerPartition  larger ranges of a queue are split; default 1,000,000
-minPartitions           ranges are split further until there are about as many; default 1
+minPartitions           ranges are split further into about this many; default 1
 
-ClusterAddress one topic is read, {queue: place} will do. A place is a queue offset, `"earliest"`, `"latest"` or a time.
-A queue is `"3"`, or `"broker-a:3"` where the topic lies on several brokers. Queues left out begin at their min offset
-or at startingTimestamp, and end at their max offset or at endingTimestamp. Names of options are not case-sensitive.
+For a single topic, write {queue: position}. A position is a queue offset, `"earliest"`, `"latest"` or a time. A queue
+is `"3"`, or `"broker-a:3"` if several brokers have the topic. Other queues begin at their min offset or
+startingTimestamp, and end at their max offset or endingTimestamp. Option names are case-insensitive.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,17 +47,17 @@ OPTIONS = (
     *ROWS,
     *("maxRecordsPerPartition", "minPartitions"),
 )
-"""What a batch read takes."""
+"""The options of a batch read."""
 STREAM_OPTIONS = (
     *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("failOnDataLoss", "unreachableTimeout", "group"),
 )
-"""What only a stream read takes."""
+"""The options that only a stream read has."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """ClusterAddress the brokers are asked for; exactly one of the two is set."""
+    """The address of a cluster; exactly one of the fields is set."""
 
     endpoint: str | None = None
     """`host:port` of a gRPC endpoint."""
@@ -70,7 +70,7 @@ class ClusterAddress:
 
 @dataclass(frozen=True, slots=True)
 class RowOptions:
-    """Which columns and which messages of a topic become rows."""
+    """The columns and messages of a topic that become rows."""
 
     columns: tuple[str, ...] = COLUMNS
     tags: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class RowOptions:
 
     @classmethod
     def parse(cls, given: "OptionReader") -> "RowOptions":
-        """Read what both formats take; ConfigError names the option."""
+        """Parse the options of both formats. Raises ConfigError."""
         columns = given.names("columns") or COLUMNS
         for column in columns:
             if column not in COLUMNS:
@@ -89,13 +89,13 @@ class RowOptions:
         return cls(columns, given.names("tags"), given.names("keys"))
 
     def row_filter(self, **more: Any) -> RowFilter:
-        """Return which rows are wanted, with what *more* narrows them."""
+        """Return the filter of these options, with *more* conditions."""
         return RowFilter(tags=frozenset(self.tags) or None, keys=frozenset(self.keys) or None, **more)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a user asked for; nothing has been compared with a broker yet."""
+    """The parsed options of a read, not yet compared with a broker."""
 
     address: ClusterAddress
     topics: Topics
@@ -108,9 +108,9 @@ class ReadOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str], also: Iterable[str] = ()) -> "ReadOptions":
         """
-        Read Spark's *options*; ConfigError names the option, what was given and what is allowed.
+        Parse Spark's *options*. ConfigError names the option, its value and the allowed values.
 
-        Options *also* named are allowed, and the caller's to read.
+        The options in *also* are allowed; the caller parses them.
         """
         given = OptionReader(options, (*OPTIONS, *also), elsewhere=dict.fromkeys(STREAM_OPTIONS, "readStream"))
         topics = parse_topics(given)
@@ -121,8 +121,8 @@ class ReadOptions:
         address = parse_address(given)
         if topics.pattern is not None and address.namesrv is None:
             raise ConfigError(
-                f"option 'topicPattern' is {topics.pattern!r} beside 'endpoint', but gRPC has no list of topics; "
-                "allowed: beside 'namesrv', or name them in 'topics'"
+                f"option 'topicPattern' is {topics.pattern!r} with 'endpoint', but gRPC cannot list topics; "
+                "allowed: with 'namesrv', or name the topics in 'topics'"
             )
         return cls(
             address=address,
@@ -136,15 +136,15 @@ class ReadOptions:
 
 
 class OptionReader:
-    """Options as a user wrote them, under the names as they are documented."""
+    """Reads options under their documented names."""
 
     def __init__(
         self, options: Mapping[str, str], allowed: Sequence[str], *, elsewhere: Mapping[str, str] | None = None
     ) -> None:
         """
-        Take *options*; ConfigError for a name that is not *allowed*, with the nearest that is.
+        Take *options*. ConfigError names an option that is not *allowed*, and suggests a similar one.
 
-        *elsewhere* tells for names that are right in another place what that place is called.
+        *elsewhere* maps options of another part of the API to its name.
         """
         names = {name.lower(): name for name in allowed}
         others = {name.lower(): place for name, place in (elsewhere or {}).items()}
@@ -152,21 +152,21 @@ class OptionReader:
         for key, value in options.items():
             name = names.get(key.lower())
             if name is None and key.lower() in others:
-                raise ConfigError(f"option {key!r} (given {value!r}) is one of {others[key.lower()]}, not of this")
+                raise ConfigError(f"option {key!r} (given {value!r}) belongs to {others[key.lower()]}")
             if name is None:
                 near = _nearest(key, allowed)
                 raise ConfigError(f"option {key!r} (given {value!r}) is not known{near} Allowed: {', '.join(allowed)}")
             self._values[name] = str(value)
 
     def get(self, name: str) -> str | None:
-        """Return what was given for *name*; ConfigError where that is empty."""
+        """Return the value of *name*, or None. Raises ConfigError if it is empty."""
         value = self._values.get(name)
         if value is not None and not value.strip():
             raise ConfigError(f"option {name!r} is empty; give it a value or leave it out")
         return value
 
     def one_of(self, *names: str) -> tuple[str, str] | None:
-        """Return the one of *names* that was given, and its value; ConfigError where there are several."""
+        """Return the one of *names* that is set, and its value. Raises ConfigError if several are."""
         found = [(name, value) for name in names if (value := self.get(name)) is not None]
         if len(found) > 1:
             both = ", ".join(f"{name!r} ({value!r})" for name, value in found)
@@ -174,14 +174,14 @@ class OptionReader:
         return found[0] if found else None
 
     def positive(self, name: str, default: int) -> int:
-        """Return a whole number from 1."""
+        """Return a positive integer."""
         value = self.get(name) or str(default)
         if not (value.isascii() and value.isdecimal() and len(value) <= len(str(_LIMIT)) and 0 < int(value) < _LIMIT):
             raise ConfigError(f"option {name!r} is {value!r}; allowed: a whole number from 1")
         return int(value)
 
     def choice(self, name: str, default: str, allowed: Sequence[str]) -> str:
-        """Return one of the words *allowed*."""
+        """Return one of the values *allowed*."""
         value = (self.get(name) or default).lower()
         if value not in allowed:
             given = self.get(name)
@@ -193,17 +193,17 @@ class OptionReader:
         return self.choice(name, str(default).lower(), ("true", "false")) == "true"
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return the words of a list with commas, each once; empty where the option was not given."""
+        """Return the distinct names of a comma-separated list; empty if the option is not set."""
         value = self.get(name)
         if value is None:
             return ()
         words = [word.strip() for word in value.split(",")]
         if not all(words):
-            raise ConfigError(f"option {name!r} is {value!r}; allowed: names with one comma between two of them")
+            raise ConfigError(f"option {name!r} is {value!r}; allowed: names separated by single commas")
         return tuple(dict.fromkeys(words))
 
     def parsed(self, name: str, parse: Callable[[str], _T], allowed: str) -> _T | None:
-        """Return what *parse* makes of the value; its ValueError becomes a ConfigError that says what is *allowed*."""
+        """Return the value parsed by *parse*; its ValueError becomes a ConfigError with the *allowed* values."""
         value = self.get(name)
         if value is None:
             return None
@@ -215,12 +215,12 @@ class OptionReader:
 
 
 def parse_address(given: OptionReader) -> ClusterAddress:
-    """Return where the brokers are."""
+    """Return the address of the cluster."""
     found = given.one_of(*WHERE)
     if found is None:
         raise ConfigError("option 'endpoint' is missing; write .option('endpoint', '127.0.0.1:8081'), or namesrv")
     name, value = found
-    what = "a broker's gRPC endpoint" if name == "endpoint" else "a name server, or several with ; between them"
+    what = "a broker's gRPC endpoint" if name == "endpoint" else "a name server, or several separated by ;"
     try:
         addresses = parse_endpoints(value)
     except ConfigError as error:
@@ -228,12 +228,12 @@ def parse_address(given: OptionReader) -> ClusterAddress:
     if name == "namesrv":
         return ClusterAddress(namesrv=";".join(addresses))
     if len(addresses) > 1:
-        raise ConfigError(f"option 'endpoint' is {value!r}; allowed: one host:port, the other brokers are found there")
+        raise ConfigError(f"option 'endpoint' is {value!r}; allowed: one host:port, which knows the other brokers")
     return ClusterAddress(endpoint=addresses[0])
 
 
 def parse_topics(given: OptionReader) -> Topics | None:
-    """Return which topics are wanted; None where the user did not say."""
+    """Return the topics to read, or None if no option names them."""
     system = given.flag("includeSystemTopics", default=False)
     found = given.one_of("topic", "topics", "topicPattern")
     if found is None:
@@ -248,7 +248,7 @@ def parse_topics(given: OptionReader) -> Topics | None:
 
 
 def parse_time(given: OptionReader, name: str) -> Time | None:
-    """Return a time; ConfigError shows how one is written."""
+    """Return the time of an option."""
     return given.parsed(name, Time.parse, "ISO-8601 with a zone, as 2026-11-01T10:00:00Z, or milliseconds since 1970")
 
 
@@ -266,13 +266,13 @@ def _positions(given: OptionReader, which: str, default: str, topics: Topics) ->
     if found is not None and not found.by_queue:
         raise ConfigError(
             f"options '{which}Timestamp' ({given.get(f'{which}Timestamp')!r}) and {name!r} ({given.get(name)!r}) "
-            "were given; allowed: one of them, or JSON for the queues that are not to follow the time"
+            "were given; allowed: one of them, or JSON for queues that do not follow the time"
         )
     return Positions(time, found.by_queue if found else {})
 
 
 def _nearest(word: str, allowed: Iterable[str]) -> str:
-    """Return the end of a sentence that names what *word* may have been meant to be."""
+    """Return the end of a sentence that suggests a similar name."""
     names = {name.lower(): name for name in allowed}
     near = get_close_matches(word.lower(), names, n=1)
     return f"; did you mean {names[near[0]]!r}?" if near else "."

@@ -1,8 +1,8 @@
 """
-ferromq as one archive that Spark brings to its workers, where nothing but PySpark is installed.
+Packs ferromq into one archive for Spark workers that have only PySpark installed.
 
-A wheel is a zip file, but Python does not load an extension module out of one: `--py-files` alone is not enough.
-`--archives` unpacks on each worker; see `pack`.
+`--py-files` is not enough: Python cannot load an extension module from a zip file. `--archives` unpacks the archive on
+each worker.
 """
 
 import importlib
@@ -14,25 +14,25 @@ from pathlib import Path
 MODULES = ("ferromq", "pyspark_ferromq", "pyspark_ferromq_log")
 """The import packages of ferromq itself."""
 DEPENDENCIES = ("grpcio", "protobuf", "typing_extensions")
-"""The distributions it needs beside PySpark, pyarrow and pandas, which every Spark with Arrow has."""
+"""The distributions it needs, except PySpark, pyarrow and pandas, which every Spark with Arrow has."""
 COMPILED = {"__pycache__"}
 
 
 def pack(path: str | Path) -> Path:
     """
-    Write the installed ferromq, with what it depends on, to the zip file *path*, and return the path.
+    Write the installed ferromq and its dependencies to the zip file *path*, and return the path.
 
-    For a cluster whose workers do not have ferromq::
+    Use it for a cluster whose workers do not have ferromq::
 
         spark-submit --archives ferromq.zip#ferromq --conf spark.executorEnv.PYTHONPATH=ferromq job.py
 
-    The driver needs ferromq, too: installed, or the archive unpacked in its PYTHONPATH. The workers need the same
-    operating system and processor as this machine, PySpark, pyarrow and pandas. Raises FileExistsError where *path* is
-    there, and ValueError where it does not end in `.zip`, by which Spark knows it.
+    The driver also needs ferromq: installed, or the archive unpacked in its PYTHONPATH. The workers need the operating
+    system and processor of this machine, and PySpark, pyarrow and pandas. Raises FileExistsError if *path* exists, and
+    ValueError if it does not end in `.zip`.
     """
     path = Path(path)
     if path.suffix != ".zip":
-        raise ValueError(f"the archive is {str(path)!r}; allowed: a name that ends in .zip, by which Spark knows it")
+        raise ValueError(f"the archive is {str(path)!r}; allowed: a name that ends in .zip, which Spark requires")
     with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
         for source, name in sorted(_files(), key=lambda file: file[1]):
             archive.write(source, name)
@@ -40,7 +40,7 @@ def pack(path: str | Path) -> Path:
 
 
 def _files() -> Iterator[tuple[Path, str]]:
-    """Yield each file, and its name below a folder of PYTHONPATH."""
+    """Yield each file, and its name inside the archive."""
     for module in MODULES:
         folder = Path(str(importlib.import_module(module).__file__)).parent
         for file in folder.rglob("*"):

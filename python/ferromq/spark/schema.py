@@ -1,12 +1,10 @@
 """
-The columns of the format, the same for every way in.
+The columns of both formats.
 
-`message_id` is the producer's id, or where it gave none, the one made of store host and physical offset.
-`properties` holds the user's properties without RocketMQ's own, which are columns or belong to the protocol; of a
-message that consumers gave back also where it comes from: RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC,
-DLQ_ORIGIN_MESSAGE_ID.
-`body` is what the producer gave, decompressed where it travelled compressed; where that fails it is as stored, and
-`sys_flag` keeps the bit 1 that says so.
+`message_id` is the producer's id, or else one made of store host and physical offset. `properties` are the user's.
+RocketMQ's own are columns or belong to the protocol, except the origin of a retried or dead letter message:
+RETRY_TOPIC, ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID. `body` is decompressed. If that fails it is as
+stored, and bit 1 of `sys_flag` stays set.
 """
 
 from collections.abc import Sequence
@@ -52,13 +50,13 @@ def schema_of(columns: Sequence[str]) -> StructType:
 
 def check_schema(wanted: StructType, columns: Sequence[str]) -> None:
     """
-    Raise ConfigError where *wanted*, which a user may give to read fewer columns, asks for what is not there.
+    Raise ConfigError if *wanted*, a user's schema with fewer columns, does not match the format.
 
-    *columns* are those of the option, which says the same in another way.
+    *columns* are those of the option `columns`, which the schema must not contradict.
     """
     if tuple(columns) != COLUMNS and tuple(wanted.fieldNames()) != tuple(columns):
         raise ConfigError(
-            f"option 'columns' is {','.join(columns)!r}, and the schema has {', '.join(wanted.fieldNames())}; "
+            f"option 'columns' is {','.join(columns)!r}, but the schema has {', '.join(wanted.fieldNames())}; "
             "allowed: one of the two"
         )
     for field in wanted.fields:

@@ -1,8 +1,7 @@
 """
-A Spark session that runs where ferromq runs: the same Python in the workers, and a Java that fits.
+Starts a Spark session with this Python in the workers and a supported Java, for laptops, tests and the demo.
 
-A convenience for laptops, tests and the demo. A session made in any other way reads the format just as well,
-as long as its Python workers can import ferromq.
+Any other session reads the format as well, if its Python workers can import ferromq.
 """
 
 import os
@@ -17,7 +16,7 @@ from pyspark.sql import SparkSession
 from ferromq.spark.requirements import find_java, require
 
 SETTINGS = {"spark.sql.python.filterPushdown.enabled": "true"}
-"""What a session has unless its maker says otherwise."""
+"""Default settings of a session."""
 
 
 def session(
@@ -26,8 +25,8 @@ def session(
     """
     Return the running Spark session, or start one at *master*, with the settings of *config*.
 
-    Filters are pushed down to the format, which Spark only does where `spark.sql.python.filterPushdown.enabled` is on.
-    Raises RuntimeError with the line to type where no fitting Java is found.
+    The session pushes filters down to the format (`spark.sql.python.filterPushdown.enabled`). Raises RuntimeError with
+    the command to run if no supported Java is found.
     """
     running = SparkSession.getActiveSession()
     if running is None:
@@ -49,8 +48,8 @@ def _started_without_fork() -> Iterator[None]:
     """
     Let PySpark start its Java process without a fork.
 
-    PySpark passes a `preexec_fn`, so Python forks and runs code in the child, and so do gRPC's fork handlers: unsafe
-    while its threads run. The function only shields Java from Ctrl-C; a process group of its own does too.
+    PySpark passes a `preexec_fn`, so Python forks and runs it, and gRPC's fork handlers, in the child: unsafe while
+    gRPC's threads run. The function only shields Java from Ctrl-C; a process group of its own does so as well.
     """
     original = java_gateway.Popen
 

@@ -1,4 +1,4 @@
-"""Which topics a read covers: by name, list or pattern. Pure."""
+"""The topics of a read: by name, list or pattern."""
 
 import re
 from collections.abc import Iterable
@@ -10,16 +10,16 @@ from ferromq.protocol import naming
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Either names, or a pattern; neither: every topic but internal ones."""
+    """Names or a pattern; with neither, all topics except internal ones."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
     system: bool = False
-    """A pattern, or its lack, also means internal topics."""
+    """Without names, include internal topics."""
 
     @classmethod
     def named(cls, names: Iterable[str]) -> "Topics":
-        """Return *names* as a choice. Raises ValueError for one that no topic can have."""
+        """Return the topics *names*. Raises ValueError for an invalid name."""
         chosen = tuple(names)
         for name in chosen:
             try:
@@ -30,7 +30,7 @@ class Topics:
 
     @classmethod
     def matching(cls, pattern: str, *, system: bool = False) -> "Topics":
-        """Return the topics whose whole name matches *pattern*. Raises ValueError where it is none."""
+        """Return the topics whose whole name matches *pattern*. Raises ValueError for an invalid pattern."""
         try:
             re.compile(pattern)
         except re.error as error:
@@ -41,11 +41,11 @@ class Topics:
         return ", ".join(self.names) or f"the topics that match {self.pattern!r}"
 
     def choose(self, known: Iterable[str]) -> list[str]:
-        """Return which of the topics *known* are meant, sorted."""
+        """Return which of the topics *known* are included, sorted."""
         return sorted({name for name in known if self.includes(name)})
 
     def includes(self, name: str) -> bool:
-        """Say whether the topic *name* is meant."""
+        """Check whether the topic *name* is included."""
         if self.names:
             return name in self.names
         if not self.system and is_internal(name):
@@ -54,6 +54,6 @@ class Topics:
 
 
 def is_internal(name: str) -> bool:
-    """Say whether the topic holds what RocketMQ keeps for itself: half and op messages, delays, retries, traces."""
+    """Check whether RocketMQ itself writes the topic: half and op messages, delays, retries, traces."""
     is_system = naming.is_system_topic(name) and name != naming.BENCHMARK_TOPIC
     return is_system or name.startswith(naming.RETRY_PREFIX)

@@ -1,1 +1,1 @@
-"""Reads of commit log files without a broker."""
+"""Reads commit-log files without a broker."""

@@ -1,9 +1,8 @@
 """
-Which commit-log files a path means, how far each is readable, and how workers get at them.
+Finds the commit-log files of a path and their readable part, and copies remote files to workers.
 
-A store directory is asked through `_ferromq.log_files`, which never goes beyond what is flushed. Loose files, named by
-the 20 digits of their first physical offset, are read to their end. Files behind a URL are copied to the worker's
-disk one at a time.
+Files of a store are read as far as they are flushed (`_ferromq.log_files`); other files, named by the 20 digits of
+their first physical offset, to their end. A worker copies a file behind a URL to its disk.
 """
 
 import re
@@ -20,12 +19,12 @@ from ferromq.spark.file_systems import file_system, local_path
 
 _FILE_NAME = re.compile(r"[0-9]{20}\Z")
 _LENGTH, _MOST_READ = 4, 64 << 10
-"""Bytes of a record's length, and the most of it that are compared."""
+"""Bytes of a record's length field, and the maximum bytes of a record that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """Records that begin at physical offsets from *begin* up to, not including, *end* of one file."""
+    """The records of one file that begin at physical offsets from *begin* up to, not including, *end*."""
 
     url: str
     """A local path, or a URL that fsspec knows."""
@@ -34,7 +33,7 @@ class LogPart:
     begin: int
     end: int
     store: str | None = None
-    """The store directory that the file belongs to."""
+    """The store directory of the file."""
 
     def __len__(self) -> int:
         return self.end - self.begin
@@ -44,10 +43,10 @@ def find(
     paths: Iterable[str], storage_options: Mapping[str, Any], commit_log_paths: Sequence[str] = ()
 ) -> list[LogPart]:
     """
-    Return the files that *paths* mean, in order and each once; what is readable of them is where they begin and end.
+    Return the readable parts of the files at *paths*, in order and each once.
 
-    A copy of a file is the file: an archive beside the store it is of, say. *commit_log_paths*: where the log of a
-    store directory lies, if elsewhere. ConfigError for a path without any, and where copies differ in length.
+    Copies of a file count as one. *commit_log_paths* are the log's directories if it is outside the store directory.
+    Raises ConfigError for a path without log files, and for copies of different length.
     """
     found: dict[str, LogPart] = {}
     for path in paths:
@@ -59,9 +58,9 @@ def find(
 
 def _without_copies(parts: Sequence[LogPart], storage_options: Mapping[str, Any]) -> list[LogPart]:
     """
-    Return each log file once: of copies the loose one, which is read whole, else the first.
+    Return each log file once: of copies, one outside a store, which is read completely, or else the first.
 
-    Files of several brokers may begin at the same physical offset; those that are the same begin with the same record.
+    Files of several brokers may begin at the same physical offset. Copies also begin with the same record.
     """
     beginning: dict[int, list[LogPart]] = {}
     for part in parts:
@@ -73,8 +72,8 @@ def _without_copies(parts: Sequence[LogPart], storage_options: Mapping[str, Any]
             other = kept.setdefault(key, part)
             if other.end != part.end:
                 raise ConfigError(
-                    f"option 'path' means the log file {first:020} twice, as {other.url} up to physical offset "
-                    f"{other.end} and as {part.url} up to {part.end}, and its rows would come twice; allowed: paths "
+                    f"option 'path' has the log file {first:020} twice, as {other.url} up to physical offset "
+                    f"{other.end} and as {part.url} up to {part.end}, so its rows would be repeated; allowed: paths "
                     "that hold it once, or copies of the whole file"
                 )
             if other.store is not None and part.store is None:
@@ -84,7 +83,7 @@ def _without_copies(parts: Sequence[LogPart], storage_options: Mapping[str, Any]
 
 
 def _head(part: LogPart, storage_options: Mapping[str, Any]) -> bytes:
-    """Return the first record of a file, or as much of a long one as tells it from others: place, times, hosts."""
+    """Return the first record of a file, or the start of a long one, which identifies it by offset, times and hosts."""
     local = local_path(part.url)
     if local is not None:
         with local.open("rb") as file:
@@ -101,7 +100,7 @@ def _first_record(file: Any) -> bytes:
 
 @contextmanager
 def on_disk(part: LogPart, storage_options: Mapping[str, Any]) -> Iterator[Path]:
-    """Give the path of the file on this machine's disk; a copy of a remote one is removed afterwards."""
+    """Yield a local path of the file; the copy of a remote file is removed afterwards."""
     local = local_path(part.url)
     if local is not None:
         yield local
@@ -114,13 +113,13 @@ def on_disk(part: LogPart, storage_options: Mapping[str, Any]) -> Iterator[Path]
 
 
 def _name(url: str) -> str:
-    """Return what is the same for every way to a file: one that links lead to is read once."""
+    """Return the canonical name of a file, so that a file behind links is read once."""
     local = local_path(url)
     return url if local is None else str(local.resolve())
 
 
 def queue_starts(store: str, commit_log_paths: Sequence[str] = ()) -> Mapping[str, Any]:
-    """Return where the queues of a store begin, for a scan's filter; to be asked after `find`."""
+    """Return the starts of a store's queues, for a scan's filter. Call it after `find`."""
     return _ferromq.queue_starts(store, commit_log_paths=_local_paths(commit_log_paths))
 
 
@@ -132,10 +131,10 @@ def _find_local(path: Path, commit_log_paths: Sequence[str]) -> list[LogPart]:
             return _of_store(path.parent)
         files = sorted(file for file in path.iterdir() if _FILE_NAME.match(file.name) and file.is_file())
         if not files:
-            raise _nothing(str(path), "it holds no folder commitlog and no file named by 20 digits")
+            raise _nothing(str(path), "it has no folder commitlog and no file named by 20 digits")
         return [_loose(str(file), file.stat().st_size) for file in files]
     if not path.exists():
-        raise _nothing(str(path), "there is nothing; where Spark runs on several machines, the path must be on each")
+        raise _nothing(str(path), "it does not exist; in a cluster, the path must exist on each machine")
     if not _FILE_NAME.match(path.name):
         raise _nothing(str(path), "a file is named by the 20 digits of its first physical offset")
     if _is_inside_store(path.parent):
@@ -145,7 +144,7 @@ def _find_local(path: Path, commit_log_paths: Sequence[str]) -> list[LogPart]:
 
 
 def _is_inside_store(folder: Path) -> bool:
-    """Say whether *folder* is the commit log of a store, whose last file may be longer than what is flushed."""
+    """Check whether *folder* is the commit log of a store, whose last file may not be flushed to its end."""
     beside = folder.resolve().parent
     return folder.resolve().name == "commitlog" and any(
         (beside / name).exists() for name in ("checkpoint", "consumequeue")
@@ -179,7 +178,7 @@ def _find_remote(url: str, storage_options: Mapping[str, Any]) -> list[LogPart]:
             raise _nothing(url, "a file is named by the 20 digits of its first physical offset")
         return [_loose(filesystem.unstrip_protocol(path), filesystem.size(path))]
     if not filesystem.isdir(path):
-        raise _nothing(url, "there is nothing")
+        raise _nothing(url, "it does not exist")
     folder = path.rstrip("/")
     if filesystem.isdir(f"{folder}/commitlog"):
         folder = f"{folder}/commitlog"
@@ -189,7 +188,7 @@ def _find_remote(url: str, storage_options: Mapping[str, Any]) -> list[LogPart]:
         if entry["type"] == "file" and _FILE_NAME.match(entry["name"].rpartition("/")[2])
     )
     if not files:
-        raise _nothing(url, "it holds no folder commitlog and no file named by 20 digits")
+        raise _nothing(url, "it has no folder commitlog and no file named by 20 digits")
     return [_loose(filesystem.unstrip_protocol(name), size) for name, size in files]
 
 

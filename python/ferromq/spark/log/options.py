@@ -1,23 +1,23 @@
 """
-The options of `spark.read.format("ferromq-log")`, parsed and checked. Pure: no Spark, no files.
+The options of `spark.read.format("ferromq-log")`, parsed and checked.
 
-path                    a store directory (ferromq's or RocketMQ's, its broker running or not), a directory of
-                        commit-log files, or one of them: on a local or shared disk, or any URL that fsspec knows
-                        (`s3://…`). Several: `.load(["…", "…"])`
-topic, topics           the topic to read, or several with commas between them; or
-topicPattern            a regular expression that the whole name matches; none of them: every topic
-includeSystemTopics     topics that are not named may be RocketMQ's own, or those of retries; default false
-startingTimestamp       only messages stored then or later: ISO-8601 with a zone, or milliseconds since 1970
-endingTimestamp         only messages stored before
-columns                 the columns to read, with commas between them; default all
-tags, keys              only messages with one of these tags, or one of these keys, with commas between them
-includeExpired          of a store directory, also messages that its queues hold no more, and those of deleted topics;
-                        default false: the rows that the broker gives
-commitLogPaths          the directories that hold the store's commit log, with commas between them, where that is not
-                        its own folder commitlog
-onCorrupt               `fail` (default), or `skip`: go on behind what is damaged, and warn with the places
+path                    a store directory (ferromq's or RocketMQ's, open or closed), a directory of commit-log files,
+                        or one of them: on a local or shared disk, or any URL that fsspec knows (`s3://…`).
+                        Several: `.load(["…", "…"])`
+topic, topics           the topic to read, or several separated by commas; or
+topicPattern            a regular expression that the whole name matches; by default every topic is read
+includeSystemTopics     without topic and topics, also read RocketMQ's own topics and retry topics; default false
+startingTimestamp       only messages stored at or after this time: ISO-8601 with a zone, or milliseconds since 1970
+endingTimestamp         only messages stored before this time
+columns                 the columns to read, separated by commas; default all
+tags, keys              only messages with one of these tags, or one of these keys, separated by commas
+includeExpired          also read messages of a store directory that have expired from its queues, and those of deleted
+                        topics; default false: the rows that the broker returns
+commitLogPaths          the directories of the store's commit log, separated by commas, if it is not its folder
+                        commitlog
+onCorrupt               for a damaged record: `fail` (default), or `skip` and log its position
 maxBytesPerPartition    larger files of a store directory are split; default 256 MiB (268435456)
-storageOptions          JSON object that fsspec is given, such as {"key": "…", "secret": "…"}
+storageOptions          JSON object of options for fsspec, such as {"key": "…", "secret": "…"}
 """
 
 import json
@@ -43,7 +43,7 @@ OnCorrupt = Literal["fail", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What a user asked for; no file has been looked at yet."""
+    """The parsed options of a read, not yet compared with files."""
 
     paths: tuple[str, ...]
     topics: Topics = field(default_factory=Topics)
@@ -57,7 +57,7 @@ class LogOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "LogOptions":
-        """Read Spark's *options*; ConfigError names the option, what was given and what is allowed."""
+        """Parse Spark's *options*. ConfigError names the option, its value and the allowed values."""
         given = OptionReader(options, OPTIONS)
         found = given.one_of("path", "paths")
         if found is None:

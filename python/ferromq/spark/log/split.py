@@ -1,8 +1,8 @@
 """
-Where a commit-log file of a store may be cut: at records that the store's own consume queues point to.
+Splits the commit-log files of a store at records that its consume queues point to.
 
-Bodies may hold anything, also bytes that look like records, so nothing is guessed from the log itself. What lies in
-no store is not cut.
+A body may contain bytes that look like a record, so the log alone does not show where records begin. Files outside a
+store are not split.
 """
 
 import mmap
@@ -19,16 +19,16 @@ from typing import Self
 from ferromq.spark.log.files import LogPart
 
 ENTRY = 20
-"""Bytes of an entry: physical offset (8), size (4), and what is of no interest here (8)."""
-MOST_QUEUES = 64
-"""How many queues are asked at most; those with the most messages."""
+"""Bytes of an entry: physical offset (8), size (4), tag hash (8)."""
+MAX_QUEUES = 64
+"""The number of queues that are searched, those with the most messages."""
 
 _FILE_NAME = re.compile(r"[0-9]{20}\Z")
 _UNWRITTEN = 1 << 64
 
 
 def split(parts: Sequence[LogPart], max_bytes: int) -> list[LogPart]:
-    """Return *parts*, those of more than *max_bytes* cut to about that where consume queues tell how."""
+    """Return *parts*, with those above *max_bytes* split to about that size."""
     found: list[LogPart] = []
     with ExitStack() as opened:
         queues: dict[str, list[_Queue]] = {}
@@ -46,7 +46,7 @@ def split(parts: Sequence[LogPart], max_bytes: int) -> list[LogPart]:
 
 
 def _record_from(offset: int, queues: Sequence["_Queue"]) -> int:
-    """Return the physical offset of a record that begins at *offset* or behind, the nearest that is known."""
+    """Return the physical offset of the nearest known record at *offset* or later."""
     return min((queue.record_from(offset) for queue in queues), default=_UNWRITTEN)
 
 
@@ -58,7 +58,7 @@ def _queues(store: Path) -> list["_Queue"]:
         if files:
             found.append(files)
     found.sort(key=lambda files: files[-1].name, reverse=True)
-    return [_Queue(files) for files in found[:MOST_QUEUES]]
+    return [_Queue(files) for files in found[:MAX_QUEUES]]
 
 
 class _Queue:
@@ -80,7 +80,7 @@ class _Queue:
             mapped.close()
 
     def record_from(self, offset: int) -> int:
-        """Return the first physical offset from *offset* on that an entry points to; a huge one where none does."""
+        """Return the first physical offset at *offset* or later that an entry points to, or else `_UNWRITTEN`."""
         for mapped in self._maps:
             entries = range(len(mapped) // ENTRY)
             place = bisect_left(entries, offset, key=partial(_physical, mapped))
@@ -90,7 +90,7 @@ class _Queue:
 
 
 def _physical(mapped: mmap.mmap, entry: int) -> int:
-    """Return where an entry points to; what was not written yet lies behind everything."""
+    """Return the physical offset of an entry, or `_UNWRITTEN`."""
     at = entry * ENTRY
     physical, size = int.from_bytes(mapped[at : at + 8]), int.from_bytes(mapped[at + 8 : at + 12])
     return physical if size else _UNWRITTEN

@@ -1,8 +1,8 @@
 """
-Brokers over remoting, found through name servers: RocketMQ's own protocol, which its brokers and ours speak alike.
+Reads RocketMQ's and ferromq's brokers over remoting, found through name servers.
 
-A pull answers records as they lie in the log. It names the group of RocketMQ's tools, which every broker knows, and its
-own subscription: no group is made, nothing is committed.
+A pull returns records in the format of the log. It uses the group of RocketMQ's tools, which every broker has, with a
+subscription of its own, so it creates no group and commits nothing.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from ferromq.spark.topics import Topics
 GROUP = "TOOLS_CONSUMER"
 MAX_MESSAGES = 4096
 MAX_BYTES = 4 << 20
-"""Messages and bytes asked for at once; RocketMQ's brokers answer with 32 messages unless told otherwise."""
+"""Messages and bytes of one pull; RocketMQ's brokers return 32 messages unless configured otherwise."""
 _LARGE = "ferromqLarge"
-"""The field that asks a ferromq broker for more than its options let other clients have; RocketMQ's pass over it."""
+"""Field that requests more from a ferromq broker than its limits for other clients; RocketMQ's brokers ignore it."""
 MAX_OFFSET_REQUESTS = 256
-"""Offsets of times that are asked for at once."""
+"""Concurrent requests for the offset at a time."""
 TIMEOUT = 60.0
-"""Seconds that one answer may take."""
+"""Seconds for one call."""
 
 _PULL = 11
 _WITH_SUBSCRIPTION = 1 << 2
@@ -55,7 +55,7 @@ class RemotingBroker:
         self._client.close()
 
     def begin(self, wanted: QueueRange, offset: int, tags: Sequence[str]) -> PendingAnswer:
-        """Begin a pull at *offset*; its answer comes while the caller does something else."""
+        """Begin a pull at *offset* and return the call, for `finish`."""
         fields = {
             "consumerGroup": GROUP,
             "topic": wanted.topic,
@@ -74,16 +74,16 @@ class RemotingBroker:
         return self._client.begin(self.endpoint, _PULL, fields, timeout=TIMEOUT)
 
     def finish(self, call: PendingAnswer, wanted: QueueRange, offset: int) -> PullResult:
-        """Wait for the answer of a pull. Raises what the broker refused with."""
+        """Wait for the result of a pull. Raises the broker's error."""
         code, remark, fields, body = call.wait()
         if code == _PULL_OFFSET_MOVED:
-            raise AgedOutError(f"it holds {fields.get('minOffset')} to {fields.get('maxOffset')}")
+            raise AgedOutError(f"the queue holds {fields.get('minOffset')} to {fields.get('maxOffset')}")
         if code not in {ResponseCode.SUCCESS, _PULL_NOT_FOUND, _PULL_AGAIN}:
             raise _refused(code, remark, f"{wanted} at queue offset {offset}")
         return PullResult([body], int(fields["nextBeginOffset"]), int(fields["minOffset"]))
 
     def offsets_by_time(self, wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
-        """Return what SEARCH_OFFSET_BY_TIMESTAMP says of each queue and time in ms, many asked at once."""
+        """Return the result of SEARCH_OFFSET_BY_TIMESTAMP for each queue and time in ms."""
         found: list[int] = []
         for begin in range(0, len(wanted), MAX_OFFSET_REQUESTS):
             part = wanted[begin : begin + MAX_OFFSET_REQUESTS]
@@ -100,7 +100,7 @@ class RemotingBroker:
         return self._client.begin(self.endpoint, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, timeout=TIMEOUT)
 
     def held(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Return min and max offset of every queue of *topic*, in one request: hundreds of queues are asked at once."""
+        """Return the min and max offset of every queue of *topic*, with one request."""
         code, remark, _, body = self._client.call(
             self.endpoint, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}, timeout=TIMEOUT
         )
@@ -110,18 +110,18 @@ class RemotingBroker:
             table = load_table(body, "offsetTable")
             return {queue.queue_id: (int(told["minOffset"]), int(told["maxOffset"])) for queue, told in table.items()}
         except (ValueError, KeyError, TypeError) as error:
-            raise ServerError(f"the offsets of topic {topic!r} at {self.endpoint} are no table: {error}") from error
+            raise ServerError(f"the offsets of topic {topic!r} at {self.endpoint} are malformed: {error}") from error
 
 
 _answered: dict[tuple[str, ...], str] = {}
-"""Name servers, and which of them answered last."""
+"""The name server that answered last, by addresses."""
 
 
 class NameServers:
     """
-    Name servers, of which the first that answers is asked.
+    Queries the first name server that answers.
 
-    That is the one that answered last in this process: one that hangs is waited for once.
+    It begins with the one that answered last in this process, so a process waits for a hanging name server only once.
     """
 
     def __init__(self, addresses: str) -> None:
@@ -142,7 +142,7 @@ class NameServers:
         return sorted(java_json.loads_object(body).get("topicList") or ())
 
     def queues(self, topic: str) -> list[Queue]:
-        """Return the readable queues of *topic* on all brokers, with the offsets they hold now."""
+        """Return the readable queues of *topic* on all brokers, with their current offsets."""
         body = self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, f"topic {topic!r}")
         route = TopicRoute.decode(body)
         brokers = {broker.broker_name: broker for broker in route.brokers}
@@ -161,10 +161,10 @@ class NameServers:
 
     def check_whole(self, topics: Topics) -> None:
         """
-        Raise `ServerError` where a broker is away that may have queues of *topics*.
+        Raise `ServerError` if a broker is down that may have queues of *topics*.
 
-        Routes leave out brokers that are not registered. Who there is besides is known of the key-value table, where
-        ferromq's brokers enter themselves, and operators with order configurations.
+        Routes lack brokers that are not registered. The key-value table names them: ferromq's brokers write their names
+        there, and operators write order configurations.
         """
         known = {name for name, address in self._values(GRPC_NAMESPACE).items() if address != GONE}
         orders = self._values(ORDER_NAMESPACE).items()
@@ -179,14 +179,14 @@ class NameServers:
             )
 
     def _values(self, namespace: str) -> dict[str, str]:
-        """Return what the key-value table has in a namespace."""
+        """Return a namespace of the key-value table."""
         body = self._ask(
             RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": namespace}, namespace, nothing=b'{"table":{}}'
         )
         return {str(name): str(value) for name, value in (java_json.loads_object(body).get("table") or {}).items()}
 
     def _ask(self, code: RequestCode, fields: dict[str, str], what: str, *, nothing: bytes | None = None) -> bytes:
-        """Ask for *what*; *nothing* is the answer of a server that has none."""
+        """Query *what*; return *nothing* if the name server has no such entry."""
         lost: ConnectionFailed | RequestTimeout | None = None
         last = _answered.get(self._addresses)
         for address in sorted(self._addresses, key=lambda address: address != last):
@@ -201,20 +201,20 @@ class NameServers:
             if answer != ResponseCode.SUCCESS:
                 raise _refused(answer, remark, f"{what} at name server {address}")
             return body
-        raise lost or ConnectionFailed("no name server is named")
+        raise lost or ConnectionFailed("there is no name server address")
 
 
 def offsets_by_time(endpoint: str, wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
-    """Return, for each queue of *endpoint* and time in ms, the first offset stored then or later, else its end."""
+    """Return for each queue of *endpoint* the first offset stored at its time in ms or later, else the max offset."""
     with RemotingBroker(endpoint) as broker:
         return broker.offsets_by_time(wanted)
 
 
 def _address(broker: BrokerData) -> str:
-    """Return the address of the master, or where there is none of the slave that comes first."""
+    """Return the address of the master, or else of the first slave."""
     return broker.master or broker.addresses[min(broker.addresses)]
 
 
 def _refused(code: int, remark: str | None, what: str) -> ServerError | TopicNotFound:
     kind = TopicNotFound if code == ResponseCode.TOPIC_NOT_EXIST else ServerError
-    return kind(f"{what}: {remark or 'no reason was given'} (code {code})")
+    return kind(f"{what}: {remark or 'no reason given'} (code {code})")

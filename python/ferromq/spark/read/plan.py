@@ -1,7 +1,7 @@
 """
-Which ranges of which queues a read covers, and how they are cut into partitions.
+Plans a batch read: the ranges of queues it covers, and their partitions.
 
-Pure: no Spark, no sockets; who knows the offsets of times is handed in.
+It does no I/O; callers pass the function that queries the offsets of times.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,12 +16,12 @@ from ferromq.spark.row_filter import ALL, RowFilter
 Protocol = Literal["grpc", "remoting"]
 
 CLOCK_SLACK_MS = 60_000
-"""How far a broker's clock may have been set back before messages of a time are looked for in too few offsets."""
+"""Tolerated setback of a broker's clock when messages of a time are searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue of a topic, where it lies, and what it holds now."""
+    """A queue of a topic, its broker, and its current offsets."""
 
     topic: str
     broker_name: str
@@ -32,7 +32,7 @@ class Queue:
     max_offset: int
     protocol: Protocol = "grpc"
     is_master: bool = True
-    """False of a slave that answers while its master is down, and may be behind it."""
+    """False for a slave that answers while its master is down, and may lag behind it."""
 
     def range(self, start: int, end: int) -> "QueueRange":
         """Return the queue offsets from *start* up to, not including, *end*."""
@@ -62,15 +62,14 @@ class QueueRange:
 
 
 OffsetsByTime = Callable[[Sequence[tuple[Queue | QueueRange, int]]], Sequence[int]]
-"""Asks brokers: for each queue and time in ms, the first queue offset stored then or later; its end where none is."""
+"""Queries for each queue the first queue offset stored at its time in ms or later, or else its max offset."""
 
 
 def ranges(queues: Sequence[Queue], starting: Positions, ending: Positions, by_time: OffsetsByTime) -> list[QueueRange]:
     """
-    Return the range of each queue that the two options ask for, empty ones left out.
+    Return the range of each queue between the two positions, without empty ranges.
 
-    ConfigError where an option names a queue that is not there, or offsets that the queue does not hold: what
-    has aged out is not read around in silence.
+    Raises ConfigError if an option names an unknown queue, or offsets that the queue does not hold.
     """
     starts = resolve("startingOffsets", starting, queues, by_time)
     ends = resolve("endingOffsets", ending, queues, by_time)
@@ -87,9 +86,9 @@ def ranges(queues: Sequence[Queue], starting: Positions, ending: Positions, by_t
 
 def resolve(name: str, positions: Positions, queues: Sequence[Queue], by_time: OffsetsByTime) -> list[int]:
     """
-    Return *positions* as a queue offset for each of *queues*; *name* is the option they are from.
+    Return the queue offset of *positions* in each of *queues*; *name* is the option they come from.
 
-    ConfigError where they name a queue that is not there, or an offset that it does not hold.
+    Raises ConfigError if they name an unknown queue, or an offset that the queue does not hold.
     """
     _check_names(name, positions, queues)
     places = [_position(positions, queue) for queue in queues]
@@ -110,13 +109,13 @@ def _offset(name: str, place: Position, queue: Queue, answers: Iterator[int]) ->
     if not isinstance(place, int) or not queue.min_offset <= place <= queue.max_offset:
         raise ConfigError(
             f"option {name!r} is {place} for {queue}; "
-            f"allowed: {queue.min_offset} to {queue.max_offset}, what the queue holds now"
+            f"allowed: {queue.min_offset} to {queue.max_offset}, the queue's current offsets"
         )
     return place
 
 
 def _keys(queue: Queue) -> tuple[str, str]:
-    """Return what a queue may be called in JSON."""
+    """Return the names of a queue in JSON."""
     return f"{queue.broker_name}:{queue.queue_id}", str(queue.queue_id)
 
 
@@ -130,7 +129,7 @@ def _is_offset(positions: Positions, queue: Queue) -> bool:
 
 
 def _check_names(name: str, positions: Positions, queues: Sequence[Queue]) -> None:
-    """Raise ConfigError where a topic or queue of *positions* is none, or a queue's number means several."""
+    """Raise ConfigError if *positions* name an unknown topic or queue, or a queue id is ambiguous."""
     for topic, named in positions.by_queue.items():
         of_topic = [queue for queue in queues if queue.topic == topic]
         if not of_topic:
@@ -143,7 +142,7 @@ def _check_names(name: str, positions: Positions, queues: Sequence[Queue]) -> No
             allowed = ", ".join(sorted(_keys(queue)[0] for queue in of_topic))
             problem = "is not a queue of the topic"
             if meant:
-                problem = "means several queues" if len(meant) > 1 else "is named twice"
+                problem = "matches several queues" if len(meant) > 1 else "is named twice"
             raise ConfigError(
                 f"option {name!r} names queue {key!r} of topic {topic!r}, which {problem}; allowed: {allowed}"
             )
@@ -151,9 +150,9 @@ def _check_names(name: str, positions: Positions, queues: Sequence[Queue]) -> No
 
 def narrow(found: Iterable[QueueRange], rows: RowFilter, by_time: OffsetsByTime) -> list[QueueRange]:
     """
-    Return the parts of *found* that can hold *rows*; which of their messages are rows is seen when they are read.
+    Return the parts of *found* that may hold *rows*.
 
-    Times are looked for `CLOCK_SLACK_MS` to both sides, for clocks that were set back.
+    Times are widened by `CLOCK_SLACK_MS` on both sides, because a clock may have been set back.
     """
     if rows.is_empty:
         return []
@@ -181,7 +180,7 @@ def _clipped(part: QueueRange, start: int, end: int) -> QueueRange:
 
 
 def partitions(found: Iterable[QueueRange], *, max_records: int, min_partitions: int) -> list[QueueRange]:
-    """Cut *found* into ranges of at most *max_records*, and into about *min_partitions* or more where it can be."""
+    """Split *found* into ranges of at most *max_records*, and into at least about *min_partitions* if possible."""
     found = list(found)
     total = sum(map(len, found))
     cut: list[QueueRange] = []

@@ -1,10 +1,8 @@
 """
-What the brokers say: the queues of topics with their offsets, and the messages of a range, as column buffers.
+Reads from brokers over either protocol: queues of topics with their offsets, and messages as column buffers.
 
-Offsets are the caller's; nothing is committed and no lease is taken, so any number of readers do not see each
-other. Over either protocol records come as they lie in the log, and `_ferromq.record_columns` makes rows of them, so
-the rows are the same as from the log's files. gRPC is imported where it is used: it takes a Python process longer to
-import than a name server to answer.
+Callers keep the offsets. A pull commits nothing and takes no lease, so readers do not affect each other. Both protocols
+carry records in the format of the log, which `_ferromq.record_columns` turns into rows, as it does for log files.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,16 +24,15 @@ if TYPE_CHECKING:
 
 def queues(address: ClusterAddress, topics: Topics, *, is_whole: bool = True) -> list[Queue]:
     """
-    Return the readable queues of *topics* on all brokers, with the offsets they hold now.
+    Return the readable queues of *topics* on all brokers, with their current offsets.
 
-    Raises `TopicNotFound` for a name that no broker has, and `ConfigError` for a pattern that no topic matches.
-    ClusterAddress a broker is away it raises, too, for a part would look like the whole; over remoting only where the
-    read *is_whole*.
+    Raises `TopicNotFound` for an unknown topic, and `ConfigError` for a pattern that no topic matches. Also raises if a
+    broker is down, because rows would be missing; over remoting only if the read *is_whole*.
     """
     found: list[Queue] = []
     if address.namesrv is not None:
         with NameServers(address.namesrv) as name_servers:
-            # Before: one that comes meanwhile may be missing in a route. After: so may one that leaves.
+            # Checked before and after: a route may lack a broker that starts or stops meanwhile.
             if is_whole:
                 name_servers.check_whole(topics)
             found = _of_name_servers(address, name_servers, topics)
@@ -62,12 +59,12 @@ def _of_name_servers(address: ClusterAddress, name_servers: NameServers, topics:
         except TopicNotFound:
             if topics.pattern is None:
                 raise
-            # Deleted since the name servers were asked for the list.
+            # The topic was deleted after the name servers returned the list.
     return found
 
 
 def check_whole(address: ClusterAddress, topics: Topics) -> None:
-    """Raise `ServerError` where name servers know a broker that is away: it may have queues of *topics*."""
+    """Raise `ServerError` if a broker that the name servers know is down: it may have queues of *topics*."""
     if address.namesrv is not None:
         with NameServers(address.namesrv) as name_servers:
             name_servers.check_whole(topics)
@@ -75,10 +72,10 @@ def check_whole(address: ClusterAddress, topics: Topics) -> None:
 
 def offsets_by_time(wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
     """
-    Return, for each queue and time in ms, the first offset stored then or later, or its end where none is.
+    Return for each queue the first offset stored at its time in ms or later, or else its max offset.
 
-    Brokers are asked one after the other, each for many queues at once. Raises what a broker refused with, or
-    `ConnectionFailed`; the queue or broker is named.
+    Brokers are queried one after the other. Raises the broker's error or `ConnectionFailed`, which name the queue or
+    broker.
     """
     by_broker: dict[tuple[Protocol, str], list[int]] = {}
     for place, (queue, _) in enumerate(wanted):
@@ -100,13 +97,13 @@ def pull(
     filter: Mapping[str, Any] | None = None,  # noqa: A002 (the word of the Rust functions)
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """
-    Yield the messages of *wanted* as (number of rows, columns), the next answer under way meanwhile.
+    Yield the messages of *wanted* as (number of rows, columns), while the next pull is in progress.
 
-    *columns* and *filter* as for `_ferromq.record_columns`. Raises where the queue does not hold every offset of the
-    range any more: nothing is left out in silence. *topic* is the range's own.
+    *columns* and *filter* are those of `_ferromq.record_columns`. Raises if the queue no longer holds every offset of
+    the range. *topic*, if given, must be the range's.
     """
     if topic not in {None, wanted.topic}:
-        raise ValueError(f"the range is of topic {wanted.topic!r}, not of {topic!r}")
+        raise ValueError(f"the range belongs to topic {wanted.topic!r}, not {topic!r}")
     given, names = dict(filter or {}), list(columns)
     tags = tags_for_broker(wanted.topic, given.get("tags"))
     with _broker(wanted) as broker:
@@ -116,23 +113,24 @@ def pull(
             try:
                 answer = broker.finish(call, wanted, offset)
             except AgedOutError as error:
-                raise _aged_out(wanted, offset, f"was answered: {error}") from error
+                raise _aged_out(wanted, offset, f"the broker answered: {error}") from error
             following = _next(wanted, offset, answer)
             if following < wanted.end:
                 call = broker.begin(wanted, following, tags)
             batch = record_columns(answer.parts, columns=names, filter=given, end=wanted.end)
             if not tags and batch["read"] != following - offset:
-                raise _aged_out(wanted, offset, f"gave {batch['read']} messages, the next at {answer.next_offset}")
+                count, following = batch["read"], answer.next_offset
+                raise _aged_out(wanted, offset, f"the broker returned {count} messages, the next at {following}")
             offset = following
             if batch["rows"]:
                 yield batch["rows"], batch["columns"]
 
 
 def _over(protocol: Protocol) -> Any:
-    """Return the module for *protocol*; that for gRPC is imported when it is first used."""
+    """Return the module for *protocol*."""
     if protocol == "remoting":
         return over_remoting
-    from ferromq.spark.read import over_grpc  # noqa: PLC0415
+    from ferromq.spark.read import over_grpc  # noqa: PLC0415 (importing gRPC takes longer than a name server's answer)
 
     return over_grpc
 
@@ -145,27 +143,27 @@ def _broker(wanted: QueueRange) -> "RemotingBroker | GrpcBroker":
 
 
 def _next(wanted: QueueRange, offset: int, answer: PullResult) -> int:
-    """Return where the read goes on; an answer that leaves offsets out is an error."""
+    """Return the offset of the next pull. Raises if the result lacks offsets."""
     if answer.min_offset > offset:
-        raise _aged_out(wanted, offset, f"begins at {answer.min_offset} now")
+        raise _aged_out(wanted, offset, f"the queue now begins at {answer.min_offset}")
     if answer.next_offset <= offset:
-        what = f"gave no messages, the next at {answer.next_offset}"
+        what = f"the broker returned no messages, the next at {answer.next_offset}"
         raise _aged_out(wanted, offset, what, " or cannot be read now: then the broker's log names the file")
     return min(answer.next_offset, wanted.end)
 
 
 def _aged_out(wanted: QueueRange, offset: int, what: str, otherwise: str = "") -> ServerError:
     return ServerError(
-        f"{wanted} was asked for queue offsets from {offset} and {what}: "
+        f"{wanted} was read from queue offset {offset}, but {what}: "
         f"messages of the range [{wanted.start}, {wanted.end}) have aged out{otherwise}"
     )
 
 
 def tags_for_broker(topic: str, tags: Sequence[str] | None) -> Sequence[str]:
     """
-    Return the tags that an expression can say; the rest is left to the filter on our side.
+    Return the tags that the broker can filter by; the reader's own filter does the rest.
 
-    Brokers compare the code in a queue's entry, which is no tag's in their own topics: delayed messages have a time.
+    Brokers compare tag hashes in queue entries. In internal topics these may be something else, such as a time.
     """
     if not tags or is_internal(topic) or any(tag == "*" or "|" in tag or tag != tag.strip() or not tag for tag in tags):
         return ()

@@ -1,4 +1,4 @@
-"""What a pull answers, whichever protocol carried it."""
+"""The result of a pull, over either protocol."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from ferromq._ferromq import Records
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """Records of a queue, and where it goes on."""
+    """Records of a queue, and the offset of the next pull."""
 
     parts: Sequence[bytes | Records]
-    """Whole records one after the other, as they lie in the log."""
+    """Complete records in the format of the log."""
     next_offset: int
     min_offset: int
-    """The first offset that the queue held when it was read: from there on nothing had aged out."""
+    """The min offset of the queue at that time."""
 
 
 class AgedOutError(Exception):
-    """The queue does not hold the offset that was asked for; the broker's words are the argument."""
+    """The queue does not hold the requested offset; the argument is the broker's message."""

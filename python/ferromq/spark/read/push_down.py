@@ -1,8 +1,8 @@
 """
-Filters of Spark as what readers look for, and readers that take them where Spark offers them.
+Turns Spark's filters into conditions of readers, so that less is read.
 
-Spark keeps a row where its filters are true, neither false nor NULL. A filter counts as handled only where exactly the
-same rows are left without it; all others stay Spark's, and at most help to read less.
+Spark keeps a row if its filters are true, not false or NULL. A filter is handled only if the reader drops exactly the
+same rows; Spark evaluates all others again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ _NEVER_NULL = {"topic", "queue_id", *_SPANS}
 
 
 def push(filters: Sequence[Filter], rows: RowFilter) -> tuple[RowFilter, list[Filter]]:
-    """Return *rows* narrowed by *filters*, which all must hold, and those of them that Spark still has to look at."""
+    """Return *rows* narrowed by *filters*, and the filters that Spark must still evaluate."""
     left = []
     for one in filters:
         rows, handled = _narrowed(one, rows)
@@ -47,7 +47,7 @@ def push(filters: Sequence[Filter], rows: RowFilter) -> tuple[RowFilter, list[Fi
 
 
 def _narrowed(one: Filter, rows: RowFilter) -> tuple[RowFilter, bool]:
-    """Return *rows* narrowed by one filter, and whether that is all it says."""
+    """Return *rows* narrowed by one filter, and whether the filter is handled."""
     match one:
         case EqualTo((column,), value) | EqualNullSafe((column,), value) if value is not None:
             return _equal(column, [value], rows)
@@ -90,7 +90,7 @@ def _within(name: str, span: Interval, rows: RowFilter) -> RowFilter:
 
 
 def _with_keys(values: Iterable[Any], rows: RowFilter) -> RowFilter:
-    """Narrow to the first key of each list of keys that is wanted: what has it may still have others."""
+    """Narrow to the first key of each wanted list; a message with that key may have others."""
     firsts: list[Any] = [value[0] if isinstance(value, list) and value else None for value in values]
     if rows.keys is not None or not all(isinstance(first, str) for first in firsts):
         return rows
@@ -98,7 +98,7 @@ def _with_keys(values: Iterable[Any], rows: RowFilter) -> RowFilter:
 
 
 def _span(*, first: Any = None, after: Any = None, last: Any = None, end: Any = None) -> Interval | None:
-    """Return numbers, or milliseconds of times, between the bounds given; None where one is neither."""
+    """Return the numbers, or milliseconds of times, between the bounds; None for a bound of another type."""
     bounds = [(first, 0, True), (after, 1, True), (last, 1, False), (end, 0, False)]
     span = ALL
     for bound, step, is_lower in bounds:
@@ -112,7 +112,7 @@ def _span(*, first: Any = None, after: Any = None, last: Any = None, end: Any = 
 
 
 def _number(bound: Any, step: int) -> int | None:
-    """Return the first number, or millisecond, at *bound* or later, or with *step* 1 the first one behind it."""
+    """Return the first number or millisecond at *bound* or later; with *step* 1, the first one after it."""
     if type(bound) is int:
         return bound + step
     if isinstance(bound, datetime) and bound.tzinfo is not None:
@@ -125,9 +125,9 @@ class _PushFilters:
     """
     The method `pushFilters` of a reader.
 
-    PySpark refuses a reader that overrides the method while `spark.sql.python.filterPushdown.enabled` is off, its
-    default, and tells overriding by `__func__`. Filters are a gain, not a need: this is called where they are offered,
-    and does not look overridden where they are not.
+    While `spark.sql.python.filterPushdown.enabled` is off, its default, PySpark rejects a reader that overrides the
+    method, which it detects by `__func__`. This object is called if pushdown is on, and does not look overridden if it
+    is off.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -137,16 +137,16 @@ class _PushFilters:
 
     def __call__(self, filters: Sequence[Filter]) -> Iterable[Filter]:
         self._reader.rows, left = push(filters, self._reader.rows)
-        # Spark tells filters apart by identity.
+        # Spark compares filters by identity.
         return left
 
 
 class PushingReader(DataSourceReader):  # type: ignore[misc]
-    """A reader whose `rows` say what is wanted, options and filters together."""
+    """A reader that narrows its `rows` by Spark's filters."""
 
     rows: RowFilter
 
     @property
     def pushFilters(self) -> Any:  # noqa: N802 (PySpark's name)
-        """Return what takes filters and answers those it does not handle."""
+        """Return the function that takes filters and returns those it does not handle."""
         return _PushFilters(self)

@@ -1,1 +1,1 @@
-"""Streaming reads: offsets, plans, and the watch on routes."""
+"""Streaming reads: batches are planned from offsets, options and the current queues."""

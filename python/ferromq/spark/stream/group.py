@@ -16,7 +16,7 @@ from ferromq.client.connection import Channels
 from ferromq.core.requests import Identity
 from ferromq.errors import FerromqError
 from ferromq.spark.read.plan import Queue
-from ferromq.spark.stream.plan import Place, key_of
+from ferromq.spark.stream.plan import QueueKey, key_of
 
 _log = logging.getLogger("ferromq.spark")
 
@@ -31,18 +31,18 @@ class GroupOffsets:
         self._group = group
         self._channels = Channels(Identity(), None)
         self._remoting: RemotingClient | None = None
-        self._written: dict[Place, int] = {}
+        self._written: dict[QueueKey, int] = {}
         self._is_failing = False
 
     def write(self, offsets: Iterable[tuple[Queue, int]]) -> None:
-        """Write the next offset to read of each queue."""
-        wanted = [(queue, offset) for queue, offset in offsets if self._written.get(_place(queue)) != offset]
+        """Write the next offset to read of each queue; the calls run concurrently."""
+        wanted = [(queue, offset) for queue, offset in offsets if self._written.get(_key(queue)) != offset]
         calls = [(queue, offset, self._start(queue, offset)) for queue, offset in wanted]
         failures = []
         for queue, offset, call in calls:
             problem = call if isinstance(call, str) else _problem(call)
             if not problem:
-                self._written[_place(queue)] = offset
+                self._written[_key(queue)] = offset
             else:
                 failures.append(f"{queue}: {problem}")
         if failures and not self._is_failing:
@@ -102,5 +102,5 @@ def _problem(call: Any) -> str:
     return "" if status.code == pb.OK else f"{status.code}: {status.message}"
 
 
-def _place(queue: Queue) -> Place:
+def _key(queue: Queue) -> QueueKey:
     return queue.topic, key_of(queue)

@@ -1,18 +1,18 @@
 """
-The options of `spark.readStream.format("ferromq")`: those of a batch read, and these. Pure: no Spark, no sockets.
+The options of `spark.readStream.format("ferromq")`: those of a batch read, and these.
 
-maxOffsetsPerTrigger  a batch reads at most so many queue offsets, shared among queues in proportion to what waits
-minOffsetsPerTrigger  a batch begins when so many queue offsets wait, or
-maxTriggerDelay       when the first of them was seen waiting so long ago, such as `30s`; default 15m
-failOnDataLoss        `true` (default): the query fails where messages that it should read are not there any more;
-                      `false`: it goes on from what is there, and logs how many rows are lost
-unreachableTimeout    brokers that do not answer, and queues that no route names, are waited for so long; default 60s
-group                 a consumer group to which the next offsets are written after a batch, for consumerProgress to
-                      show; they are never read
+maxOffsetsPerTrigger  maximum queue offsets of a batch, shared among queues in proportion to their waiting messages
+minOffsetsPerTrigger  a batch begins once this many queue offsets wait, or
+maxTriggerDelay       this long after the first of them was seen, such as `30s`; default 15m
+failOnDataLoss        `true` (default): the query fails if messages that it should read are gone;
+                      `false`: it continues with what is left, and logs the number of lost rows
+unreachableTimeout    time to wait for brokers that do not answer, and queues that no route names; default 60s
+group                 a consumer group to which the next offsets are written after a batch, so that consumerProgress
+                      shows them; they are never read
 
-The first three need PySpark 4.2, which asks data sources with a limit. startingOffsets and startingTimestamp count for
-a new query only; where there is a checkpoint, it goes on from that. There is no end to a stream: endingOffsets and
-endingTimestamp are for batch reads.
+The first three need PySpark 4.2, which passes read limits to data sources. startingOffsets and startingTimestamp apply
+to a new query; a restarted query continues from its checkpoint. A stream has no end: endingOffsets and endingTimestamp
+are for batch reads.
 """
 
 import re
@@ -27,7 +27,7 @@ _BATCH_ONLY = ("endingOffsets", "endingTimestamp")
 _ADMISSION = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MAX_DELAY = 900.0
-_PATIENCE = 60.0
+_UNREACHABLE_TIMEOUT = 60.0
 _DURATION = re.compile(r"(\d{1,9})(ms|s|m|h)")
 
 
@@ -41,30 +41,30 @@ class StreamOptions:
     max_delay: float = _MAX_DELAY
     """Seconds."""
     fail_on_data_loss: bool = True
-    patience: float = _PATIENCE
-    """Seconds that brokers out of reach are waited for."""
+    unreachable_timeout: float = _UNREACHABLE_TIMEOUT
+    """Seconds to wait for unreachable brokers."""
     group: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, pyspark: str, has_admission: bool) -> "StreamOptions":
         """
-        Read Spark's *options*; ConfigError names the option, what was given and what is allowed.
+        Parse Spark's *options*. ConfigError names the option, its value and the allowed values.
 
-        *pyspark* is the version that runs, *has_admission* says whether it asks with a limit.
+        *pyspark* is the installed version; *has_admission* is whether it passes read limits.
         """
         read = ReadOptions.parse(options, also=STREAM_OPTIONS)
         given = OptionReader(options, (*OPTIONS, *STREAM_OPTIONS))
         for name in _BATCH_ONLY:
             if given.get(name) is not None:
                 raise ConfigError(
-                    f"option {name!r} is {given.get(name)!r}, and a stream has no end; allowed: in spark.read, or "
-                    "trigger(availableNow=True), which ends at what is there when the query starts"
+                    f"option {name!r} is {given.get(name)!r}, but a stream has no end; allowed: in spark.read, or "
+                    "trigger(availableNow=True), which ends at the max offsets when the query starts"
                 )
         for name in () if has_admission else _ADMISSION:
             if given.get(name) is not None:
                 raise ConfigError(
-                    f"option {name!r} is {given.get(name)!r} and needs PySpark 4.2 or later, which asks data sources "
-                    f"with a limit; this is PySpark {pyspark}: install a later one, or leave the option out"
+                    f"option {name!r} is {given.get(name)!r} and needs PySpark 4.2 or later, which passes read limits "
+                    f"to data sources; this is PySpark {pyspark}: install a later one, or remove the option"
                 )
         most, least = _count(given, "maxOffsetsPerTrigger"), _count(given, "minOffsetsPerTrigger")
         if most is not None and least is not None and least > most:
@@ -74,7 +74,7 @@ class StreamOptions:
         if least is None and given.get("maxTriggerDelay") is not None:
             raise ConfigError(
                 f"option 'maxTriggerDelay' is {given.get('maxTriggerDelay')!r} without 'minOffsetsPerTrigger', whose "
-                "wait it ends; give both, or leave it out"
+                "wait it ends; set both, or remove it"
             )
         return cls(
             read=read,
@@ -82,7 +82,7 @@ class StreamOptions:
             min_offsets=least,
             max_delay=_duration(given, "maxTriggerDelay", _MAX_DELAY),
             fail_on_data_loss=given.flag("failOnDataLoss", default=True),
-            patience=_duration(given, "unreachableTimeout", _PATIENCE),
+            unreachable_timeout=_duration(given, "unreachableTimeout", _UNREACHABLE_TIMEOUT),
             group=given.parsed("group", _group, "the name of a consumer group"),
         )
 

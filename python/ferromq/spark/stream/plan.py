@@ -1,10 +1,10 @@
 """
-What a trigger of a stream reads: arithmetic of offsets, limits, and what to make of queues that changed.
+The arithmetic of a stream's offsets: limits, losses, and changes of queues. It does no I/O and has no clock.
 
-Pure: no Spark, no sockets, no clock. Offsets are as Spark's checkpoint holds them, {topic: {"broker:queue": next
-queue offset to read}}, and flat here: {(topic, "broker:queue"): offset}. A batch reads each queue from where the batch
-before ended, a queue that is new to it from 0. Where it begins elsewhere its end says so: {topic: {"broker:queue
-from": offset}}. So every range has both ends in the checkpoint before anything of it is read.
+Spark's checkpoint holds offsets as {topic: {"broker:queue": next queue offset to read}}; here they are flat: {(topic,
+"broker:queue"): offset}. A batch reads each queue from the end of the previous batch, a new queue from 0. If it begins
+elsewhere, its end records the start: {topic: {"broker:queue from": offset}}. So the checkpoint holds both ends of every
+range before the range is read.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,20 +15,20 @@ from typing import NamedTuple
 from ferromq.spark.read.plan import Queue
 
 Offsets = dict[str, dict[str, int]]
-"""As Spark keeps it: queue offsets by topic and `broker:queue`; each is the next to read."""
-Place = tuple[str, str]
+"""As in Spark's checkpoint: the next queue offset to read, by topic and `broker:queue`."""
+QueueKey = tuple[str, str]
 """Topic and `broker:queue`."""
-Flat = dict[Place, int]
+Flat = dict[QueueKey, int]
 
 FROM = " from"
-"""Behind `broker:queue`: where the batch that ends so begins to read the queue."""
+"""Suffix of `broker:queue` for the start of the batch in this queue."""
 
 ALL = 2**62
-"""A limit of rows that limits nothing."""
+"""A limit of rows that is never reached."""
 
 
 class Bounds(NamedTuple):
-    """What a queue holds now: its min and its max offset."""
+    """The min and max offset of a queue."""
 
     min_offset: int
     max_offset: int
@@ -36,23 +36,23 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Messages of one queue that the stream should read and that are not there."""
+    """Messages of one queue that the stream should read but that are gone."""
 
-    place: Place
+    key: QueueKey
     expected: int
     held: Bounds | None
     rows: int
     is_exact: bool = True
 
     def __str__(self) -> str:
-        topic, queue = self.place
+        topic, queue = self.key
         rows = f"{self.rows} rows" if self.is_exact else f"at least {self.rows} rows"
         what = f"queue {queue} of topic {topic!r} was to be read from queue offset {self.expected}"
         if self.held is None:
-            return f"{what}, and is not there any more: {rows} lost"
+            return f"{what}, but no longer exists: {rows} lost"
         low, high = self.held
-        why = "aged out" if self.expected < low else "the topic was made anew, or its queue cut back"
-        return f"{what}, and holds {low} to {high} now ({why}): {rows} lost"
+        why = "aged out" if self.expected < low else "the topic was created again, or its queue truncated"
+        return f"{what}, but now holds {low} to {high} ({why}): {rows} lost"
 
 
 def key_of(queue: Queue) -> str:
@@ -61,121 +61,123 @@ def key_of(queue: Queue) -> str:
 
 
 def flat(offsets: Mapping[str, Mapping[str, int]]) -> Flat:
-    """Return *offsets* by place."""
-    return {place: offset for place, offset in _each(offsets) if not place[1].endswith(FROM)}
+    """Return *offsets* flat, without the starts of the batch."""
+    return {key: offset for key, offset in _each(offsets) if not key[1].endswith(FROM)}
 
 
 def begins(offsets: Mapping[str, Mapping[str, int]]) -> Flat:
-    """Return where the batch that ends at *offsets* begins, of the queues of which they say so."""
+    """Return the recorded starts of the batch that ends at *offsets*."""
     return {
         (topic, queue.removesuffix(FROM)): offset for (topic, queue), offset in _each(offsets) if queue.endswith(FROM)
     }
 
 
-def _each(offsets: Mapping[str, Mapping[str, int]]) -> Iterable[tuple[Place, int]]:
+def _each(offsets: Mapping[str, Mapping[str, int]]) -> Iterable[tuple[QueueKey, int]]:
     return (((topic, queue), offset) for topic, queues in offsets.items() for queue, offset in queues.items())
 
 
-def nested(offsets: Mapping[Place, int], start: Mapping[Place, int] = MappingProxyType({})) -> Offsets:
+def nested(offsets: Mapping[QueueKey, int], start: Mapping[QueueKey, int] = MappingProxyType({})) -> Offsets:
     """
-    Return *offsets* as Spark keeps them; equal ones always as equal text, which is what Spark compares.
+    Return *offsets* as Spark keeps them. Equal offsets give equal JSON, which Spark compares.
 
-    *start*: where the batch that ends there begins, of the queues of which they are to say so.
+    *start* holds the starts of the batch to record.
     """
     found: Offsets = {}
-    for place, offset in sorted(offsets.items(), key=lambda item: _order(item[0])):
-        queues = found.setdefault(place[0], {})
-        queues[place[1]] = offset
-        if place in start:
-            queues[place[1] + FROM] = start[place]
+    for key, offset in sorted(offsets.items(), key=lambda item: _order(item[0])):
+        queues = found.setdefault(key[0], {})
+        queues[key[1]] = offset
+        if key in start:
+            queues[key[1] + FROM] = start[key]
     return found
 
 
-def elsewhere(before: Mapping[Place, int], base: Mapping[Place, int]) -> Flat:
-    """Return the places of *base* that do not begin where a batch that ended at *before* lets them begin."""
-    return {place: offset for place, offset in base.items() if offset != before.get(place, 0)}
+def elsewhere(before: Mapping[QueueKey, int], base: Mapping[QueueKey, int]) -> Flat:
+    """Return the offsets of *base* that differ from the end of the previous batch, *before*."""
+    return {key: offset for key, offset in base.items() if offset != before.get(key, 0)}
 
 
-def _order(place: Place) -> tuple[str, str, int]:
-    broker, _, queue_id = place[1].rpartition(":")
-    return place[0], broker, int(queue_id) if queue_id.isdecimal() else 0
+def _order(key: QueueKey) -> tuple[str, str, int]:
+    broker, _, queue_id = key[1].rpartition(":")
+    return key[0], broker, int(queue_id) if queue_id.isdecimal() else 0
 
 
 def losses(
-    start: Mapping[Place, int],
-    held: Mapping[Place, Bounds],
-    gone: Collection[Place],
-    known: Mapping[Place, int],
-    target: Mapping[Place, int] | None = None,
+    start: Mapping[QueueKey, int],
+    held: Mapping[QueueKey, Bounds],
+    gone: Collection[QueueKey],
+    known: Mapping[QueueKey, int],
+    target: Mapping[QueueKey, int] | None = None,
 ) -> list[Loss]:
     """
-    Return what cannot be read any more from *start*.
+    Return the losses of a read from *start*.
 
-    A queue that is neither in *held* nor in *gone* is out of reach, which is no loss. *known* are max offsets seen
-    before. Where there is a *target*, a queue that was read up to it may age as it likes.
+    A queue that is neither in *held* nor in *gone* is unreachable, which is not a loss. *known* are earlier max
+    offsets. A queue that was read up to its *target* cannot lose messages.
     """
     found = []
-    for place, offset in start.items():
-        bounds = held.get(place)
+    for key, offset in start.items():
+        bounds = held.get(key)
         if bounds is None:
-            if place in gone:
-                found.append(Loss(place, offset, None, max(0, known.get(place, offset) - offset), is_exact=False))
+            if key in gone:
+                found.append(Loss(key, offset, None, max(0, known.get(key, offset) - offset), is_exact=False))
         elif offset > bounds.max_offset:
-            found.append(Loss(place, offset, bounds, max(0, known.get(place, offset) - offset), is_exact=False))
-        elif offset < bounds.min_offset and (target is None or offset < target.get(place, offset)):
-            found.append(Loss(place, offset, bounds, bounds.min_offset - offset))
+            found.append(Loss(key, offset, bounds, max(0, known.get(key, offset) - offset), is_exact=False))
+        elif offset < bounds.min_offset and (target is None or offset < target.get(key, offset)):
+            found.append(Loss(key, offset, bounds, bounds.min_offset - offset))
     return found
 
 
 def settled(
-    start: Mapping[Place, int], held: Mapping[Place, Bounds], lost: Iterable[Loss], new: Iterable[Place]
+    start: Mapping[QueueKey, int], held: Mapping[QueueKey, Bounds], lost: Iterable[Loss], new: Iterable[QueueKey]
 ) -> Flat:
-    """Return *start* with queues that lost messages set to what they hold, gone ones out, *new* ones at their min."""
+    """Return *start* without gone queues, with queues that lost messages and *new* ones at their min offset."""
     base = dict(start)
     for loss in lost:
         if loss.held is None:
-            del base[loss.place]
+            del base[loss.key]
         else:
-            base[loss.place] = loss.held.min_offset
-    for place in new:
-        base.setdefault(place, held[place].min_offset)
+            base[loss.key] = loss.held.min_offset
+    for key in new:
+        base.setdefault(key, held[key].min_offset)
     return base
 
 
-def ends(base: Mapping[Place, int], held: Mapping[Place, Bounds], target: Mapping[Place, int] | None = None) -> Flat:
-    """Return how far each queue of *base* could be read now, not beyond *target*; one out of reach stays."""
+def ends(
+    base: Mapping[QueueKey, int], held: Mapping[QueueKey, Bounds], target: Mapping[QueueKey, int] | None = None
+) -> Flat:
+    """Return the max offset of each queue of *base*, limited by *target*; an unreachable queue keeps its offset."""
     found = {}
-    for place, offset in base.items():
-        end = held[place].max_offset if place in held else offset
+    for key, offset in base.items():
+        end = held[key].max_offset if key in held else offset
         if target is not None:
-            end = min(end, target.get(place, offset))
-        found[place] = max(offset, end)
+            end = min(end, target.get(key, offset))
+        found[key] = max(offset, end)
     return found
 
 
-def waiting(base: Mapping[Place, int], end: Mapping[Place, int]) -> int:
+def waiting(base: Mapping[QueueKey, int], end: Mapping[QueueKey, int]) -> int:
     """Return the number of rows from *base* to *end*."""
-    return sum(end[place] - offset for place, offset in base.items())
+    return sum(end[key] - offset for key, offset in base.items())
 
 
-def limited(base: Mapping[Place, int], end: Mapping[Place, int], max_rows: int, turn: int = 0) -> Flat:
-    """Return offsets from *base* towards *end* that are at most *max_rows* rows away, shared as `share` does."""
-    places = sorted(base, key=_order)
-    shares = share([end[place] - base[place] for place in places], max_rows, turn)
-    return {place: base[place] + rows for place, rows in zip(places, shares, strict=True)}
+def limited(base: Mapping[QueueKey, int], end: Mapping[QueueKey, int], max_rows: int, turn: int = 0) -> Flat:
+    """Return offsets from *base* towards *end* with at most *max_rows* rows, divided by `share`."""
+    keys = sorted(base, key=_order)
+    shares = share([end[key] - base[key] for key in keys], max_rows, turn)
+    return {key: base[key] + rows for key, rows in zip(keys, shares, strict=True)}
 
 
 def share(wanted: Sequence[int], limit: int, turn: int = 0) -> list[int]:
     """
-    Divide *limit* rows among queues of which *wanted* rows wait, in proportion to them.
+    Divide *limit* rows among queues in proportion to their waiting rows, *wanted*.
 
-    The sum is the limit, or all that waits. Every queue that waits gets a row at least; where the limit is smaller
-    than their number, they take turns: *turn* counts the calls.
+    The sum is the limit, or all waiting rows. Every queue with waiting rows gets at least one; if the limit is smaller
+    than their number, they take turns. *turn* counts the calls.
     """
     total = sum(wanted)
     if total <= limit:
         return list(wanted)
-    waits = [place for place, rows in enumerate(wanted) if rows]
+    waits = [index for index, rows in enumerate(wanted) if rows]
     given = [0] * len(wanted)
     if limit <= len(waits):
         for number in range(limit):
@@ -183,64 +185,65 @@ def share(wanted: Sequence[int], limit: int, turn: int = 0) -> list[int]:
         return given
     rest, more = limit - len(waits), total - len(waits)
     remainders = []
-    for place in waits:
-        whole, remainder = divmod((wanted[place] - 1) * rest, more)
-        given[place] = 1 + whole
-        remainders.append((-remainder, place))
-    for _, place in sorted(remainders)[: limit - sum(given)]:
-        given[place] += 1
+    for index in waits:
+        whole, remainder = divmod((wanted[index] - 1) * rest, more)
+        given[index] = 1 + whole
+        remainders.append((-remainder, index))
+    for _, index in sorted(remainders)[: limit - sum(given)]:
+        given[index] += 1
     return given
 
 
 class BatchRange(NamedTuple):
     """The queue offsets from *start* up to, not including, *end* of one queue."""
 
-    place: Place
+    key: QueueKey
     start: int
     end: int
 
 
 def spans(
-    before: Mapping[Place, int],
-    start: Mapping[Place, int],
-    end: Mapping[Place, int],
-    held: Mapping[Place, Bounds],
-    known: Mapping[Place, int],
+    before: Mapping[QueueKey, int],
+    start: Mapping[QueueKey, int],
+    end: Mapping[QueueKey, int],
+    held: Mapping[QueueKey, Bounds],
+    known: Mapping[QueueKey, int],
 ) -> tuple[list[BatchRange], list[Loss]]:
     """
-    Return what a batch up to *end* reads, and what of it is lost.
+    Return the ranges of a batch up to *end*, and its losses.
 
-    It begins where the one *before* ended, new queues at 0, or where *start* says: then what lies between is lost. One
-    that is not in *held* is lost whole; whoever only cannot reach it does not ask here.
+    The batch begins at the end of the previous one, *before*, and new queues at 0. If *start* has another offset, the
+    messages between are lost. A queue that is not in *held* is lost completely, so callers check for unreachable queues
+    first.
     """
     found, lost = [], []
-    for place, stop in end.items():
-        begin, bounds = before.get(place, 0), held.get(place)
-        if place in start:
-            if place in before:
-                lost.append(_left_out(place, begin, start[place], bounds, known))
-            begin = start[place]
-        span, loss = _span(place, begin, stop, bounds)
+    for key, stop in end.items():
+        begin, bounds = before.get(key, 0), held.get(key)
+        if key in start:
+            if key in before:
+                lost.append(_left_out(key, begin, start[key], bounds, known))
+            begin = start[key]
+        span, loss = _span(key, begin, stop, bounds)
         found += [span] if span.start < span.end else []
         lost += [loss] if loss else []
-    for place in before.keys() - end.keys():
-        rows = max(0, known.get(place, before[place]) - before[place])
-        lost.append(Loss(place, before[place], None, rows, is_exact=False))
+    for key in before.keys() - end.keys():
+        rows = max(0, known.get(key, before[key]) - before[key])
+        lost.append(Loss(key, before[key], None, rows, is_exact=False))
     return found, lost
 
 
-def _left_out(place: Place, expected: int, start: int, bounds: Bounds | None, known: Mapping[Place, int]) -> Loss:
-    """Return the loss of a queue that goes on at *start*: behind what aged out, or, made anew, before it."""
+def _left_out(key: QueueKey, expected: int, start: int, bounds: Bounds | None, known: Mapping[QueueKey, int]) -> Loss:
+    """Return the loss of a queue that continues at *start*: after expired messages, or earlier if it was recreated."""
     if start > expected:
-        return Loss(place, expected, bounds, start - expected)
-    return Loss(place, expected, bounds, max(0, known.get(place, expected) - expected), is_exact=False)
+        return Loss(key, expected, bounds, start - expected)
+    return Loss(key, expected, bounds, max(0, known.get(key, expected) - expected), is_exact=False)
 
 
-def _span(place: Place, begin: int, stop: int, bounds: Bounds | None) -> tuple[BatchRange, Loss | None]:
+def _span(key: QueueKey, begin: int, stop: int, bounds: Bounds | None) -> tuple[BatchRange, Loss | None]:
     if bounds is None:
-        span = BatchRange(place, stop, stop)
+        span = BatchRange(key, stop, stop)
     else:
         low = min(max(begin, bounds.min_offset), stop)
-        span = BatchRange(place, low, max(low, min(stop, bounds.max_offset)))
+        span = BatchRange(key, low, max(low, min(stop, bounds.max_offset)))
     rows = (stop - begin) - (span.end - span.start)
-    return span, Loss(place, begin, bounds, rows) if rows else None
+    return span, Loss(key, begin, bounds, rows) if rows else None

@@ -1,9 +1,8 @@
 """
-What brokers say about the queues of a stream, asked with patience, and the offsets written to a group for display.
+Queries brokers for the queues of a stream, and retries until a deadline.
 
-A broker that does not answer, or that no route names just now, is out of reach; nothing of it is judged gone. A queue
-is gone where its broker is there without it: it serves other queues of the topic, or it is registered with the name
-servers, which no route of the topic tells.
+A broker that does not answer, or that no route names, is unreachable, and its queues may come back. A queue is gone if
+its broker is up without it: the broker serves other queues of the topic, or is registered with the name servers.
 """
 
 import logging
@@ -28,20 +27,20 @@ from ferromq.protocol.route import BrokerData
 from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import pull
 from ferromq.spark.read.plan import Queue
-from ferromq.spark.stream.plan import Bounds, Place, key_of
+from ferromq.spark.stream.plan import Bounds, QueueKey, key_of
 from ferromq.spark.topics import Topics
 
 _log = logging.getLogger("ferromq.spark")
 
 RETRIED = (OutcomeUnknown, Throttled, ServerError)
-"""What another attempt may overcome."""
+"""Errors that a retry may overcome."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 _TIMEOUT = 3.0
-"""Seconds that a name server may take to say which brokers are up."""
+"""Seconds for a name server to return the registered brokers."""
 
 
 class RetryDeadline:
-    """Says how long to wait before each attempt after a failure, until there was no success for a time."""
+    """Waits before each retry, until a time has passed without success."""
 
     def __init__(
         self, seconds: float, clock: Callable[[], float] = time.monotonic, wait: Callable[[float], object] = time.sleep
@@ -52,12 +51,12 @@ class RetryDeadline:
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew: there was a success."""
+        """Start over after a success."""
         self._until: float | None = None
         self._pause = FIRST_PAUSE
 
     def is_left(self) -> bool:
-        """Wait a little and return true; false at once where it is used up. The time begins with the first failure."""
+        """Wait and return true, or return false at once after the deadline, which counts from the first failure."""
         now = self._clock()
         if self._until is None:
             self._until = now + self.seconds
@@ -70,37 +69,37 @@ class RetryDeadline:
 
 @dataclass(frozen=True)
 class QueueSnapshot:
-    """What brokers said at one time."""
+    """The state of the queues at one time."""
 
-    queues: Mapping[Place, Queue]
+    queues: Mapping[QueueKey, Queue]
     missing: Mapping[str, TopicNotFound] = field(default_factory=dict)
-    """Topics by name that nobody knows."""
+    """Unknown topics by name."""
     registered: Collection[str] = ()
-    """Brokers that are up, as far as it was asked."""
+    """Brokers that are registered, if name servers were queried."""
 
     @classmethod
     def of(cls, queues: Iterable[Queue], missing: Mapping[str, TopicNotFound]) -> "QueueSnapshot":
-        """Return a view of *queues*."""
+        """Return the snapshot of *queues*."""
         return cls({(queue.topic, key_of(queue)): queue for queue in queues}, missing)
 
     @property
-    def held(self) -> dict[Place, Bounds]:
-        """What each queue holds."""
-        return {place: Bounds(queue.min_offset, queue.max_offset) for place, queue in self.queues.items()}
+    def held(self) -> dict[QueueKey, Bounds]:
+        """The min and max offset of each queue."""
+        return {key: Bounds(queue.min_offset, queue.max_offset) for key, queue in self.queues.items()}
 
-    def gone(self, places: Iterable[Place]) -> set[Place]:
-        """Return which of *places* are queues that their broker has no more: it is there without them."""
+    def gone(self, keys: Iterable[QueueKey]) -> set[QueueKey]:
+        """Return the *keys* whose broker is up without the queue."""
         serving = {(topic, broker_of(queue)) for topic, queue in self.queues}
         return {
             (topic, queue)
-            for topic, queue in places
+            for topic, queue in keys
             if (topic, queue) not in self.queues
             and ((topic, broker_of(queue)) in serving or broker_of(queue) in self.registered)
         }
 
-    def away(self, places: Iterable[Place]) -> set[Place]:
-        """Return which of *places* are out of reach: no route names their topic on their broker."""
-        absent = {place for place in places if place not in self.queues}
+    def away(self, keys: Iterable[QueueKey]) -> set[QueueKey]:
+        """Return the unreachable *keys*: no route names their topic on their broker."""
+        absent = {key for key in keys if key not in self.queues}
         return absent - self.gone(absent)
 
 
@@ -111,21 +110,21 @@ CheckWhole = Callable[[ClusterAddress, Topics], object]
 
 def masters(address: ClusterAddress, topics: Topics) -> list[Queue]:
     """
-    Return the queues of *topics* on masters, as `pull.queues` does for a read that may be a part.
+    Return the queues of *topics* on masters; brokers that are down may be missing.
 
-    A slave may not have yet what was read from its master: to a stream that would be a loss, and the queue read anew.
+    A slave may lag behind the offsets that were read from its master, which a stream would take for a loss.
     """
     return [queue for queue in pull.queues(address, topics, is_whole=False) if queue.is_master]
 
 
 class QueueMonitor:
-    """Looks at the queues of topics; one for each query."""
+    """Queries the queues of the topics of one stream query."""
 
     def __init__(
         self,
         address: ClusterAddress,
         topics: Topics,
-        patience: RetryDeadline,
+        deadline: RetryDeadline,
         ask: Ask = masters,
         *,
         registered: Registered | None = None,
@@ -133,43 +132,41 @@ class QueueMonitor:
     ) -> None:
         self._address = address
         self._topics = topics
-        self._patience = patience
+        self._deadline = deadline
         self._ask = ask
         self._registered = registered or registered_brokers
         self._check_whole = check_whole
         self._has_matched = False
 
-    def look(self, places: Collection[Place] = (), *, wait: bool = False, is_whole: bool = False) -> QueueSnapshot:
+    def look(self, keys: Collection[QueueKey] = (), *, wait: bool = False, is_whole: bool = False) -> QueueSnapshot:
         """
-        Return what brokers say now about *places* and the rest of the topics.
+        Return the current queues of the topics.
 
-        ClusterAddress one does not answer, that is a while later; with *wait*, also where some of *places* are away;
-        and where it *is_whole*, also where a broker is away of which no place is known.
-
-        Raises `ConnectionFailed` where patience ends before all that routes name have answered; queues that are
-        away then are the caller's to judge.
+        It retries while a broker does not answer; with *wait*, also while some of *keys* are unreachable; with
+        *is_whole*, also while any broker is down. Raises `ConnectionFailed` if a broker in the routes does not answer
+        by the deadline. After the deadline, *keys* may still be unreachable.
         """
-        self._patience.renew()
+        self._deadline.renew()
         while True:
             try:
-                view = self._judged(self._whole() if is_whole else self._look(), places)
+                snapshot = self._judged(self._whole() if is_whole else self._look(), keys)
             except RETRIED as error:
-                if not self._patience.is_left():
-                    raise unreachable(str(self._address), self._patience.seconds, error) from error
+                if not self._deadline.is_left():
+                    raise unreachable(str(self._address), self._deadline.seconds, error) from error
             else:
-                if not wait or not view.away(places) or not self._patience.is_left():
-                    return view
+                if not wait or not snapshot.away(keys) or not self._deadline.is_left():
+                    return snapshot
 
     def _whole(self) -> QueueSnapshot:
         self._check_whole(self._address, self._topics)
-        view = self._look()
+        snapshot = self._look()
         self._check_whole(self._address, self._topics)
-        return view
+        return snapshot
 
-    def _judged(self, view: QueueSnapshot, places: Collection[Place]) -> QueueSnapshot:
-        if self._address.namesrv is None or not view.away(places):
-            return view
-        return replace(view, registered=self._registered(self._address.namesrv))
+    def _judged(self, snapshot: QueueSnapshot, keys: Collection[QueueKey]) -> QueueSnapshot:
+        if self._address.namesrv is None or not snapshot.away(keys):
+            return snapshot
+        return replace(snapshot, registered=self._registered(self._address.namesrv))
 
     def _look(self) -> QueueSnapshot:
         if self._topics.pattern is not None:
@@ -184,7 +181,7 @@ class QueueMonitor:
         return QueueSnapshot.of(found, missing)
 
     def _matching(self) -> Sequence[Queue]:
-        """Return the queues of the pattern's topics; none where all were deleted since the query began."""
+        """Return the queues of the pattern's topics; none if all were deleted since the query began."""
         try:
             queues = self._ask(self._address, self._topics)
         except ConfigError:
@@ -212,7 +209,7 @@ def registered_brokers(namesrv: str) -> set[str]:
                 failure = error
                 continue
             if code != ResponseCode.SUCCESS:
-                raise ServerError(f"{address} was asked for its brokers and answered {code}: {remark}", code, remark)
+                raise ServerError(f"name server {address} did not list its brokers: {code}: {remark}", code, remark)
             brokers = map(BrokerData.from_json, (java_json.loads_object(body).get("brokerAddrTable") or {}).values())
             return {broker.broker_name for broker in brokers if broker.master}
     finally:
@@ -221,8 +218,8 @@ def registered_brokers(namesrv: str) -> set[str]:
 
 
 def unreachable(what: str, seconds: float, error: FerromqError) -> ConnectionFailed:
-    """Return the error for brokers that did not answer for as long as the option says."""
+    """Return the error for brokers that did not answer within the option's time."""
     return ConnectionFailed(
-        f"{what} could not be read for {seconds:g} s (option 'unreachableTimeout'): {error}. Nothing is lost: start "
-        "the query again once the broker answers, and it goes on from its checkpoint"
+        f"{what} could not be read for {seconds:g} s (option 'unreachableTimeout'): {error}. Nothing is lost: restart "
+        "the query once the broker answers, and it continues from its checkpoint"
     )

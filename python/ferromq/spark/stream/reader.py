@@ -94,7 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         wanted_rows = options.read.rows.row_filter().mapping()
         reader = RetryingReader(
             options.read.address,
-            RetryDeadline(options.patience),
+            RetryDeadline(options.unreachable_timeout),
             fail_on_data_loss=options.fail_on_data_loss,
             pull_range=lambda wanted: pull.pull(wanted, columns=columns, filter=wanted_rows),
         )
@@ -124,6 +124,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def _offsets(self) -> StreamOffsets:
         if self._made is None:
             read = self._options.read
-            watch = QueueMonitor(read.address, read.topics, RetryDeadline(self._options.patience))
-            self._made = StreamOffsets(self._options, watch)
+            monitor = QueueMonitor(read.address, read.topics, RetryDeadline(self._options.unreachable_timeout))
+            self._made = StreamOffsets(self._options, monitor)
         return self._made

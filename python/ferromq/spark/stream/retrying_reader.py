@@ -1,7 +1,7 @@
 """
-The rows of one partition of a stream, across restarts of its broker; runs in a worker.
+Reads one partition of a stream across restarts of its broker; runs in a worker.
 
-What was given to Spark is not given again: after a failure it goes on behind the last row.
+After a failure it continues after the last row that Spark has, so no row is repeated.
 """
 
 import logging
@@ -29,19 +29,19 @@ Ask = Callable[[ClusterAddress, Topics], Sequence[Queue]]
 
 
 class RetryingReader:
-    """Reads ranges; where a broker is out of reach it tries again, where messages are gone it does as it was told."""
+    """Reads ranges. It retries an unreachable broker; if messages are gone it raises or logs, as the options say."""
 
     def __init__(
         self,
         address: ClusterAddress,
-        patience: RetryDeadline,
+        deadline: RetryDeadline,
         *,
         fail_on_data_loss: bool,
         pull_range: Pull,
         ask: Ask = masters,
     ) -> None:
         self._address = address
-        self._patience = patience
+        self._deadline = deadline
         self._fail = fail_on_data_loss
         self._pull = pull_range
         self._ask = ask
@@ -50,13 +50,13 @@ class RetryingReader:
         """
         Yield the messages of *wanted* as (number of rows, columns), `queue_offset` among them.
 
-        Raises `DataLost` where they are not there any more, unless losses are to be logged; `ConnectionFailed`
-        where the broker stays out of reach.
+        Raises `DataLost` if some of them are gone, unless losses are only logged, and `ConnectionFailed` if the broker
+        stays unreachable.
         """
         while True:
             try:
                 for rows, columns in self._pull(wanted):
-                    self._patience.renew()
+                    self._deadline.renew()
                     if rows:
                         wanted = replace(wanted, start=last_offset(columns, rows) + 1)
                         yield rows, columns
@@ -68,7 +68,7 @@ class RetryingReader:
                 return
 
     def _after(self, error: FerromqError, wanted: QueueRange) -> QueueRange:
-        """Return what is still to be read after *error*, from where the queue lies now."""
+        """Return the rest of the range after *error*, from the queue's current broker and offsets."""
         queue = self._find(wanted)
         if queue is not None:
             wanted = replace(wanted, endpoint=queue.endpoint)
@@ -79,8 +79,8 @@ class RetryingReader:
                 return rest
         if not isinstance(error, RETRIED):
             raise error
-        if not self._patience.is_left():
-            raise unreachable(str(wanted), self._patience.seconds, error) from error
+        if not self._deadline.is_left():
+            raise unreachable(str(wanted), self._deadline.seconds, error) from error
         return wanted
 
     def _find(self, wanted: QueueRange) -> Queue | None:
@@ -88,8 +88,8 @@ class RetryingReader:
             queues = self._ask(self._address, Topics.named([wanted.topic]))
         except (*RETRIED, RequestError):
             return None
-        place = (wanted.broker_name, wanted.queue_id)
-        return next((queue for queue in queues if (queue.broker_name, queue.queue_id) == place), None)
+        key = (wanted.broker_name, wanted.queue_id)
+        return next((queue for queue in queues if (queue.broker_name, queue.queue_id) == key), None)
 
     def _lose(self, wanted: QueueRange, rest: QueueRange, queue: Queue, error: FerromqError) -> None:
         bounds = Bounds(queue.min_offset, queue.max_offset)
@@ -97,7 +97,7 @@ class RetryingReader:
         if self._fail:
             raise DataLost(
                 f"data loss while a batch was read up to queue offset {wanted.end}: {loss}. "
-                "Set option 'failOnDataLoss' to 'false' to go on from what is there"
+                "Set option 'failOnDataLoss' to 'false' to continue with what is left"
             ) from error
         _log.warning("rows lost while a batch was read rows=%d: %s", loss.rows, loss)
 

@@ -1,1 +1,1 @@
-"""Writes: plans, rows, requests."""
+"""Writes of DataFrames and streams to topics."""

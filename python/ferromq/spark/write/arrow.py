@@ -1,8 +1,7 @@
 """
-Columns of an Arrow batch as `_ferromq.Rows` takes them: numbers and offsets of eight bytes, and where the rows begin.
+Converts the columns of an Arrow batch for `_ferromq.Rows`: numbers and offsets of eight bytes, and the first row.
 
-What a buffer of Arrow holds may change while somebody looks, so it is copied; of a slice of a batch, all that the batch
-holds.
+Buffers are copied, because Arrow's may change. For a slice of a batch the whole buffers are copied.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 Column = tuple[int, bytes | None, bytes]
-"""Which value is the first row's, validity (None: no row is null), values or offsets."""
+"""Index of the first row's value, validity (None: no nulls), values or offsets."""
 Texts = tuple[Column, bytes]
-"""Where they lie, and what lies there."""
+"""Offsets, and data."""
 
 
 def columns_of(batch: pa.RecordBatch) -> dict[str, Any]:
-    """Return the columns of *batch* by name; keys that are lists as `keys`, single ones as `key`."""
+    """Return the columns of *batch* by name; lists of keys as `keys`, single keys as `key`."""
     columns: dict[str, Any] = {}
     for name, array in zip(batch.schema.names, batch.columns, strict=True):
         is_one = name == "keys" and not _is_list(array.type)
@@ -58,7 +57,7 @@ def _properties(array: pa.Array) -> tuple[Column, Texts, Texts]:
 
 
 def _spans(array: pa.Array) -> Column:
-    """Return where the items of each list or map are: from its first row on, whatever it is a slice of."""
+    """Return the offsets of the items of each list or map, relative to the first row, also for a slice."""
     first, validity, _ = _column(array, array.buffers()[0], None)
     offsets = array.offsets.cast(pa.int64())
     values = _bytes(offsets.buffers()[1])[8 * offsets.offset :]
@@ -75,7 +74,7 @@ def _times(array: pa.Array) -> Column:
 
 
 def _delays(array: pa.Array) -> tuple[Column, int]:
-    """Return delays and how many of their units are a millisecond."""
+    """Return the delays, and the number of their units in a millisecond."""
     if pa.types.is_duration(array.type):
         return _numbers(array.cast(pa.duration("us"))), 1000
     return _numbers(array), 1

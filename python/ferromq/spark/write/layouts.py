@@ -1,8 +1,8 @@
 """
-The layouts that a batch was begun with: every try of every task sends to the queues that its first try found.
+Keeps the queue layouts with which a batch began, so that every attempt of every task sends to the same queues.
 
-Brokers keep them (`KeepWriteLayout`, see docs/wire-format.md): a driver that is started again knows nothing of its
-last try, and tasks that look at different times may see different queues.
+The brokers store them (`KeepWriteLayout`, see docs/wire-format.md), because a restarted driver forgets its last
+attempt, and tasks that query routes at different times may see different queues.
 """
 
 import json
@@ -22,9 +22,9 @@ _OK = 20000
 
 class FirstLayouts:
     """
-    The layouts of one epoch of a writer, as its first try had them; for one task.
+    The layouts of the first attempt at one epoch of a writer; for one task.
 
-    *planned* are layouts that the driver found. *is_placed* and *otherwise* as for `Layout.kept_to`.
+    *planned* are the layouts that the driver found. *is_placed* and *otherwise* are those of `Layout.kept_to`.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class FirstLayouts:
 
     def of(self, client: Client, topic: str) -> Layout:
         """
-        Return the layout of a topic; the first try's is on disk at every broker of the topic then.
+        Return the layout of a topic, after every broker of the topic has stored the first attempt's.
 
-        Raises `ConfigError` where the first try had queues that are not there any more.
+        Raises `ConfigError` if a queue of the first attempt no longer exists.
         """
         layout = self._known.get(topic)
         if layout is None:
@@ -57,7 +57,7 @@ class FirstLayouts:
         return layout
 
     def _first(self, client: Client, now: Layout) -> str:
-        """Ask all brokers before any is told: one that is new here must not keep what others know better."""
+        """Query all brokers before storing the layout, so that a new broker does not store a different one."""
         told = {name: self._ask(client, now.topic, name, endpoint, None) for name, endpoint in now.brokers}
         first = next((layout for layout in told.values() if layout is not None), now.text)
         for name, endpoint in now.brokers:
@@ -66,7 +66,7 @@ class FirstLayouts:
         for name, layout in told.items():
             if layout != first:
                 raise ConfigError(
-                    f"topic {now.topic!r} was given two layouts by tries of this batch that began at the same time: "
+                    f"topic {now.topic!r} has two layouts, from attempts at this batch that began at the same time: "
                     f"{layout} at {name}, {first} at others. Rows could be stored twice; {self._otherwise}"
                 )
         return first
@@ -78,11 +78,11 @@ class FirstLayouts:
             return client.run(client.common.attempt(topic, once, timeout=client.common.timeout))
         except Unsupported as error:
             raise ConfigError(
-                f"the broker {broker} at {endpoint} does not keep the layouts of writes, so rows cannot be stored "
+                f"the broker {broker} at {endpoint} does not store write layouts, so rows cannot be stored exactly "
                 f"once; allowed: ferromq brokers of this version. Otherwise {self._otherwise}"
             ) from error
         except FerromqError as error:
-            raise named(error, f"the queues of topic {topic} that this batch began with") from error.__cause__
+            raise named(error, f"the first layout of topic {topic} for this batch") from error.__cause__
 
 
 def _asking(client: Client, endpoint: str, request: bytes, tries: Tries) -> Plan[str | None]:
@@ -95,5 +95,5 @@ def _asking(client: Client, endpoint: str, request: bytes, tries: Tries) -> Plan
 
 
 def layout_of(client: Client, topic: str) -> Layout:
-    """Ask the brokers for the queues of a topic as they are now."""
+    """Query the brokers for the current queues of a topic."""
     return Layout.of(client.run(client.common.route(topic)))

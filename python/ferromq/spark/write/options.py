@@ -1,14 +1,13 @@
 """
-The options of `df.write.format("ferromq")` and of `df.writeStream`, parsed and checked. Pure: no Spark, no sockets.
+The options of `df.write.format("ferromq")` and of `df.writeStream`, parsed and checked.
 
-endpoint    where the brokers are: `host:port` of a broker's gRPC endpoint; the others are found there
-topic       the topic to write to, where there is no column `topic`, or where that is null
-delivery    `at-least-once` (default): a task that is run again sends its rows again; or `exactly-once`: the brokers
-            store each row once, see `docs/spark.md`
-writerId    who writes, for a batch that is to be written exactly once: the same for every try of the same write, and
-            for no other write; letters, digits and _ . : - . A stream has none: it is known by the id of its query,
-            which its checkpoint keeps
-timeout     seconds a request has, and for how long a broker that restarts is waited for; default 30
+endpoint    `host:port` of a broker's gRPC endpoint, which knows the other brokers
+topic       the topic of rows without a column `topic`, or with a null in it
+delivery    `at-least-once` (default): a repeated task sends its rows again; or `exactly-once`: the brokers store each
+            row once, see `docs/spark.md`
+writerId    names a batch for exactly-once: the same for every attempt at this write, and for no other write; letters,
+            digits and _ . : - . A stream needs none: the id of its query, which its checkpoint keeps, names it
+timeout     seconds for a request, and for retries while a broker restarts; default 30
 """
 
 import re
@@ -28,29 +27,29 @@ _SPARKS = {
     *("checkpointlocation", "queryname"),
     *("asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms"),
 }
-"""What Spark reads itself and passes on, in small letters."""
+"""Spark's own options, in lower case, which it passes on."""
 _WRITER = re.compile(r"[A-Za-z0-9_.:-]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a user asked for."""
+    """The parsed options of a write."""
 
     endpoint: str
     topic: str | None = None
     is_once: bool = False
-    """Whether each row is to be stored once."""
+    """Whether delivery is exactly-once."""
     writer: str | None = None
     timeout: int = 30
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> "WriteOptions":
-        """Read Spark's *options*; ConfigError names the option, what was given and what is allowed."""
+        """Parse Spark's *options*. ConfigError names the option, its value and the allowed values."""
         own = {name: value for name, value in options.items() if name.lower() not in _SPARKS}
         given = OptionReader(own, (*OPTIONS, "path"), elsewhere={"namesrv": "reading; writing needs 'endpoint'"})
         path = given.get("path")
         if path is not None:
-            raise ConfigError(f"option 'path' is {path!r}, but topics have none; write .option('topic', 'orders')")
+            raise ConfigError(f"option 'path' is {path!r}, but topics have no path; write .option('topic', 'orders')")
         endpoint = given.get("endpoint")
         if endpoint is None:
             raise ConfigError("option 'endpoint' is missing; write .option('endpoint', '127.0.0.1:8081')")
@@ -73,14 +72,14 @@ class WriteOptions:
         if is_once and writer is None and not is_stream:
             raise ConfigError(
                 "option 'writerId' is missing; with 'delivery' 'exactly-once' a batch needs one: "
-                "the same for every try of this write, and for no other write"
+                "the same for every attempt at this write, and for no other write"
             )
         if writer is not None and not is_once:
-            raise ConfigError(f"option 'writerId' is {writer!r}, but is of no use without 'delivery' 'exactly-once'")
+            raise ConfigError(f"option 'writerId' is {writer!r}, but needs 'delivery' 'exactly-once'")
         if writer is not None and is_stream:
-            # With a new checkpoint epochs begin at 0 again, and brokers would take its rows for those they know.
+            # With a new checkpoint epochs restart at 0, and brokers would drop the rows as duplicates.
             raise ConfigError(
-                f"option 'writerId' is {writer!r}, but a stream is known by the id of its query, which its checkpoint "
-                "keeps; allowed: for batches, also those of foreachBatch. Leave it out"
+                f"option 'writerId' is {writer!r}, but the id of its query, which the checkpoint keeps, names a "
+                "stream; remove the option. It is for batches, also those of foreachBatch"
             )
         return cls(endpoint, topic, is_once, writer, given.positive("timeout", 30))

@@ -1,7 +1,8 @@
 """
-Where rows go that are to be stored once: the same row to the same queue, whichever try sends it. Pure.
+Maps rows to queues for exactly-once writes: every attempt sends a row to the same queue.
 
-Blocks of rows go to the queue that scores highest for them, so that a queue that comes or goes moves no other block.
+A block of rows goes to the queue with the highest score for it (rendezvous hashing), so adding or removing a queue
+moves no block between other queues.
 """
 
 from collections.abc import Iterable
@@ -15,9 +16,9 @@ from ferromq.core.routes import Queue, Route
 from ferromq.errors import ConfigError, Forbidden
 
 BLOCK = 512
-"""Rows that go to one queue one after the other."""
+"""Consecutive rows that go to one queue."""
 MAX_ROWS = 1024
-"""Rows of one request, at most."""
+"""Maximum rows of one request."""
 _SHOWN = 400
 """Characters of a layout in an error."""
 
@@ -28,33 +29,33 @@ class Layout:
 
     topic: str
     queues: tuple[Queue, ...]
-    """By broker name and queue id."""
+    """Sorted by broker name and queue id."""
     in_order: tuple[Queue, ...]
-    """As the server told them: message groups count in this order."""
+    """In the order of the route, which decides the queue of a message group."""
     brokers: tuple[tuple[str, str], ...] = ()
     """Name and endpoint of each broker that has the topic, by name."""
 
     @classmethod
     def of(cls, route: Route) -> "Layout":
-        """Take it from a route. Raises `Forbidden` where no queue may be written."""
+        """Return the layout of a route. Raises `Forbidden` if no queue is writable."""
         if not route.writable:
-            route.next_writable()  # says why
+            route.next_writable()  # raises with the reason
             raise Forbidden(f"no queue of {route.topic} may be written")
         queues = sorted(route.writable, key=lambda queue: (queue.broker_name, queue.queue_id))
         return cls(route.topic, tuple(queues), tuple(route.in_order), tuple(sorted(route.brokers.items())))
 
     @property
     def text(self) -> str:
-        """The queues as they are written down: `broker-a:0-3,7;broker-b:0-3`."""
+        """The queues as text: `broker-a:0-3,7;broker-b:0-3`."""
         return text_of((queue.broker_name, queue.queue_id) for queue in self.queues)
 
     def kept_to(self, first: str, *, is_placed: bool, otherwise: str) -> "Layout":
         """
-        Return the layout of the *first* try of a batch, with the endpoints of this one.
+        Return the layout of the *first* attempt at a batch, with the endpoints of this one.
 
-        *is_placed*: rows may have a message group or priority, for which a broker chooses among all its queues. Raises
-        `ConfigError` where a queue of the first try is not there any more, or such rows would move; *otherwise* says
-        what may be done then beside setting the queues back.
+        With *is_placed*, rows may have a message group or priority, and the broker chooses among all its queues. Raises
+        `ConfigError` if a queue of the first attempt no longer exists, or such rows would move. *otherwise* is the
+        alternative to restoring the queues, for the error.
         """
         if first == self.text:
             return self
@@ -72,20 +73,20 @@ class Layout:
         )
         return (
             f"topic {self.topic!r} had other queues when this batch was first tried: {_shown(first)}; now "
-            f"{_shown(self.text)}. Rows that are stored could be stored again{why}. Set the queues back until the "
-            f"batch is written, or {otherwise}"
+            f"{_shown(self.text)}. Stored rows could be stored again{why}. Restore the queues until the batch is "
+            f"written, or {otherwise}"
         )
 
     def queue_of(self, partition: int, row: int) -> Queue:
-        """Return where a row goes that is in no message group."""
+        """Return the queue of a row without a message group."""
         return self.queues[_highest(self.queues, partition, row // BLOCK)]
 
     def of_group(self, group: str) -> Queue:
-        """Return the queue of a message group: the one that RocketMQ's own clients choose."""
+        """Return the queue of a message group, the same as RocketMQ's clients choose."""
         return self.in_order[_ferromq.queue_of_group(group, len(self.in_order))]
 
     def place(self, rows: _ferromq.Rows, topic: int, partition: int, first: int, count: int) -> list[_ferromq.Part]:
-        """Cut what of *rows* goes to their topic number *topic* into requests; *count* rows, the first is *first*."""
+        """Divide the rows of topic number *topic* into requests; *rows* has *count* rows from number *first* on."""
         blocks = range(first // BLOCK, (first + count - 1) // BLOCK + 1)
         endpoints = sorted({queue.endpoint for queue in self.queues})
         return rows.placed(
@@ -100,7 +101,7 @@ class Layout:
 
 
 def text_of(names: Iterable[tuple[str, int]]) -> str:
-    """Return queues, by broker name and id, as one text: equal ones always as equal text."""
+    """Return queues, by broker name and id, as text; equal queues give equal text."""
     by_broker: dict[str, list[int]] = {}
     for broker, queue_id in sorted(set(names)):
         by_broker.setdefault(broker, []).append(queue_id)
@@ -116,7 +117,7 @@ def _runs(ids: list[int]) -> Iterable[str]:
 
 
 def names_of(text: str) -> frozenset[tuple[str, int]]:
-    """Return the queues that `text_of` wrote. Raises `ValueError` for another text."""
+    """Parse the text of `text_of`. Raises `ValueError` for another text."""
     names = []
     for part in text.split(";"):
         broker, _, runs = part.rpartition(":")

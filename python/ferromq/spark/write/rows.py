@@ -1,7 +1,7 @@
 """
-Rows of a DataFrame as messages to send: which columns there may be, and who makes requests of them.
+Checks the columns of a DataFrame and turns its rows into messages.
 
-No sockets. An error of a row names the row of its partition and the column.
+An error names the row of the partition and the column.
 """
 
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ COLUMNS = tuple(_COLUMNS)
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
-    """Raise ConfigError where a column is missing, not known, or of another type; *topic* is the option."""
+    """Raise ConfigError if a column is missing, unknown, or of the wrong type; *topic* is the option."""
     names = schema.fieldNames()
     for field in schema.fields:
         if field.name not in _COLUMNS:
@@ -76,10 +76,9 @@ def _has_texts(kind: DataType) -> bool:
 
 def read_rows(batch: Any, first: int, topic: str | None, numbered: str | None) -> _ferromq.Rows:
     """
-    Return the rows of an Arrow *batch*, whose first one is number *first* of its partition, ready to be sent.
+    Return the rows of an Arrow *batch*, ready to send; its first row is number *first* of its partition.
 
-    *topic* is for rows that name none; *numbered* what comes before the row in the sequence of a row that is to be
-    stored once. Raises `RowError`.
+    *topic* is the default topic; *numbered* is the prefix of a row's sequence for exactly-once. Raises `RowError`.
     """
     columns = columns_of(batch)
     body = columns.pop("body")
@@ -92,7 +91,7 @@ def read_rows(batch: Any, first: int, topic: str | None, numbered: str | None) -
 
 
 def check_topics(names: Iterable[tuple[str, int]]) -> None:
-    """Raise `RowError` for a name that no topic can have; each comes with its first row."""
+    """Raise `RowError` for an invalid topic; each name comes with its first row."""
     for name, row in names:
         try:
             naming.check_topic(name)

@@ -1,8 +1,8 @@
 """
-Sends the rows of one task, several requests at once: at least once, or once by the numbers the brokers know.
+Sends the rows of one task, with several requests in flight: at least once, or exactly once by numbered rows.
 
-What is stored once goes to each topic in the order of the rows, none before the one before it was answered, whatever
-their queues: brokers know the highest row of each queue, and in the next attempt a row may belong to another one.
+With exactly-once, the rows of a topic are sent in order, one request at a time across all queues: a broker remembers
+the highest row of each queue, and in the next attempt a row may belong to another queue.
 """
 
 import time
@@ -29,27 +29,27 @@ _OK = 20000
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """Rows that travel together."""
+    """The rows of one request."""
 
     rows: _ferromq.Rows
     part: _ferromq.Part
     order: tuple[str, str] | None = None
-    """Topic and message group among whose requests it keeps its place; an empty group: all of the topic."""
+    """Topic and message group whose requests are sent in order; an empty group means the whole topic."""
     queue: Queue | None = None
-    """Where they go; None: whose turn it is, or their group's."""
+    """The target; None: the next queue in turn, or the group's."""
 
 
 class Batching(Protocol):
-    """Decides which rows travel together, and where to."""
+    """Divides rows into requests."""
 
-    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> Iterable[SendRequest]:
-        """Yield the requests of *count* rows, whose first is number *first* of the partition."""
+    def requests(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> Iterable[SendRequest]:
+        """Yield the requests for *count* rows, from number *first* of the partition on."""
 
 
 class AtLeastOnceBatching:
-    """For rows that are stored at least once: only those of a message group keep their order."""
+    """Requests for at-least-once: only rows of one message group keep their order."""
 
-    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> Iterator[SendRequest]:
+    def requests(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> Iterator[SendRequest]:
         """Yield the requests."""
         del client, first, count
         for part in rows.lanes(MAX_MESSAGES, MAX_BYTES):
@@ -57,21 +57,21 @@ class AtLeastOnceBatching:
 
 
 class Layouts(Protocol):
-    """Knows the queues of topics."""
+    """The queue layouts of topics."""
 
     def of(self, client: Client, topic: str) -> Layout:
-        """Return those of a topic."""
+        """Return the layout of a topic."""
 
 
 class ExactlyOnceBatching:
-    """For rows that are stored once: each try of a task has the same *layouts*."""
+    """Requests for exactly-once: every attempt at a task has the same *layouts*."""
 
     def __init__(self, partition: int, layouts: Layouts) -> None:
         self._partition = partition
         self._layouts = layouts
 
-    def cut(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> list[SendRequest]:
-        """Return the requests, by their first rows."""
+    def requests(self, client: Client, rows: _ferromq.Rows, first: int, count: int) -> list[SendRequest]:
+        """Return the requests, sorted by their first row."""
         requests: list[SendRequest] = []
         for number, (topic, _) in enumerate(rows.topics):
             layout = self._layouts.of(client, topic)
@@ -83,17 +83,17 @@ class ExactlyOnceBatching:
 
 
 class Sender:
-    """Sends the rows of a task; use it from one thread."""
+    """Sends the rows of a task; for use by one thread."""
 
-    def __init__(self, options: WriteOptions, cutter: Batching) -> None:
+    def __init__(self, options: WriteOptions, batching: Batching) -> None:
         self._client = _client(options)
-        self._cutter = cutter
+        self._batching = batching
         self._threads = ThreadPoolExecutor(IN_FLIGHT, "ferromq-write")
         self._pending: deque[tuple[tuple[str, str] | None, Future[None]]] = deque()
 
     def send(self, rows: _ferromq.Rows, first: int, count: int) -> None:
-        """Send rows and return once few of their requests are under way. Raises for those that are not stored."""
-        for request in self._cutter.cut(self._client, rows, first, count):
+        """Send rows; block while too many requests are in flight. Raises the error of a failed request."""
+        for request in self._batching.requests(self._client, rows, first, count):
             while len(self._pending) >= IN_FLIGHT:
                 self._pending.popleft()[1].result()
             order = request.order
@@ -102,7 +102,7 @@ class Sender:
 
     def _run(self, before: Iterable["Future[None]"], request: SendRequest) -> None:
         for future in before:
-            future.result()  # its failure is ours, too: what comes after a gap would make it a duplicate
+            future.result()  # raises its failure: a row stored after a gap would make the gap a duplicate
         self._client.run(send_plan(self._client.common, request))
 
     def finish(self) -> None:
@@ -111,13 +111,13 @@ class Sender:
             self._pending.popleft()[1].result()
 
     def close(self) -> None:
-        """Wait for what is under way and end the connections."""
+        """Wait for the requests in flight and close the connections."""
         self._threads.shutdown(cancel_futures=True)
         close(self._client)
 
 
 def send_plan(common: Common, request: SendRequest) -> Plan[None]:
-    """Send a request, with the same message ids however often it is repeated. Errors name its rows."""
+    """Send a request; every attempt has the same message ids. Errors name its rows."""
     part = request.part
     ids = reserve_ids(common, len(part))
     born = common.wall()
@@ -163,7 +163,7 @@ def send_plan(common: Common, request: SendRequest) -> Plan[None]:
 
 
 def layouts(options: WriteOptions, topics: Iterable[str]) -> dict[str, Layout]:
-    """Ask the brokers for the queues of *topics* as they are now."""
+    """Query the brokers for the current queues of *topics*."""
     client = _client(options)
     try:
         return {topic: layout_of(client, topic) for topic in topics}
@@ -172,15 +172,15 @@ def layouts(options: WriteOptions, topics: Iterable[str]) -> dict[str, Layout]:
 
 
 def _client(options: WriteOptions) -> Client:
-    # Requests are large, and brokers may be busy: one attempt has longer than a message has.
+    # Requests are large and brokers may be busy, so an attempt has more time than for a single message.
     attempt = max(ATTEMPT, options.timeout / 3)
     client = Client("spark writer", Options(options.endpoint, options.timeout, attempts=3, attempt_timeout=attempt))
     if options.is_once:
-        # A layout of a part would send rows of an earlier try to other queues, which do not know them.
+        # An incomplete layout would send rows of an earlier attempt to other queues, which would store them again.
         client.common.identity.ask_for_whole_routes()
     return client
 
 
 def close(client: Client) -> None:
-    """Say good-bye within two seconds."""
+    """Unregister and close, within two seconds."""
     client.close(time.monotonic() + 2.0)

@@ -1,8 +1,8 @@
 """
 The writers of the data source `ferromq` as Spark calls them.
 
-Each task sends its rows as they come and returns how many it sent; nothing is undone where another one fails. What a
-task that is run again sends again is stored again, unless the brokers are told to know it (`delivery`).
+Each task sends its rows and returns their number. If another task fails, sent rows stay. A repeated task sends its rows
+again; with exactly-once delivery the brokers drop the duplicates.
 """
 
 import logging
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ferromq.spark")
 
 QUERY_ID = "sql.streaming.queryId"
-"""The local property of a task that names its stream query: the same after a restart from the checkpoint."""
+"""Local property of a task with the id of its stream query, which a restart from the checkpoint keeps."""
 BATCH_ID = "streaming.sql.batchId"
 _PLACED = frozenset({"message_group", "priority"})
-"""Columns by which a broker chooses the queue of a row."""
+"""Columns that let the broker choose the queue of a row."""
 
 
 def parse_options(options: Any, *, is_stream: bool, overwrite: bool) -> WriteOptions:
-    """Read Spark's *options*. Raises ConfigError, also for a mode that would replace what a topic holds."""
+    """Parse Spark's *options*. Raises ConfigError, also for mode 'overwrite'."""
     if overwrite:
-        raise ConfigError("mode 'overwrite' cannot be: a topic is only added to; allowed: .mode('append')")
+        raise ConfigError("mode 'overwrite' is not supported: a topic only grows; allowed: .mode('append')")
     return WriteOptions.parse(options, is_stream=is_stream)
 
 
 @dataclass(frozen=True)
 class Sent(WriterCommitMessage):  # type: ignore[misc]
-    """What a task sent."""
+    """The totals of a task."""
 
     partition: int
     rows: int
@@ -49,7 +49,7 @@ class Sent(WriterCommitMessage):  # type: ignore[misc]
 
 
 class _Writer:
-    """What both writers do; carried by Spark from the driver to its tasks."""
+    """The part that both writers share; Spark pickles it for the tasks."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema, options.topic)
@@ -58,7 +58,7 @@ class _Writer:
         self._layouts: dict[str, Layout] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Look at the queues on the way from the driver to the tasks, which then need not do so themselves."""
+        """Pickle with the layouts of the queues, so that the driver queries them once for all tasks."""
         if self._layouts is None:
             topic = self._options.topic
             is_fixed = self._options.is_once and topic is not None
@@ -66,11 +66,11 @@ class _Writer:
         return self.__dict__
 
     def _sender(self, partition: int, epoch: int, writer: str | None) -> Sender:
-        cutter: Batching = AtLeastOnceBatching()
+        batching: Batching = AtLeastOnceBatching()
         if writer is not None and self._options.is_once:
             layouts = FirstLayouts(writer, epoch, self._layouts or {}, is_placed=self._is_placed)
-            cutter = ExactlyOnceBatching(partition, layouts)
-        return Sender(self._options, cutter)
+            batching = ExactlyOnceBatching(partition, layouts)
+        return Sender(self._options, batching)
 
     def _write(self, batches: Iterator[Any], context: Any, epoch: int, writer: str | None) -> Sent:
         options, partition = self._options, context.partitionId()
@@ -84,7 +84,7 @@ class _Writer:
                 size += batch.nbytes
             sender.finish()
         except FerromqError as error:
-            error.add_note(f"partition {partition}; what it sent before stays in the topics")
+            error.add_note(f"partition {partition}; the rows it sent before stay in the topics")
             raise
         finally:
             sender.close()
@@ -99,16 +99,16 @@ class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
         return self._write(iterator, TaskContext.get(), 0, self._options.writer)
 
     def commit(self, messages: Sequence[Sent | None]) -> None:
-        """Log what was sent."""
-        _tell("batch written", messages)
+        """Log the totals."""
+        _log_totals("batch written", messages)
 
     def abort(self, messages: Sequence[Sent | None]) -> None:
-        """Log what was sent: it is in the topics, though the job failed."""
-        _tell("batch failed; what its tasks sent stays", messages)
+        """Log the totals: sent rows stay in the topics although the job failed."""
+        _log_totals("batch failed; rows already sent stay", messages)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Writes a stream, epoch for epoch."""
+    """Writes a stream, epoch by epoch."""
 
     def write(self, iterator: Iterator[Any]) -> Sent:
         """Send the rows of one partition of an epoch; runs in a worker."""
@@ -117,20 +117,20 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         if self._options.is_once and (query is None or batch is None):
             raise ConfigError(
                 f"'delivery' 'exactly-once' needs the properties {QUERY_ID} and {BATCH_ID} of a stream's task; "
-                f"they are {query!r} and {batch!r}: write batches, with 'writerId', in foreachBatch"
+                f"they are {query!r} and {batch!r}: use foreachBatch, and write batches with 'writerId'"
             )
         return self._write(iterator, context, int(batch or 0), query)
 
     def commit(self, messages: Sequence[Sent | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Log what was sent."""
-        _tell(f"epoch {batchId} written", messages)
+        """Log the totals."""
+        _log_totals(f"epoch {batchId} written", messages)
 
     def abort(self, messages: Sequence[Sent | None], batchId: int) -> None:  # noqa: N803
-        """Log what was sent: it is in the topics, though the epoch failed."""
-        _tell(f"epoch {batchId} failed; what its tasks sent stays", messages)
+        """Log the totals: sent rows stay in the topics although the epoch failed."""
+        _log_totals(f"epoch {batchId} failed; rows already sent stay", messages)
 
 
-def _tell(what: str, sent: Sequence[Sent | None]) -> None:
+def _log_totals(what: str, sent: Sequence[Sent | None]) -> None:
     known = [message for message in sent if message is not None]
     rows, size = sum(message.rows for message in known), sum(message.bytes for message in known)
     _log.info("%s tasks=%d of %d rows=%d bytes=%d", what, len(known), len(sent), rows, size)
