@@ -55,9 +55,9 @@ test:
 	@$(MAKE) --no-print-directory jars node-client &>/dev/null & $(MAKE) --no-print-directory rust-test; code=$$?; wait; exit $$code
 	@$(MAKE) --no-print-directory unit system compat spark
 
-# A test that hangs is named, and ended with its program.
+# Many tests wait for a timer, so there are two threads a core. A test that hangs is named, and ended with its program.
 rust-test:
-	cargo test --workspace --exclude ferromq-python --locked --quiet \
+	RUST_TEST_THREADS=$$((2 * $(JOBS))) cargo test --workspace --exclude ferromq-python --locked --quiet \
 	  --config 'target."cfg(all())".runner = "$(CURDIR)/tools/limited.sh"'
 
 unit: setup
