@@ -1,1 +1,1 @@
-"""The broker's control plane: `rpc` is its table of contents, `controller` its life cycle."""
+"""The broker's control plane: `controller` is its life cycle, `rpc` lists the requests that it answers."""

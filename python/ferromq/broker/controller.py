@@ -257,7 +257,7 @@ class BrokerController:
         return components
 
     def _serve(self, components: Components) -> None:
-        """Push the tables, and register what answers requests and hears events."""
+        """Push the tables, and register the handlers of requests and events."""
         self.topics.push_all()
         self.groups.push_all()
         for route, handler in rpc.table(components, self._role.changes_refused, self._role.reads_refused).items():

@@ -1,8 +1,4 @@
-"""
-Cold gRPC requests in Python: bytes in, bytes out, exceptions turned into a status.
-
-The HTTP/2 side is the transport's business.
-"""
+"""Helpers for cold gRPC requests: bytes to bytes, exceptions to statuses, and checks of names."""
 
 import logging
 from collections.abc import Callable
@@ -23,7 +19,7 @@ Q_co = TypeVar("Q_co", covariant=True)
 
 
 class Refused(Exception):  # noqa: N818 (an answer, not a failure of ours)
-    """The request cannot be done; code and text tell the client why and what to do."""
+    """The request is refused; code and text tell the client why, and what to do."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -46,7 +42,7 @@ OK = status(pb.Code.OK, "OK")
 
 
 def enum_name(name: Callable[[int], str], number: int) -> str:
-    """Return the name of a value of an enum, whose `Name` is given; the number where a newer protocol has it."""
+    """Return the name of an enum value by its `Name` function; the number for a value of a newer protocol."""
     try:
         return name(number)
     except ValueError:
@@ -54,7 +50,7 @@ def enum_name(name: Callable[[int], str], number: int) -> str:
 
 
 def rpc(request_type: _RequestType[Q], response_type: Callable[..., Any], answer: Callable[[Q, Request], Any]) -> Rpc:
-    """Make a function from bytes to bytes of *answer*, which gets the decoded message and returns the response."""
+    """Return a function from bytes to bytes around *answer*, which maps the decoded message to the response."""
     seldom = LimitedLog(_log)
 
     def handle(request: Request) -> bytes:
@@ -64,7 +60,7 @@ def rpc(request_type: _RequestType[Q], response_type: Callable[..., Any], answer
             response = response_type(status=status(pb.Code.BAD_REQUEST, f"not a message of this RPC: {error}"))
         except Refused as error:
             response = response_type(status=status(error.code, str(error)))
-        except Exception as error:  # noqa: BLE001 (the client gets an answer whatever happens)
+        except Exception as error:  # noqa: BLE001 (the client gets an answer in any case)
             text = disk_full(error) or f"{type(error).__name__}: {error}"
             if disk_full(error):
                 seldom.log(logging.WARNING, "request refused rpc=%s peer=%s: %s", request.route, request.peer, text)
@@ -79,7 +75,7 @@ def rpc(request_type: _RequestType[Q], response_type: Callable[..., Any], answer
 
 
 def topic_name(resource: pb.Resource) -> str:
-    """Return the name of a topic; raises `Refused` for an illegal one, and for one of RocketMQ itself."""
+    """Return the name of a topic; raises `Refused` for an illegal name and for a system topic."""
     try:
         naming.check_topic(resource.name)
     except IllegalName as error:
@@ -90,12 +86,12 @@ def topic_name(resource: pb.Resource) -> str:
 
 
 def system_topic(name: str) -> str:
-    """Return what to tell who wants to use a topic that brokers have for themselves."""
+    """Return the error for a client that uses a system topic."""
     return f"the topic {name} belongs to RocketMQ or to the broker itself; choose another name"
 
 
 def group_name(resource: pb.Resource) -> str:
-    """Return the name of a consumer group; raises `Refused` for an illegal one, and for one of RocketMQ itself."""
+    """Return the name of a consumer group; raises `Refused` for an illegal name and for a system group."""
     try:
         naming.check_group(resource.name)
     except IllegalName as error:

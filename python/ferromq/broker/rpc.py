@@ -1,7 +1,7 @@
 """
-The table of contents of the control plane: which function answers which cold request.
+The cold requests of the broker, and the function that answers each.
 
-Hot requests are answered in Rust; naming one here is a `ValueError` at start.
+Hot requests are answered in Rust; registering a function for one is a `ValueError` at start.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,11 +28,11 @@ _CHANGING = frozenset(
         RequestCode.CLONE_GROUP_OFFSET,
         RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
         RequestCode.SET_MESSAGE_REQUEST_MODE,
-        # The table is the master's, and what it lacks may lie in this log alone.
+        # A topic that the master's table lacks may have messages in this log alone.
         RequestCode.CLEAN_UNUSED_TOPIC,
     }
 )
-"""Requests that change what a slave takes over from its master, which would undo it, or delete by it."""
+"""Changes of state that a slave takes over from its master, which would undo them. Refused on a slave."""
 
 _OF_THE_LOG = (
     RequestCode.QUERY_CONSUMER_OFFSET,
@@ -41,7 +41,7 @@ _OF_THE_LOG = (
     RequestCode.GET_MIN_OFFSET,
     RequestCode.GET_EARLIEST_MSG_STORETIME,
 )
-"""Questions of consumers about a log. A slave has not its master's: its own offsets would send them back to them."""
+"""Queries of a log's offsets. Refused on a slave, whose own offsets would send consumers back."""
 
 
 _LITE = (
@@ -62,9 +62,9 @@ _LITE = (
 def _for_masters(handler: _remoting.Handler, refused: Callable[[], str | None]) -> _remoting.Handler:
     def handle(request: Request) -> _remoting.Answer:
         why = refused()
-        # Who only asks what is forbidden changes nothing.
-        only_asks = request.route == RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN and not request.fields.get("readable")
-        if why is None or only_asks:
+        # Without `readable` the request is a query.
+        is_query = request.route == RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN and not request.fields.get("readable")
+        if why is None or is_query:
             return handler(request)
         return _remoting.failure(ResponseCode.SYSTEM_ERROR, why)
 
@@ -85,8 +85,7 @@ def table(
     """
     Return the function for each remoting code and each gRPC method.
 
-    *changes_refused* says why the tables may not be changed here now, *reads_refused* why consumers are not served;
-    None where they may, and are.
+    *changes_refused* and *reads_refused* return why a slave refuses changes and reads; None on a master.
     """
     clients, routes, messages = components.clients, components.routes, components.messages
     heartbeats, connections, calls = clients.heartbeats, clients.connections, clients.calls

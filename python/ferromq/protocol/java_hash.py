@@ -2,7 +2,7 @@
 
 
 def java_hash(text: str) -> int:
-    """Return what `String.hashCode` gives in Java, which stands for a tag."""
+    """Return Java's `String.hashCode` of a text."""
     value = 0
     encoded = text.encode("utf-16-be", "surrogatepass")
     for high, low in zip(encoded[::2], encoded[1::2], strict=True):

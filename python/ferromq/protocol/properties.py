@@ -6,7 +6,7 @@ _NAME_END, _PROPERTY_END = "\x01", "\x02"
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Parse RocketMQ's properties; what has no value is left out."""
+    """Parse properties; those without a value are skipped."""
     found = {}
     for part in text.split(_PROPERTY_END):
         name, separator, value = part.partition(_NAME_END)
@@ -16,5 +16,5 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
-    """Return properties as RocketMQ writes them."""
+    """Return properties as text."""
     return "".join([f"{name}{_NAME_END}{value}{_PROPERTY_END}" for name, value in properties.items()])

@@ -101,20 +101,20 @@ def guarded(handler: Handler, seldom: LimitedLog | None = None) -> Handler:
 
 
 _OFFSET_DIGITS = 16
-# Address and port of the broker, of IPv4 or IPv6, then the physical offset.
+# The broker's address and port, IPv4 or IPv6, then the physical offset.
 _MESSAGE_ID = re.compile(r"(?:[0-9a-fA-F]{32}|[0-9a-fA-F]{56})\Z")
 
 
 def physical_offset(message_id: str) -> int:
-    """Return the place an offset message id names, which are its last 16 digits. Raises `BadRequest` for another id."""
+    """Return the physical offset in an offset message id, its last 16 digits. Raises `BadRequest` for another id."""
     if not _MESSAGE_ID.match(message_id):
         raise BadRequest(f"msgId is {message_id[:100]!r}; an offset message id of 32 or 56 hex digits is expected")
     return int(message_id[-_OFFSET_DIGITS:], 16)
 
 
 def queue_of(fields: dict[str, str]) -> tuple[str, int]:
-    """Return the topic and the queue id a request names. Raises `BadRequest`."""
+    """Return the topic and queue id of a request. Raises `BadRequest`."""
     queue_id = integer(fields, "queueId")
     if not 0 <= queue_id < 1 << 31:
-        raise BadRequest(f"the header field queueId is {queue_id}; queues are counted from 0")
+        raise BadRequest(f"the header field queueId is {queue_id}; it must be 0 or more")
     return required(fields, "topic"), queue_id

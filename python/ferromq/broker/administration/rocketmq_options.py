@@ -13,13 +13,14 @@ from typing import Any
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.compat import effective, in_milliseconds
 from ferromq.config.consume import ConsumeConfig
+from ferromq.config.keys import Key
 from ferromq.config.known_names import check_known
 from ferromq.config.values import written
 from ferromq.errors import ConfigError
 from ferromq.protocol import naming
 
 _ENTRY_BYTES = 20
-# Each of RocketMQ's keys with an effect accepts one of these values.
+# Each of RocketMQ's keys without a plain form accepts one of these values.
 _SAMPLES = ("1", "true", "100")
 _MILLISECOND, _HOUR = timedelta(milliseconds=1), timedelta(hours=1)
 _FOREVER_HOURS = (1 << 31) - 1
@@ -54,7 +55,10 @@ def fields_of(key: str) -> frozenset[str]:
     together = next((keys for keys in BrokerConfig.joined if key in keys), None)
     if together is not None:
         return frozenset(BrokerConfig.joined[together]({}))
-    for text in _SAMPLES if key in BrokerConfig.properties else ():
+    entry = BrokerConfig.properties.get(key)
+    if isinstance(entry, Key):
+        return frozenset({entry.option})
+    for text in _SAMPLES if entry is not None else ():
         try:
             return frozenset(BrokerConfig.properties[key](text))
         except (ConfigError, ValueError):

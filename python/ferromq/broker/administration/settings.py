@@ -162,9 +162,9 @@ def _without_unchanged(wanted: Mapping[str, str], shown: Mapping[str, str], now:
     An unset option that follows `compat` is kept if it is named: its value then holds whatever `compat` becomes. When
     all options are sent back together, such options do not count as named.
     """
-    told = {**{name: own_text(value) for name, value in effective(now).items()}, **shown}
+    current = {**{name: own_text(value) for name, value in effective(now).items()}, **shown}
     open_fields = set() if shown.keys() <= wanted.keys() else {name for name in effective(now) if now[name] is None}
-    return {key: text for key, text in wanted.items() if told.get(key) != text or fields_of(key) & open_fields}
+    return {key: text for key, text in wanted.items() if current.get(key) != text or fields_of(key) & open_fields}
 
 
 def _check_words(file: Path, keys: Iterable[str]) -> None:

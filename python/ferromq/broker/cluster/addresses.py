@@ -94,24 +94,24 @@ def identify(config: BrokerConfig, listen: str, grpc_listen: str) -> BrokerIdent
 def unreachable(identity: BrokerIdentity, listen: str, grpc_listen: str) -> list[str]:
     """Return a warning for each advertised address that no listener can be reached at."""
     found = []
-    for listens, advertises, bound, told in (
+    for listens, advertises, bound, advertised in (
         ("listen", "advertise", listen, identity.address),
         ("grpc_listen", "grpc_advertise", grpc_listen, identity.grpc_address),
     ):
         host, _, port = bound.rpartition(":")
-        if not _is_heard(host, told.rpartition(":")[0]):
+        if not _is_reachable(host, advertised.rpartition(":")[0]):
             found.append(
-                f"this broker advertises {told} ({advertises}) and listens only on {bound} ({listens}); set "
+                f"this broker advertises {advertised} ({advertises}) and listens only on {bound} ({listens}); set "
                 f"{advertises} to an address that leads there, or {listens} to 0.0.0.0:{port}"
             )
     return found
 
 
-def _is_heard(host: str, told: str) -> bool:
-    """Return whether a listener on *host* may be reachable at *told*; True if unknown, as behind a NAT."""
-    if host in _WILDCARDS or host == told:
+def _is_reachable(host: str, advertised: str) -> bool:
+    """Return whether a listener on *host* may be reachable at *advertised*; True if unknown, as behind a NAT."""
+    if host in _WILDCARDS or host == advertised:
         return True
-    bound, announced = _addresses(host), _addresses(told)
+    bound, announced = _addresses(host), _addresses(advertised)
     if not announced or bound & announced:
         return True
     return not all(address.is_loopback for address in bound) and not any(map(_is_own, announced))

@@ -222,7 +222,7 @@ class WriteLayouts:
     def answer(self, request: Request) -> bytes:
         """Answer KeepWriteLayout, in JSON; see docs/wire-format.md."""
         try:
-            layout = self.keep(*_asked(request.body))
+            layout = self.keep(*_decode_request(request.body))
         except (ValueError, TypeError, KeyError, IllegalName) as error:
             return _answer(pb.Code.BAD_REQUEST, f"not a request for a write layout: {error}")
         except UnknownTopic as error:
@@ -249,10 +249,10 @@ def _entry(value: Any) -> tuple[_Key, _LayoutEntry]:
     return (str(writer), str(topic)), _LayoutEntry(int(epoch), str(layout), int(at_ms))
 
 
-def _asked(body: bytes) -> tuple[str, str, int, str | None]:
+def _decode_request(body: bytes) -> tuple[str, str, int, str | None]:
     """Decode a request. Raises `ValueError`, `TypeError`, `KeyError` or `IllegalName`."""
-    told = java_json.loads_object(body)
-    writer, topic, epoch, layout = told["writer"], told["topic"], told["epoch"], told.get("layout")
+    content = java_json.loads_object(body)
+    writer, topic, epoch, layout = content["writer"], content["topic"], content["epoch"], content.get("layout")
     naming.check_topic(topic)
     if not isinstance(writer, str) or not _WRITER.match(writer):
         raise ValueError(f"writer is {writer!r}; allowed: at most 128 letters, digits and _ . : -")

@@ -295,16 +295,16 @@ class MetadataTable(Generic[T]):
         try:
             found, raw = json_file.read_with_content(self._path)
             table = dict((found or {}).get(form.key) or {})
-            told = dict(found or {})
+            file = dict(found or {})
             changes = self._journal.read(raw if found is not None else b"", lambda changes: _holds(table, changes))
             for change in changes:
-                told["dataVersion"] = change["dataVersion"]
+                file["dataVersion"] = change["dataVersion"]
                 table.update(change["put"])
                 for name in [name for name, entry in change["put"].items() if entry is None]:
                     del table[name]
             entries = {name: entry for name, entry in map(self._read, table.items()) if entry is not None}
-            version = DataVersion.from_json(told.get("dataVersion"))
-            others = {name: dict(told.get(name) or {}) for name in form.others}
+            version = DataVersion.from_json(file.get("dataVersion"))
+            others = {name: dict(file.get(name) or {}) for name in form.others}
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise CorruptStore(f"{self._path} is no table of {form.what}: {error}; restore it from its .bak") from error
         content = TableContent(version, entries, others)
