@@ -33,12 +33,9 @@ mod time;
 pub use config::StoreConfig;
 pub use dedup::sequence::{MAX_WRITER_LEN, Sequence};
 pub use delayed::{
-    delay_levels::{DelayLevels, Delayed, SCHEDULE_TOPIC},
+    delay_levels::{DelayLevels, Delayed},
     schedule::ScheduleStats,
-    timer::{
-        state::TimerStats,
-        timed_message::{TIMER_TOPIC, TimerConfig, is_timed},
-    },
+    timer::{state::TimerStats, timed_message::TimerConfig},
 };
 pub use derive::arrival::Arrival;
 pub use error::{Result, StoreError};
@@ -64,7 +61,7 @@ pub use record::{
     log_record::Record,
     message::{MessageView, NewMessage, add_reconsume_times},
     message_id::OffsetMessageId,
-    properties,
+    names, properties,
     readdressed::readdressed,
 };
 pub use recovery::{

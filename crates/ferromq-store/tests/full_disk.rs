@@ -123,7 +123,7 @@ fn delay_offsets_past_the_end_of_their_queues_are_corrected_once_there_is_space(
     let given = message("u", 0, b"delayed", &properties);
     let delayed = store.delayed(&given).unwrap().unwrap();
     let waiting = ferromq_store::NewMessage {
-        topic: ferromq_store::SCHEDULE_TOPIC,
+        topic: ferromq_store::names::SCHEDULE_TOPIC,
         queue_id: delayed.queue_id,
         properties: &delayed.properties,
         ..given

@@ -12,8 +12,8 @@ use common::{
     message, settle, synchronous,
 };
 use ferromq_store::{
-    Clock, DelayLevels, Disk, MessageStore, MessageView, NewMessage, QueueAccess, SCHEDULE_TOPIC,
-    StoreConfig, StoreError, properties,
+    Clock, DelayLevels, Disk, MessageStore, MessageView, NewMessage, QueueAccess, StoreConfig, StoreError,
+    names::SCHEDULE_TOPIC, properties,
 };
 use proptest::prelude::*;
 

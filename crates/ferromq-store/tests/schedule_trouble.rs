@@ -22,7 +22,7 @@ use common::{
     timers::wait_until,
 };
 use ferromq_store::{
-    Clock, GetStatus, MessageStore, MessageView, QueueAccess, SCHEDULE_TOPIC, StoreConfig, StoreError,
+    Clock, GetStatus, MessageStore, MessageView, QueueAccess, StoreConfig, StoreError, names::SCHEDULE_TOPIC,
 };
 
 /// Moves time on in small steps until a level is delivered up to `offset`; says how long that took.

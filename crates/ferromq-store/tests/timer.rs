@@ -12,7 +12,7 @@ use common::{
     timers::{START, came, deliver_all, open, put, small, wait_for, wait_until},
 };
 use ferromq_store::{
-    Clock, MessageStore, MessageView, NewMessage, StoreConfig, TIMER_TOPIC, TimerConfig, properties,
+    Clock, MessageStore, MessageView, NewMessage, StoreConfig, TimerConfig, names::TIMER_TOPIC, properties,
 };
 use proptest::prelude::*;
 

@@ -9,7 +9,9 @@ use common::{
     message,
     timers::{START, came, config, deliver_all, open, put, small, wait_for},
 };
-use ferromq_store::{Clock, MessageStore, StoreConfig, StoreError, TIMER_TOPIC, TimerConfig, properties};
+use ferromq_store::{
+    Clock, MessageStore, StoreConfig, StoreError, TimerConfig, names::TIMER_TOPIC, properties,
+};
 
 fn bodies(store: &MessageStore, topic: &str) -> Vec<String> {
     came(store, topic).into_iter().map(|(body, _)| body).collect()

@@ -20,8 +20,9 @@ use common::{
     message, settle, timers, wait_until,
 };
 use ferromq_store::{
-    Begin, Clock, GetStatus, MessageStore, ReceiveRequest, Retention, SCHEDULE_TOPIC, StoreConfig,
-    StoreError, TIMER_TOPIC, TransferLimits,
+    Begin, Clock, GetStatus, MessageStore, ReceiveRequest, Retention, StoreConfig, StoreError,
+    TransferLimits,
+    names::{SCHEDULE_TOPIC, TIMER_TOPIC},
 };
 
 const ROOT: &str = "/store";

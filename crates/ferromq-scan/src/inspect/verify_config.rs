@@ -15,17 +15,16 @@ use super::{
     queues::{Names, QueueScan},
 };
 use ferromq_store::{
-    Allocation, Disk, Region, TIMER_TOPIC,
+    Allocation, Disk, Region,
     formats::{
         checkpoint_files::{TimerCheck, TimerMetrics},
         offset_file::{OffsetFile, parse_json},
     },
+    names::{SCHEDULE_TOPIC, TIMER_TOPIC},
 };
 
 /// Larger files than this are not read whole.
 const MAX_SMALL_FILE: u64 = 256 << 20;
-/// Queues of delayed messages, one a level.
-const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 
 /// Reads a small file whole; `None` where there is none.
 pub(crate) fn read_small<D: Disk>(disk: &D, path: &Path) -> io::Result<Option<Vec<u8>>> {

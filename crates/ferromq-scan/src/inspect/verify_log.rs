@@ -21,6 +21,7 @@ use ferromq_store::{
         consume_queue::{ENTRY_LEN, Entry},
         message::{self, CONTINUED},
     },
+    names::SCHEDULE_TOPIC,
 };
 
 /// What all workers look at.
@@ -397,7 +398,6 @@ pub(crate) fn is_tag_hash_of(found: i64, view: &MessageView<'_>) -> bool {
         || found < i64::from(i32::MIN)
 }
 
-const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 /// Queues whose entries lead to records of other topics.
 const LIGHT_QUEUES: &str = "%LMQ%";
 

@@ -7,18 +7,16 @@
 //! ```
 
 use crate::{
-    delayed::{
-        delay_levels::{self, SCHEDULE_TOPIC},
-        timer::timed_message::TIMER_TOPIC,
-    },
+    delayed::delay_levels,
     error::{Result, StoreError},
-    record::properties::{self, SEQUENCE},
+    record::{
+        names::{self, SCHEDULE_TOPIC, TIMER_TOPIC},
+        properties::{self, SEQUENCE},
+    },
 };
 
 /// The longest name of a writer, in bytes.
 pub const MAX_WRITER_LEN: usize = 128;
-/// Topics the broker fills with copies of messages that were checked when they were sent.
-const COPIES: [&str; 3] = ["%RETRY%", "%DLQ%", "RMQ_SYS_"];
 
 /// The number of a message among those of its writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,8 +81,7 @@ impl<'a> Numbered<'a> {
             SCHEDULE_TOPIC | TIMER_TOPIC => delay_levels::destination(properties),
             _ => Some((topic, queue_id)),
         };
-        let is_known = |topic: &str| !COPIES.iter().any(|copies| topic.starts_with(copies));
-        Ok(place.filter(|(topic, _)| is_known(topic)).and_then(|(topic, queue_id)| {
+        Ok(place.filter(|(topic, _)| !names::holds_copies(topic)).and_then(|(topic, queue_id)| {
             Some(Self { sequence, topic, queue_id: u32::try_from(queue_id).ok()? })
         }))
     }

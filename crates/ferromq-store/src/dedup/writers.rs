@@ -5,6 +5,7 @@
 //! at open it comes from the snapshot and the records behind it (`sequences_file`).
 
 use std::{
+    collections::HashMap,
     hash::Hash,
     sync::{
         Arc,
@@ -19,7 +20,6 @@ use crate::{
     dedup::sequence::{Numbered, Sequence},
     error::{Result, StoreError},
     files::write_retry::Trouble,
-    sync::fast_hash::FastMap,
 };
 
 /// Fewer entries are not worth looking for what is out of the window.
@@ -58,13 +58,13 @@ const PARTS: usize = 256;
 /// The rows of a table in parts, so that one that is in use can be copied part by part.
 #[derive(Debug, Clone)]
 pub(crate) struct Rows {
-    parts: Vec<FastMap<Key, Highest>>,
+    parts: Vec<HashMap<Key, Highest>>,
     len: usize,
 }
 
 impl Default for Rows {
     fn default() -> Self {
-        Self { parts: (0..PARTS).map(|_| FastMap::default()).collect(), len: 0 }
+        Self { parts: (0..PARTS).map(|_| HashMap::default()).collect(), len: 0 }
     }
 }
 
@@ -109,14 +109,14 @@ impl Rows {
         for part in &mut self.parts {
             part.retain(|key, highest| is_kept(key, highest));
         }
-        self.len = self.parts.iter().map(FastMap::len).sum();
+        self.len = self.parts.iter().map(HashMap::len).sum();
     }
 }
 
 /// Names of writers and topics, each once.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Names {
-    numbers: FastMap<Arc<str>, u32>,
+    numbers: HashMap<Arc<str>, u32>,
     pub(crate) texts: Vec<Arc<str>>,
 }
 
@@ -189,7 +189,7 @@ impl Table {
     /// Moves the times of all rows by `by_ms`, after those later than `latest_ms` were set to that: no clock that was
     /// wrong keeps a row for longer than the window.
     pub(crate) fn move_times(&mut self, latest_ms: i64, by_ms: i64) {
-        for highest in self.rows.parts.iter_mut().flat_map(FastMap::values_mut) {
+        for highest in self.rows.parts.iter_mut().flat_map(HashMap::values_mut) {
             highest.at_ms = highest.at_ms.min(latest_ms).saturating_add(by_ms);
         }
         self.oldest_ms = self.oldest_ms.min(latest_ms).saturating_add(by_ms);
@@ -359,7 +359,7 @@ impl Dedup {
             let (_held, table) = locked()?;
             *part = table.rows.parts.get(number).cloned().unwrap_or_default();
         }
-        copy.rows.len = copy.rows.parts.iter().map(FastMap::len).sum();
+        copy.rows.len = copy.rows.parts.iter().map(HashMap::len).sum();
         // Those of all rows copied: names are only added.
         let count = locked()?.1.names.texts.len();
         while copy.names.texts.len() < count {
@@ -440,7 +440,7 @@ mod tests {
                     dedup.table.lock().purge(dedup.horizon(now));
                 }
                 dedup.take(&[Some(numbered(&format!("new{}", pieces.get()), pieces.get()))], now).unwrap();
-                let parts = dedup.table.lock().rows.parts.iter().map(FastMap::len).max();
+                let parts = dedup.table.lock().rows.parts.iter().map(HashMap::len).max();
                 lens.set(parts.unwrap_or(0).max(lens.get()));
             });
             assert!(pieces.get() > PARTS as u32, "{}", pieces.get());

@@ -7,11 +7,9 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use crate::{
     error::{Result, StoreError},
-    record::properties,
+    record::{names::SCHEDULE_TOPIC, properties},
 };
 
-/// Where messages with a delay level wait, level 1 in queue 0.
-pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 /// The property with the delay level.
 const LEVEL: &str = "DELAY";
 const REAL_TOPIC: &str = "REAL_TOPIC";
@@ -93,7 +91,7 @@ fn duration(text: &str) -> Option<i64> {
 /// What of a message differs while it waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delayed {
-    /// The topic it waits in: [`SCHEDULE_TOPIC`], or [`timed_message::TIMER_TOPIC`] for one with a time of its own.
+    /// The topic it waits in: [`SCHEDULE_TOPIC`], or [`TIMER_TOPIC`] for one with a time of its own.
     pub topic: &'static str,
     /// The queue it waits in, one less than its level.
     pub queue_id: i32,

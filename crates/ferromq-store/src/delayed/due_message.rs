@@ -3,21 +3,18 @@
 use std::sync::atomic::Ordering;
 
 use crate::{
-    delayed::{
-        delay_levels::{self, SCHEDULE_TOPIC},
-        timer::timed_message::TIMER_TOPIC,
-    },
+    delayed::delay_levels,
     error::{Result, StoreError},
     files::disk::Disk,
     log::appended::Appended,
     progress::java_pops::REVIVE_PREFIX,
     queues::consume_queue::check_name,
-    record::message::{MessageView, NewMessage},
+    record::{
+        message::{MessageView, NewMessage},
+        names,
+    },
     store::message_store::Inner,
 };
-
-/// Half messages wait for their producer's decision, so nothing may be delivered there; nor back among the waiting.
-const NO_DESTINATIONS: [&str; 3] = ["RMQ_SYS_TRANS_HALF_TOPIC", SCHEDULE_TOPIC, TIMER_TOPIC];
 
 /// Why a message is given up that [`Inner::is_outlived`].
 pub(crate) const OUTLIVED: &str = "its topic has had closed queues alone for as long as messages are kept";
@@ -47,7 +44,7 @@ impl<D: Disk> Inner<D> {
         if topic.starts_with(REVIVE_PREFIX) {
             return Target::Nowhere(TAKEN_OVER);
         }
-        if NO_DESTINATIONS.contains(&topic) {
+        if names::is_waiting_room(topic) {
             return Target::Nowhere("nothing is delivered to that topic");
         }
         if self.was_deleted_since(topic, view.physical_offset) {

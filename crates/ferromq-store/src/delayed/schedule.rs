@@ -18,7 +18,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::{
     delayed::{
-        delay_levels::{self, Delayed, SCHEDULE_TOPIC},
+        delay_levels::{self, Delayed},
         due_message::{OUTLIVED, Target, renewed},
         level_offsets::DelayFile,
         timer::delivery::TimerDelivery,
@@ -27,7 +27,7 @@ use crate::{
     files::disk::Disk,
     queues::consume_queue::ConsumeQueue,
     read::types::GetStatus,
-    record::{log_record::Record, message::MessageView},
+    record::{log_record::Record, message::MessageView, names::SCHEDULE_TOPIC},
     store::message_store::{Inner, MessageStore, join, spawn},
     sync::signal::Signal,
 };

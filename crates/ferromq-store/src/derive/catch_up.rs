@@ -1,6 +1,9 @@
 //! Brings what was set aside up to date: a walk over the log in steps, between the rounds of the dispatcher.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use crate::{
     derive::{
@@ -17,7 +20,6 @@ use crate::{
     record::message::{self, MIN_RECORD_LEN, MessageView},
     recovery::log_walk::find_record,
     store::message_store::Inner,
-    sync::fast_hash::FastMap,
 };
 
 /// Bytes of the log in a step: other queues wait as long as that takes.
@@ -41,7 +43,7 @@ pub(crate) struct CatchUp<D: Disk> {
     at: u64,
     behind: Vec<Behind<D>>,
     /// Places in `behind`.
-    numbers: FastMap<Box<str>, FastMap<u32, usize>>,
+    numbers: HashMap<Box<str>, BTreeMap<u32, usize>>,
     /// Keys of records before it are in the index, of the one at it perhaps; `None` where the index is not concerned.
     indexed_to: Option<u64>,
     keys: Vec<IndexKey>,
@@ -67,7 +69,7 @@ impl<D: Disk> CatchUp<D> {
         }
         let index = inner.retry_index();
         at = at.min(index.map_or(u64::MAX, |(from, _)| from));
-        let mut numbers = FastMap::<Box<str>, FastMap<u32, usize>>::default();
+        let mut numbers = HashMap::<Box<str>, BTreeMap<u32, usize>>::default();
         for (number, found) in behind.iter().enumerate() {
             let queues = numbers.entry(found.queue.topic().into()).or_default();
             queues.insert(found.queue.queue_id(), number);

@@ -10,13 +10,15 @@ use std::{
 };
 
 use crate::{
-    delayed::{delay_levels::SCHEDULE_TOPIC, timer::timed_message::TIMER_TOPIC},
     derive::{arrival::Arrival, catch_up::CatchUp, derived_entries::entry_of, set_aside::Cure},
     error::Result,
     files::{anchor::Anchor, disk::Disk},
     index::index_file::{IndexKey, key_hash},
     queues::consume_queue::{ConsumeQueue, Entry, NO_BATCH, check_name},
-    record::message::{self, MessageView},
+    record::{
+        message::{self, MessageView},
+        names::{SCHEDULE_TOPIC, TIMER_TOPIC},
+    },
     store::message_store::Inner,
 };
 

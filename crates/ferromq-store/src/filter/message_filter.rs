@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     filter::{filter_error::FilterError, sql::SqlFilter},
-    record::{message::java_hash, properties},
+    record::{names::java_hash, properties},
 };
 
 /// Which messages a reader wants.

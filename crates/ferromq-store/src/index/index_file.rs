@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use crate::{
     error::Result,
     files::{disk::Region, mapped_file::MappedFile},
-    record::message::java_hash,
+    record::names::java_hash,
 };
 
 /// Bytes of the header.

@@ -10,10 +10,7 @@ use std::{
 
 use crate::{
     dedup::sequence::Numbered,
-    delayed::{
-        delay_levels::{Delayed, SCHEDULE_TOPIC},
-        waiting_message,
-    },
+    delayed::{delay_levels::Delayed, waiting_message},
     error::{Result, StoreError},
     files::disk::Disk,
     log::{
@@ -22,7 +19,10 @@ use crate::{
         flush_policy::FlushPolicy,
     },
     queues::consume_queue::{ConsumeQueue, check_name},
-    record::message::{self, NewMessage},
+    record::{
+        message::{self, NewMessage},
+        names::SCHEDULE_TOPIC,
+    },
     store::message_store::{Inner, MessageStore},
 };
 

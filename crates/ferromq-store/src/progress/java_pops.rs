@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use serde_json::Value;
 
 use crate::{
-    delayed::timer::{checkpoint_files::TimerCheck, timed_message::TIMER_TOPIC},
+    delayed::timer::checkpoint_files::TimerCheck,
     error::{Result, StoreError},
     files::disk::Disk,
     filter::message_filter::MessageFilter,
@@ -21,7 +21,7 @@ use crate::{
     },
     queues::{consume_queue::ConsumeQueue, time_search::TimeSearch},
     read::types::{GetRequest, GetStatus, Source, TransferLimits},
-    record::{message::MessageView, properties},
+    record::{message::MessageView, names::TIMER_TOPIC, properties},
     store::message_store::Inner,
 };
 

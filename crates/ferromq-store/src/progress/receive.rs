@@ -13,7 +13,7 @@ use crate::{
         receive_types::{Ahead, Begin, Cold, Leased, ReadAhead, ReceiptHandle, ReceiveRequest, Received},
     },
     read::types::{GetRequest, GetResult, GetStatus, Source, TransferLimits},
-    record::log_record::Record,
+    record::{log_record::Record, names::DLQ_PREFIX},
     store::message_store::{Inner, MessageStore},
 };
 
@@ -21,10 +21,7 @@ use crate::{
 /// thread for more than a few milliseconds. What was passed over stays passed over; the next receive goes on from there.
 const MAX_FRUITLESS_READS: usize = 4;
 
-/// What the names of dead-letter topics begin with.
-const DEAD_LETTERS: &str = "%DLQ%";
-
-/// How long the dead are kept from others. Whoever fails to keep them elsewhere gets them again then.
+/// How long a dead message stays hidden while it is copied to the dead letters. If the copy fails it comes again then.
 const DEAD_HOLD_MS: i64 = 30_000;
 
 /// How long a message that cannot be read now is left alone before it is tried again.
@@ -141,7 +138,7 @@ impl<R: Region> Taking<'_, R> {
 
     /// How often the message was delivered before it was written. Those of a dead letter were to another group.
     fn earlier_deliveries(&self, record: &Record<R>) -> u32 {
-        match self.request.topic.starts_with(DEAD_LETTERS) {
+        match self.request.topic.starts_with(DLQ_PREFIX) {
             true => 0,
             false => record.reconsume_times(),
         }

@@ -1,7 +1,7 @@
 //! All consume queues of a store, by topic and queue id.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -27,10 +27,11 @@ use crate::{
         queue_list::Extent,
         queue_marks::QueueMarks,
     },
-    sync::{fast_hash::FastMap, parallel::side_by_side},
+    sync::parallel::side_by_side,
 };
 
-type Table<D> = FastMap<Box<str>, FastMap<u32, Arc<ConsumeQueue<D>>>>;
+/// By topic and queue id. Peers choose the names of topics, so their hash is keyed.
+type Table<D> = HashMap<Box<str>, BTreeMap<u32, Arc<ConsumeQueue<D>>>>;
 
 /// All queues of all topics.
 pub(crate) struct ConsumeQueues<D: Disk> {
@@ -63,7 +64,7 @@ impl<D: Disk> ConsumeQueues<D> {
             directory: root.join("consumequeue"),
             file_size: config.consume_queue_file_entries.max(1) * ENTRY_LEN,
             open_files: Arc::clone(open_files),
-            table: RwLock::new(FastMap::default()),
+            table: RwLock::new(HashMap::default()),
             unlisted: Mutex::default(),
             unread: Mutex::default(),
             deleted_to: AtomicU64::new(0),

@@ -18,6 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::record::{
     encoded::{CRC_BITS, Encoded},
+    names::java_hash,
     properties, property_crc,
 };
 
@@ -441,14 +442,6 @@ impl<'a> Marks<'a> {
         let words = self.keys.unwrap_or_default().split(' ').filter(|word| !word.is_empty());
         self.unique_key.into_iter().chain(words)
     }
-}
-
-/// Java's `String.hashCode`, continued from `hash` (0 at the beginning).
-pub(crate) fn java_hash(hash: i32, text: &str) -> i32 {
-    if text.is_ascii() {
-        return text.bytes().fold(hash, |h, byte| h.wrapping_mul(31).wrapping_add(i32::from(byte)));
-    }
-    text.encode_utf16().fold(hash, |h, unit| h.wrapping_mul(31).wrapping_add(i32::from(unit)))
 }
 
 /// The tag hash of a consume queue entry; 0 without tag.

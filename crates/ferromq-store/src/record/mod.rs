@@ -4,6 +4,7 @@ pub(crate) mod encoded;
 pub(crate) mod log_record;
 pub mod message;
 pub(crate) mod message_id;
+pub mod names;
 pub mod properties;
 pub mod property_crc;
 pub(crate) mod readdressed;

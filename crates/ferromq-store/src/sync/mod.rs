@@ -1,5 +1,4 @@
-//! Tools for threads: wake-ups, parallel work, a hash for shared tables.
+//! Tools for threads: wake-ups and parallel work.
 
-pub(crate) mod fast_hash;
 pub(crate) mod parallel;
 pub(crate) mod signal;

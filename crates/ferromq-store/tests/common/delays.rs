@@ -3,7 +3,7 @@
 
 use std::{path::Path, time::Duration};
 
-use ferromq_store::{Clock, Disk, MessageStore, NewMessage, SCHEDULE_TOPIC, StoreConfig, properties};
+use ferromq_store::{Clock, Disk, MessageStore, NewMessage, StoreConfig, names::SCHEDULE_TOPIC, properties};
 
 use super::{asynchronous, bodies, message, settle};
 

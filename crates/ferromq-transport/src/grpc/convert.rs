@@ -4,7 +4,7 @@
 
 use std::{borrow::Cow, fmt::Write};
 
-use ferromq_store::{ReceiptHandle, StoreError};
+use ferromq_store::{ReceiptHandle, StoreError, names};
 
 use crate::{
     TransportError,
@@ -225,12 +225,11 @@ pub(super) fn has_control(text: &str) -> bool {
 /// Checks a topic name by RocketMQ's rules.
 pub(super) fn check_topic(name: &str) -> Result<(), Refusal> {
     let refused = |why: &str| Err(Refusal::new(code::ILLEGAL_TOPIC, format!("topic {name:?} {why}")));
-    let is_derived = name.starts_with("%RETRY%") || name.starts_with("%DLQ%");
     match name {
         "" => refused("is empty"),
-        _ if !name.bytes().all(is_name_byte) => refused("may hold only letters, digits, %, |, - and _"),
-        _ if name.len() > if is_derived { 255 } else { 127 } => refused("is longer than 127 characters"),
-        _ if is_system_topic(name) => refused("is a system topic"),
+        _ if !names::has_legal_bytes(name) => refused("may hold only letters, digits, %, |, - and _"),
+        _ if name.len() > names::max_topic_len(name) => refused("is longer than 127 characters"),
+        _ if names::is_system_topic(name) => refused("is a system topic"),
         _ => Ok(()),
     }
 }
@@ -241,32 +240,11 @@ pub(super) fn check_group(name: &str) -> Result<(), Refusal> {
         |why: &str| Err(Refusal::new(code::ILLEGAL_CONSUMER_GROUP, format!("consumer group {name:?} {why}")));
     match name {
         "" => refused("is empty"),
-        _ if !name.bytes().all(is_name_byte) => refused("may hold only letters, digits, %, |, - and _"),
+        _ if !names::has_legal_bytes(name) => refused("may hold only letters, digits, %, |, - and _"),
         _ if name.len() > 120 => refused("is longer than 120 characters"),
         _ if name.starts_with("CID_RMQ_SYS_") => refused("is a system group"),
         _ => Ok(()),
     }
-}
-
-const fn is_name_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'%' | b'|' | b'-' | b'_')
-}
-
-fn is_system_topic(name: &str) -> bool {
-    name.starts_with("rmq_sys_")
-        || matches!(
-            name,
-            "TBW102"
-                | "SCHEDULE_TOPIC_XXXX"
-                | "BenchmarkTest"
-                | "RMQ_SYS_TRANS_HALF_TOPIC"
-                | "RMQ_SYS_TRACE_TOPIC"
-                | "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-                | "TRANS_CHECK_MAX_TIME_TOPIC"
-                | "SELF_TEST_TOPIC"
-                | "OFFSET_MOVED_EVENT"
-                | "CHECKPOINT_TOPIC"
-        )
 }
 
 #[cfg(test)]

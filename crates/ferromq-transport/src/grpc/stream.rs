@@ -114,7 +114,7 @@ impl Drop for ResponseStream {
     fn drop(&mut self) {
         if let Some(to) = &self.return_to {
             for (_, leases) in &self.items {
-                to.hot.give_back(&to.group, &to.topic, leases);
+                to.hot.progress.give_back(&to.group, &to.topic, leases);
             }
         }
     }

@@ -1,12 +1,21 @@
 //! Acknowledge, change the invisible duration, update an offset.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use ferromq_store::{ReceiptHandle, Result, StoreError};
+use ferromq_store::{Clock, MessageStore, ReceiptHandle, Result, StoreError};
 
-use super::{Hot, receive::millis};
+use super::{Counters, long_poll::LongPolls, receive::millis, renewals::Renewals};
 
-impl Hot {
+/// What groups have consumed: the ends of their leases, and their committed offsets.
+pub struct GroupProgress {
+    pub(super) store: Arc<MessageStore>,
+    pub(super) clock: Clock,
+    pub(super) counters: Arc<Counters>,
+    pub(super) polls: LongPolls,
+    pub(super) renewals: Renewals,
+}
+
+impl GroupProgress {
     /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held; as long as the invisible
     /// duration lasts, a repetition is accepted, as in RocketMQ.
     pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {

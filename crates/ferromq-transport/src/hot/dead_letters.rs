@@ -4,20 +4,18 @@ use std::{collections::HashSet, net::SocketAddr, sync::Arc};
 
 use ferromq_store::{
     GetRequest, GetStatus, Leased, MessageFilter, MessageView, NewMessage, OffsetMessageId, ReceiptHandle,
-    Record, Source, StoreError, TransferLimits, properties,
+    Record, Source, StoreError, TransferLimits, names::DLQ_PREFIX, properties,
 };
 use parking_lot::Mutex;
 
 use super::{Hot, pop_retries::retried_topic, receive::Receive};
-use crate::{Missing, TransportError, connections::log_limiter::LogLimiter, tables::TopicEntry};
+use crate::{TransportError, connections::log_limiter::LogLimiter, tables::TopicEntry};
 
 static LOST: LogLimiter = LogLimiter::new();
 static NOT_KEPT: LogLimiter = LogLimiter::new();
 static COMES_AGAIN: LogLimiter = LogLimiter::new();
 static NO_ROOM: LogLimiter = LogLimiter::new();
 
-/// Before the name of a group in the name of its dead-letter topic.
-pub(crate) const DLQ_PREFIX: &str = "%DLQ%";
 /// A dead-letter topic has one queue.
 pub(crate) const DLQ_QUEUES: u32 = 1;
 
@@ -141,9 +139,9 @@ impl Hot {
         if let Some(dead_letters) = dead_letters {
             let record = self.record_at(topic, handle).await?;
             let end = self.append_dead(group, &dead_letters, &record, attempt, cause)?;
-            self.durable(end).await?;
+            self.sends.durable(end).await?;
         }
-        match self.ack(group, topic, handle) {
+        match self.progress.ack(group, topic, handle) {
             // It ended meanwhile: the message is kept, and comes again as well.
             Err(StoreError::StaleReceipt) => Ok(()),
             done => Ok(done?),
@@ -196,7 +194,7 @@ impl Hot {
                     }
                 }
                 if let Some(end) = end {
-                    self.durable(end).await?;
+                    self.sends.durable(end).await?;
                 }
             }
         }
@@ -217,11 +215,11 @@ impl Hot {
         peer: SocketAddr,
         group: &str,
     ) -> Result<Option<DeadLetters>, TransportError> {
-        if self.group(group, peer).await?.retry_queues == 0 {
+        if self.lookup.group(group, peer).await?.retry_queues == 0 {
             return Ok(None);
         }
         let name = format!("{DLQ_PREFIX}{group}");
-        let entry = self.topic_of_group(peer, &name, DLQ_QUEUES, 0).await?;
+        let entry = self.lookup.topic_of_group(peer, &name, DLQ_QUEUES, 0).await?;
         Ok(Some(DeadLetters { name, entry }))
     }
 
@@ -253,7 +251,7 @@ impl Hot {
         let text = properties_of_cause(&origin, reconsume_times, cause);
         let dead = NewMessage {
             topic: name,
-            queue_id: self.pick_queue(name, entry).cast_signed(),
+            queue_id: self.sends.pick_queue(name, entry).cast_signed(),
             flag: message.flag,
             sys_flag: message.sys_flag,
             born_timestamp: message.born_timestamp,
@@ -264,7 +262,7 @@ impl Hot {
             properties: &text,
         };
         // Where there is no room to tell why it is dead, or even where it comes from, it is kept all the same.
-        let mut appended = self.append(&[dead]);
+        let mut appended = self.sends.append(&[dead]);
         for properties in [origin.as_slice(), message.properties] {
             if !matches!(appended, Err(StoreError::TooLarge { what: "properties", .. })) {
                 break;
@@ -277,35 +275,13 @@ impl Hot {
                     "a dead message has no room for why it is dead"
                 );
             });
-            appended = self.append(&[NewMessage { properties, ..dead }]);
+            appended = self.sends.append(&[NewMessage { properties, ..dead }]);
         }
         let appended = appended?;
         let consumed = properties::get(&text, "RETRY_TOPIC").unwrap_or(message.topic);
         self.traffic.count_send_back(consumed, group, 1, u64::from(message.total_size));
         self.counters.dead.add(1);
         Ok(appended.end)
-    }
-
-    /// The entry of a group's retry or dead-letter topic, which is made where it is missing.
-    ///
-    /// # Errors
-    /// Those of [`Self::topic_or`], and `TopicForbidden`.
-    pub(crate) async fn topic_of_group(
-        &self,
-        peer: SocketAddr,
-        name: &str,
-        queues: u32,
-        sys_flag: i32,
-    ) -> Result<TopicEntry, TransportError> {
-        let entry = match self.tables.topic(name) {
-            Some(entry) => entry,
-            None => {
-                let missing = Missing::TopicOfGroup { name: name.to_owned(), queues, sys_flag };
-                self.topic_or(missing, peer).await?
-            }
-        };
-        entry.check_writable(name)?;
-        Ok(entry)
     }
 
     async fn record_at(&self, topic: &str, handle: &ReceiptHandle) -> Result<Record, TransportError> {

@@ -5,21 +5,20 @@
 //! __transactionId__ = its unique key | REAL_TOPIC, REAL_QID = where it goes when it is committed
 //! ```
 
-use ferromq_store::{Appended, NewMessage, Result, is_timed, properties};
+use ferromq_store::{Appended, NewMessage, Result, names::HALF_TOPIC, properties};
 
-use super::Hot;
+use super::Sends;
 
-/// Where half messages lie; only the broker writes and reads it.
-pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 /// What the broker alone says of a half message: whoever writes its properties leaves the producer's out.
 pub const HALF_NAMES: [&str; 3] = ["REAL_TOPIC", "REAL_QID", "__transactionId__"];
 /// The system flags that tell the state of a transaction.
 pub const TRANSACTION_BITS: i32 = 12;
 
-impl Hot {
+impl Sends {
     /// Stores `message`, whose properties are `text`, as a half message; its topic and queue are kept there.
+    /// `has_timer`: the properties name a time of delivery.
     ///
-    /// Whether transactions are taken at all is for the caller to ask.
+    /// The caller checks whether the broker takes transactions.
     ///
     /// # Errors
     /// Those of [`Self::append`]; and `TooFarAhead` now, not when the transaction commits.
@@ -27,10 +26,11 @@ impl Hot {
         &self,
         message: &NewMessage<'_>,
         unique_key: &str,
+        has_timer: bool,
         text: &mut Vec<u8>,
     ) -> Result<Appended> {
         let sys_flag = message.sys_flag & !TRANSACTION_BITS;
-        if is_timed(text) {
+        if has_timer {
             self.store.delayed(&NewMessage { sys_flag, properties: text, ..*message })?;
         }
         properties::push(text, "__transactionId__", unique_key);

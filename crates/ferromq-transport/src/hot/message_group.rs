@@ -1,12 +1,14 @@
 //! Which queue the messages of a group go to: RocketMQ's choice, so that a group stays in its queue whoever serves it.
 
+use ferromq_store::names::java_hash;
+
 /// The queue of a message group among `queues` many: Guava's consistent hash of the text's Java hash code.
 ///
 /// With a queue more or less, few groups move. Without queues it is 0.
 #[must_use]
 pub fn queue_of_group(group: &str, queues: u32) -> u32 {
     // Java widens the hash code with its sign.
-    let mut state = i64::from(java_hash(group)).cast_unsigned();
+    let mut state = i64::from(java_hash(0, group)).cast_unsigned();
     let mut queue = 0;
     loop {
         state = state.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
@@ -18,11 +20,6 @@ pub fn queue_of_group(group: &str, queues: u32) -> u32 {
         }
         queue = next as u32;
     }
-}
-
-/// `String.hashCode`: of UTF-16 units.
-fn java_hash(text: &str) -> i32 {
-    text.encode_utf16().fold(0, |hash: i32, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)))
 }
 
 #[cfg(test)]
@@ -46,7 +43,7 @@ mod tests {
     #[test]
     fn a_group_goes_to_the_queue_rocketmq_chooses() {
         for (group, hash, queues) in KNOWN {
-            assert_eq!(java_hash(group), hash, "{group}");
+            assert_eq!(java_hash(0, group), hash, "{group}");
             let ours = [1, 2, 3, 4, 8, 16, 100, 65_536].map(|count| queue_of_group(group, count));
             assert_eq!(ours, queues, "{group}");
         }

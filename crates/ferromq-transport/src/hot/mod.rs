@@ -10,6 +10,7 @@ pub(crate) mod dead_letters;
 mod demote;
 pub mod half_message;
 pub mod long_poll;
+mod lookup;
 pub mod message_group;
 mod policy;
 pub(crate) mod pop_retries;
@@ -22,12 +23,9 @@ pub mod send;
 mod traffic;
 mod unique_key;
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use arc_swap::ArcSwap;
@@ -38,17 +36,17 @@ pub(crate) use policy::MAX_WAIT;
 pub use policy::{ClientPolicy, SendPolicy, TypeChecks, Waits};
 pub use traffic::{Tally, Traffic, TrafficSnapshot};
 
-use crate::{
-    ColdHandler, Demoted, Missing, TransportError,
-    tables::{GroupEntry, MessageType, Tables, TopicEntry},
-};
+use crate::{ColdHandler, TransportError, tables::Tables};
+pub use ack::GroupProgress;
 use batches::Batches;
 pub use dead_letters::Cause;
 use dead_letters::Givings;
 use demote::Demotions;
 use long_poll::LongPolls;
+pub use lookup::Lookup;
 use reads::Reads;
 use renewals::Renewals;
+pub use send::Sends;
 use unique_key::UniqueKeys;
 
 /// What the hot verbs work on; shared by all listeners of a server.
@@ -78,14 +76,15 @@ pub struct Hot {
     pub(crate) polls: LongPolls,
     pub(crate) reads: Reads,
     pub(crate) batches: Batches,
-    renewals: Renewals,
-    demotions: Demotions,
+    /// Topics and groups by name.
+    pub lookup: Lookup,
+    /// Where messages are stored.
+    pub sends: Sends,
+    /// What groups have consumed.
+    pub progress: GroupProgress,
     givings: Givings,
     /// For tasks that outlive their request.
     me: Weak<Self>,
-    /// Spreads requests that do not choose a queue. One for all topics: what counts is that each topic's
-    /// requests are spread, not in which order.
-    next_queue: AtomicU32,
     /// Counts the receives that may or may not mind priorities.
     next_draw: AtomicU32,
     /// Lets each receive begin with another queue, so that a full one does not starve the others.
@@ -111,9 +110,22 @@ impl Hot {
         let traffic = Arc::<Traffic>::default();
         let delivered = Arc::clone(&traffic);
         store.on_delivery(move |topic, bytes| delivered.count_put(topic, 1, bytes.into()));
-        let renewals = Renewals::new(&clock);
-        let demotions = Demotions::new(cold, Arc::clone(&counters));
-        let (next_queue, next_draw, first_queue, refuses_reads) = Default::default();
+        let lookup =
+            Lookup { tables: Arc::clone(&tables), demotions: Demotions::new(cold, Arc::clone(&counters)) };
+        let sends = Sends {
+            store: Arc::clone(&store),
+            counters: Arc::clone(&counters),
+            traffic: Arc::clone(&traffic),
+            next_queue: AtomicU32::default(),
+        };
+        let progress = GroupProgress {
+            store: Arc::clone(&store),
+            clock: clock.clone(),
+            counters: Arc::clone(&counters),
+            polls: polls.clone(),
+            renewals: Renewals::new(&clock),
+        };
+        let (next_draw, first_queue, refuses_reads) = Default::default();
         let unique_keys = UniqueKeys::new(store.store_host().ip(), LocalTime::of_process());
         Arc::new_cyclic(|me| Self {
             store,
@@ -131,11 +143,11 @@ impl Hot {
             polls,
             reads: Reads::default(),
             batches: Batches::default(),
-            renewals,
-            demotions,
+            lookup,
+            sends,
+            progress,
             givings: Givings::default(),
             me: Weak::clone(me),
-            next_queue,
             next_draw,
             first_queue,
         })
@@ -194,84 +206,5 @@ impl Hot {
     pub fn forget_group(&self, group: &str) {
         self.traffic.forget_group(group);
         self.polls.forget_group(group);
-    }
-
-    /// The topic's entry; an unknown topic is demoted once and looked up again.
-    ///
-    /// # Errors
-    /// `NoSuchTopic`, or `Busy` where nobody had time to find out.
-    pub async fn topic(&self, name: &str, peer: SocketAddr) -> Result<TopicEntry, TransportError> {
-        if let Some(entry) = self.tables.topic(name) {
-            return Ok(entry);
-        }
-        let demoted = self.demotions.demote(Missing::Topic(name.to_owned()), peer).await;
-        self.tables
-            .topic(name)
-            .ok_or_else(|| unknown(demoted, || TransportError::NoSuchTopic(name.to_owned())))
-    }
-
-    /// As [`Self::topic`], for a topic the request may create by `missing`.
-    ///
-    /// # Errors
-    /// As [`Self::topic`].
-    pub async fn topic_or(&self, missing: Missing, peer: SocketAddr) -> Result<TopicEntry, TransportError> {
-        let name = match &missing {
-            Missing::Topic(name)
-            | Missing::Group(name)
-            | Missing::TypeOfTopic { name, .. }
-            | Missing::TopicToSend { name, .. }
-            | Missing::TopicOfGroup { name, .. } => name.clone(),
-        };
-        if let Some(entry) = self.tables.topic(&name) {
-            return Ok(entry);
-        }
-        let demoted = self.demotions.demote(missing, peer).await;
-        self.tables.topic(&name).ok_or_else(|| unknown(demoted, || TransportError::NoSuchTopic(name)))
-    }
-
-    /// The entry of a topic that has no type yet, after the control plane gave it the type of its first message, or of
-    /// another message that came before.
-    ///
-    /// # Errors
-    /// `NoSuchTopic`, where it was deleted meanwhile, or `Busy`.
-    pub async fn typed_topic(
-        &self,
-        name: &str,
-        kind: MessageType,
-        peer: SocketAddr,
-    ) -> Result<TopicEntry, TransportError> {
-        let missing = Missing::TypeOfTopic { name: name.to_owned(), kind };
-        match self.demotions.demote(missing, peer).await {
-            Demoted::Busy => Err(unknown(Demoted::Busy, || TransportError::NoSuchTopic(name.to_owned()))),
-            // A type that cannot be kept, on a full disk, say, refuses no message: the store knows better why.
-            Demoted::Done | Demoted::Refused | Demoted::Failed => {
-                self.tables.topic(name).ok_or_else(|| TransportError::NoSuchTopic(name.to_owned()))
-            }
-        }
-    }
-
-    /// The group's entry; an unknown group is demoted once and looked up again.
-    ///
-    /// # Errors
-    /// `NoSuchGroup`, or `Busy` where nobody had time to find out.
-    pub async fn group(&self, name: &str, peer: SocketAddr) -> Result<GroupEntry, TransportError> {
-        if let Some(entry) = self.tables.group(name) {
-            return Ok(entry);
-        }
-        let demoted = self.demotions.demote(Missing::Group(name.to_owned()), peer).await;
-        self.tables
-            .group(name)
-            .ok_or_else(|| unknown(demoted, || TransportError::NoSuchGroup(name.to_owned())))
-    }
-}
-
-/// "It does not exist" is said only where somebody looked.
-fn unknown(demoted: Demoted, missing: impl FnOnce() -> TransportError) -> TransportError {
-    match demoted {
-        Demoted::Busy => TransportError::Busy("too many requests wait for a handler"),
-        Demoted::Failed => TransportError::NotAvailable(
-            "the broker cannot create the topic or group: its log says why, a full disk, say; try again later",
-        ),
-        Demoted::Done | Demoted::Refused => missing(),
     }
 }

@@ -5,11 +5,10 @@
 
 use std::borrow::Cow;
 
-use ferromq_store::{Leased, MessageView};
+use ferromq_store::{Leased, MessageView, names::RETRY_PREFIX};
 
 use super::Hot;
 
-const RETRY_PREFIX: &str = "%RETRY%";
 /// What stands between group and topic, by RocketMQ's number of the form.
 const SEPARATORS: [(u8, char); 2] = [(1, '_'), (2, '+')];
 

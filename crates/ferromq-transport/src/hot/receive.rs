@@ -313,7 +313,7 @@ impl Drop for Leases<'_> {
         let messages = &self.received.messages;
         if !messages.is_empty() {
             let handles: Vec<_> = messages.iter().map(|leased| leased.handle).collect();
-            self.hot.give_back(self.request.group, lies_in(messages, self.request.topic), &handles);
+            self.hot.progress.give_back(self.request.group, lies_in(messages, self.request.topic), &handles);
         }
     }
 }

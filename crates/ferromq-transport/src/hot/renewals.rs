@@ -143,7 +143,7 @@ impl Hot {
         handles: impl Iterator<Item = ReceiptHandle>,
         receiver: &Weak<()>,
     ) {
-        let renewals = &self.renewals;
+        let renewals = &self.progress.renewals;
         let runs = renewals.of_topic(group, topic).unwrap_or_else(|| {
             let mut all = renewals.runs.write();
             if !renewals.is_running.swap(true, Ordering::AcqRel) {
@@ -161,7 +161,7 @@ impl Hot {
     /// Renews what is due; says when the next is.
     async fn renew_due(&self) -> Option<i64> {
         let (now, mut next) = (self.clock.now_ms(), None::<i64>);
-        for (group, topic, runs) in self.renewals.all() {
+        for (group, topic, runs) in self.progress.renewals.all() {
             let mut from = Some((0, 0));
             while let Some(start) = from {
                 let extend = |handle: &ReceiptHandle| self.store.extend(&group, &topic, handle, RENEWED_MS);
@@ -182,7 +182,7 @@ async fn renew(hot: Weak<Hot>, changed: Arc<Notify>) {
         let wait = {
             let Some(hot) = hot.upgrade() else { return };
             let next = hot.renew_due().await;
-            if hot.renewals.is_over() {
+            if hot.progress.renewals.is_over() {
                 return;
             }
             // Nothing that is added meanwhile is due earlier than one lease after now.
@@ -475,8 +475,8 @@ mod tests {
         let (directory, receiver) = (tempfile::tempdir().unwrap(), Arc::new(()));
         let (hot, clock, handle) = held(directory.path(), &receiver).await;
         clock.advance(10 * RENEWED_MS);
-        hot.check_in_time("audit", "flights", &handle).unwrap();
-        hot.ack_in_time("audit", "flights", &handle).unwrap();
+        hot.progress.check_in_time("audit", "flights", &handle).unwrap();
+        hot.progress.ack_in_time("audit", "flights", &handle).unwrap();
         assert_eq!(hot.store.committed_offset("audit", "flights", 0), Some(1));
     }
 
@@ -488,8 +488,8 @@ mod tests {
             receiver.take_if(|_| !is_there);
             clock.advance(if is_there { MAX_HELD_MS } else { RENEWED_MS });
             let outcomes = [
-                hot.check_in_time("audit", "flights", &handle),
-                hot.ack_in_time("audit", "flights", &handle),
+                hot.progress.check_in_time("audit", "flights", &handle),
+                hot.progress.ack_in_time("audit", "flights", &handle),
             ];
             assert!(outcomes.iter().all(|o| matches!(o, Err(StoreError::StaleReceipt))), "{outcomes:?}");
         }

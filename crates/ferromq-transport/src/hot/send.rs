@@ -1,11 +1,14 @@
 //! Send: append messages and wait until the promise of the flush policy holds.
 
-use std::sync::atomic::Ordering;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
 
-use ferromq_store::{Appended, Location, NewMessage, QueueAccess, Result, StoreError, is_timed};
+use ferromq_store::{Appended, Location, MessageStore, NewMessage, QueueAccess, Result, StoreError};
 use tokio::sync::oneshot;
 
-use super::Hot;
+use super::{Counters, Traffic};
 use crate::tables::TopicEntry;
 
 /// Which messages of a send are stored.
@@ -25,7 +28,17 @@ impl Kept {
     }
 }
 
-impl Hot {
+/// Where messages are stored, and when they are as durable as promised.
+pub struct Sends {
+    pub(super) store: Arc<MessageStore>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) traffic: Arc<Traffic>,
+    /// Spreads requests that do not choose a queue. One for all topics: what counts is that each topic's
+    /// requests are spread, not in which order.
+    pub(super) next_queue: AtomicU32,
+}
+
+impl Sends {
     /// Picks the queue of a request that did not choose one: each request another, and none that is closed.
     #[must_use]
     pub fn pick_queue(&self, name: &str, topic: &TopicEntry) -> u32 {
@@ -63,21 +76,15 @@ impl Hot {
         Ok(appended)
     }
 
-    /// As [`Self::append_kept`], for one message that waits first where its delay level `level` is above 0, or its properties
-    /// have a time of delivery.
-    pub fn append_delayed(&self, message: &NewMessage<'_>, level: i32) -> Result<Appended> {
-        self.append_timed(message, level, Kept::All).map(|(appended, _)| appended)
-    }
-
-    /// As [`Self::append_delayed`], and when the message is due, where it waits for a time of its own.
-    pub fn append_timed(
+    /// As [`Self::append_kept`], for one message. Where `is_delayed`, its properties have a delay level or a time of
+    /// delivery, for which it waits first. Also returns that time.
+    pub fn append_delayed(
         &self,
         message: &NewMessage<'_>,
-        level: i32,
+        is_delayed: bool,
         kept: Kept,
     ) -> Result<(Appended, Option<i64>)> {
-        let waits = level > 0 || is_timed(message.properties);
-        let delayed = if waits { self.store.delayed(message)? } else { None };
+        let delayed = if is_delayed { self.store.delayed(message)? } else { None };
         let Some(delayed) = delayed else { return Ok((self.append_kept(&[*message], kept)?, None)) };
         let waiting = NewMessage {
             topic: delayed.topic,

@@ -4,11 +4,12 @@
 
 use std::{
     collections::HashMap,
-    hash::{BuildHasher, RandomState},
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use parking_lot::RwLock;
+
+use crate::tables::shards::Shards;
 
 const SHARDS: usize = 32;
 
@@ -66,7 +67,7 @@ impl Traffic {
     /// Forgets a group that was deleted.
     pub fn forget_group(&self, group: &str) {
         for table in [&self.get, &self.send_back] {
-            for shard in &table.shards {
+            for shard in table.0.iter() {
                 shard.write().values_mut().for_each(|groups| _ = groups.remove(group));
             }
         }
@@ -76,11 +77,11 @@ impl Traffic {
     #[must_use]
     pub fn snapshot(&self) -> TrafficSnapshot {
         let mut snapshot = TrafficSnapshot::default();
-        for shard in &self.put.shards {
+        for shard in self.put.0.iter() {
             snapshot.put.extend(shard.read().iter().map(|(topic, tally)| (topic.to_string(), tally.load())));
         }
         for (table, out) in [(&self.get, &mut snapshot.get), (&self.send_back, &mut snapshot.send_back)] {
-            for shard in &table.shards {
+            for shard in table.0.iter() {
                 for (topic, groups) in shard.read().iter() {
                     out.extend(
                         groups.iter().map(|(group, tally)| (format!("{topic}@{group}"), tally.load())),
@@ -125,23 +126,20 @@ impl AtomicTally {
     }
 }
 
-/// A map in parts, so that those who count seldom meet at one lock.
+/// A map in parts.
 #[derive(Debug)]
-struct Table<T> {
-    hashes: RandomState,
-    shards: [RwLock<HashMap<Box<str>, T>>; SHARDS],
-}
+struct Table<T>(Shards<RwLock<HashMap<Box<str>, T>>>);
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self { hashes: RandomState::new(), shards: std::array::from_fn(|_| RwLock::default()) }
+        Self(Shards::new(SHARDS))
     }
 }
 
 impl<T: Default> Table<T> {
     /// Counts by `known` under a shared lock; where that says no, by `new` under an exclusive one.
     fn with(&self, name: &str, known: impl Fn(&T) -> bool, new: impl FnOnce(&mut T)) {
-        let Some(shard) = self.shard(name) else { return };
+        let Some(shard) = self.0.of(name) else { return };
         if shard.read().get(name).is_some_and(&known) {
             return;
         }
@@ -154,14 +152,9 @@ impl<T: Default> Table<T> {
     }
 
     fn remove(&self, name: &str) {
-        if let Some(shard) = self.shard(name) {
+        if let Some(shard) = self.0.of(name) {
             shard.write().remove(name);
         }
-    }
-
-    /// Always one of them: the number is below their count.
-    fn shard(&self, name: &str) -> Option<&RwLock<HashMap<Box<str>, T>>> {
-        self.shards.get(self.hashes.hash_one(name) as usize % SHARDS)
     }
 }
 

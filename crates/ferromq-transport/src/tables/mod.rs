@@ -6,14 +6,10 @@
 pub mod filters;
 pub mod resets;
 pub mod routes;
+pub(crate) mod shards;
 pub mod subscriptions;
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher, RandomState},
-    str::FromStr,
-    sync::Arc,
-};
+use std::{collections::HashMap, str::FromStr, sync::Arc};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -21,6 +17,7 @@ use parking_lot::Mutex;
 use crate::TransportError;
 use filters::Filters;
 use resets::Resets;
+use shards::Shards;
 use subscriptions::Subscriptions;
 
 /// A push replaces one shard: ten thousand entries are pushed by copying forty at a time.
@@ -190,16 +187,14 @@ type Shard<T> = ArcSwap<HashMap<Arc<str>, T>>;
 /// Entries by name, read without a lock. Whoever changes one copies its shard.
 #[derive(Debug)]
 pub struct Sharded<T> {
-    shards: Box<[Shard<T>]>,
-    hasher: RandomState,
+    shards: Shards<Shard<T>>,
     /// Serializes those who push; readers never take it.
     pushing: Mutex<()>,
 }
 
 impl<T> Default for Sharded<T> {
     fn default() -> Self {
-        let shards = (0..SHARDS).map(|_| Shard::default()).collect();
-        Self { shards, hasher: RandomState::new(), pushing: Mutex::new(()) }
+        Self { shards: Shards::new(SHARDS), pushing: Mutex::new(()) }
     }
 }
 
@@ -207,7 +202,7 @@ impl<T: Clone> Sharded<T> {
     /// The entry called `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<T> {
-        self.shard(name)?.load().get(name).cloned()
+        self.shards.of(name)?.load().get(name).cloned()
     }
 
     /// Adds an entry or replaces it.
@@ -228,17 +223,11 @@ impl<T: Clone> Sharded<T> {
 
     fn change(&self, name: &str, change: impl FnOnce(&mut HashMap<Arc<str>, T>)) {
         let _pushing = self.pushing.lock();
-        if let Some(shard) = self.shard(name) {
+        if let Some(shard) = self.shards.of(name) {
             let mut map = HashMap::clone(&shard.load());
             change(&mut map);
             shard.store(Arc::new(map));
         }
-    }
-
-    fn shard(&self, name: &str) -> Option<&Shard<T>> {
-        let hash = self.hasher.hash_one(name);
-        // The remainder is below the number of shards, so that there always is one.
-        self.shards.get(usize::try_from(hash % SHARDS as u64).ok()?)
     }
 }
 

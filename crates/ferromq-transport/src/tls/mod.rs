@@ -10,6 +10,7 @@ mod own;
 mod verify;
 
 use std::{
+    future::poll_fn,
     io,
     path::{Path, PathBuf},
     str::FromStr,
@@ -37,8 +38,6 @@ use tracing::{debug, info, warn};
 use crate::TransportError;
 use files::{Contents, certificates, private_key, roots};
 
-/// The first byte of a TLS record that begins a handshake.
-const HANDSHAKE: u8 = 0x16;
 /// A handshake takes some round trips; who needs longer is not meant well.
 pub(crate) const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -270,14 +269,15 @@ impl Tls {
         let Some(current) = self.current.load_full() else { return Some(Accepted::Plain(stream)) };
         let (mode, acceptor) = &*current;
         let peer = stream.peer_addr().ok();
-        let mut first = [0];
-        let Ok(Ok(1)) = timeout(idle, stream.peek(&mut first)).await else { return None };
-        if first != [HANDSHAKE] {
-            if *mode == TlsMode::Permissive {
-                return Some(Accepted::Plain(stream));
+        let first =
+            timeout(idle, poll_fn(|context| opening::poll_first(&stream, context))).await.ok()?.ok()?;
+        match first.is_tls(*mode) {
+            Ok(true) => {}
+            Ok(false) => return Some(Accepted::Plain(stream)),
+            Err(refused) => {
+                debug!(?peer, %refused, "connection refused");
+                return None;
             }
-            debug!(?peer, "plaintext connection refused, tls is enforced");
-            return None;
         }
         match within(handshake, acceptor.accept(stream)).await {
             Ok(stream) => Some(Accepted::Tls(Box::new(stream))),

@@ -1,5 +1,6 @@
-//! A connection whose first byte tells whether it speaks TLS, as a stream: the task that serves it does the handshake,
-//! so that one that takes long, or never comes to its end, keeps nobody waiting.
+//! A connection whose first byte tells whether it speaks TLS, as a stream.
+//!
+//! The task that serves the connection does the handshake: one that takes long, or never ends, delays no other.
 
 use std::{
     io,
@@ -14,7 +15,10 @@ use tokio::{
 };
 use tokio_rustls::{Accept, TlsAcceptor, server::TlsStream};
 
-use super::{HANDSHAKE, TlsMode};
+use super::TlsMode;
+
+/// The first byte of a TLS record that begins a handshake.
+const HANDSHAKE: u8 = 0x16;
 
 /// A connection of a listener that takes TLS, plaintext, or both.
 pub(crate) enum Wire {
@@ -63,14 +67,10 @@ impl Opening {
                     let Stage::First(stream, tls) = std::mem::replace(&mut self.stage, Stage::Over) else {
                         return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
                     };
-                    match (first?, tls.0) {
-                        (HANDSHAKE, _) => self.stage = Stage::Handshake(Box::new(tls.1.accept(stream))),
-                        (_, TlsMode::Enforcing) => {
-                            let refused =
-                                io::Error::new(io::ErrorKind::InvalidData, "plaintext, but TLS is enforced");
-                            return Poll::Ready(Err(refused));
-                        }
-                        _ => return Poll::Ready(Ok(Wire::Plain(stream))),
+                    if first?.is_tls(tls.0)? {
+                        self.stage = Stage::Handshake(Box::new(tls.1.accept(stream)));
+                    } else {
+                        return Poll::Ready(Ok(Wire::Plain(stream)));
                     }
                 }
                 Stage::Handshake(accept) => {
@@ -84,12 +84,28 @@ impl Opening {
     }
 }
 
-/// The first byte, which stays to be read.
-fn poll_first(stream: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<u8>> {
+/// The first byte of a connection.
+pub(super) struct FirstByte(u8);
+
+impl FirstByte {
+    /// Says whether the connection speaks TLS.
+    ///
+    /// # Errors
+    /// `InvalidData` for plaintext where TLS is enforced.
+    pub(super) fn is_tls(&self, mode: TlsMode) -> io::Result<bool> {
+        if self.0 != HANDSHAKE && mode == TlsMode::Enforcing {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "plaintext, but TLS is enforced"));
+        }
+        Ok(self.0 == HANDSHAKE)
+    }
+}
+
+/// Waits for the first byte, which stays to be read.
+pub(super) fn poll_first(stream: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<FirstByte>> {
     let mut byte = [0];
     match ready!(stream.poll_peek(context, &mut ReadBuf::new(&mut byte))) {
         Ok(0) => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
-        outcome => Poll::Ready(outcome.map(|_| byte[0])),
+        outcome => Poll::Ready(outcome.map(|_| FirstByte(byte[0]))),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
         timer::{
             log::Unit,
             state::{TimerState, TimerStats, record_of},
-            timed_message::{self, TIMER_TOPIC},
+            timed_message,
         },
     },
     error::{Result, StoreError},
@@ -28,6 +28,7 @@ use crate::{
     record::{
         log_record::Record,
         message::{MessageView, NewMessage},
+        names::TIMER_TOPIC,
         properties,
     },
     store::message_store::{Inner, MessageStore},

@@ -110,11 +110,6 @@ impl Unit {
     }
 }
 
-/// RocketMQ's hash of a topic, Java's of its text.
-pub(crate) fn topic_hash(topic: &str) -> i32 {
-    topic.encode_utf16().fold(0, |hash: i32, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)))
-}
-
 /// The files in a row.
 pub(crate) struct TimerLog<D: Disk> {
     files: Arc<MappedFileQueue<D>>,
@@ -312,11 +307,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::record::names::java_hash;
 
     #[test]
     fn a_topic_has_the_hash_java_gives_it() {
         assert_eq!(
-            (topic_hash(""), topic_hash("orders"), topic_hash("TopicTest")),
+            (java_hash(0, ""), java_hash(0, "orders"), java_hash(0, "TopicTest")),
             (0, -1_008_770_331, -1_902_610_879)
         );
     }

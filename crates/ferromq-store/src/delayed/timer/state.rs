@@ -11,9 +11,9 @@ use crate::{
         delay_levels,
         timer::{
             checkpoint_files::{TimerCheck, TimerMetrics},
-            log::{TimerLog, Unit, topic_hash},
+            log::{TimerLog, Unit},
             slot_backlog::{Selection, Waiting},
-            timed_message::{self, TIMER_TOPIC, TimerConfig},
+            timed_message::{self, TimerConfig},
             wheel::{Looked, Slot, Wheel},
         },
     },
@@ -21,7 +21,12 @@ use crate::{
     files::{directories::Names, disk::Disk, mapped_file::MappedFile, open_files::OpenFiles},
     queues::consume_queue::ConsumeQueue,
     read::types::GetStatus,
-    record::{log_record::Record, message::MessageView, properties},
+    record::{
+        log_record::Record,
+        message::MessageView,
+        names::{TIMER_TOPIC, java_hash},
+        properties,
+    },
     store::message_store::Inner,
 };
 
@@ -241,7 +246,7 @@ impl<D: Disk> TimerState<D> {
             time,
             physical_offset: view.physical_offset,
             size: view.total_size,
-            topic_hash: topic_hash(topic),
+            topic_hash: java_hash(0, topic),
             due: if stop.is_some() { 0 } else { due },
         };
         let at = self.enter(unit)?;

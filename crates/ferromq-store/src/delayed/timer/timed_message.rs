@@ -8,11 +8,9 @@ use std::time::Duration;
 use crate::{
     delayed::delay_levels::Delayed,
     error::{Result, StoreError},
-    record::{message::MAX_PROPERTIES_LEN, properties},
+    record::{message::MAX_PROPERTIES_LEN, names::TIMER_TOPIC, properties},
 };
 
-/// Where messages with a time of delivery wait, all in queue 0.
-pub const TIMER_TOPIC: &str = "rmq_sys_wheel_timer";
 /// What a producer may set: milliseconds since 1970, or a delay. A delay in seconds goes first, as in RocketMQ.
 pub(crate) const DELIVER_MS: &str = "TIMER_DELIVER_MS";
 pub(crate) const DELAY_SECONDS: &str = "TIMER_DELAY_SEC";
@@ -105,12 +103,6 @@ impl TimerConfig {
         let most = wheel_slots.saturating_sub(BLANK_SLOTS).max(2);
         i64::from(if (2..=most).contains(&self.roll_window) { self.roll_window } else { most })
     }
-}
-
-/// Says whether a producer gave a time of delivery.
-#[must_use]
-pub fn is_timed(properties: &[u8]) -> bool {
-    properties::iter(properties).any(|(name, _)| [DELIVER_MS, DELAY_SECONDS, DELAY_MS].contains(&name))
 }
 
 /// As `delay::rewrite` for a message without a delay level. Errors: `Invalid`, `TooFarAhead`, `TooLarge` for

@@ -72,7 +72,7 @@ fn acknowledge(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed> {
             let (message_id, handle) = entry(value.bytes()?)?;
             let lease = parse_handle(handle, &hot.broker_name);
             let (topic, _) = handle_topic(handle, group, topic);
-            let done = lease.and_then(|(lease, _)| Ok(hot.ack_in_time(group, &topic, &lease)?));
+            let done = lease.and_then(|(lease, _)| Ok(hot.progress.ack_in_time(group, &topic, &lease)?));
             results.put(message_id, handle, done);
         }
     }
@@ -183,10 +183,10 @@ fn change(hot: &Hot, request: &ChangeInvisibleDurationRequest) -> Result<String,
     let duration = check_invisible(asked, Duration::ZERO, hot.client_policy.load().max_invisible)?;
     let (handle, physical_offset) = parse_handle(&request.receipt_handle, &hot.broker_name)?;
     let (topic, mark) = handle_topic(&request.receipt_handle, group, topic);
-    hot.check_in_time(group, &topic, &handle)?;
+    hot.progress.check_in_time(group, &topic, &handle)?;
     let new = match request.suspend.unwrap_or_default() {
-        true => hot.suspend(group, &topic, &handle, duration)?,
-        false => hot.change_invisible(group, &topic, &handle, duration)?,
+        true => hot.progress.suspend(group, &topic, &handle, duration)?,
+        false => hot.progress.change_invisible(group, &topic, &handle, duration)?,
     };
     let mut text = String::new();
     let is_ordered = is_in_order(&request.receipt_handle);
@@ -217,12 +217,12 @@ async fn update(hot: &Hot, request: &UpdateOffsetRequest, peer: SocketAddr) -> R
     check_topic(topic)?;
     check_group(group)?;
     let entry = readable(hot, topic, peer).await?;
-    hot.group(group, peer).await?;
+    hot.lookup.group(group, peer).await?;
     let queue_id = queue_id(request.message_queue.as_ref(), topic, &entry)?;
     let offset = u64::try_from(request.offset).map_err(|_| {
         Refusal::new(code::ILLEGAL_OFFSET, format!("the offset is {}; it must be 0 or more", request.offset))
     })?;
-    Ok(hot.update_offset(group, topic, queue_id, offset)?)
+    Ok(hot.progress.update_offset(group, topic, queue_id, offset)?)
 }
 
 /// A response that holds nothing but a status, as field 1 of any of them.

@@ -5,12 +5,11 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use ferromq_store::{MessageView, ReceiptHandle, properties};
+use ferromq_store::{MessageView, ReceiptHandle, names::DLQ_PREFIX, properties};
 use md5::{Digest, Md5};
 
 use crate::{
     grpc::convert::{put_duration, put_timestamp, write_handle},
-    hot::dead_letters::DLQ_PREFIX,
     protobuf::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field},
 };
 

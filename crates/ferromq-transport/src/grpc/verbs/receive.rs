@@ -195,7 +195,7 @@ async fn receive(
     };
     let filter = filter(hot, request.filter_expression.as_ref())?;
     let entry = readable(hot, topic, terms.peer).await?;
-    let group_entry = hot.group(group, terms.peer).await?;
+    let group_entry = hot.lookup.group(group, terms.peer).await?;
     if !group_entry.enabled {
         return Err(Refusal::new(code::FORBIDDEN, format!("consumer group {group} may not consume")));
     }
@@ -412,7 +412,7 @@ pub(in crate::grpc) async fn readable(
     peer: SocketAddr,
 ) -> Result<TopicEntry, Refusal> {
     hot.check_reads()?;
-    let entry = hot.topic(topic, peer).await?;
+    let entry = hot.lookup.topic(topic, peer).await?;
     if entry.is_readable() {
         return Ok(entry);
     }

@@ -51,7 +51,7 @@ pub(in crate::grpc) async fn send_message(
         store(hot, request, count, peer, share).await?
     };
     let answer = match stored {
-        Ok((answer, end)) => hot.durable(end).await.map(|()| answer).map_err(Refusal::from),
+        Ok((answer, end)) => hot.sends.durable(end).await.map(|()| answer).map_err(Refusal::from),
         Err(refusal) => Err(refusal),
     };
     Ok(answer.unwrap_or_else(|refusal| {
@@ -90,7 +90,7 @@ async fn store_many(
         Ok(Step::Stored(answer, end)) => return Ok(Ok((answer, end))),
         Err(refusal) => return Ok(Err(refusal)),
     };
-    let topic = match hot.typed_topic(name, kind, peer).await {
+    let topic = match hot.lookup.typed_topic(name, kind, peer).await {
         Ok(topic) => topic,
         Err(error) => return Ok(Err(error.into())),
     };
@@ -165,7 +165,7 @@ async fn store_parsed(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) ->
     match store_unless_untyped(hot, request, &topic, peer)? {
         Step::Stored(answer, end) => Ok((answer, end)),
         Step::Untyped(kind) => {
-            let topic = hot.typed_topic(name, kind, peer).await?;
+            let topic = hot.lookup.typed_topic(name, kind, peer).await?;
             append(hot, request, &topic, peer).map(|stored| answer(hot, request, &stored))
         }
     }
@@ -217,7 +217,7 @@ fn check_delay(hot: &Hot, at: i64) -> Result<(), Refusal> {
 /// The entry of a topic that clients may write.
 async fn topic_of(hot: &Hot, name: &str, peer: SocketAddr) -> Result<TopicEntry, Refusal> {
     check_topic(name)?;
-    let topic = hot.topic(name, peer).await.map_err(|error| unknown(hot, error))?;
+    let topic = hot.lookup.topic(name, peer).await.map_err(|error| unknown(hot, error))?;
     topic.check_writable(name)?;
     Ok(topic)
 }
@@ -267,11 +267,12 @@ fn append(
             return Err(Refusal::new(code::BAD_REQUEST, why));
         }
         ([message], MessageType::Transaction) => {
-            (hot.append_half(message, first_id(request), &mut texts)?, None)
+            let has_timer = request.messages.iter().any(|message| message.delivery_timestamp.is_some());
+            (hot.sends.append_half(message, first_id(request), has_timer, &mut texts)?, None)
         }
         ([message], MessageType::Delay) => {
             message.properties = &texts;
-            hot.append_timed(message, 0, kept)?
+            hot.sends.append_delayed(message, true, kept)?
         }
         (many, _) => {
             let mut begin = 0;
@@ -279,7 +280,7 @@ fn append(
                 message.properties = texts.get(begin..end).unwrap_or_default();
                 begin = end;
             }
-            (hot.append_kept(many, kept)?, None)
+            (hot.sends.append_kept(many, kept)?, None)
         }
     };
     Ok(Stored { appended, kind, deliver_at, chosen })
@@ -302,7 +303,7 @@ fn unstored<'a>(
     let messages = request.messages.iter().map(|message| NewMessage {
         topic: message.topic,
         queue_id: chosen_queue(message, topic).unwrap_or_else(|| {
-            (*drawn.get_or_insert_with(|| hot.pick_queue(message.topic, topic))).cast_signed()
+            (*drawn.get_or_insert_with(|| hot.sends.pick_queue(message.topic, topic))).cast_signed()
         }),
         flag: 0,
         sys_flag: if message.body_encoding == GZIP { COMPRESSED } else { 0 },

@@ -1,6 +1,6 @@
 //! What a message to send must be like: RocketMQ's proxy's rules, with its codes. No I/O.
 
-use ferromq_store::properties;
+use ferromq_store::{names, properties};
 
 use super::message::{MAX_TEXTS, Outgoing, SendRequest};
 use crate::{
@@ -123,8 +123,7 @@ fn check_type(
     if message.priority.is_some_and(|priority| priority < 0) {
         return Err(Refusal::new(code::BAD_REQUEST, "the priority is negative; 0 is the lowest"));
     }
-    let is_derived = message.topic.starts_with("%RETRY%") || message.topic.starts_with("%DLQ%");
-    if policy.type_checks.grpc && !is_derived && !topic.message_type.takes(kind) {
+    if policy.type_checks.grpc && !names::is_of_group(message.topic) && !topic.message_type.takes(kind) {
         return conflict(wrong_type(message.topic, topic.message_type, kind).to_string());
     }
     Ok(kind)

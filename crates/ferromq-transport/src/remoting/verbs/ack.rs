@@ -31,7 +31,7 @@ struct Popped<'a> {
 /// Answers an acknowledgement of one message.
 pub(super) fn ack(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
     let popped = popped(hot, command, &AckHeader::parse(command)?)?;
-    match hot.ack(popped.group, popped.topic, &popped.handle) {
+    match hot.progress.ack(popped.group, popped.topic, &popped.handle) {
         Err(StoreError::StaleReceipt) => Err(stale(command)),
         done => Ok(done.map(|()| command.respond(response::SUCCESS, None))?),
     }
@@ -46,7 +46,7 @@ pub(super) fn change_invisible(hot: &Hot, command: &RemotingCommand) -> Result<R
         return Err(Refused::new(command, response::INVALID_PARAMETER, why));
     };
     let duration = Duration::from_millis(invisible);
-    let new = match hot.change_invisible(popped.group, popped.topic, &popped.handle, duration) {
+    let new = match hot.progress.change_invisible(popped.group, popped.topic, &popped.handle, duration) {
         Err(StoreError::StaleReceipt) => return Err(stale(command)),
         changed => changed?,
     };
@@ -96,7 +96,7 @@ pub(super) fn batch_ack(hot: &Hot, command: &RemotingCommand) -> Result<Remoting
     for ack in &acks {
         for handle in &ack.handles {
             all += 1;
-            match hot.ack(&ack.group, &ack.topic, handle) {
+            match hot.progress.ack(&ack.group, &ack.topic, handle) {
                 Err(StoreError::StaleReceipt) => stale += 1,
                 done => done?,
             }

@@ -3,11 +3,23 @@
 //! Java writes `{"brokerName":…,"acks":[{"c":group,"t":topic,"r":mark,"so":start,"q":queue,"rq":revive
 //! queue,"pt":pop time,"it":invisible ms,"b":bits}]}`; the bits are base64 of a little-endian bit set.
 
+use base64::{
+    Engine,
+    alphabet::STANDARD,
+    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
+};
 use ferromq_store::ReceiptHandle;
 use serde_json::Value;
 
 use super::extra_info::marked_topic;
 
+/// With or without padding, as some clients leave it out.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
 /// Bytes of a body; what a client acknowledges at once fits many times.
 const MAX_BODY: usize = 1 << 20;
 /// Messages of one request, so that it ends soon.
@@ -69,7 +81,7 @@ fn ack(entry: &Value, left: &mut usize) -> Result<BatchAck, &'static str> {
 /// A bit set as base64, or as the array of signed bytes other serializers write.
 fn bits(value: &Value) -> Result<Vec<u8>, &'static str> {
     match value {
-        Value::String(text) => base64(text).ok_or("a bit set (b) is no base64"),
+        Value::String(text) => BASE64.decode(text).map_err(|_| "a bit set (b) is no base64"),
         Value::Array(bytes) => {
             let byte = |value: &Value| value.as_i64().filter(|byte| (-128..256).contains(byte));
             let bytes = bytes.iter().map(|value| byte(value).map(|byte| (byte & 0xFF) as u8));
@@ -77,28 +89,6 @@ fn bits(value: &Value) -> Result<Vec<u8>, &'static str> {
         }
         _ => Err("a bit set (b) is neither base64 nor an array"),
     }
-}
-
-fn base64(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut word, mut held) = (0u32, 0);
-    for byte in text.trim_end_matches('=').bytes() {
-        let six = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        word = word << 6 | u32::from(six);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            bytes.push((word >> held & 0xFF) as u8);
-        }
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

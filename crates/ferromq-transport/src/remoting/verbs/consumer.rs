@@ -47,7 +47,7 @@ impl<'a> Consumer<'a> {
             );
             return Err(Refused::new(command, response::INVALID_PARAMETER, why));
         }
-        let of_group = hot.group(group, peer).await?;
+        let of_group = hot.lookup.group(group, peer).await?;
         if !of_group.enabled {
             let why = format!("subscription group no permission, {group}: it may not consume");
             return Err(Refused::new(command, response::NO_PERMISSION, why));

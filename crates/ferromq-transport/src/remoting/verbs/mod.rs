@@ -119,7 +119,7 @@ impl HotVerb {
             None => Begun::No,
             Some(Err(error)) => Begun::Answered(refused::failed(command, &error)),
             Some(Ok(send::Stored { response, flushed_to: None })) => Begun::Answered(response),
-            Some(Ok(send::Stored { response, flushed_to: Some(end) })) => match hot.durable_now(end) {
+            Some(Ok(send::Stored { response, flushed_to: Some(end) })) => match hot.sends.durable_now(end) {
                 None => Begun::Stored(response, end),
                 Some(outcome) => Begun::Answered(flushed(response, outcome)),
             },

@@ -27,6 +27,6 @@ pub(super) fn update(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCom
         // The client does not know yet that it is to go on elsewhere.
         return Ok(command.respond(response::SUCCESS, Some("Offset has been previously reset".to_owned())));
     }
-    hot.update_offset(group, topic, queue_id, offset)?;
+    hot.progress.update_offset(group, topic, queue_id, offset)?;
     Ok(command.respond(response::SUCCESS, None))
 }

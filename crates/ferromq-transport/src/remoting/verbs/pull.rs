@@ -70,7 +70,8 @@ pub(super) async fn pull(
     let mut found = hot.pull_now(&request).await;
     // As in RocketMQ: once, whatever the answer, and not again after the wait.
     if let Some(committed) = asked.commit_offset {
-        hot.update_offset(asked.group, asked.topic, asked.queue_id, committed)
+        hot.progress
+            .update_offset(asked.group, asked.topic, asked.queue_id, committed)
             .map_err(TransportError::from)?;
     }
     if code(&found, offset) == response::PULL_NOT_FOUND && !request.wait.is_zero() {
@@ -122,7 +123,7 @@ async fn check(
 ) -> Result<GroupEntry, Refused> {
     let PullHeader { group, topic, queue_id, .. } = *asked;
     let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
-    let group_entry = hot.group(group, peer).await?;
+    let group_entry = hot.lookup.group(group, peer).await?;
     if !group_entry.enabled {
         let why = format!("subscription group no permission, {group}: it may not consume");
         return Err(forbid(command, forbidden::GROUP, why));

@@ -5,13 +5,17 @@
 
 use std::{cell::RefCell, fmt, net::SocketAddr, sync::Arc};
 
-use ferromq_store::{Appended, Location, NewMessage, OffsetMessageId, StoreError, TIMER_TOPIC, properties};
+use ferromq_store::{
+    Appended, Location, NewMessage, OffsetMessageId, StoreError,
+    names::{self, DLQ_PREFIX, RETRY_PREFIX},
+    properties,
+};
 
 use super::{
     batch, flushed,
-    send_back::{RETRY_PREFIX, UNIT_SUBSCRIPTION, max_retries},
+    send_back::{UNIT_SUBSCRIPTION, max_retries},
     send_header::SendHeader,
-    send_properties::{self, Marks},
+    send_properties::{self, PropertyMarks},
 };
 use crate::{
     Missing, TransportError,
@@ -19,8 +23,8 @@ use crate::{
     hot::{
         Hot, SendPolicy,
         batches::{FEW, OF_MESSAGE},
-        dead_letters::{DLQ_PREFIX, DLQ_QUEUES, GIVEN_BACK, GIVEN_UP, properties_of_sent},
-        half_message::{HALF_TOPIC, TRANSACTION_BITS},
+        dead_letters::{DLQ_QUEUES, GIVEN_BACK, GIVEN_UP, properties_of_sent},
+        half_message::TRANSACTION_BITS,
         recall_handle,
         send::Kept,
     },
@@ -30,17 +34,6 @@ use crate::{
     },
     tables::{MessageType, TopicEntry},
 };
-
-/// Topics only the broker itself writes.
-const CLOSED_TO_CLIENTS: [&str; 7] = [
-    "SCHEDULE_TOPIC_XXXX",
-    HALF_TOPIC,
-    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-    "TRANS_CHECK_MAX_TIME_TOPIC",
-    "SELF_TEST_TOPIC",
-    "OFFSET_MOVED_EVENT",
-    TIMER_TOPIC,
-];
 
 thread_local! {
     /// Properties of the message that is being stored.
@@ -71,7 +64,7 @@ pub(super) async fn send(
             let mut topic = find_topic(hot, peer, &header).await?;
             if decides(hot, &header, &topic) {
                 let kind = first_kind(&header, command)?;
-                topic = hot.typed_topic(header.topic, kind, peer).await?;
+                topic = hot.lookup.typed_topic(header.topic, kind, peer).await?;
             }
             match large_batch(&header, command) {
                 Some(count) => store_many(hot, peer, command, topic, count).await?,
@@ -80,7 +73,7 @@ pub(super) async fn send(
         }
     };
     Ok(match stored.flushed_to {
-        Some(end) => flushed(stored.response, hot.durable(end).await),
+        Some(end) => flushed(stored.response, hot.sends.durable(end).await),
         None => stored.response,
     })
 }
@@ -112,10 +105,10 @@ fn decides(hot: &Hot, header: &SendHeader<'_>, topic: &TopicEntry) -> bool {
 
 fn first_kind(header: &SendHeader<'_>, command: &RemotingCommand) -> Result<MessageType, TransportError> {
     if !is_batch(header, command) {
-        return Ok(Marks::read(header.properties).kind());
+        return Ok(PropertyMarks::read(header.properties).kind());
     }
     let messages = batch::parse(&command.body)?;
-    Ok(messages.first().map_or(MessageType::Normal, |message| Marks::read(message.properties).kind()))
+    Ok(messages.first().map_or(MessageType::Normal, |message| PropertyMarks::read(message.properties).kind()))
 }
 
 /// Stores a request whose topic is known.
@@ -126,7 +119,7 @@ fn store(
     header: &SendHeader<'_>,
     topic: &TopicEntry,
 ) -> Result<Stored, TransportError> {
-    if CLOSED_TO_CLIENTS.contains(&header.topic) {
+    if names::is_closed_to_clients(header.topic) {
         let topic = header.topic.to_owned();
         return Err(TransportError::TopicForbidden { topic, done: "written by clients" });
     }
@@ -187,18 +180,18 @@ async fn store_retry(
     if is_batch(header, command) {
         return Err(TransportError::IllegalMessage("a batch cannot be sent to a retry topic"));
     }
-    let group = hot.group(name, peer).await?;
+    let group = hot.lookup.group(name, peer).await?;
     let max_times = header.max_reconsume_times.unwrap_or_else(|| max_retries(&group));
     // Its members consume in order: who gives up a message must not get it behind later ones.
     let is_ordered = hot.tables.is_locked(name, hot.clock.now_ms());
     if header.reconsume_times <= max_times && !is_ordered {
         let sys_flag = if header.is_unit { UNIT_SUBSCRIPTION } else { 0 };
         let queues = group.retry_queues.max(1);
-        let topic = hot.topic_of_group(peer, header.topic, queues, sys_flag).await?;
+        let topic = hot.lookup.topic_of_group(peer, header.topic, queues, sys_flag).await?;
         return store(hot, peer, command, header, &topic);
     }
     let dead = format!("{DLQ_PREFIX}{name}");
-    let topic = hot.topic_of_group(peer, &dead, DLQ_QUEUES, 0).await?;
+    let topic = hot.lookup.topic_of_group(peer, &dead, DLQ_QUEUES, 0).await?;
     // A dead letter is not delayed: RocketMQ writes level -1.
     let text = properties::replace(header.properties.as_bytes(), &[], &[("DELAY", "-1")]);
     let reason = if is_ordered { GIVEN_UP } else { GIVEN_BACK };
@@ -240,23 +233,21 @@ async fn find_topic(
         queues: header.default_queues,
         sys_flag: i32::from(header.is_unit),
     };
-    hot.topic_or(missing, peer).await
+    hot.lookup.topic_or(missing, peer).await
 }
 
 /// RocketMQ's rules for a topic's name. Names in the tables keep them.
 fn check_name(topic: &str) -> Result<(), TransportError> {
-    let is_derived = topic.starts_with(RETRY_PREFIX) || topic.starts_with(DLQ_PREFIX);
-    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b"%|-_".contains(&byte);
     let reason = if topic.trim().is_empty() {
         "it is blank"
-    } else if !topic.bytes().all(is_legal) {
+    } else if !names::has_legal_bytes(topic) {
         "letters a-z A-Z, digits and _ - % | are allowed"
-    } else if is_derived && topic.len() > 255 {
-        "it has more than 255 characters"
-    } else if !is_derived && topic.len() > 127 {
-        "it has more than 127 characters"
-    } else {
+    } else if topic.len() <= names::max_topic_len(topic) {
         return Ok(());
+    } else if names::is_of_group(topic) {
+        "it has more than 255 characters"
+    } else {
+        "it has more than 127 characters"
     };
     Err(TransportError::BadTopicName { topic: topic.chars().take(300).collect(), reason })
 }
@@ -266,7 +257,7 @@ fn queue(hot: &Hot, header: &SendHeader<'_>, topic: &TopicEntry) -> Result<i32, 
     // A topic that lost queues still takes messages in those that are read until they are empty.
     let queues = topic.write_queues.max(topic.read_queues);
     match u32::try_from(header.queue_id) {
-        Err(_) if topic.write_queues > 0 => Ok(hot.pick_queue(header.topic, topic).cast_signed()),
+        Err(_) if topic.write_queues > 0 => Ok(hot.sends.pick_queue(header.topic, topic).cast_signed()),
         Ok(queue_id) if queue_id < queues => Ok(header.queue_id),
         _ => Err(TransportError::NoSuchQueue {
             topic: header.topic.to_owned(),
@@ -291,7 +282,7 @@ impl Target<'_> {
         peer: SocketAddr,
         command: &RemotingCommand,
     ) -> Result<Stored, TransportError> {
-        let mut marks = Marks::read(self.header.properties);
+        let mut marks = PropertyMarks::read(self.header.properties);
         // On its way to be retried it was committed long ago, whatever its properties and flags remember.
         let is_retry = self.is_retry(&marks);
         marks.is_half &= !is_retry;
@@ -311,10 +302,14 @@ impl Target<'_> {
                 ..self.message(peer, self.header.flag, &command.body, &[])
             };
             if marks.is_half {
-                return Ok((hot.append_half(&message, unique_key, text)?, None));
+                return Ok((hot.sends.append_half(&message, unique_key, marks.has_timer, text)?, None));
             }
             let kept = Kept::of(marks.is_numbered);
-            hot.append_timed(&NewMessage { properties: text, ..message }, level, kept)
+            hot.sends.append_delayed(
+                &NewMessage { properties: text, ..message },
+                level > 0 || marks.has_timer,
+                kept,
+            )
         })?;
         let mut stored = self.stored(hot, command, &appended, (unique_key, marks.waits));
         if let Some(at) = deliver_at.filter(|_| !self.header.topic.starts_with(RETRY_PREFIX)) {
@@ -325,14 +320,14 @@ impl Target<'_> {
     }
 
     /// Says whether a consumer could not consume it.
-    fn is_retry(&self, marks: &Marks<'_>) -> bool {
+    fn is_retry(&self, marks: &PropertyMarks<'_>) -> bool {
         let topic = self.header.topic;
-        let is_derived = topic.starts_with(RETRY_PREFIX) || topic.starts_with(DLQ_PREFIX);
-        self.header.reconsume_times > 0 && (is_derived || marks.level().is_some_and(|level| level > 0))
+        self.header.reconsume_times > 0
+            && (names::is_of_group(topic) || marks.level().is_some_and(|level| level > 0))
     }
 
     /// Refuses what would be stored as something else than it says, and tells the delay level.
-    fn check(&self, marks: &Marks<'_>, is_retry: bool) -> Result<i32, TransportError> {
+    fn check(&self, marks: &PropertyMarks<'_>, is_retry: bool) -> Result<i32, TransportError> {
         self.check_type(marks)?;
         let level = marks.level().ok_or(TransportError::IllegalMessage("the delay level is no number"))?;
         if marks.is_inner_batch {
@@ -358,15 +353,13 @@ impl Target<'_> {
     }
 
     /// Refuses lite messages, and where types are checked those that are not of the topic's.
-    fn check_type(&self, marks: &Marks<'_>) -> Result<(), TransportError> {
+    fn check_type(&self, marks: &PropertyMarks<'_>) -> Result<(), TransportError> {
         if marks.is_lite {
             return Err(TransportError::IllegalMessage("lite topics (__LITE_TOPIC) are not supported yet"));
         }
         let (topic, kind) = (self.header.topic, marks.kind());
-        let is_checked = self.policy.type_checks.remoting
-            && !marks.is_transferred
-            && !topic.starts_with(RETRY_PREFIX)
-            && !topic.starts_with(DLQ_PREFIX);
+        let is_checked =
+            self.policy.type_checks.remoting && !marks.is_transferred && !names::is_of_group(topic);
         if !is_checked || self.topic.message_type.takes(kind) {
             return Ok(());
         }
@@ -387,20 +380,20 @@ impl Target<'_> {
         let mut messages = Vec::with_capacity(parsed.len());
         let mut is_numbered = false;
         for message in &parsed {
-            let marks = Marks::read(message.properties);
+            let marks = PropertyMarks::read(message.properties);
             self.check_in_batch(&marks)?;
             self.check_type(&marks)?;
             is_numbered |= marks.is_numbered;
             let properties = message.properties.as_bytes();
             messages.push(self.message(peer, message.flag, message.body, properties));
         }
-        let appended = hot.append_as_one(&messages, Kept::of(is_numbered))?;
-        let marks = Marks::read(self.header.properties);
+        let appended = hot.sends.append_as_one(&messages, Kept::of(is_numbered))?;
+        let marks = PropertyMarks::read(self.header.properties);
         Ok(self.stored(hot, command, &appended, (marks.unique_key.unwrap_or_default(), marks.waits)))
     }
 
     /// RocketMQ would store these as ordinary messages: early, uncommitted, or never consumed.
-    fn check_in_batch(&self, marks: &Marks<'_>) -> Result<(), TransportError> {
+    fn check_in_batch(&self, marks: &PropertyMarks<'_>) -> Result<(), TransportError> {
         if marks.has_timer || marks.level() != Some(0) {
             return Err(TransportError::IllegalMessage("a message of a batch cannot be delayed"));
         }

@@ -4,7 +4,11 @@
 
 use std::net::SocketAddr;
 
-use ferromq_store::{MessageView, NewMessage, TIMER_TOPIC, properties};
+use ferromq_store::{
+    MessageView, NewMessage,
+    names::{self, RETRY_PREFIX},
+    properties,
+};
 
 use super::{headers::SendBackHeader, refused::Refused};
 use crate::{
@@ -12,21 +16,16 @@ use crate::{
     hot::{
         Hot,
         dead_letters::{Cause, GIVEN_BACK, GIVEN_UP, properties_of_retry},
-        half_message::HALF_TOPIC,
+        send::Kept,
     },
     remoting::{RemotingCommand, codes::response},
     tables::GroupEntry,
 };
 
-pub(super) const RETRY_PREFIX: &str = "%RETRY%";
 /// The level of a first retry; each further one waits a level longer.
 const FIRST_LEVEL: i32 = 3;
 /// System flag of a topic that consumers of a unit read.
 pub(super) const UNIT_SUBSCRIPTION: i32 = 2;
-
-/// What lies in these nobody was given: a half message that came back would be one nobody committed.
-const NEVER_CONSUMED: [&str; 4] =
-    ["SCHEDULE_TOPIC_XXXX", HALF_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC", TIMER_TOPIC];
 
 /// Stores a message again for one group; the answer comes once the promise of the flush policy holds.
 pub(super) async fn send_back(
@@ -36,7 +35,7 @@ pub(super) async fn send_back(
 ) -> Result<RemotingCommand, Refused> {
     let header = SendBackHeader::parse(command)?;
     let (name, wanted_level) = (header.group, header.delay_level);
-    let group = hot.group(name, peer).await?;
+    let group = hot.lookup.group(name, peer).await?;
     let max_times = header.max_reconsume_times.unwrap_or_else(|| max_retries(&group));
     if group.retry_queues == 0 {
         // The group wants no retries; RocketMQ drops the message, too.
@@ -45,7 +44,8 @@ pub(super) async fn send_back(
     let record = hot.message_at(header.physical_offset).await?;
     let message = MessageView::decode(record.bytes(), false)
         .map_err(|_| TransportError::IllegalMessage("the message to be sent back cannot be read"))?;
-    if NEVER_CONSUMED.contains(&message.topic) {
+    // No consumer got it: a half message that came back would count as committed.
+    if names::is_never_consumed(message.topic) {
         let topic = message.topic.to_owned();
         return Err(TransportError::TopicForbidden { topic, done: "given back from" }.into());
     }
@@ -54,7 +54,7 @@ pub(super) async fn send_back(
         let reason = if wanted_level < 0 { GIVEN_UP } else { GIVEN_BACK };
         if let Some(letters) = hot.dead_letters(peer, name).await? {
             let end = hot.append_letter(name, &letters, &message, times, &Cause::of(reason))?;
-            hot.durable(end).await?;
+            hot.sends.durable(end).await?;
         }
         return Ok(command.respond(response::SUCCESS, None));
     }
@@ -64,11 +64,11 @@ pub(super) async fn send_back(
     };
     let sys_flag = if header.is_unit { UNIT_SUBSCRIPTION } else { 0 };
     let topic = format!("{RETRY_PREFIX}{name}");
-    let entry = hot.topic_of_group(peer, &topic, group.retry_queues, sys_flag).await?;
+    let entry = hot.lookup.topic_of_group(peer, &topic, group.retry_queues, sys_flag).await?;
     let text = properties_of_retry(&message, level);
     let back = NewMessage {
         topic: &topic,
-        queue_id: hot.pick_queue(&topic, &entry).cast_signed(),
+        queue_id: hot.sends.pick_queue(&topic, &entry).cast_signed(),
         flag: message.flag,
         sys_flag: message.sys_flag,
         born_timestamp: message.born_timestamp,
@@ -78,8 +78,8 @@ pub(super) async fn send_back(
         body: message.body,
         properties: &text,
     };
-    let appended = hot.append_delayed(&back, level)?;
-    hot.durable(appended.end).await?;
+    let (appended, _) = hot.sends.append_delayed(&back, true, Kept::All)?;
+    hot.sends.durable(appended.end).await?;
     let consumed = properties::get(&text, "RETRY_TOPIC").unwrap_or(message.topic);
     hot.traffic.count_send_back(consumed, name, 1, u64::from(message.total_size));
     Ok(command.respond(response::SUCCESS, None))

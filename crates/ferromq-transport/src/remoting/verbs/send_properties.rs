@@ -13,7 +13,7 @@ const PRIORITY: &str = "_SYS_MSG_PRIORITY_";
 
 /// What properties say to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Marks<'a> {
+pub(super) struct PropertyMarks<'a> {
     /// The producer's own id of the message.
     pub unique_key: Option<&'a str>,
     /// The delay level as it stands there.
@@ -38,7 +38,7 @@ pub(super) struct Marks<'a> {
     has_own: bool,
 }
 
-impl<'a> Marks<'a> {
+impl<'a> PropertyMarks<'a> {
     /// Reads the text once. The last of a name counts, as in RocketMQ.
     pub(super) fn read(text: &'a str) -> Self {
         let mut marks = Self {
@@ -103,7 +103,12 @@ impl<'a> Marks<'a> {
 }
 
 /// Writes the properties of a message: those that came, without the broker's own names, then `stamp`.
-pub(super) fn write(out: &mut Vec<u8>, text: &str, marks: &Marks<'_>, (unique_key, stamp): (&str, &[u8])) {
+pub(super) fn write(
+    out: &mut Vec<u8>,
+    text: &str,
+    marks: &PropertyMarks<'_>,
+    (unique_key, stamp): (&str, &[u8]),
+) {
     // A priority counts where nothing else says when the message comes.
     let is_sorted_otherwise = marks.priority.is_some() && marks.kind() != MessageType::Priority;
     if marks.has_own || marks.is_half || is_sorted_otherwise {
@@ -153,7 +158,7 @@ mod tests {
 
     fn written(given: &str, stamp: &[(&str, &str)]) -> String {
         let mut out = Vec::new();
-        write(&mut out, given, &Marks::read(given), ("NEW", text(stamp).as_bytes()));
+        write(&mut out, given, &PropertyMarks::read(given), ("NEW", text(stamp).as_bytes()));
         String::from_utf8(out).unwrap()
     }
 
@@ -168,12 +173,12 @@ mod tests {
             ("TIMER_DELAY_SEC", "9"),
             ("INNER_NUM", "2"),
         ]);
-        let marks = Marks::read(&given);
+        let marks = PropertyMarks::read(&given);
         assert_eq!((marks.unique_key, marks.level()), (Some("7F"), Some(3)));
         assert!(marks.is_half && !marks.waits && marks.has_timer && marks.is_inner_batch);
-        let plain = Marks::read("WAIT\u{1}true\u{2}TRAN_MSG\u{1}\u{2}NOTHING");
+        let plain = PropertyMarks::read("WAIT\u{1}true\u{2}TRAN_MSG\u{1}\u{2}NOTHING");
         assert!(plain.waits && !plain.is_half && plain.level() == Some(0));
-        assert_eq!(Marks::read("DELAY\u{1}soon").level(), None);
+        assert_eq!(PropertyMarks::read("DELAY\u{1}soon").level(), None);
     }
 
     #[test]
@@ -201,7 +206,7 @@ mod tests {
 
     #[test]
     fn the_type_of_a_message_is_what_rocketmq_concludes() {
-        let kind = |given: &[(&str, &str)]| Marks::read(&text(given)).kind();
+        let kind = |given: &[(&str, &str)]| PropertyMarks::read(&text(given)).kind();
         let priority = ("_SYS_MSG_PRIORITY_", "3");
         assert_eq!(kind(&[]), MessageType::Normal);
         assert_eq!(kind(&[("__LITE_TOPIC", "l")]), MessageType::Lite);
@@ -209,13 +214,13 @@ mod tests {
         assert_eq!(kind(&[("__SHARDINGKEY", "k"), priority]), MessageType::Fifo);
         assert_eq!(kind(&[("__SHARDINGKEY", "k"), ("TIMER_DELAY_MS", "9")]), MessageType::Delay);
         assert_eq!(kind(&[("DELAY", "3"), ("TRAN_MSG", "true")]), MessageType::Transaction);
-        assert_eq!(Marks::read(&text(&[priority])).priority(), Some(3));
+        assert_eq!(PropertyMarks::read(&text(&[priority])).priority(), Some(3));
     }
 
     #[test]
     fn a_priority_of_a_message_that_is_sorted_otherwise_is_left_out() {
         let given = text(&[("_SYS_MSG_PRIORITY_", "3"), ("__SHARDINGKEY", "k"), ("UNIQ_KEY", "7F")]);
-        assert_eq!(Marks::read(&given).priority(), None);
+        assert_eq!(PropertyMarks::read(&given).priority(), None);
         assert_eq!(written(&given, &[]), text(&[("__SHARDINGKEY", "k"), ("UNIQ_KEY", "7F")]));
         let kept = text(&[("_SYS_MSG_PRIORITY_", "3"), ("UNIQ_KEY", "7F")]);
         assert_eq!(written(&kept, &[]), kept);

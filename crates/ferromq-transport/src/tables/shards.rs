@@ -1,0 +1,27 @@
+//! Parts of a table by the hash of a name, so that threads seldom meet at one lock.
+
+use std::hash::{BuildHasher, RandomState};
+
+/// The parts; peers choose the names, so the hash is keyed.
+#[derive(Debug)]
+pub(crate) struct Shards<S> {
+    shards: Box<[S]>,
+    hasher: RandomState,
+}
+
+impl<S: Default> Shards<S> {
+    pub(crate) fn new(count: usize) -> Self {
+        Self { shards: (0..count.max(1)).map(|_| S::default()).collect(), hasher: RandomState::new() }
+    }
+}
+
+impl<S> Shards<S> {
+    /// The part of a name. There always is one: the remainder is below their number.
+    pub(crate) fn of(&self, name: &str) -> Option<&S> {
+        self.shards.get(self.hasher.hash_one(name) as usize % self.shards.len())
+    }
+
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, S> {
+        self.shards.iter()
+    }
+}
