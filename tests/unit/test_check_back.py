@@ -26,7 +26,7 @@ def test_an_open_transaction_is_asked_about_and_ends_as_the_producer_says(broker
     """The request is RocketMQ's: its fields name the half message, its body is the message as it was meant."""
     named = broker.half(b"paid", TAGS="t")
     assert broker.round(5_000) == CheckReport()
-    assert broker.round() == CheckReport(asked=1)
+    assert broker.round() == CheckReport(sent=1)
     ((connection, fields, body),) = broker.producers.remoting
     (copy,) = broker.seen(HALF, 0)[1:]
     assert connection == 7
@@ -55,7 +55,7 @@ def test_a_grpc_producer_is_asked_over_its_telemetry_stream(broker: Broker) -> N
     client = Client("g", 9, "10.0.0.8:1", "PYTHON", 413, is_grpc=True)
     broker.table.produce("orders", client, NOW, stream=70)
     broker.half(b"paid", PGROUP="orders", TAGS="t", KEYS="a b", colour="red")
-    assert broker.round() == CheckReport(asked=1)
+    assert broker.round() == CheckReport(sent=1)
     ((stream, command),) = broker.producers.telemetry
     asked = command.recover_orphaned_transaction_command
     copy = broker.seen(HALF, 0)[-1]
@@ -72,10 +72,10 @@ def test_producers_take_turns_and_one_that_is_gone_is_passed_over(broker: Broker
     broker.table.produce("payers", Client("q", 8, "10.0.0.9:1235", "JAVA", 513), NOW)
     for _ in range(4):
         broker.half()
-    assert broker.round() == CheckReport(asked=4)
+    assert broker.round() == CheckReport(sent=4)
     assert sorted(connection for connection, _, _ in broker.producers.remoting) == [7, 7, 8, 8]
     broker.producers.gone = {8}
-    assert broker.round() == CheckReport(asked=4)
+    assert broker.round() == CheckReport(sent=4)
     assert {connection for connection, _, _ in broker.producers.remoting[4:]} == {7}
 
 
@@ -94,7 +94,7 @@ def test_a_producer_whose_connection_fails_keeps_nobody_from_being_asked(
     monkeypatch.setattr(broker.producers, "push", fail)
     for _ in range(4):
         broker.half()
-    assert broker.round() == CheckReport(asked=4)
+    assert broker.round() == CheckReport(sent=4)
     assert [connection for connection, _, _ in broker.producers.remoting] == [7] * 4
 
 
@@ -108,13 +108,13 @@ def test_an_end_that_names_an_older_place_ends_the_transaction(
     broker.half(b"other", UNIQ_KEY="other")
     named = [replace(broker.half(UNIQ_KEY="named"), decision=decision)]
     for _ in range(rounds):
-        assert broker.round() == CheckReport(asked=2)
+        assert broker.round() == CheckReport(sent=2)
         named.append(answer(broker, decision))
     if is_killed:
         broker.begin()
     assert [broker.ends.end(end) for end in named] == [True] + [False] * rounds
     assert [message.body for message in broker.seen()] == ([b"paid"] if decision is Decision.COMMIT else [])
-    assert broker.round() == CheckReport(asked=1)
+    assert broker.round() == CheckReport(sent=1)
     broker.begin()
     assert [broker.ends.end(end) for end in named] == [False] * (rounds + 1)
 
@@ -134,15 +134,15 @@ def test_after_so_many_checks_a_transaction_is_given_up_and_kept(broker: Broker)
     """Whether anybody was there to be asked or not; nothing of it is silent."""
     broker.config = TransactionConfig(transaction_check_max=2)
     broker.half(b"paid", TAGS="t")
-    assert broker.round() == CheckReport(asked=1)
+    assert broker.round() == CheckReport(sent=1)
     broker.table.close_connection(7)
-    assert broker.round() == CheckReport(unasked=1)
+    assert broker.round() == CheckReport(unreachable=1)
     assert broker.round() == CheckReport(discarded=1)
     assert broker.round() == CheckReport()
     (kept,) = broker.seen(DISCARDED, 0)
     assert (kept.body, kept.properties["TRANSACTION_CHECK_TIMES"], kept.tag) == (b"paid", "2", "t")
     assert (kept.properties["REAL_TOPIC"], kept.properties["REAL_QID"]) == ("orders", "3")
-    assert broker.checks.total == CheckReport(asked=1, unasked=1, discarded=1)
+    assert broker.checks.total == CheckReport(sent=1, unreachable=1, discarded=1)
     with pytest.raises(EndRefused, match="discarded"):
         broker.ends.end(answer(broker))
     assert not broker.ends.end(answer(broker, Decision.ROLLBACK))
@@ -154,14 +154,14 @@ def test_a_transaction_that_was_given_up_can_be_asked_about_again(broker: Broker
     broker.config = TransactionConfig(transaction_check_max=1)
     broker.half(b"other", UNIQ_KEY="other")
     first = broker.half(b"paid")
-    assert broker.round() == CheckReport(asked=2)
+    assert broker.round() == CheckReport(sent=2)
     assert broker.round() == CheckReport(discarded=2)
     given_up = broker.seen(DISCARDED, 0)[1].offset_message_id
     assert resume(broker, given_up) == (0, None)
     assert resume(broker, given_up) == (0, None)
     broker.begin()
     assert resume(broker, given_up) == (0, None)
-    assert broker.round() == CheckReport(asked=1)
+    assert broker.round() == CheckReport(sent=1)
     assert broker.ends.end(answer(broker))
     assert [message.body for message in broker.seen()] == [b"paid"]
     assert resume(broker, given_up) == (1, f"the transaction of {given_up} was committed")
@@ -176,13 +176,13 @@ def test_a_transaction_that_was_given_up_is_known_without_an_index(tmp_path: Pat
     broker.table.produce("payers", Client("p", 7, "10.0.0.9:1234", "JAVA", 513), NOW)
     broker.config = TransactionConfig(transaction_check_max=1)
     first = broker.half(b"paid")
-    assert broker.round() == CheckReport(asked=1)
+    assert broker.round() == CheckReport(sent=1)
     assert broker.round() == CheckReport(discarded=1)
     (kept,) = broker.seen(DISCARDED, 0)
     with pytest.raises(EndRefused, match="discarded"):
         broker.ends.end(first)
     assert resume(broker, kept.offset_message_id) == (0, None)
-    assert broker.round() == CheckReport(asked=1)
+    assert broker.round() == CheckReport(sent=1)
     assert broker.ends.end(answer(broker))
     broker.begin()
     assert resume(broker, kept.offset_message_id) == (1, f"the transaction of {kept.offset_message_id} was committed")
@@ -207,9 +207,9 @@ def test_a_message_says_itself_how_long_nobody_is_asked(broker: Broker) -> None:
     """Until then it keeps no other one waiting, and what is not asked is not counted."""
     named = broker.half(b"slow", CHECK_IMMUNITY_TIME_IN_SECONDS="61")
     broker.half(b"quick", UNIQ_KEY="Q")
-    assert broker.round() == CheckReport(waiting=1, asked=1)
-    assert broker.round() == CheckReport(waiting=1, asked=1)
-    assert broker.round() == CheckReport(asked=2)
+    assert broker.round() == CheckReport(waiting=1, sent=1)
+    assert broker.round() == CheckReport(waiting=1, sent=1)
+    assert broker.round() == CheckReport(sent=2)
     slow = next(message for message in broker.seen(HALF, 0)[-2:] if message.body == b"slow")
     assert slow.properties["TRANSACTION_CHECK_TIMES"] == "1"
     assert broker.ends.end(named)
@@ -219,14 +219,14 @@ def test_a_message_says_itself_how_long_nobody_is_asked(broker: Broker) -> None:
 def test_a_message_may_be_asked_about_sooner_than_others(broker: Broker) -> None:
     """Its own time counts, where it is the shorter one."""
     broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="1")
-    assert broker.round(2_000) == CheckReport(asked=1)
+    assert broker.round(2_000) == CheckReport(sent=1)
 
 
 def test_a_fresh_message_waits_for_a_later_round(broker: Broker) -> None:
     """Six seconds are the producer's."""
     broker.half()
     assert broker.round(6_000) == CheckReport()
-    assert broker.round(1) == CheckReport(asked=1)
+    assert broker.round(1) == CheckReport(sent=1)
 
 
 def test_both_offsets_of_the_group_move_on(broker: Broker) -> None:
@@ -242,7 +242,7 @@ def test_both_offsets_of_the_group_move_on(broker: Broker) -> None:
     broker.round(0)
     assert broker.committed() == (4, 4)
     broker.half(b"4")
-    assert broker.round() == CheckReport(asked=1)
+    assert broker.round() == CheckReport(sent=1)
     broker.round(0)
     assert broker.committed() == (5, 5)
 
@@ -284,7 +284,7 @@ def test_what_cannot_be_put_back_stays_open(broker: Broker) -> None:
     broker.store.set_queue_access(HALF, 0, "read_only")
     assert broker.round() == CheckReport()
     broker.store.set_queue_access(HALF, 0, "open")
-    assert broker.round() == CheckReport(asked=1)
+    assert broker.round() == CheckReport(sent=1)
     assert broker.ends.end(named)
 
 
@@ -318,8 +318,8 @@ def test_a_time_of_its_own_that_is_no_number_is_the_timeout_of_all(broker: Broke
     broker.config = TransactionConfig(transaction_timeout=timedelta(seconds=60))
     broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="soon")
     broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="1", UNIQ_KEY="Q")
-    assert broker.round() == CheckReport(waiting=1, asked=1)
-    assert broker.round(31_000) == CheckReport(asked=2)
+    assert broker.round() == CheckReport(waiting=1, sent=1)
+    assert broker.round(31_000) == CheckReport(sent=2)
 
 
 def test_what_cannot_be_judged_is_given_up_and_the_round_goes_on(
@@ -336,7 +336,7 @@ def test_what_cannot_be_judged_is_given_up_and_the_round_goes_on(
         return real(rules, half, *rest)
 
     monkeypatch.setattr(CheckRules, "judge", judge)
-    assert broker.round() == CheckReport(asked=1, discarded=1)
+    assert broker.round() == CheckReport(sent=1, discarded=1)
     assert "cannot be judged" in caplog.text
 
 
@@ -346,7 +346,7 @@ def test_of_two_that_resume_and_a_commit_between_them_nothing_is_visible_twice(
     """The second found the transaction uncommitted, and puts it back only after the commit."""
     broker.config = TransactionConfig(transaction_check_max=1)
     first = broker.half()
-    assert broker.round() == CheckReport(asked=1)
+    assert broker.round() == CheckReport(sent=1)
     assert broker.round() == CheckReport(discarded=1)
     given_up = broker.seen(DISCARDED, 0)[0].offset_message_id
     real, is_inner = HalfMessageIndex.is_committed, False

@@ -17,12 +17,12 @@ def test_a_check_that_could_not_be_handed_over_is_none(broker: Broker) -> None:
     broker.config = TransactionConfig(transaction_check_max=2)
     broker.half(b"paid")
     broker.producers.room = 0
-    assert [broker.round() for _ in range(5)] == [CheckReport(refused=1)] * 5
+    assert [broker.round() for _ in range(5)] == [CheckReport(skipped=1)] * 5
     assert len(broker.seen(HALF, 0)) == 2
     broker.producers.room = None
-    assert broker.round() == CheckReport(asked=1)
+    assert broker.round() == CheckReport(sent=1)
     assert len(broker.seen(HALF, 0)) == 2
-    assert broker.round() == CheckReport(asked=1)
+    assert broker.round() == CheckReport(sent=1)
     times = [decode_records(body)[0].properties["TRANSACTION_CHECK_TIMES"] for *_, body in broker.producers.remoting]
     assert times == ["1", "2"]
     assert broker.round() == CheckReport(discarded=1)
@@ -33,7 +33,7 @@ def test_what_its_producer_could_not_be_asked_ends_all_the_same(broker: Broker) 
     named = broker.half(b"paid")
     broker.half(b"old", UNIQ_KEY="old")
     broker.producers.room = 0
-    assert broker.round() == CheckReport(refused=2)
+    assert broker.round() == CheckReport(skipped=2)
     assert broker.ends.end(named)
     assert broker.round(72 * 3_600_000) == CheckReport(discarded=1)
     assert [message.body for message in broker.seen(DISCARDED, 0)] == [b"old"]
@@ -48,7 +48,7 @@ def test_a_group_that_reads_too_slowly_keeps_no_other_waiting(broker: Broker) ->
         broker.half(UNIQ_KEY=f"K{number}", PGROUP="orders")
     broker.half(UNIQ_KEY="other", PGROUP="nobody")
     broker.producers.room = 10
-    assert broker.round() == CheckReport(asked=10, unasked=1, refused=190)
+    assert broker.round() == CheckReport(sent=10, unreachable=1, skipped=190)
     assert broker.producers.pauses == 100
     assert len(broker.seen(HALF, 0)) == 201 + 64 + 1
 
@@ -58,7 +58,7 @@ def test_a_producer_that_reads_slowly_is_asked_all_in_one_round(broker: Broker) 
     for number in range(200):
         broker.half(UNIQ_KEY=f"K{number}")
     broker.producers.room, broker.producers.reads = 8, 8
-    assert broker.round() == CheckReport(asked=200)
+    assert broker.round() == CheckReport(sent=200)
     assert sorted(fields["msgId"] for _, fields, _ in broker.producers.remoting) == sorted(
         f"K{number}" for number in range(200)
     )
@@ -69,7 +69,7 @@ def test_a_message_without_room_for_its_count_is_asked_about_where_it_is(broker:
     named = broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="1", filler="x" * 32_000)
     room = 32_767 - len("".join(f"{n}\x01{v}\x02" for n, v in broker.seen(HALF, 0)[0].properties.items()))
     full = broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="1", filler="x" * (32_000 + room))
-    assert broker.round() == CheckReport(asked=2)
+    assert broker.round() == CheckReport(sent=2)
     assert [int(fields["tranStateTableOffset"]) for _, fields, _ in broker.producers.remoting] == [2, 1]
     assert broker.ends.end(full)
     assert broker.ends.end(named)
@@ -83,14 +83,14 @@ def test_a_message_without_room_for_its_count_is_given_up_too(broker: Broker, af
     broker.half()
     room = 32_767 - len("".join(f"{n}\x01{v}\x02" for n, v in broker.seen(HALF, 0)[0].properties.items()))
     broker.half(filler="x" * (room - len("filler__")), UNIQ_KEY="F")
-    assert broker.round() == CheckReport(asked=2)
+    assert broker.round() == CheckReport(sent=2)
     if after == ROUND:
-        assert [broker.round() for _ in range(2)] == [CheckReport(asked=2)] * 2
+        assert [broker.round() for _ in range(2)] == [CheckReport(sent=2)] * 2
     assert broker.round(after) == CheckReport(discarded=2)
     (full,) = (message for message in broker.seen(DISCARDED, 0) if message.properties["UNIQ_KEY"] == "F")
     if after == ROUND:
         assert resume(broker, full.offset_message_id) == (0, None)
-        assert broker.round() == CheckReport(asked=1)
+        assert broker.round() == CheckReport(sent=1)
         assert broker.ends.end(answer(broker))
         broker.begin()
         assert resume(broker, full.offset_message_id)[0] == 1

@@ -39,7 +39,7 @@ def test_what_rocketmq_committed_before_it_was_killed_is_committed_once(broker: 
     java_commit(broker, ends[3], "SCHEDULE_TOPIC_XXXX", 1, DELAY="2", REAL_TOPIC="orders", REAL_QID="3")
     java_commit(broker, ends[4], "rmq_sys_wheel_timer", 0, TIMER_OUT_MS="9", REAL_TOPIC="orders", REAL_QID="3")
     broker.begin()
-    assert broker.round() == CheckReport(asked=2)
+    assert broker.round() == CheckReport(sent=2)
     assert [broker.ends.end(end) for end in ends] == [True, False, True, False, False]
     assert sorted(message.body for message in broker.seen()) == [b"0", b"1", b"2"]
 
@@ -103,7 +103,7 @@ def test_an_end_that_names_a_place_before_rocketmqs_copy_ends_the_transaction(
     if not key["UNIQ_KEY"] and changed == "TRANSACTION_CHECK_TIMES":
         pytest.skip("nothing says then what it is a copy of")
     broker.half(b"other", UNIQ_KEY="other")
-    assert broker.round() == CheckReport(asked=1)
+    assert broker.round() == CheckReport(sent=1)
     first = broker.half(**key)
     value = "1" if changed == "TRANSACTION_CHECK_TIMES" else str(first.queue_offset)
     copy = java_put_back(broker, first, is_passed=False, **{changed: value})
@@ -126,7 +126,7 @@ def test_a_message_that_waits_tells_rocketmq_where_it_lay_first(broker: Broker) 
     broker.half(b"other", UNIQ_KEY="other")
     first = broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="90")
     for _ in range(2):
-        assert broker.round() == CheckReport(asked=1, waiting=1)
+        assert broker.round() == CheckReport(sent=1, waiting=1)
         broker.begin()
     (copy,) = [message for message in broker.seen(HALF, 0)[-2:] if message.body == b"paid"]
     assert copy.properties["TRAN_PREPARED_QUEUE_OFFSET"] == "1"

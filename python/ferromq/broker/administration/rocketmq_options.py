@@ -13,7 +13,7 @@ from typing import Any
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.compat import effective, in_milliseconds
 from ferromq.config.consume import ConsumeConfig
-from ferromq.config.keys import Key
+from ferromq.config.keys import Key, written_keys
 from ferromq.config.known_names import check_known
 from ferromq.config.values import written
 from ferromq.errors import ConfigError
@@ -28,6 +28,44 @@ _FOREVER_HOURS = (1 << 31) - 1
 _FLUSH = {"interval": "500", "pages": "0", "thorough": "10000"}
 # The disk usage that deletes unexpired files: never, and RocketMQ's default.
 _NEVER_FORCIBLY, _CLEAN_FORCIBLY = 100, "85"
+_PLAIN_KEYS = {
+    key: BrokerConfig.properties[key]
+    for key in (
+        "autoCreateSubscriptionGroup",
+        "autoCreateTopicEnable",
+        "brokerClusterName",
+        "brokerName",
+        "brokerPermission",
+        "compressedRegister",
+        "configBlackList",
+        "defaultTopicQueueNums",
+        "enableMixedMessageType",
+        "enablePropertyFilter",
+        "enabledAppendPropCRC",
+        "flushConsumerOffsetInterval",
+        "forceRegister",
+        "mappedFileSizeCommitLog",
+        "mappedFileSizeTimerLog",
+        "maxHashSlotNum",
+        "maxIndexNum",
+        "maxMessageSize",
+        "messageIndexEnable",
+        "namesrvAddr",
+        "recallMessageEnable",
+        "regionId",
+        "registerBrokerTimeoutMills",
+        "registerNameServerPeriod",
+        "rejectTransactionMessage",
+        "storePathRootDir",
+        "timerRollWindowSlot",
+        "timerWheelEnable",
+        "traceOn",
+        "transactionCheckInterval",
+        "transactionCheckMax",
+        "transactionTimeOut",
+    )
+}
+"""The shown keys that set one option each."""
 
 
 def as_lines(options: Mapping[str, Any], shown: Mapping[str, str] | None = None) -> str:
@@ -86,57 +124,26 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
     host, _, port = options["listen"].rpartition(":")
     age, used = options["retention_age"], effective(options)
     named = {
-        "autoCreateSubscriptionGroup": own_text(options["auto_create_groups"]),
-        "autoCreateTopicEnable": own_text(options["auto_create_topics"]),
+        **written_keys(_PLAIN_KEYS, options),
         "bindAddress": host,
-        "brokerClusterName": options["cluster"],
         "brokerIP1": options["advertise"].partition(":")[0],
         "brokerId": str(options["broker_id"]),
-        "brokerName": options["name"],
-        "brokerPermission": str(options["permission"]),
         "brokerRole": "SLAVE" if options["broker_id"] else "ASYNC_MASTER",
-        "configBlackList": ";".join(options["protected_keys"]),
-        "compressedRegister": own_text(options["compress_registration"]),
-        "defaultTopicQueueNums": str(options["default_queues"]),
         "deleteWhen": ";".join(f"{hour:02}" for hour in options["retention_hours"]),
-        "enableMixedMessageType": own_text(options["mixed_topics"]),
-        "enablePropertyFilter": own_text(options["sql_filters"]),
         "enableTopicMessageTypeCheck": own_text(options["check_types"] != "none"),
-        "enabledAppendPropCRC": own_text(options["property_crc"]),
         "fileReservedTime": str(_FOREVER_HOURS if age in {None, timedelta.max} else age // _HOUR),
-        "flushConsumerOffsetInterval": str(options["progress_interval"] // _MILLISECOND),
-        "forceRegister": own_text(options["force_register"]),
         "listenPort": port,
-        "mappedFileSizeCommitLog": str(options["commit_log_file_size"]),
         "mappedFileSizeConsumeQueue": str(options["consume_queue_file_entries"] * _ENTRY_BYTES),
         "maxDelayTimeMills": in_milliseconds(used["max_delay_time"]),
-        "maxHashSlotNum": str(options["index_slots"]),
-        "maxIndexNum": str(options["index_entries"]),
         "maxInvisibleTimeMills": in_milliseconds(used["max_invisible_time"]),
-        "maxMessageSize": str(options["max_message_size"]),
         "messageDelayLevel": options.get("delay_levels") or "",
-        "messageIndexEnable": own_text(options["index_enabled"]),
         "minInvisibleTimeMillsForRecv": in_milliseconds(used["min_invisible_time"]),
         "msgTraceTopicName": options["trace_topic"] or naming.TRACE_TOPIC,
-        "namesrvAddr": ";".join(options["namesrv"]),
         "readOnlyCommitLogStorePaths": ",".join(options["read_only_commit_log_paths"]),
-        "registerBrokerTimeoutMills": str(options["register_timeout"] // _MILLISECOND),
-        "recallMessageEnable": own_text(options["recall"]),
-        "regionId": options["region"],
-        "rejectTransactionMessage": own_text(options["reject_transactions"]),
-        "registerNameServerPeriod": str(options["register_interval"] // _MILLISECOND),
         "storePathCommitLog": ",".join(options["commit_log_paths"]) or f"{options['store']}/commitlog",
-        "storePathRootDir": options["store"],
         "timerMaxDelaySec": str(int(options["timer_max_delay"].total_seconds())),
         "timerPrecisionMs": str(options["timer_precision"] // _MILLISECOND),
-        "timerRollWindowSlot": str(options["timer_roll_window"]),
-        "timerWheelEnable": own_text(options["timer_enabled"]),
-        "mappedFileSizeTimerLog": str(options["timer_log_file_size"]),
-        "traceOn": own_text(options["trace"]),
         "traceTopicEnable": own_text(bool(options["trace_topic"])),
-        "transactionCheckInterval": str(options["transaction_check_interval"] // _MILLISECOND),
-        "transactionCheckMax": str(options["transaction_check_max"]),
-        "transactionTimeOut": str(options["transaction_timeout"] // _MILLISECOND),
         **ConsumeConfig(**{name: options[name] for name in ConsumeConfig.names()}).shown(),
         **_flush_names(str(options["flush"])),
         **_disk_names(options["retention_disk_usage"]),

@@ -174,28 +174,28 @@ class ClientCalls:
             "userConsumerInfo": {},
         }
         if flag(request.fields, "jstackEnable"):
-            asked = self._call_grpc(client, name, lambda stream: self._grpc.print_threads(stream, GRPC_SECONDS))
-            if isinstance(asked, pb.TelemetryCommand):
-                if asked.status.code != pb.Code.OK:
-                    return failure(ResponseCode.SYSTEM_ERROR, _answer_text(client, asked))
-                info["jstack"] = asked.thread_stack_trace.thread_stack_trace
+            result = self._call_grpc(client, name, lambda stream: self._grpc.print_threads(stream, GRPC_SECONDS))
+            if isinstance(result, pb.TelemetryCommand):
+                if result.status.code != pb.Code.OK:
+                    return failure(ResponseCode.SYSTEM_ERROR, _answer_text(client, result))
+                info["jstack"] = result.thread_stack_trace.thread_stack_trace
             else:
-                return asked
+                return result
         return success(body=java_json.dumps(info))
 
     def _verify(self, client: Client, group: str, message: StoredMessage) -> Answer:
         shown = pb.Message.FromString(message.grpc_message())
-        asked = self._call_grpc(client, group, lambda stream: self._grpc.verify(stream, shown, GRPC_SECONDS))
-        if not isinstance(asked, pb.TelemetryCommand):
-            return asked
-        if asked.status.code == pb.Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED:
-            return failure(ResponseCode.NO_PERMISSION, _answer_text(client, asked))
-        result = _VERIFIED.get(asked.status.code)
-        if result is None:
-            return failure(ResponseCode.SYSTEM_ERROR, _answer_text(client, asked))
+        result = self._call_grpc(client, group, lambda stream: self._grpc.verify(stream, shown, GRPC_SECONDS))
+        if not isinstance(result, pb.TelemetryCommand):
+            return result
+        if result.status.code == pb.Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED:
+            return failure(ResponseCode.NO_PERMISSION, _answer_text(client, result))
+        verified = _VERIFIED.get(result.status.code)
+        if verified is None:
+            return failure(ResponseCode.SYSTEM_ERROR, _answer_text(client, result))
         body = {
             "autoCommit": True,
-            "consumeResult": result,
+            "consumeResult": verified,
             "order": False,
             "remark": "from gRPC client",
             "spentTimeMills": 0,

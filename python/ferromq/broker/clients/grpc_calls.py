@@ -32,7 +32,7 @@ class GrpcCalls:
         def command(nonce: str) -> pb.TelemetryCommand:
             return pb.TelemetryCommand(print_thread_stack_trace_command=pb.PrintThreadStackTraceCommand(nonce=nonce))
 
-        return self._ask(stream, command, timeout)
+        return self._call(stream, command, timeout)
 
     def verify(self, stream: int, message: pb.Message, timeout: float) -> pb.TelemetryCommand:
         """Make a client consume a message. Raises `ConnectionFailed` or `RequestTimeout`."""
@@ -40,28 +40,28 @@ class GrpcCalls:
         def command(nonce: str) -> pb.TelemetryCommand:
             return pb.TelemetryCommand(verify_message_command=pb.VerifyMessageCommand(nonce=nonce, message=message))
 
-        return self._ask(stream, command, timeout)
+        return self._call(stream, command, timeout)
 
-    def answered(self, stream: int, nonce: str, answer: pb.TelemetryCommand) -> bool:
+    def complete(self, stream: int, nonce: str, answer: pb.TelemetryCommand) -> bool:
         """Complete a call with its answer; returns whether this client was called and the call still waits."""
         with self._lock:
-            asked, waiting = self._open.get(nonce, (None, None))
-            if waiting is None or asked != stream:
+            called, waiting = self._open.get(nonce, (None, None))
+            if waiting is None or called != stream:
                 return False
             del self._open[nonce]
         waiting.set_result(answer)
         return True
 
-    def ended(self, stream: int) -> None:
+    def fail_stream(self, stream: int) -> None:
         """Fail the calls that wait for an answer on an ended stream."""
         with self._lock:
-            lost = [(nonce, waiting) for nonce, (asked, waiting) in self._open.items() if asked == stream]
+            lost = [(nonce, waiting) for nonce, (called, waiting) in self._open.items() if called == stream]
             for nonce, _ in lost:
                 del self._open[nonce]
         for _, waiting in lost:
             waiting.set_exception(ConnectionFailed("the client ended its telemetry stream before it answered"))
 
-    def _ask(self, stream: int, command: Callable[[str], pb.TelemetryCommand], timeout: float) -> pb.TelemetryCommand:
+    def _call(self, stream: int, command: Callable[[str], pb.TelemetryCommand], timeout: float) -> pb.TelemetryCommand:
         waiting: Future[pb.TelemetryCommand] = Future()
         nonce = str(next(self._nonces))
         with self._lock:

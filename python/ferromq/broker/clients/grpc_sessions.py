@@ -178,7 +178,7 @@ class GrpcSessions:
                 self._take_settings(command.settings, stream, connection, peer, metadata)
             elif kind in {"thread_stack_trace", "verify_message_result"}:
                 nonce: str = getattr(command, kind).nonce
-                if not self._calls.answered(stream, nonce, command):
+                if not self._calls.complete(stream, nonce, command):
                     _log.debug("answer without a waiting call peer=%s command=%s", peer, kind)
         except DecodeError as error:
             self._refuse(stream, pb.Code.BAD_REQUEST, f"not a TelemetryCommand: {error}", peer)
@@ -212,7 +212,7 @@ class GrpcSessions:
                 if self._by_client.get(session.key) is session:
                     del self._by_client[session.key]
             self._table.end_stream(stream)
-        self._calls.ended(stream)
+        self._calls.fail_stream(stream)
 
     def _refuse(self, stream: int, code: int, reason: str, peer: str) -> None:
         self._seldom.log(logging.WARNING, "settings refused peer=%s code=%d: %s", peer, code, reason)

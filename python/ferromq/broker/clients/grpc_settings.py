@@ -16,9 +16,9 @@ _RECEIVE_BATCH = 32
 _LONG_POLLING_MS = 20_000
 
 
-def publishing(asked: pb.Settings, max_body_size: int, *, validates: bool) -> pb.TelemetryCommand:
+def publishing(settings: pb.Settings, max_body_size: int, *, validates: bool) -> pb.TelemetryCommand:
     """Return a producer's settings; *validates*: whether messages must have their topic's type."""
-    answer = _copy(asked)
+    answer = _copy(settings)
     answer.publishing.max_body_size = max_body_size
     answer.publishing.validate_message_type = validates
     answer.backoff_policy.max_attempts = _PUBLISH_ATTEMPTS
@@ -29,9 +29,9 @@ def publishing(asked: pb.Settings, max_body_size: int, *, validates: bool) -> pb
     return pb.TelemetryCommand(status=OK, settings=answer)
 
 
-def subscription(asked: pb.Settings, group: GroupConfig) -> pb.TelemetryCommand:
+def subscription(settings: pb.Settings, group: GroupConfig) -> pb.TelemetryCommand:
     """Return the settings of a consumer of *group*."""
-    answer = _copy(asked)
+    answer = _copy(settings)
     answer.subscription.fifo = group.fifo
     answer.subscription.receive_batch_size = _RECEIVE_BATCH
     answer.subscription.long_polling_timeout.FromMilliseconds(_LONG_POLLING_MS)
@@ -47,10 +47,10 @@ def subscription(asked: pb.Settings, group: GroupConfig) -> pb.TelemetryCommand:
     return pb.TelemetryCommand(status=OK, settings=answer)
 
 
-def _copy(asked: pb.Settings) -> pb.Settings:
+def _copy(settings: pb.Settings) -> pb.Settings:
     """Return the client's settings without the parts that the server decides."""
     answer = pb.Settings()
-    answer.CopyFrom(asked)
+    answer.CopyFrom(settings)
     answer.ClearField("backoff_policy")
     answer.ClearField("metric")
     answer.metric.on = False

@@ -1,9 +1,9 @@
 """
 Check-back: asks producers about half messages that did not end in time.
 
-Before the question a half message is put back: a copy with an incremented count, and the op message that ends the old
-one, are one append, so that after a crash exactly one of them is open. A half message that was checked too often, or is
-too old, moves to RocketMQ's discard topic in the same way. `check_requests` encodes and sends the question.
+Before it is asked about, a half message is put back: a copy with an incremented count, and the op message that ends the
+old one, are one append, so that after a crash exactly one of them is open. A half message that was checked too often,
+or is too old, moves to RocketMQ's discard topic in the same way. `check_requests` encodes and sends the request.
 """
 
 import logging
@@ -106,10 +106,10 @@ class CheckRules:
 class CheckReport:
     """The counts of a round."""
 
-    asked: int = 0
-    unasked: int = 0
+    sent: int = 0
+    unreachable: int = 0
     """No producer of the group was reachable."""
-    refused: int = 0
+    skipped: int = 0
     """Their producers' buffers were full: left for the next round, and not counted as checked."""
     waiting: int = 0
     discarded: int = 0
@@ -127,7 +127,7 @@ class TransactionChecker:
         self,
         store: Store,
         halves: HalfMessageIndex,
-        requests: CheckSender,
+        sender: CheckSender,
         *,
         config: Callable[[], TransactionConfig],
         is_slave: Callable[[], bool],
@@ -137,14 +137,14 @@ class TransactionChecker:
         """*pause* waits so many seconds for slow producers, and returns whether to stop."""
         self._store = store
         self._halves = halves
-        self._requests = requests
+        self._sender = sender
         self._config = config
         self._is_slave = is_slave
         self._now_ms = now_ms
         self._stopping = threading.Event()
         self._pause = pause or self._stopping.wait
         # Queue offsets counted as checked although no producer was asked yet.
-        self._unheard: set[int] = set()
+        self._unsent: set[int] = set()
         # Queue offset → number of checks, of half messages without space for the count.
         self._uncounted: dict[int, int] = {}
         self.total = CheckReport()
@@ -160,11 +160,11 @@ class TransactionChecker:
             return CheckReport()
         report = CheckReport(lost=self._commit())
         self._forget_ended()
-        asking = CheckRound(self._requests, self._pause)
+        check_round = CheckRound(self._sender, self._pause)
         rules = CheckRules.of(self._config(), self._store.options()["retention_age"])
         try:
-            for batch, left in self._due(rules, asking, now):
-                report += self._take(batch, asking) + CheckReport(refused=left)
+            for batch, left in self._due(rules, check_round, now):
+                report += self._take(batch, check_round) + CheckReport(skipped=left)
                 if self._stopping.is_set() or self._now_ms() - now > ROUND_LIMIT // _MILLISECOND:
                     break
         except FerromqError as error:
@@ -173,10 +173,10 @@ class TransactionChecker:
         self.total += report
         if report != CheckReport():
             _log.info(
-                "transactions checked asked=%d unasked=%d refused=%d waiting=%d discarded=%d",
-                report.asked,
-                report.unasked,
-                report.refused,
+                "transactions checked sent=%d unreachable=%d skipped=%d waiting=%d discarded=%d",
+                report.sent,
+                report.unreachable,
+                report.skipped,
                 report.waiting,
                 report.discarded,
             )
@@ -218,12 +218,12 @@ class TransactionChecker:
         return lost
 
     def _forget_ended(self) -> None:
-        self._unheard = {offset for offset in self._unheard if not self._halves.is_ended(offset)}
+        self._unsent = {offset for offset in self._unsent if not self._halves.is_ended(offset)}
         self._uncounted = {
             offset: times for offset, times in self._uncounted.items() if not self._halves.is_ended(offset)
         }
 
-    def _due(self, rules: CheckRules, asking: CheckRound, now: int) -> Iterator[tuple[list["_DueCheck"], int]]:
+    def _due(self, rules: CheckRules, check_round: CheckRound, now: int) -> Iterator[tuple[list["_DueCheck"], int]]:
         """Yield batches to be asked about, put back or discarded, with the number skipped for full buffers."""
         begin, end = self._halves.first_open(), self._store.max_offset(naming.HALF_TOPIC, QUEUE)
         batch, size, left = list[_DueCheck](), 0, 0
@@ -236,7 +236,7 @@ class TransactionChecker:
             if batch and (len(batch) == _AT_ONCE or size + len(half.raw) > _BYTES_AT_ONCE):
                 yield batch, left
                 batch, size, left = [], 0, 0
-            if due.verdict is CheckVerdict.ASK and asking.is_left(due.group):
+            if due.verdict is CheckVerdict.ASK and check_round.is_skipped(due.group):
                 left += 1
                 continue
             batch.append(due)
@@ -246,14 +246,14 @@ class TransactionChecker:
     def _judged(self, rules: CheckRules, half: StoredMessage, now: int) -> "_DueCheck":
         """Return the verdict on a half message, and its new properties."""
         offset, properties = half.queue_offset, half.properties
-        times = times_checked(properties) + self._uncounted.get(offset, 0) - (offset in self._unheard)
+        times = times_checked(properties) + self._uncounted.get(offset, 0) - (offset in self._unsent)
         verdict = self._judge(rules, half, properties, times, now)
         if verdict is CheckVerdict.ASK:
             properties[CHECK_TIMES] = str(times + 1)
         elif verdict is CheckVerdict.WAIT:
             # RocketMQ compares it with op messages that end the first location.
             properties.setdefault(PREPARED_QUEUE_OFFSET, str(offset))
-        stays = verdict is CheckVerdict.ASK and (offset in self._unheard or offset in self._uncounted)
+        stays = verdict is CheckVerdict.ASK and (offset in self._unsent or offset in self._uncounted)
         return _DueCheck(half, properties, Location(offset, half.physical_offset), verdict, stays)
 
     def _judge(
@@ -266,14 +266,14 @@ class TransactionChecker:
             _log.exception("half message cannot be judged message_id=%s", half.message_id)
             return CheckVerdict.DISCARD
 
-    def _take(self, batch: list["_DueCheck"], asking: CheckRound) -> CheckReport:
+    def _take(self, batch: list["_DueCheck"], check_round: CheckRound) -> CheckReport:
         """Put half messages back or discard them, and ask their producers. Raises what the store raises."""
         staying, moving = [due for due in batch if due.stays], [due for due in batch if not due.stays]
         try:
             moved = self._put_back(moving)
         except MessageTooLarge as error:
             if len(batch) > 1:
-                return sum((self._take([due], asking) for due in batch), CheckReport())
+                return sum((self._take([due], check_round) for due in batch), CheckReport())
             (due,) = moving
             _log.warning("half message cannot be put back message_id=%s: %s", due.half.message_id, error)
             if due.verdict is not CheckVerdict.ASK:
@@ -281,8 +281,8 @@ class TransactionChecker:
             # Without space for a higher count it is checked where it is, and counted in memory.
             self._uncounted[due.place.queue_offset] = 0
             staying, moved = [replace(due, stays=True)], []
-        asked = [due for due in staying + moved if due.verdict is CheckVerdict.ASK]
-        report = self._tell(asked, asking.ask(asked))
+        due_checks = [due for due in staying + moved if due.verdict is CheckVerdict.ASK]
+        report = self._record(due_checks, check_round.send(due_checks))
         return sum((self._moved(due) for due in moved if due.verdict is not CheckVerdict.ASK), report)
 
     def _put_back(self, batch: list["_DueCheck"]) -> list["_DueCheck"]:
@@ -316,17 +316,17 @@ class TransactionChecker:
         )
         return CheckReport(discarded=1)
 
-    def _tell(self, asked: list["_DueCheck"], outcomes: list[CheckOutcome]) -> CheckReport:
-        """Record the outcomes, so that only a question that was sent counts as a check."""
-        for due, outcome in zip(asked, outcomes, strict=True):
+    def _record(self, checks: list["_DueCheck"], outcomes: list[CheckOutcome]) -> CheckReport:
+        """Record the outcomes, so that only requests with an outcome count as checks."""
+        for due, outcome in zip(checks, outcomes, strict=True):
             offset = due.place.queue_offset
-            is_heard = outcome is not CheckOutcome.BACKPRESSURE
+            is_counted = outcome is not CheckOutcome.BACKPRESSURE
             if offset in self._uncounted:
-                self._uncounted[offset] += is_heard
-            elif is_heard:
-                self._unheard.discard(offset)
+                self._uncounted[offset] += is_counted
+            elif is_counted:
+                self._unsent.discard(offset)
             else:
-                self._unheard.add(offset)
+                self._unsent.add(offset)
         count = Counter(outcomes)
         return CheckReport(count[CheckOutcome.SENT], count[CheckOutcome.UNREACHABLE], count[CheckOutcome.BACKPRESSURE])
 

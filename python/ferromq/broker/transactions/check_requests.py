@@ -92,50 +92,52 @@ class CheckSender:
         self._table = table
         self._turn = itertools.count()
 
-    def ask(self, questions: Sequence[PendingCheck]) -> list[CheckOutcome]:
+    def send(self, checks: Sequence[PendingCheck]) -> list[CheckOutcome]:
         """Send each request to a live producer of its group, in turns; returns the outcomes in order."""
-        groups = [question.group for question in questions]
+        groups = [check.group for check in checks]
         producers = {group: self._table.reachable_producers(group) for group in set(groups)}
         # All are encoded before the first is sent, so that they leave in one write.
-        asked = [
-            (question, producers[group], self._written(question, producers[group]))
-            for question, group in zip(questions, groups, strict=True)
+        requests = [
+            (check, producers[group], self._encode(check, producers[group]))
+            for check, group in zip(checks, groups, strict=True)
         ]
-        return [self._ask(question, reachable, written) for question, reachable, written in asked]
+        return [self._send(check, reachable, encoded) for check, reachable, encoded in requests]
 
-    def _written(self, question: PendingCheck, producers: Sequence[_Producer]) -> "_Written | None":
+    def _encode(self, check: PendingCheck, producers: Sequence[_Producer]) -> "_EncodedCheck | None":
         """Encode a request for the protocols of its producers; None if there is none, or if it cannot be encoded."""
         if not producers:
             return None
         try:
-            content = as_sent(question.half, question.place, question.properties)
+            content = as_sent(check.half, check.place, check.properties)
             streams = {stream is not None for _, stream in producers}
-            return _Written(
+            return _EncodedCheck(
                 content,
-                _command(content, question.place) if True in streams else b"",
-                self._fields(question.half, question.place, question.properties) if False in streams else {},
+                _command(content, check.place) if True in streams else b"",
+                self._fields(check.half, check.place, check.properties) if False in streams else {},
             )
         except Exception:  # noqa: BLE001 (one bad message must not stop the checks of others)
             # It is counted, so it is discarded in the end.
-            _log.exception("producer cannot be asked message_id=%s", question.half.message_id)
+            _log.exception("producer cannot be asked message_id=%s", check.half.message_id)
             return None
 
-    def _ask(self, question: PendingCheck, producers: Sequence[_Producer], written: "_Written | None") -> CheckOutcome:
-        if written is None:
+    def _send(
+        self, check: PendingCheck, producers: Sequence[_Producer], encoded: "_EncodedCheck | None"
+    ) -> CheckOutcome:
+        if encoded is None:
             return CheckOutcome.UNREACHABLE
         begin, outcome = next(self._turn), CheckOutcome.UNREACHABLE
         for number in range(len(producers)):
             client, stream = producers[(begin + number) % len(producers)]
             try:
                 if stream is None:
-                    is_sent = self._server.push(client.connection, _CHECK, written.fields, written.content)
+                    is_sent = self._server.push(client.connection, _CHECK, encoded.fields, encoded.content)
                 else:
-                    is_sent = self._server.send_telemetry(stream, written.command)
+                    is_sent = self._server.send_telemetry(stream, encoded.command)
             except MessageTooLarge as error:
-                _log.warning("producer not asked group=%s peer=%s: %s", question.group, client.peer, error)
+                _log.warning("producer not asked group=%s peer=%s: %s", check.group, client.peer, error)
                 continue
             except Exception:  # noqa: BLE001 (one bad message must not stop the checks of others)
-                _log.exception("producer not asked group=%s peer=%s", question.group, client.peer)
+                _log.exception("producer not asked group=%s peer=%s", check.group, client.peer)
                 continue
             if is_sent:
                 return CheckOutcome.SENT
@@ -156,7 +158,7 @@ class CheckSender:
         return fields
 
 
-class _Written(NamedTuple):
+class _EncodedCheck(NamedTuple):
     """An encoded request."""
 
     content: bytes
@@ -174,33 +176,33 @@ class CheckRound:
     Not thread-safe.
     """
 
-    def __init__(self, requests: CheckSender, pause: Callable[[float], bool]) -> None:
+    def __init__(self, sender: CheckSender, pause: Callable[[float], bool]) -> None:
         """*pause* waits so many seconds, and returns whether to stop."""
-        self._requests = requests
+        self._sender = sender
         self._pause = pause
         self._waits = Counter[str]()
 
-    def is_left(self, group: str) -> bool:
+    def is_skipped(self, group: str) -> bool:
         """Return whether the round skips a group, whose producers' buffers stayed full."""
         return self._waits.get(group, 0) >= _MOST_WAITS
 
-    def ask(self, questions: Sequence[PendingCheck]) -> list[CheckOutcome]:
+    def send(self, checks: Sequence[PendingCheck]) -> list[CheckOutcome]:
         """Send the requests; returns their outcomes in order."""
-        outcomes = self._requests.ask(questions)
+        outcomes = self._sender.send(checks)
         while True:
             late = [
                 number
                 for number, outcome in enumerate(outcomes)
-                if outcome is CheckOutcome.BACKPRESSURE and not self.is_left(questions[number].group)
+                if outcome is CheckOutcome.BACKPRESSURE and not self.is_skipped(checks[number].group)
             ]
             if not late or self._pause(_PAUSE_SECONDS):
                 return outcomes
-            answers = self._requests.ask([questions[number] for number in late])
+            answers = self._sender.send([checks[number] for number in late])
             for number, outcome in zip(late, answers, strict=True):
                 outcomes[number] = outcome
             # A group without late requests reads fast enough.
             self._waits.update(
-                {questions[number].group for number in late if outcomes[number] is CheckOutcome.BACKPRESSURE}
+                {checks[number].group for number in late if outcomes[number] is CheckOutcome.BACKPRESSURE}
             )
 
 

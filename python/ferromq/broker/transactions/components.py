@@ -55,9 +55,9 @@ class TransactionComponents:
         total = self.checks.total
         return {
             "transactionHalfOpen": str(self._halves.count_open()),
-            "transactionChecked": str(total.asked),
-            "transactionCheckedUnreachable": str(total.unasked),
-            "transactionCheckRefused": str(total.refused),
+            "transactionChecked": str(total.sent),
+            "transactionCheckedUnreachable": str(total.unreachable),
+            "transactionCheckRefused": str(total.skipped),
             "transactionDiscarded": str(total.discarded),
             "transactionHalfLost": str(total.lost),
         }
