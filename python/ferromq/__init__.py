@@ -4,9 +4,9 @@ Apache RocketMQ in one wheel: name server, broker, client and PySpark data sourc
     with ferromq.embedded() as mq, mq.producer() as producer:
         producer.send("orders", b"hello", keys="o-1", tag="new")
 
-This file only names what is public. Servers are started by `ferromq.cli`, Spark's side is `ferromq.spark`, and
-`ferromq.aio` has the client with `await`. Clients and servers are imported when they are first asked for: each of
-Spark's Python processes imports this package, and uses neither.
+This file only names the public API. `ferromq.aio` has the client for asyncio, `ferromq.spark` the data source, and
+`ferromq.cli` the servers' commands. Clients and servers are imported on first use, because Spark's Python processes
+import this package and use neither.
 """
 
 from importlib import import_module
@@ -135,10 +135,10 @@ _HOMES = {
 
 _MODULES = frozenset({"admin", "client"})
 
-if not TYPE_CHECKING:  # else any name would do
+if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
-        """Import what is public, and the modules it is from, where it is first asked for."""
+        """Import public names and their modules on first use."""
         if name in _MODULES:
             return import_module(f"{__name__}.{name}")
         if name == "__version__":
@@ -150,5 +150,5 @@ if not TYPE_CHECKING:  # else any name would do
 
 
 def __dir__() -> list[str]:
-    """Return what is there and what may be asked for."""
+    """Return the imported names and the public ones."""
     return sorted({*globals(), *__all__})

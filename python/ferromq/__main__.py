@@ -1,4 +1,4 @@
-"""Makes `python -m ferromq` the command `ferromq`; what it does is in `cli`."""
+"""Runs the command `ferromq` for `python -m ferromq`."""
 
 import sys
 

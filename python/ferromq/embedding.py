@@ -1,7 +1,7 @@
 """
 A name server and a broker inside the calling process, on free ports of 127.0.0.1.
 
-It wires the same parts the servers are made of; nothing in it is special to tests or demos.
+They are the same as in the commands; nothing is special to tests or demos.
 """
 
 import atexit
@@ -29,15 +29,15 @@ from ferromq.process.fork import Owner
 __all__ = ["Embedded", "embedded"]
 
 SMALL_FILES = {"commit_log_file_size": 64 << 20, "index_slots": 100_000, "index_entries": 400_000}
-"""What new files hold where nobody serves millions: no empty gigabytes in a temporary directory."""
+"""Sizes of new files for small stores, so that a temporary directory has no empty gigabytes."""
 _FREE_PORT = "127.0.0.1:0"
 
 
 class Embedded:
     """
-    A running name server and broker; made by `embedded`. Use it in a `with`, or call `close`.
+    A running name server and broker, started by `embedded`. Use it in a `with`, or call `close`.
 
-    In a forked child it belongs to the parent: using it raises `ForkedProcess`, closing it does nothing.
+    A forked child cannot use its parent's: methods raise `ForkedProcess`, and `close` does nothing.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Embedded:
             self._broker = BrokerController(config, clock=clock, archive=archive)
             started.callback(self._broker.close)
             self._name_server = name_server
-            # A program that ends without `close` leaves neither a temporary directory nor an unclean store.
+            # Closes at exit, so that no temporary directory and no unclean store stay behind.
             atexit.register(self.close)
             started.callback(atexit.unregister, self.close)
             self._started = started.pop_all()
@@ -69,11 +69,11 @@ class Embedded:
     def _check(self) -> None:
         self._owner.check()
         if self._is_closed:
-            raise ClientClosed("this embedded broker is closed; make a new one with ferromq.embedded()")
+            raise ClientClosed("this embedded broker is closed; start a new one with ferromq.embedded()")
 
     @property
     def endpoint(self) -> str:
-        """`host:port` clients connect to (gRPC)."""
+        """`host:port` of the broker for gRPC clients."""
         return self._broker.endpoint
 
     @property
@@ -88,12 +88,12 @@ class Embedded:
 
     @property
     def clock(self) -> Clock:
-        """The one clock; `mq.clock.advance(days=3)` makes due what is due until then."""
+        """The clock of store and servers; `mq.clock.advance(days=3)` starts all work that becomes due."""
         return self._clock
 
     @property
     def store(self) -> _ferromq.Store:
-        """The store behind the broker, to look at; writing goes through a producer."""
+        """The broker's store, for reading. Use a producer to write."""
         self._owner.check()
         return self._broker.store
 
@@ -110,12 +110,12 @@ class Embedded:
         return self._name_server
 
     def producer(self, *topics: str, **options: Any) -> Producer:
-        """Return a new producer on this broker's clock; *topics* and options are those of `ferromq.Producer`."""
+        """Return a new producer with this broker's clock. The arguments are those of `ferromq.Producer`."""
         self._check()
         return Producer(self.endpoint, *topics, **{"clock": self._clock, **options})
 
     def consumer(self, group: str, topic: str, **options: Any) -> Consumer:
-        """Return a new consumer in *group* of *topic*; the options are those of `ferromq.Consumer`."""
+        """Return a new consumer in *group* of *topic*. The options are those of `ferromq.Consumer`."""
         self._check()
         return Consumer(self.endpoint, group, topic, **options)
 
@@ -126,9 +126,9 @@ class Embedded:
 
     def configure(self, **options: Any) -> None:
         """
-        Change how the broker flushes and what it keeps: `flush`, `flush_every`, what begins `retention_`.
+        Change flush and retention: `flush`, `flush_every`, and the options that begin with `retention_`.
 
-        None switches an option of retention off. Raises `ConfigError`.
+        None turns an option of retention off. Raises `ConfigError`.
         """
         self.broker.configure(**options)
 
@@ -156,14 +156,16 @@ def embedded(
     **options: Any,
 ) -> Embedded:
     """
-    Start a name server and a broker in this process, and return once they are ready.
+    Start a name server and a broker in this process, and return when they are ready.
 
-    *directory* is the store directory, opened where there is one; None takes a temporary one, removed at `close`, or by
-    a later start where a signal ended the process: `embedded` installs no signal handler.
-    Options are the fields of `BrokerConfig` and of its `StoreConfig`: with `flush="group"` a send is answered once it
-    is on disk. *archive*, a function or its name as `module:function`, is called with each file of the commit log
-    before it is deleted; an exception keeps the file. Raises `StoreLocked` where another broker has the directory open,
-    `ConfigError` for an option that may not be.
+    *directory* is a new or existing store directory. By default it is a temporary one, which `close` removes. If a
+    signal ends the process, a later start removes it; `embedded` installs no signal handler.
+
+    Options are the fields of `BrokerConfig` and of its `StoreConfig`. For example, with `flush="group"` a send is
+    answered once it is on disk. *archive*, a function or its name as `module:function`, is called with each file of the
+    commit log before the file is deleted; an exception keeps the file.
+
+    Raises `StoreLocked` if another broker has the directory open, and `ConfigError` for a wrong option.
 
         with ferromq.embedded() as mq, mq.producer() as producer:
             producer.send("orders", b"hello")

@@ -1,22 +1,21 @@
 """
-The whole tree of exceptions, for every room of ferromq.
+All exceptions of ferromq.
 
-It holds no logic: who raises what is decided where it is raised. Branches answer the question of the one who
-catches: what may I do now? The classes that have a builtin base beside them can be caught by that, too::
+Each branch tells the caller what to do next. Classes with a builtin base can also be caught by that base::
 
     FerromqError
-    ├ ClientClosed                        the client was closed, and nothing was sent: make a new one
+    ├ ClientClosed                        the client was closed, and nothing was sent: create a new one
     ├ ConfigError (ValueError)            an option or a file is wrong: correct it
-    ├ CorruptMessage (ValueError)         a received body does not decompress: see `raw_body`, or give it up
+    ├ CorruptMessage (ValueError)         a received body cannot be decompressed: see `raw_body`, or skip it
     ├ DataLost                            messages that a stream should read are gone: decide whether to go on
-    ├ ForkedProcess                       made before a fork, used in the child: make it anew there
+    ├ ForkedProcess                       created before a fork, used in the child: create a new one there
     ├ RowError                            a row of a Spark DataFrame cannot become a message: correct the row
     ├ StoreError                          the local engine refused; nothing was stored
     │ ├ CorruptStore                        bytes on disk break the format
     │ ├ StoreLocked                         another broker has the directory open
     │ ├ StoreClosed                         closed, or stopped after a failed flush
     │ └ StoreFull                           no space on the disk; it reopens by itself
-    ├ RequestError (.code .remark)        the answer was no; nothing happened
+    ├ RequestError (.code .remark)        the server refused; nothing happened
     │ ├ AlreadyExists                       it exists with other settings: alter it, or choose another name
     │ ├ TopicNotFound                       create the topic
     │ ├ GroupNotFound                       create the consumer group
@@ -29,19 +28,19 @@ catches: what may I do now? The classes that have a builtin base beside them can
     │ ├ Unsupported                         this server does not know the request
     │ └ ServerError                         the server failed; its log says why
     └ OutcomeUnknown                      it may have happened: try again and expect a duplicate
-      ├ ConnectionFailed (ConnectionError)  the server is not reached, or the connection broke
+      ├ ConnectionFailed (ConnectionError)  the server cannot be reached, or the connection broke
       ├ RequestTimeout (TimeoutError)       no answer in time
       └ NotDurable (.code .remark)          stored, but its flush or replication failed, or took too long
 
-Two more are raised by handlers of `Consumer.run`, not by ferromq, and say what becomes of a message::
+Handlers of `Consumer.run` raise two more, to decide what happens to a message::
 
     Exception
     ├ Reject (.reason)                    a dead letter now
     └ RetryAfter (.seconds)               redelivered after that time; it counts as an attempt
 
-Every exception survives pickling, with its attributes.
+All exceptions can be pickled with their attributes.
 """
-# ruff: noqa: N818 (the names say what happened; "Error" is kept for the branches)
+# ruff: noqa: N818 (the names are clear; "Error" is for the branches)
 
 from datetime import timedelta as _timedelta
 
@@ -80,14 +79,14 @@ __all__ = [
 
 
 class FerromqError(Exception):
-    """Is the base of everything ferromq raises on purpose."""
+    """The base of all exceptions of ferromq."""
 
 
 class ClientClosed(FerromqError):
     """
     A producer, consumer or administrator was used after its `close`, or closed before it could send.
 
-    Nothing was sent. What was under way at that moment raises an `OutcomeUnknown` instead.
+    Nothing was sent. Requests in progress at that moment raise an `OutcomeUnknown` instead.
     """
 
 
@@ -97,18 +96,18 @@ class ConfigError(FerromqError, ValueError):
 
 class CorruptMessage(FerromqError, ValueError):
     """
-    The body of a received message does not decompress, though the message says it is compressed.
+    The body of a received message is marked as compressed but cannot be decompressed.
 
-    The text names message id, topic, queue and offset. Other messages of the answer are not touched by it.
+    The text names message id, topic, queue and offset. Other messages of the answer are not affected.
     """
 
 
 class DataLost(FerromqError):
-    """Messages that a stream should read are not there any more; the text names queues, offsets and what is there."""
+    """Messages that a stream should read are gone; the text names queues and offsets, and the present range."""
 
 
 class ForkedProcess(FerromqError):
-    """An object made before `os.fork` was used in the child, where its threads and connections do not exist."""
+    """An object created before `os.fork` was used in the child, where its threads and connections do not exist."""
 
 
 class RowError(FerromqError):
@@ -132,16 +131,16 @@ class StoreClosed(StoreError):
 
 
 class StoreFull(StoreError):
-    """The disk has less free space than the reserve; sends are taken again once space is back."""
+    """The disk has less free space than the reserve; sends are accepted again once there is space."""
 
 
 class _Answer(FerromqError):
     """Carries the response code and the remark of the server."""
 
     code: int | None
-    """The code that came: gRPC's (40402) or the remoting protocol's (17); None where nothing was sent."""
+    """The code of the answer: gRPC's (40402) or the remoting protocol's (17); None if nothing was sent."""
     remark: str
-    """The words of the server."""
+    """The server's text."""
 
     def __init__(self, message: str = "", code: int | None = None, remark: str | None = None) -> None:
         super().__init__(message)
@@ -150,19 +149,19 @@ class _Answer(FerromqError):
 
 
 class RequestError(_Answer):
-    """The answer was no, and nothing happened."""
+    """The server refused the request, and nothing happened."""
 
 
 class AlreadyExists(RequestError):
-    """What is to be created exists with other settings; the text names both, and the call that alters it."""
+    """The topic or group exists with other settings; the text names both, and the call that alters it."""
 
 
 class TopicNotFound(RequestError):
-    """The topic does not exist and may not be created on first use."""
+    """The topic does not exist and cannot be created on first use."""
 
 
 class GroupNotFound(RequestError):
-    """The consumer group does not exist and may not be created on first use."""
+    """The consumer group does not exist and cannot be created on first use."""
 
 
 class MessageTooLarge(RequestError, ValueError):
@@ -174,15 +173,15 @@ class IllegalName(RequestError, ValueError):
 
 
 class IllegalFilter(RequestError, ValueError):
-    """The expression of a subscription is none; the text names the position and the reason."""
+    """The filter expression is invalid; the text names the position and the reason."""
 
 
 class Forbidden(RequestError):
-    """The topic's permission, or the caller's, does not allow it."""
+    """The permission of the topic or the caller does not allow the request."""
 
 
 class Throttled(RequestError):
-    """The server is busy and refused at once."""
+    """The server is busy and refused the request."""
 
 
 class LeaseExpired(RequestError):
@@ -190,7 +189,7 @@ class LeaseExpired(RequestError):
 
 
 class Unsupported(RequestError):
-    """The server does not know this request, or the combination of its fields."""
+    """The server does not support the request, or the combination of its fields."""
 
 
 class ServerError(RequestError):
@@ -198,11 +197,11 @@ class ServerError(RequestError):
 
 
 class OutcomeUnknown(FerromqError):
-    """It may have happened or not: trying again is right where a duplicate does no harm."""
+    """The request may have been executed or not. Try again if a duplicate does no harm."""
 
 
 class ConnectionFailed(OutcomeUnknown, ConnectionError):
-    """The server is not reached, or the connection broke before the answer came."""
+    """The server cannot be reached, or the connection broke before the answer came."""
 
 
 class RequestTimeout(OutcomeUnknown, TimeoutError):
@@ -210,14 +209,14 @@ class RequestTimeout(OutcomeUnknown, TimeoutError):
 
 
 class NotDurable(_Answer, OutcomeUnknown):
-    """The message is stored, but its promise (flush, replication) was not kept; it may be gone after a restart."""
+    """The message is stored but not flushed or replicated as promised; it may be gone after a restart."""
 
 
 class Reject(Exception):
     """
-    Raised by a handler of `Consumer.run`: the message goes to the group's dead letters now, whatever attempts are left.
+    Raised by a handler of `Consumer.run` to make the message a dead letter now, whatever attempts are left.
 
-    In a group that keeps order the next message begins after that. *reason* is the dead letter's property `DLQ_REASON`.
+    In an ordered group the next message follows. *reason* becomes the dead letter's property `DLQ_REASON`.
     """
 
     def __init__(self, reason: str = "") -> None:
@@ -230,15 +229,15 @@ _LONGEST_RETRY = 12 * 3600
 
 class RetryAfter(Exception):
     """
-    Raised by a handler of `Consumer.run`: the message is handled again after *seconds*, or after a `timedelta`.
+    Raised by a handler of `Consumer.run` to have the message redelivered after *seconds*, or after a `timedelta`.
 
-    It counts as an attempt: after the group's last one the message is a dead letter. In a group that keeps order it is
-    handled again in place, and what follows it waits. Raises `ValueError` for a negative time, and for one above 12
-    hours, the longest that a broker leases a message for.
+    It counts as an attempt: after the group's last attempt the message becomes a dead letter. In an ordered group the
+    following messages wait. Raises `ValueError` for a negative time, and for more than 12 hours, the longest lease of a
+    message.
     """
 
     def __init__(self, seconds: _timedelta | float) -> None:
         self.seconds = seconds.total_seconds() if isinstance(seconds, _timedelta) else float(seconds)
         if not 0 <= self.seconds <= _LONGEST_RETRY:
-            raise ValueError(f"a message can be retried after 0 s to {_LONGEST_RETRY} s, not after {seconds}")
+            raise ValueError(f"RetryAfter takes 0 s to {_LONGEST_RETRY} s, not {seconds}")
         super().__init__(self.seconds)

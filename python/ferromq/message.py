@@ -1,8 +1,7 @@
 """
-What a producer sends and gets back, and what a consumer receives.
+Messages that producers send and consumers receive, and the receipts of sends.
 
-`Message` and `MessageView` live in the Rust core, which encodes and decodes them by the batch; receipts are made when
-they are looked at.
+`Message` and `MessageView` are classes of the Rust core, which encodes and decodes them in batches.
 """
 
 from bisect import bisect_right
@@ -16,19 +15,19 @@ __all__ = ["Message", "MessageView", "Resolution", "SendReceipt", "SendSummary"]
 
 
 class Resolution(Enum):
-    """What a checker says of a transaction whose end the broker did not hear."""
+    """The answer of a transaction checker."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
-    """Ask again later."""
+    """Not decided yet; the broker asks again later."""
 
 
 class SendReceipt(NamedTuple):
     """
-    Says where a message was stored.
+    The place of a stored message.
 
-    The queue is the one the message is in. RocketMQ's proxy may choose another than was asked for, and does not say.
+    RocketMQ's proxy may store the message in another queue than the receipt says.
     """
 
     message_id: str
@@ -36,18 +35,18 @@ class SendReceipt(NamedTuple):
     queue_offset: int
     topic: str = ""
     recall_handle: str | None = None
-    """Of a delayed message: what `Producer.recall` needs."""
+    """The argument for `Producer.recall`, if the message is timed."""
 
 
 class Handles(NamedTuple):
-    """What a broker answers beside the place of a message: of a half message, and of a delayed one."""
+    """Handles in a broker's answer: of a half message and of a timed message."""
 
     transaction_id: str
     recall_handle: str
 
 
 class Batch(NamedTuple):
-    """The receipts of one request, not yet made."""
+    """The receipts of one request, built when they are read."""
 
     ids: MessageIds
     queue_id: int
@@ -57,17 +56,17 @@ class Batch(NamedTuple):
     handles: Mapping[int, Handles] = {}
 
     def receipt(self, index: int) -> SendReceipt:
-        """Make one."""
+        """Build the receipt of one message."""
         handles = self.handles.get(index)
         recall_handle = handles.recall_handle or None if handles else None
         return SendReceipt(self.ids[index], self.queue_id, self.queue_offsets[index], self.topic, recall_handle)
 
 
 class SendSummary(Sequence[SendReceipt]):
-    """The receipts of many messages, in the order of sending; each is made when it is looked at."""
+    """The receipts of many messages, in the order of sending. Each is built when it is read."""
 
     def __init__(self, batches: Sequence[Batch], places: Sequence[int] | None = None) -> None:
-        """*places*: where each message is among those of the batches, unless it is there where it was sent."""
+        """*places*: the position of each message in the batches, if it differs from the order of sending."""
         self._places = places
         self._batches = batches
         self._ends: list[int] = []

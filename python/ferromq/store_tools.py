@@ -1,8 +1,8 @@
 """
-Store directories looked at from outside: what is in one, whether it is sound, which messages it holds.
+Reads store directories without a broker: shows what is in one, verifies it, and prints its messages.
 
-Everything is read-only and takes no lock: the directory may be one of ours or a Java broker's, closed or open (then it
-is looked at up to where it was). Memory is bounded, whatever the size::
+The functions only read and take no lock. The directory may belong to ferromq or a Java broker, and may be open; they
+then read up to its end at the start. Memory is bounded::
 
     summary = store_tools.stat("store")
     with store_tools.verify("store") as verification:
@@ -11,7 +11,7 @@ is looked at up to where it was). Memory is bounded, whatever the size::
     for message in store_tools.dump("store", "orders", key="o-1"):
         ...
 
-The work is done in Rust; here its rows get types. The command line over it is in `_store_commands`.
+The Rust core does the work; this module gives its rows types.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,37 +49,37 @@ Time: TypeAlias = int | datetime
 """A store timestamp: milliseconds since 1970, or a datetime (without time zone: local time)."""
 
 _PATIENCE = 0.2
-"""Seconds after which a wait looks whether the caller was interrupted."""
+"""Seconds after which a wait checks for Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be."""
+    """An error in a store directory."""
 
     kind: str
     """`body-checksum`, `queue-gap`, `index-chain`, …: the names are listed in docs/storage-format.md."""
     file: Path
     start: int
-    """First byte inside the file; equal to `end` where it is about the file as a whole."""
+    """First byte in the file; equal to `end` if the finding is about the whole file."""
     end: int
     count: int
-    """How many records or entries it is about."""
+    """The number of affected records or entries."""
     expected: str
     found: str
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a verification looked at, and how much it found."""
+    """What a verification checked, and what it found."""
 
     directory: Path
     state: str
     """`closed`, `open` (by a broker, now) or `killed`."""
     log_start: int
     looked_to: int
-    """End of the log that was looked at."""
+    """End of the checked part of the log."""
     promised_to: int
-    """Records before it had to be in queues and index."""
+    """Records before this offset must be in queues and index."""
     log_files: int
     log_bytes: int
     records: int
@@ -88,19 +88,19 @@ class VerifyReport:
     index_files: int
     index_entries: int
     not_dispatched: int
-    """Records behind `promised_to`, which a broker enters into queues and index later."""
+    """Records after `promised_to`, which a broker dispatches later."""
     of_deleted: int
     """Records of deleted topics that are not yet cleaned."""
     findings: Mapping[str, int]
-    """How many findings of each kind."""
+    """The number of findings of each kind."""
     notes: Sequence[str]
-    """What is worth knowing and no fault."""
+    """Remarks that are not errors."""
     is_complete: bool
     seconds: float
 
     @property
     def is_sound(self) -> bool:
-        """Whether all was looked at and nothing found."""
+        """Whether everything was checked and nothing found."""
         return self.is_complete and not self.findings
 
 
@@ -117,7 +117,7 @@ class LogSummary:
     first_time: int | None
     last_time: int | None
     gaps: Sequence[tuple[int, int]]
-    """Physical offsets that no file holds, between others."""
+    """Ranges of physical offsets without a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +149,14 @@ class IndexSummary:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSummary:
-    """How far the files were known to be on disk."""
+    """The durable positions of the store's files."""
 
     log_time: int
     queues_time: int
     index_time: int
     master_flushed_offset: int
     durable_end: int
-    """End of the log that is on disk and in queues and index; 0 where the broker does not say."""
+    """End of the log that is on disk and in queues and index; 0 if the broker does not record it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,20 +166,20 @@ class ConfigFile:
     name: str
     bytes: int
     entries: int | None
-    """Entries of its table, where it has one."""
+    """Entries of its table, if it has one."""
     error: str | None
     """Why it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnFile:
-    """A file of `ferromq/`, which only ferromq knows."""
+    """A file of `ferromq/`, which only ferromq reads."""
 
     name: str
     bytes: int
     error: str | None
     is_void: bool
-    """The log has moved on under another broker, so it is ignored."""
+    """Whether the file is ignored because another broker has written to the log since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class StoreSummary:
     state: str
     """`closed`, `open` (by a broker, now) or `killed`."""
     abort: str | None
-    """What the abort file says: who has the store open, or had it when killed."""
+    """Content of the abort file: the process that has the store open, or had it when it was killed."""
     log: LogSummary
     topics: Mapping[str, Sequence[QueueSummary]]
     index: IndexSummary
@@ -198,11 +198,11 @@ class StoreSummary:
     config: Sequence[ConfigFile]
     own_files: Sequence[OwnFile]
     problems: Sequence[str]
-    """Files that are missing, overlap or cannot be opened."""
+    """Files that are missing, overlap, or cannot be opened."""
 
     @property
     def last_stop(self) -> str:
-        """How the store was left, in words."""
+        """How the store was last closed, as text."""
         if self.state == "closed":
             is_ours = any(file.name == "closed" for file in self.own_files)
             return "clean" if is_ours else "clean, by another broker (Java)"
@@ -214,14 +214,14 @@ class StoreSummary:
 
 @dataclass(frozen=True, slots=True)
 class DamagedMessage:
-    """A record that does not match its checksum; everything of it may be wrong."""
+    """A record that does not match its checksum; any of its fields may be wrong."""
 
     message: StoredMessage
 
 
 @dataclass(frozen=True, slots=True)
 class LostMessage:
-    """A queue entry that leads to no record."""
+    """A queue entry without a record."""
 
     queue_id: int
     queue_offset: int
@@ -232,10 +232,10 @@ def stat(
     directory: StorePath, *, commit_log_paths: Sequence[StorePath] = (), index_slots: int | None = None
 ) -> StoreSummary:
     """
-    Say what is in a store directory.
+    Return what is in a store directory.
 
-    *commit_log_paths*: where the commit log lies, if not in `DIR/commitlog`. *index_slots*: hash slots of an index
-    file, if not a quarter as many as entries. Raises `StoreError` where it is no store directory, or cannot be read.
+    *commit_log_paths*: directories of the commit log, by default `DIR/commitlog`. *index_slots*: hash slots of an index
+    file, by default a quarter of its entries. Raises `StoreError` if it is not a store directory or cannot be read.
     """
     row = inspect_store(fspath(directory), commit_log_paths=_paths(commit_log_paths), index_slots=index_slots)
     checkpoint = row["checkpoint"]
@@ -255,10 +255,9 @@ def stat(
 
 class Verification(Iterator[Finding]):
     """
-    A verification under way: iterate to get its findings, in no order; `report` is there after the last.
+    A running verification. Iterate to get its findings, in any order; then read `report`.
 
-    It runs on threads of its own, which wait while findings are not taken. As a context manager, or by `close`, it
-    ends early.
+    It runs on threads of its own, which wait until findings are taken. `close`, or the end of a `with`, stops it early.
     """
 
     def __init__(self, running: StoreVerification, on_progress: Callable[[int, int], None] | None) -> None:
@@ -268,7 +267,7 @@ class Verification(Iterator[Finding]):
 
     @property
     def report(self) -> VerifyReport:
-        """What was looked at and found. Takes the findings that are left."""
+        """The report. Skips the remaining findings."""
         while self._report is None:
             next(self, None)
         return self._report
@@ -299,7 +298,7 @@ class Verification(Iterator[Finding]):
         self.close()
 
     def close(self) -> None:
-        """End it where it is. Idempotent."""
+        """Stop it. Idempotent."""
         self._running.close()
 
 
@@ -312,10 +311,11 @@ def verify(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Verification:
     """
-    Look at every byte of a store directory that means something.
+    Check every byte in use of a store directory.
 
-    *threads*: how many look (0: one a processor). *on_progress*(done, total) hears of bytes, in the iterating thread.
-    It, or iterating, raises `StoreError` where it is no store directory, or cannot be read.
+    *threads*: the number of worker threads (0: one per CPU). *on_progress*(done, total) is called with bytes, in the
+    iterating thread. This function, or the iteration, raises `StoreError` if it is not a store directory or cannot be
+    read.
     """
     running = StoreVerification(
         fspath(directory), commit_log_paths=_paths(commit_log_paths), index_slots=index_slots, threads=threads
@@ -340,9 +340,9 @@ def dump(
     """
     Read the messages of a topic, queue after queue, in the order of queue offsets.
 
-    Queue offsets from *from_offset* on, before *to_offset*; store times from *from_time* to *to_time*, both included;
-    *key*: one of the keys, or the unique key. Raises `StoreError` where it is no store directory, or has no such topic
-    or queue.
+    The queue offsets begin at *from_offset* and end before *to_offset*. The store times are from *from_time* to
+    *to_time*, both included. *key* is one of a message's keys or its unique key. Raises `StoreError` if it is not a
+    store directory, or has no such topic or queue.
     """
     rows = StoreDump(
         fspath(directory),
@@ -366,13 +366,13 @@ def read_log_file(
     """
     Read the records of one commit log file, of any topic, without the other files of its store.
 
-    *first_offset*: physical offset of its first byte, if its name does not say. Bytes that are no record come as one
-    `Finding`. Raises `OSError` where the file cannot be read.
+    *first_offset*: physical offset of its first byte; by default its name. Each range of bytes without a record is one
+    `Finding`. Raises `OSError` if the file cannot be read.
     """
     name = Path(path).name
     if first_offset is None:
         if not name.isdecimal():
-            raise ValueError(f"the name {name!r} says no physical offset; pass first_offset")
+            raise ValueError(f"the name {name!r} is not a physical offset; pass first_offset")
         first_offset = int(name)
     return map(_scanned, LogFile(fspath(path), first_offset))
 
@@ -396,7 +396,7 @@ def _scanned(row: tuple[StoredMessage, bool] | dict[str, Any]) -> StoredMessage 
 def _paths(paths: Sequence[StorePath]) -> list[str]:
     for path in paths:
         if not Path(path).is_dir():
-            raise StoreError(f"{fspath(path)} is no directory; the commit log was to be looked for there")
+            raise StoreError(f"{fspath(path)} in commit_log_paths is not a directory")
     return [fspath(path) for path in paths]
 
 

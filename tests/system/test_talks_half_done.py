@@ -180,11 +180,11 @@ def test_notices_go_on_where_a_broker_does_not_answer(told: Told, fault: Fault, 
         fault(proxy)
         begin = time.monotonic()
         for number in range(2):
-            out.tell(MinBrokerIdChange("b", number, "h:1", None, None, (proxy.address, other.address)))
+            out.notify(MinBrokerIdChange("b", number, "h:1", None, None, (proxy.address, other.address)))
         assert time.monotonic() - begin < in_load(SLACK)
         assert eventually(lambda: other.notices == ["0", "1"])
         proxy.resume()
-        out.tell(MinBrokerIdChange("b", 2, "h:1", None, None, (proxy.address, other.address)))
+        out.notify(MinBrokerIdChange("b", 2, "h:1", None, None, (proxy.address, other.address)))
         # What hung may come after it.
         assert eventually(lambda: other.notices == ["0", "1", "2"] and "2" in told.notices)
 
@@ -195,7 +195,7 @@ def test_notices_end_at_once(no_thread_left: None, told: Told) -> None:
         proxy.hang()
         out = MinBrokerIdNotifier()
         for number in range(100):
-            out.tell(MinBrokerIdChange("b", number, "h:1", None, None, (proxy.address,)))
+            out.notify(MinBrokerIdChange("b", number, "h:1", None, None, (proxy.address,)))
         begin = time.monotonic()
         out.close()
         assert time.monotonic() - begin < in_load(SLACK)

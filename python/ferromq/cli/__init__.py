@@ -1,1 +1,1 @@
-"""The command line: `ferromq`, `mqbroker`, `mqnamesrv`."""
+"""The command lines `ferromq`, `mqbroker` and `mqnamesrv`."""

@@ -1,8 +1,4 @@
-"""
-Flags for every option of a configuration: `--name value` by the option's name, and by RocketMQ's key.
-
-What the options mean is in `config`; how their values are read in `_config`.
-"""
+"""Command-line flags for the options in `config`: `--name value` by an option's name or by RocketMQ's key."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,9 +15,9 @@ _KEY = "key "
 
 
 def add_options(parser: argparse.ArgumentParser, kind: type[Config]) -> None:
-    """Add a flag for each option and each key of *kind* that *parser* has not got yet."""
-    group = parser.add_argument_group("options", "each by ferromq's name or by RocketMQ's key, as in a file")
-    taken = {flag for action in parser._actions for flag in action.option_strings}  # noqa: SLF001 (there is no other way to ask)
+    """Add a flag for each option and each key of *kind*, except the flags that *parser* already has."""
+    group = parser.add_argument_group("options", "by ferromq's name or RocketMQ's key, with the values of a file")
+    taken = {flag for action in parser._actions for flag in action.option_strings}  # noqa: SLF001 (there is no public way)
     for name in kind.names():
         _add(group, taken, name.replace("_", "-"), _OPTION + name, None)
     for key in kind.keys_known():
@@ -37,16 +33,16 @@ def _add(group: Any, taken: set[str], flag: str, target: str, shown: str | None)
 
 
 def given(options: argparse.Namespace) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return what was given as flags: RocketMQ's keys, and ferromq's options."""
+    """Return the given flags: RocketMQ's keys, and ferromq's options."""
     values = {name: value for name, value in vars(options).items() if value is not None}
     keys = {name.removeprefix(_KEY): value for name, value in values.items() if name.startswith(_KEY)}
     return keys, {name.removeprefix(_OPTION): value for name, value in values.items() if name.startswith(_OPTION)}
 
 
 def refuse(unknown: Sequence[str], kind: type[Config]) -> None:
-    """Raise `ConfigError` with the nearest name for the first word that is no flag; nothing where there is none."""
+    """Raise `ConfigError` for the first of the *unknown* words, with the nearest flag."""
     for word in unknown:
         if not word.startswith("--"):
-            raise ConfigError(f"{word} is no flag; options are given as --name value")
+            raise ConfigError(f"{word} is not a flag; give options as --name value")
         names = [*(name.replace("_", "-") for name in kind.names()), *kind.keys_known()]
         check_known({word[2:].partition("=")[0]: None}, names, "flag")

@@ -1,8 +1,7 @@
 """
-`ferromq pipeline NAME …`: which pipelines there are.
+The command `ferromq pipeline NAME`.
 
-Only the table is here. PySpark is imported when a pipeline is named, so that the list costs nothing and needs nothing;
-what a pipeline takes and does is in `ferromq.pipeline`.
+It imports PySpark and the pipeline only when a pipeline is named.
 """
 
 import argparse
@@ -13,23 +12,23 @@ from collections.abc import Mapping, Sequence
 from ferromq.errors import ConfigError
 
 PIPELINES: Mapping[str, str] = {
-    "archive": "commit-log files as Parquet, by topic, date and hour",
-    "audit": "whether a store is sound: records, queues and index against each other",
-    "compact": "the last message for each key, as Parquet or to a topic",
-    "dead-letters": "what groups gave up, by cause, and a list to replay it from",
-    "replay": "messages of an archive, a topic or a log to a topic again",
-    "stats": "messages, bytes, tags, keys, delays and lags by topic, time and queue",
+    "archive": "write commit log files as Parquet, by topic, date and hour",
+    "audit": "check a store: compare records, queues and index with each other",
+    "compact": "keep the last message of each key, as Parquet or in a topic",
+    "dead-letters": "list dead letters by group and cause, and write a list for replay",
+    "replay": "send messages of an archive, a topic or a log again",
+    "stats": "count messages, bytes, tags, keys, delays and lags by topic, time and queue",
 }
-"""What each does, by the name on the command line; the module has `_` where the name has `-`."""
+"""Name on the command line → help text. The module's name has `_` instead of `-`."""
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", words: Sequence[str]) -> None:
     """
-    Add the command `pipeline` to those of the command line that was given as *words*.
+    Add the command `pipeline`. If *words*, the command line, name a pipeline, add that pipeline's arguments.
 
-    ConfigError with the line to type where *words* name a pipeline, and a package it needs is not installed.
+    Raises `ConfigError` with the pip command if the pipeline needs a package that is not installed.
     """
-    pipeline = commands.add_parser("pipeline", help="Spark over data at rest: archive, replay, audit, statistics")
+    pipeline = commands.add_parser("pipeline", help="run a Spark job: archive, replay, audit, statistics")
     pipeline.set_defaults(run=lambda _options: _usage(pipeline))
     names = pipeline.add_subparsers(title="pipelines", metavar="NAME")
     for name, text in PIPELINES.items():

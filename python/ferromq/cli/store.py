@@ -1,8 +1,7 @@
 """
-`ferromq store stat|verify|dump`: store directories on the command line.
+The commands `ferromq store stat`, `verify` and `dump`. `store_tools` does their work.
 
-Texts and tables only; what is looked at is in `store_tools`. Exit codes: 0 done, and sound; 1 findings; 2 the directory
-cannot be read, or wrong usage.
+Exit codes: 0 done without findings, 1 findings, 2 the directory cannot be read, or wrong usage.
 """
 
 import argparse
@@ -31,12 +30,12 @@ _MOST_THREADS = 1024
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command `store` to those of the command line."""
-    store = commands.add_parser("store", help="look into a store directory, ours or a Java broker's; read-only")
+    """Add the command `store`."""
+    store = commands.add_parser("store", help="read a store directory of ferromq or a Java broker, without changes")
     store.set_defaults(run=lambda _options: _usage(store))
     actions = store.add_subparsers(title="actions", metavar="ACTION")
 
-    stat = actions.add_parser("stat", help="what is in it: files, times, topics and queues, index, checkpoint")
+    stat = actions.add_parser("stat", help="show its files, times, topics, queues, index and checkpoint")
     _add_directory(stat, _stat)
     stat.add_argument(
         "--index-slots",
@@ -45,7 +44,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="hash slots of an index file (a quarter of the entries)",
     )
 
-    verify = actions.add_parser("verify", help="whether it is sound: exit code 0 sound, 1 findings, 2 cannot be read")
+    verify = actions.add_parser("verify", help="check every byte; exit code 0 sound, 1 findings, 2 cannot be read")
     _add_directory(verify, _verify)
     verify.add_argument(
         "--index-slots",
@@ -54,38 +53,38 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="hash slots of an index file (a quarter of the entries)",
     )
     verify.add_argument(
-        "--threads", type=_count(_MOST_THREADS), default=0, metavar="N", help="how many look (one a processor)"
+        "--threads", type=_count(_MOST_THREADS), default=0, metavar="N", help="worker threads (one per CPU)"
     )
     verify.add_argument(
-        "--show", type=_count(_MOST), default=_SHOWN, metavar="N", help=f"findings shown in the table ({_SHOWN})"
+        "--show", type=_count(_MOST), default=_SHOWN, metavar="N", help=f"findings in the table ({_SHOWN})"
     )
 
-    dump = actions.add_parser("dump", help="the messages of a topic, in the order of their queues")
+    dump = actions.add_parser("dump", help="print the messages of a topic, queue by queue")
     _add_directory(dump, _dump)
     dump.add_argument("--topic", required=True)
-    dump.add_argument("--queue", type=_count(_MOST_QUEUES), metavar="N", help="this queue only")
+    dump.add_argument("--queue", type=_count(_MOST_QUEUES), metavar="N", help="only this queue")
     dump.add_argument("--from-offset", type=_count(_MOST), metavar="N", help="first queue offset")
-    dump.add_argument("--to-offset", type=_count(_MOST), metavar="N", help="queue offset behind the last")
+    dump.add_argument("--to-offset", type=_count(_MOST), metavar="N", help="queue offset after the last")
     time_help = "2026-11-21, 2026-11-21T07:30, with a zone if not local, or milliseconds since 1970"
     dump.add_argument("--from-time", type=_time, metavar="TIME", help=f"stored at this time or later: {time_help}")
     dump.add_argument("--to-time", type=_time, metavar="TIME", help="stored at this time or before")
     dump.add_argument("--key", help="one of the message's keys, or its id")
     dump.add_argument("--tag")
-    dump.add_argument("--limit", type=_count(_MOST), metavar="N", help="at most so many messages")
-    dump.add_argument("--body", action="store_true", help="bodies too: as text where they are UTF-8, else in base64")
+    dump.add_argument("--limit", type=_count(_MOST), metavar="N", help="most messages to print")
+    dump.add_argument("--body", action="store_true", help="print bodies, as text if they are UTF-8, else in base64")
 
 
 def _add_directory(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
     parser.set_defaults(run=lambda options: _guarded(run, options))
     parser.add_argument("directory", metavar="DIR", help="the store directory")
-    parser.add_argument("--json", action="store_true", help="for programs; JSON lines where there are many")
+    parser.add_argument("--json", action="store_true", help="print JSON, in lines if there are many objects")
     parser.add_argument(
         "--commit-log",
         action="append",
         default=[],
         metavar="DIR",
         dest="commit_log_paths",
-        help="where the commit log lies, if not in DIR/commitlog; may be given several times",
+        help="a directory of the commit log, if it is not DIR/commitlog; may be repeated",
     )
 
 
@@ -99,7 +98,7 @@ def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespa
         code = run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever reads has seen enough, as `head` does; nothing more may be written, also not at exit.
+        # The reader, such as `head`, closed the pipe. Nothing can be written, also not at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (FerromqError, OSError, ValueError, OverflowError) as error:
@@ -110,10 +109,10 @@ def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespa
 
 def _count(most: int, least: int = 0) -> Callable[[str], int]:
     def read(text: str) -> int:
-        # Longer than any limit: `int` itself has one for the digits it takes.
+        # Checks the length first, because `int` fails for too many digits.
         number = int(text) if text.isdecimal() and len(text) <= len(str(_MOST)) else -1
         if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
         return number
 
     return read
@@ -128,7 +127,7 @@ def _time(text: str) -> int | datetime:
             raise argparse.ArgumentTypeError(f"{text!r} is before 1970")
     except (ValueError, OverflowError, OSError):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time such as 2026-11-21T07:30, or milliseconds since 1970"
+            f"{text!r} is not a time such as 2026-11-21T07:30, or milliseconds since 1970"
         ) from None
     return time
 
@@ -257,7 +256,7 @@ def _verify_lines(report: VerifyReport, findings: Sequence[Finding]) -> Iterator
         yield ""
     rate = report.log_bytes / max(report.seconds, 1e-9)
     files = f"{number(report.log_files, 'file')}, {size(report.log_bytes)}"
-    yield f"looked at    {number(report.records, 'record')} in {files}"
+    yield f"checked      {number(report.records, 'record')} in {files}"
     yield f"             physical offsets {report.log_start:,} to {report.looked_to:,}"
     yield f"             {report.queue_entries:,} entries of {report.queues:,} queues"
     yield f"             {number(report.index_entries, 'key')} in {number(report.index_files, 'index file')}"

@@ -1,7 +1,7 @@
 """
-The key-value table of a name server, by namespace, kept in RocketMQ's `kvConfig.json` where a path is given.
+The key-value table of a name server, by namespace, with RocketMQ's file `kvConfig.json`.
 
-What the values mean is the business of those who put them: order configurations, gRPC addresses of brokers.
+Its values are opaque here. Clients and brokers store order configurations and gRPC addresses in it.
 """
 
 import logging
@@ -16,7 +16,7 @@ _log = logging.getLogger("ferromq.namesrv")
 
 
 class KvConfig:
-    """A table of namespace, key and value; thread-safe, on disk before `put` and `delete` return."""
+    """A table of namespace, key and value. Thread-safe. With a path, changes are on disk when a method returns."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -24,7 +24,7 @@ class KvConfig:
         self._table: dict[str, dict[str, str]] = _load(path) if path else {}
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value. Raises `OSError` where the file cannot be written; the table then stays as it was."""
+        """Set a value. Raises `OSError` and changes nothing if the file cannot be written."""
         with self._lock:
             keys = self._table.get(namespace, {})
             if keys.get(key) != value:
@@ -32,9 +32,9 @@ class KvConfig:
 
     def change(self, namespace: str, changed: Mapping[str, Callable[[str | None], str | None]]) -> list[str]:
         """
-        Set the value of each key to what its function makes of it, with one write; None leaves it as it is.
+        Replace the value of each key by the result of its function, with one write; None keeps the value.
 
-        Returns the keys whose values are others now. Raises as `put` does.
+        Returns the keys with new values. Raises as `put` does.
         """
         with self._lock:
             keys = self._table.get(namespace, {})
@@ -45,22 +45,22 @@ class KvConfig:
             return list(new)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Forget a value, where there is one."""
+        """Delete a value, if it exists."""
         with self._lock:
             keys = self._table.get(namespace, {})
             if key in keys:
                 self._replace(namespace, {k: v for k, v in keys.items() if k != key})
 
     def get(self, namespace: str, key: str) -> str | None:
-        """Return the value; None where there is none."""
+        """Return the value of a key, if it exists."""
         with self._lock:
             return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str, only: Collection[str] | None = None) -> Mapping[str, str] | None:
         """
-        Return the keys and values of *namespace*, which stays when its last key goes; None: it never had one.
+        Return the keys and values of *namespace*; None if it never had a key.
 
-        *only*: the keys that are wanted, where not all are.
+        *only*: return only these keys.
         """
         with self._lock:
             keys = self._table.get(namespace)
@@ -90,4 +90,6 @@ def _load(path: Path) -> dict[str, dict[str, str]]:
         table = (content or {}).get("configTable") or {}
         return {str(n): {str(k): str(v) for k, v in keys.items()} for n, keys in table.items()}
     except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{path} is no key-value table: {error}; restore it, or remove it to start empty") from error
+        raise ConfigError(
+            f"{path} is not a key-value table: {error}; restore it, or delete it to start empty"
+        ) from error

@@ -1,7 +1,7 @@
 """
-What a name server tells brokers by itself: that the lowest broker id of their name changed.
+Notifies brokers when the lowest broker id of their name changes.
 
-Brokers may be gone or slow; nobody waits for them here.
+The name server does not wait for brokers, which may be gone or slow.
 """
 
 import logging
@@ -18,17 +18,17 @@ _SECONDS = 1.0
 
 
 class MinBrokerIdNotifier:
-    """Tells brokers, one after the other, on a thread that begins with the first notice."""
+    """Notifies brokers one after the other on a thread, which starts with the first notice."""
 
     def __init__(self) -> None:
         self._client = RemotingClient()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ferromq-notices")
 
-    def tell(self, change: MinBrokerIdChange) -> None:
-        """Tell every broker that has to know; one that does not answer is logged, and learns it from the routes."""
-        self._thread.submit(self._tell, change)
+    def notify(self, change: MinBrokerIdChange) -> None:
+        """Notify brokers of a change. One that does not answer is logged; it can read the change from the routes."""
+        self._thread.submit(self._notify, change)
 
-    def _tell(self, change: MinBrokerIdChange) -> None:
+    def _notify(self, change: MinBrokerIdChange) -> None:
         fields = {
             "minBrokerId": str(change.broker_id),
             "brokerName": change.broker_name,
@@ -37,13 +37,13 @@ class MinBrokerIdNotifier:
             "haBrokerAddr": change.ha_address,
         }
         given = {name: value for name, value in fields.items() if value is not None}
-        for address in change.tell:
+        for address in change.notify:
             try:
                 self._client.call(address, RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, given, timeout=_SECONDS)
             except FerromqError as error:
-                _log.warning("broker not told broker=%s address=%s: %s", change.broker_name, address, error)
+                _log.warning("broker not notified broker=%s address=%s: %s", change.broker_name, address, error)
 
     def close(self) -> None:
-        """Forget what was not told yet."""
+        """Drop the pending notices."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._client.close()

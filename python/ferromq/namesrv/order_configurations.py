@@ -1,8 +1,8 @@
 """
-Keeps the order configurations of topics true to what masters register.
+Updates the order configurations of topics when masters register.
 
-A topic of the type FIFO has one from the moment a broker registers it; another topic where an operator gave it one.
-Brokers that leave stay in them, so that message groups keep their queues; what else changes the queues changes them.
+A FIFO topic gets one when a broker first registers it, any other topic only from an operator. A broker that leaves
+stays in them, so that message groups keep their queues. Other changes of queues change them.
 """
 
 import logging
@@ -17,19 +17,19 @@ _log = logging.getLogger("ferromq.namesrv")
 
 
 class OrderConfigurationUpdater:
-    """Follows the registrations; thread-safe."""
+    """Updates the order configurations in the key-value table. Thread-safe."""
 
     def __init__(self, kv_config: KvConfig, on_change: Callable[[list[str]], object]) -> None:
         self._kv_config = kv_config
         self._on_change = on_change
 
     def brokers(self) -> set[str]:
-        """Return the brokers that are in some order configuration."""
+        """Return the brokers of all order configurations."""
         configurations = self._kv_config.namespace(ORDER_NAMESPACE) or {}
         return set().union(*map(all_parts, configurations.values()))
 
     def follow(self, changes: Sequence[OrderChange | OrderDeletion]) -> None:
-        """Take over changes, as `RouteInfoManager` tells them: several brokers may register at once."""
+        """Apply changes of `RouteInfoManager`, which may come from several brokers at once."""
         by_topic: dict[str, list[OrderChange | OrderDeletion]] = {}
         for change in changes:
             by_topic.setdefault(change.topic, []).append(change)
@@ -45,7 +45,7 @@ class OrderConfigurationUpdater:
         try:
             topics = self._kv_config.change(ORDER_NAMESPACE, {topic: changed(each) for topic, each in by_topic.items()})
         except OSError:
-            # The routes are right, and brokers tell it again with their next registration.
+            # The routes are right, and the next registrations repeat the changes.
             _log.exception("order configurations not written topics=%d", len(by_topic))
             return
         if topics:
@@ -59,7 +59,7 @@ def _value(before: str | None, change: OrderChange | OrderDeletion) -> str | Non
         return None if before is None and not change.queues else with_part(before, change.broker_name, change.queues)
     known = all_parts(before)
     count = known.get(change.broker_name)
-    # What an operator wrote for a broker holds until its queues change; its place is kept where it has none.
+    # An operator's number for a broker stays until the broker's queues change; 0 keeps the broker's position.
     if count is None or (change.is_back and count):
         return before
     return text_of({**known, change.broker_name: change.queues})

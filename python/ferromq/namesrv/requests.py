@@ -1,7 +1,7 @@
 """
-What a name server answers: each request code and its function, translating for `route_info`, `kv_config`, `settings`.
+The handlers of a name server's request codes.
 
-It knows the words of the protocol and decides nothing about routes.
+They translate the protocol for `route_info`, `kv_config` and `settings`, which decide.
 """
 
 import logging
@@ -36,7 +36,7 @@ _LISTS_ARE_OFF = "this list is switched off by the name server's option {}"
 
 
 class Requests:
-    """The functions of a name server, by request code."""
+    """The handlers of a name server."""
 
     def __init__(
         self, server: Server, routes: RouteInfoManager, kv_config: KvConfig, settings: Settings, clock: Clock
@@ -49,7 +49,7 @@ class Requests:
         self._started_ms = clock.now_ms()
 
     def table(self) -> dict[RequestCode, Handler]:
-        """Return every code that is answered, with its function."""
+        """Return the handlers by request code."""
         return {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
             RequestCode.GET_KV_CONFIG: self._get_kv,
@@ -79,7 +79,7 @@ class Requests:
     def _put_kv(self, request: Request) -> Answer:
         fields = request.fields
         namespace, key, value = required(fields, "namespace"), required(fields, "key"), required(fields, "value")
-        # RocketMQ's tools write brokers in any order, and its clients choose queues by their places.
+        # RocketMQ's tools write brokers in any order, but its clients choose queues by position.
         self._kv_config.put(namespace, key, canonical(value) if namespace == ORDER_NAMESPACE else value)
         self._order_changed(namespace, key)
         return success()
@@ -135,16 +135,16 @@ class Requests:
         topic = required(request.fields, "topic")
         config = self._settings.config
         if config.wait_for_service and self._clock.now_ms() < self._started_ms + config.service_wait // _MILLISECOND:
-            remark = f"name server not ready: it waits for brokers, {config.service_wait} from its start; ask again"
+            remark = f"name server not ready: it waits {config.service_wait} for brokers after its start; try again"
             return failure(ResponseCode.SYSTEM_ERROR, remark)
-        # Read before the route: what changes meanwhile makes the server ignore what is put below.
+        # Read before the route: if the routes change meanwhile, the server ignores the put below.
         generation = self._server.routes_generation()
         route = self._routes.lookup(topic)
         if route is None:
             return failure(ResponseCode.TOPIC_NOT_EXIST, _unknown_topic(topic))
         if config.order_messages:
             order = self._kv_config.get(ORDER_NAMESPACE, topic)
-            # Where no broker has queues that count, RocketMQ's clients would find none at all.
+            # If no broker has queues in it, RocketMQ's clients would find no queue at all.
             is_drained = bool(all_parts(order)) and not parts(order)
             route = route.with_order(None if is_drained else order or None)
         self._server.put_route(topic, generation, route.encode(), route.encode_legacy())
@@ -159,13 +159,13 @@ class Requests:
     def _wipe_write_permission(self, request: Request) -> Answer:
         name = required(request.fields, "brokerName")
         count = self._routes.wipe_write_permission(name)
-        _log.info("write permission taken broker=%s topics=%d peer=%s", name, count, request.peer)
+        _log.info("write permission removed broker=%s topics=%d peer=%s", name, count, request.peer)
         return success({"wipeTopicCount": str(count)})
 
     def _add_write_permission(self, request: Request) -> Answer:
         name = required(request.fields, "brokerName")
         count = self._routes.add_write_permission(name)
-        _log.info("write permission given broker=%s topics=%d peer=%s", name, count, request.peer)
+        _log.info("write permission added broker=%s topics=%d peer=%s", name, count, request.peer)
         return success({"addTopicCount": str(count)})
 
     def _topics(self, _request: Request) -> Answer:
@@ -223,7 +223,7 @@ class Requests:
         except (ConfigError, UnicodeDecodeError) as error:
             return failure(ResponseCode.INVALID_PARAMETER, str(error))
         except OSError as error:
-            return failure(ResponseCode.SYSTEM_ERROR, f"nothing changed, the file cannot be written: {error}")
+            return failure(ResponseCode.SYSTEM_ERROR, f"nothing changed: the file cannot be written: {error}")
         return success()
 
     def _show_settings(self, _request: Request) -> Answer:
@@ -234,7 +234,7 @@ class Requests:
         try:
             version = DataVersion.from_json(java_json.loads_object(request.body or b"{}"))
         except (ValueError, TypeError, OverflowError) as error:
-            raise remoting.BadRequest(f"the body is no data version: {error}") from error
+            raise remoting.BadRequest(f"the body is not a data version: {error}") from error
         known = self._routes.version(key)
         self._routes.renew(key, self._clock.now_ms())
         body = java_json.dumps(known.to_json()) if known else b""
@@ -278,12 +278,12 @@ def _registration(fields: dict[str, str]) -> Registration:
 
 
 def _unknown_topic(topic: str) -> str:
-    """Say how a topic comes to be that no registered broker has."""
+    """Return how to create an unknown topic, for an error text."""
     if naming.is_system_topic(topic):
         return (
-            f"no registered broker has {topic}, a topic of the system, which updateTopic does not create: a broker "
-            "makes it for the first client that writes to it, where topics are made on first use, or has it from its "
-            f"start on (trace_topic; traceTopicEnable=true, msgTraceTopicName={topic})"
+            f"no registered broker has the system topic {topic}, which updateTopic cannot create: a broker creates it "
+            "when a client first writes to it, if topics are created on first use, or at its start "
+            f"(trace_topic; traceTopicEnable=true, msgTraceTopicName={topic})"
         )
     return (
         f"no registered broker has the topic {topic}: create it (ferromq.Admin(...).create_topic({topic!r}), "

@@ -1,9 +1,8 @@
 """
 The routes of a name server: five tables under one lock.
 
-Pure state: no clock (`now` is an argument, in milliseconds), no sockets (a connection is a number). Registrations are
-leases; `expire` ends the ones that were not renewed, `close_connection` those whose connection is gone. Which request
-does what is in `namesrv.server`.
+Pure state without clock (`now` is an argument, in milliseconds) and sockets (a connection is a number). Registrations
+are leases: `expire` ends those that were not renewed, `close_connection` those whose connection is gone.
 """
 
 import contextlib
@@ -24,14 +23,14 @@ from ferromq.namesrv.route_types import (
     Registration,
 )
 from ferromq.process.limited_log import LimitedLog
+from ferromq.protocol import naming
 from ferromq.protocol.route import MASTER, READ_WRITE, BrokerData, DataVersion, Permission, QueueData, TopicRoute
 
 _log = logging.getLogger("ferromq.namesrv")
 
 DEFAULT_LEASE_MS = 120_000
 _LEAST_NAMES = 256
-"""Names of brokers among which none is looked for that can be forgotten."""
-_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+"""With fewer broker names, none is forgotten."""
 
 
 @dataclass(slots=True)
@@ -49,10 +48,11 @@ class RouteInfoManager:
     Knows every broker and where each topic's queues are.
 
     Thread-safe. The tables are RocketMQ's: `topic_queue_table`, `broker_addr_table`, `cluster_addr_table`,
-    `broker_live_table`, `filter_server_table`. Before a change is answered, *on_order* is called with what it means for
-    order configurations, *on_change* with the topics whose routes are not what they were, and *on_minimum* with each
-    change of a lowest broker id. *in_order_configurations* returns the broker names that order configurations have; it
-    must not come back here.
+    `broker_live_table`, `filter_server_table`.
+
+    Before a change is answered, *on_order* is called with its effects on order configurations, *on_change* with the
+    topics whose routes changed, and *on_minimum* with each change of a lowest broker id. *in_order_configurations*
+    returns the broker names in order configurations; it must not call this object.
     """
 
     def __init__(
@@ -65,28 +65,28 @@ class RouteInfoManager:
         in_order_configurations: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.acting_master = False
-        """Whether the first slave of a lost master is shown in its place, where the broker allows it."""
+        """Whether routes show the first slave in place of a lost master, if the broker allows it."""
         self.delete_missing_topics = False
-        """Whether a master's topic that is not registered any more loses its queues there."""
+        """Whether a master loses the topics that it no longer registers."""
         self.lease_ms = lease_ms
-        """How long a registration holds, unless the broker says otherwise."""
+        """How long a registration lasts, unless the broker sets its own time."""
         self._on_change = on_change
         self._on_minimum = on_minimum
         self._on_order = on_order
         self._lock = threading.Lock()
-        self._seldom = LimitedLog(_log)
+        self._limited_log = LimitedLog(_log)
         self.topic_queue_table: dict[str, dict[str, QueueData]] = {}
         self.broker_addr_table: dict[str, _Broker] = {}
         self.cluster_addr_table: dict[str, set[str]] = {}
         self.broker_live_table: dict[BrokerAddress, BrokerLive] = {}
         self.filter_server_table: dict[BrokerAddress, tuple[str, ...]] = {}
-        # What the tables say, the other way round.
+        # Indexes of the tables.
         self._topics_of: dict[str, set[str]] = {}
         self._keys_of: dict[int, set[BrokerAddress]] = {}
         self._changed: set[str] = set()
         self._minimum_changes: list[MinBrokerIdChange] = []
         self._order_changes: list[OrderChange | OrderDeletion] = []
-        # Also of brokers that are away, while an order configuration may name them.
+        # Includes absent brokers that an order configuration may name.
         self._cluster_of: dict[str, str] = {}
         self._forget_away_at = _LEAST_NAMES
         self._in_order_configurations = in_order_configurations
@@ -111,10 +111,10 @@ class RouteInfoManager:
         self, broker: Registration, topics: RegisteredTopics, now: int, connection: int | None = None
     ) -> Registered | None:
         """
-        Add a broker or renew its lease, and take over the topics of a master.
+        Add a broker or renew its lease, and store the topics of a master.
 
-        None: refused. A broker not known here that sends a change, or a single topic, which is one, must
-        register whole first; and an older broker (by state version) does not take the place of a newer one.
+        Returns None for a refusal: an unknown broker must register all topics before it sends a change (a single topic
+        is one), and an older broker (by state version) cannot replace a newer one.
         """
         with self._changing():
             if self._is_refused(broker, topics):
@@ -134,7 +134,7 @@ class RouteInfoManager:
                 others.difference_update(topics.queues)
                 others |= topics.of_other_types
                 self._put_queues(broker, topics, topics.queues, is_first=is_first)
-                # Brokers that had the topic before it was one for messages in order count, too.
+                # Includes brokers that had the topic before it became a FIFO topic.
                 for topic in newly:
                     for queue in self.topic_queue_table.get(topic, {}).values():
                         self._order_changed(topic, queue)
@@ -151,13 +151,13 @@ class RouteInfoManager:
         current = known.addresses.get(broker.broker_id) if known else None
         if current is None or known is None:
             if topics.is_change or len(topics.queues) == 1:
-                self._refuse("change of an unregistered broker refused", broker)
+                self._refuse("change refused, broker not registered", broker)
                 return True
             return False
         if current == broker.address:
             return False
         if topics.is_change:
-            self._refuse("change of a broker refused, another one has its place", broker)
+            self._refuse("change refused, another broker has this id", broker)
             return True
         rival = self.broker_live_table.get(BrokerAddress(known.cluster, current))
         if rival is not None and rival.version.state_version > topics.version.state_version:
@@ -167,7 +167,7 @@ class RouteInfoManager:
         return False
 
     def _forget_away(self) -> None:
-        """Forget the clusters of brokers that are away and in no order configuration, once there are many names."""
+        """Forget the clusters of absent brokers without order configuration, once there are many names."""
         if len(self._cluster_of) < self._forget_away_at:
             return
         needed = set().union(self._in_order_configurations(), *self.cluster_addr_table.values())
@@ -175,13 +175,15 @@ class RouteInfoManager:
         self._forget_away_at = _LEAST_NAMES + 2 * len(self._cluster_of)
 
     def _refuse(self, why: str, broker: Registration) -> None:
-        self._seldom.log(logging.WARNING, "%s broker=%.200s address=%.200s", why, broker.broker_name, broker.address)
+        self._limited_log.log(
+            logging.WARNING, "%s broker=%.200s address=%.200s", why, broker.broker_name, broker.address
+        )
 
     def _put_address(self, broker: Registration, known: _Broker) -> bool:
-        """Give the broker its place among those of its name; say whether nobody had it."""
+        """Set the broker's address for its name and id; return whether the id is new."""
         before = (known.zone, known.enable_acting_master, dict(known.addresses))
         minimum = min(known.addresses, default=MASTER)
-        # A slave turned master, or the reverse: one address has one record.
+        # An address has one id, also after a slave became a master or the reverse.
         for broker_id in [i for i, a in known.addresses.items() if a == broker.address and i != broker.broker_id]:
             del known.addresses[broker_id]
         is_first = broker.broker_id not in known.addresses
@@ -220,7 +222,7 @@ class RouteInfoManager:
         self._order_changes.append(OrderChange(topic, queue.broker_name, queues, is_in_order, is_back))
 
     def _leave_orders(self, broker_name: str, topics: Iterable[str]) -> None:
-        """Take a broker out of the order configurations of topics that have another message type there now."""
+        """Remove a broker from the order configurations of topics that now have another message type there."""
         for topic in topics:
             self._order_changes.append(OrderChange(topic, broker_name, 0, is_in_order=True))
             if all(topic in self._of_other_types.get(name, ()) for name in self.topic_queue_table[topic]):
@@ -275,7 +277,7 @@ class RouteInfoManager:
         return Registered(master, live.ha_address) if live else Registered()
 
     def unregister(self, broker: Registration) -> None:
-        """Forget a broker, and what was reachable through it alone."""
+        """Remove a broker, and the queues and names that only it had."""
         with self._changing():
             live = self.broker_live_table.get(broker.key)
             self._forget(broker.key, live.broker_name if live else broker.broker_name)
@@ -325,47 +327,47 @@ class RouteInfoManager:
     ) -> None:
         lowest = min(known.addresses)
         is_alone = len(known.addresses) == 1
-        told = (a for i, a in known.addresses.items() if gone_address is not None or is_alone or i != lowest)
+        notify = (a for i, a in known.addresses.items() if gone_address is not None or is_alone or i != lowest)
         self._minimum_changes.append(
-            MinBrokerIdChange(broker_name, lowest, known.addresses[lowest], gone_address, ha_address, tuple(told))
+            MinBrokerIdChange(broker_name, lowest, known.addresses[lowest], gone_address, ha_address, tuple(notify))
         )
 
     def expire(self, now: int) -> list[int]:
         """
-        Forget the brokers whose lease ended before *now* and return their connections, to be closed.
+        Remove the brokers whose lease ended before *now* and return their connections, to be closed.
 
         The table has no clock of its own, so tests can move time freely.
         """
         with self._changing():
             ended = [(key, live) for key, live in self.broker_live_table.items() if live.expires_at < now]
             for key, live in ended:
-                _log.warning("lease of broker ended broker=%s address=%s", live.broker_name, key.address)
+                _log.warning("broker expired broker=%s address=%s", live.broker_name, key.address)
                 self._forget(key, live.broker_name)
             return [live.connection for _, live in ended if live.connection is not None]
 
     def close_connection(self, connection: int) -> None:
-        """Forget the brokers that registered over *connection*, which is gone."""
+        """Remove the brokers that registered over *connection*, which is closed."""
         with self._changing():
             for key in sorted(self._keys_of.get(connection, ())):
                 live = self.broker_live_table[key]
-                _log.info("connection of broker closed broker=%s address=%s", live.broker_name, key.address)
+                _log.info("broker disconnected broker=%s address=%s", live.broker_name, key.address)
                 self._forget(key, live.broker_name)
 
     def renew(self, key: BrokerAddress, now: int) -> None:
-        """Renew the lease of a broker, where there is one."""
+        """Renew the lease of a broker, if it is registered."""
         with self._lock:
             live = self.broker_live_table.get(key)
             if live is not None:
                 live.expires_at = now + live.lease_ms
 
     def version(self, key: BrokerAddress) -> DataVersion | None:
-        """Return the version of the topics a broker registered last; None where it is not registered."""
+        """Return the version of a broker's last registered topics; None if it is not registered."""
         with self._lock:
             live = self.broker_live_table.get(key)
             return live.version if live else None
 
     def register_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Add or replace the queues of *topic* on brokers. Raises `KeyError`, its argument the first unknown broker."""
+        """Add or replace the queues of *topic* on brokers. Raises `KeyError` with the first unknown broker."""
         with self._changing():
             given = {queue.broker_name: queue for queue in queues}
             for name in given:
@@ -379,9 +381,9 @@ class RouteInfoManager:
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """
-        Forget where *topic* is, on the brokers of *cluster* or on all; a broker that still has it brings it back.
+        Delete the route of *topic*, on the brokers of *cluster* or on all. A broker that still has it restores it.
 
-        Their parts of its order configuration go, too, also those of brokers that are away.
+        The parts of its order configuration are deleted too, including those of absent brokers.
         """
         with self._changing():
             brokers = self.topic_queue_table.get(topic, {})
@@ -397,14 +399,14 @@ class RouteInfoManager:
                 self._in_order.discard(topic)
 
     def wipe_write_permission(self, broker_name: str) -> int:
-        """Let nobody write to the broker's topics until it registers them anew; return how many there are."""
+        """Remove the write permission of the broker's topics until it registers them again; return their number."""
         with self._changing():
             count = self._set_permission(broker_name, lambda permission: permission & ~Permission.WRITE)
             self._orders_changed(broker_name)
             return count
 
     def add_write_permission(self, broker_name: str) -> int:
-        """Let everybody read and write the broker's topics until it registers them anew; return how many there are."""
+        """Allow reads and writes of the broker's topics until it registers them again; return their number."""
         with self._changing():
             count = self._set_permission(broker_name, lambda _: READ_WRITE)
             self._orders_changed(broker_name)
@@ -424,7 +426,7 @@ class RouteInfoManager:
         return len(topics)
 
     def lookup(self, topic: str) -> TopicRoute | None:
-        """Return the route of *topic*; None where no registered broker has it."""
+        """Return the route of *topic*; None if no registered broker has it."""
         with self._lock:
             queues = self.topic_queue_table.get(topic)
             if not queues:
@@ -436,7 +438,7 @@ class RouteInfoManager:
                 for address in broker.addresses.values()
                 if (key := BrokerAddress(broker.cluster, address)) in self.filter_server_table
             }
-            if self.acting_master and not topic.startswith(_MEMBER_TOPIC_PREFIX):
+            if self.acting_master and not topic.startswith(naming.MEMBER_TOPIC_PREFIX):
                 brokers = [_with_acting_master(broker, queues[broker.broker_name]) for broker in brokers]
             return TopicRoute(tuple(queues[name] for name in sorted(queues)), tuple(brokers), filters)
 
@@ -453,13 +455,13 @@ class RouteInfoManager:
             return sorted(set().union(*(self._topics_of.get(name, ()) for name in names)))
 
     def topics_flagged(self, is_wanted: Callable[[int], bool]) -> list[str]:
-        """Return the topics of whose first broker's flags *is_wanted* says so."""
+        """Return the topics for which *is_wanted* accepts the flags of the first broker."""
         with self._lock:
             table = self.topic_queue_table.items()
             return sorted(topic for topic, brokers in table if is_wanted(next(iter(brokers.values())).sys_flag))
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Return the names of clusters and brokers, which are topics too, and a broker's address, if there is one."""
+        """Return the names of clusters and brokers, which are topics too, and the address of one broker, if any."""
         with self._lock:
             names = self.cluster_addr_table.keys() | set().union(*self.cluster_addr_table.values())
             addresses = (next(iter(broker.addresses.values())) for broker in self.broker_addr_table.values())
@@ -472,7 +474,7 @@ class RouteInfoManager:
             return dict(known.addresses) if known else {}
 
     def cluster_info(self) -> dict[str, Any]:
-        """Return brokers and clusters in the form Java reads."""
+        """Return brokers and clusters in Java's form."""
         with self._lock:
             return {
                 "brokerAddrTable": {name: self._broker_data(name).to_json() for name in sorted(self.broker_addr_table)},

@@ -1,4 +1,4 @@
-"""The values that enter and leave a name server's routes: registrations, their answers, and what a change means."""
+"""Arguments and results of `RouteInfoManager`: registrations, their answers, and the effects of changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class BrokerAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself."""
+    """A broker's description of itself."""
 
     cluster: str
     address: str
@@ -25,36 +25,36 @@ class Registration:
     ha_address: str = ""
     zone: str | None = None
     lease_ms: int | None = None
-    """How long the registration holds; None: the name server's default."""
+    """How long the registration lasts; None: the name server's default."""
     enable_acting_master: bool = False
 
     @property
     def key(self) -> BrokerAddress:
-        """The broker's place in the tables."""
+        """The broker's key in the tables."""
         return BrokerAddress(self.cluster, self.address)
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredTopics:
-    """The topics a broker registers, with the version of its table."""
+    """The topics that a broker registers, with the version of its table."""
 
     version: DataVersion = field(default_factory=DataVersion)
     queues: Mapping[str, QueueData] = field(default_factory=dict)
     filter_servers: tuple[str, ...] | None = None
-    """None: nothing is said of them; empty: there are none."""
+    """None: not given; empty: none."""
     has_static_topics: bool = False
-    """Whether some topics are mapped to queues of several brokers; then the table does not say which are gone."""
+    """Whether some topics are mapped to queues of several brokers; then a missing topic is not a deleted one."""
     in_order: frozenset[str] = frozenset()
-    """The topics whose messages are in order."""
+    """The FIFO topics."""
     of_other_types: frozenset[str] = frozenset()
-    """The topics that have another message type; what is in neither set has none yet."""
+    """The topics with another message type. Topics in neither set have none yet."""
     is_change: bool = False
-    """Whether these are the topics that changed, and all others are as they were."""
+    """Whether these are only the changed topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The answer to a registration; both addresses are set for a slave whose master is known."""
+    """The answer to a registration. A slave gets its master's addresses, if the master is known."""
 
     master_address: str | None = None
     ha_address: str | None = None
@@ -62,39 +62,39 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class MinBrokerIdChange:
-    """Another broker became the one with the lowest id of its name."""
+    """Another broker now has the lowest id of its name."""
 
     broker_name: str
     broker_id: int
     address: str
     gone_address: str | None
-    """The broker whose place it takes; None: it came by itself."""
+    """The former broker with the lowest id, if it left."""
     ha_address: str | None
-    tell: tuple[str, ...]
-    """The addresses of brokers to be told."""
+    notify: tuple[str, ...]
+    """The addresses of the brokers to notify."""
 
 
 class OrderChange(NamedTuple):
-    """A master's queues of a topic changed, other than by its leaving: so does the topic's order configuration."""
+    """A change of a master's queues of a topic, for the order configuration. A master that leaves causes none."""
 
     topic: str
     broker_name: str
     queues: int
-    """Those that may be written."""
+    """The number of writable queues."""
     is_in_order: bool
-    """Whether the topic's messages are in order, as brokers say."""
+    """Whether the topic is a FIFO topic."""
     is_back: bool = False
-    """Whether the broker registered the topic for the first time, or again after it was away."""
+    """Whether the broker registered the topic for the first time, or again after an absence."""
 
 
 class OrderDeletion(NamedTuple):
-    """A topic was deleted, on all brokers or on those of a cluster."""
+    """The deletion of a topic, on all brokers or on those of a cluster."""
 
     topic: str
     goes: frozenset[str] = frozenset()
-    """Brokers of the cluster, also those that are away."""
+    """Brokers of the cluster, including absent ones."""
     stays: frozenset[str] = frozenset()
-    """Brokers of other clusters, also those that are away."""
+    """Brokers of other clusters, including absent ones."""
 
 
 @dataclass(slots=True)

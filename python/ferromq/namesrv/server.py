@@ -1,8 +1,7 @@
 """
-The name server over sockets: its life cycle.
+A running name server: its sockets, timers and life cycle.
 
-What it answers is in `requests`; what it knows in `route_info` and `kv_config`. This file puts them together and
-watches the time.
+`requests` has its handlers, `route_info` and `kv_config` its state.
 """
 
 import logging
@@ -30,9 +29,9 @@ _LOG_INTERVAL = timedelta(minutes=10)
 
 class NamesrvController:
     """
-    A running name server; ready when the constructor returns. Raises `OSError` where the address is taken.
+    A running name server, ready when the constructor returns. Raises `OSError` if the address is in use.
 
-    Options changed while it runs are written to *config_file*, where there is one.
+    It writes options that change while it runs to *config_file*, if given.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class NamesrvController:
         self._owner = Owner("name server")
         self._clock = clock or Clock.system()
         self.settings = Settings(config, config_file)
-        # What is called later refers to the parts, not to this object: closed, it is gone at once.
+        # Callbacks refer to the parts, not to this object, so that it is freed as soon as it is closed.
         server = self._server = Server(
             self._clock.raw, handler_threads=config.handler_threads, **config.connections.limits()
         )
@@ -50,7 +49,7 @@ class NamesrvController:
 
         def minimum_changed(change: MinBrokerIdChange) -> None:
             if settings.config.notify_minimum:
-                notices.tell(change)
+                notices.notify(change)
 
         self.kv_config = KvConfig(Path(config.kv_config_path) if config.kv_config_path else None)
         orders = OrderConfigurationUpdater(self.kv_config, server.drop_routes)
@@ -83,19 +82,19 @@ class NamesrvController:
         _log.info("name server ready address=%s", self.address)
 
     def expire(self, now: int) -> None:
-        """Forget the brokers whose lease ended before *now* (milliseconds), and close their connections."""
+        """Remove the brokers whose lease ended before *now* (milliseconds), and close their connections."""
         for connection in self.routes.expire(now):
             self._server.close_connection(connection)
 
     def close(self) -> None:
-        """Stop; what was registered is forgotten, the key-value file stays. Idempotent; nothing in a forked child."""
+        """Stop. The key-value file stays. Idempotent; does nothing in a forked child."""
         if self._owner.is_here:
             self._scan.stop()
             self._print.stop()
             self._reload.stop()
             self._server.stop(timeout=0.5)
             self._notices.close()
-            self.settings.let_go()
+            self.settings.clear_listeners()
 
     def _configure(self, config: NameServerConfig) -> None:
         self.routes.lease_ms = config.lease // _MILLISECOND

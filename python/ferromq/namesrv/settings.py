@@ -1,7 +1,7 @@
 """
-The options of a running name server: shown, changed, and written back to the file they came from.
+The options of a running name server: shows them, changes them, and writes changes to the configuration file.
 
-What an option does is not known here: who cares listens. The options themselves are in `ferromq.config`.
+Listeners apply the changes.
 """
 
 import logging
@@ -19,7 +19,7 @@ from ferromq.errors import ConfigError
 _log = logging.getLogger("ferromq.namesrv")
 
 PROTECTED_KEYS = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
-"""Keys that name files, and the list of such keys: nobody may change them from outside."""
+"""Keys that requests can never change: those that name files, and the list of protected keys itself."""
 KEYS_AT_RUN_TIME = frozenset(
     {
         *("deleteTopicWithBrokerRegistration", "enableAllTopicList", "enableTopicList", "lease", "needWaitForService"),
@@ -27,12 +27,12 @@ KEYS_AT_RUN_TIME = frozenset(
         *("scanNotActiveBrokerInterval", "supportActingMaster", "waitSecondsForService"),
     }
 )
-"""Keys a running name server takes over."""
+"""Keys that can change while the name server runs."""
 Listener = Callable[[NameServerConfig], object]
 
 
 class Settings:
-    """The options in force. Thread-safe."""
+    """The options in effect. Thread-safe."""
 
     def __init__(self, config: NameServerConfig, file: Path | None = None) -> None:
         self._config = config
@@ -42,7 +42,7 @@ class Settings:
 
     @property
     def config(self) -> NameServerConfig:
-        """The options as they are now."""
+        """The current options."""
         return self._config
 
     def listen(self, listener: Listener) -> None:
@@ -50,20 +50,20 @@ class Settings:
         self._listeners.append(listener)
         listener(self._config)
 
-    def let_go(self) -> None:
-        """Tell nobody of changes any more."""
+    def clear_listeners(self) -> None:
+        """Stop calling listeners."""
         self._listeners.clear()
 
     def text(self) -> str:
-        """Return them as RocketMQ shows them: `KEY=VALUE` lines in the order of the keys."""
+        """Return the options in RocketMQ's form: `KEY=VALUE` lines, sorted by key."""
         return "".join(f"{key}={value}\n" for key, value in sorted(self._config.keys().items()))
 
     def update(self, text: str) -> None:
         """
-        Change what *text* says in `KEY=VALUE` lines, here and in the file; all of it or nothing.
+        Apply the `KEY=VALUE` lines in *text*, here and in the file; all of them or none.
 
-        Raises `ProtectedKey`, `ConfigError` for a key that is unknown, does nothing, or counts at the start only, and
-        for a wrong value, and `OSError` where the file cannot be written.
+        Raises `ProtectedKey`, `ConfigError` for a wrong value or a key that is unknown, has no effect, or needs a
+        restart, and `OSError` if the file cannot be written.
         """
         given = {key: value for key, (_, value) in parse_lines(text, "the request").items()}
         with self._lock:
@@ -81,21 +81,21 @@ class Settings:
     def _checked(self, given: Mapping[str, str]) -> dict[str, Any]:
         protected = sorted(given.keys() & (PROTECTED_KEYS | set(self._config.protected_keys)))
         if protected:
-            raise ProtectedKey(f"{', '.join(protected)} may not be changed from outside; change the file, and restart")
+            raise ProtectedKey(f"{', '.join(protected)} cannot be changed by requests; change the file, and restart")
         place = Place("the request")
         for key in given:
             if key in NameServerConfig.without_effect:
-                raise ConfigError(f"{key} has no effect: {NameServerConfig.without_effect[key]}; leave it out")
+                raise ConfigError(f"{key} has no effect: {NameServerConfig.without_effect[key]}; omit it")
         values = NameServerConfig.translate({key: (value, place) for key, value in given.items()})
         fixed = sorted(given.keys() - KEYS_AT_RUN_TIME)
         if fixed:
             known = ", ".join(sorted(KEYS_AT_RUN_TIME))
             raise ConfigError(
-                f"{', '.join(fixed)} counts at the start only; change the file, and restart. At run time go {known}"
+                f"{', '.join(fixed)} needs a restart; change the file, and restart. Keys for run time are {known}"
             )
         return values
 
 
 def _shown(value: bool | timedelta) -> str | bool:
-    """Return a value that can change at run time as TOML takes it."""
+    """Return a value of a run-time option in TOML's form."""
     return value if isinstance(value, bool) else f"{value // timedelta(milliseconds=1)}ms"

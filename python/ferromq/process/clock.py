@@ -1,7 +1,7 @@
 """
-Time in Python: the one clock with a friendly `advance`, and timers that follow it.
+Time in Python: the clock, which tests can advance, and timers that follow it.
 
-Policy with state (`namesrv.route_info`, `broker.clients`) takes `now` as an argument and never comes here.
+Stateful policy (`namesrv.route_info`, `broker.clients`) does not use it; it takes `now` as an argument.
 """
 
 import logging
@@ -16,17 +16,17 @@ _log = logging.getLogger("ferromq.time")
 
 _STOP_SECONDS = 0.5
 _LONGEST_WAIT = 5.0
-"""A timer looks again after so many seconds: a machine that slept, or whose clock was set, wakes no thread."""
+"""Seconds after which a timer checks again: a sleeping machine, or a clock set by hand, wakes no thread."""
 
 
 class Clock:
     """
-    Wall milliseconds that never go back, real or moved by hand; one object for store, servers and policy.
+    Wall-clock milliseconds that never go back. Store, servers and policy share one clock.
 
-    A real clock follows the machine's forward, also while the machine sleeps, and never back.
+    A system clock follows the machine's clock forward, also while the machine sleeps. A manual clock stands still.
 
-    `advance` moves it forward, on either kind. It returns after everything that became due has been started, and what
-    runs in Python (registration, leases of brokers, clients) has been done.
+    `advance` moves either kind forward. It returns after it has started all work that became due, and after Python's
+    part (registration, expiry of brokers and clients) is done.
     """
 
     def __init__(self, raw: _ferromq.Clock | None = None) -> None:
@@ -41,28 +41,27 @@ class Clock:
 
     @classmethod
     def manual(cls, start_ms: int | None = None) -> "Clock":
-        """Return a clock that stands, at *start_ms* since 1970 or at the present, until it is advanced."""
+        """Return a clock that moves only by `advance`, from *start_ms* since 1970 or from the present."""
         return cls(_ferromq.Clock.manual(time.time_ns() // 1_000_000 if start_ms is None else start_ms))
 
     @property
     def is_manual(self) -> bool:
-        """Says whether time moves only by `advance`."""
+        """Whether time moves only by `advance`."""
         return self.raw.is_manual
 
     def now_ms(self) -> int:
-        """Return milliseconds since 1970; never less than an earlier answer."""
+        """Return milliseconds since 1970, never less than before."""
         return self.raw.now_ms()
 
     def advance(
         self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0, milliseconds: float = 0
     ) -> None:
-        """Move the clock forward and start everything that is due then. Raises `ValueError` for a step back."""
+        """Move the clock forward and start all work that becomes due. Raises `ValueError` for a step back."""
         step = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
         if step < timedelta():
-            raise ValueError(f"the clock never goes back; {step} was asked")
+            raise ValueError(f"the clock cannot go back by {-step}")
         self.raw.advance(step // timedelta(milliseconds=1))
-        # Newest first: what was started later depends on what was started earlier, and renews its leases there
-        # before they are judged.
+        # Newest first: later parts depend on earlier ones, and renew their leases there before those can expire.
         for listener in reversed(self._listeners.copy()):
             listener()
 
@@ -71,7 +70,7 @@ class Clock:
         self._listeners.append(listener)
 
     def forget(self, listener: Callable[[], None]) -> None:
-        """Call *listener* no more."""
+        """Stop calling *listener*."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
@@ -82,10 +81,10 @@ def _nothing(_now: int) -> None:
 
 class Timer:
     """
-    Calls a function in every period of the clock, on a thread of its own.
+    Calls a function once in every period of the clock, on a thread of its own.
 
-    `Clock.advance` calls it itself, before it returns, when that makes it due. A failing function is logged and called
-    again in the next period. One call runs at a time.
+    `Clock.advance` calls it before it returns, if it becomes due. A failure is logged, and the next call comes after
+    the period. Calls do not overlap.
     """
 
     def __init__(self, name: str, clock: Clock, period: timedelta, function: Callable[[int], object]) -> None:
@@ -100,30 +99,30 @@ class Timer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin; the first call comes after one period."""
+        """Start; the first call comes after one period."""
         self._clock.on_advance(self._fire)
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     def within(self, period: timedelta) -> None:
-        """Make the next call come after *period* at the latest."""
+        """Make the next call come within *period*."""
         self._due_ms = min(self._due_ms, self._clock.now_ms() + period // timedelta(milliseconds=1))
         self._wake.set()
 
     def every(self, period: timedelta) -> None:
-        """Change the period; the next call comes after one of the new ones."""
+        """Change the period. The next call comes after the new period."""
         self._period_ms = max(1, period // timedelta(milliseconds=1))
         self._due_ms = self._clock.now_ms() + self._period_ms
         self._wake.set()
 
     def stop(self) -> None:
-        """End; a call under way is waited for, half a second at most."""
+        """Stop, and wait up to half a second for a running call."""
         self._stopping = True
         self._clock.forget(self._fire)
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_STOP_SECONDS)
-        # What it called need not live as long as the timer does.
+        # Releases the objects that the function refers to.
         self._function = _nothing
 
     def _run(self) -> None:
@@ -133,7 +132,7 @@ class Timer:
             self._wake.clear()
 
     def _seconds_left(self) -> float | None:
-        # A manual clock moves only by `advance`, which fires by itself.
+        # A manual clock moves only by `advance`, which calls the function itself.
         left = self._due_ms - self._clock.now_ms()
         return None if self._clock.is_manual and left > 0 else min(max(0.0, left / 1000), _LONGEST_WAIT)
 

@@ -1,7 +1,7 @@
 """
-Log lines that a peer can cause as often as it likes: the first of each while, and how many were left out.
+Limits log lines that a peer can cause at any rate, such as those about malformed requests.
 
-The same for lines that Rust writes is in the transport.
+The transport does the same for lines from Rust.
 """
 
 import logging
@@ -9,37 +9,37 @@ import threading
 import time
 from collections.abc import Callable
 
-_WHILE = 10.0
+_PERIOD = 10.0
 _LINES = 5
 
 
 class LimitedLog:
-    """Writes to *log* five lines in ten seconds; the next one after them says how many were left out. Thread-safe."""
+    """Writes up to five lines to *log* in ten seconds. The next line has the number of suppressed ones. Thread-safe."""
 
     def __init__(self, log: logging.Logger, *, now: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._now = now
         self._lock = threading.Lock()
-        self._begun = float("-inf")
-        self._said = 0
-        self._left_out = 0
+        self._period_start = float("-inf")
+        self._written = 0
+        self._suppressed = 0
 
     def log(self, level: int, text: str, *given: object, exc_info: bool = False) -> bool:
         """
-        Write one line, unless there were enough for now; says whether it was written.
+        Write a line unless the limit is reached; return whether it was written.
 
-        *exc_info*: with the traceback of the exception that is being handled.
+        *exc_info*: add the traceback of the current exception.
         """
         with self._lock:
             now = self._now()
-            if now - self._begun >= _WHILE:
-                self._begun, self._said = now, 0
-            if self._said == _LINES:
-                self._left_out += 1
+            if now - self._period_start >= _PERIOD:
+                self._period_start, self._written = now, 0
+            if self._written == _LINES:
+                self._suppressed += 1
                 return False
-            self._said += 1
-            left_out, self._left_out = self._left_out, 0
-        if left_out:
-            text, given = f"{text} left_out=%d", (*given, left_out)
+            self._written += 1
+            suppressed, self._suppressed = self._suppressed, 0
+        if suppressed:
+            text, given = f"{text} left_out=%d", (*given, suppressed)
         self._log.log(level, text, *given, exc_info=exc_info)
         return True

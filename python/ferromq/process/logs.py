@@ -1,7 +1,7 @@
 """
-Logs of a process of ours: Python's in the same line format as Rust's, one filter for both.
+Sets up the logs of a server process: one line format and one filter for Python and Rust.
 
-Only `cli` calls this; a library installs no handler.
+Only `cli` calls this. As a library, ferromq installs no handler.
 """
 
 import logging
@@ -20,7 +20,7 @@ _LEVELS = {
     "error": logging.ERROR,
     "off": logging.CRITICAL + 1,
 }
-# What has a level of its own since `install`.
+# Loggers with a level of their own since `install`.
 _targets: list[str] = []
 _NAMES = {_TRACE: "TRACE", logging.WARNING: "WARN", logging.CRITICAL: "ERROR"}
 
@@ -29,7 +29,7 @@ def install(directives: str) -> None:
     """
     Print logs to stderr, filtered as `info,ferromq_store=debug,ferromq::broker=debug`.
 
-    Python's loggers are named as Rust's targets, with `::` for the dot. Raises `ConfigError` for a filter that is none.
+    Rust's targets and Python's loggers have the same names, with `::` for the dot. Raises `ConfigError`.
     """
     levels = parse(directives)
     try:
@@ -46,26 +46,26 @@ def install(directives: str) -> None:
 
 def change(level: str) -> None:
     """
-    Print everything of *level* and above from now on, whatever the filter was.
+    Replace the filter: print everything of *level* and above.
 
-    Raises `ConfigError` for what is no level, and where the logs are not ours: a library's are its program's to set.
+    Raises `ConfigError` for an unknown level, or if the program that embeds ferromq owns the logs.
     """
     parse(level)
     if not _ferromq.change_logging(level):
-        raise ConfigError("the logs of this process belong to the program that runs it; set their level there")
+        raise ConfigError("the logs of this process belong to the embedding program; set their level there")
     for target in _targets:
         logging.getLogger(target.replace("::", ".")).setLevel(logging.NOTSET)
     logging.getLogger().setLevel(_LEVELS[level.lower()])
 
 
 def parse(directives: str) -> dict[str, int]:
-    """Return Python's level for each target; the empty target stands for all others. Raises `ConfigError`."""
+    """Return Python's level of each target; the empty target means all others. Raises `ConfigError`."""
     levels: dict[str, int] = {}
     for directive in filter(None, (part.strip() for part in directives.split(","))):
         target, _, level = directive.rpartition("=")
         if level.lower() not in _LEVELS:
             known = ", ".join(_LEVELS)
-            raise ConfigError(f"the log filter {directives!r} has the level {level!r}; known are {known}")
+            raise ConfigError(f"the log filter {directives!r} has the level {level!r}; it may be {known}")
         levels[target] = _LEVELS[level.lower()]
     return levels
 
@@ -74,7 +74,7 @@ class Line(logging.Formatter):
     """Formats a record as `time LEVEL target event key=value …`, in UTC and microseconds."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a traceback follows on lines of its own."""
+        """Return the line, followed by the lines of a traceback."""
         seconds, microseconds = divmod(int(record.created * 1_000_000), 1_000_000)
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
         level = _NAMES.get(record.levelno, record.levelname)

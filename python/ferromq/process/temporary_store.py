@@ -1,7 +1,7 @@
 """
-Temporary store directories: made with a mark, and removed by a later start where their process is gone.
+Temporary store directories, with a mark by which a later start finds and removes them.
 
-A process that a signal ends removes nothing. What a directory holds is the broker's business.
+A process killed by a signal cannot remove its own directory.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ _log = logging.getLogger("ferromq.embedded")
 
 _PREFIX = "ferromq-"
 _MARK = "temporary-store"
-"""Only directories that have a file of this name are removed: others may hold data of another program."""
+"""Only directories with this file are removed; others may belong to another program."""
 _LEAST_AGE = 60.0
-"""A younger directory may be one whose store is not open yet, in seconds."""
+"""Seconds. The store in a younger directory may not be open yet."""
 
 
 def make() -> str:
-    """Make a temporary directory for a store, and remove those whose processes are gone."""
+    """Create a temporary directory for a store, and remove those of ended processes."""
     remove_left()
     directory = tempfile.mkdtemp(prefix=_PREFIX)
     (Path(directory) / _MARK).touch()
@@ -32,16 +32,16 @@ def make() -> str:
 
 
 def remove_left() -> None:
-    """Remove the temporary directories of this user that no store has open."""
+    """Remove this user's temporary directories that no store has open."""
     with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             if entry.name.startswith(_PREFIX):
-                # Another program may remove it, too, and another user's may not be looked at.
+                # Another process may remove it at the same time, and other users' directories are not readable.
                 with contextlib.suppress(OSError):
-                    _remove_where_left(Path(entry.path))
+                    _remove_if_left(Path(entry.path))
 
 
-def _remove_where_left(directory: Path) -> None:
+def _remove_if_left(directory: Path) -> None:
     found = directory.lstat()
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and (directory / _MARK).is_file()
     if not is_ours or time.time() - found.st_mtime < _LEAST_AGE:
@@ -50,7 +50,7 @@ def _remove_where_left(directory: Path) -> None:
         lock = directory / "lock"
         if lock.exists():
             file = held.enter_context(lock.open("r+b"))
-            # The store's own lock: an error where a store has it, in this process or another.
+            # The store's own lock: fails if a store has it, in this process or another.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         shutil.rmtree(directory)
-    _log.info("temporary store removed whose process is gone directory=%s", directory)
+    _log.info("temporary store of an ended process removed directory=%s", directory)

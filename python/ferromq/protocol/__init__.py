@@ -1,1 +1,1 @@
-"""What servers, clients and tools of RocketMQ say to each other: codes, JSON, names, routes. Without I/O."""
+"""What servers, clients and tools of RocketMQ exchange: codes, JSON, names, routes. Without I/O."""

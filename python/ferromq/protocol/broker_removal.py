@@ -1,7 +1,7 @@
 """
-Taking a broker that will not come back out of the tables of name servers.
+Removes a broker that will not come back from the tables of name servers.
 
-Its part of every order configuration goes, and in the place of its gRPC address stands that it is gone.
+Its part of every order configuration is deleted, and its gRPC address is replaced by the mark `gone`.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,15 +13,15 @@ from ferromq.protocol.namespaces import GRPC_NAMESPACE, ORDER_NAMESPACE
 from ferromq.protocol.order_configuration import all_parts, parts, with_part, without
 
 GONE = "gone"
-"""In the place of a gRPC address: an operator took the broker out for good."""
+"""The mark in place of a gRPC address: an operator removed the broker for good."""
 Ask = Callable[[str, RequestCode, Mapping[str, str], int], bytes]
-"""Asks a name server; the last is a code that is no failure, without a body."""
+"""Sends a request to a name server and returns the body. The last argument is a code that means an empty body."""
 
 
 def start_or_take_out(broker_name: str) -> str:
-    """Return what to do about a broker that is away."""
+    """Return what to do about a missing broker, for an error text."""
     return (
-        f"start it, or take it out for good: ferromq.Admin(...).take_out_broker({broker_name!r}), "
+        f"start it, or remove it for good: ferromq.Admin(...).take_out_broker({broker_name!r}), "
         f"or mqadmin updateKvConfig -s {GRPC_NAMESPACE} -k {broker_name} -v {GONE}"
     )
 
@@ -48,9 +48,9 @@ def _put(ask: Ask, address: str, topic: str, text: str) -> None:
 
 def forget_order(ask: Ask, address: str, topic: str, cluster: str | None) -> None:
     """
-    Take the brokers of a cluster, or all, out of the order configuration of a topic that was deleted there.
+    Remove the brokers of a cluster, or all, from the order configuration of a topic that was deleted there.
 
-    ferromq's name server does it by itself, RocketMQ's does not.
+    RocketMQ's name server needs this; ferromq's does it by itself.
     """
     text = _table(ask, address).get(topic)
     if text is None:
@@ -68,17 +68,17 @@ def _clusters(ask: Ask, address: str) -> dict[str, set[str]]:
 
 
 def check_away(ask: Ask, address: str, broker_name: str) -> None:
-    """Raise `RequestError` for a broker that is registered with a name server."""
+    """Raise `RequestError` if the broker is registered with a name server."""
     known = java_json.loads_object(ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, {}, 0))
     if broker_name in (known.get("brokerAddrTable") or {}):
         raise RequestError(
-            f"the broker {broker_name} is registered with {address}; stop it first, or take its write permission "
-            "(permission = 4), which takes it out of order configurations by itself"
+            f"the broker {broker_name} is registered with {address}; stop it first, or remove its write permission "
+            "(permission = 4), which also removes it from order configurations"
         )
 
 
 def take_out(ask: Ask, address: str, broker_name: str) -> list[str]:
-    """Take a broker out of the tables of one name server, and return the topics that counted it."""
+    """Remove a broker from the tables of one name server, and return the topics that had it."""
     topics = []
     for topic, text in _table(ask, address).items():
         if broker_name in all_parts(text):

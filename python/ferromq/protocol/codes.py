@@ -1,10 +1,10 @@
-"""The request and response codes of the remoting protocol that the control plane uses; the numbers are RocketMQ's."""
+"""The request and response codes of RocketMQ's remoting protocol that the control plane uses."""
 
 from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a remoting request asks for."""
+    """The code of a remoting request."""
 
     QUERY_MESSAGE = 12
     QUERY_CONSUMER_OFFSET = 14
@@ -109,7 +109,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a remoting request ended."""
+    """The code of a remoting response."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

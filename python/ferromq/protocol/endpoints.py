@@ -1,17 +1,17 @@
-"""Addresses as users write them. Pure, and without protobuf: readers over remoting need no more."""
+"""Parses the addresses that users give. Without protobuf, because readers over remoting do not need it."""
 
 import re
 
 from ferromq.errors import ConfigError
 
-# What no name of a host and no address has: a scheme or a path, a list, a blank.
+# Characters of schemes, paths, lists and blanks, which no host has.
 _ODD = re.compile(r"[/,@?#|&=\s]")
 
 
 def parse_endpoints(text: str) -> tuple[str, ...]:
-    """Take `host:port`, or several joined by `;`, apart. Raises `ConfigError`."""
+    """Split `host:port`, or several joined by `;`. Raises `ConfigError`."""
     if not isinstance(text, str):
-        raise ConfigError(f"the endpoint is {text!r}; a text is expected: host:port, or several joined by ;")
+        raise ConfigError(f"the endpoint is {text!r}; expected a string: host:port, or several joined by ;")
     endpoints = tuple(part.strip() for part in text.split(";") if part.strip())
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")

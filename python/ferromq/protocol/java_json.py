@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Made once: making one takes longer than a small value.
+# Built once: building an encoder takes longer than encoding a small value.
 _COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-# A string is matched first and left alone, so digits inside it are never taken for a key.
+# Strings match first and stay as they are, so that digits inside them are not keys.
 _STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(?=\s*:)')
 
 
@@ -38,27 +38,27 @@ def _quote_key(match: re.Match[str]) -> str:
 
 
 def loads_object(data: bytes | str) -> dict[str, Any]:
-    """Parse a JSON object; raises `ValueError` for anything else."""
+    """Parse a JSON object. Raises `ValueError` for anything else."""
     value = loads(data)
     if not isinstance(value, dict):
-        raise ValueError(f"a JSON object is expected, not {type(value).__name__}")  # noqa: TRY004 (one error for bad bytes)
+        raise ValueError(f"expected a JSON object, not {type(value).__name__}")  # noqa: TRY004 (one error for bad bytes)
     return value
 
 
 def dumps(value: Any) -> bytes:
-    """Encode as compact standard JSON in UTF-8. Raises `ValueError` for numbers JSON has no word for."""
+    """Encode as compact standard JSON in UTF-8. Raises `ValueError` for numbers that JSON cannot represent."""
     return _COMPACT(value).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectMap:
-    """A map whose keys are objects; Java writes and reads it as `{{"queueId":0}:{"offset":1}}`, which is no JSON."""
+    """A map whose keys are objects. Java writes and reads it as `{{"queueId":0}:{"offset":1}}`, which is not JSON."""
 
     pairs: Sequence[tuple[Mapping[str, Any], Any]]
 
 
 def dumps_java(value: Any) -> bytes:
-    """Encode what may have an `ObjectMap` in it as Java's serializer does."""
+    """Encode a value, with `ObjectMap`s in it, as Java's serializer does."""
     return _java(value).encode()
 
 

@@ -1,7 +1,7 @@
 """
-Queues as they are named in bodies of remoting requests, and tables of offsets by queue as Java writes them.
+Queues in the bodies of remoting requests, and Java's tables of offsets by queue.
 
-Java writes a map whose keys are objects as `{{"brokerName":…}:12}`, which is no JSON.
+Java writes a map whose keys are objects as `{{"brokerName":…}:12}`, which is not JSON.
 """
 
 import json
@@ -12,13 +12,13 @@ from typing import Any
 
 from ferromq.protocol import java_json
 
-# Strings are matched first and left alone; a flat object before a colon is a key.
+# Strings match first and stay as they are. A flat object before a colon is a key.
 _STRING_OR_OBJECT_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|(\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\})(?=\s*:)')
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
-    """A queue of a topic on a broker; in order as Java sorts them."""
+    """A queue of a topic on a broker. It sorts as in Java."""
 
     topic: str
     broker_name: str
@@ -30,35 +30,35 @@ class MessageQueue:
 
     @classmethod
     def from_json(cls, value: Any) -> "MessageQueue":
-        """Read Java's form; raises `ValueError` for anything else."""
+        """Read Java's form. Raises `ValueError` for anything else."""
         match value:
             case {"topic": str(topic), "brokerName": str(broker_name), "queueId": int(queue_id)}:
-                # What has no UTF-8 could not be named in an answer: a ValueError, too.
+                # Raises ValueError for names without UTF-8, which no answer could contain.
                 (topic + broker_name).encode()
                 return cls(topic, broker_name, queue_id)
-        raise ValueError(f"a queue with topic, brokerName and queueId is expected, not {str(value)[:100]}")
+        raise ValueError(f"expected a queue with topic, brokerName and queueId, not {str(value)[:100]}")
 
 
 def dump_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """Return a table of offsets as Java writes it."""
+    """Return a table of offsets in Java's form."""
     entries = (java_json.dumps(queue.to_json()) + b":%d" % offset for queue, offset in offsets.items())
     return b"{" + b",".join(entries) + b"}"
 
 
 def load_offsets(body: bytes, field: str) -> dict[MessageQueue, int]:
-    """Return the table of offsets in one field of a body as Java writes it; raises `ValueError` for anything else."""
+    """Return the table of offsets in one field of a body in Java's form. Raises `ValueError` for anything else."""
     table = load_table(body, field)
     if not all(type(offset) is int for offset in table.values()):
-        raise ValueError(f"{field} has offsets that are no whole numbers")
+        raise ValueError(f"{field} has offsets that are not whole numbers")
     return table
 
 
 def load_table(body: bytes, field: str) -> dict[MessageQueue, Any]:
-    """Return the table by queue in one field of a body as Java writes it; raises `ValueError` for anything else."""
+    """Return the table by queue in one field of a body in Java's form. Raises `ValueError` for anything else."""
     content = java_json.loads_object(_STRING_OR_OBJECT_KEY.sub(_quote_key, body.decode()))
     table = content.get(field) or {}
     if not isinstance(table, dict):
-        raise ValueError(f"{field} is no table of offsets")  # noqa: TRY004 (one error for bad bytes)
+        raise ValueError(f"{field} is not a table of offsets")  # noqa: TRY004 (one error for bad bytes)
     return {MessageQueue.from_json(java_json.loads(key)): value for key, value in table.items()}
 
 

@@ -1,8 +1,4 @@
-"""
-RocketMQ's rules for the names of topics and consumer groups.
-
-Whether a name exists, and may be created, is decided by `broker.topics`.
-"""
+"""RocketMQ's rules for the names of topics and consumer groups, and the names that belong to RocketMQ itself."""
 
 import re
 
@@ -11,7 +7,7 @@ from ferromq.errors import IllegalName
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
-"""The topic whose permission says that others may be created on first use."""
+"""The template of topics that are created on first use."""
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC = "BenchmarkTest"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -20,9 +16,12 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Where half messages go whose producers were asked too often."""
+"""Takes the half messages that were given up after the last check-back."""
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 SYSTEM_PREFIX = "rmq_sys_"
+MEMBER_TOPIC_PREFIX = f"{SYSTEM_PREFIX}SYNC_BROKER_MEMBER_"
+"""Topics through which the brokers of one name find each other."""
 
 SYSTEM_TOPICS = frozenset(
     {
@@ -35,16 +34,18 @@ SYSTEM_TOPICS = frozenset(
         DISCARD_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
-        "CHECKPOINT_TOPIC",
+        CHECKPOINT_TOPIC,
     }
 )
-# What RocketMQ's clients and tools write themselves: benchmarks, traces, marks of when something was.
-_WRITTEN_BY_CLIENTS = frozenset({BENCHMARK_TOPIC, TRACE_TOPIC, "CHECKPOINT_TOPIC"})
-# Of the names with the prefix, those that clients write: their traces, a topic for each region.
+# The system topics that RocketMQ's clients and tools write.
+_WRITTEN_BY_CLIENTS = frozenset({BENCHMARK_TOPIC, TRACE_TOPIC, CHECKPOINT_TOPIC})
 TRACE_PREFIX = f"{SYSTEM_PREFIX}TRACE_DATA_"
+"""Topics with the traces of one region, which clients write."""
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
-"""The group RocketMQ's tools read with."""
+"""The consumer group of RocketMQ's tools."""
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+"""The consumer group whose offsets show which half messages have ended."""
 SYSTEM_GROUPS = (
     TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
@@ -53,42 +54,42 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
-"""The consumer groups every RocketMQ broker has."""
+"""The consumer groups of every RocketMQ broker."""
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]*\Z")
 _TOPIC_LIMIT = 127
 _RETRY_OR_DLQ_LIMIT = 255
-# A group's name becomes part of its retry and dead-letter topics.
+# A group's name is part of the names of its retry and dead-letter topics.
 _GROUP_LIMIT = 120
 
 
 def check_topic(name: str) -> None:
-    """Raise `IllegalName`, with the rule that is broken, unless *name* may be the name of a topic."""
+    """Raise `IllegalName` with the broken rule if *name* cannot be the name of a topic."""
     _check_text("topic", name)
     derived = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
     _check("topic", name, _RETRY_OR_DLQ_LIMIT if derived else _TOPIC_LIMIT)
 
 
 def check_group(name: str) -> None:
-    """Raise `IllegalName`, with the rule that is broken, unless *name* may be the name of a consumer group."""
+    """Raise `IllegalName` with the broken rule if *name* cannot be the name of a consumer group."""
     _check("consumer group", name, _GROUP_LIMIT)
 
 
 def is_system_topic(name: str) -> bool:
-    """Say whether *name* belongs to RocketMQ itself; users may not create it."""
+    """Whether the topic belongs to RocketMQ itself. Users cannot create it."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
 def is_internal_topic(name: str) -> bool:
-    """Say whether only brokers themselves write to the topic; clients may read it."""
+    """Whether only brokers write to the topic. Clients can read it."""
     return is_system_topic(name) and name not in _WRITTEN_BY_CLIENTS and not name.startswith(TRACE_PREFIX)
 
 
 def _check_text(kind: str, name: object) -> None:
     if not isinstance(name, str):
-        raise IllegalName(f"the {kind} name is {name!r}; a text is expected")
+        raise IllegalName(f"the {kind} name is {name!r}; expected a string")
 
 
 def _check(kind: str, name: str, limit: int) -> None:

@@ -1,21 +1,21 @@
 """
-The order configuration of a topic: the queues its message groups are spread over, as RocketMQ writes it.
+The order configuration of a topic: the queues that its message groups are spread over, in RocketMQ's form.
 
-`broker-a:4;broker-b:4` lies in the key-value table of name servers, in the namespace `ORDER_TOPIC_CONFIG` under the
-topic's name. RocketMQ's clients choose a queue by its place, so the brokers are written in the order of their names.
-`broker-b:0` keeps the place of a broker that has no queues now. Pure; shared by name server, broker and administrator.
+`broker-a:4;broker-b:4` is a value in the key-value table of name servers, in the namespace `ORDER_TOPIC_CONFIG` under
+the topic's name. RocketMQ's clients choose a queue by its position, so the brokers are sorted by name. `broker-b:0`
+keeps the position of a broker without queues.
 """
 
 from collections.abc import Collection, Mapping
 
 
 def parts(text: str | None) -> dict[str, int]:
-    """Return the queues of each broker that has some, in the order of the names."""
+    """Return the number of queues of each broker with queues, sorted by name."""
     return {name: count for name, count in all_parts(text).items() if count}
 
 
 def all_parts(text: str | None) -> dict[str, int]:
-    """Return the queues of each broker, in the order of the names; what is no `name:number` is passed over."""
+    """Return the number of queues of each broker, sorted by name. Skips parts that are not `name:number`."""
     found = {}
     for part in (text or "").split(";"):
         name, _, count = part.strip().rpartition(":")
@@ -25,27 +25,27 @@ def all_parts(text: str | None) -> dict[str, int]:
 
 
 def text_of(queues: Mapping[str, int]) -> str:
-    """Return it as it is written."""
+    """Return the order configuration as text."""
     return ";".join(f"{name}:{count}" for name, count in sorted(queues.items()))
 
 
 def canonical(text: str) -> str:
-    """Return it in the order of the names; what has another form stays as it is."""
+    """Return *text* sorted by name. Text in another form stays as it is."""
     found = all_parts(text)
     return text_of(found) if len(found) == len([part for part in text.split(";") if part]) else text
 
 
 def with_part(text: str | None, broker_name: str, queues: int) -> str:
-    """Return *text* with so many queues on one broker; 0 takes the broker out."""
+    """Return *text* with another number of queues on one broker; 0 removes the broker."""
     rest = {name: count for name, count in all_parts(text).items() if name != broker_name}
     return text_of({**rest, broker_name: queues} if queues else rest)
 
 
 def without(text: str | None, goes: Collection[str], stays: Collection[str]) -> str:
     """
-    Return *text* after the topic was deleted on the brokers *goes*; those of *stays* have it still.
+    Return *text* after the topic was deleted on the brokers *goes*; the brokers *stays* still have it.
 
-    What other brokers have is not known: their parts stay only beside some of *stays*.
+    Parts of other, unknown brokers stay only together with some of *stays*.
     """
     found = all_parts(text)
     return text_of({name: count for name, count in found.items() if name not in goes and found.keys() & set(stays)})

@@ -1,6 +1,6 @@
-"""What a broker and a name server of ferromq say to each other in registrations beyond RocketMQ's fields."""
+"""Header fields of ferromq in registrations, in addition to RocketMQ's."""
 
 IS_CHANGE = "ferromqChange"
-"""In a registration: the body has the topics that changed; all others are as they were."""
+"""In a registration: the body has only the changed topics."""
 TAKES_CHANGES = "ferromqTakesChanges"
-"""In the answer to a registration: the name server reads `IS_CHANGE`."""
+"""In the answer: the name server supports `IS_CHANGE`."""

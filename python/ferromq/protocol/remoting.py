@@ -1,7 +1,7 @@
 """
-Cold remoting requests in Python: header fields as RocketMQ declares them, and answers.
+Cold remoting requests in Python: reading header fields, and answers.
 
-The frame itself is the transport's business.
+The Rust transport encodes and decodes frames.
 """
 
 import errno
@@ -21,12 +21,12 @@ Answer = tuple[int, str | None, dict[str, str], bytes]
 Handler = Callable[[Request], Answer]
 
 
-class BadRequest(Exception):  # noqa: N818 (an answer, not a failure of ours)
-    """A field of the request is missing or wrong; the text tells the peer."""
+class BadRequest(Exception):  # noqa: N818 (an answer, not a failure)
+    """A field of the request is missing or wrong. The text is for the peer."""
 
 
 def required(fields: Mapping[str, str], name: str) -> str:
-    """Return a field; raises `BadRequest` where it is missing."""
+    """Return a field. Raises `BadRequest` if it is missing."""
     value = fields.get(name)
     if value is None:
         raise BadRequest(f"the header field {name} is missing")
@@ -34,14 +34,14 @@ def required(fields: Mapping[str, str], name: str) -> str:
 
 
 def integer(fields: Mapping[str, str], name: str, default: int | None = None) -> int:
-    """Return a field as a number; raises `BadRequest` where it is none, or missing without a default."""
+    """Return a field as a number. Raises `BadRequest` if it is not a number, or missing without a default."""
     if default is not None and fields.get(name) in {None, ""}:
         return default
     value = required(fields, name)
     try:
         return int(value)
     except ValueError:
-        raise BadRequest(f"the header field {name} is {value!r}, a whole number is expected") from None
+        raise BadRequest(f"the header field {name} is {value!r}, expected a whole number") from None
 
 
 def flag(fields: Mapping[str, str], name: str) -> bool:
@@ -50,36 +50,36 @@ def flag(fields: Mapping[str, str], name: str) -> bool:
 
 
 def boolean(fields: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Return a field as Java's boolean, *default* where it is missing or empty."""
+    """Return a field as Java's boolean, or *default* if it is missing or empty."""
     return flag(fields, name) if fields.get(name) else default
 
 
 def success(fields: Mapping[str, str] | None = None, body: bytes = b"") -> Answer:
-    """Answer that it is done."""
+    """Return the answer of a successful request."""
     return ResponseCode.SUCCESS, None, dict(fields or {}), body
 
 
 def failure(code: ResponseCode, remark: str) -> Answer:
-    """Answer that it is not done, and why."""
+    """Return the answer of a failed request, with the reason."""
     return code, remark, {}, b""
 
 
 def refused(why: str) -> Handler:
-    """Answer that a request is known and not served here, and why."""
+    """Return a handler that refuses a known request, with the reason."""
     return lambda _request: failure(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why)
 
 
 def disk_full(error: Exception) -> str | None:
-    """Return what to tell the peer where the disk has no space for a change; None for another failure."""
+    """Return the remark for a full disk; None for another failure."""
     if isinstance(error, StoreFull):
         return str(error)
     is_full = isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
-    return f"disk full: {error}; nothing was changed; free some space and try again" if is_full else None
+    return f"disk full: {error}; nothing changed; free some space and try again" if is_full else None
 
 
-def guarded(handler: Handler, seldom: LimitedLog | None = None) -> Handler:
-    """Turn the exceptions of *handler* into answers; what is unexpected is logged, each handler's a few times."""
-    seldom = seldom or LimitedLog(_log)
+def guarded(handler: Handler, limited_log: LimitedLog | None = None) -> Handler:
+    """Turn exceptions of *handler* into answers. Logs unexpected ones, up to a rate for each handler."""
+    limited_log = limited_log or LimitedLog(_log)
 
     def handle(request: Request) -> Answer:
         try:
@@ -89,12 +89,12 @@ def guarded(handler: Handler, seldom: LimitedLog | None = None) -> Handler:
         except (OSError, StoreFull) as error:
             why = disk_full(error)
             if why is None:
-                seldom.log(logging.ERROR, _FAILED, request.route, request.peer, exc_info=True)
+                limited_log.log(logging.ERROR, _FAILED, request.route, request.peer, exc_info=True)
                 return failure(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-            seldom.log(logging.WARNING, "request refused code=%s peer=%s: %s", request.route, request.peer, why)
+            limited_log.log(logging.WARNING, "request refused code=%s peer=%s: %s", request.route, request.peer, why)
             return failure(ResponseCode.SERVICE_NOT_AVAILABLE, why)
-        except Exception as error:  # noqa: BLE001 (the peer gets an answer whatever happens)
-            seldom.log(logging.ERROR, _FAILED, request.route, request.peer, exc_info=True)
+        except Exception as error:  # noqa: BLE001 (the peer always gets an answer)
+            limited_log.log(logging.ERROR, _FAILED, request.route, request.peer, exc_info=True)
             return failure(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     return handle

@@ -1,7 +1,7 @@
 """
-How long a message that failed waits before it comes again: RocketMQ's `groupRetryPolicy`.
+The delays before a failed message is redelivered: RocketMQ's `groupRetryPolicy`.
 
-Both kinds say the same of clients' retries (settings over gRPC) and of the server's own.
+It applies to retries of gRPC clients (in their settings) and of the server.
 """
 
 from collections.abc import Mapping
@@ -16,48 +16,48 @@ BACKOFF_MS = (
 )
 """RocketMQ's delays, by attempt."""
 LONGEST_MS = 315_576_000_000 * _SECOND
-"""The longest duration a gRPC client can be told."""
+"""The longest duration in gRPC."""
 _LONG_LIMIT = (1 << 63) - 1
-# As RocketMQ: its own delays begin with two that no retry uses, and powers end where longs do.
+# As in RocketMQ: retries skip the first two delays, and powers end at the limit of a long.
 _SKIPPED = 2
 _MOST_DOUBLINGS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Customized:
-    """A delay for each attempt; the last holds for all after it."""
+    """A delay for each attempt; the last one repeats."""
 
     delays_ms: tuple[int, ...] = BACKOFF_MS
 
     def delay_ms(self, retries: int) -> int:
-        """Return how long a message waits that was retried so often before."""
+        """Return the delay after so many retries."""
         return self.delays_ms[min(max(retries, 0) + _SKIPPED, len(self.delays_ms) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Each delay a multiple of the one before, up to a limit."""
+    """Each delay is a multiple of the previous one, up to a limit."""
 
     initial_ms: int = 5 * _SECOND
     max_ms: int = 2 * _HOUR
     multiplier: int = 2
 
     def delay_ms(self, retries: int) -> int:
-        """Return how long a message waits that was retried so often before."""
+        """Return the delay after so many retries."""
         power: int = self.multiplier ** min(max(retries, 0), _MOST_DOUBLINGS)
         return min(self.max_ms, self.initial_ms * power)
 
 
 RetryPolicy = Customized | Exponential
 DEFAULT = Customized()
-"""RocketMQ's where a group says nothing."""
+"""RocketMQ's policy for groups without their own."""
 
 
 def parse(value: Mapping[str, Any]) -> RetryPolicy:
     """
     Read Java's `groupRetryPolicy`; absent fields have Java's defaults.
 
-    Raises `ValueError` naming what may not be so, `TypeError` or `AttributeError` for another form.
+    Raises `ValueError` for a wrong value, `TypeError` or `AttributeError` for another form.
     """
     kind = value.get("type")
     if kind not in _KINDS:
@@ -79,5 +79,5 @@ _KINDS = frozenset({"CUSTOMIZED", "EXPONENTIAL", None})
 
 def _number(value: Any, limit: int) -> int:
     if type(value) is not int or not 0 <= value <= limit:
-        raise ValueError(f"groupRetryPolicy has {str(value)[:40]}; a whole number from 0 to {limit} is expected")
+        raise ValueError(f"groupRetryPolicy has {str(value)[:40]}; expected a whole number from 0 to {limit}")
     return value

@@ -1,8 +1,7 @@
 """
-Routes: which queues a topic has, on which brokers, at which addresses; and their JSON on the wire.
+Routes: the queues of a topic, their brokers and addresses, and the JSON of it.
 
-Shared by name server, broker and client. It holds values only: who registers them and for how long is
-`namesrv.route_info`'s business.
+These are values only; `namesrv.route_info` keeps them.
 """
 
 import re
@@ -15,21 +14,21 @@ from ferromq.protocol import java_json
 
 __all__ = ["MASTER", "WHOLE", "BrokerData", "DataVersion", "Permission", "QueueData", "TopicRoute"]
 
-# A string of JSON, and the colon where it is a key.
+# A JSON string, with the colon if it is a key.
 _STRING = re.compile(rb'"((?:[^"\\]|\\.)*)"(:?)')
 
 WHOLE = "x-ferromq-whole"
-"""Asked for in metadata of QueryRoute: every queue of the topic, or an error that names the broker that is missing."""
+"""Metadata of QueryRoute that asks for every queue of the topic, or an error with the name of a missing broker."""
 MASTER = 0
-"""The broker id of a master; slaves have higher ones."""
+"""The broker id of a master. Slaves have higher ones."""
 
 
 class Permission(IntFlag):
-    """Says what may be done with the queues of a topic; the bits are RocketMQ's."""
+    """The permissions of a topic's queues, with RocketMQ's bits."""
 
     NONE = 0
     INHERIT = 1
-    """Other topics may be created with this one as their pattern."""
+    """Other topics can be created from this template."""
     WRITE = 2
     READ = 4
 
@@ -59,7 +58,7 @@ class QueueData:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "QueueData":
-        """Read Java's form; 4.x brokers spell the last field `topicSynFlag`."""
+        """Read Java's form. 4.x brokers spell the last field `topicSynFlag`."""
         return cls(
             str(value["brokerName"]),
             int(value["readQueueNums"]),
@@ -82,7 +81,7 @@ class BrokerData:
 
     @property
     def master(self) -> str | None:
-        """The address of the master, if there is one now."""
+        """The address of the master, if there is one."""
         return self.addresses.get(MASTER)
 
     def to_json(self) -> dict[str, Any]:
@@ -111,7 +110,7 @@ class BrokerData:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """All a client has to know to reach the queues of a topic."""
+    """Everything that a client needs to reach the queues of a topic."""
 
     queues: tuple[QueueData, ...]
     brokers: tuple[BrokerData, ...]
@@ -119,7 +118,7 @@ class TopicRoute:
     order_conf: str | None = None
 
     def encode(self) -> bytes:
-        """Encode as standard JSON, which every client since 4.9.4 asks for and older Java clients read as well."""
+        """Encode as standard JSON. Clients since 4.9.4 ask for it, and older Java clients read it too."""
         value: dict[str, Any] = {
             "brokerDatas": [broker.to_json() for broker in self.brokers],
             "filterServerTable": {address: list(servers) for address, servers in self.filter_servers.items()},
@@ -130,7 +129,7 @@ class TopicRoute:
         return java_json.dumps(value)
 
     def encode_legacy(self) -> bytes:
-        """Encode as Java clients before 4.9.4 expect it: the broker ids, keys of an object, have no quotes."""
+        """Encode for Java clients before 4.9.4: broker ids, which are keys of an object, have no quotes."""
         return _STRING.sub(
             lambda match: match[1] + b":" if match[2] and match[1].isdigit() else match[0], self.encode()
         )
@@ -140,7 +139,7 @@ class TopicRoute:
         return replace(self, order_conf=order_conf)
 
     def in_zone(self, zone: str) -> "TopicRoute":
-        """Return what of the route is in *zone*, and the brokers without a master, wherever they are."""
+        """Return the part of the route in *zone*, with the brokers without a master in all zones."""
         brokers = [b for b in self.brokers if b.master is None or (b.zone or "").lower() == zone.lower()]
         names = {broker.broker_name for broker in brokers}
         addresses = {address for broker in brokers for address in broker.addresses.values()}
@@ -153,7 +152,7 @@ class TopicRoute:
 
     @classmethod
     def decode(cls, data: bytes) -> "TopicRoute":
-        """Decode what a name server answers, Java's unquoted integer keys included. Raises `ValueError`."""
+        """Decode the answer of a name server, also with Java's unquoted integer keys. Raises `ValueError`."""
         value = java_json.loads_object(data)
         try:
             return cls(
@@ -171,15 +170,15 @@ class TopicRoute:
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """Says whether a table changed: equal versions mean equal tables."""
+    """The version of a table. Equal versions mean equal tables."""
 
     timestamp: int = 0
-    """Milliseconds since 1970 of the last change."""
+    """The time of the last change, milliseconds since 1970."""
     counter: int = 0
     state_version: int = 0
 
     def next(self, now_ms: int) -> "DataVersion":
-        """Return the version after one more change."""
+        """Return the version after another change."""
         return DataVersion(now_ms, self.counter + 1, self.state_version)
 
     def to_json(self) -> dict[str, Any]:
@@ -188,7 +187,7 @@ class DataVersion:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> "DataVersion":
-        """Read Java's form; absent fields are 0."""
+        """Read Java's form. Absent fields are 0."""
         value = value or {}
         return cls(
             int(value.get("timestamp") or 0), int(value.get("counter") or 0), int(value.get("stateVersion") or 0)

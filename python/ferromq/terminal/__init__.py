@@ -1,1 +1,1 @@
-"""What commands show to people: progress bars, sizes, tables."""
+"""Output for people on a terminal: progress bars, sizes, tables."""

@@ -1,20 +1,16 @@
-"""
-Numbers, sizes, times and tables as commands show them to people.
-
-Texts only; what is shown is the caller's.
-"""
+"""Numbers, sizes, times and tables as text for people."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 _WIDEST = 60
-"""A longer cell of a table moves its own row, not all of them."""
+"""Longer cells do not widen their column."""
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], alignment: str) -> Iterator[str]:
-    """Yield the lines of a table; *alignment* has `<` or `>` for each column."""
+    """Yield the lines of a table. *alignment* has `<` or `>` for each column."""
     widths = [max(len(cell) for cell in column if len(cell) <= _WIDEST) for column in zip(head, *rows, strict=True)]
     for row in (head, *rows):
         cells = (f"{cell:{side}{width}}" for cell, side, width in zip(row, alignment, widths, strict=True))
@@ -22,12 +18,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], alignment: str) ->
 
 
 def number(count: int, thing: str) -> str:
-    """Return a count and what is counted: `1 file`, `2,000 files`."""
+    """Return a count with its unit: `1 file`, `2,000 files`."""
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
 def size(count: float) -> str:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes with a unit: `1.5 MiB`."""
     for unit in _UNITS:
         if count < _UNIT or unit == _UNITS[-1]:
             return f"{count:,.0f} {unit}" if unit == _UNITS[0] else f"{count:,.1f} {unit}"
@@ -36,7 +32,7 @@ def size(count: float) -> str:
 
 
 def instant(time: int | None) -> str:
-    """Return a time, milliseconds since 1970, as UTC; `-` where there is none."""
+    """Return a time, given in milliseconds since 1970, in UTC; `-` for none."""
     if not time:
         return "-"
     try:
@@ -46,5 +42,5 @@ def instant(time: int | None) -> str:
 
 
 def span(first: int | None, last: int | None) -> str:
-    """Return two times as people read them."""
+    """Return two times as text."""
     return f"{instant(first)} to {instant(last)}"

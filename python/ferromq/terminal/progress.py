@@ -1,7 +1,7 @@
 """
-A progress bar for commands: on a terminal one line that moves, elsewhere a plain line now and then.
+A progress bar for commands.
 
-It only shows; what is counted is the caller's.
+On a terminal one line changes in place; elsewhere a few plain lines are printed.
 """
 
 import sys
@@ -11,17 +11,17 @@ from typing import Self, TextIO
 
 _WIDTH = 28
 _REDRAW = 0.1
-"""Seconds between two pictures of the bar."""
+"""Seconds between two updates of the bar."""
 _LINES = 4
-"""Plain lines until the end, where there is no terminal."""
+"""Plain lines until the end, without a terminal."""
 _GIB = 1 << 30
 
 
 class Progress:
     """
-    Shows how much of *total* is done, and the rate. Used as a context manager, it ends its line.
+    Shows how much of *total* is done, and the rate. As a context manager, it ends its line.
 
-    With *is_bytes* counts are shown as sizes, and the time that is left; with *is_quiet* nothing is.
+    With *is_bytes* it shows sizes and the remaining time, with *is_quiet* nothing.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Progress:
     ) -> None:
         self.done = 0
         self.total = total
-        """May become known, or grow, while it runs."""
+        """May change while it runs."""
         self._what, self._is_bytes, self._is_quiet = what, is_bytes, is_quiet
         self._stream = sys.stderr if stream is None else stream
         self._moves = self._stream.isatty()
@@ -53,7 +53,7 @@ class Progress:
         return time.monotonic() - self._begin
 
     def update(self, done: int) -> None:
-        """Show that *done* of the total are done."""
+        """Show the number *done*."""
         self.done = done
         if self._is_quiet:
             return
