@@ -49,7 +49,7 @@ def test_a_change_is_refused_with_store_full(
     before = mq.broker.topics.content, mq.broker.groups.content
     with (
         mq.admin() as admin,
-        pytest.raises(ferromq.StoreFull, match=r"disk full.*nothing was changed; free some space"),
+        pytest.raises(ferromq.StoreFull, match=r"disk full.*nothing changed; free some space"),
     ):
         change(admin)
     assert (mq.broker.topics.content, mq.broker.groups.content) == before

@@ -101,7 +101,7 @@ def test_a_proxy_beside_it_is_asked_for_as_in_rocketmq(tmp_path: Path) -> None:
     assert code == 0
     expected = {"grpc_listen": "0.0.0.0:18081", "brokerName": "b", "namesrvAddr": "b:2"}
     assert {name: shown.get(name) for name in expected} == expected
-    assert "keys have no effect here, rocketMQClusterName: no other process is between" in errors
+    assert "keys have no effect here, rocketMQClusterName: there is no process between" in errors
     code, output, _ = run(tmp_path, *files, "-p", "-n", "c:3")
     assert (code, printed(output)["namesrvAddr"]) == (0, "c:3")
 
@@ -109,14 +109,14 @@ def test_a_proxy_beside_it_is_asked_for_as_in_rocketmq(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--enable-proxy", "-pm", "cluster"], "is no proxy before other brokers; use LOCAL, or run RocketMQ's proxy"),
+        (["--enable-proxy", "-pm", "cluster"], "is no proxy for other brokers; use LOCAL, or run RocketMQ's proxy"),
         (["-pc", "gone.json"], "gone.json cannot be read"),
         (["-c", "rmq-proxy.json"], "as --proxyConfigPath FILE"),
         (["--listenPrt", "1"], "unknown flag: listenPrt; did you mean listenPort?"),
         (["--brokerRole", "SLAVE"], "add brokerId=1"),
         (["--brokerPermission", "5"], "permission is 5"),
         (["-n", "nowhere"], "namesrv is 'nowhere'"),
-        (["broker.conf"], "broker.conf is no flag"),
+        (["broker.conf"], "broker.conf is not a flag"),
         (["-c", "gone.conf"], "gone.conf"),
     ],
 )

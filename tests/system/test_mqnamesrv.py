@@ -74,7 +74,7 @@ def test_it_prints_its_configuration_and_ends(tmp_path: Path) -> None:
     [
         (["--listenPrt", "1"], "unknown flag: listenPrt; did you mean listenPort?"),
         (["--listenPort", "x"], "listenPort=x in the flags: expected a whole number"),
-        (["9876"], "9876 is no flag"),
+        (["9876"], "9876 is not a flag"),
         (["--clusterTest", "true"], "another environment"),
         (["-c", "gone.conf"], "gone.conf"),
     ],

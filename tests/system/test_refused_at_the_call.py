@@ -46,9 +46,9 @@ def test_a_topic_that_is_no_text(topic: Any) -> None:
     """Before anything is sent."""
     with ferromq.Producer("127.0.0.1:1", timeout=60) as producer:
         for call in (producer.send, producer.submit):
-            with pytest.raises(IllegalName, match="a text is expected"):
+            with pytest.raises(IllegalName, match="expected a string"):
                 call(topic, b"x")
-        with pytest.raises(IllegalName, match="a text is expected"):
+        with pytest.raises(IllegalName, match="expected a string"):
             producer.send_all(topic, [b"x"])
 
 

@@ -141,18 +141,18 @@ def test_a_commit_log_that_is_not_there_is_named_with_exit_code_2(
     """A directory that was given is not passed over."""
     done = run(*action, made, "--commit-log", tmp_path / "none")
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"{tmp_path / 'none'} is no directory" in done.stderr
+    assert f"{tmp_path / 'none'} in commit_log_paths is not a directory" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("verify", "--index-slots", "-5"), "argument --index-slots: '-5' is no whole number from 1 to 268435455"),
+        (("verify", "--index-slots", "-5"), "argument --index-slots: '-5' is not a whole number from 1 to 268435455"),
         (("verify", "--index-slots", "0"), "argument --index-slots: '0' is no"),
         (("stat", "--index-slots", "x"), "argument --index-slots: 'x' is no"),
         (("verify", "--threads", "99999999999"), "argument --threads: '99999999999' is no"),
         (("dump", "--limit", "99999999999999999999999"), "argument --limit: '99999999999999999999999' is no"),
-        (("dump", "--queue", "x"), "argument --queue: 'x' is no whole number from 0 to 2147483647"),
+        (("dump", "--queue", "x"), "argument --queue: 'x' is not a whole number from 0 to 2147483647"),
         (("dump", "--from-time", "0001-01-01"), "argument --from-time: '0001-01-01' is"),
         (("dump", "--to-time", "12345678901234567890123"), "argument --to-time: '12345678901234567890123' is no"),
     ],

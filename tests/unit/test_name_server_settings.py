@@ -64,7 +64,7 @@ def test_keys_that_may_not_be_changed_are_named() -> None:
     [
         ("orderMessageEnable1=true", "did you mean orderMessageEnable"),
         ("orderMessageEnable=maybe", "orderMessageEnable=maybe in the request: .*true or false"),
-        ("listenPort=1", "listenPort counts at the start only"),
+        ("listenPort=1", "listenPort needs a restart"),
         ("serverWorkerThreads=9", "serverWorkerThreads has no effect"),
         ("orderMessageEnable=true\nclusterTest=true", "^clusterTest=true in the request: .*; use false$"),
         ("orderMessageEnable=true\nenableControllerInNamesrv=true", "no controller in this name server; use false"),

@@ -89,7 +89,7 @@ def test_a_body_that_inflates_without_end_is_refused() -> None:
 def test_a_length_past_the_end_is_refused(number: int, place: int) -> None:
     """Neither a piece nor the number of topics may be longer than what is there."""
     data = (struct.pack(">i", 2) + b"{}") * place + struct.pack(">i", number)
-    with pytest.raises(ValueError, match="bytes left"):
+    with pytest.raises(ValueError, match="bytes are left"):
         registration_body.decode(zlib.compress(data), "a", compressed=True)
 
 
