@@ -1,4 +1,4 @@
-"""A log file made by hand, and what an archive of it should hold. Without Spark and without a store."""
+"""A log file of made-up records, and the expected content of its archive. Needs neither Spark nor a store."""
 
 import random
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ SIZE = 100
 
 
 def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
-    """Return rows that differ in everything; a thousand are three hours of two days."""
+    """Return rows that differ in every column; a thousand cover three hours of two days."""
     made = []
     for number in range(start, start + count):
         random_of = random.Random(number)
@@ -51,7 +51,7 @@ def rows(count: int, start: int = 0) -> list[dict[str, Any]]:
 
 
 class Log:
-    """A log file whose records are `rows`, scanned in batches of *batch* rows."""
+    """A log file of the records `rows`, scanned in batches of *batch* rows."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, batch: int = 64) -> None:
         self.path, self.batch = path, batch
@@ -68,14 +68,14 @@ class Log:
         return LogPart(str(self.path), 0, len(self.rows) * SIZE)
 
     def scan(self, part: LogPart, _on_corrupt: str, _corrupt: list[tuple[int, str]]) -> Iterator[pa.RecordBatch]:
-        """Yield what lies before the end of *part*."""
+        """Yield the records before the end of *part*."""
         whole = self.rows[: part.end // SIZE]
         for start in range(0, len(whole), self.batch):
             yield pa.RecordBatch.from_pylist(whole[start : start + self.batch], SCHEMA_ARROW)
 
 
 def archived(out: Path) -> list[dict[str, Any]]:
-    """Read the archive as DuckDB does, in the order of the log."""
+    """Read the archive with DuckDB, in the order of the log."""
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone='UTC'")
         found = connection.sql(
@@ -88,5 +88,5 @@ def archived(out: Path) -> list[dict[str, Any]]:
 
 
 def as_read(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as DuckDB gives it."""
+    """Return a row in DuckDB's types."""
     return {**row, "properties": [tuple(item) for item in row["properties"]]}

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine, started from the PySpark package: a master and workers."""
+"""Starts a standalone Spark cluster on this machine from the PySpark package: a master and workers."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ PATIENCE = 120.0
 
 
 class Process:
-    """A part of the cluster; its output is read on a thread, so that it never waits for a reader."""
+    """A process of the cluster; a thread reads its output, so that it never blocks on a full pipe."""
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str]) -> None:
         self._name, self.lines = name, list[str]()
@@ -37,14 +37,14 @@ class Process:
                 self._grown.notify_all()
 
     def said(self, words: str) -> str:
-        """Wait for a line with *words* and return what follows them."""
+        """Wait for a line with *words* and return the rest of it."""
         with self._grown:
             found = self._grown.wait_for(lambda: [line for line in self.lines if words in line], PATIENCE)
             assert found, f"the {self._name} did not say {words!r}:\n" + "\n".join(self.lines[-20:])
             return found[0].split(words, 1)[1].strip()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the process."""
         self._process.terminate()
         self._process.wait(PATIENCE)
         self._reader.join(PATIENCE)
@@ -52,7 +52,7 @@ class Process:
 
 @contextmanager
 def cluster(directory: Path, workers: int = 2) -> Iterator[str]:
-    """Serve a cluster of so many workers of one core, their files in *directory*; yields its `spark://` address."""
+    """Run a cluster of *workers* with one core each and files in *directory*; yields its `spark://` address."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK_"))
     }

@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes the session, and give it the time that Java needs."""
+    """Mark the tests that use the session, and give them the time that Java needs."""
     items.sort(key=lambda item: item.path.stem not in _FIRST)
     for item in items:
         if "session" in getattr(item, "fixturenames", ()):
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def session() -> Iterator[Any]:
-    """Start Spark once; every test reads through it."""
+    """Start Spark once for all tests."""
     from ferromq import spark  # noqa: PLC0415 (only tests that start Spark need it)
 
     session = spark.session("local[2]", config=SETTINGS)

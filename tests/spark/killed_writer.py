@@ -23,7 +23,7 @@ BATCHES = 3
 
 
 def dying(batches: Iterator[Any], settle: Callable[[], None], marker: Path, pids: list[int]) -> Iterator[Any]:
-    """Yield batches; kills *pids* and itself in the middle, but only once. *settle* waits until all is stored."""
+    """Yield batches; kill *pids* and this process in the middle, but only once. *settle* waits until all is stored."""
     for number, batch in enumerate(batches):
         if number == BATCHES - 1:
             settle()
@@ -35,7 +35,7 @@ def dying(batches: Iterator[Any], settle: Callable[[], None], marker: Path, pids
 
 
 class DyingBatch(BatchWriter):
-    """Dies in its partition 1."""
+    """Kills its worker in partition 1."""
 
     marker: Path
     sender: Sender
@@ -45,18 +45,18 @@ class DyingBatch(BatchWriter):
         return self.sender
 
     def settle(self) -> None:
-        """Wait until all that was taken is stored."""
+        """Wait until all accepted messages are stored."""
         self.sender.finish()
 
     def write(self, iterator: Iterator[Any]) -> Sent:
-        """Send, and die on the way."""
+        """Send, and be killed meanwhile."""
         if TaskContext.get().partitionId() == 1:
             iterator = dying(iterator, self.settle, self.marker, [])
         return super().write(iterator)
 
 
 class DyingStream(StreamWriter):
-    """Dies in its epoch 1 and takes the driver with it."""
+    """Kills its worker and the driver in epoch 1."""
 
     marker: Path
     drivers: list[int]
@@ -67,22 +67,22 @@ class DyingStream(StreamWriter):
         return self.sender
 
     def settle(self) -> None:
-        """Wait until all that was taken is stored."""
+        """Wait until all accepted messages are stored."""
         self.sender.finish()
 
     def write(self, iterator: Iterator[Any]) -> Sent:
-        """Send, and die on the way."""
+        """Send, and be killed meanwhile."""
         if TaskContext.get().getLocalProperty(BATCH_ID) == "1":
             iterator = dying(iterator, self.settle, self.marker, self.drivers)
         return super().write(iterator)
 
 
 class Dying(spark.FerromqSource):
-    """The format with a writer that dies; options `marker` and `drivers` say how."""
+    """The format with a writer that is killed, as the options `marker` and `drivers` say."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the word for `format(…)`."""
+        """Return the name for `format(…)`."""
         return "dying"
 
     def _options(self) -> tuple[dict[str, str], Path, list[int]]:
@@ -105,7 +105,7 @@ class Dying(spark.FerromqSource):
 
 
 def batch(session: Any, endpoint: str, directory: Path) -> dict[str, int]:
-    """Write the same rows with both deliveries, each with a task that dies."""
+    """Write the same rows with both deliveries; in each, one task is killed."""
     frame = session.range(0, 4000, 1, 2).selectExpr("cast(id as string) body")
     for topic, options in (("once", {"delivery": "exactly-once", "writerId": "w"}), ("each", {})):
         given = {"endpoint": endpoint, "topic": topic, "marker": directory / topic, "drivers": "", **options}
@@ -114,7 +114,7 @@ def batch(session: Any, endpoint: str, directory: Path) -> dict[str, int]:
 
 
 def stream(session: Any, endpoint: str, directory: Path) -> dict[str, int]:
-    """Write three files, an epoch each."""
+    """Write three files, one epoch each."""
     lines = session.readStream.option("maxFilesPerTrigger", 1).text(str(directory / "source"))
     given = {"endpoint": endpoint, "topic": "stream", "delivery": "exactly-once"}
     writer = lines.selectExpr("value body").writeStream.format("dying").options(**given)
@@ -128,7 +128,7 @@ def stream(session: Any, endpoint: str, directory: Path) -> dict[str, int]:
 
 
 def main() -> None:
-    """Run what the words say and print what came of it."""
+    """Run the command line and print the result."""
     what, endpoint, directory = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     config = {"spark.sql.execution.arrow.maxRecordsPerBatch": "200", "spark.ui.enabled": "false"}
     session = spark.session("local[2,3]", config=config)

@@ -1,4 +1,4 @@
-"""Rows of the format made by hand, for tests that need no broker to read from."""
+"""Made-up rows of the format, for tests without a broker."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,7 +9,7 @@ BEGIN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def row(queue_offset: int, **fields: Any) -> dict[str, Any]:
-    """Return a row, stored *at* seconds after BEGIN, with what *fields* say and the rest made up."""
+    """Return a row stored *at* seconds after BEGIN, with *fields* and defaults."""
     at = BEGIN + timedelta(seconds=fields.pop("at", queue_offset))
     made = {
         "topic": "orders",
@@ -32,6 +32,6 @@ def row(queue_offset: int, **fields: Any) -> dict[str, Any]:
 
 
 def frame(session: Any, rows: list[dict[str, Any]]) -> Any:
-    """Return *rows* as a DataFrame in several partitions, in no order."""
+    """Return *rows* as a DataFrame with several partitions in random order."""
     values = [tuple(made[name] for name in SCHEMA.names) for made in rows]
     return session.createDataFrame(values, SCHEMA).repartition(3, "message_id", "queue_offset")

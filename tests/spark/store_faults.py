@@ -27,7 +27,7 @@ Pick = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Record:
-    """Where a record and its entries lie."""
+    """The position of a record and its entries."""
 
     topic: str
     queue_id: int
@@ -39,14 +39,14 @@ class Record:
 
 @dataclass(frozen=True)
 class Expected:
-    """A finding of one of *kinds* at this place."""
+    """A finding of one of *kinds* at this position."""
 
     kinds: Collection[str]
     place: dict[str, object]
 
 
 def make(directory: Path, regions: int) -> None:
-    """Make a closed store of so many regions, of four files or more each."""
+    """Make a closed store of *regions* regions, each with at least four files."""
     store = Store(
         str(directory),
         Clock.manual(1_700_000_000_000),
@@ -98,7 +98,7 @@ class Region:
         return path, record.queue_offset % QUEUE_FILE * ENTRY
 
     def index_entry(self, pick: Pick) -> tuple[Path, int, int]:
-        """Choose an index entry of a record of the region: file, number, and the record's place."""
+        """Choose an index entry of a record of the region; return file, number, and the record's position."""
         places = {record.place for record in self.records}
         found = []
         for path in sorted((self.directory / "index").iterdir()):
@@ -129,7 +129,7 @@ def told(record: Record, *kinds: str) -> Expected:
 
 
 def lies(record: Record, *kinds: str) -> Expected:
-    """Expect a finding at the place of a record."""
+    """Expect a finding at the physical offset of a record."""
     return Expected(kinds, {"physical_offset": record.place})
 
 
@@ -153,14 +153,14 @@ def header_byte(region: Region, pick: Pick) -> list[Expected]:
 
 
 def wrong_size(region: Region, pick: Pick) -> list[Expected]:
-    """Let a record be longer or shorter than its fields."""
+    """Make the size of a record larger or smaller than its fields."""
     record = region.any_record(pick)
     region.write(record, 0, struct.pack(">i", record.size + 1 + pick(20)))
     return [lies(record, *NO_RECORD), told(record, "entry-without-record")]
 
 
 def torn_record(region: Region, pick: Pick) -> list[Expected]:
-    """Lose the rest of a record behind some byte of its body."""
+    """Truncate a record in its body."""
     record = region.any_record(pick)
     at = BODY_AT + pick(record.body_size)
     region.write(record, at, bytes(record.size - at))
@@ -168,14 +168,14 @@ def torn_record(region: Region, pick: Pick) -> list[Expected]:
 
 
 def foreign_bytes(region: Region, pick: Pick) -> list[Expected]:
-    """Put something else in the place of a record."""
+    """Overwrite a record with other bytes."""
     record = region.any_record(pick)
     region.write(record, 0, bytes(pick(255) + 1 for _ in range(record.size)))
     return [lies(record, *NO_RECORD), told(record, "entry-without-record")]
 
 
 def inserted_bytes(region: Region, pick: Pick) -> list[Expected]:
-    """Put bytes between two records, so that all that follow lie elsewhere."""
+    """Insert bytes between two records, so that later records move."""
     record = region.any_record(pick)
     path, at = region.log(record.place // LOG_FILE), record.place % LOG_FILE
     data = path.read_bytes()
@@ -184,14 +184,14 @@ def inserted_bytes(region: Region, pick: Pick) -> list[Expected]:
 
 
 def wrong_queue_offset(region: Region, pick: Pick) -> list[Expected]:
-    """Let a record say another queue offset."""
+    """Change the queue offset in a record."""
     record = region.any_record(pick)
     region.write(record, 20, struct.pack(">q", record.queue_offset + 100_000))
     return [told(record, "entry-of-other-record"), lies(record, "record-without-entry")]
 
 
 def second_record(region: Region, pick: Pick) -> list[Expected]:
-    """Let two records have one queue offset."""
+    """Give two records the same queue offset."""
     record = region.any_record(pick)
     other = next(one for one in region.records if one.queue_id == record.queue_id and one.place != record.place)
     region.write(record, 20, struct.pack(">q", other.queue_offset))
@@ -206,14 +206,14 @@ def other_topic(region: Region, pick: Pick) -> list[Expected]:
 
 
 def half_message(region: Region, pick: Pick) -> list[Expected]:
-    """Let a record that has an entry say that it is a half message."""
+    """Mark a record that has an entry as a half message."""
     record = region.any_record(pick)
     region.write(record, 36, struct.pack(">i", 4))
     return [told(record, "transaction-flag")]
 
 
 def entry_elsewhere(region: Region, pick: Pick) -> list[Expected]:
-    """Let an entry lead to another record."""
+    """Point an entry to another record."""
     record = region.any_record(pick)
     other = next(one for one in region.records if one.place != record.place)
     write(*region.entry(record), struct.pack(">q", other.place))
@@ -221,14 +221,14 @@ def entry_elsewhere(region: Region, pick: Pick) -> list[Expected]:
 
 
 def entry_inside(region: Region, pick: Pick) -> list[Expected]:
-    """Let an entry lead into a record."""
+    """Point an entry into a record."""
     record = region.any_record(pick)
     write(*region.entry(record), struct.pack(">q", record.place + 1 + pick(record.size - 1)))
     return [told(record, "entry-without-record"), lies(record, "record-without-entry")]
 
 
 def entry_beyond(region: Region, pick: Pick) -> list[Expected]:
-    """Let an entry lead behind the log."""
+    """Point an entry behind the log."""
     record = region.any_record(pick)
     write(*region.entry(record), struct.pack(">q", 1 << 40))
     return [told(record, "entry-without-record"), lies(record, "record-without-entry")]
@@ -251,7 +251,7 @@ def entry_tag(region: Region, pick: Pick) -> list[Expected]:
 
 
 def missing_entry(region: Region, pick: Pick) -> list[Expected]:
-    """Let an entry between others be zeros."""
+    """Zero an entry between others."""
     record = region.any_record(pick)
     path, at = region.entry(record)
     write(path, at, bytes(ENTRY))
@@ -259,7 +259,7 @@ def missing_entry(region: Region, pick: Pick) -> list[Expected]:
 
 
 def filler_entry(region: Region, pick: Pick) -> list[Expected]:
-    """Let an entry between others be a filler."""
+    """Replace an entry between others by a filler."""
     record = region.any_record(pick)
     path, at = region.entry(record)
     write(path, at, struct.pack(">qiq", 0, 0x7FFFFFFF, 0))
@@ -267,14 +267,14 @@ def filler_entry(region: Region, pick: Pick) -> list[Expected]:
 
 
 def entry_too_many(region: Region, pick: Pick) -> list[Expected]:
-    """Let one more entry stand behind the last of a queue."""
+    """Add an entry after the last one of a queue."""
     last = Record(region.topic, pick(2), RECORDS // 2, 0, 0, 0)
     write(*region.entry(last), struct.pack(">qiq", 1 << 41, 130, 0))
     return [told(last, "entry-without-record")]
 
 
 def swapped_entries(region: Region, pick: Pick) -> list[Expected]:
-    """Let two entries of a queue file change places."""
+    """Swap two entries of a queue file."""
     record = region.any_record(pick)
     path, at = region.entry(record)
     data = path.read_bytes()
@@ -285,7 +285,7 @@ def swapped_entries(region: Region, pick: Pick) -> list[Expected]:
 
 
 def missing_queue_file(region: Region, pick: Pick) -> list[Expected]:
-    """Lose a file between others of a queue."""
+    """Delete a queue file between others."""
     record = next(
         one for one in region.records if QUEUE_FILE <= one.queue_offset < 2 * QUEUE_FILE and one.queue_id == pick(2)
     )
@@ -295,7 +295,7 @@ def missing_queue_file(region: Region, pick: Pick) -> list[Expected]:
 
 
 def swapped_queues(region: Region, _: Pick) -> list[Expected]:
-    """Let a file of one queue stand in the place of the other's."""
+    """Swap files of two queues."""
     first, second = (next(one for one in region.records if one.queue_id == queue) for queue in range(2))
     (one, _), (other, _) = region.entry(first), region.entry(second)
     here, there = one.read_bytes(), other.read_bytes()
@@ -305,7 +305,7 @@ def swapped_queues(region: Region, _: Pick) -> list[Expected]:
 
 
 def missing_log_file(region: Region, pick: Pick) -> list[Expected]:
-    """Lose a file of the log between others."""
+    """Delete a log file between others."""
     number = region.files[pick(len(region.files))]
     region.log(number).unlink()
     lost = [record for record in region.records if record.place // LOG_FILE == number]
@@ -316,7 +316,7 @@ def missing_log_file(region: Region, pick: Pick) -> list[Expected]:
 
 
 def short_log_file(region: Region, pick: Pick) -> list[Expected]:
-    """Lose the end of a file of the log, from a record on."""
+    """Truncate a log file at a record."""
     record = region.any_record(pick)
     path = region.log(record.place // LOG_FILE)
     path.write_bytes(path.read_bytes()[: record.place % LOG_FILE])
@@ -324,7 +324,7 @@ def short_log_file(region: Region, pick: Pick) -> list[Expected]:
 
 
 def swapped_log_files(region: Region, _: Pick) -> list[Expected]:
-    """Let two files of the log change places."""
+    """Swap two log files."""
     paths = [region.log(number) for number in region.files[:2]]
     data = [path.read_bytes() for path in paths]
     for path, other in zip(paths, reversed(data), strict=True):
@@ -333,7 +333,7 @@ def swapped_log_files(region: Region, _: Pick) -> list[Expected]:
 
 
 def index_slot(region: Region, pick: Pick) -> list[Expected]:
-    """Let a slot lead to another entry than its newest."""
+    """Point a slot to an entry other than its newest."""
     path, number, _ = region.index_entry(pick)
     slot = struct.unpack_from(">I", path.read_bytes(), INDEX_HEAD + number * ENTRY)[0] % SLOTS
     write(path, 40 + 4 * slot, struct.pack(">i", 0))
@@ -341,14 +341,14 @@ def index_slot(region: Region, pick: Pick) -> list[Expected]:
 
 
 def index_chain(region: Region, pick: Pick) -> list[Expected]:
-    """Let an entry lead to itself."""
+    """Point an index entry to itself."""
     path, number, _ = region.index_entry(pick)
     write(path, INDEX_HEAD + number * ENTRY + 16, struct.pack(">i", number))
     return [Expected(["index-chain"], {"file": str(path)})]
 
 
 def index_hash(region: Region, pick: Pick) -> list[Expected]:
-    """Let an entry have the hash of another key."""
+    """Give an index entry the hash of another key."""
     path, number, place = region.index_entry(pick)
     flip(path, INDEX_HEAD + number * ENTRY + pick(4), 1 << pick(7))
     return [
@@ -358,7 +358,7 @@ def index_hash(region: Region, pick: Pick) -> list[Expected]:
 
 
 def index_place(region: Region, pick: Pick) -> list[Expected]:
-    """Let an entry lead where no record begins."""
+    """Point an index entry to an offset where no record begins."""
     path, number, place = region.index_entry(pick)
     write(path, INDEX_HEAD + number * ENTRY + 4, struct.pack(">q", place + 1))
     return [
@@ -368,14 +368,14 @@ def index_place(region: Region, pick: Pick) -> list[Expected]:
 
 
 def index_header(region: Region, pick: Pick) -> list[Expected]:
-    """Let the header tell another last place."""
+    """Change the last offset in the header."""
     path, _, _ = region.index_entry(pick)
     flip(path, 31, 1 << pick(8))
     return [Expected(["index-header"], {"file": str(path)})]
 
 
 def group_offset(region: Region, pick: Pick) -> list[Expected]:
-    """Let a group have read what is not there."""
+    """Commit an offset beyond the queue."""
     path, queue = region.directory / "config" / "consumerOffset.json", pick(2)
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"offsetTable": {f"{region.topic}@readers": {str(queue): RECORDS}}}))

@@ -31,10 +31,10 @@ OPTIONS = {"topic": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigg
 
 
 class MortalReader(StreamReader):
-    """Kills the worker it runs in, once, after rows of a partition were given to Spark."""
+    """Kills its worker once, after Spark has received rows of a partition."""
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """Yield rows, and die."""
+        """Yield rows, and be killed."""
         mark = Path(os.environ["FERROMQ_TEST_MARK"])
         for batch in super().read(partition):
             yield batch
@@ -46,11 +46,11 @@ class MortalReader(StreamReader):
 
 
 class MortalSource(FerromqSource):
-    """The format, with mortal readers."""
+    """The format with mortal readers."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the word for `format(…)`."""
+        """Return the name for `format(…)`."""
         return "mortal"
 
     def streamReader(self, schema: Any) -> MortalReader:  # noqa: N802 (Spark's name)

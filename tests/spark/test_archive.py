@@ -1,4 +1,4 @@
-"""`archive`: what expires is in Parquet before the store deletes it, row by row what was in the log."""
+"""`archive`: expired files are in Parquet, row by row, before the store deletes them."""
 
 import json
 import signal
@@ -56,7 +56,7 @@ sys.exit("it was not killed")
 
 
 def fill(mq: ferromq.Embedded, count: int = 300) -> None:
-    """Send messages of several topics over more than an hour; they fill a few files."""
+    """Send messages of several topics over more than an hour, to fill a few files."""
     with mq.admin() as admin:
         admin.create_group("g")
     with mq.producer() as producer:
@@ -71,14 +71,14 @@ def fill(mq: ferromq.Embedded, count: int = 300) -> None:
 
 
 def wait_for_queues(mq: ferromq.Embedded) -> None:
-    """Return once all messages are in their queues: files that are not are not looked at."""
+    """Wait until all messages are in their queues; expiry skips files that are not."""
     pause = threading.Event()
     while mq.store.stats()["dispatched_offset"] < mq.store.stats()["max_physical_offset"]:
         pause.wait(0.01)
 
 
 def in_log(path: Path) -> list[Row]:
-    """Return the records of a log file, as another reader than the archive's decodes them."""
+    """Return the records of a log file, decoded by another reader than the archive's."""
     found = []
     for record in store_tools.read_log_file(path):
         assert isinstance(record, StoredMessage)
@@ -100,7 +100,7 @@ def in_log(path: Path) -> list[Row]:
 
 
 def in_archive(out: Path) -> list[Row]:
-    """Return the same columns of an archive, as DuckDB reads them."""
+    """Return the same columns of an archive, read by DuckDB."""
     with duckdb.connect() as connection:
         return connection.sql(
             f"""
@@ -119,7 +119,7 @@ def logs(store: Path) -> dict[str, list[Row]]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Return a store that was closed, with several log files."""
+    """Return a closed store with several log files."""
     directory = tmp_path / "store"
     with ferromq.embedded(directory, clock=ferromq.Clock.manual(START), **{**OPTIONS, "retention_age": "72h"}) as mq:
         fill(mq)
@@ -128,10 +128,10 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.mark.crash
 @pytest.mark.timeout(300)
-def test_rows_are_there_before_their_files_are_deleted(
+def test_rows_are_archived_before_their_files_are_deleted(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker killed while it archives goes on without a hole or a duplicate; nothing goes before it is there."""
+    """A broker killed while it archives resumes without a gap or a duplicate, and deletes nothing early."""
     out = tmp_path / "archive"
     monkeypatch.setenv(archive.DIRECTORY, str(out))
     before = logs(store)
@@ -156,8 +156,8 @@ def test_rows_are_there_before_their_files_are_deleted(
     assert in_archive(out) == [row for name in sorted(gone) for row in before[name]]
 
 
-def test_a_log_is_archived_up_to_what_its_store_has_flushed(tmp_path: Path) -> None:
-    """Also where its directory is named, or a file in it: what is behind may yet become something else."""
+def test_a_log_is_archived_as_far_as_it_is_flushed(tmp_path: Path) -> None:
+    """Also if the path names its directory or one of its files; unflushed bytes may still change."""
     with ferromq.embedded(tmp_path / "store") as mq, mq.producer() as producer:
         producer.send("orders", b"x")
     log = tmp_path / "store" / "commitlog"
@@ -173,7 +173,7 @@ def test_a_log_is_archived_up_to_what_its_store_has_flushed(tmp_path: Path) -> N
 
 
 def test_a_hook_that_cannot_write_keeps_the_file(store: Path, tmp_path: Path) -> None:
-    """As any hook that fails; the report says why."""
+    """The report has the reason, as for any failing hook."""
     (tmp_path / "archive").write_bytes(b"a file where the directory should be")
     hook = archive.into(tmp_path / "archive")
     clock = ferromq.Clock.manual(START + 5 * 3_600_000)
@@ -187,7 +187,7 @@ def test_a_hook_that_cannot_write_keeps_the_file(store: Path, tmp_path: Path) ->
 
 
 def test_a_hook_keeps_a_file_that_ends_in_zeros(store: Path, tmp_path: Path) -> None:
-    """A file that may go is full, also where the next one lies on another disk; zeros are a hole."""
+    """An expired file is full, even if the next one is on another disk, so zeros are a gap."""
     path = sorted((store / "commitlog").iterdir())[1]
     (tmp_path / "disk").mkdir()
     alone = tmp_path / "disk" / path.name
@@ -204,8 +204,8 @@ def test_a_hook_keeps_a_file_that_ends_in_zeros(store: Path, tmp_path: Path) -> 
         archive.into(tmp_path / "hole")(file)  # type: ignore[arg-type]
 
 
-def test_a_damaged_record_is_an_error_or_is_noted(store: Path, tmp_path: Path) -> None:
-    """By default the file is not archived; with `skip` all but that record is, and the manifest names its place."""
+def test_a_damaged_record_is_an_error_or_skipped(store: Path, tmp_path: Path) -> None:
+    """By default nothing is archived; with `skip` only that record is missing, and the manifest has its offset."""
     path = min((store / "commitlog").iterdir())
     rows = in_log(path)
     content = bytearray(path.read_bytes())
@@ -223,7 +223,7 @@ def test_a_damaged_record_is_an_error_or_is_noted(store: Path, tmp_path: Path) -
 def test_spark_archives_a_store_and_reads_it_back(
     session: Any, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A task for each file; the same again, as a command, is nothing new; the columns are those of the format."""
+    """One task a file; repeating the command archives nothing new; the columns are those of the format."""
     out = tmp_path / "archive"
     expected = [row for rows in logs(store).values() for row in rows]
     report = archive.archive(session, str(store), str(out)).collect()
@@ -251,7 +251,7 @@ def test_spark_archives_a_store_and_reads_it_back(
     assert [row.properties["number"] for row in found] == [str(int(row[7])) for row in expected]
 
 
-def test_a_place_without_a_log_is_an_error_that_names_it(
+def test_a_path_without_a_log_is_named_in_the_error(
     session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With exit code 2."""

@@ -1,4 +1,4 @@
-"""One log file as Parquet: partitions, checks, what a kill at any moment leaves. Without Spark and without a store."""
+"""One log file as Parquet: partitions, checks, and kills at any moment. Needs neither Spark nor a store."""
 
 import json
 import os
@@ -27,12 +27,12 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """Return where the archive is to be."""
+    """Return the path of the archive."""
     return tmp_path / "archive"
 
 
 def test_duckdb_reads_the_rows_of_the_log(log: Log, out: Path) -> None:
-    """Every column of every record, with topic, date and hour of the path; also topics that paths have to escape."""
+    """Every column of every record, with topic, date and hour from the path; also for topics that paths escape."""
     part = log.grow(1000)
     manifest, is_new = archive.archive_file(part, out)
     assert is_new
@@ -43,7 +43,7 @@ def test_duckdb_reads_the_rows_of_the_log(log: Log, out: Path) -> None:
 
 
 def test_files_are_zstd_and_few(log: Log, out: Path) -> None:
-    """One file for each topic and hour, however the batches were cut."""
+    """One file for each topic and hour, however rows are divided into batches."""
     log.batch = 7
     manifest, _ = archive.archive_file(log.grow(1000), out)
     groups = {(row["topic"], row["store_timestamp"].replace(minute=0, second=0)) for row in log.rows}
@@ -55,7 +55,7 @@ def test_files_are_zstd_and_few(log: Log, out: Path) -> None:
 
 
 def test_memory_and_open_files_are_bounded(log: Log, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where little may wait and few files be open, groups go on in further files; the rows stay the same, in order."""
+    """With small limits, groups continue in more files; the rows and their order stay the same."""
     monkeypatch.setattr(partitions.PartitionedWriter.__init__, "__kwdefaults__", {"buffered": 4000, "max_open": 2})
     manifest, _ = archive.archive_file(log.grow(1000), out)
     assert any(file["name"].endswith("-1.parquet") for file in manifest.files)
@@ -67,7 +67,7 @@ def test_memory_and_open_files_are_bounded(log: Log, out: Path, monkeypatch: pyt
 
 
 def test_a_file_is_archived_once(log: Log, out: Path) -> None:
-    """The second time it is left alone; one of its Parquet files that is missing is made again."""
+    """A second run changes nothing, except that it restores a missing Parquet file."""
     part = log.grow(300)
     manifest, _ = archive.archive_file(part, out)
     assert archive.archive_file(part, out) == (manifest, False)
@@ -77,7 +77,7 @@ def test_a_file_is_archived_once(log: Log, out: Path) -> None:
 
 
 def test_a_file_that_grew_is_archived_anew(log: Log, out: Path) -> None:
-    """No row twice, and nothing of the former attempt is left."""
+    """No row is repeated, and no file of the earlier attempt remains."""
     archive.archive_file(log.grow(300), out)
     manifest, is_new = archive.archive_file(log.grow(500), out)
     assert is_new
@@ -86,7 +86,7 @@ def test_a_file_that_grew_is_archived_anew(log: Log, out: Path) -> None:
 
 
 def test_another_file_with_the_same_first_record_is_refused(log: Log, out: Path) -> None:
-    """A copy of a store that went its own way does not replace what is there."""
+    """A copy of a store that has diverged does not replace the archived file."""
     part = log.grow(300)
     archive.archive_file(part, out)
     content = bytearray(log.path.read_bytes())
@@ -100,7 +100,7 @@ def test_another_file_with_the_same_first_record_is_refused(log: Log, out: Path)
 
 
 def test_logs_of_several_brokers_lie_side_by_side(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of the same name and another first record are other files."""
+    """Files with the same name but another first record are different files."""
     for broker, skipped in (("a", 0), ("b", 7)):
         (tmp_path / broker).mkdir()
         log = Log(tmp_path / broker / f"{0:020d}", monkeypatch)
@@ -113,8 +113,8 @@ def test_logs_of_several_brokers_lie_side_by_side(tmp_path: Path, out: Path, mon
     assert len(archived(out)) == 207
 
 
-def test_what_was_written_wrong_is_not_put_in_place(log: Log, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that cannot be read back, or holds something else, is an error that names it; readers see nothing."""
+def test_a_damaged_parquet_file_is_not_published(log: Log, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unreadable or wrong file is an error that names it; readers see nothing."""
     part = log.grow(300)
     monkeypatch.setattr(partitions.os, "fsync", spoil(b"\x00"))
     with pytest.raises(CorruptStore, match=r"just written"):
@@ -124,7 +124,7 @@ def test_what_was_written_wrong_is_not_put_in_place(log: Log, out: Path, monkeyp
 
 
 def spoil(byte: bytes) -> Callable[[int], None]:
-    """Return an fsync that leaves a byte of the file wrong."""
+    """Return an fsync that corrupts a byte of the file."""
 
     def sync(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
@@ -141,11 +141,11 @@ def spoil(byte: bytes) -> Callable[[int], None]:
 
 
 class Killed(BaseException):
-    """The process is gone: neither this nor any later change reaches the disk."""
+    """Simulates the death of the process: no later change reaches the disk."""
 
 
 class Kill:
-    """Ends the process, as far as the disk can tell, before its *at*-th change of it."""
+    """Simulates a kill before change number *at* of the disk."""
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -163,14 +163,14 @@ class Kill:
 
 @pytest.fixture(scope="module")
 def kill() -> Iterator[Kill]:
-    """Return what kills; it is at rest at the end."""
+    """Return the switch for kills, turned off at the end."""
     kill = Kill()
     yield kill
     kill.left = None
 
 
 def run_to(kill: Kill, at: int, bring: Callable[[], object]) -> bool:
-    """Archive until the change number *at*; say whether it got through."""
+    """Archive until change number *at*; return whether it completed."""
     kill.left = at
     try:
         bring()
@@ -182,7 +182,7 @@ def run_to(kill: Kill, at: int, bring: Callable[[], object]) -> bool:
 
 
 def places(out: Path) -> list[int]:
-    """Return the physical offsets in the archive, those that are there twice twice."""
+    """Return the physical offsets in the archive, with repetitions."""
     found: list[int] = []
     for path in out.glob("topic=*/date=*/hour=*/*.parquet"):
         found += pq.ParquetFile(path).read(["physical_offset"]).column(0).to_pylist()
@@ -194,7 +194,7 @@ def places(out: Path) -> list[int]:
 def test_a_kill_at_any_moment_leaves_no_hole_and_no_duplicate(  # noqa: PLR0917 (fixtures)
     log: Log, tmp_path: Path, kill: Kill, former: int, is_url: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever change was the last, doing it again makes it whole; the manifest is there only with all its files."""
+    """Repeating the run completes the archive; the manifest exists only with all its files."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -230,7 +230,7 @@ def test_a_kill_at_any_moment_leaves_no_hole_and_no_duplicate(  # noqa: PLR0917 
 
 
 def test_wrong_arguments_name_what_is_allowed(log: Log, out: Path, tmp_path: Path) -> None:
-    """The value that was given, and what may be."""
+    """The error has the value and the allowed values."""
     part = log.grow(1)
     with pytest.raises(ConfigError, match="on_corrupt is 'ignore'; allowed: fail, skip"):
         archive.archive_file(part, out, on_corrupt="ignore")

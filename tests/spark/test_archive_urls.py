@@ -1,4 +1,4 @@
-"""An archive behind a URL: what is there was read back. fsspec's memory is the object store."""
+"""An archive behind a URL is read back after writing. fsspec's memory is the object store."""
 
 import json
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
 
 @pytest.fixture
 def memory() -> Iterator[Any]:
-    """Return an object store without objects."""
+    """Return an empty object store."""
     memory = fsspec.filesystem("memory")
     yield memory
     if memory.exists("/bucket"):
@@ -40,8 +40,8 @@ def names(memory: Any) -> set[str]:
     return {name.removeprefix("/bucket/archive/") for name in memory.find("/bucket/archive")}
 
 
-def test_the_rows_of_the_log_are_behind_the_url(log: Log, memory: Any, tmp_path: Path) -> None:
-    """Parquet files and a manifest, nothing else; the second time they are left alone, a missing one is made again."""
+def test_a_log_is_archived_behind_a_url(log: Log, memory: Any, tmp_path: Path) -> None:
+    """Parquet files and a manifest; a second run changes nothing, except that it restores a missing file."""
     part = log.grow(1000)
     manifest, is_new = archive.archive_file(part, URL)
     assert is_new
@@ -54,8 +54,8 @@ def test_the_rows_of_the_log_are_behind_the_url(log: Log, memory: Any, tmp_path:
     assert archive.archive_file(part, URL) == (manifest, True)
 
 
-def test_a_file_that_grew_replaces_what_was_there(log: Log, memory: Any, tmp_path: Path) -> None:
-    """Each row once; another file of the same beginning is refused."""
+def test_a_file_that_grew_replaces_its_archive(log: Log, memory: Any, tmp_path: Path) -> None:
+    """Each row once; a different file with the same beginning is rejected."""
     archive.archive_file(log.grow(300), URL)
     part = log.grow(700)
     manifest, _ = archive.archive_file(part, URL)
@@ -66,10 +66,10 @@ def test_a_file_that_grew_replaces_what_was_there(log: Log, memory: Any, tmp_pat
         archive.archive_file(LogPart(part.path, 0, part.end - SIZE), URL)
 
 
-def test_what_the_store_holds_otherwise_than_written_is_not_archived(
+def test_an_object_that_differs_from_the_written_one_is_an_error(
     log: Log, memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hook raises, so the log file stays; done again it is whole."""
+    """The hook raises, so the log file stays; repeating it completes the archive."""
     put = MemoryFileSystem.put_file
     spoiled: list[str] = []
 
@@ -94,10 +94,8 @@ def test_what_the_store_holds_otherwise_than_written_is_not_archived(
     assert {*(one["name"] for one in manifest["files"]), name} == names(memory)
 
 
-def test_a_manifest_that_cannot_be_written_is_no_archive(
-    log: Log, memory: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the object store refuses is the error, and nothing says that the file is there."""
+def test_without_its_manifest_a_file_is_not_archived(log: Log, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is the object store's, and the file does not count as archived."""
 
     def refuse(_self: Any, path: str, *_given: Any, **_more: Any) -> None:
         raise PermissionError(f"not here: {path}")
@@ -112,7 +110,7 @@ def test_a_manifest_that_cannot_be_written_is_no_archive(
 def test_what_another_machine_archived_meanwhile_keeps_its_manifest(
     log: Log, memory: Any, where: type, is_before: bool
 ) -> None:
-    """Who began with less of the file is told, before it puts files in place and before it says that it is done."""
+    """The slower machine raises, before it publishes files and before it saves its manifest."""
     short, whole = log.grow(300), log.grow(400)
     name = "publish" if where is Publisher else "bring"
     step, others = getattr(where, name), []

@@ -43,8 +43,8 @@ COLUMNS = {
 }
 
 
-def test_every_kind_of_column_comes_out_whole() -> None:
-    """Numbers, text, lists, maps, times and bytes, with their nulls; what is not carried is null."""
+def test_every_type_of_column_is_converted() -> None:
+    """Numbers, text, lists, maps, times and bytes, with their nulls; missing columns are null."""
     batch = record_batch(COLUMNS, 3, SCHEMA)
     batch.validate(full=True)
     assert batch.schema == SCHEMA
@@ -60,15 +60,15 @@ def test_every_kind_of_column_comes_out_whole() -> None:
 
 
 def test_fewer_columns_are_fewer_arrays() -> None:
-    """A schema may leave columns out, and name them in another order."""
+    """A schema may omit columns, and name them in another order."""
     schema = pa.schema([SCHEMA.field("body"), SCHEMA.field("id")])
     assert record_batch(COLUMNS, 3, schema).to_pydict() == {"body": [b"\xff", b"", b"\x00\x01"], "id": [7, None, -9]}
 
 
-def test_columns_of_arrow_are_the_same_with_a_pyspark_that_knows_no_other_time_zone(
+def test_arrow_schemas_are_the_same_for_every_pyspark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """PySpark 4.1 has no parameter for it, and means UTC; later ones mean none where none is given."""
+    """PySpark 4.1 always uses UTC; later ones take a time zone, by default none."""
     now = arrow.arrow_schema(ALL)
 
     def of_4_1(_schema: object) -> pa.Schema:

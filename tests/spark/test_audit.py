@@ -1,4 +1,4 @@
-"""`ferromq pipeline audit`: nothing of a sound store, and each planted fault with its kind and place."""
+"""`ferromq pipeline audit`: no finding in a sound store, and each planted fault with its kind and position."""
 
 import json
 import os
@@ -41,8 +41,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_nothing_is_told_of_a_sound_store(session: Any, sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ours: exit code 0, and all that is in it was looked at."""
+def test_a_sound_store_has_no_findings(session: Any, sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0, and the figures count everything in it."""
     assert cli.main(["pipeline", "audit", str(sound), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     count = store_faults.RECORDS * (len(store_faults.FAULTS) + 1)
@@ -55,13 +55,13 @@ def test_nothing_is_told_of_a_sound_store(session: Any, sound: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("name", ["stopped", "killed"])
-def test_nothing_is_told_of_what_rocketmq_wrote(name: str, session: Any) -> None:
+def test_a_store_of_rocketmq_has_no_findings(name: str, session: Any) -> None:
     """Half messages, rolled-back ones, index entries of tags, a kill: all of it is legal."""
     assert audit(session, FIXTURES / name).collect() == []
 
 
-def test_nothing_is_told_of_a_store_that_is_written_to(session: Any, tmp_path: Path) -> None:
-    """What its broker has not yet flushed or entered is not looked at."""
+def test_an_open_store_has_no_findings(session: Any, tmp_path: Path) -> None:
+    """Records that its broker has not yet flushed or dispatched are skipped."""
     directory = tmp_path / "store"
     command = [sys.executable, "-c", WRITER, str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
@@ -75,7 +75,7 @@ def test_nothing_is_told_of_a_store_that_is_written_to(session: Any, tmp_path: P
 
 
 def test_keys_are_not_missed_where_no_index_was_built(session: Any, tmp_path: Path) -> None:
-    """Those before and after are."""
+    """Keys before and after that range are checked."""
     options = {"commit_log_file_size": 1 << 20, "index_slots": 100, "index_entries": 400, "disk_reserve": 0}
     for enabled in (True, False, True):
         store = Store(str(tmp_path), Clock.system(), index_enabled=enabled, **options)
@@ -100,7 +100,7 @@ def test_keys_are_not_missed_where_no_index_was_built(session: Any, tmp_path: Pa
 )
 @given(seed=st.integers(0, 2**64 - 1))
 def test_each_planted_fault_is_found_where_it_is(session: Any, sound: Path, seed: int) -> None:
-    """All kinds of faults at random places of one store, each in a region of its own; the last region stays sound."""
+    """All kinds of faults at random positions, each in a region of its own; the last region stays sound."""
     directory = sound.parent / "faulty"
     shutil.rmtree(directory, ignore_errors=True)
     shutil.copytree(sound, directory)

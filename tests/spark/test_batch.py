@@ -1,4 +1,4 @@
-"""`spark.read.format("ferromq")`: what was sent is what Spark reads."""
+"""`spark.read.format("ferromq")`: Spark reads the messages that were sent."""
 
 import json
 import socket
@@ -21,7 +21,7 @@ def read(session: Any, mq: ferromq.Embedded, topic: str = "orders", **options: o
 
 
 def send(mq: ferromq.Embedded, count: int, topic: str = "orders", size: int = 10) -> list[ferromq.SendReceipt]:
-    """Send messages that differ in everything."""
+    """Send messages that differ in every field."""
     messages = [
         ferromq.Message(
             b"%d " % number + b"x" * size,
@@ -35,8 +35,8 @@ def send(mq: ferromq.Embedded, count: int, topic: str = "orders", size: int = 10
         return list(producer.send_all(topic, messages))
 
 
-def test_every_column_holds_what_was_sent(session: Any, mq: ferromq.Embedded) -> None:
-    """Each message is one row, with the fields its producer gave and those the broker added."""
+def test_every_column_is_read(session: Any, mq: ferromq.Embedded) -> None:
+    """Each message is one row, with the fields of its producer and of the broker."""
     begin = datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=1)
     receipts = send(mq, 1000)
     rows = {row.message_id: row for row in read(session, mq).collect()}
@@ -63,7 +63,7 @@ def test_every_column_holds_what_was_sent(session: Any, mq: ferromq.Embedded) ->
 def test_large_ranges_are_split_and_nothing_is_read_twice(
     session: Any, mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every offset is in one partition; answers end at the partition's end."""
+    """Every offset is in one partition, and results end at the partition's end."""
     receipts = send(mq, 5000, size=2000)
     frame = read(session, mq, maxRecordsPerPartition=300, minPartitions=20)
     places = frame.select("queue_id", "queue_offset").collect()
@@ -74,7 +74,7 @@ def test_large_ranges_are_split_and_nothing_is_read_twice(
 
 
 def test_offsets_choose_the_rows(session: Any, mq: ferromq.Embedded) -> None:
-    """The first offset is read, the last one is not; queues left out are read whole."""
+    """The first offset is included, the last one is not; other queues are read completely."""
     send(mq, 2000)
     held = {queue.queue_id: queue.max_offset for queue in pull.queues(ClusterAddress(mq.endpoint), Topics(("orders",)))}
     queue_id = max(held, key=lambda queue_id: held[queue_id])
@@ -86,7 +86,7 @@ def test_offsets_choose_the_rows(session: Any, mq: ferromq.Embedded) -> None:
 
 
 def test_a_schema_chooses_the_columns(session: Any, mq: ferromq.Embedded) -> None:
-    """Fewer columns, in another order, are the same rows."""
+    """Fewer columns, in another order, give the same rows."""
     send(mq, 50)
     reader = session.read.format("ferromq").schema("body BINARY, queue_offset BIGINT")
     frame = reader.option("endpoint", mq.endpoint).option("topic", "orders").load()
@@ -106,7 +106,7 @@ def test_a_schema_chooses_the_columns(session: Any, mq: ferromq.Embedded) -> Non
 def test_a_wrong_option_reaches_the_user(
     session: Any, mq: ferromq.Embedded, options: dict[str, str], words: str
 ) -> None:
-    """Spark's error carries the option, what was given and what is allowed."""
+    """Spark's error has the option, its value and the allowed values."""
     send(mq, 10)
     with pytest.raises(AnalysisException) as raised:
         read(session, mq, **options).count()
@@ -114,7 +114,7 @@ def test_a_wrong_option_reaches_the_user(
 
 
 def test_a_wrong_schema_reaches_the_user(session: Any, mq: ferromq.Embedded) -> None:
-    """Spark's error carries the column, what was given and what is allowed."""
+    """Spark's error has the column, its type and the allowed type."""
     reader = session.read.format("ferromq").schema("body STRING")
     frame = reader.option("endpoint", mq.endpoint).option("topic", "orders")
     with pytest.raises(AnalysisException, match="column 'body' of the schema is string; allowed: binary"):

@@ -1,4 +1,4 @@
-"""A standalone cluster with two workers that have PySpark and no ferromq: it is shipped with `--archives`."""
+"""A standalone cluster with two workers that have PySpark but not ferromq, which `--archives` ships."""
 
 import json
 import os
@@ -47,14 +47,14 @@ SENT = [f"message {number}" for number in range(2_000)]
 
 
 class Cluster(NamedTuple):
-    """A cluster with two workers, and what its programs bring."""
+    """A cluster with two workers, and the files that its programs need."""
 
     address: str
     python: Path
     archive: Path
 
     def run(self, program: Path, *words: str) -> list[Any]:
-        """Run a program that ends well, and return the JSON of each line it printed."""
+        """Run a program that succeeds, and return the JSON of each line it printed."""
         done = submit(self.address, self.python, self.archive, program, *words)
         assert done.returncode == 0, done.stdout + done.stderr
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -72,7 +72,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where the store lies."""
+    """Return the path of the store."""
     return tmp_path_factory.mktemp("shared") / "store"
 
 
@@ -87,7 +87,7 @@ def mq(store: Path) -> Iterator[ferromq.Embedded]:
 
 @pytest.fixture(scope="module")
 def said(workers: Cluster, mq: ferromq.Embedded, store: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """Return what the program printed: summaries of pipelines, and last where rows were read."""
+    """Return the program's output: summaries of pipelines, then the executors that read rows."""
     program = tmp_path_factory.mktemp("job") / "job.py"
     program.write_text(PROGRAM)
     sources = {
@@ -103,7 +103,7 @@ def said(workers: Cluster, mq: ferromq.Embedded, store: Path, tmp_path_factory: 
 
 
 def test_two_workers_read_with_the_ferromq_that_was_shipped(said: list[Any]) -> None:
-    """Every row comes once, both workers read, and none has ferromq but from the archive."""
+    """Every row is read once, by both workers, with ferromq from the archive only."""
     found = said[-1]
     for name in ("ferromq", "ferromq-log"):
         assert Counter(body for body, _, _ in found[name]) == Counter(SENT), name
@@ -112,7 +112,7 @@ def test_two_workers_read_with_the_ferromq_that_was_shipped(said: list[Any]) -> 
 
 
 def test_pipelines_run_in_a_programs_session_on_the_cluster(said: list[Any], store: Path) -> None:
-    """`archive` brings every file of the log, `audit` finds the store sound, `stats` counts, with exit code 0."""
+    """`archive` archives every log file, `audit` finds the store sound, `stats` counts, with exit code 0."""
     archive, audit, stats, found = said
     assert [found[name] for name in ("archive", "audit", "stats")] == [0, 0, 0]
     assert archive["log_files"] == archive["of_them_new"] > 2
@@ -124,7 +124,7 @@ def test_pipelines_run_in_a_programs_session_on_the_cluster(said: list[Any], sto
 
 @pytest.mark.skipif(not os.environ.get("FERROMQ_CLUSTER_FILES"), reason="FERROMQ_CLUSTER_FILES asks for it")
 def test_a_pipelines_file_is_a_program_for_spark_submit(workers: Cluster, mq: ferromq.Embedded, store: Path) -> None:
-    """`archive` brings every file of the log to a directory that all machines see: each message there once."""
+    """`archive` archives every log file in a shared directory, with each message once."""
     out = store.parent / "by-file"
     unpacked = workers.archive.with_suffix("")
     (summary,) = workers.run(unpacked / "ferromq" / "pipeline" / "archive.py", str(store), str(out), "--json")
@@ -139,7 +139,7 @@ def archived(out: Path) -> Counter[str]:
 
 
 def test_the_archive_has_ferromq_and_what_it_needs(tmp_path: Path) -> None:
-    """One zip file that stands on its own; a name that Spark would not unpack is refused."""
+    """The zip file is self-contained; a name that Spark would not unpack is rejected."""
     path = spark.pack(tmp_path / "ferromq.zip")
     names = zipfile.ZipFile(path).namelist()
     for module in (

@@ -14,14 +14,14 @@ from ferromq.pipeline.compact import compact
 
 
 def last(session: Any, rows: list[dict[str, Any]], **options: Any) -> dict[tuple[str, str | None], bytes]:
-    """Return the body that is left for each topic and key."""
+    """Return the remaining body for each topic and key."""
     found = compact(frame(session, rows), **options).collect()
     assert len({(one.topic, one.key) for one in found}) == len(found)
     return {(one.topic, one.key): bytes(one.body) for one in found}
 
 
 def test_the_last_message_of_each_key_is_left(session: Any) -> None:
-    """The same as walking over each queue in its order; every other column comes along."""
+    """The result equals a walk over each queue in order, with every other column."""
     rng = random.Random(5)
     rows = [
         row(number, at=number, keys=[f"k{rng.randrange(40)}"], body=b"%d" % number, tag=f"t{number}", topic=topic)
@@ -36,7 +36,7 @@ def test_the_last_message_of_each_key_is_left(session: Any) -> None:
 
 
 def test_order_is_that_of_the_queue_then_of_store_times(session: Any) -> None:
-    """In a queue the offset decides, whatever the clock said; across queues store time, then offset, then queue."""
+    """In a queue the offset decides, whatever the clock; across queues store time, then offset, then queue."""
     rows = [
         row(5, keys=["clock"], at=9, body=b"before the clock was set back"),
         row(6, keys=["clock"], at=3, body=b"after"),
@@ -59,8 +59,8 @@ def test_order_is_that_of_the_queue_then_of_store_times(session: Any) -> None:
     }
 
 
-def test_what_a_tombstone_is_can_be_said(session: Any) -> None:
-    """Its key is gone, unless a message came after it."""
+def test_tombstones_are_configurable(session: Any) -> None:
+    """A tombstone deletes its key unless a later message exists."""
     rows = [
         row(0, keys=["empty"], body=b"1"),
         row(1, keys=["empty"], body=b""),
@@ -84,7 +84,7 @@ def test_what_a_tombstone_is_can_be_said(session: Any) -> None:
 
 
 def test_messages_without_a_key_and_with_several(session: Any) -> None:
-    """Without: counted, and left out or all kept. With several: it stands for each."""
+    """Messages without a key are counted, and dropped or kept. A message counts for each of its keys."""
     rows = [
         row(0, keys=["a", "b", "a"], body=b"0"),
         row(1, keys=["b"], body=b"1"),
@@ -100,7 +100,7 @@ def test_messages_without_a_key_and_with_several(session: Any) -> None:
 
 
 def test_wrong_arguments_name_what_is_allowed(session: Any) -> None:
-    """What was given, and what may be."""
+    """The error has the value and the allowed values."""
     rows = frame(session, [row(0)])
     with pytest.raises(ConfigError, match="tombstone is 'tag:'; allowed: empty, none, tag:NAME, property:NAME"):
         compact(rows, tombstone="tag:")

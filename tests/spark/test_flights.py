@@ -1,4 +1,4 @@
-"""Real rows through all of it: sent, streamed with a watermark, written to another topic, and read back."""
+"""Real rows through the whole path: sent, streamed with a watermark, written to another topic, and read back."""
 
 import os
 import runpy
@@ -14,8 +14,8 @@ ROWS = int(os.environ.get("FERROMQ_FLIGHTS", "50000"))
 
 
 @pytest.mark.timeout(600)
-def test_the_streamed_aggregation_is_that_of_the_table(session: Any, again: Any) -> None:
-    """Every day and airline once, with the flights and the mean delay that the table itself has."""
+def test_the_streamed_aggregation_equals_the_table(session: Any, again: Any) -> None:
+    """Every day and airline once, with the table's number of flights and mean delay."""
     session.conf.set("spark.sql.session.timeZone", "UTC")
     main = runpy.run_path(str(EXAMPLE))["main"]
     found = again(lambda: main(ROWS))

@@ -1,4 +1,4 @@
-"""A topic of a live broker of Apache RocketMQ through Spark: its messages, as its files and as ferromq give them."""
+"""A topic of a live broker of Apache RocketMQ in Spark: the same rows as from its files and from ferromq."""
 
 import sys
 import threading
@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 
 class Java(NamedTuple):
-    """A live broker of RocketMQ, known to a name server."""
+    """A live broker of RocketMQ, registered with a name server."""
 
     broker: JavaBroker
     namesrv: str
@@ -62,7 +62,7 @@ class Java(NamedTuple):
         self.call(UPDATE_TOPIC, {**fields, **numbers})
 
     def call(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
-        """Ask the broker for something, and take no error for an answer."""
+        """Send a request to the broker, and fail on an error."""
         client = RemotingClient()
         try:
             answer, remark, *_ = client.call(self.broker.address, code, fields, body, timeout=30)
@@ -73,7 +73,7 @@ class Java(NamedTuple):
 
 @pytest.fixture
 def java(tmp_path: Path) -> Iterator[Java]:
-    """Run a broker of RocketMQ with a name server of ours."""
+    """Run a broker of RocketMQ with a ferromq name server."""
     names = NamesrvController(NameServerConfig(listen="127.0.0.1:0"))
     try:
         with JavaBroker(tmp_path / "java", names.address, brokerName=NAME, **OFTEN) as broker:
@@ -85,7 +85,7 @@ def java(tmp_path: Path) -> Iterator[Java]:
 
 
 def send_all_kinds(java: Java) -> int:
-    """Send messages that differ in what columns hold, and return how many there will be."""
+    """Send messages that differ in every column, and return their expected number."""
     for number in range(60):
         java.send(
             b"body %d" % number, queue=number % QUEUES, KEYS=f"k{number} all", TAGS="ab"[number % 2], n=str(number)
@@ -98,7 +98,7 @@ def send_all_kinds(java: Java) -> int:
 
 
 def wait_for(where: ClusterAddress, count: int) -> None:
-    """Wait until the queues of the topic hold as many messages."""
+    """Wait until the queues of the topic hold *count* messages."""
     pause = threading.Event()
     for _ in range(600):
         if sum(queue.max_offset for queue in pull.queues(where, Topics((TOPIC,)))) == count:
@@ -108,7 +108,7 @@ def wait_for(where: ClusterAddress, count: int) -> None:
 
 
 def place(row: Row) -> tuple[int, int]:
-    """Return where a row was."""
+    """Return the position of a row."""
     return row["queue_id"], row["queue_offset"]
 
 
@@ -120,7 +120,7 @@ def batch(session: Any, source: str, **options: object) -> list[Row]:
 
 
 def stream(session: Any, begin: Callable[[Any], Any], namesrv: str, checkpoint: Path) -> list[Row]:
-    """Go on with a query until it has what is there, and return the rows it gave meanwhile."""
+    """Continue a query up to the current end, and return its new rows."""
     rows: list[Row] = []
     frame = session.readStream.format("ferromq").options(namesrv=namesrv, topic=TOPIC, maxOffsetsPerTrigger="40").load()
     writer = frame.writeStream.foreachBatch(lambda found, _: rows.extend(row.asDict() for row in found.collect()))
@@ -129,10 +129,10 @@ def stream(session: Any, begin: Callable[[Any], Any], namesrv: str, checkpoint: 
 
 
 @pytest.mark.timeout(600)
-def test_a_live_java_brokers_topic_is_read_as_its_files_and_our_broker_have_it(
+def test_a_live_java_brokers_topic_reads_like_its_files_and_our_broker(
     session: Any, java: Java, begin: Callable[[Any], Any], tmp_path: Path
 ) -> None:
-    """Batch, stream, log files of the live store; then a broker of ours serves the store and the stream goes on."""
+    """Batch, stream, log files of the live store; then a ferromq broker serves the store and the stream goes on."""
     count = send_all_kinds(java)
     wait_for(ClusterAddress(namesrv=java.namesrv), count)
     rows = batch(session, "ferromq", namesrv=java.namesrv)

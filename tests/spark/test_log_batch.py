@@ -17,7 +17,7 @@ def load(session: Any, **options: str) -> Any:
 
 
 def test_filters_reach_the_files_and_leave_the_same_rows(session: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Spark shows what it pushed, and filters nothing itself."""
+    """Spark shows the pushed filters, and filters nothing itself."""
     tag = load(session).where("tag IS NOT NULL").first().tag
     condition = f"topic = 'bulk' AND queue_id IN (1, 7) AND queue_offset > 2 AND tag = '{tag}'"
     pushed = load(session).where(condition)
@@ -38,7 +38,7 @@ def test_filters_reach_the_files_and_leave_the_same_rows(session: Any, capsys: p
 
 
 def test_wrong_options_and_damage_reach_the_user(session: Any, tmp_path: Path) -> None:
-    """Spark's errors carry option, value and what is allowed; damage names its file."""
+    """Spark's errors have the option, its value and the allowed values; for damage, the file."""
     with pytest.raises(AnalysisException, match="option 'onCorrupt' is 'skp'; did you mean 'skip'"):
         load(session, onCorrupt="skp")
     with pytest.raises(AnalysisException, match="option 'path' is '/nowhere', but it does not exist"):

@@ -1,4 +1,4 @@
-"""Which commit-log files a path means, and how a worker gets at those of an object store."""
+"""Finding the commit-log files of a path, and copying those of an object store to a worker."""
 
 import builtins
 import importlib
@@ -20,7 +20,7 @@ FIRST, SECOND = "00000000000000000000", "00000000000000001024"
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Return a directory with two archived files, and what does not belong to them."""
+    """Return a directory with two archived files, and other files."""
     (tmp_path / SECOND).write_bytes(b"b" * 10)
     (tmp_path / FIRST).write_bytes(b"a" * 1024)
     (tmp_path / "README").write_text("x")
@@ -39,8 +39,8 @@ def bucket(archive: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("prefix", ["", "file:", "file://", "local://"])
-def test_loose_files_are_named_by_where_they_begin_and_read_to_their_end(archive: Path, prefix: str) -> None:
-    """In order; what is not named by 20 digits does not belong to them."""
+def test_loose_files_are_read_in_order_to_their_end(archive: Path, prefix: str) -> None:
+    """Files whose name is not 20 digits are skipped."""
     parts = [
         LogPart(str(archive / FIRST), 0, 0, 1024),
         LogPart(str(archive / SECOND), 1024, 1024, 1034),
@@ -50,7 +50,7 @@ def test_loose_files_are_named_by_where_they_begin_and_read_to_their_end(archive
 
 
 def test_a_file_that_several_paths_mean_is_read_once(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links and paths from the working directory lead to the same rows."""
+    """Links and relative paths lead to the same rows."""
     (archive / "link").symlink_to(archive)
     monkeypatch.chdir(archive.parent)
     parts = find([str(archive), archive.name, str(archive / "link"), f"{archive / 'link' / FIRST}"], {})
@@ -58,7 +58,7 @@ def test_a_file_that_several_paths_mean_is_read_once(archive: Path, monkeypatch:
 
 
 def test_a_copy_beside_its_store_is_read_once_and_other_brokers_files_too(tmp_path: Path) -> None:
-    """The loose one is taken, which hides nothing; files that only begin at the same offset are others."""
+    """The copy outside the store is read; files that only begin at the same offset are different files."""
     store, copies, other = tmp_path / "store", tmp_path / "copies", tmp_path / "other"
     for folder, host in ((store, b"mine"), (other, b"other")):
         messages = Store(str(folder), Clock.manual(1_700_000_000_000), commit_log_file_size=4096, disk_reserve=0)
@@ -80,7 +80,7 @@ def test_a_copy_beside_its_store_is_read_once_and_other_brokers_files_too(tmp_pa
 
 
 def test_a_copy_of_another_length_is_refused(tmp_path: Path) -> None:
-    """Which rows it has twice nobody can tell; the error names both."""
+    """It is unknown which rows are repeated; the error names both files."""
     for folder, count in (("a", 900), ("b", 1000)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / FIRST).write_bytes((100).to_bytes(4, "big") + b"m" * count)
@@ -89,7 +89,7 @@ def test_a_copy_of_another_length_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_of_an_object_store_are_found_and_copied_one_at_a_time(bucket: str) -> None:
-    """The copy is gone when it has been read."""
+    """The copy is removed after the read."""
     parts = find([bucket], {})
     assert [(part.first_offset, part.begin, part.end) for part in parts] == [(0, 0, 1024), (1024, 1024, 1034)]
     assert find([f"{bucket}/{SECOND}"], {}) == parts[1:]
@@ -101,13 +101,13 @@ def test_files_of_an_object_store_are_found_and_copied_one_at_a_time(bucket: str
 
 
 def test_a_copy_in_an_object_store_is_read_once(bucket: str, archive: Path) -> None:
-    """The first of both."""
+    """The first of both is read."""
     assert [part.url for part in find([str(archive), bucket], {})] == [str(archive / FIRST), str(archive / SECOND)]
     assert {part.url for part in find([bucket, str(archive)], {})} == {part.url for part in find([bucket], {})}
 
 
-def test_a_local_file_is_read_where_it_lies(archive: Path) -> None:
-    """And stays there."""
+def test_a_local_file_is_not_copied(archive: Path) -> None:
+    """It stays in place."""
     with on_disk(LogPart(str(archive / FIRST), 0, 0, 1024), {}) as path:
         assert path == archive / FIRST
     assert path.exists()
@@ -124,7 +124,7 @@ def test_a_local_file_is_read_where_it_lies(archive: Path) -> None:
     ],
 )
 def test_a_path_that_holds_no_log_is_an_error(archive: Path, path: str, words: list[str]) -> None:
-    """The error names the option, the path, what is wrong and what is allowed."""
+    """The error has the option, the path, the problem and the allowed values."""
     with pytest.raises(ConfigError) as raised:
         find([path.format(archive)], {})
     said = str(raised.value)
@@ -132,7 +132,7 @@ def test_a_path_that_holds_no_log_is_an_error(archive: Path, path: str, words: l
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
-    """Let packages be absent."""
+    """Simulate missing packages."""
     found, imported = importlib.import_module, builtins.__import__
 
     def check(name: str) -> None:
@@ -156,7 +156,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
     [("fsspec", "needs fsspec, which is not installed"), ("s3fs", "needs more of fsspec")],
 )
 def test_a_missing_package_says_the_pip_line(monkeypatch: pytest.MonkeyPatch, missing: str, words: str) -> None:
-    """The line installs what the URL's kind needs."""
+    """The command installs the package for the URL's scheme."""
     without(monkeypatch, missing)
     with pytest.raises(ModuleNotFoundError, match=words) as raised:
         find(["s3://bucket/log"], {})

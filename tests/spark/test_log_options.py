@@ -1,4 +1,4 @@
-"""Options of `spark.read.format("ferromq-log")`: what was given, what is allowed."""
+"""Parsing and errors of the options of `spark.read.format("ferromq-log")`."""
 
 import pytest
 
@@ -12,7 +12,7 @@ GIVEN = {"path": "/var/lib/ferromq"}
 
 
 def test_only_the_path_is_required() -> None:
-    """A read without more options is every topic of the store but internal ones."""
+    """By default every topic of the store is read, except internal ones."""
     expected = LogOptions(
         paths=("/var/lib/ferromq",),
         topics=Topics(),
@@ -27,8 +27,8 @@ def test_only_the_path_is_required() -> None:
     assert LogOptions.parse(GIVEN) == expected
 
 
-def test_topics_times_tags_and_keys_say_which_rows_are_wanted() -> None:
-    """Topics that are named are looked for in Rust; patterns are matched where the names come by."""
+def test_topics_times_tags_and_keys_select_rows() -> None:
+    """Rust filters named topics; patterns are matched in Python."""
     more = {
         "topics": "a,b",
         "startingTimestamp": "1000",
@@ -48,12 +48,12 @@ def test_topics_times_tags_and_keys_say_which_rows_are_wanted() -> None:
 
 
 def test_several_paths_are_a_list() -> None:
-    """`load` hands a Python list over as JSON."""
+    """`load` passes a Python list as JSON."""
     assert LogOptions.parse({"paths": '["/a", "s3://b/c"]'}).paths == ("/a", "s3://b/c")
 
 
-def test_what_an_object_store_is_told_is_not_shown() -> None:
-    """Options may hold secrets."""
+def test_storage_options_are_not_shown() -> None:
+    """They may hold secrets."""
     parsed = LogOptions.parse({**GIVEN, "storageOptions": '{"secret": "hunter2"}'})
     assert parsed.storage_options == {"secret": "hunter2"}
     assert "hunter2" not in repr(parsed)
@@ -74,7 +74,7 @@ def test_what_an_object_store_is_told_is_not_shown() -> None:
     ],
 )
 def test_a_wrong_option_says_what_is_allowed(options: dict[str, str], words: list[str]) -> None:
-    """The error names the option, what was given and what is allowed."""
+    """The error has the option, its value and the allowed values."""
     with pytest.raises(ConfigError) as raised:
         LogOptions.parse(options)
     assert [word for word in words if word not in str(raised.value)] == []

@@ -1,4 +1,4 @@
-"""`format("ferromq-log")` without Spark: commit-log files become the rows that lie in them."""
+"""`format("ferromq-log")` without Spark: the rows of commit-log files."""
 
 import logging
 import shutil
@@ -26,7 +26,7 @@ Table = Callable[..., Any]
 
 
 def listed(name: str) -> list[dict[str, Any]]:
-    """Return the messages of a fixture that are in queues, as Java listed them."""
+    """Return the queued messages of a fixture, as Java listed them."""
     found = []
     for line in (FIXTURES / f"{name}.txt").read_text().splitlines():
         kind, *values = line.split("\t")
@@ -61,7 +61,7 @@ def by_place(rows: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["stopped", "killed", "property-crc"])
 def test_every_message_of_a_java_brokers_files_is_a_row(name: str, tmp_path: Path, table: Table) -> None:
-    """And nothing else is: neither half messages nor those rolled back, which are in no queue."""
+    """Nothing else is a row: half messages and rolled-back ones are in no queue."""
     options = {"path": loose(name, tmp_path / "log"), "includeSystemTopics": "true"}
     rows = by_place(table(FerromqLogSource, {**options, **HEADS}))
     expected = listed(name)
@@ -74,7 +74,7 @@ def test_every_message_of_a_java_brokers_files_is_a_row(name: str, tmp_path: Pat
 
 
 def test_a_java_store_directory_is_read_as_its_files_are(tmp_path: Path, table: Table) -> None:
-    """Also where the files' folder, or one of them, is named; internal topics only where that is asked."""
+    """Also if the path names its log directory or a file; internal topics are read only with the option."""
     store = tmp_path / "store"
     shutil.copytree(FIXTURES / "stopped", store)
     whole = by_place(table(FerromqLogSource, {"path": store, **HEADS}))
@@ -92,7 +92,7 @@ def test_a_java_store_directory_is_read_as_its_files_are(tmp_path: Path, table: 
 
 
 def test_topics_are_named_or_matched_whatever_the_columns(table: Table) -> None:
-    """A column that was not asked for does not come along."""
+    """The column `topic` is not returned unless requested."""
     path = FIXTURES / "stopped"
     named = table(FerromqLogSource, {"path": path, "topics": "bulk,sizes", "columns": "message_id,topic"})
     assert (named.column_names, set(named["topic"].to_pylist())) == (["message_id", "topic"], {"bulk", "sizes"})
@@ -122,8 +122,8 @@ def test_files_of_an_object_store_give_the_same_rows(table: Table) -> None:
     memory.rm("/stopped", recursive=True)
 
 
-def test_filters_are_the_readers(table: Table) -> None:
-    """Topic, queue, offset and time; Spark has nothing left to look at."""
+def test_the_reader_handles_filters(table: Table) -> None:
+    """Topic, queue, offset and time; Spark has no filter left to evaluate."""
     messages = [message for message in listed("stopped") if message["topic"] == "bulk" and message["queue_id"] == 1]
     times = sorted(message["store_timestamp"] for message in messages)
     first, end = times[len(times) // 3], times[2 * len(times) // 3]
@@ -144,7 +144,7 @@ def test_filters_are_the_readers(table: Table) -> None:
 
 
 def test_tags_and_keys_choose_messages(table: Table) -> None:
-    """As filter or as option; a message with one of the keys is one."""
+    """As filter or as option; a message matches with any of its keys."""
     options = {"path": FIXTURES / "stopped", **HEADS}
     rows = by_place(table(FerromqLogSource, options))
     tag = next(row["tag"] for row in rows if row["tag"])
@@ -156,10 +156,10 @@ def test_tags_and_keys_choose_messages(table: Table) -> None:
     assert by_place(table(FerromqLogSource, {**options, "keys": key})) == with_key
 
 
-def test_damage_is_an_error_or_is_told_and_passed_over(
+def test_damage_is_an_error_or_is_logged_and_skipped(
     tmp_path: Path, table: Table, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error names file and offset; the warning counts the places; all other rows are there."""
+    """The error has file and offset; the warning counts the records; all other rows are read."""
     folder = loose("stopped", tmp_path / "log")
     options = {"path": folder, "includeSystemTopics": "true", **HEADS}
     whole = by_place(table(FerromqLogSource, options))
@@ -181,7 +181,7 @@ def test_damage_is_an_error_or_is_told_and_passed_over(
 
 
 def test_a_running_brokers_files_are_read_up_to_what_is_flushed(tmp_path: Path, table: Table) -> None:
-    """Whatever the policy; nothing is locked or changed."""
+    """With any flush policy; nothing is locked or changed."""
     file = tmp_path / "commitlog" / f"{0:020}"
     with ferromq.embedded(tmp_path, flush="interval 3600s") as mq, mq.producer() as producer:
         receipts = [producer.send("orders", b"%d" % number) for number in range(10)]
@@ -196,8 +196,8 @@ def test_a_running_brokers_files_are_read_up_to_what_is_flushed(tmp_path: Path, 
         assert table(FerromqLogSource, {"path": file}).to_pylist() == rows
 
 
-def test_messages_that_queues_hold_no_more_are_rows_only_where_that_is_asked(tmp_path: Path, table: Table) -> None:
-    """So the same topic made anew has each queue offset once."""
+def test_expired_messages_are_read_only_with_the_option(tmp_path: Path, table: Table) -> None:
+    """So a topic that was created again has each queue offset once."""
     with ferromq.embedded(tmp_path, flush="group") as mq, mq.producer() as producer, mq.admin() as admin:
         producer.send("orders", b"old")
         admin.delete_topic("orders")
@@ -209,6 +209,6 @@ def test_messages_that_queues_hold_no_more_are_rows_only_where_that_is_asked(tmp
 
 
 def test_a_stream_of_files_is_refused() -> None:
-    """The error says what there is."""
+    """The error names the alternatives."""
     with pytest.raises(ConfigError, match="'ferromq-log' has no stream"):
         FerromqLogSource({"path": "/x"}).streamReader(None)

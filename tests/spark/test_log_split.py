@@ -1,4 +1,4 @@
-"""Large files of a store are cut at records, wherever bodies would have them cut."""
+"""Large files of a store are split at records, whatever the bodies contain."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def records(name: str) -> list[int]:
 
 
 def parts_of(name: str) -> list[LogPart]:
-    """Return the files of a fixture, whole."""
+    """Return the files of a fixture, unsplit."""
     files = sorted((FIXTURES / name / "commitlog").iterdir())
     return [
         LogPart(str(file), int(file.name), int(file.name), int(file.name) + file.stat().st_size, str(FIXTURES / name))
@@ -31,7 +31,7 @@ def parts_of(name: str) -> list[LogPart]:
 @given(max_bytes=st.integers(300, 20_000))
 @settings(deadline=None, max_examples=10)
 def test_every_byte_is_in_one_part_and_every_part_begins_with_a_record(name: str, max_bytes: int) -> None:
-    """However small the parts are to be; a store of a Java broker, with queues of any length."""
+    """With parts of any size, in a store of a Java broker, with queues of any length."""
     whole = parts_of(name)
     found = split(whole, max_bytes)
     for part in whole:
@@ -43,7 +43,7 @@ def test_every_byte_is_in_one_part_and_every_part_begins_with_a_record(name: str
         assert len(found) > len(whole)
 
 
-def test_what_is_small_or_in_no_store_stays_whole(tmp_path: Path) -> None:
+def test_small_files_and_files_outside_a_store_are_not_split(tmp_path: Path) -> None:
     """Nothing is guessed from the bytes of a file."""
     whole = parts_of("stopped")
     assert split(whole, 16 << 10) == whole

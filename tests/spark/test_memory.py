@@ -1,4 +1,4 @@
-"""What a reader holds in memory: a few batches, however much the topic has."""
+"""A reader holds a few batches in memory, however large the topic is."""
 
 import json
 import subprocess
@@ -48,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("way", ["endpoint", "namesrv", "path"])
 def test_a_reader_holds_batches_not_the_topic(store: Path, way: str) -> None:
-    """While a topic is read, memory grows by less than half of it, over either protocol and from the files."""
+    """Reading a topic adds less than half its size to memory, over either protocol and from the files."""
     with ferromq.embedded(store) as mq:
         where = {"endpoint": mq.endpoint, "namesrv": mq.namesrv, "path": str(store)}[way]
         options = json.dumps({way: where, "topic": "big"})

@@ -1,4 +1,4 @@
-"""Options of `spark.read.format("ferromq")`: what was given, what is allowed."""
+"""Parsing and errors of the options of `spark.read.format("ferromq")`."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -22,7 +22,7 @@ NAMESRV = {"namesrv": "a:9876;b:9876", "topicPattern": "fl.*"}
 
 
 def test_only_endpoint_and_topic_are_required() -> None:
-    """A read without more options is the whole topic, a partition a queue of up to a million messages."""
+    """By default the whole topic is read, with partitions of up to a million messages of one queue."""
     assert ReadOptions.parse(GIVEN) == ReadOptions(
         ClusterAddress(endpoint="127.0.0.1:8081"),
         Topics(("flights",)),
@@ -35,7 +35,7 @@ def test_only_endpoint_and_topic_are_required() -> None:
 
 
 def test_names_are_not_case_sensitive() -> None:
-    """Spark hands over option names in lower case."""
+    """Spark passes option names in lower case."""
     more = {"startingoffsets": '{"0": 5}', "ENDINGOFFSETS": "Latest", "minpartitions": "4"}
     parsed = ReadOptions.parse({**GIVEN, **more})
     assert parsed.starting == Positions("earliest", {"flights": {"0": 5}})
@@ -43,7 +43,7 @@ def test_names_are_not_case_sensitive() -> None:
 
 
 def test_topics_are_named_listed_or_matched() -> None:
-    """A list has each topic once; a pattern matches whole names, and internal topics only where that is asked."""
+    """A list has each topic once; a pattern matches whole names, and internal topics only with the option."""
     assert ReadOptions.parse({**TWO, "topics": "b,a ,b"}).topics.names == ("b", "a")
     known = ["flights", "old_flights", "flat", "%RETRY%fl", "rmq_sys_fl", "%DLQ%fl"]
     assert ReadOptions.parse(NAMESRV).topics.choose(known) == ["flat", "flights"]
@@ -68,12 +68,12 @@ def test_topics_are_named_listed_or_matched() -> None:
     ],
 )
 def test_internal_topics_are_those_brokers_keep_for_themselves(topic: str, internal: bool) -> None:
-    """Dead letters are for people to read."""
+    """Dead-letter topics are not internal."""
     assert is_internal(topic) is internal
 
 
-def test_places_are_offsets_words_or_times_for_each_queue() -> None:
-    """JSON names topic and queue; a time of its own stands beside the option that gives one for all others."""
+def test_positions_are_offsets_words_or_times_for_each_queue() -> None:
+    """JSON names topic and queue; its times override the option with the time for all other queues."""
     text = '{"flights": {"0": 7, "broker-a:1": "Latest", "2": "2026-11-01T00:00:00Z"}, "trains": {"0": "earliest"}}'
     parsed = ReadOptions.parse({**TWO, "startingOffsets": text, "startingTimestamp": "1793491200123"})
     moment = Time(int(datetime(2026, 11, 1, tzinfo=UTC).timestamp()) * 1000)
@@ -83,15 +83,15 @@ def test_places_are_offsets_words_or_times_for_each_queue() -> None:
 
 
 @given(st.integers(86_400_000_000, 9_000_000_000_000_000), st.integers(-23 * 60, 23 * 60))
-def test_a_time_is_the_first_millisecond_at_or_after_what_was_written(micros: int, minutes: int) -> None:
-    """Whatever the zone, and however fine the fraction."""
+def test_times_are_rounded_up_to_milliseconds(micros: int, minutes: int) -> None:
+    """In any zone, with any fraction of a second."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
     written = moment.astimezone(timezone(timedelta(minutes=minutes))).isoformat()
     assert Time.parse(written) == Time(-(-micros // 1000))
 
 
 def test_columns_tags_and_keys_are_lists() -> None:
-    """Columns come in the order they were asked for."""
+    """Columns keep the order of the option."""
     parsed = ReadOptions.parse({**GIVEN, "columns": "body,tag", "tags": "a, b", "keys": "k"})
     assert parsed.rows == RowOptions(("body", "tag"), ("a", "b"), ("k",))
 
@@ -140,7 +140,7 @@ def test_columns_tags_and_keys_are_lists() -> None:
     ],
 )
 def test_a_wrong_option_says_what_is_allowed(option: str, value: str, words: list[str]) -> None:
-    """The error names the option, what was given and what is allowed."""
+    """The error has the option, its value and the allowed values."""
     with pytest.raises(ConfigError) as raised:
         ReadOptions.parse({**GIVEN, option: value})
     assert [word for word in words if word not in str(raised.value)] == []
@@ -160,7 +160,7 @@ def test_a_wrong_option_says_what_is_allowed(option: str, value: str, words: lis
     ],
 )
 def test_options_that_do_not_go_together_are_all_named(options: dict[str, str], words: list[str]) -> None:
-    """The error says what is allowed instead."""
+    """The error has the allowed alternative."""
     with pytest.raises(ConfigError) as raised:
         ReadOptions.parse(options)
     assert [word for word in words if word not in str(raised.value)] == []
@@ -168,20 +168,20 @@ def test_options_that_do_not_go_together_are_all_named(options: dict[str, str], 
 
 @pytest.mark.parametrize("missing", ["endpoint", "topic"])
 def test_a_missing_option_shows_how_to_write_it(missing: str) -> None:
-    """The error shows the call that is missing."""
+    """The error shows the missing call."""
     with pytest.raises(ConfigError, match=rf"\.option\('{missing}', "):
         ReadOptions.parse({name: value for name, value in GIVEN.items() if name != missing})
 
 
 def test_a_stream_may_have_options_of_its_own() -> None:
-    """What the schema is does not depend on them."""
+    """They do not affect the schema."""
     parsed = ReadOptions.parse({**GIVEN, "maxOffsetsPerTrigger": "5"}, also=STREAM_OPTIONS)
     assert parsed == ReadOptions.parse(GIVEN)
 
 
 @pytest.mark.parametrize("kind", [FerromqSource, FerromqLogSource])
-def test_columns_and_a_schema_that_say_different_things_are_an_error(kind: Any) -> None:
-    """Neither is left out in silence."""
+def test_columns_and_a_schema_that_differ_are_an_error(kind: Any) -> None:
+    """Neither is ignored."""
     options = GIVEN if kind is FerromqSource else {"path": "/nowhere"}
     source = kind(CaseInsensitiveDict({**options, "columns": "body,tag"}))
     with pytest.raises(ConfigError, match="'columns' is 'body,tag', but the schema has topic; allowed: one of the two"):

@@ -1,4 +1,4 @@
-"""The frame of the pipelines: what the command line says and returns, without Spark where none is needed."""
+"""What all pipeline commands share: arguments, output and exit codes."""
 
 import argparse
 import io
@@ -31,12 +31,12 @@ def run_without_pyspark(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def arguments(**changes: Any) -> argparse.Namespace:
-    """Return what the common arguments are by default."""
+    """Return the defaults of the common arguments."""
     return argparse.Namespace(**{"master": None, "config": [], "json": False, "quiet": True} | changes)
 
 
 def test_the_list_of_pipelines_needs_no_pyspark() -> None:
-    """`ferromq pipeline` names them, ends with 2 as a command without its action does, and imports no PySpark."""
+    """`ferromq pipeline` lists them, exits with 2 like a command without its action, and imports no PySpark."""
     done = run_without_pyspark("pipeline")
     assert done.returncode == 2
     assert "pipelines:" in done.stderr
@@ -44,14 +44,14 @@ def test_the_list_of_pipelines_needs_no_pyspark() -> None:
 
 
 def test_a_pipeline_without_pyspark_says_the_pip_line() -> None:
-    """With exit code 2, and nothing else."""
+    """With exit code 2 and no other output."""
     done = run_without_pyspark("pipeline", "stats", "--log", "store", "--topic", "orders")
     assert (done.returncode, done.stdout) == (2, "False\n")
     assert done.stderr == "ferromq: ferromq.spark needs pyspark, which is not installed: pip install 'ferromq[spark]'\n"
 
 
-def test_what_spark_wraps_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """The error that a worker raised, without Spark's and Python's stacks."""
+def test_a_workers_error_is_printed_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without Spark's and Python's stack traces."""
     text = (
         "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File …\n"
         "ferromq.errors.CorruptStore: 00000000000000000000 is broken at 91\n\n\tat org.apache.spark.Nothing\n"
@@ -75,7 +75,7 @@ def test_ctrl_c_ends_it_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_setting_without_a_value_is_named() -> None:
-    """Before Spark is started."""
+    """Before Spark starts."""
     with (
         pytest.raises(ConfigError, match=r"--config is 'spark\.x'; allowed: KEY=VALUE"),
         shared.started(arguments(config=["spark.x"]), "audit"),
@@ -84,7 +84,7 @@ def test_a_setting_without_a_value_is_named() -> None:
 
 
 def test_a_summary_is_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """The same figures and tables, with thousands for people and names for programs."""
+    """The same figures and tables; text separates thousands, JSON has keys without blanks."""
     summary = Summary("two queues")
     summary.add("messages read", 12_000)
     summary.table("by queue", ("queue id", "messages"), [(0, 5000), (1, 7000)], ">>", more=3)
@@ -101,7 +101,7 @@ def test_a_summary_is_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         """Return true."""
@@ -109,7 +109,7 @@ class Terminal(io.StringIO):
 
 
 def test_the_bar_ends_with_all_tasks_done(session: Any) -> None:
-    """On a terminal it counts the tasks of the jobs started meanwhile; elsewhere nothing is written."""
+    """On a terminal it counts the tasks of the jobs in the context; elsewhere nothing is written."""
     terminal, plain = Terminal(), io.StringIO()
     with TaskProgress(session, "count", terminal):
         session.range(0, 100, 1, 3).rdd.count()

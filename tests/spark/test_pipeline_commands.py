@@ -1,4 +1,4 @@
-"""`ferromq pipeline replay` and `compact` as commands: where rows come from, and what is wrong."""
+"""`ferromq pipeline replay` and `compact` as commands: sources of rows, and errors."""
 
 import json
 import runpy
@@ -13,7 +13,7 @@ from ferromq.pipeline import archive
 
 
 def summary(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    """Run a pipeline that ends well, and return its summary."""
+    """Run a pipeline that succeeds, and return its summary."""
     assert cli.main(["pipeline", *words, "--quiet", "--json"]) == 0, capsys.readouterr().err
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
@@ -22,7 +22,7 @@ def summary(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 def test_rows_come_from_a_topic_a_log_and_an_archive(
     session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same messages each way: replayed from the topic, compacted from the log, compacted from its archive."""
+    """The same messages: replayed from the topic, compacted from the log, compacted from its archive."""
     out = str(tmp_path / "archive")
     with ferromq.embedded(tmp_path / "store") as mq:
         with mq.producer() as producer:
@@ -46,7 +46,7 @@ def test_rows_come_from_a_topic_a_log_and_an_archive(
 def test_each_pipelines_file_is_a_program(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`spark-submit` starts it as one; it says what it takes."""
+    """`spark-submit` runs it; `--help` shows its arguments."""
     monkeypatch.setattr("sys.argv", [f"{name}.py", "--help"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(Path(archive.__file__).with_name(f"{name}.py")), run_name="__main__")
@@ -74,9 +74,9 @@ def test_each_pipelines_file_is_a_program(
         (["compact", "--archive", "a", "--output", "o", "--tombstone", "x"], "tombstone is 'x'; allowed: empty, none"),
     ],
 )
-def test_wrong_words_are_named_before_spark_is_started(
+def test_wrong_arguments_are_named_before_spark_starts(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was given and what is allowed, with exit code 2."""
+    """With the value, the allowed values and exit code 2."""
     assert cli.main(["pipeline", *words, "--topic", "orders"]) == 2
     assert said in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Ranges of queues, and how they are cut into partitions."""
+"""Ranges of queues, and their division into partitions."""
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ EARLIEST, LATEST = Positions("earliest"), Positions("latest")
 
 
 def never(wanted: object) -> list[int]:
-    """Fail: no time was given, so nobody is to be asked."""
+    """Fail: without times, no broker may be queried."""
     raise AssertionError(wanted)
 
 
@@ -26,7 +26,7 @@ def spans(found: list[QueueRange]) -> list[tuple[str, str, int, int, int]]:
     return [(part.topic, part.broker_name, part.queue_id, part.start, part.end) for part in found]
 
 
-def test_all_topics_are_what_each_queue_holds() -> None:
+def test_a_range_covers_all_that_a_queue_holds() -> None:
     """From the min to the max offset; empty queues give no range."""
     found = ranges([A0, A1, B0, U0], EARLIEST, LATEST, never)
     assert spans(found) == [("t", "broker-a", 0, 10, 100), ("t", "broker-b", 0, 0, 7), ("u", "broker-b", 0, 3, 9)]
@@ -34,19 +34,19 @@ def test_all_topics_are_what_each_queue_holds() -> None:
 
 @pytest.mark.parametrize(("start", "end"), [(LATEST, LATEST), (EARLIEST, EARLIEST), (LATEST, EARLIEST)])
 def test_nothing_lies_between_equal_or_crossed_ends(start: Positions, end: Positions) -> None:
-    """A range without offsets is no partition."""
+    """A range without offsets gives no partition."""
     assert ranges([A0, A1, B0], start, end, never) == []
 
 
 def test_queues_left_out_of_json_are_read_whole() -> None:
-    """A queue is named by its id, or by broker and id where several brokers have it."""
+    """A queue is named by its id, or by broker and id if several brokers have it."""
     starting = Positions("earliest", {"t": {"broker-a:0": 20}, "u": {"0": "latest"}})
     found = ranges([A0, A1, B0, U0], starting, Positions("latest", {"t": {"broker-b:0": 3}}), never)
     assert spans(found) == [("t", "broker-a", 0, 20, 100), ("t", "broker-b", 0, 0, 3)]
 
 
-def test_times_are_asked_for_once_and_kept_within_the_queue() -> None:
-    """One question for all queues; a time before the first message means that, one after the last the end."""
+def test_times_are_queried_once_and_limited_to_the_queue() -> None:
+    """One query for all queues; a time before the first message gives the min, one after the last the max offset."""
     asked = []
 
     def by_time(wanted: list[tuple[Queue, int]]) -> list[int]:
@@ -58,8 +58,8 @@ def test_times_are_asked_for_once_and_kept_within_the_queue() -> None:
     assert asked == [[(A0, 1000), (B0, 1000), (U0, 2000)]]
 
 
-def test_a_time_after_an_explicit_end_is_nothing_to_read() -> None:
-    """Only two offsets that a user wrote down contradict each other."""
+def test_a_time_after_an_explicit_end_gives_an_empty_range() -> None:
+    """Only two explicit offsets contradict each other."""
     assert ranges([A0], Positions(Time(5)), Positions("latest", {"t": {"0": 20}}), lambda _: [50]) == []
 
 
@@ -79,10 +79,10 @@ def test_a_time_after_an_explicit_end_is_nothing_to_read() -> None:
         ),
     ],
 )
-def test_offsets_that_are_not_there_are_an_error(
+def test_offsets_outside_a_queue_are_an_error(
     start: dict[str, dict[str, int]], end: dict[str, dict[str, int]], words: list[str]
 ) -> None:
-    """What has aged out, or was never there, is not read around in silence."""
+    """Expired or future offsets are not skipped silently."""
     with pytest.raises(ConfigError) as raised:
         ranges([A0, A1, B0, U0], Positions("earliest", start), Positions("latest", end), never)
     assert [word for word in words if word not in str(raised.value)] == []
@@ -103,12 +103,12 @@ PARTS = [A0.range(10, 100), B0.range(0, 7), U0.range(3, 9)]
     ],
 )
 def test_filters_leave_out_queues_and_offsets(rows: RowFilter, expected: list[QueueRange]) -> None:
-    """Nobody is asked for them."""
+    """No broker is queried for them."""
     assert narrow(PARTS, rows, never) == expected
 
 
 def test_filters_on_time_narrow_ranges_with_room_for_a_clock_that_was_set_back() -> None:
-    """A minute to both sides; brokers are asked for what is still wanted only."""
+    """By a minute on both sides; brokers are queried only for the remaining ranges."""
     asked = []
 
     def by_time(wanted: list[tuple[QueueRange, int]]) -> list[int]:
@@ -126,7 +126,7 @@ sizes = st.lists(st.integers(1, 1_000), min_size=1, max_size=12)
 @given(sizes, st.integers(1, 500), st.integers(1, 64))
 @settings(deadline=None)  # a busy machine is no failure
 def test_partitions_cover_every_offset_once(lengths: list[int], max_records: int, min_partitions: int) -> None:
-    """However they are cut: no gap, no overlap, none empty, none over the limit."""
+    """However they are split: no gap, no overlap, none empty, none over the limit."""
     whole = [QueueRange("t", "b", "e:1", queue_id, 5, 5 + length) for queue_id, length in enumerate(lengths)]
     cut = partitions(whole, max_records=max_records, min_partitions=min_partitions)
     assert all(0 < len(part) <= max_records for part in cut)

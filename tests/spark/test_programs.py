@@ -1,4 +1,4 @@
-"""The demo with all its steps, in a process of its own, and the example that reads with Spark."""
+"""The demo in a process of its own, and the examples on Spark."""
 
 import runpy
 import subprocess
@@ -17,7 +17,7 @@ FERROMQ = "import sys; from ferromq.cli.main import main; sys.exit(main())"
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_the_demo_does_all_its_steps() -> None:
-    """`ferromq demo` ends with 0 and a table of what it did."""
+    """`ferromq demo` exits with 0 and a table of its steps."""
     command = [sys.executable, "-c", FERROMQ, "demo", "--rows", "3000"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -33,13 +33,13 @@ def test_the_demo_does_all_its_steps() -> None:
 
 
 def test_the_spark_example_sums_what_it_sent(session: Any) -> None:
-    """examples/spark_read.py reads what it sent, in the session that runs already."""
+    """examples/spark_read.py reads its messages in the running session."""
     main = runpy.run_path(str(EXAMPLES / "spark_read.py"))["main"]
     assert main() == {"tea": 8, "coffee": 5, "milk": 2}
 
 
-def test_the_log_example_counts_what_lies_in_the_files(session: Any) -> None:
-    """examples/spark_log.py reads a store whose broker is gone."""
+def test_the_log_example_counts_the_messages_of_the_files(session: Any) -> None:
+    """examples/spark_log.py reads a store without a broker."""
     main = runpy.run_path(str(EXAMPLES / "spark_log.py"))["main"]
     assert main() == {"coffee": 4, "tea": 3}
 
@@ -53,7 +53,7 @@ def test_the_stream_example_counts_what_it_sent(session: Any, again: Any) -> Non
 def test_the_example_draws_the_traffic_of_an_archive(
     session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """examples/traffic_by_hour.py counts the flights of each hour as the table has them, and writes its picture."""
+    """examples/traffic_by_hour.py counts the flights of each hour like the table, and writes its picture."""
     monkeypatch.setenv("MPLBACKEND", "Agg")
     example = runpy.run_path(str(EXAMPLES / "traffic_by_hour.py"))
     assert example["send"](tmp_path / "store", 200) > 3

@@ -1,4 +1,4 @@
-"""What `ferromq.spark.read.pull` makes of a broker's answers; the broker here is a few lines that answer by script."""
+"""`ferromq.spark.read.pull` against a scripted broker of a few lines."""
 
 import struct
 import threading
@@ -26,7 +26,7 @@ SCHEMA = pa.schema([pa.field("queue_offset", pa.int64()), pa.field("body", pa.bi
 
 @dataclass
 class Script:
-    """A topic of one queue that answers PullMessage with at most *most* messages, and notes what was asked."""
+    """A topic of one queue that answers PullMessage with at most *most* messages, and records the requests."""
 
     most: int = 3
     records: bool = True
@@ -61,7 +61,7 @@ class Script:
         return pb.QueryOffsetResponse(status=pb.Status(code=pb.OK), offset=offset)
 
     def pull(self, request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Answer as the script says: a packet with status and next offset, and then records."""
+        """Answer as the script says: a packet with status and next offset, then records."""
         self.pulls.append((request.offset, request.batch_size))
         assert ("x-ferromq-packed", "2") in context.invocation_metadata()
         if self.records:
@@ -80,7 +80,7 @@ class Script:
 
 
 def record(queue_offset: int, body: bytes, tag: str = "") -> bytes:
-    """Return a record as it lies in a log."""
+    """Return a record in the format of the log."""
     properties = f"TAGS\x01{tag}\x02".encode() if tag else b""
     host = bytes([127, 0, 0, 1]) + struct.pack(">i", 10911)
     crc = zlib.crc32(body) & 0x7FFFFFFF
@@ -120,7 +120,7 @@ def serve() -> Iterator[Callable[[Script], Script]]:
 
 
 def read(script: Script, start: int, end: int) -> list[tuple[int, bytes]]:
-    """Return queue offset and body of what a partition reads."""
+    """Return queue offset and body of the rows of a partition."""
     wanted = QueueRange("flights", "broker-a", f"127.0.0.1:{script.port}", 0, start, end)
     rows: list[tuple[int, bytes]] = []
     for count, columns in pull.pull(wanted, "flights"):
@@ -130,7 +130,7 @@ def read(script: Script, start: int, end: int) -> list[tuple[int, bytes]]:
 
 
 def test_a_range_is_read_whole_and_no_further(serve: Callable[[Script], Script]) -> None:
-    """Pull goes on where the answer before ended."""
+    """Each pull continues at the end of the previous one."""
     script = serve(Script())
     assert read(script, 2, 9) == [(offset, b"body %d" % offset) for offset in range(2, 9)]
     assert script.pulls == [(2, 7), (5, 4), (8, 1)]
@@ -139,7 +139,7 @@ def test_a_range_is_read_whole_and_no_further(serve: Callable[[Script], Script])
 def test_messages_after_the_end_of_the_range_are_not_rows(
     serve: Callable[[Script], Script], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A partition never reads into its neighbour."""
+    """A partition never reads the next one's messages."""
     script = serve(Script(most=100))
     monkeypatch.setattr(over_grpc, "MAX_MESSAGES", 4)
     assert [offset for offset, _ in read(script, 0, 6)] == list(range(6))
@@ -147,14 +147,14 @@ def test_messages_after_the_end_of_the_range_are_not_rows(
 
 
 def test_messages_that_aged_out_meanwhile_are_an_error(serve: Callable[[Script], Script]) -> None:
-    """A broker that goes on at a later offset does not make a silent gap."""
+    """A broker that continues at a later offset does not cause a silent gap."""
     script = serve(Script(min_offset=4))
     with pytest.raises(ServerError, match="aged out"):
         read(script, 2, 9)
 
 
 def test_messages_that_aged_out_are_noticed_behind_a_filter_too(serve: Callable[[Script], Script]) -> None:
-    """A filter of the broker leaves offsets out; the queue's first offset tells whether any of them is gone."""
+    """The broker's filter skips offsets, so the queue's min offset shows whether messages are gone."""
     script = serve(Script(min_offset=4, told_min_offset=4))
     wanted = QueueRange("flights", "broker-a", f"127.0.0.1:{script.port}", 0, 2, 9)
     with pytest.raises(ServerError, match=r"now begins at 4: .* aged out"):
@@ -162,7 +162,7 @@ def test_messages_that_aged_out_are_noticed_behind_a_filter_too(serve: Callable[
 
 
 def test_rows_are_filtered_and_columns_left_out(serve: Callable[[Script], Script]) -> None:
-    """Only what is asked for is made, and batches without rows do not come."""
+    """Only requested columns are made, and batches without rows are skipped."""
     script = serve(Script())
     wanted = QueueRange("flights", "broker-a", f"127.0.0.1:{script.port}", 0, 0, 9)
     ((rows, columns),) = pull.pull(wanted, columns=["queue_offset"], filter={"offset_from": 7})
@@ -170,28 +170,28 @@ def test_rows_are_filtered_and_columns_left_out(serve: Callable[[Script], Script
 
 
 def test_an_endpoint_that_gives_no_records_is_named_with_the_way_out(serve: Callable[[Script], Script]) -> None:
-    """RocketMQ's proxy answers messages: its brokers are read over remoting."""
+    """RocketMQ's proxy sends messages, not records: its brokers are read over remoting."""
     script = serve(Script(records=False))
     with pytest.raises(ConfigError, match=rf"127.0.0.1:{script.port} does not send records.*namesrv"):
         read(script, 2, 9)
 
 
 def test_a_queue_that_ends_early_is_an_error(serve: Callable[[Script], Script]) -> None:
-    """An answer without messages inside the range does not end it: they are gone, or cannot be read now."""
+    """An empty result inside the range is an error: messages are gone, or cannot be read now."""
     script = serve(Script(max_offset=5))
     with pytest.raises(ServerError, match=r"aged out or cannot be read now: .*the broker's log"):
         read(script, 2, 9)
 
 
 def test_a_bad_status_is_an_error_with_the_brokers_words(serve: Callable[[Script], Script]) -> None:
-    """The error names queue, offset, code and the broker's reason."""
+    """The error has queue, offset, code and the broker's reason."""
     script = serve(Script(code=pb.INTERNAL_SERVER_ERROR))
     with pytest.raises(ServerError, match=r"queue 0 of topic .flights. on broker-a at queue offset 2: said so"):
         read(script, 2, 9)
 
 
 def test_queues_are_the_readable_ones_with_their_offsets(serve: Callable[[Script], Script]) -> None:
-    """Queues one may only write to hold nothing to read."""
+    """Write-only queues are skipped."""
     script = serve(Script(min_offset=1, max_offset=8))
     endpoint = f"127.0.0.1:{script.port}"
     assert pull.queues(ClusterAddress(endpoint), FLIGHTS) == [
@@ -199,8 +199,8 @@ def test_queues_are_the_readable_ones_with_their_offsets(serve: Callable[[Script
     ]
 
 
-def test_times_of_many_queues_are_asked_over_grpc_at_once(serve: Callable[[Script], Script]) -> None:
-    """The broker answers none of eight questions before it has them all."""
+def test_times_of_many_queues_are_queried_over_grpc_concurrently(serve: Callable[[Script], Script]) -> None:
+    """The broker answers none of eight requests before it has them all."""
     script = serve(Script(together=8, max_offset=8))
     endpoint = f"127.0.0.1:{script.port}"
     queues = [Queue("flights", "broker-a", endpoint, number, 0, 9) for number in range(8)]
@@ -208,14 +208,14 @@ def test_times_of_many_queues_are_asked_over_grpc_at_once(serve: Callable[[Scrip
 
 
 def test_an_unknown_topic_is_named(serve: Callable[[Script], Script]) -> None:
-    """The error names topic and endpoint."""
+    """The error has topic and endpoint."""
     script = serve(Script())
     with pytest.raises(TopicNotFound, match=f"topic 'trains' at 127.0.0.1:{script.port}: no such topic"):
         pull.queues(ClusterAddress(f"127.0.0.1:{script.port}"), Topics(("trains",)))
 
 
-def test_an_endpoint_where_nobody_listens_is_named(serve: Callable[[Script], Script]) -> None:
-    """The error names method and endpoint."""
+def test_an_unreachable_endpoint_is_named(serve: Callable[[Script], Script]) -> None:
+    """The error has method and endpoint."""
     with pytest.raises(ConnectionFailed, match=r"cannot reach broker 127.0.0.1:1 \(connection refused\)"):
         pull.queues(ClusterAddress("127.0.0.1:1"), FLIGHTS)
 
@@ -231,8 +231,8 @@ def test_an_endpoint_where_nobody_listens_is_named(serve: Callable[[Script], Scr
         ("rmq_sys_wheel_timer", ["a"], []),
     ],
 )
-def test_tags_are_left_to_a_broker_only_where_it_can_tell_them(
+def test_tags_are_filtered_by_the_broker_only_if_entries_have_them(
     topic: str, tags: list[str] | None, told: list[str]
 ) -> None:
-    """An entry of the topic of delayed messages has a time where others have the tag's code: none would be found."""
+    """Entries of the topic of delayed messages have a time instead of the tag hash, so none would match."""
     assert list(pull.tags_for_broker(topic, tags)) == told

@@ -1,4 +1,4 @@
-"""Reading through a broker over both protocols: the same rows, all columns filled."""
+"""Reading through a broker over both protocols: the same rows, with all columns."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +24,7 @@ COUNT = 40
 
 @pytest.fixture(scope="module")
 def mq() -> Iterator[Any]:
-    """Serve a topic of two queues with messages of all kinds of columns."""
+    """Serve a topic of two queues with messages for all types of columns."""
     with ferromq.embedded() as mq:
         mq.admin().create_topic("orders", queues=2)
         with mq.producer() as producer:
@@ -40,7 +40,7 @@ def mq() -> Iterator[Any]:
 
 
 def found(mq: Any, where: ClusterAddress) -> list[Queue]:
-    """Return the queues once the dispatcher has entered every message."""
+    """Return the queues once all messages are dispatched."""
     while True:
         queues = pull.queues(where, Topics(("orders",)))
         if sum(queue.max_offset for queue in queues) == COUNT:
@@ -58,7 +58,7 @@ def read(queues: list[Queue], **wanted: Any) -> Any:
 
 
 def test_both_protocols_give_the_same_rows(mq: Any) -> None:
-    """Whoever carries the records: the same decoder makes all columns of them."""
+    """The same decoder makes the columns."""
     over_grpc = read(found(mq, ClusterAddress(mq.endpoint)))
     over_remoting = read(found(mq, ClusterAddress(namesrv=mq.namesrv)))
     assert over_grpc.num_rows == COUNT
@@ -68,8 +68,8 @@ def test_both_protocols_give_the_same_rows(mq: Any) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "remoting"])
-def test_a_tag_is_a_filter_of_the_broker_and_keys_are_ours(mq: Any, protocol: str) -> None:
-    """What is filtered where makes no difference to the rows."""
+def test_the_broker_filters_tags_and_the_reader_keys(mq: Any, protocol: str) -> None:
+    """The rows do not depend on who filters."""
     queues = found(mq, ClusterAddress(mq.endpoint) if protocol == "grpc" else ClusterAddress(namesrv=mq.namesrv))
     even = read(queues, filter={"tags": ["even"]})
     assert even["tag"].to_pylist() == ["even"] * (COUNT // 2)
@@ -79,14 +79,14 @@ def test_a_tag_is_a_filter_of_the_broker_and_keys_are_ours(mq: Any, protocol: st
 
 @pytest.mark.parametrize("protocol", ["grpc", "remoting"])
 def test_a_range_that_the_queue_does_not_hold_is_an_error(mq: Any, protocol: str) -> None:
-    """Offsets behind the end are not passed over."""
+    """Offsets beyond the end are not skipped."""
     queue = found(mq, ClusterAddress(mq.endpoint) if protocol == "grpc" else ClusterAddress(namesrv=mq.namesrv))[0]
     with pytest.raises(ServerError, match="aged out"):
         list(pull.pull(queue.range(0, queue.max_offset + 1)))
 
 
 def test_name_servers_know_topics_by_pattern(mq: Any) -> None:
-    """A pattern means whole names; one that means nothing is an error, and so is an unknown name."""
+    """A pattern matches whole names; without a match it is an error, and so is an unknown name."""
     where = ClusterAddress(namesrv=mq.namesrv)
     assert {queue.topic for queue in pull.queues(where, Topics.matching("ord.*"))} == {"orders"}
     with pytest.raises(ConfigError, match="'topicPattern' is 'trains'"):
@@ -95,9 +95,7 @@ def test_name_servers_know_topics_by_pattern(mq: Any) -> None:
         pull.queues(where, Topics(("trains",)))
 
 
-def test_a_topic_that_is_deleted_after_it_was_listed_is_none_of_a_patterns(
-    mq: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pattern_skips_a_topic_deleted_after_it_was_listed(mq: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of topics and a topic's route are two requests."""
     monkeypatch.setattr(NameServers, "topics", lambda _: ["gone", "orders"])
     assert {queue.topic for queue in pull.queues(ClusterAddress(namesrv=mq.namesrv), Topics.matching(".*"))} == {
@@ -106,7 +104,7 @@ def test_a_topic_that_is_deleted_after_it_was_listed_is_none_of_a_patterns(
 
 
 def test_offsets_of_times_are_the_same_over_both_protocols(mq: Any) -> None:
-    """Before everything it is the first offset, behind everything the end."""
+    """Before the first message it is the min offset, after the last one the max offset."""
     for where in (ClusterAddress(mq.endpoint), ClusterAddress(namesrv=mq.namesrv)):
         queues = found(mq, where)
         assert pull.offsets_by_time([(queue, 0) for queue in queues]) == [0] * len(queues)
@@ -115,7 +113,7 @@ def test_offsets_of_times_are_the_same_over_both_protocols(mq: Any) -> None:
 
 
 def test_each_queue_and_time_gets_its_own_answer(mq: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However the questions are mixed, and however many go at once."""
+    """In any order, and with any number of concurrent requests."""
     monkeypatch.setattr(over_grpc, "MAX_OFFSET_REQUESTS", 3)
     monkeypatch.setattr(over_remoting, "MAX_OFFSET_REQUESTS", 3)
     (first, second), (third, fourth) = (
@@ -129,8 +127,8 @@ def test_each_queue_and_time_gets_its_own_answer(mq: Any, monkeypatch: pytest.Mo
     assert expected.count(0) == 6
 
 
-def test_times_of_many_queues_are_asked_over_remoting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No question waits for the answer to another; a refusal names its queue."""
+def test_times_of_many_queues_are_queried_over_remoting_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request waits for the answer to another; an error names its queue."""
     said: list[str] = []
 
     class Call:
@@ -159,8 +157,8 @@ def test_times_of_many_queues_are_asked_over_remoting_at_once(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("way", ["endpoint", "namesrv"])
-def test_offsets_of_many_queues_are_asked_together(mq: Any, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    """A trigger of a stream on 64 queues does not wait for 128 answers, one after the other."""
+def test_offsets_of_many_queues_take_few_requests(mq: Any, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """A trigger of a stream on 64 queues does not wait for 128 answers in turn."""
     with mq.admin() as admin:
         admin.create_topic("many", 64)
     waits: list[str] = []

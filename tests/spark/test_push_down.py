@@ -1,4 +1,4 @@
-"""Filters of Spark as what readers look for: exactly the same rows, whatever is pushed."""
+"""Filters of Spark as conditions of readers: exactly the same rows, whatever is pushed."""
 
 import operator
 from collections.abc import Mapping
@@ -38,12 +38,12 @@ COMPARISONS = {
 
 
 def micros(count: int) -> datetime:
-    """Return a time so many microseconds after 1970."""
+    """Return the time *number* microseconds after 1970."""
     return EPOCH + timedelta(microseconds=count)
 
 
 def truth(one: Filter, row: Mapping[str, Any]) -> bool | None:
-    """Say what SQL makes of a filter: true, false or NULL."""
+    """Return SQL's result of a filter: true, false or NULL."""
     if isinstance(one, Not):
         child = truth(one.child, row)
         return None if child is None else not child
@@ -65,7 +65,7 @@ def truth(one: Filter, row: Mapping[str, Any]) -> bool | None:
 
 
 def accepts(wanted: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    """Say whether a reader gives the row, as `_ferromq.record_columns` promises it."""
+    """Return whether a reader yields the row, as `_ferromq.record_columns` promises."""
     stored, born = ((row[name] - EPOCH) // timedelta(milliseconds=1) for name in ("store_timestamp", "born_timestamp"))
     numbers = {"store_{}_ms": stored, "born_{}_ms": born, "offset_{}": row["queue_offset"]}
     sets = {"topics": [row["topic"]], "queue_ids": [row["queue_id"]], "tags": [row["tag"]], "keys": row["keys"]}
@@ -105,7 +105,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def filters(draw: st.DrawFn) -> Filter:
-    """Return a filter as Spark may offer one, on any column."""
+    """Return a filter on any column, as Spark may push it."""
     column = draw(st.sampled_from(sorted(VALUES)))
     values = VALUES[column]
     kind = draw(st.sampled_from([*COMPARISONS, EqualNullSafe, In, IsNull, IsNotNull, StringStartsWith]))
@@ -124,7 +124,7 @@ def filters(draw: st.DrawFn) -> Filter:
 def test_pushed_filters_leave_exactly_the_rows_that_spark_would(
     given_rows: list[dict[str, Any]], offered: list[Filter]
 ) -> None:
-    """What readers leave out and what Spark still filters are together the filters, NULLs and all."""
+    """The reader's conditions and Spark's remaining filters equal all filters, also for NULLs."""
     wanted, left = push(offered, RowFilter())
     assert all(any(one is other for other in offered) for one in left)
     expected = [row for row in given_rows if all(truth(one, row) for one in offered)]
@@ -148,29 +148,29 @@ def test_pushed_filters_leave_exactly_the_rows_that_spark_would(
         (EqualTo(("queue_offset",), 7), {"offset_from": 7, "offset_to": 8}),
     ],
 )
-def test_filters_on_time_queue_offset_topic_and_tag_are_the_readers(one: Filter, wanted: dict[str, Any]) -> None:
-    """Spark has nothing left to look at."""
+def test_the_reader_handles_filters_on_time_queue_offset_topic_and_tag(one: Filter, wanted: dict[str, Any]) -> None:
+    """Spark has no filter left to evaluate."""
     found, left = push([one, IsNotNull(one.attribute)], RowFilter())
     assert (found.mapping(), left) == (wanted, [])
 
 
 def test_filters_on_keys_are_shared() -> None:
-    """A message with the first key of the list may be the one; Spark compares the others."""
+    """The reader finds messages with the first key of the list; Spark compares the others."""
     one = EqualTo(("keys",), ["a", "b"])
     found, left = push([one], RowFilter())
     assert (found.mapping(), left) == ({"keys": ["a"]}, [one])
     assert push([one], RowFilter(keys=frozenset({"z"})))[0].mapping() == {"keys": ["z"]}
 
 
-def test_filters_that_exclude_each_other_want_nothing() -> None:
-    """Nobody has to be asked then."""
+def test_contradicting_filters_match_no_row() -> None:
+    """No broker has to be queried."""
     assert push([EqualTo(("tag",), "a"), EqualTo(("tag",), "b")], RowFilter())[0].is_empty
     assert push([LessThan(("queue_offset",), 3), GreaterThan(("queue_offset",), 2)], RowFilter())[0].is_empty
     assert not RowFilter(stored=Interval(1, 2)).is_empty
 
 
-def test_a_reader_that_pushes_looks_to_pyspark_as_if_it_did_not() -> None:
-    """PySpark refuses readers that override the method where the setting is off, as it is by default."""
+def test_push_filters_does_not_look_overridden() -> None:
+    """PySpark rejects readers that override the method while the setting is off, its default."""
     reader = PushingReader.__new__(type("Reader", (PushingReader,), {"read": lambda *_: iter(())}))
     reader.rows = RowFilter()
     assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters

@@ -1,4 +1,4 @@
-"""What planning and tasks ask of brokers and name servers that stand still, are gone, or answer half."""
+"""Planning and tasks against brokers and name servers that hang, are gone, or answer in part."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ PATIENCE = 10.0
 
 
 class Talk:
-    """A cluster behind proxies, and how it is read."""
+    """A cluster behind proxies."""
 
     def __init__(self, protocol: str, mq: ferromq.Embedded, proxies: dict[str, FaultProxy]) -> None:
         self.where = (
@@ -39,11 +39,11 @@ class Talk:
         self.proxies = [proxies["grpc"]] if protocol == "grpc" else [proxies["remoting"], proxies["namesrv"]]
 
     def plan(self) -> list[Any]:
-        """Return the queues, as planning finds them."""
+        """Return the queues that planning finds."""
         return pull.queues(self.where, FLIGHTS)
 
     def read(self, queue: Any) -> list[bytes]:
-        """Return the bodies of a queue, as a task reads them."""
+        """Return the bodies that a task reads from a queue."""
         wanted = QueueRange(
             queue.topic, queue.broker_name, queue.endpoint, queue.queue_id, 0, queue.max_offset, queue.protocol
         )
@@ -54,7 +54,7 @@ class Talk:
 
 @pytest.fixture(params=["grpc", "remoting"])
 def talk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Talk]:
-    """Run a broker with messages behind proxies; readers are not as patient as usual."""
+    """Run a broker with messages behind proxies; readers have short timeouts."""
     monkeypatch.setattr(over_grpc, "TIMEOUT", TIMEOUT)
     monkeypatch.setattr(over_remoting, "TIMEOUT", TIMEOUT)
     with kept_port() as one, kept_port() as two, FaultProxy(one) as grpc, FaultProxy(two) as remoting:
@@ -71,7 +71,7 @@ def talk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def fails_in_time(call: Callable[[], object]) -> None:
-    """Fail where a call is answered, raises another error, or takes long."""
+    """Fail if a call succeeds, raises another error, or takes long."""
     begin = time.monotonic()
     with pytest.raises(OutcomeUnknown):
         call()
@@ -82,7 +82,7 @@ def fails_in_time(call: Callable[[], object]) -> None:
 def test_planning_and_tasks_fail_in_time_and_read_everything_when_they_are_tried_again(
     talk: Talk, fault: Fault
 ) -> None:
-    """Never a part of the rows without an error; Spark tries tasks again."""
+    """Missing rows are always an error; Spark retries tasks."""
     (queue,) = talk.plan()
     assert talk.read(queue) == BODIES
     for proxy in talk.proxies:

@@ -1,4 +1,4 @@
-"""`replay`: what was is sent again, in order, and once more only where it was not noted."""
+"""`replay`: messages are sent again in order, and twice only if their progress was not saved."""
 
 import json
 import random
@@ -17,7 +17,7 @@ from ferromq.pipeline.replay import ORIGIN, replay
 
 
 def rows(count: int, queues: int = 3) -> list[dict[str, Any]]:
-    """Return messages of several queues that differ in everything."""
+    """Return messages of several queues that differ in every field."""
     rng = random.Random(1)
     return [
         row(
@@ -46,8 +46,8 @@ def received(mq: ferromq.Embedded, topic: str, count: int) -> list[Any]:
     raise AssertionError(found)
 
 
-def test_messages_are_what_they_were(session: Any, mq: ferromq.Embedded) -> None:
-    """Body, keys, tag and properties; id, place and times of the original are properties; queues keep their order."""
+def test_a_replayed_message_is_unchanged(session: Any, mq: ferromq.Embedded) -> None:
+    """Body, keys, tag and properties; properties describe the original; queues keep their order."""
     given = rows(300)
     report = replay(frame(session, given), mq.endpoint, to="again")
     assert {(one.queue_id, one.sent, one.sent_before, one.next_offset) for one in report.collect()} == {
@@ -71,8 +71,8 @@ def test_messages_are_what_they_were(session: Any, mq: ferromq.Embedded) -> None
     assert sorted(queues.values()) == [list(range(100))] * 3, "each queue went to one queue, in order"
 
 
-def test_the_rhythm_is_that_of_store_times(session: Any, mq: ferromq.Embedded) -> None:
-    """In half the rhythm of forty messages it takes twice their time; the order is that of time."""
+def test_a_replay_keeps_the_intervals_of_store_times(session: Any, mq: ferromq.Embedded) -> None:
+    """At half the speed, forty messages take twice as long; the order is that of store times."""
     given = rows(40, queues=1)
     begin = time.monotonic()
     replay(frame(session, given), mq.endpoint, to="rhythm", speed=0.5)
@@ -81,8 +81,8 @@ def test_the_rhythm_is_that_of_store_times(session: Any, mq: ferromq.Embedded) -
     assert [int(message.properties[f"{ORIGIN}OFFSET"]) for message in messages] == list(range(40))
 
 
-def test_a_replay_that_ended_early_goes_on(session: Any, mq: ferromq.Embedded, tmp_path: Path) -> None:
-    """What was noted is not sent again, what was not is, and the rate is a limit; nothing is missing."""
+def test_a_replay_that_ended_early_resumes(session: Any, mq: ferromq.Embedded, tmp_path: Path) -> None:
+    """Messages recorded as sent are skipped, all others sent, within the rate."""
     given = rows(90)
     state = tmp_path / "state"
     first = replay(frame(session, given[:30]), mq.endpoint, to="again", state=str(state))
@@ -102,7 +102,7 @@ def test_a_replay_that_ended_early_goes_on(session: Any, mq: ferromq.Embedded, t
 
 
 def test_wrong_arguments_name_what_is_allowed(session: Any, mq: ferromq.Embedded) -> None:
-    """Before anything is sent; a message that cannot be sent is named by its place."""
+    """Before anything is sent; a message that cannot be sent is named by its position."""
     given = frame(session, rows(3))
     for wrong in ({"rate": 0}, {"speed": -1}, {"to": "no blanks"}):
         with pytest.raises((ConfigError, ferromq.IllegalName)):

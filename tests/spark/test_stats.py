@@ -1,4 +1,4 @@
-"""`ferromq pipeline stats` and `dead-letters`: the figures of rows made by hand, and of a broker's own store."""
+"""`ferromq pipeline stats` and `dead-letters`: figures of made-up rows, and of a broker's store."""
 
 import json
 import threading
@@ -44,8 +44,8 @@ def test_a_row_for_each_topic_and_span(session: Any) -> None:
     assert skew == [(0, 2, pytest.approx(4 / 3)), (1, 1, pytest.approx(2 / 3))]
 
 
-def test_a_span_that_is_none_is_named(session: Any) -> None:
-    """With what is allowed."""
+def test_an_invalid_span_is_named(session: Any) -> None:
+    """With the allowed values."""
     with pytest.raises(ConfigError, match="every is 'daily'; allowed: a number and second"):
         stats(frame(session, [row(0)]), every="daily")
 
@@ -58,7 +58,7 @@ def dead(offset: int, group: str = "billing", **fields: Any) -> dict[str, Any]:
 
 
 def test_dead_letters_by_cause_and_as_a_list(session: Any) -> None:
-    """By group, origin, reason without its particulars, and attempts; the list has the rows of the origin."""
+    """By group, origin, reason without its details, and attempts; the list has the rows of the origin."""
     java = {"RETRY_TOPIC": "bills", "ORIGIN_MESSAGE_ID": "java"}
     rows = [
         *(dead(number, properties={"Error": f"ValueError: customer {number}", "k": "v"}) for number in range(3)),
@@ -84,7 +84,7 @@ def test_dead_letters_by_cause_and_as_a_list(session: Any) -> None:
 def test_a_brokers_dead_letters_are_listed_and_replayed(
     session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the store of a broker: what a group gave up and why, its lag, and back to the topic it came from."""
+    """From a broker's store: dead letters with their cause, the group's lag, and a replay to the origin."""
     store, listed = tmp_path / "store", tmp_path / "list"
     with ferromq.embedded(store, flush="group") as mq:  # a log is read up to what is flushed
         with mq.admin() as admin:
@@ -109,7 +109,7 @@ def test_a_brokers_dead_letters_are_listed_and_replayed(
 
 
 def refuse(mq: ferromq.Embedded) -> None:
-    """Let the group billing fail at every message, until one lies among its dead letters."""
+    """Let the group billing fail at every message, until it has a dead letter."""
     with mq.consumer("billing", "orders") as consumer, mq.consumer("look", "%DLQ%billing") as look:
 
         def fail(_message: ferromq.MessageView) -> None:
@@ -123,8 +123,8 @@ def refuse(mq: ferromq.Embedded) -> None:
     assert message.body == b"bad"
 
 
-def test_brokers_are_asked_for_the_lag_of_a_group() -> None:
-    """Over either protocol; queues of which nothing is committed are left out."""
+def test_brokers_are_queried_for_the_lag_of_a_group() -> None:
+    """Over either protocol; queues without a committed offset are skipped."""
     with ferromq.embedded() as mq:
         with mq.admin() as admin:
             admin.create_topic("orders", 1)

@@ -1,4 +1,4 @@
-"""`spark.readStream.format("ferromq")`: what is sent is what a query reads, each message once."""
+"""`spark.readStream.format("ferromq")`: a query reads each message once."""
 
 import json
 import threading
@@ -20,14 +20,14 @@ takes_limits = pytest.mark.skipif(not HAS_ADMISSION, reason="PySpark 4.1 asks da
 
 
 def send(mq: ferromq.Embedded, topic: str, numbers: range) -> list[tuple[int, int]]:
-    """Send a message for each number, and return where they are."""
+    """Send a message for each number, and return their positions."""
     with mq.producer() as producer:
         receipts = list(producer.send_all(topic, [ferromq.Message(b"%d" % number) for number in numbers]))
     return [(receipt.queue_id, receipt.queue_offset) for receipt in receipts]
 
 
 class Sink:
-    """Remembers the numbers that each batch brought."""
+    """Collects the numbers of each batch."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -52,7 +52,7 @@ class Sink:
 
 
 def stream(session: Any, mq: ferromq.Embedded, **options: object) -> Any:
-    """Return a stream of the topic orders, from its beginning if nothing else is said."""
+    """Return a stream of the topic orders, by default from its beginning."""
     given = {"endpoint": mq.endpoint, "startingOffsets": "earliest", "unreachableTimeout": "1s", **options}
     if not given.keys() & {"topics", "topicPattern"}:
         given.setdefault("topic", "orders")
@@ -72,12 +72,12 @@ def run(begin: Begin, frame: Any, sink: Any, checkpoint: Path, **trigger: Any) -
 
 
 def sources(progress: list[Any]) -> list[Any]:
-    """Return what each progress says of the only source."""
+    """Return the only source of each progress."""
     return [source for batch in progress for source in batch.sources]
 
 
 def run_to_end(begin: Begin, frame: Any, sink: Any, checkpoint: Path) -> list[Any]:
-    """Read what is there now, and return the progress of every batch."""
+    """Read the current messages, and return the progress of every batch."""
     with run(begin, frame, sink, checkpoint, availableNow=True) as query:
         query.awaitTermination()
         return list(query.recentProgress)
@@ -87,7 +87,7 @@ def run_to_end(begin: Begin, frame: Any, sink: Any, checkpoint: Path) -> list[An
 def test_available_now_reads_each_message_once_in_batches_of_the_limit(
     session: Any, mq: ferromq.Embedded, begin: Begin, tmp_path: Path
 ) -> None:
-    """What is there when it starts is read, whole batches at most as large as allowed; the next run reads the rest."""
+    """The current messages are read in batches within the limit; the next run reads the rest."""
     send(mq, "orders", range(100))
     sink = Sink()
     progress = run_to_end(begin, stream(session, mq, maxOffsetsPerTrigger=30), sink, tmp_path / "c")
@@ -101,10 +101,10 @@ def test_available_now_reads_each_message_once_in_batches_of_the_limit(
     assert sink.numbers == list(range(110))
 
 
-def test_a_running_query_reads_what_comes_and_new_queues_and_shows_how_far_it_is(
+def test_a_running_query_reads_new_messages_and_queues_and_shows_its_progress(
     session: Any, mq: ferromq.Embedded, begin: Begin, tmp_path: Path
 ) -> None:
-    """Each message once; the group gets the offsets to read next, not the last ones read."""
+    """Each message once; the group gets the next offsets to read, not the last ones read."""
     with mq.admin() as admin, mq.producer() as producer:
         admin.create_topic("orders", 1)
         producer.send("orders", b"0")
@@ -123,10 +123,10 @@ def test_a_running_query_reads_what_comes_and_new_queues_and_shows_how_far_it_is
     assert {queue_id: offset for queue_id, offset in shown.items() if offset} == read
 
 
-def test_lost_messages_fail_a_query_or_are_left_out_by_option(
+def test_lost_messages_fail_a_query_or_are_skipped_by_option(
     session: Any, mq: ferromq.Embedded, begin: Begin, tmp_path: Path
 ) -> None:
-    """A topic that is deleted and made anew has lost what it held: the error names it, and the option goes on."""
+    """The error names a topic that was created again; with the option the query goes on."""
     send(mq, "orders", range(10))
     sink = Sink()
     run_to_end(begin, stream(session, mq), sink, tmp_path / "c")
@@ -144,7 +144,7 @@ def test_lost_messages_fail_a_query_or_are_left_out_by_option(
 
 @takes_limits
 def test_trigger_once_reads_all_that_is_there(session: Any, mq: ferromq.Embedded, begin: Begin, tmp_path: Path) -> None:
-    """Spark has one batch for it, whatever the limit; a wrong option is an error before that."""
+    """In one batch, whatever the limit; a wrong option is an error before that."""
     send(mq, "orders", range(9))
     sink = Sink()
     with run(begin, stream(session, mq, maxOffsetsPerTrigger=2), sink, tmp_path / "c", once=True) as query:

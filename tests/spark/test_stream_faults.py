@@ -1,4 +1,4 @@
-"""What a stream and the pipelines ask besides: what brokers hold, and offsets of groups, of a peer that misbehaves."""
+"""Streams and group lags against brokers and name servers that misbehave."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ two_faults = pytest.mark.parametrize("fault", [FAULTS["hang"], FAULTS["refuse"]]
 
 
 class Talk:
-    """A broker and a name server behind proxies, and how they are read."""
+    """A broker and a name server behind proxies."""
 
     def __init__(self, protocol: str, broker: FaultProxy, namesrv: FaultProxy) -> None:
         self.broker = broker
@@ -44,13 +44,13 @@ class Talk:
         self.committed = group_lags._over_grpc if is_grpc else group_lags._over_remoting
 
     def queues(self) -> list[Queue]:
-        """Return the queues as planning finds them."""
+        """Return the queues that planning finds."""
         return pull.queues(self.where, ORDERS)
 
 
 @pytest.fixture(params=["grpc", "remoting"])
 def talk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Talk]:
-    """Run a broker with a topic and a group; readers are not as patient as usual."""
+    """Run a broker with a topic and a group; readers have short timeouts."""
     for module in (over_grpc, over_remoting):
         monkeypatch.setattr(module, "TIMEOUT", TIMEOUT)
     for module in (stream_group, queue_monitor, group_lags):
@@ -70,7 +70,7 @@ def talk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def in_time(call: Callable[[], object], seconds: float = TIMEOUT) -> None:
-    """Fail where a call takes long."""
+    """Fail if a call takes long."""
     begin = time.monotonic()
     call()
     assert time.monotonic() - begin < seconds + in_load(SLACK)
@@ -80,7 +80,7 @@ def in_time(call: Callable[[], object], seconds: float = TIMEOUT) -> None:
 def test_offsets_for_display_keep_a_stream_no_longer_than_one_answer(
     talk: Talk, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All queues are written at once; what was not written is written the next time, and a failure is logged once."""
+    """All queues are written concurrently; failed ones are written the next time; a failure is logged once."""
     queues = talk.queues()
     assert len(queues) == QUEUES
     group = GroupOffsets("display")
@@ -102,8 +102,8 @@ def test_offsets_for_display_keep_a_stream_no_longer_than_one_answer(
 
 
 @faults
-def test_offsets_of_a_group_are_told_or_fail_in_time(talk: Talk, fault: Fault) -> None:
-    """Never as if the group had committed nothing."""
+def test_lags_of_a_group_are_returned_or_fail_in_time(talk: Talk, fault: Fault) -> None:
+    """A failure never looks like a group without committed offsets."""
     (queue, *_) = talk.queues()
     group = GroupOffsets("display")
     group.write([(queue, 3)])
@@ -120,8 +120,8 @@ def test_offsets_of_a_group_are_told_or_fail_in_time(talk: Talk, fault: Fault) -
 
 
 @faults
-def test_a_stream_looks_again_until_patience_ends_and_sees_all_afterwards(talk: Talk, fault: Fault) -> None:
-    """Never a part of the queues: what does not answer is out of reach, not gone."""
+def test_a_stream_retries_until_its_deadline_and_then_sees_all_queues(talk: Talk, fault: Fault) -> None:
+    """Unanswered queues are unreachable, not gone."""
     places = [("orders", f"broker-a:{queue}") for queue in range(QUEUES)]
     for proxy in talk.proxies:
         fault(proxy)
@@ -142,7 +142,7 @@ def test_a_stream_looks_again_until_patience_ends_and_sees_all_afterwards(talk: 
 
 @two_faults
 def test_a_stream_goes_on_when_its_peer_comes_back(talk: Talk, fault: Fault) -> None:
-    """While it waits, with its checkpoint as it was."""
+    """It waits, and keeps its checkpoint."""
     for proxy in talk.proxies:
         fault(proxy)
         monitor = QueueMonitor(talk.where, ORDERS, RetryDeadline(60.0, wait=lambda _seconds: proxy.resume()))  # noqa: B023
@@ -151,8 +151,8 @@ def test_a_stream_goes_on_when_its_peer_comes_back(talk: Talk, fault: Fault) -> 
 
 @two_faults
 @pytest.mark.parametrize("talk", ["remoting"], indirect=True)
-def test_a_name_server_that_misbehaves_is_asked_last(talk: Talk, fault: Fault) -> None:
-    """The one that answered last is asked first, so a hung one is waited for once, not with each question."""
+def test_a_name_server_that_misbehaves_is_queried_last(talk: Talk, fault: Fault) -> None:
+    """The one that answered last comes first, so a process waits for a hung one once, not with each query."""
     with FaultProxy(talk.namesrv.target) as other:
         both = ClusterAddress(namesrv=f"{other.address};{talk.namesrv.address}")
         fault(other)
@@ -164,8 +164,8 @@ def test_a_name_server_that_misbehaves_is_asked_last(talk: Talk, fault: Fault) -
 
 @faults
 @pytest.mark.parametrize("talk", ["remoting"], indirect=True)
-def test_the_brokers_that_are_up_are_told_or_it_fails_in_time(talk: Talk, fault: Fault) -> None:
-    """A name server that says nothing must not make queues look deleted."""
+def test_registered_brokers_are_listed_or_it_fails_in_time(talk: Talk, fault: Fault) -> None:
+    """An unresponsive name server must not make queues look deleted."""
     fault(talk.namesrv)
 
     def ask() -> None:
@@ -176,7 +176,7 @@ def test_the_brokers_that_are_up_are_told_or_it_fails_in_time(talk: Talk, fault:
 
 
 def test_many_brokers_that_hang_are_waited_for_together(talk: Talk) -> None:
-    """Offsets for display of all their queues take one answer's time."""
+    """Writing display offsets of all their queues takes the time of one answer."""
     (queue, *_) = talk.queues()
     talk.broker.hang()
     group = GroupOffsets("display")

@@ -1,4 +1,4 @@
-"""A stream whose driver and workers are killed with -9: every message once in an idempotent sink, none missing."""
+"""A stream whose driver and workers are killed with -9: an idempotent sink has every message once."""
 
 import os
 import random
@@ -29,7 +29,7 @@ def send(mq: ferromq.Embedded, numbers: range) -> None:
 
 @contextmanager
 def child(mq: ferromq.Embedded, directory: Path, *kill: str) -> Iterator[subprocess.Popen[str]]:
-    """Run the driver in a process group of its own; nothing of it is left."""
+    """Run the driver in a process group of its own, which is killed at the end."""
     command = [sys.executable, str(CHILD), mq.endpoint, str(directory), *kill]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as process:
         try:
@@ -46,7 +46,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def rest(session: Any, mq: ferromq.Embedded, begin: Begin, directory: Path) -> list[int]:
-    """Read the rest in the session of the tests, and return every number in the sink."""
+    """Read the rest in the tests' session, and return every number in the sink."""
 
     def write(frame: Any, number: int) -> None:
         frame.write.mode("overwrite").parquet(str(directory / "sink" / str(number)))
@@ -65,7 +65,7 @@ def rest(session: Any, mq: ferromq.Embedded, begin: Begin, directory: Path) -> l
 def test_killed_inside_and_after_a_batch_each_message_is_in_the_sink_once(
     session: Any, mq: ferromq.Embedded, begin: Begin, tmp_path: Path
 ) -> None:
-    """A worker dies in the middle of a partition, the driver before and after a batch is written."""
+    """A worker is killed in the middle of a partition, the driver before and after a batch is written."""
     send(mq, range(300))
     for batch, moment in [(3, "written"), (5, "inside")]:
         with child(mq, tmp_path, str(batch), moment) as process:
@@ -82,7 +82,7 @@ def test_killed_inside_and_after_a_batch_each_message_is_in_the_sink_once(
 def test_killed_at_any_moment_each_message_is_in_the_sink_once(
     session: Any, mq: ferromq.Embedded, begin: Begin, tmp_path: Path
 ) -> None:
-    """Messages come all the time, and nobody chooses the moment."""
+    """Messages arrive all the time, and the moment is random."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 (shown where the test fails)
     chance = random.Random(seed)

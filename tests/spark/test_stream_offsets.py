@@ -1,4 +1,4 @@
-"""What triggers read, over a model of brokers and a model of Spark that may be killed anywhere."""
+"""What triggers read, with a model of brokers and a model of Spark that is killed anywhere."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ UNLIMITED = 2**62
 
 @dataclass
 class Brokers:
-    """Topics with queues `broker:id` that hold offsets [min, max); what is not in `up` no route names."""
+    """Topics with queues `broker:id` that hold offsets [min, max); no route names brokers that are not in `up`."""
 
     topics: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
@@ -32,7 +32,7 @@ class Brokers:
     looks: int = 0
 
     def ask(self, _: ClusterAddress, topics: Topics) -> Sequence[Queue]:
-        """Answer as `pull.queues` does."""
+        """Behave like `pull.queues`."""
         self.looks += 1
         if self.unreachable:
             raise ConnectionFailed("nobody listens")
@@ -42,12 +42,12 @@ class Brokers:
         return found
 
     def check_whole(self, where: ClusterAddress, _: Topics) -> None:
-        """Raise as `pull.check_whole` does."""
+        """Behave like `pull.check_whole`."""
         if where.namesrv is not None and self.down:
             raise ServerError(f"the broker {min(self.down)} is away and may have queues")
 
     def registered(self, _: str) -> set[str]:
-        """Answer as name servers do."""
+        """Behave like name servers."""
         return {"a", "b"} - self.down
 
     def below(self, bound: int) -> set[tuple[QueueKey, int]]:
@@ -69,14 +69,14 @@ class Brokers:
 
 
 def options(**given: str) -> StreamOptions:
-    """Return options as a user gives them."""
+    """Return a user's options."""
     where = {} if "topicPattern" in given else {"topics": "orders,trips"}
     place = {"namesrv": "ns:1"} if "topicPattern" in given else {"endpoint": "e:1"}
     return StreamOptions.parse({**place, **where, **given}, pyspark="4.3.0", has_admission=True)
 
 
 def offsets(brokers: Brokers, clock: Any = lambda: 0.0, **given: str) -> StreamOffsets:
-    """Return a run of a query; nothing is waited for."""
+    """Return a run of a query that never waits."""
     chosen = options(**given)
     read, said = chosen.read, {"registered": brokers.registered, "check_whole": brokers.check_whole}
     monitor = QueueMonitor(read.address, read.topics, RetryDeadline(0.0), brokers.ask, **said)
@@ -84,17 +84,17 @@ def offsets(brokers: Brokers, clock: Any = lambda: 0.0, **given: str) -> StreamO
 
 
 def through_json(offsets: Offsets) -> Offsets:
-    """Return what Spark makes of offsets on their way through the checkpoint."""
+    """Return offsets after a round trip through the checkpoint."""
     return json.loads(json.dumps(offsets))  # type: ignore[no-any-return]
 
 
 class Killed(Exception):  # noqa: N818 (no error)
-    """The driver is killed here."""
+    """The driver was killed."""
 
 
 @dataclass
 class Spark:
-    """Runs triggers as Spark does, with a checkpoint that outlives it and a sink that takes each batch once."""
+    """Runs triggers as Spark does, with a durable checkpoint and a sink that accepts each batch once."""
 
     brokers: Brokers
     given: dict[str, str]
@@ -108,13 +108,13 @@ class Spark:
         self.start()
 
     def start(self) -> None:
-        """Begin a run; a batch that was planned and not committed is done first."""
+        """Begin a run; a planned but uncommitted batch runs first."""
         self.offsets = offsets(self.brokers, **self.given)
         if len(self.log) > self.committed:
             self._batch()
 
     def is_started(self) -> bool:
-        """Try to begin a run; false where brokers are out of reach."""
+        """Try to begin a run; return false if brokers are unreachable."""
         try:
             self.start()
         except ConnectionFailed:
@@ -124,7 +124,7 @@ class Spark:
         return self.is_alive
 
     def trigger(self, max_rows: int | None, kill_at: str = "") -> bool:
-        """Plan and run a batch; false where there is nothing new. Raises `Killed` at the place named."""
+        """Plan and run a batch; return false if nothing is new. Raises `Killed` at the given point."""
         start = through_json(self.log[-1] if self.log else self.offsets.initial())
         end = through_json(self.offsets.latest(start, max_rows))
         if self.log and json.dumps(end) == json.dumps(start):
@@ -166,7 +166,7 @@ EVENTS = st.one_of(
 
 
 def happen(event: tuple[Any, ...], brokers: Brokers, spark: Spark, *, may_age: bool) -> None:
-    """Let *event* happen."""
+    """Apply *event*."""
     match event:
         case ("send", (topic, queue), count):
             brokers.topics[topic].setdefault(queue, [0, 0])[1] += count
@@ -187,7 +187,7 @@ def happen(event: tuple[Any, ...], brokers: Brokers, spark: Spark, *, may_age: b
 @given(st.lists(EVENTS, max_size=40), st.sampled_from(["earliest", "latest"]), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_each_message_is_read_once_whatever_is_killed(events: list[Any], begin: str, may_age: bool) -> None:
-    """With queues found on the way, kills inside batches and between them: no row twice, none missing but aged ones."""
+    """With new queues, and kills inside and between batches: no row twice, and only expired ones missing."""
     brokers = Brokers({"orders": {"a:0": [0, 3]}, "trips": {"a:0": [2, 5]}})
     spark = Spark(brokers, {"startingOffsets": begin, "failOnDataLoss": "false"})
     spark.trigger(UNLIMITED)
@@ -209,7 +209,7 @@ def test_each_message_is_read_once_whatever_is_killed(events: list[Any], begin: 
 
 
 def started(brokers: Brokers, **given: str) -> Spark:
-    """Return a query that has read what was there."""
+    """Return a query that has read the current messages."""
     spark = Spark(brokers, given)
     while spark.trigger(UNLIMITED):
         pass
@@ -217,7 +217,7 @@ def started(brokers: Brokers, **given: str) -> Spark:
 
 
 def test_aged_out_messages_fail_the_query_and_are_named() -> None:
-    """Topic, queue, what was expected and what is there, and the way out."""
+    """With topic, queue, the expected and the current offsets, and the option that helps."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 0]}})
     spark = started(brokers)
     brokers.topics["orders"]["a:0"] = [9, 12]
@@ -234,7 +234,7 @@ def test_aged_out_messages_fail_the_query_and_are_named() -> None:
 
 
 def test_losses_are_counted_and_logged_once_where_they_are_allowed(caplog: pytest.LogCaptureFixture) -> None:
-    """The query goes on from what is there."""
+    """The query continues with what is left."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
     spark = started(brokers, failOnDataLoss="false")
     brokers.topics["orders"]["a:0"] = [9, 12]
@@ -247,8 +247,8 @@ def test_losses_are_counted_and_logged_once_where_they_are_allowed(caplog: pytes
     assert {n for (topic, _), n in spark.rows() if topic == "orders"} == {0, 1, 2, 3, 4, 9, 10, 11}
 
 
-def test_a_topic_made_anew_is_a_loss_and_is_read_from_its_beginning() -> None:
-    """The checkpoint's offset is beyond what is there."""
+def test_a_recreated_topic_is_a_loss_and_is_read_from_its_beginning() -> None:
+    """The checkpoint's offset is beyond the max offset."""
     brokers = Brokers({"orders": {"a:0": [0, 50]}, "trips": {"a:0": [0, 0]}})
     strict, lenient = started(brokers), started(brokers, failOnDataLoss="false")
     brokers.topics["orders"]["a:0"] = [0, 3]
@@ -261,7 +261,7 @@ def test_a_topic_made_anew_is_a_loss_and_is_read_from_its_beginning() -> None:
 
 
 def test_a_queue_that_its_broker_has_no_more_is_gone() -> None:
-    """The broker was asked and named others."""
+    """The broker answered with other queues."""
     brokers = Brokers({"orders": {"a:0": [0, 5], "a:1": [0, 5]}, "trips": {"a:0": [0, 0]}})
     strict, lenient = started(brokers), started(brokers, failOnDataLoss="false")
     del brokers.topics["orders"]["a:1"]
@@ -272,7 +272,7 @@ def test_a_queue_that_its_broker_has_no_more_is_gone() -> None:
 
 
 def test_a_broker_that_no_route_names_is_not_gone(caplog: pytest.LogCaptureFixture) -> None:
-    """Its queues keep their offsets, and are read on when it is back; that is told once."""
+    """Its queues keep their offsets, and are read when it is back; this is logged once."""
     brokers = Brokers({"orders": {"a:0": [0, 5], "b:0": [0, 5]}, "trips": {"a:0": [0, 0]}})
     spark = started(brokers, failOnDataLoss="false")
     brokers.down = {"b"}
@@ -291,7 +291,7 @@ def test_a_broker_that_no_route_names_is_not_gone(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_topic_that_is_gone_fails_a_query_and_is_kept_where_losses_are_allowed() -> None:
-    """Nobody can say whether it was deleted or its only broker restarts."""
+    """It may be deleted, or its only broker may be restarting."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
     strict, lenient = started(brokers), started(brokers, failOnDataLoss="false")
     del brokers.topics["trips"]
@@ -306,8 +306,8 @@ def test_a_topic_that_is_gone_fails_a_query_and_is_kept_where_losses_are_allowed
 
 
 @pytest.mark.parametrize("given", [{}, {"topicPattern": ".*"}])
-def test_a_broker_that_is_down_is_not_told_as_a_loss(given: dict[str, str]) -> None:
-    """Whoever takes it for one starts anew, and reads everything twice; also a batch that was planned waits."""
+def test_a_broker_that_is_down_is_not_a_loss(given: dict[str, str]) -> None:
+    """Otherwise users would start anew and read everything twice; a planned batch waits as well."""
     brokers = Brokers({"orders": {"a:0": [0, 5], "b:0": [0, 5]}, "trips": {"a:0": [0, 0]}})
     spark = started(brokers, **given)
     brokers.topics["orders"]["b:0"][1] = 9
@@ -325,8 +325,8 @@ def test_a_broker_that_is_down_is_not_told_as_a_loss(given: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize("allowed", ["true", "false"])
-def test_brokers_out_of_reach_are_an_error_that_says_that_nothing_is_lost(allowed: str) -> None:
-    """Losses are allowed or not: an answer that does not come is none."""
+def test_unreachable_brokers_are_an_error_that_says_that_nothing_is_lost(allowed: str) -> None:
+    """With either setting of the option: a missing answer is not a loss."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
     spark = started(brokers, failOnDataLoss=allowed)
     brokers.unreachable = True
@@ -335,7 +335,7 @@ def test_brokers_out_of_reach_are_an_error_that_says_that_nothing_is_lost(allowe
 
 
 def test_a_batch_planned_before_a_kill_fails_where_its_rows_are_gone_meanwhile() -> None:
-    """Replaying a batch from the checkpoint is no way around the check."""
+    """Replaying a batch from the checkpoint checks for losses, too."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
     spark = started(brokers)
     brokers.topics["orders"]["a:0"][1] = 20
@@ -347,7 +347,7 @@ def test_a_batch_planned_before_a_kill_fails_where_its_rows_are_gone_meanwhile()
 
 
 def test_latest_is_where_a_query_was_started_first() -> None:
-    """What comes between a kill in the first batch and the restart is read."""
+    """Messages between a kill in the first batch and the restart are read."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
     spark = Spark(brokers, {"startingOffsets": "latest"})
     with pytest.raises(Killed):
@@ -360,8 +360,8 @@ def test_latest_is_where_a_query_was_started_first() -> None:
 
 
 @pytest.mark.parametrize("begin", ["earliest", '{"orders": {"0": 3}}', '{"orders": {"0": 4}}'])
-def test_the_place_a_query_begins_at_is_in_the_checkpoint_before_anything_is_read(begin: str) -> None:
-    """A query killed in its first batch reads the same rows again, and fails where some aged out meanwhile."""
+def test_the_start_of_a_query_is_in_the_checkpoint_before_anything_is_read(begin: str) -> None:
+    """A query killed in its first batch reads the same rows again, and fails if some have expired."""
     brokers = Brokers({"orders": {"a:0": [3, 9]}, "trips": {"a:0": [0, 5]}})
     spark = Spark(brokers, {"startingOffsets": begin})
     with pytest.raises(Killed):
@@ -380,8 +380,8 @@ def test_the_place_a_query_begins_at_is_in_the_checkpoint_before_anything_is_rea
         again.start()
 
 
-def test_the_first_batch_carries_rows_and_a_second_one_is_not_needed() -> None:
-    """The checkpoint holds the next offsets, and where a queue does not begin at 0, where it does."""
+def test_the_first_batch_has_rows() -> None:
+    """The checkpoint holds the next offsets, and the start of each queue that does not begin at 0."""
     brokers = Brokers({"orders": {"a:0": [0, 5], "a:1": [4, 9]}, "trips": {"a:0": [0, 5]}})
     spark = Spark(brokers, {})
     assert spark.trigger(UNLIMITED)
@@ -393,8 +393,8 @@ def test_the_first_batch_carries_rows_and_a_second_one_is_not_needed() -> None:
     assert spark.log[-1] == {"orders": {"a:0": 5, "a:1": 10}, "trips": {"a:0": 5}}
 
 
-def test_the_place_a_new_queue_begins_at_is_in_the_checkpoint_before_anything_is_read() -> None:
-    """What ages out between the plan and a restart is seen."""
+def test_the_start_of_a_new_queue_is_in_the_checkpoint_before_anything_is_read() -> None:
+    """Messages that expire between the plan and a restart are noticed."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
     spark = started(brokers)
     brokers.topics["orders"]["a:1"] = [4, 6]
@@ -405,8 +405,8 @@ def test_the_place_a_new_queue_begins_at_is_in_the_checkpoint_before_anything_is
         spark.start()
 
 
-def test_available_now_ends_where_it_began_and_takes_no_new_queues() -> None:
-    """Its end is fixed at the start, however much comes meanwhile."""
+def test_available_now_has_a_fixed_end_and_takes_no_new_queues() -> None:
+    """Later messages do not move its end."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
     spark = Spark(brokers, {"minOffsetsPerTrigger": "100"})
     spark.offsets.prepare()
@@ -428,8 +428,8 @@ def test_trigger_once_reads_all_in_one_batch() -> None:
 
 
 @pytest.mark.parametrize("starting", ["latest", '{"orders": {"0": "latest"}}'])
-def test_trigger_once_from_latest_notes_the_place_and_skips_nothing_after_a_kill(starting: str) -> None:
-    """Spark asks anew where its first batch begins, when `latest` lies behind what the batch was to read."""
+def test_trigger_once_from_latest_records_its_start_and_skips_nothing_after_a_kill(starting: str) -> None:
+    """After the kill, `latest` would be later than the start of the first batch."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
     spark = Spark(brokers, {"startingOffsets": starting})
     with pytest.raises(Killed):
@@ -444,7 +444,7 @@ def test_trigger_once_from_latest_notes_the_place_and_skips_nothing_after_a_kill
 
 
 def test_a_batch_waits_for_rows_but_not_for_ever() -> None:
-    """It takes minOffsetsPerTrigger rows, or maxTriggerDelay since the first was seen."""
+    """For minOffsetsPerTrigger rows, or maxTriggerDelay since the first one was seen."""
     now = [0.0]
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 0]}})
     run = offsets(brokers, lambda: now[0], minOffsetsPerTrigger="10", maxTriggerDelay="30s")
@@ -463,7 +463,7 @@ def test_a_batch_waits_for_rows_but_not_for_ever() -> None:
 
 
 def test_name_servers_tell_a_deleted_topic_from_a_broker_that_is_down() -> None:
-    """A broker that is registered without the topic has deleted it; one that is not registered says nothing."""
+    """A broker that is registered without the topic has deleted it; an unregistered one is unknown."""
     brokers = Brokers({"orders": {"a:0": [0, 5], "b:0": [0, 5]}})
     spark = started(brokers, topicPattern=".*", failOnDataLoss="false")
     brokers.down = {"b"}
@@ -474,7 +474,7 @@ def test_name_servers_tell_a_deleted_topic_from_a_broker_that_is_down() -> None:
 
 
 def test_a_planned_batch_waits_for_a_broker_that_is_down_and_goes_on_without_a_deleted_topic() -> None:
-    """Rows that may come back are not left out, whatever losses are allowed."""
+    """Rows that may come back are not skipped, even if losses are allowed."""
     brokers = Brokers({"orders": {"a:0": [0, 5], "b:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
     spark = started(brokers, failOnDataLoss="false")
     brokers.topics["orders"]["b:0"][1] = brokers.topics["trips"]["a:0"][1] = 8
@@ -491,7 +491,7 @@ def test_a_planned_batch_waits_for_a_broker_that_is_down_and_goes_on_without_a_d
 
 
 def test_topics_of_a_pattern_are_found_while_the_query_runs() -> None:
-    """A new one is read from its min offset."""
+    """A new topic is read from its min offset."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "other": {"a:0": [0, 5]}})
     spark = started(brokers, topicPattern="or.*", startingOffsets="latest")
     brokers.topics["organs"] = {"a:0": [0, 2]}
@@ -501,7 +501,7 @@ def test_topics_of_a_pattern_are_found_while_the_query_runs() -> None:
 
 
 def test_a_pattern_without_topics_is_an_error_only_at_the_start() -> None:
-    """It may be mistyped; later, its topics were deleted."""
+    """At the start it may be mistyped; later, its topics were deleted."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}})
     spark = started(brokers, topicPattern="or.*", failOnDataLoss="false")
     brokers.topics = {}
@@ -512,7 +512,7 @@ def test_a_pattern_without_topics_is_an_error_only_at_the_start() -> None:
         started(brokers, topicPattern="or.*")
 
 
-def test_a_topic_that_options_leave_out_is_not_left_in_silence() -> None:
+def test_a_topic_dropped_from_the_options_is_an_error() -> None:
     """The checkpoint has offsets of it."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
     spark = started(brokers)
@@ -526,16 +526,16 @@ def test_a_topic_that_options_leave_out_is_not_left_in_silence() -> None:
     assert spark.log[-1] == {"orders": {"a:0": 5}}
 
 
-def test_a_new_query_names_a_topic_that_is_not_there() -> None:
-    """It does not wait in silence for a name that may be wrong."""
+def test_a_new_query_names_an_unknown_topic() -> None:
+    """It does not wait for a name that may be wrong."""
     run = offsets(Brokers({"orders": {"a:0": [0, 5]}}))
     start = run.initial()
     with pytest.raises(TopicNotFound, match="trips"):
         run.latest(start, UNLIMITED)
 
 
-def test_a_trigger_asks_brokers_once() -> None:
-    """Plan and partitions share what was answered."""
+def test_a_trigger_queries_brokers_once() -> None:
+    """Plan and partitions share the answer."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
     spark = started(brokers)
     brokers.topics["orders"]["a:0"][1] = 9
@@ -545,7 +545,7 @@ def test_a_trigger_asks_brokers_once() -> None:
 
 
 def test_without_a_start_it_goes_on_from_the_batch_before() -> None:
-    """PySpark 4.1 does not tell the start; a restart tells the checkpoint's end as an empty range."""
+    """PySpark 4.1 does not pass the start; after a restart it passes the checkpoint's end as an empty range."""
     brokers = Brokers({"orders": {"a:0": [0, 5], "b:0": [0, 5]}, "trips": {"a:0": [0, 0]}})
     run = offsets(brokers, failOnDataLoss="false")
     end = run.latest(None, None)
@@ -556,8 +556,8 @@ def test_without_a_start_it_goes_on_from_the_batch_before() -> None:
     assert again.latest(None, None) == end
 
 
-def test_what_is_reported_is_what_is_there() -> None:
-    """Spark shows it as `latestOffset` beside `endOffset`."""
+def test_the_reported_offsets_are_the_max_offsets() -> None:
+    """Spark shows them as `latestOffset` next to `endOffset`."""
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
     run = offsets(brokers)
     assert run.report() is None

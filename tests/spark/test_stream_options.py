@@ -1,4 +1,4 @@
-"""Options of `spark.readStream.format("ferromq")`: what was given, what is allowed."""
+"""Parsing and errors of the options of `spark.readStream.format("ferromq")`."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from ferromq.spark.stream.options import StreamOptions
 
 
 def options(**given: str) -> StreamOptions:
-    """Return options as a user gives them."""
+    """Return a user's options."""
     where = {"endpoint": "e:1", "topic": "orders"}
     return StreamOptions.parse({**where, **given}, pyspark="4.3.0", has_admission=True)
 
@@ -30,7 +30,7 @@ def options(**given: str) -> StreamOptions:
     ],
 )
 def test_wrong_options_are_named(given: dict[str, str], words: str) -> None:
-    """The option, what was given and what is allowed."""
+    """The error has the option, its value and the allowed values."""
     with pytest.raises(ConfigError) as raised:
         options(**given)
     assert words in str(raised.value)
@@ -38,14 +38,14 @@ def test_wrong_options_are_named(given: dict[str, str], words: str) -> None:
 
 @pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger"])
 def test_limits_that_pyspark_cannot_keep_are_an_error(name: str) -> None:
-    """An option is not dropped in silence."""
+    """An option is never ignored."""
     given = {"endpoint": "e:1", "topic": "orders", name: "5"}
     with pytest.raises(ConfigError, match=rf"'{name}' is '5' and needs PySpark 4.2 .* this is PySpark 4.1.1"):
         StreamOptions.parse(given, pyspark="4.1.1", has_admission=False)
 
 
 def test_options_have_defaults() -> None:
-    """Losses fail; the rest is off or as documented."""
+    """Losses fail the query; the rest is off or as documented."""
     chosen = options()
     assert (chosen.fail_on_data_loss, chosen.unreachable_timeout, chosen.max_delay, chosen.group) == (
         True,

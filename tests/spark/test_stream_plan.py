@@ -1,4 +1,4 @@
-"""Arithmetic of a stream's offsets: limits, shares, and queues that changed, against a simple model."""
+"""The arithmetic of a stream's offsets against a simple model: limits, shares, and changed queues."""
 
 import json
 
@@ -37,14 +37,14 @@ holdings = st.dictionaries(st.sampled_from(PLACES), bounds)
 
 
 def test_a_queue_is_named_by_broker_and_id() -> None:
-    """Queues of one id on two brokers are two queues."""
+    """Queues of two brokers with the same id are two queues."""
     queue = Queue("orders", "broker-a", "a:1", 3, min_offset=0, max_offset=0)
     assert key_of(queue) == "broker-a:3"
 
 
 @given(flats, flats)
 def test_offsets_survive_the_checkpoint_and_equal_ones_are_equal_text(held: Flat, before: Flat) -> None:
-    """Spark compares the JSON text of offsets to see whether there is something new."""
+    """Spark compares the JSON text of offsets to detect new messages."""
     moved = elsewhere(before, held)
     text = json.dumps(nested(held, moved))
     assert flat(json.loads(text)) == held
@@ -54,13 +54,13 @@ def test_offsets_survive_the_checkpoint_and_equal_ones_are_equal_text(held: Flat
 
 
 def test_queues_stand_in_the_order_of_their_numbers() -> None:
-    """A checkpoint is read by people, too."""
+    """People read checkpoints, too."""
     assert list(nested(dict.fromkeys(PLACES, 0))["trips"]) == ["b:0", "b:9", "b:10"]
 
 
 @given(st.lists(st.integers(0, 1000), max_size=12), st.integers(1, 3000), st.integers(0, 50))
-def test_a_share_is_exact_fair_and_starves_nobody(wanted: list[int], limit: int, turn: int) -> None:
-    """The sum is the limit or all; no queue gets more than waits; each that waits gets a row, and about its part."""
+def test_a_share_is_exact_fair_and_starves_no_queue(wanted: list[int], limit: int, turn: int) -> None:
+    """The sum is the limit or all rows; each queue with waiting rows gets at least one, and about its part."""
     given_rows = share(wanted, limit, turn)
     total, waits = sum(wanted), sum(1 for rows in wanted if rows)
     assert sum(given_rows) == min(limit, total)
@@ -76,8 +76,8 @@ def test_a_share_is_exact_fair_and_starves_nobody(wanted: list[int], limit: int,
 
 
 @given(st.integers(1, 20), st.integers(1, 20))
-def test_where_rows_are_fewer_than_queues_they_take_turns(queues: int, limit: int) -> None:
-    """As many calls as it takes serve every queue."""
+def test_queues_take_turns_if_the_limit_is_below_their_number(queues: int, limit: int) -> None:
+    """Enough calls serve every queue."""
     served: set[int] = set()
     for turn in range(-(-queues // limit)):
         served |= {place for place, rows in enumerate(share([1000] * queues, limit, turn)) if rows}
@@ -85,10 +85,10 @@ def test_where_rows_are_fewer_than_queues_they_take_turns(queues: int, limit: in
 
 
 @given(flats, holdings, st.sets(st.sampled_from(PLACES)), flats)
-def test_what_is_lost_is_what_the_model_finds(
+def test_losses_are_those_of_the_model(
     start: Flat, held: dict[QueueKey, Bounds], gone: set[QueueKey], known: Flat
 ) -> None:
-    """A loss is an offset outside what a queue holds, or a queue that is gone; out of reach is none."""
+    """A loss is an offset outside a queue, or a queue that is gone; an unreachable queue is not."""
     gone -= held.keys()
     found = {loss.key: loss for loss in losses(start, held, gone, known)}
     for place, offset in start.items():
@@ -107,7 +107,7 @@ def test_what_is_lost_is_what_the_model_finds(
 def test_triggers_read_every_row_once_and_come_to_an_end(
     start: Flat, held: dict[QueueKey, Bounds], limit: int, turn: int
 ) -> None:
-    """However many triggers it takes: spans follow each other without gap or overlap, up to the max offsets."""
+    """In any number of triggers: ranges have no gap and no overlap, up to the max offsets."""
     base = settled(start, held, losses(start, held, (), {}), held)
     rows: dict[QueueKey, list[int]] = {place: [] for place in base}
     at = base
@@ -129,7 +129,7 @@ def test_triggers_read_every_row_once_and_come_to_an_end(
 def test_a_batch_reads_and_counts_every_row_that_it_promised(
     start: Flat, then: dict[QueueKey, Bounds], now: dict[QueueKey, Bounds], limit: int
 ) -> None:
-    """Whatever happens to queues after the plan: rows read and rows lost add up, and only what is held is read."""
+    """Whatever happens after the plan: rows read and rows lost add up, and only existing rows are read."""
     base = settled(start, then, losses(start, then, (), {}), then)
     end = limited(base, ends(base, then), limit)
     found, lost = spans(base, {}, end, now, {})
@@ -141,8 +141,8 @@ def test_a_batch_reads_and_counts_every_row_that_it_promised(
     assert all(base[span.key] <= span.start and span.end <= end[span.key] for span in found)
 
 
-def test_what_ages_behind_the_target_is_no_loss() -> None:
-    """With AvailableNow a queue that was read to its end may age; before it, it may not."""
+def test_expiry_after_the_target_is_not_a_loss() -> None:
+    """With AvailableNow, a queue that was read to its end may expire; before that, it may not."""
     held = {A0: Bounds(10, 20), A1: Bounds(10, 20)}
     lost = losses({A0: 5, A1: 7}, held, (), {}, target={A0: 5, A1: 15})
     assert [(loss.key, loss.rows) for loss in lost] == [(A1, 3)]
@@ -150,13 +150,13 @@ def test_what_ages_behind_the_target_is_no_loss() -> None:
 
 
 def test_a_target_holds_where_more_comes_and_where_queues_are_new() -> None:
-    """AvailableNow ends at what was there when it began."""
+    """AvailableNow ends at the max offsets of its start."""
     held = {A0: Bounds(0, 100), B0: Bounds(0, 100)}
     assert ends({A0: 3, B0: 4}, held, target={A0: 50}) == {A0: 50, B0: 4}
 
 
-def test_a_topic_made_anew_is_read_from_its_beginning() -> None:
-    """The offset lies beyond what is held: what is there is other messages, none of them read yet."""
+def test_a_recreated_topic_is_read_from_its_beginning() -> None:
+    """The offset is beyond the max offset: the messages are new ones, none of them read yet."""
     held = {A0: Bounds(0, 20)}
     (lost,) = losses({A0: 500}, held, (), {A0: 520})
     assert (lost.rows, lost.is_exact) == (20, False)
@@ -166,29 +166,29 @@ def test_a_topic_made_anew_is_read_from_its_beginning() -> None:
 
 
 def test_a_queue_that_left_the_offsets_is_counted_as_lost() -> None:
-    """Rows that were seen waiting are what is known to be lost."""
+    """The known waiting rows are counted."""
     assert spans({A0: 5, A1: 2}, {}, {A1: 2}, {A1: Bounds(0, 2)}, {A0: 9}) == (
         [],
         [Loss(A0, 5, None, 4, is_exact=False)],
     )
 
 
-def test_a_new_queue_is_read_from_where_the_end_says_or_from_0() -> None:
-    """What is not in the start was found since; messages that aged out before that are no loss, later they are."""
+def test_a_new_queue_is_read_from_its_recorded_start_or_from_0() -> None:
+    """Messages that expired before the queue was found are not a loss; later they are."""
     assert spans({}, {A0: 4}, {A0: 9}, {A0: Bounds(4, 12)}, {}) == ([BatchRange(A0, 4, 9)], [])
     assert spans({}, {}, {A0: 9}, {A0: Bounds(0, 12)}, {}) == ([BatchRange(A0, 0, 9)], [])
     held = Bounds(4, 12)
     assert spans({}, {}, {A0: 9}, {A0: held}, {}) == ([BatchRange(A0, 4, 9)], [Loss(A0, 0, held, 4)])
 
 
-def test_a_queue_that_goes_on_behind_what_aged_out_counts_it_once() -> None:
-    """Its start is in the end of the batch that goes on there."""
+def test_expired_messages_are_counted_once() -> None:
+    """The end of the batch that continues after them has its start."""
     held = Bounds(7, 12)
     assert spans({A0: 2}, {A0: 7}, {A0: 9}, {A0: held}, {}) == ([BatchRange(A0, 7, 9)], [Loss(A0, 2, held, 5)])
 
 
-def test_a_loss_names_topic_queue_expectation_and_what_is_there() -> None:
-    """What a person needs to decide."""
+def test_a_loss_names_topic_queue_and_offsets() -> None:
+    """As a user needs it to decide."""
     text = str(Loss(A0, 5, Bounds(10, 20), 5))
     assert text == (
         "queue a:0 of topic 'orders' was to be read from queue offset 5, but now holds 10 to 20 (aged out): 5 rows lost"

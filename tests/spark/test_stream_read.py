@@ -1,4 +1,4 @@
-"""Rows of a partition across failures of its broker, patience, and offsets written to a group for display."""
+"""The rows of a partition across failures of its broker, retry deadlines, and offsets for display."""
 
 import logging
 import struct
@@ -27,17 +27,17 @@ WHERE = ClusterAddress(endpoint="e:1")
 
 @dataclass
 class Time:
-    """A clock that moves where somebody waits."""
+    """A clock that advances when it is waited for."""
 
     now: float = 0.0
     waits: list[float] = field(default_factory=list)
 
     def deadline(self, seconds: float) -> RetryDeadline:
-        """Return a patience that waits in this time."""
+        """Return a retry deadline on this clock."""
         return RetryDeadline(seconds, lambda: self.now, self.wait)
 
     def wait(self, seconds: float) -> None:
-        """Let time go by."""
+        """Advance the clock."""
         self.waits.append(seconds)
         self.now += seconds
 
@@ -60,12 +60,12 @@ class Broker:
         return Queue("orders", "a", f"a:{self.restarts}", 0, self.low, self.high)
 
     def ask(self, _: ClusterAddress, topics: Topics) -> Sequence[Queue]:
-        """Answer as `pull.queues` does."""
+        """Behave like `pull.queues`."""
         assert topics == Topics(("orders",))
         return [self.queue()]
 
     def pull(self, wanted: QueueRange) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield two rows at a time, of messages that the filter keeps."""
+        """Yield two rows at a time of the messages that pass the filter."""
         assert wanted.endpoint == f"a:{self.restarts}"
         left = self.fails.pop(0) if self.fails else 1 << 60
         if wanted.start < self.low or wanted.end > self.high:
@@ -92,20 +92,20 @@ def read(broker: Broker, end: int = 20, seconds: float = 10.0, *, fail: bool = T
 @given(st.lists(st.integers(0, 20), max_size=6), st.sets(st.integers(0, 30)))
 @settings(deadline=None)
 def test_rows_come_once_however_often_the_connection_breaks(fails: list[int], left_out: set[int]) -> None:
-    """It goes on behind the last row, where the broker is now; with a filter, too."""
+    """The read continues after the last row, at the broker's current endpoint; also with a filter."""
     broker = Broker(fails=list(fails), keeps=lambda offset: offset not in left_out)
     assert read(broker, seconds=1e6) == [offset for offset in range(3, 20) if offset not in left_out]
 
 
-def test_patience_begins_anew_with_every_row() -> None:
-    """Failures with progress between them are no reason to give up; without, they are."""
+def test_the_deadline_restarts_with_every_row() -> None:
+    """Failures with progress between them never exceed it; failures without do."""
     assert read(Broker(fails=[2] * 8), seconds=0.06) == list(range(3, 20))
     with pytest.raises(ConnectionFailed, match=r"queue 0 of topic 'orders' on a could not be read for 10 s .*lost"):
         read(Broker(fails=[0] * 1000))
 
 
-def test_what_ages_out_while_it_is_read_fails_or_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """The error and the log name what was expected, what is there and how much is lost."""
+def test_messages_that_expire_during_a_read_fail_it_or_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    """The error and the log have the expected and the current offsets, and the number of lost rows."""
 
     def age(broker: Broker) -> None:
         broker.low = 9
@@ -120,8 +120,8 @@ def test_what_ages_out_while_it_is_read_fails_or_is_left_out(caplog: pytest.LogC
     assert caplog.records[0].getMessage().startswith("rows lost while a batch was read rows=4: queue a:0")
 
 
-def test_a_queue_that_is_cut_while_it_is_read_ends_where_it_ends() -> None:
-    """Rows that are not there any more are not waited for."""
+def test_a_queue_that_is_truncated_during_a_read_ends_at_its_max_offset() -> None:
+    """The reader does not wait for rows that are gone."""
 
     def cut(broker: Broker) -> None:
         broker.high = 7
@@ -131,13 +131,13 @@ def test_a_queue_that_is_cut_while_it_is_read_ends_where_it_ends() -> None:
         read(Broker(fails=[2], on_failure=cut))
 
 
-def test_a_refusal_is_not_tried_again() -> None:
+def test_a_rejected_request_is_not_retried() -> None:
     """A permission does not come back by waiting."""
     with pytest.raises(Forbidden):
         read(Broker(fails=[2], error=Forbidden("no")))
 
 
-def test_a_watch_waits_longer_and_longer_and_not_beyond_the_option() -> None:
+def test_retries_back_off_up_to_the_option() -> None:
     """A broker that comes back in time is waited for."""
     time = Time()
 
@@ -157,7 +157,7 @@ def test_a_watch_waits_longer_and_longer_and_not_beyond_the_option() -> None:
     assert time.now == -3540
 
 
-def test_a_topic_that_is_away_is_waited_for_where_that_is_asked() -> None:
+def test_an_unreachable_topic_is_waited_for_on_request() -> None:
     """A broker that registers again has not deleted it."""
     time = Time()
 
@@ -172,8 +172,8 @@ def test_a_topic_that_is_away_is_waited_for_where_that_is_asked() -> None:
     assert not monitor.look([("orders", "a:0")], wait=True).away([("orders", "a:0")])
 
 
-def test_a_slave_that_lacks_what_was_read_is_no_loss_to_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the master is down its queues are out of reach; a batch takes what the slave has."""
+def test_a_slave_that_lags_behind_is_not_a_loss_to_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the master is down its queues are unreachable to a stream; a batch reads from the slave."""
     route = TopicRoute((QueueData("a", 1, 1),), (BrokerData("c", "a", {1: "127.0.0.1:1"}),))
     monkeypatch.setattr(NameServers, "_ask", lambda *_, **__: route.encode())
     monkeypatch.setattr(RemotingBroker, "held", lambda *_: {0: (0, 5)})
@@ -190,8 +190,8 @@ def test_a_slave_that_lacks_what_was_read_is_no_loss_to_a_stream(monkeypatch: py
         list(RetryingReader(where, time.deadline(0), fail_on_data_loss=False, pull_range=refused).read(wanted))
 
 
-def test_wrong_options_are_not_waited_out() -> None:
-    """Only what another attempt may overcome is tried again."""
+def test_wrong_options_are_not_retried() -> None:
+    """Only errors that a retry may overcome are."""
     time = Time()
 
     def ask(_: ClusterAddress, __: Topics) -> Sequence[Queue]:
@@ -204,7 +204,7 @@ def test_wrong_options_are_not_waited_out() -> None:
 
 @pytest.mark.parametrize("protocol", ["grpc", "remoting"])
 def test_a_group_shows_the_next_offset_to_read(mq: ferromq.Embedded, protocol: Any) -> None:
-    """Both ways to brokers; not the last offset that was read."""
+    """Over both protocols; it is not the last offset that was read."""
     with mq.producer() as producer:
         receipts = list(producer.send_all("orders", [ferromq.Message(b"m") for _ in range(9)]))
     with mq.admin() as admin:
@@ -221,7 +221,7 @@ def test_a_group_shows_the_next_offset_to_read(mq: ferromq.Embedded, protocol: A
 
 
 def test_offsets_that_cannot_be_written_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A group for display stops no query."""
+    """A display group never stops a query."""
     queues = [Queue("orders", "a", "127.0.0.1:1", 0, 0, 9), Queue("orders", "a", "127.0.0.1:1", 0, 0, 9, "remoting")]
     group = GroupOffsets("display")
     with caplog.at_level(logging.WARNING):
@@ -233,8 +233,8 @@ def test_offsets_that_cannot_be_written_are_logged_once(caplog: pytest.LogCaptur
     ]
 
 
-def test_name_servers_name_the_brokers_that_are_up(mq: ferromq.Embedded) -> None:
-    """The first that answers is asked; where none does, that is an error."""
+def test_name_servers_list_the_registered_brokers(mq: ferromq.Embedded) -> None:
+    """The first one that answers counts; without an answer it is an error."""
     assert registered_brokers(f"127.0.0.1:1;{mq.namesrv}") == {"broker-a"}
     with pytest.raises(ConnectionFailed):
         registered_brokers("127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""The stream reader as Spark calls it, without Spark: the driver's calls and a worker's."""
+"""The stream reader as Spark calls it, without Spark: calls of the driver and of a worker."""
 
 import importlib.util
 import pickle
@@ -20,7 +20,7 @@ ReadAllAvailable, ReadMaxRows = limits.ReadAllAvailable, limits.ReadMaxRows
 
 @pytest.fixture
 def older(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return the module as it is where PySpark has no admission control."""
+    """Return the module as with a PySpark without admission control."""
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
     spec = importlib.util.spec_from_file_location("ferromq_older_stream", stream.__file__)
     assert spec is not None
@@ -32,7 +32,7 @@ def older(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def send(mq: ferromq.Embedded, count: int) -> None:
-    """Send messages of two tags, and wait until they can be read."""
+    """Send messages of two tags, and wait until they are readable."""
     with mq.producer() as producer:
         for number in range(count):
             producer.send("orders", b"%d" % number, tag="odd" if number % 2 else "even")
@@ -41,14 +41,14 @@ def send(mq: ferromq.Embedded, count: int) -> None:
 
 
 def bodies(reader: Any, start: Any, end: Any) -> list[int]:
-    """Return what the batch holds, read by a copy of the reader, as workers do."""
+    """Return the bodies of the batch, read by an unpickled copy of the reader, as in workers."""
     copy = pickle.loads(pickle.dumps(reader))
     batches = [batch for part in reader.partitions(start, end) for batch in copy.read(part)]
     return sorted(int(body) for batch in batches for body in batch.column("body").to_pylist())
 
 
 def test_limits_and_the_end_are_as_spark_says(mq: ferromq.Embedded) -> None:
-    """A limit, no limit, and the option's own; the default limits nothing."""
+    """A limit, no limit, and the option's own; the default limit is never reached."""
     send(mq, 10)
     options = {"endpoint": mq.endpoint, "topic": "orders", "maxOffsetsPerTrigger": "4"}
     reader = stream.StreamReader(stream.parse_options(options), schema_of(["body"]))
@@ -62,7 +62,7 @@ def test_limits_and_the_end_are_as_spark_says(mq: ferromq.Embedded) -> None:
 
 
 def test_columns_and_filters_of_the_options_count_for_streams(mq: ferromq.Embedded) -> None:
-    """Rows are chosen before they reach Spark; offsets count all the same."""
+    """Rows are filtered before they reach Spark; the offsets of all messages count."""
     send(mq, 10)
     options = {"endpoint": mq.endpoint, "topic": "orders", "tags": "odd"}
     reader = stream.StreamReader(stream.parse_options(options), schema_of(["body", "tag"]))
@@ -72,8 +72,8 @@ def test_columns_and_filters_of_the_options_count_for_streams(mq: ferromq.Embedd
     assert bodies(reader, start, end) == [1, 3, 5, 7, 9]
 
 
-def test_an_older_pyspark_reads_all_there_is_and_refuses_limits(mq: ferromq.Embedded, older: ModuleType) -> None:
-    """It asks for the latest offset without a start; what it cannot keep is an error that names the version."""
+def test_an_older_pyspark_reads_everything_and_rejects_limits(mq: ferromq.Embedded, older: ModuleType) -> None:
+    """It asks for the latest offset without a start; an unsupported option is an error that names the version."""
     send(mq, 10)
     options = {"endpoint": mq.endpoint, "topic": "orders"}
     reader = older.StreamReader(older.parse_options(options), schema_of(["body"]))

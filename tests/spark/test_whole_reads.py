@@ -1,4 +1,4 @@
-"""A read by name servers is whole or fails, as by an endpoint: routes leave out brokers that are away."""
+"""A read by name servers is complete or fails, although routes lack brokers that are down."""
 
 import contextlib
 from collections.abc import Iterator
@@ -34,17 +34,17 @@ class Cluster(NamedTuple):
 
     @property
     def where(self) -> ClusterAddress:
-        """Return where it is read."""
+        """Return the address of the cluster."""
         return ClusterAddress(namesrv=self.namesrv)
 
     def queues(self, topics: Topics = ORDERS) -> set[tuple[str, int]]:
-        """Return broker and id of each queue that a read covers."""
+        """Return broker and id of each queue of a read."""
         return {(queue.broker_name, queue.queue_id) for queue in pull.queues(self.where, topics)}
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Run them; both brokers have the topic."""
+    """Run the cluster; both brokers have the topic."""
     clock = Clock.manual(1_700_000_000_000)
     options = {"listen": FREE, "grpc_listen": FREE, "fast_listen": "off", "commit_log_file_size": "1MiB"}
     with contextlib.ExitStack() as stack:
@@ -61,7 +61,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def put(namesrv: str, namespace: str, key: str, value: str) -> None:
-    """Write into the key-value table, as operators do."""
+    """Write to the key-value table, as operators do."""
     client = RemotingClient()
     fields = {"namespace": namespace, "key": key, "value": value}
     code, *_ = client.call(namesrv, RequestCode.PUT_KV_CONFIG, fields)
@@ -73,10 +73,8 @@ BOTH = {("a", 0), ("a", 1), ("b", 0), ("b", 1)}
 
 
 @pytest.mark.parametrize("topics", [ORDERS, Topics.matching("ord.*")], ids=["name", "pattern"])
-def test_a_read_without_a_broker_that_is_away_is_refused_until_it_is_taken_out(
-    cluster: Cluster, topics: Topics
-) -> None:
-    """The error names the broker, the topic and the way out."""
+def test_a_read_fails_while_a_broker_is_down_until_it_is_taken_out(cluster: Cluster, topics: Topics) -> None:
+    """The error names the broker, the topic and what to do."""
     assert cluster.queues(topics) == BOTH
     cluster.b.close()
     with pytest.raises(ServerError, match=r"the broker b is away and may have queues of .*ord.*take_out_broker\('b'\)"):
@@ -86,8 +84,8 @@ def test_a_read_without_a_broker_that_is_away_is_refused_until_it_is_taken_out(
     assert cluster.queues(topics) == {("a", 0), ("a", 1)}
 
 
-def test_a_topic_whose_only_broker_is_away_is_not_told_as_missing(cluster: Cluster) -> None:
-    """No route knows it then; one that never was is missing only where all brokers are there."""
+def test_a_topic_is_not_missing_while_its_only_broker_is_down(cluster: Cluster) -> None:
+    """A topic counts as missing only if all brokers are up."""
     nothing = Topics(("nothing",))
     with pytest.raises(TopicNotFound):
         cluster.queues(nothing)
@@ -97,8 +95,8 @@ def test_a_topic_whose_only_broker_is_away_is_not_told_as_missing(cluster: Clust
             cluster.queues(topics)
 
 
-def test_a_broker_of_the_topics_order_configuration_is_missed(cluster: Cluster) -> None:
-    """So one of RocketMQ's can be, which enters itself nowhere; those of other topics are not."""
+def test_a_broker_in_the_topics_order_configuration_must_be_up(cluster: Cluster) -> None:
+    """RocketMQ's brokers can be listed there; order configurations of other topics do not count."""
     put(cluster.namesrv, "ORDER_TOPIC_CONFIG", "returns", "c:4")
     assert cluster.queues() == BOTH
     put(cluster.namesrv, "ORDER_TOPIC_CONFIG", "orders", "a:2;b:2;c:4")
@@ -106,8 +104,8 @@ def test_a_broker_of_the_topics_order_configuration_is_missed(cluster: Cluster) 
         cluster.queues()
 
 
-def test_a_stream_waits_for_a_whole_view_where_it_begins(cluster: Cluster) -> None:
-    """And goes on with what there is where it knows what it has read."""
+def test_a_new_stream_waits_for_all_brokers(cluster: Cluster) -> None:
+    """A stream that knows what it has read goes on without them."""
     cluster.b.close()
     monitor = QueueMonitor(cluster.where, ORDERS, RetryDeadline(0.0))
     with pytest.raises(ConnectionFailed, match="the broker b is away and may have queues of orders"):

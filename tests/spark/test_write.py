@@ -1,4 +1,4 @@
-"""`df.write.format("ferromq")` and `writeStream`: what is in the DataFrame is in the topic, once where asked for."""
+"""`df.write.format("ferromq")` and `writeStream`: the topic has the rows of the DataFrame, once with exactly-once."""
 
 import json
 import runpy
@@ -18,7 +18,7 @@ KILLED = Path(__file__).with_name("killed_writer.py")
 
 
 def bodies(mq: ferromq.Embedded, topic: str) -> list[str]:
-    """Return the bodies of all messages of a topic, once readers see all that is stored."""
+    """Return the bodies of all messages of a topic, once all are dispatched."""
     while mq.store.stats()["dispatched_offset"] < mq.store.stats()["max_physical_offset"]:
         time.sleep(0.001)
     found: list[str] = []
@@ -36,8 +36,8 @@ def write(frame: Any, mq: ferromq.Embedded, **options: str) -> None:
     frame.write.format("ferromq").options(endpoint=mq.endpoint, **options).mode("append").save()
 
 
-def test_what_is_written_is_what_is_read(session: Any, mq: ferromq.Embedded) -> None:
-    """Body, keys, tag and properties come back by the format's own reader, from the topics that the rows name."""
+def test_written_rows_are_read_back(session: Any, mq: ferromq.Embedded) -> None:
+    """Body, keys, tag and properties, from the topics that the rows name."""
     rows = [("one", ["k1", "k2"], "a", {"x": "1"}, "first"), ("zwei", [], None, {}, None)]
     frame = session.createDataFrame(
         rows, "body string, keys array<string>, tag string, properties map<string,string>, topic string"
@@ -51,7 +51,7 @@ def test_what_is_written_is_what_is_read(session: Any, mq: ferromq.Embedded) -> 
 
 
 def test_a_batch_written_again_with_its_writer_id_is_stored_once(session: Any, mq: ferromq.Embedded) -> None:
-    """A second run changes nothing; without an id it stores everything again; the broker counts what it knew."""
+    """Without an id everything is stored again; the broker counts the duplicates."""
     frame = session.range(0, 3000, 1, 3).selectExpr("cast(id as string) body", "concat('k', id) keys")
     once = {"topic": "once", "delivery": "exactly-once", "writerId": "job-1"}
     for _ in range(2):
@@ -73,7 +73,7 @@ def test_the_example_sums_what_it_wrote_twice(session: Any) -> None:
 def test_a_row_that_is_refused_fails_the_job_and_is_named(
     session: Any, mq: ferromq.Embedded, delivery: dict[str, str]
 ) -> None:
-    """The error says which row and which column."""
+    """The error has the row and the column."""
     frame = session.range(0, 20, 1, 1).selectExpr("cast(id as string) body", "if(id = 13, 'a|b', 'a') tag")
     with pytest.raises(Exception, match="row 13: column 'tag'"):
         write(frame, mq, topic="refused", **delivery)
@@ -85,7 +85,7 @@ def test_a_row_that_is_refused_fails_the_job_and_is_named(
 
 
 def run(*words: object) -> dict[str, Any]:
-    """Run the program whose writer is killed; returns what it says, or nothing where it was killed."""
+    """Run the program whose writer is killed; return its output, or nothing if it was killed."""
     done = subprocess.run([sys.executable, str(KILLED), *map(str, words)], capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
@@ -98,7 +98,7 @@ def run(*words: object) -> dict[str, Any]:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_writer_killed_while_it_writes_stores_each_row_once(mq: ferromq.Embedded, tmp_path: Path) -> None:
-    """Spark runs the task again: exactly once has each row once, and at least once has none missing and some twice."""
+    """Spark runs the task again: exactly-once stores each row once, at-least-once some rows twice."""
     said = run("batch", mq.endpoint, tmp_path)
     assert said == {"killed": 2}
     assert sorted(map(int, bodies(mq, "once"))) == list(range(4000))

@@ -1,4 +1,4 @@
-"""Tasks that write, and replays, to a broker that stands still, is gone, answers half, or restarts."""
+"""Writing tasks and replays against a broker that hangs, is gone, answers in part, or restarts."""
 
 import contextlib
 import threading
@@ -57,7 +57,7 @@ class Talk:
         return WriteOptions(self.proxy.address, "orders", is_once, "w" if is_once else None, timeout)
 
     def write(self, options: WriteOptions, between: Callable[[int], object] = lambda _: None) -> None:
-        """Run a try of the only task of a batch; *between* is called before each block."""
+        """Run an attempt at the only task of a batch; *between* is called before each block."""
 
         def batches() -> Iterator[pa.RecordBatch]:
             for number in range(BLOCKS):
@@ -69,7 +69,7 @@ class Talk:
         task._write(batches(), SimpleNamespace(partitionId=lambda: 0), 0, options.writer)
 
     def stored(self) -> Counter[int]:
-        """Return how often each row is stored, once all that is stored can be read."""
+        """Return how often each row is stored, once all messages are dispatched."""
         store = self.broker.store
         while store.stats()["dispatched_offset"] < store.stats()["max_physical_offset"]:
             time.sleep(0.001)
@@ -95,7 +95,7 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
 
 
 def fails_in_time(call: Callable[[], object], seconds: float = TIMEOUT) -> str:
-    """Return the error of a call; fail where it is answered, raises another error, or takes long."""
+    """Return the error of a call; fail if it succeeds, raises another error, or takes long."""
     begin = time.monotonic()
     with pytest.raises(OutcomeUnknown) as caught:
         call()
@@ -112,8 +112,8 @@ two_faults = pytest.mark.parametrize("fault", [FAULTS["hang"], FAULTS["cut"]], i
 @pytest.mark.parametrize(
     ("fault", "is_once"), [*((fault, True) for fault in FAULTS.values()), (FAULTS["cut"], False)], ids=[*FAULTS, "each"]
 )
-def test_a_task_fails_in_time_and_the_next_try_stores_what_is_left(talk: Talk, fault: Fault, *, is_once: bool) -> None:
-    """The error names rows; with exactly-once no row is twice, however the first try ended."""
+def test_a_task_fails_in_time_and_the_next_attempt_stores_the_rest(talk: Talk, fault: Fault, *, is_once: bool) -> None:
+    """The error names rows; with exactly-once no row is repeated, however the first attempt ended."""
     options = talk.options(is_once=is_once)
 
     def between(number: int) -> None:
@@ -134,7 +134,7 @@ def test_a_task_fails_in_time_and_the_next_try_stores_what_is_left(talk: Talk, f
 
 @faults
 def test_a_task_waits_for_a_broker_that_comes_back(talk: Talk, fault: Fault) -> None:
-    """Requests whose answers were lost are sent again, and stored once; when it comes back makes no difference."""
+    """Requests whose answers were lost are sent again, and stored once."""
     later = threading.Timer(0.3, talk.proxy.resume)
 
     def between(number: int) -> None:
@@ -148,7 +148,7 @@ def test_a_task_waits_for_a_broker_that_comes_back(talk: Talk, fault: Fault) -> 
 
 
 def test_a_task_waits_for_a_broker_that_restarts(talk: Talk) -> None:
-    """It knows the rows and the layout of before."""
+    """The broker restores the rows' sequences and the layout."""
     talk.write(
         talk.options(is_once=True, timeout=30),
         lambda number: talk.restart() if number in {FAULTY, 2 * FAULTY} else None,
@@ -160,8 +160,8 @@ def test_a_task_waits_for_a_broker_that_restarts(talk: Talk) -> None:
 
 
 @two_faults
-def test_layouts_fail_in_time_and_are_those_of_before_afterwards(talk: Talk, fault: Fault) -> None:
-    """Neither the plan nor a task goes on with a part; what was under way keeps no other layout."""
+def test_layouts_fail_in_time_and_do_not_change(talk: Talk, fault: Fault) -> None:
+    """Neither plan nor task uses an incomplete layout; a failed request stores no other one."""
     options = talk.options(is_once=True)
     planned = layouts(options, ["orders"])
     sender = Sender(options, batching=AtLeastOnceBatching())
@@ -176,10 +176,10 @@ def test_layouts_fail_in_time_and_are_those_of_before_afterwards(talk: Talk, fau
 
 
 @two_faults
-def test_a_replay_fails_in_time_and_the_next_one_stores_what_is_left(
+def test_a_replay_fails_in_time_and_the_next_one_stores_the_rest(
     talk: Talk, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a lane nothing is sent after a failure; with a writer nothing is stored twice."""
+    """After a failure no message of that ordering key is sent; with a writer nothing is stored twice."""
     monkeypatch.setattr(ordered_sender, "TIMEOUT", float(TIMEOUT))
     lanes, count = 4, 200
     rows = [
@@ -198,8 +198,8 @@ def test_a_replay_fails_in_time_and_the_next_one_stores_what_is_left(
     assert talk.stored() == dict.fromkeys(range(lanes * count), 1)
 
 
-def test_a_hung_topic_of_a_replay_ends_with_its_program(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing a sender takes no longer than its good-bye."""
+def test_a_replay_of_a_hung_topic_closes_in_time(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing a sender takes no longer than its timeout for unregistering."""
     monkeypatch.setattr(ordered_sender, "TIMEOUT", float(TIMEOUT))
     monkeypatch.setattr(ordered_sender, "_UNREGISTER_TIMEOUT", 0.5)
     sender = OrderedSender(talk.proxy.address)

@@ -1,4 +1,4 @@
-"""Rows that are stored once keep to the queues of the first try, whatever brokers and queues are there in the next."""
+"""Exactly-once rows keep to the queues of the first attempt, whatever brokers and queues exist later."""
 
 import contextlib
 import pickle
@@ -49,13 +49,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def options(broker: BrokerController, topic: str | None = "orders") -> WriteOptions:
-    """Return the options of a write that stores each row once."""
+    """Return the options of an exactly-once write."""
     given = {"endpoint": broker.endpoint, "delivery": "exactly-once", "writerId": "w", "timeout": "5"}
     return WriteOptions.parse(given if topic is None else {**given, "topic": topic}, is_stream=False)
 
 
 def test_the_layout_is_the_same_while_no_name_server_answers(cluster: Cluster) -> None:
-    """And whichever broker is asked."""
+    """Whichever broker is queried."""
     name_server, a, b = cluster
     first = layouts(options(a), ["orders"])
     assert len(first["orders"].queues) == 8
@@ -64,8 +64,8 @@ def test_the_layout_is_the_same_while_no_name_server_answers(cluster: Cluster) -
     assert layouts(options(a), ["orders"]) == first
 
 
-def test_a_plan_without_one_of_the_brokers_is_refused(cluster: Cluster) -> None:
-    """Its blocks would go to other queues, which do not know what an earlier try stored."""
+def test_a_plan_without_one_of_the_brokers_is_rejected(cluster: Cluster) -> None:
+    """Its blocks would go to other queues, which do not know the rows of an earlier attempt."""
     _, a, b = cluster
     layouts(options(a), ["orders"])
     b.close()
@@ -77,11 +77,11 @@ ROWS = 20 * BLOCK
 
 
 class Killed(Exception):  # noqa: N818 (what becomes of a task)
-    """The task ends here."""
+    """The task was killed."""
 
 
 def frames(columns: tuple[str, ...], count: int, killed_after: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield *count* rows by blocks, and end as a task that is killed once so many rows were taken."""
+    """Yield *count* rows in blocks, and stop like a killed task after the given number of rows."""
     for first in range(0, count, BLOCK):
         if killed_after is not None and first >= killed_after:
             raise Killed
@@ -102,7 +102,7 @@ def write(
     planned: bytes | None = None,
     begun: Any = None,
 ) -> bytes:
-    """Run a try of the only task of a write; returns its plan, for another try by the same driver."""
+    """Run an attempt at the only task of a write; return its plan, for another attempt by the same driver."""
     names = ("body", *columns)
     if planned is None:
         schema = StructType([StructField(name, StringType()) for name in names])
@@ -118,7 +118,7 @@ def write(
 
 
 def stored(*brokers: BrokerController) -> Counter[int]:
-    """Return how often each row is stored, once all that is stored can be read."""
+    """Return how often each row is stored, once all messages are dispatched."""
     found: Counter[int] = Counter()
     for broker in brokers:
         while broker.store.stats()["dispatched_offset"] < broker.store.stats()["max_physical_offset"]:
@@ -135,17 +135,17 @@ ONCE = dict.fromkeys(range(ROWS), 1)
 
 
 def alter(name_server: NamesrvController, queues: int) -> None:
-    """Give the topic so many queues on both brokers, as an operator does."""
+    """Set the number of queues of the topic on both brokers, as an operator does."""
     with ferromq.Admin(name_server.address) as admin:
         admin.alter_topic("orders", queues=queues)
 
 
 @pytest.mark.parametrize("columns", [(), ("topic",)], ids=["option", "column"])
 @pytest.mark.parametrize("driver", ["same", "restarted"])
-def test_rows_are_stored_once_where_queues_are_added_between_two_tries(
+def test_rows_are_stored_once_if_queues_are_added_between_two_attempts(
     cluster: Cluster, columns: tuple[str, ...], driver: str
 ) -> None:
-    """By the same plan or by a new one, to the topic of the option or of a column; the next epoch uses all queues."""
+    """By the same plan or a new one, to the topic of the option or of a column; the next epoch uses all queues."""
     name_server, a, b = cluster
     planned = write(a, *columns, killed_after=ROWS // 2)
     alter(name_server, 8)
@@ -157,8 +157,8 @@ def test_rows_are_stored_once_where_queues_are_added_between_two_tries(
     assert any(broker.store.max_offset("orders", queue) for broker in (a, b) for queue in range(4, 8))
 
 
-def test_tries_at_the_same_time_store_rows_once_where_queues_are_added_between_their_begins(cluster: Cluster) -> None:
-    """Each looks up the topic of the column for itself: the second finds more queues, and uses those of the first."""
+def test_concurrent_attempts_store_rows_once_if_queues_are_added_between_their_starts(cluster: Cluster) -> None:
+    """Each looks up the topic of the column: the second finds more queues, and uses those of the first."""
     name_server, a, b = cluster
 
     def overtaken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -172,8 +172,8 @@ def test_tries_at_the_same_time_store_rows_once_where_queues_are_added_between_t
     assert stored(a, b) == ONCE
 
 
-def test_a_try_without_a_queue_of_the_first_one_is_refused_until_it_is_back(cluster: Cluster) -> None:
-    """The error names the topic, both layouts and the ways out; nothing is stored by a try that is refused."""
+def test_an_attempt_without_a_queue_of_the_first_one_is_rejected_until_it_is_back(cluster: Cluster) -> None:
+    """The error has the topic, both layouts and what to do; a rejected attempt stores nothing."""
     name_server, a, b = cluster
     write(a, killed_after=ROWS // 2)
     before = stored(a, b)
@@ -192,7 +192,7 @@ def test_a_try_without_a_queue_of_the_first_one_is_refused_until_it_is_back(clus
 
 
 def test_rows_with_message_groups_need_all_queues_of_a_broker_as_they_were(cluster: Cluster) -> None:
-    """The broker chooses among all that it has: with more of them groups would move."""
+    """The broker chooses among all its queues: with more of them groups would move."""
     name_server, a, b = cluster
     write(a, "message_group", killed_after=ROWS // 2)
     alter(name_server, 8)
@@ -204,7 +204,7 @@ def test_rows_with_message_groups_need_all_queues_of_a_broker_as_they_were(clust
 
 
 def test_a_layout_is_kept_over_a_restart_of_its_brokers_and_forgotten_with_its_topic(cluster: Cluster) -> None:
-    """A topic that is made anew holds nothing of the first try, so nothing keeps its queues from being used."""
+    """A recreated topic holds no row of the first attempt, so all its queues may be used."""
     name_server, a, b = cluster
     write(a, killed_after=ROWS // 2)
     for broker in (a, b):

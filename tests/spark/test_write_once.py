@@ -1,4 +1,4 @@
-"""Attempts of a task that write at the same time, as speculation makes them: each row is stored once."""
+"""Concurrent attempts at a task, as with speculation: each row is stored once."""
 
 import time
 import uuid
@@ -33,14 +33,14 @@ def mq() -> Iterator[ferromq.Embedded]:
 
 @pytest.fixture(scope="module")
 def client(mq: ferromq.Embedded) -> Iterator[Client]:
-    """Connect once: who sends makes no difference to the broker."""
+    """Connect once; the broker does not distinguish senders."""
     client = Client("test", Options(mq.endpoint, 30, attempts=3))
     yield client
     close(client)
 
 
 class Attempt:
-    """A task that runs: its requests, and which were answered."""
+    """An attempt at a task: its requests, and which were answered."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Attempt:
         self.left = list(range(len(self.requests)))
 
     def ready(self) -> list[int]:
-        """Return the requests that may be under way now."""
+        """Return the requests that may be in flight now."""
 
         def waits(at: int) -> bool:
             order = self.requests[at].order
@@ -86,12 +86,12 @@ class Attempt:
         return [at for at in self.left if not waits(at)]
 
     def send(self, at: int) -> None:
-        """Let the broker have a request; the answer may be lost afterwards."""
+        """Deliver a request to the broker; its answer may be lost."""
         self._client.run(send_plan(self._client.common, self.requests[at]))
 
 
 def stored(mq: ferromq.Embedded, topic: str) -> list[list[int]]:
-    """Return the rows in each queue, in order, once all that is stored can be read."""
+    """Return the rows in each queue, in order, once all messages are dispatched."""
     while mq.store.stats()["dispatched_offset"] < mq.store.stats()["max_physical_offset"]:
         time.sleep(0.001)
     found = []
@@ -113,10 +113,10 @@ def stored(mq: ferromq.Embedded, topic: str) -> list[list[int]]:
     | st.just(["plain"] * ROWS),
     data=st.data(),
 )
-def test_attempts_that_write_at_the_same_time_store_each_row_once(
+def test_concurrent_attempts_store_each_row_once(
     mq: ferromq.Embedded, client: Client, kinds: list[str], data: st.DataObject
 ) -> None:
-    """Two attempts take turns anyhow; answers are lost, requests come late, and attempts begin again."""
+    """Two attempts interleave at random; answers are lost, requests arrive late, and attempts restart."""
     topic = f"t{uuid.uuid4().hex}"
     with mq.admin() as admin:
         admin.create_topic(topic, message_type="MIXED")
@@ -162,10 +162,10 @@ def test_attempts_that_write_at_the_same_time_store_each_row_once(
     after=st.frozensets(st.integers(0, 3), min_size=1),
     data=st.data(),
 )
-def test_rows_are_stored_once_or_refused_where_the_queues_change_between_two_attempts(
+def test_rows_are_stored_once_or_rejected_if_queues_change_between_two_attempts(
     mq: ferromq.Embedded, client: Client, before: frozenset[int], after: frozenset[int], data: st.DataObject
 ) -> None:
-    """Where the second finds all queues of the first it uses those; else it sends nothing."""
+    """If the second attempt finds all queues of the first it uses those; otherwise it sends nothing."""
     topic = f"t{uuid.uuid4().hex}"
     with mq.admin() as admin:
         admin.create_topic(topic, 4)

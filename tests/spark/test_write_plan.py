@@ -64,13 +64,13 @@ BORN = 1_700_000_000_000
 
 
 def encoded(found: _ferromq.Rows, part: _ferromq.Part) -> bytes:
-    """Return the request of a part, with ids that say nothing."""
+    """Return the request of a part, with placeholder ids."""
     ids = _ferromq.MessageIds.reserve(bytes(8), 0, len(part))
     return found.encode(part, ids, 3, BORN, "here", 1 << 20)
 
 
 def messages(found: _ferromq.Rows) -> list[Any]:
-    """Return all messages as the protocol has them, by row."""
+    """Return all messages of the request, by row."""
     by_row = {}
     for part in found.lanes(256, 1 << 20):
         request = pb.SendMessageRequest.FromString(encoded(found, part))
@@ -97,14 +97,14 @@ def messages(found: _ferromq.Rows) -> list[Any]:
 def test_wrong_options_name_the_option_what_was_given_and_what_is_allowed(
     options: dict[str, str], words: list[str]
 ) -> None:
-    """The message is enough to put it right."""
+    """The message suffices to correct the option."""
     with pytest.raises(ConfigError) as caught:
         WriteOptions.parse(options, is_stream=False)
     assert all(word in str(caught.value) for word in words), caught.value
 
 
 def test_a_stream_needs_no_writer_id() -> None:
-    """Its query has an id of its own; Spark's options are left alone."""
+    """The id of its query names it; Spark's own options are ignored."""
     options = WriteOptions.parse(
         {**WHERE, "delivery": "exactly-once", "queryName": "q", "checkpointLocation": "c"}, is_stream=True
     )
@@ -134,7 +134,7 @@ def test_wrong_columns_are_refused_by_name(columns: str, words: list[str]) -> No
 
 
 def test_all_columns_are_taken() -> None:
-    """Each type that is allowed, and the topic from either place."""
+    """Each allowed type, and the topic from the option or the column."""
     check_schema(
         schema(
             "topic string, body string, keys array<string>, tag string, properties map<string,string>, "
@@ -146,7 +146,7 @@ def test_all_columns_are_taken() -> None:
 
 
 def test_a_row_becomes_the_message_its_columns_say() -> None:
-    """Texts are UTF-8, nulls are left out, times are kept to the millisecond."""
+    """Texts are UTF-8, nulls are omitted, times are kept to the millisecond."""
     at = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
     found = rows(
         body=["é", "b", "c", "d"],
@@ -173,7 +173,7 @@ def test_a_row_becomes_the_message_its_columns_say() -> None:
 
 
 def test_a_numbered_row_tells_its_sequence() -> None:
-    """The number of a row goes on over the batches of its partition."""
+    """Numbers continue over the batches of a partition."""
     found = rows("w/3/7", 10, body=[b"a", b"b"])
     properties = [dict(message.user_properties) for message in messages(found)]
     assert properties == [{"FERROMQ_SEQUENCE": "w/3/7/10"}, {"FERROMQ_SEQUENCE": "w/3/7/11"}]
@@ -194,7 +194,7 @@ ROW = st.fixed_dictionaries(
 
 
 def as_message(row: dict[str, Any], sequence: str) -> Message:
-    """Return what a row is as a message of the client."""
+    """Return a row as a message of the client."""
     number = row.get("number", 7)
     kinds = {
         "plain": {},
@@ -213,7 +213,7 @@ def as_message(row: dict[str, Any], sequence: str) -> Message:
 def test_rows_become_the_bytes_that_the_client_sends(
     given_rows: list[dict[str, Any]], cut: int, is_large: bool
 ) -> None:
-    """Of any rows, also of a slice of a batch and with offsets of either size, as messages of `Producer`."""
+    """Any rows, also of a slice of a batch and with offsets of either size, give the bytes of `Producer`."""
     text = pa.large_string() if is_large else pa.string()
 
     def of(kind: str, value: Any) -> list[Any]:
@@ -269,7 +269,7 @@ def test_an_error_of_a_row_names_row_and_column(columns: dict[str, Any], words: 
 
 
 def test_a_row_without_a_topic_and_an_illegal_one_are_named() -> None:
-    """Neither column nor option, and a name no topic can have."""
+    """Neither column nor option has a topic, and an invalid name."""
     with pytest.raises(RowError, match="row 0: column 'topic' is null"):
         rows(to=None, body=[b"a"])
     with pytest.raises(RowError, match=r"column 'topic'.*'a b'"):
@@ -296,7 +296,7 @@ def test_blocks_of_rows_spread_over_all_queues() -> None:
 def test_a_queue_that_goes_moves_only_its_own_rows(
     queues: set[int], partition: int, block: int, data: st.DataObject
 ) -> None:
-    """Whoever sends again with other queues finds most rows where they were."""
+    """An attempt with other queues finds most rows unmoved."""
     gone = data.draw(st.sampled_from(sorted(queues)))
     before = layout(*(f"a:{queue}" for queue in queues)).queue_of(partition, block * BLOCK)
     after = layout(*(f"a:{queue}" for queue in queues - {gone})).queue_of(partition, block * BLOCK)
@@ -304,7 +304,7 @@ def test_a_queue_that_goes_moves_only_its_own_rows(
 
 
 def test_the_queue_of_a_row_is_the_same_in_every_process() -> None:
-    """It depends on nothing that Python draws at start: these were computed once."""
+    """It does not depend on Python's hash seed: the expected values are constants."""
     where = layout(*(f"a:{queue}" for queue in range(4)))
     found = [where.queue_of(partition, block * BLOCK).queue_id for partition in range(2) for block in range(4)]
     assert found == [3, 1, 3, 1, 3, 0, 3, 3]
@@ -312,7 +312,7 @@ def test_the_queue_of_a_row_is_the_same_in_every_process() -> None:
 
 @given(st.frozensets(st.tuples(st.sampled_from(["a", "b-0", "c:1"]), st.integers(0, 12)), min_size=1))
 def test_a_layout_is_read_as_it_was_written(names: frozenset[tuple[str, int]]) -> None:
-    """Runs of queues are one word; equal layouts are equal texts."""
+    """Runs of queues are one word; equal layouts have equal texts."""
     assert names_of(text_of(names)) == names
     assert text_of(sorted(names, reverse=True)) == text_of(names)
 
