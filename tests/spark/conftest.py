@@ -13,13 +13,13 @@ from pyspark.errors import StreamingQueryException
 
 import ferromq
 
-# What several files need and is no test, as `pipeline_rows`.
+# Helpers of several test files, such as `pipeline_rows`.
 sys.path.insert(0, str(Path(__file__).parent))
 
-# For each Java process of Spark: its second compiler takes more time than a test gets back.
+# For each Java process of Spark: its second compiler costs a test more time than it saves.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# Files that start Java processes of their own and take long: a worker is not left with one of them at the end.
+# Files that start Java processes of their own and take long; they run first, so that workers end together.
 _FIRST = ("test_cluster", "test_java_broker", "test_stream_kill", "test_write", "test_archive")
 SETTINGS = {
     "spark.log.level": "ERROR",
@@ -61,7 +61,7 @@ def table() -> Callable[..., Any]:
         schema = given.schema()
         reader = given.reader(schema)
         read.left = list(reader.pushFilters(list(filters))) if filters else []  # type: ignore[attr-defined]
-        # Spark hands the reader over before it asks for partitions.
+        # Spark pickles the reader before it asks for partitions.
         worker = pickle.loads(pickle.dumps(reader))
         read.partitions = pickle.loads(pickle.dumps(reader.partitions()))  # type: ignore[attr-defined]
         batches = [batch for part in read.partitions for batch in worker.read(part)]  # type: ignore[attr-defined]

@@ -118,7 +118,7 @@ def stream(session: Any, endpoint: str, directory: Path) -> dict[str, int]:
     lines = session.readStream.option("maxFilesPerTrigger", 1).text(str(directory / "source"))
     given = {"endpoint": endpoint, "topic": "stream", "delivery": "exactly-once"}
     writer = lines.selectExpr("value body").writeStream.format("dying").options(**given)
-    # The Python of the driver is not all of it: Java runs the query, and is another process.
+    # The driver has two processes: Python, and Java, which runs the query.
     java = session.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
     writer = writer.options(marker=directory / "marker", drivers=f"{java} {os.getpid()}")
     writer = writer.queryName("lines").option("checkpointLocation", str(directory / "checkpoint"))

@@ -1,5 +1,5 @@
 """
-A store of many regions, and faults to plant in them: one a region, so that what is told of each can be told apart.
+A store of many regions, and faults to plant in them: one in each region, so that findings can be matched to faults.
 
 A region is a topic whose records fill commit log files of their own; a fault changes only what belongs to its region.
 """
@@ -122,13 +122,13 @@ def flip(path: Path, at: int, bits: int) -> None:
     write(path, at, bytes([path.read_bytes()[at] ^ bits]))
 
 
-def told(record: Record, *kinds: str) -> Expected:
+def at_queue_offset(record: Record, *kinds: str) -> Expected:
     """Expect a finding at the queue offset of a record."""
     place = {"topic": record.topic, "queue_id": record.queue_id, "queue_offset": record.queue_offset}
     return Expected(kinds, place)
 
 
-def lies(record: Record, *kinds: str) -> Expected:
+def at_physical_offset(record: Record, *kinds: str) -> Expected:
     """Expect a finding at the physical offset of a record."""
     return Expected(kinds, {"physical_offset": record.place})
 
@@ -141,7 +141,7 @@ def body_byte(region: Region, pick: Pick) -> list[Expected]:
     record = region.any_record(pick)
     at = record.place % LOG_FILE + BODY_AT + pick(record.body_size)
     flip(region.log(record.place // LOG_FILE), at, 1 << pick(8))
-    return [Expected(["body-checksum"], {**told(record).place, "physical_offset": record.place})]
+    return [Expected(["body-checksum"], {**at_queue_offset(record).place, "physical_offset": record.place})]
 
 
 def header_byte(region: Region, pick: Pick) -> list[Expected]:
@@ -149,14 +149,14 @@ def header_byte(region: Region, pick: Pick) -> list[Expected]:
     record = region.any_record(pick)
     at = (4, 5, 6, 7, 31, 32, 33, 34, 35)[pick(9)]
     flip(region.log(record.place // LOG_FILE), record.place % LOG_FILE + at, 1 << pick(8))
-    return [lies(record, *NO_RECORD), told(record, "entry-without-record")]
+    return [at_physical_offset(record, *NO_RECORD), at_queue_offset(record, "entry-without-record")]
 
 
 def wrong_size(region: Region, pick: Pick) -> list[Expected]:
     """Make the size of a record larger or smaller than its fields."""
     record = region.any_record(pick)
     region.write(record, 0, struct.pack(">i", record.size + 1 + pick(20)))
-    return [lies(record, *NO_RECORD), told(record, "entry-without-record")]
+    return [at_physical_offset(record, *NO_RECORD), at_queue_offset(record, "entry-without-record")]
 
 
 def torn_record(region: Region, pick: Pick) -> list[Expected]:
@@ -164,14 +164,14 @@ def torn_record(region: Region, pick: Pick) -> list[Expected]:
     record = region.any_record(pick)
     at = BODY_AT + pick(record.body_size)
     region.write(record, at, bytes(record.size - at))
-    return [lies(record, "body-checksum", *NO_RECORD)]
+    return [at_physical_offset(record, "body-checksum", *NO_RECORD)]
 
 
 def foreign_bytes(region: Region, pick: Pick) -> list[Expected]:
     """Overwrite a record with other bytes."""
     record = region.any_record(pick)
     region.write(record, 0, bytes(pick(255) + 1 for _ in range(record.size)))
-    return [lies(record, *NO_RECORD), told(record, "entry-without-record")]
+    return [at_physical_offset(record, *NO_RECORD), at_queue_offset(record, "entry-without-record")]
 
 
 def inserted_bytes(region: Region, pick: Pick) -> list[Expected]:
@@ -180,14 +180,14 @@ def inserted_bytes(region: Region, pick: Pick) -> list[Expected]:
     path, at = region.log(record.place // LOG_FILE), record.place % LOG_FILE
     data = path.read_bytes()
     path.write_bytes((data[:at] + bytes(pick(255) + 1 for _ in range(1 + pick(40))) + data[at:])[:LOG_FILE])
-    return [lies(record, *NO_RECORD), told(record, "entry-without-record")]
+    return [at_physical_offset(record, *NO_RECORD), at_queue_offset(record, "entry-without-record")]
 
 
 def wrong_queue_offset(region: Region, pick: Pick) -> list[Expected]:
     """Change the queue offset in a record."""
     record = region.any_record(pick)
     region.write(record, 20, struct.pack(">q", record.queue_offset + 100_000))
-    return [told(record, "entry-of-other-record"), lies(record, "record-without-entry")]
+    return [at_queue_offset(record, "entry-of-other-record"), at_physical_offset(record, "record-without-entry")]
 
 
 def second_record(region: Region, pick: Pick) -> list[Expected]:
@@ -195,21 +195,21 @@ def second_record(region: Region, pick: Pick) -> list[Expected]:
     record = region.any_record(pick)
     other = next(one for one in region.records if one.queue_id == record.queue_id and one.place != record.place)
     region.write(record, 20, struct.pack(">q", other.queue_offset))
-    return [lies(record, "duplicate-queue-offset"), told(record, "entry-of-other-record")]
+    return [at_physical_offset(record, "duplicate-queue-offset"), at_queue_offset(record, "entry-of-other-record")]
 
 
 def other_topic(region: Region, pick: Pick) -> list[Expected]:
     """Change the last letter of a record's topic."""
     record = region.any_record(pick)
     region.write(record, BODY_AT + record.body_size + len(region.topic), b"~")
-    return [told(record, "entry-of-other-record"), lies(record, "record-without-entry")]
+    return [at_queue_offset(record, "entry-of-other-record"), at_physical_offset(record, "record-without-entry")]
 
 
 def half_message(region: Region, pick: Pick) -> list[Expected]:
     """Mark a record that has an entry as a half message."""
     record = region.any_record(pick)
     region.write(record, 36, struct.pack(">i", 4))
-    return [told(record, "transaction-flag")]
+    return [at_queue_offset(record, "transaction-flag")]
 
 
 def entry_elsewhere(region: Region, pick: Pick) -> list[Expected]:
@@ -217,21 +217,21 @@ def entry_elsewhere(region: Region, pick: Pick) -> list[Expected]:
     record = region.any_record(pick)
     other = next(one for one in region.records if one.place != record.place)
     write(*region.entry(record), struct.pack(">q", other.place))
-    return [told(record, "entry-of-other-record"), lies(record, "record-without-entry")]
+    return [at_queue_offset(record, "entry-of-other-record"), at_physical_offset(record, "record-without-entry")]
 
 
 def entry_inside(region: Region, pick: Pick) -> list[Expected]:
     """Point an entry into a record."""
     record = region.any_record(pick)
     write(*region.entry(record), struct.pack(">q", record.place + 1 + pick(record.size - 1)))
-    return [told(record, "entry-without-record"), lies(record, "record-without-entry")]
+    return [at_queue_offset(record, "entry-without-record"), at_physical_offset(record, "record-without-entry")]
 
 
 def entry_beyond(region: Region, pick: Pick) -> list[Expected]:
     """Point an entry behind the log."""
     record = region.any_record(pick)
     write(*region.entry(record), struct.pack(">q", 1 << 40))
-    return [told(record, "entry-without-record"), lies(record, "record-without-entry")]
+    return [at_queue_offset(record, "entry-without-record"), at_physical_offset(record, "record-without-entry")]
 
 
 def entry_size(region: Region, pick: Pick) -> list[Expected]:
@@ -239,7 +239,7 @@ def entry_size(region: Region, pick: Pick) -> list[Expected]:
     record = region.any_record(pick)
     path, at = region.entry(record)
     write(path, at + 8, struct.pack(">i", record.size + 1 + pick(1000)))
-    return [told(record, "entry-size")]
+    return [at_queue_offset(record, "entry-size")]
 
 
 def entry_tag(region: Region, pick: Pick) -> list[Expected]:
@@ -247,7 +247,7 @@ def entry_tag(region: Region, pick: Pick) -> list[Expected]:
     record = region.any_record(pick)
     path, at = region.entry(record)
     flip(path, at + 16 + pick(4), 1 << pick(8))
-    return [told(record, "entry-tag-hash")]
+    return [at_queue_offset(record, "entry-tag-hash")]
 
 
 def missing_entry(region: Region, pick: Pick) -> list[Expected]:
@@ -255,7 +255,7 @@ def missing_entry(region: Region, pick: Pick) -> list[Expected]:
     record = region.any_record(pick)
     path, at = region.entry(record)
     write(path, at, bytes(ENTRY))
-    return [told(record, "record-without-entry"), told(record, "queue-gap")]
+    return [at_queue_offset(record, "record-without-entry"), at_queue_offset(record, "queue-gap")]
 
 
 def filler_entry(region: Region, pick: Pick) -> list[Expected]:
@@ -263,14 +263,14 @@ def filler_entry(region: Region, pick: Pick) -> list[Expected]:
     record = region.any_record(pick)
     path, at = region.entry(record)
     write(path, at, struct.pack(">qiq", 0, 0x7FFFFFFF, 0))
-    return [told(record, "record-without-entry"), told(record, "filler-inside")]
+    return [at_queue_offset(record, "record-without-entry"), at_queue_offset(record, "filler-inside")]
 
 
 def entry_too_many(region: Region, pick: Pick) -> list[Expected]:
     """Add an entry after the last one of a queue."""
     last = Record(region.topic, pick(2), RECORDS // 2, 0, 0, 0)
     write(*region.entry(last), struct.pack(">qiq", 1 << 41, 130, 0))
-    return [told(last, "entry-without-record")]
+    return [at_queue_offset(last, "entry-without-record")]
 
 
 def swapped_entries(region: Region, pick: Pick) -> list[Expected]:
@@ -281,7 +281,7 @@ def swapped_entries(region: Region, pick: Pick) -> list[Expected]:
     other = at - ENTRY if at else ENTRY
     write(path, at, data[other : other + ENTRY])
     write(path, other, data[at : at + ENTRY])
-    return [told(record, "entry-of-other-record"), Expected(["entry-order"], {"topic": region.topic})]
+    return [at_queue_offset(record, "entry-of-other-record"), Expected(["entry-order"], {"topic": region.topic})]
 
 
 def missing_queue_file(region: Region, pick: Pick) -> list[Expected]:
@@ -291,7 +291,7 @@ def missing_queue_file(region: Region, pick: Pick) -> list[Expected]:
     )
     path, _ = region.entry(record)
     path.unlink()
-    return [Expected(["missing-file"], {"file": str(path)}), told(record, "record-without-entry")]
+    return [Expected(["missing-file"], {"file": str(path)}), at_queue_offset(record, "record-without-entry")]
 
 
 def swapped_queues(region: Region, _: Pick) -> list[Expected]:
@@ -301,7 +301,7 @@ def swapped_queues(region: Region, _: Pick) -> list[Expected]:
     here, there = one.read_bytes(), other.read_bytes()
     one.write_bytes(there)
     other.write_bytes(here)
-    return [told(record, "entry-of-other-record") for record in (first, second)]
+    return [at_queue_offset(record, "entry-of-other-record") for record in (first, second)]
 
 
 def missing_log_file(region: Region, pick: Pick) -> list[Expected]:
@@ -311,7 +311,7 @@ def missing_log_file(region: Region, pick: Pick) -> list[Expected]:
     lost = [record for record in region.records if record.place // LOG_FILE == number]
     return [
         Expected(["missing-file"], {"file": str(region.log(number)), "physical_offset": number * LOG_FILE}),
-        *(told(record, "entry-without-record") for record in lost),
+        *(at_queue_offset(record, "entry-without-record") for record in lost),
     ]
 
 
@@ -320,7 +320,10 @@ def short_log_file(region: Region, pick: Pick) -> list[Expected]:
     record = region.any_record(pick)
     path = region.log(record.place // LOG_FILE)
     path.write_bytes(path.read_bytes()[: record.place % LOG_FILE])
-    return [Expected(["missing-file"], {"physical_offset": record.place}), told(record, "entry-without-record")]
+    return [
+        Expected(["missing-file"], {"physical_offset": record.place}),
+        at_queue_offset(record, "entry-without-record"),
+    ]
 
 
 def swapped_log_files(region: Region, _: Pick) -> list[Expected]:

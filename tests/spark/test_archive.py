@@ -47,7 +47,7 @@ with ferromq.embedded(
     store, clock=clock, archive="ferromq.pipeline.archive:hook",
     commit_log_file_size=64 << 10, default_queues=2, retention_age="1h",
 ) as mq:
-    # Files that are not yet in the queues are not looked at.
+    # Expiry skips files whose messages are not in their queues yet.
     while mq.store.stats()["dispatched_offset"] < mq.store.stats()["max_physical_offset"]:
         threading.Event().wait(0.01)
     mq.store.clean(now=True)
@@ -137,7 +137,7 @@ def test_rows_are_archived_before_their_files_are_deleted(
     before = logs(store)
     assert len(before) > 3
     now = START + 5 * 3_600_000
-    # While the first file is put in place; behind its manifest, or not much later.
+    # While the first file is published; after its manifest, or shortly later.
     for at in (8, 25):
         done = subprocess.run(
             [sys.executable, "-c", KILLED, str(store), str(at), str(now)], capture_output=True, text=True, check=False
@@ -227,7 +227,7 @@ def test_spark_archives_a_store_and_reads_it_back(
     out = tmp_path / "archive"
     expected = [row for rows in logs(store).values() for row in rows]
     report = archive.archive(session, str(store), str(out)).collect()
-    # The file that was made ahead of the appender may have none.
+    # The file that the store creates in advance may have no records.
     assert [row.rows for row in sorted(report, key=lambda row: row.first_offset)] == [
         len(rows) for rows in logs(store).values() if rows
     ]

@@ -208,7 +208,7 @@ def test_a_kill_at_any_moment_leaves_no_hole_and_no_duplicate(  # noqa: PLR0917 
 
     limits = {"buffered": 1500, "max_open": 2}
     monkeypatch.setattr(partitions.PartitionedWriter.__init__, "__kwdefaults__", limits)
-    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)  # the machine stays on
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)  # the machine does not fail
     parts = [log.grow(former), log.grow(20)] if former else [log.grow(40)]
     whole, expected = parts[-1], [row["physical_offset"] for row in log.rows]
     for at in range(1000):

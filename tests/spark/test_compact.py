@@ -77,7 +77,7 @@ def test_tombstones_are_configurable(session: Any) -> None:
         "tag:gone": {"empty", "back", "property"},
         "property:gone": {"empty", "back", "tag"},
     }
-    # All in one job.
+    # In one job.
     by_tombstone = [compact(given, tombstone=said).select(lit(said).alias("said"), "key") for said in expected]
     found = reduce(DataFrame.unionByName, by_tombstone).collect()
     assert {said: {one.key for one in found if one.said == said} for said in expected} == expected

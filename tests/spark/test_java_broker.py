@@ -29,7 +29,7 @@ SEND, UPDATE_TOPIC = 310, 17
 COMPRESSED = 1
 QUEUES = 3
 NAME = "broker-java"
-# A Java broker writes its checkpoint once a minute unless told otherwise.
+# A Java broker writes its checkpoint once a minute by default.
 OFTEN = {"flushCommitLogThoroughInterval": 200, "flushConsumeQueueThoroughInterval": 200}
 
 Row = dict[str, Any]

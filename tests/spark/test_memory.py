@@ -17,7 +17,7 @@ from ferromq.spark.log.source import FerromqLogSource
 from ferromq.spark.source import FerromqSource
 
 def anonymous():
-    # Pages of mapped files are the operating system's, which takes them back when it needs them.
+    # The operating system reclaims pages of mapped files, so they do not count.
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon"))
 

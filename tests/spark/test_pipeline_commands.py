@@ -59,7 +59,7 @@ def test_each_pipelines_file_is_a_program(
     [
         (
             ["replay", "--to-endpoint", "h:1"],
-            "the source is none; allowed: one of --archive, --endpoint, --namesrv, --log",
+            "the source is missing; allowed: one of --archive, --endpoint, --namesrv, --log",
         ),
         (["replay", "--archive", "a"], "no broker to send to; set --to-endpoint"),
         (["replay", "--endpoint", "h:1"], "the topic that is read; allowed: another topic"),

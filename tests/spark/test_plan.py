@@ -124,7 +124,7 @@ sizes = st.lists(st.integers(1, 1_000), min_size=1, max_size=12)
 
 
 @given(sizes, st.integers(1, 500), st.integers(1, 64))
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a busy machine may be slow
 def test_partitions_cover_every_offset_once(lengths: list[int], max_records: int, min_partitions: int) -> None:
     """However they are split: no gap, no overlap, none empty, none over the limit."""
     whole = [QueueRange("t", "b", "e:1", queue_id, 5, 5 + length) for queue_id, length in enumerate(lengths)]

@@ -33,7 +33,7 @@ class Script:
     min_offset: int = 0
     max_offset: int = 10
     code: int = pb.OK
-    told_min_offset: int = 0
+    sent_min_offset: int = 0
     together: int = 1
     """So many questions for offsets are answered at once, and none before the others are there."""
     pulls: list[tuple[int, int]] = field(default_factory=list)
@@ -65,8 +65,8 @@ class Script:
         self.pulls.append((request.offset, request.batch_size))
         assert ("x-ferromq-packed", "2") in context.invocation_metadata()
         if self.records:
-            told = (("x-ferromq-packed", "2"), ("x-ferromq-min-offset", str(self.told_min_offset)))
-            context.send_initial_metadata(told)
+            metadata = (("x-ferromq-packed", "2"), ("x-ferromq-min-offset", str(self.sent_min_offset)))
+            context.send_initial_metadata(metadata)
         begin = max(request.offset, self.min_offset)
         end = min(begin + min(request.batch_size, self.most), self.max_offset)
         answers = [
@@ -155,7 +155,7 @@ def test_messages_that_aged_out_meanwhile_are_an_error(serve: Callable[[Script],
 
 def test_messages_that_aged_out_are_noticed_behind_a_filter_too(serve: Callable[[Script], Script]) -> None:
     """The broker's filter skips offsets, so the queue's min offset shows whether messages are gone."""
-    script = serve(Script(min_offset=4, told_min_offset=4))
+    script = serve(Script(min_offset=4, sent_min_offset=4))
     wanted = QueueRange("flights", "broker-a", f"127.0.0.1:{script.port}", 0, 2, 9)
     with pytest.raises(ServerError, match=r"now begins at 4: .* aged out"):
         list(pull.pull(wanted, columns=["tag"], filter={"tags": ["a"]}))
@@ -221,7 +221,7 @@ def test_an_unreachable_endpoint_is_named(serve: Callable[[Script], Script]) -> 
 
 
 @pytest.mark.parametrize(
-    ("topic", "tags", "told"),
+    ("topic", "tags", "sent"),
     [
         ("flights", ["a", "b"], ["a", "b"]),
         ("flights", ["a", "b||c"], []),
@@ -232,7 +232,7 @@ def test_an_unreachable_endpoint_is_named(serve: Callable[[Script], Script]) -> 
     ],
 )
 def test_tags_are_filtered_by_the_broker_only_if_entries_have_them(
-    topic: str, tags: list[str] | None, told: list[str]
+    topic: str, tags: list[str] | None, sent: list[str]
 ) -> None:
     """Entries of the topic of delayed messages have a time instead of the tag hash, so none would match."""
-    assert list(pull.tags_for_broker(topic, tags)) == told
+    assert list(pull.tags_for_broker(topic, tags)) == sent

@@ -22,7 +22,7 @@ SCHEMA = pa.schema([pa.field("queue_offset", pa.int64()), pa.field("body", pa.bi
 FLIGHTS = Topics(("flights",))
 BODIES = [b"%d" % number for number in range(20)]
 TIMEOUT = 0.5
-# On an idle machine; what is not bounded takes much longer.
+# For an idle machine; a call without a limit takes much longer.
 SLACK = 1.5
 PATIENCE = 10.0
 

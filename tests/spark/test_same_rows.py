@@ -122,7 +122,7 @@ def test_every_column_of_every_message_is_the_same(mq: tuple[ferromq.Embedded, i
     assert unicode["keys"] == []
     packed = next(row for row in log if row["message_id"] == "7F0000010001")
     assert (packed["keys"], packed["reconsume_times"], packed["sys_flag"]) == (["k"], 2, 0)
-    # A producer that says so wrongly must not keep anybody from reading the others.
+    # A producer with a wrong flag must not block other messages.
     wrong = next(row for row in log if row["message_id"] == "7F0000010002")
     assert (wrong["body"], wrong["sys_flag"]) == (b"not packed", COMPRESSED)
 

@@ -25,7 +25,7 @@ ORDERS = Topics(("orders",))
 QUEUES, HELD = 6, 4
 BATCHES = 400
 TIMEOUT = 0.5
-# On an idle machine; what is not bounded, or waited for queue by queue, takes longer.
+# For an idle machine; a call without a limit, or one queue after the other, takes longer.
 SLACK = 1.5
 faults = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 two_faults = pytest.mark.parametrize("fault", [FAULTS["hang"], FAULTS["refuse"]], ids=["hang", "refuse"])

@@ -35,7 +35,7 @@ class Brokers:
         """Behave like `pull.queues`."""
         self.looks += 1
         if self.unreachable:
-            raise ConnectionFailed("nobody listens")
+            raise ConnectionFailed("connection refused")
         found = [queue for topic in self.topics for queue in self._queues(topic) if topics.includes(topic)]
         if not found:
             raise TopicNotFound(f"no topic {topics.names}") if topics.names else ConfigError("no topic matches")
@@ -330,7 +330,9 @@ def test_unreachable_brokers_are_an_error_that_says_that_nothing_is_lost(allowed
     brokers = Brokers({"orders": {"a:0": [0, 5]}, "trips": {"a:0": [0, 5]}})
     spark = started(brokers, failOnDataLoss=allowed)
     brokers.unreachable = True
-    with pytest.raises(ConnectionFailed, match=r"e:1 could not be read for 0 s .* nobody listens\. Nothing is lost"):
+    with pytest.raises(
+        ConnectionFailed, match=r"e:1 could not be read for 0 s .* connection refused\. Nothing is lost"
+    ):
         spark.trigger(UNLIMITED)
 
 

@@ -30,7 +30,7 @@ from ferromq.spark.write.send import AtLeastOnceBatching, Sender, layouts
 from ferromq.spark.write.writer import BatchWriter
 
 TIMEOUT = 1
-# On an idle machine: closing ends within two seconds; what is not bounded takes much longer.
+# For an idle machine: closing takes up to two seconds; a call without a limit takes much longer.
 SLACK = 4.0
 BLOCKS = 12
 FAULTY = 4
@@ -120,9 +120,9 @@ def test_a_task_fails_in_time_and_the_next_attempt_stores_the_rest(talk: Talk, f
         if number == FAULTY:
             fault(talk.proxy)
 
-    told = fails_in_time(lambda: talk.write(options, between))
-    assert "rows " in told
-    assert "to topic orders" in told
+    error = fails_in_time(lambda: talk.write(options, between))
+    assert "rows " in error
+    assert "to topic orders" in error
     talk.proxy.resume()
     assert sum(talk.stored().values()) < ROWS
     talk.write(options)
@@ -169,8 +169,8 @@ def test_layouts_fail_in_time_and_do_not_change(talk: Talk, fault: Fault) -> Non
         fault(talk.proxy)
         fails_in_time(lambda: layouts(options, ["orders"]))
         first = FirstLayouts("w", 0, planned, is_placed=False)
-        told = fails_in_time(lambda: first.of(sender._client, "orders"))
-        assert "the queues of topic orders that this batch began with" in told
+        error = fails_in_time(lambda: first.of(sender._client, "orders"))
+        assert "the first layout of topic orders for this batch" in error
         talk.proxy.resume()
         assert first.of(sender._client, "orders") == planned["orders"] == layouts(options, ["orders"])["orders"]
 

@@ -141,7 +141,7 @@ def test_concurrent_attempts_store_each_row_once(
                 case "killed":
                     attempt.send(at)
                     attempts[number] = Attempt(client, topic, kinds)
-            if late and data.draw(st.booleans(), "somebody's late one"):
+            if late and data.draw(st.booleans(), "a late request"):
                 before, at = late.pop(data.draw(st.integers(0, len(late) - 1)))
                 before.send(at)
         last = attempts[data.draw(st.sampled_from([0, 1]), "who ends")]

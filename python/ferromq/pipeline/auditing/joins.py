@@ -43,11 +43,11 @@ def explained(found: DataFrame, kinds: set[str], facts: DataFrame) -> DataFrame:
     """Return the findings for the suspects *found*, which are of these *kinds*."""
     names = findings.SCHEMA.names
     records = facts.where(F.col("part") == scan_rows.RECORD)
-    told = found.where(~F.col("kind").isin(_STRAY, _LONE, _STRAY_KEY)).select(*names)
+    result = found.where(~F.col("kind").isin(_STRAY, _LONE, _STRAY_KEY)).select(*names)
     for kind, explain in ((_STRAY, _strays), (_LONE, _lone), (_STRAY_KEY, _stray_keys)):
         if kind in kinds:
-            told = told.unionByName(explain(found.where(F.col("kind") == kind), records))
-    return told
+            result = result.unionByName(explain(found.where(F.col("kind") == kind), records))
+    return result
 
 
 def _queued(facts: DataFrame) -> DataFrame:
@@ -164,11 +164,11 @@ def _lone(lone: DataFrame, records: DataFrame) -> DataFrame:
     others = _queued(records).select(*_IDENTITY, F.col("physical_offset").alias("other"))
     found = lone.join(others, _IDENTITY, "left").where(F.col("other") != F.col("physical_offset"))
     twins = found.groupBy(*_PLACE).agg(F.min("other").alias("other"))
-    told = lone.join(twins, _PLACE, "left")
+    result = lone.join(twins, _PLACE, "left")
     is_twin = F.col("other").isNotNull()
     twin = F.format_string("another record of this queue offset lies at physical offset %d", "other")
     return _rows(
-        told,
+        result,
         F.when(is_twin, "duplicate-queue-offset").otherwise("record-without-entry"),
         F.when(is_twin, twin).otherwise(F.lit("no entry leads to it")),
     )

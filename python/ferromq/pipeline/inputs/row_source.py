@@ -60,8 +60,8 @@ def read(spark: SparkSession, arguments: argparse.Namespace, *, prefix: str | No
 def _place(arguments: argparse.Namespace) -> str:
     given = [name for name in _PLACES if getattr(arguments, name)]
     if len(given) != 1:
-        said = " and ".join(f"--{name}" for name in given) or "none"
-        raise ConfigError(f"the source is {said}; allowed: one of {', '.join(f'--{name}' for name in _PLACES)}")
+        found = " and ".join(f"--{name}" for name in given) or "missing"
+        raise ConfigError(f"the source is {found}; allowed: one of {', '.join(f'--{name}' for name in _PLACES)}")
     return given[0]
 
 

@@ -89,10 +89,10 @@ class RemotingBroker:
             part = wanted[begin : begin + MAX_OFFSET_REQUESTS]
             calls = [self._begin_search(queue, ms) for queue, ms in part]
             answers = [call.wait() for call in calls]
-            for (queue, _), (code, remark, told, _) in zip(part, answers, strict=True):
+            for (queue, _), (code, remark, fields, _) in zip(part, answers, strict=True):
                 if code != ResponseCode.SUCCESS:
                     raise _refused(code, remark, f"the offsets of {queue}")
-                found.append(int(told["offset"]))
+                found.append(int(fields["offset"]))
         return found
 
     def _begin_search(self, queue: Queue | QueueRange, ms: int) -> PendingAnswer:
@@ -108,7 +108,7 @@ class RemotingBroker:
             raise _refused(code, remark, f"the offsets of topic {topic!r} at {self.endpoint}")
         try:
             table = load_table(body, "offsetTable")
-            return {queue.queue_id: (int(told["minOffset"]), int(told["maxOffset"])) for queue, told in table.items()}
+            return {queue.queue_id: (int(row["minOffset"]), int(row["maxOffset"])) for queue, row in table.items()}
         except (ValueError, KeyError, TypeError) as error:
             raise ServerError(f"the offsets of topic {topic!r} at {self.endpoint} are malformed: {error}") from error
 
@@ -171,8 +171,8 @@ class NameServers:
         known |= {name for topic, order in orders if topics.includes(topic) for name in parts(order)}
         if not known:
             return
-        told = self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}, "the list of brokers")
-        away = sorted(known - (java_json.loads_object(told).get("brokerAddrTable") or {}).keys())
+        body = self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, {}, "the list of brokers")
+        away = sorted(known - (java_json.loads_object(body).get("brokerAddrTable") or {}).keys())
         if away:
             raise ServerError(
                 f"the broker {away[0]} is away and may have queues of {topics}; {start_or_take_out(away[0])}"

@@ -90,8 +90,8 @@ class StreamOffsets:
         `DataLost`, and `ConnectionFailed` for unreachable brokers; for a new query also `TopicNotFound` and
         `ConfigError`.
         """
-        told = self._last if start is None else start
-        begin = flat(told)
+        known = self._last if start is None else start
+        begin = flat(known)
         is_new = not begin and not self._has_begun and (self._is_new or start is None)
         must = self._options.fail_on_data_loss
         # Later the offsets name the brokers; a new query must see all of them.
@@ -102,7 +102,7 @@ class StreamOffsets:
         if max_rows is not None and start is not None:
             end = self._admitted(base, end, max_rows)
         moved = elsewhere(begin, base)
-        return told if end == begin and not moved else nested(end, moved)
+        return known if end == begin and not moved else nested(end, moved)
 
     def report(self) -> Offsets | None:
         """Return the latest known max offsets, from which Spark computes how far behind a query is."""
@@ -223,13 +223,13 @@ class StreamOffsets:
 
     def _check(self, lost: list[Loss]) -> None:
         if lost and self._options.fail_on_data_loss:
-            raise DataLost(f"data loss: {told(lost)}. {_WAY_OUT}")
+            raise DataLost(f"data loss: {_describe(lost)}. {_WAY_OUT}")
 
     def _count(self, lost: list[Loss]) -> None:
         if lost:
             rows = sum(loss.rows for loss in lost)
             self.lost_rows += rows
-            _log.warning("rows lost rows=%d in_this_run=%d: %s", rows, self.lost_rows, told(lost))
+            _log.warning("rows lost rows=%d in_this_run=%d: %s", rows, self.lost_rows, _describe(lost))
 
     def _note(self, away: set[QueueKey], offsets: Flat) -> None:
         """Log queues that have become unreachable or reachable."""
@@ -246,7 +246,7 @@ class StreamOffsets:
         self._held_back = away
 
 
-def told(lost: list[Loss]) -> str:
+def _describe(lost: list[Loss]) -> str:
     """Return a text of the first losses and the number of others."""
     more = f"; and {len(lost) - _NAMED} queues more" if len(lost) > _NAMED else ""
     return "; ".join(map(str, lost[:_NAMED])) + more

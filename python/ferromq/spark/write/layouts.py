@@ -58,12 +58,12 @@ class FirstLayouts:
 
     def _first(self, client: Client, now: Layout) -> str:
         """Query all brokers before storing the layout, so that a new broker does not store a different one."""
-        told = {name: self._ask(client, now.topic, name, endpoint, None) for name, endpoint in now.brokers}
-        first = next((layout for layout in told.values() if layout is not None), now.text)
+        stored = {name: self._ask(client, now.topic, name, endpoint, None) for name, endpoint in now.brokers}
+        first = next((layout for layout in stored.values() if layout is not None), now.text)
         for name, endpoint in now.brokers:
-            if told[name] is None:
-                told[name] = self._ask(client, now.topic, name, endpoint, first)
-        for name, layout in told.items():
+            if stored[name] is None:
+                stored[name] = self._ask(client, now.topic, name, endpoint, first)
+        for name, layout in stored.items():
             if layout != first:
                 raise ConfigError(
                     f"topic {now.topic!r} has two layouts, from attempts at this batch that began at the same time: "
@@ -87,10 +87,10 @@ class FirstLayouts:
 
 def _asking(client: Client, endpoint: str, request: bytes, tries: Tries) -> Plan[str | None]:
     answer = yield Call(endpoint, METHOD, request, client.common.limit(tries))
-    told = json.loads(answer)
-    if told["code"] != _OK:
-        raise error_of(told["code"], told["message"])
-    layout: str | None = told["layout"]
+    reply = json.loads(answer)
+    if reply["code"] != _OK:
+        raise error_of(reply["code"], reply["message"])
+    layout: str | None = reply["layout"]
     return layout
 
 

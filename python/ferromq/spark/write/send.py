@@ -121,10 +121,10 @@ def send_plan(common: Common, request: SendRequest) -> Plan[None]:
     part = request.part
     ids = reserve_ids(common, len(part))
     born = common.wall()
-    told: FerromqError | None = None
+    row_error: FerromqError | None = None
 
     def once(tries: Tries) -> Plan[None]:
-        nonlocal told
+        nonlocal row_error
         queue = request.queue
         if queue is None:
             route = yield from common.route(part.topic, tries)
@@ -135,7 +135,7 @@ def send_plan(common: Common, request: SendRequest) -> Plan[None]:
         try:
             encoded = request.rows.encode(part, ids, queue.queue_id, born, common.identity.host, common.max_body)
         except FerromqError as error:
-            told = error  # it names the row
+            row_error = error  # it names the row
             raise
         try:
             answer = yield Call(queue.endpoint, "SendMessage", encoded, common.limit(tries))
@@ -146,15 +146,15 @@ def send_plan(common: Common, request: SendRequest) -> Plan[None]:
         code, text, _, failures, *_ = _ferromq.decode_sent(answer)
         if failures:
             index, code, text = failures[0]
-            told = error_of(code, f"row {part.numbers[index]} to topic {part.topic}: {text}")
-            raise told
+            row_error = error_of(code, f"row {part.numbers[index]} to topic {part.topic}: {text}")
+            raise row_error
         if code != _OK:
             raise error_of(code, text)
 
     try:
         yield from common.attempt(part.topic, once, timeout=common.timeout)
     except FerromqError as error:
-        if error is told:
+        if error is row_error:
             raise
         first, last = part.numbers[0], part.numbers[-1]
         which = f"row {first}" if first == last else f"rows {first} to {last}"
