@@ -40,8 +40,8 @@ _LAYOUT_WINDOWS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Basis:
-    """What the components are made of: store, server, tables, and the broker's place in the cluster."""
+class Dependencies:
+    """What the components need: options, store, server, tables, and the cluster around the broker."""
 
     settings: Settings
     clock: Clock
@@ -77,25 +77,30 @@ class Components:
     transactions: TransactionComponents
 
 
-def make_components(basis: Basis) -> Components:
+def make_components(dependencies: Dependencies) -> Components:
     """Make all components; raises `CorruptStore` if a file of theirs cannot be read."""
-    settings, store, topics, groups = basis.settings, basis.store, basis.topics, basis.groups
-    identity, now_ms = basis.name_servers.identity, basis.clock.now_ms
-    clients = _make_clients(basis)
+    settings, store, topics, groups = (
+        dependencies.settings,
+        dependencies.store,
+        dependencies.topics,
+        dependencies.groups,
+    )
+    identity, now_ms = dependencies.name_servers.identity, dependencies.clock.now_ms
+    clients = _make_clients(dependencies)
     subscriptions = clients.connections.subscriptions
     transactions = TransactionComponents(
-        lambda: settings.config, basis.server, store, clients=clients.table, clock=basis.clock
+        lambda: settings.config, dependencies.server, store, clients=clients.table, clock=dependencies.clock
     )
-    statistics = Statistics(basis.server.traffic, now_ms, settings.config.cluster)
-    layouts = _open_layouts(basis)
+    statistics = Statistics(dependencies.server.traffic, now_ms, settings.config.cluster)
+    layouts = _open_layouts(dependencies)
     return Components(
         catalog=Catalog(topics, groups),
         clients=clients,
-        grpc_offsets=GrpcOffsets(store, topics, basis.role.reads_refused),
+        grpc_offsets=GrpcOffsets(store, topics, dependencies.role.reads_refused),
         layouts=layouts,
         messages=MessageQueries(store),
         offset_resets=OffsetResets(
-            basis.server, identity.name, table=clients.table, store=store, topics=topics, groups=groups
+            dependencies.server, identity.name, table=clients.table, store=store, topics=topics, groups=groups
         ),
         offsets=OffsetRequests(
             store,
@@ -115,7 +120,7 @@ def make_components(basis: Basis) -> Components:
             is_allowed=lambda: settings.config.sends.recall,
             now_ms=now_ms,
         ),
-        routes=Routes(identity, store, topics, groups, basis.name_servers, cache=basis.routes),
+        routes=Routes(identity, store, topics, groups, dependencies.name_servers, cache=dependencies.routes),
         runtime=RuntimeInfo(
             store, statistics, Path(settings.config.store), transactions=transactions.counts, now_ms=now_ms
         ),
@@ -126,30 +131,30 @@ def make_components(basis: Basis) -> Components:
     )
 
 
-def _make_clients(basis: Basis) -> ClientComponents:
-    settings = basis.settings
+def _make_clients(dependencies: Dependencies) -> ClientComponents:
+    settings = dependencies.settings
     return ClientComponents(
         lambda: settings.config,
-        basis.name_servers.identity,
-        basis.server,
-        store=basis.store,
-        topics=basis.topics,
-        groups=basis.groups,
-        modes=basis.modes,
-        routes=basis.routes,
-        now_ms=basis.clock.now_ms,
+        dependencies.name_servers.identity,
+        dependencies.server,
+        store=dependencies.store,
+        topics=dependencies.topics,
+        groups=dependencies.groups,
+        modes=dependencies.modes,
+        routes=dependencies.routes,
+        now_ms=dependencies.clock.now_ms,
     )
 
 
-def _open_layouts(basis: Basis) -> WriteLayouts:
-    storage, topics = basis.settings.config.storage, basis.topics
+def _open_layouts(dependencies: Dependencies) -> WriteLayouts:
+    storage, topics = dependencies.settings.config.storage, dependencies.topics
     # A task may write for a whole window after it asked, so a retry may ask within two windows of the first request.
     window_ms = _LAYOUT_WINDOWS * ((storage.dedup_window or _DEDUP_WINDOW) // _MILLISECOND)
     return WriteLayouts(
-        Path(basis.settings.config.store) / "ferromq" / "layouts.json",
-        without_steps(basis.clock),
+        Path(dependencies.settings.config.store) / "ferromq" / "layouts.json",
+        without_steps(dependencies.clock),
         window_ms=window_ms,
         limit=storage.dedup_writers or _DEDUP_WRITERS,
         is_topic=lambda topic: topics.get(topic) is not None,
-        reserve=basis.store.options()["disk_reserve"] or 0,
+        reserve=dependencies.store.options()["disk_reserve"] or 0,
     )

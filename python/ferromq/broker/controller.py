@@ -21,7 +21,7 @@ from ferromq.broker.cluster.name_servers import NameServers
 from ferromq.broker.cluster.registrar import Registrar, registration_period
 from ferromq.broker.cluster.role import Role
 from ferromq.broker.cluster.route_cache import RouteCache
-from ferromq.broker.components import Basis, Components, make_components
+from ferromq.broker.components import Components, Dependencies, make_components
 from ferromq.broker.hot_path import HotPath
 from ferromq.broker.metadata.first_use import FirstUse
 from ferromq.broker.metadata.groups import GroupTable
@@ -239,7 +239,7 @@ class BrokerController:
 
     def _make_components(self, started: contextlib.ExitStack) -> Components:
         components = make_components(
-            Basis(
+            Dependencies(
                 settings=self.settings,
                 clock=self._clock,
                 store=self.store,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from ferromq._ferromq import Request, Store
-from ferromq.broker.clients.client import Pusher
+from ferromq.broker.clients.client import PushChannel
 from ferromq.broker.clients.client_calls import KNOWS_RESET
 from ferromq.broker.clients.table import ClientTable, Group
 from ferromq.broker.metadata.groups import GroupTable
@@ -24,7 +24,7 @@ _log = logging.getLogger("ferromq.broker")
 _CPP = "CPP"
 
 
-class ResetSink(Pusher, Protocol):
+class ResetSink(PushChannel, Protocol):
     """The part of `Server` that carries resets to members."""
 
     def put_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ferromq.broker.clients.connection_index import Key
+from ferromq.broker.clients.connection_index import ClientKey
 
 
-class Pusher(Protocol):
+class PushChannel(Protocol):
     """The part of `Server` that sends one-way requests to clients."""
 
     def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
@@ -29,7 +29,7 @@ class Client:
     is_grpc: bool = False
 
     @property
-    def key(self) -> Key:
+    def key(self) -> ClientKey:
         """The key of the client: connection and id."""
         return self.connection, self.client_id
 

@@ -1,6 +1,6 @@
 """An index from connections to their clients' groups, so that closing one looks at its own clients alone."""
 
-Key = tuple[int, str]
+ClientKey = tuple[int, str]
 """Connection and client id. A connection may carry several clients; an id may briefly be on two connections."""
 
 
@@ -13,12 +13,12 @@ class ConnectionIndex:
     def __contains__(self, connection: int) -> bool:
         return connection in self._groups
 
-    def put(self, key: Key, group: str) -> None:
+    def put(self, key: ClientKey, group: str) -> None:
         """Add a client to a group."""
         connection, client_id = key
         self._groups.setdefault(connection, {}).setdefault(client_id, set()).add(group)
 
-    def discard(self, key: Key, group: str) -> None:
+    def discard(self, key: ClientKey, group: str) -> None:
         """Remove a client from a group."""
         connection, client_id = key
         clients = self._groups.get(connection, {})
@@ -28,14 +28,14 @@ class ConnectionIndex:
         if not clients:
             self._groups.pop(connection, None)
 
-    def groups(self, key: Key) -> list[str]:
+    def groups(self, key: ClientKey) -> list[str]:
         """Return the groups of a client."""
         connection, client_id = key
         return list(self._groups.get(connection, {}).get(client_id, ()))
 
-    def of(self, connection: int) -> dict[str, list[Key]]:
+    def of(self, connection: int) -> dict[str, list[ClientKey]]:
         """Return the clients of a connection, by group."""
-        found: dict[str, list[Key]] = {}
+        found: dict[str, list[ClientKey]] = {}
         for client_id, groups in self._groups.get(connection, {}).items():
             for group in groups:
                 found.setdefault(group, []).append((connection, client_id))

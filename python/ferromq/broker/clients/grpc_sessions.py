@@ -17,7 +17,7 @@ from ferromq._ferromq import Request, check_filter
 from ferromq._proto import messages as pb
 from ferromq.broker.clients import grpc_settings
 from ferromq.broker.clients.client import Client
-from ferromq.broker.clients.connection_index import Key
+from ferromq.broker.clients.connection_index import ClientKey
 from ferromq.broker.clients.grpc_calls import GrpcCalls
 from ferromq.broker.clients.lite_topics import NO_LITE
 from ferromq.broker.clients.memory import LimitExceeded, size_of_subscriptions, size_of_texts
@@ -56,7 +56,7 @@ _LANGUAGES: Mapping[str, str] = {
 _INVALID_ARGUMENT, _INTERNAL = 3, 13
 
 
-class Telemetry(Protocol):
+class TelemetryChannel(Protocol):
     """The part of `Server` that writes to telemetry streams."""
 
     def send_telemetry(self, stream: int, message: bytes) -> bool:
@@ -71,7 +71,7 @@ class _Session:
     """The latest settings of a client, and its telemetry stream."""
 
     stream: int
-    key: Key
+    key: ClientKey
     settings: bytes
     """Encoded; a decoded protobuf message may use fifty times the memory."""
     client_type: int
@@ -93,7 +93,7 @@ class GrpcSessions:
 
     def __init__(
         self,
-        server: Telemetry,
+        server: TelemetryChannel,
         table: ClientTable,
         groups: GroupTable,
         calls: GrpcCalls,
@@ -116,7 +116,7 @@ class GrpcSessions:
         # restore a client that sends a heartbeat after its lease expired.
         self._lock = threading.Lock()
         self._sessions: dict[int, _Session] = {}
-        self._by_client: dict[Key, _Session] = {}
+        self._by_client: dict[ClientKey, _Session] = {}
 
     def heartbeat(self, message: pb.HeartbeatRequest, request: Request) -> pb.HeartbeatResponse:
         """

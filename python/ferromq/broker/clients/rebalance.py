@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ferromq._ferromq import Request
-from ferromq.broker.clients.client import Pusher
+from ferromq.broker.clients.client import PushChannel
 from ferromq.broker.clients.subscription import TAG
 from ferromq.broker.clients.table import ClientTable, GroupChange
 from ferromq.broker.metadata.groups import GroupTable
@@ -24,7 +24,7 @@ _log = logging.getLogger("ferromq.broker")
 _STOP_SECONDS = 0.5
 
 
-class SubscriptionSink(Pusher, Protocol):
+class SubscriptionSink(PushChannel, Protocol):
     """The part of `Server` that gets changes of subscriptions."""
 
     def put_subscription(

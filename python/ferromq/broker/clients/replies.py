@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from ferromq._ferromq import Request, Store
-from ferromq.broker.clients.client import Pusher
+from ferromq.broker.clients.client import PushChannel
 from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.errors import MessageTooLarge, StoreError
@@ -44,7 +44,7 @@ class Replies:
 
     def __init__(
         self,
-        server: Pusher,
+        server: PushChannel,
         address: str,
         *,
         table: ClientTable,

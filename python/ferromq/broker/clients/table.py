@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ferromq.broker.clients.client import Client
-from ferromq.broker.clients.connection_index import ConnectionIndex, Key
+from ferromq.broker.clients.connection_index import ClientKey, ConnectionIndex
 from ferromq.broker.clients.memory import OF_MEMBER, OF_TOPIC, ClientMemory, size_of_subscriptions, size_of_texts
 from ferromq.broker.clients.subscription import BROADCASTING, PASSIVELY, ConsumeSettings, Subscription
 
@@ -63,7 +63,7 @@ class _Entry:
 class _Group:
     consume_settings: ConsumeSettings
     fingerprint: int | None = None
-    members: dict[Key, _Entry] = field(default_factory=dict)
+    members: dict[ClientKey, _Entry] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     # The number of remoting members, in total and by topic.
     remoting: int = 0
@@ -114,7 +114,7 @@ class ClientTable:
         self._on_change = on_change
         self._lock = threading.Lock()
         self._groups: dict[str, _Group] = {}
-        self._producers: dict[str, dict[Key, _Entry]] = {}
+        self._producers: dict[str, dict[ClientKey, _Entry]] = {}
         # By connection, so that closing one of thousands looks at its own clients alone.
         self._consuming = ConnectionIndex()
         self._producing = ConnectionIndex()
@@ -254,7 +254,7 @@ class ClientTable:
     def expire(self, now: int) -> list[Client]:
         """Remove clients whose lease expired; returns the remoting clients without any group left."""
         with self._lock:
-            ended: dict[Key, Client] = {}
+            ended: dict[ClientKey, Client] = {}
             for group, known in list(self._groups.items()):
                 late = [key for key, entry in known.members.items() if entry.seen_at + self._lease_ms < now]
                 ended.update({key: known.members[key].client for key in late})
@@ -375,12 +375,12 @@ class ClientTable:
             entry.stream = stream
             self._streams.add(stream)
 
-    def _remove_member(self, group: str, key: Key) -> None:
+    def _remove_member(self, group: str, key: ClientKey) -> None:
         known = self._groups.get(group)
         if known is not None and key in known.members:
             self._remove_members(group, [key])
 
-    def _remove_members(self, group: str, keys: list[Key]) -> None:
+    def _remove_members(self, group: str, keys: list[ClientKey]) -> None:
         if not keys:
             return
         known, unread, had_remoting = self._groups[group], list[str](), self._groups[group].remoting > 0
@@ -402,7 +402,7 @@ class ClientTable:
             del self._groups[group]
         self._on_change(GroupChange(group, (), unsubscribed, is_affected, unread=tuple(unread)))
 
-    def _remove_producer(self, group: str, key: Key) -> None:
+    def _remove_producer(self, group: str, key: ClientKey) -> None:
         members = self._producers.get(group, {})
         entry = members.pop(key, None)
         if entry is None:
@@ -435,6 +435,6 @@ def _replaced(
     return {**kept, **{each.topic: each for each in put}}, put, tuple(topic for topic in present if topic not in kept)
 
 
-def _latest(entries: Mapping[Key, _Entry], client_id: str) -> Client | None:
+def _latest(entries: Mapping[ClientKey, _Entry], client_id: str) -> Client | None:
     found = [entry for (_, other), entry in entries.items() if other == client_id]
     return max(found, key=lambda entry: entry.seen_at).client if found else None

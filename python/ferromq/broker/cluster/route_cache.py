@@ -71,8 +71,8 @@ class RouteCache:
     Answers from the cache, else by *look_up*; thread-safe.
 
     Unknown topics are not cached, so that a topic exists as soon as a name server has it. At most *waiting* callers
-    wait up to *patience* seconds, others up to two. While name servers have been silent for *silent* seconds, others
-    wait only briefly; after a failure all callers do.
+    wait up to *patience* seconds, others up to two seconds. While name servers have been silent for *silent* seconds,
+    others wait only briefly; after a failure all callers do.
     """
 
     def __init__(

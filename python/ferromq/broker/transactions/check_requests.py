@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from ferromq._ferromq import StoredMessage, decode_records
-from ferromq.broker.clients.client import Client, Pusher
+from ferromq.broker.clients.client import Client, PushChannel
 from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.transactions.end_transaction import transaction_id
 from ferromq.broker.transactions.half_message_index import Location
@@ -48,7 +48,7 @@ _Producer = tuple[Client, int | None]
 _CHECK = RequestCode.CHECK_TRANSACTION_STATE
 
 
-class Channel(Pusher, Protocol):
+class ProducerChannel(PushChannel, Protocol):
     """The part of `Server` that sends to producers."""
 
     def send_telemetry(self, stream: int, message: bytes) -> bool:
@@ -86,7 +86,7 @@ class PendingCheck:
 class CheckSender:
     """Sends check requests to producers; thread-safe."""
 
-    def __init__(self, server: Channel, broker_name: str, table: ClientTable) -> None:
+    def __init__(self, server: ProducerChannel, broker_name: str, table: ClientTable) -> None:
         self._server = server
         self._broker_name = broker_name
         self._table = table
