@@ -68,7 +68,7 @@ def test_a_change_rocketmq_refuses_is_refused(
 
 
 def test_what_a_newer_broker_wrote_stays() -> None:
-    """An attribute nobody here knows is kept; one that may not change may be given again as it is."""
+    """An unknown attribute is kept; a fixed one can be given again unchanged."""
     present = {"newer": "x", "queue.type": "SimpleCQ"}
     changes = {"queue.type": "SimpleCQ", "reserve.time": "+5"}
     assert altered(OF_TOPICS, present, changes) == {**present, "reserve.time": "+5"}

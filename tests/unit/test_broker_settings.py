@@ -20,7 +20,7 @@ NOW = 1_700_000_000_000
 
 
 class Broker:
-    """Settings over a store that notes what it is told."""
+    """Settings over a store that records its changes."""
 
     def __init__(self, directory: Path, config: BrokerConfig | None = None, file: Path | None = None) -> None:
         self.stored: dict[str, Any] = {}
@@ -52,7 +52,7 @@ def test_what_may_change_is_told() -> None:
 
 
 def test_options_change_under_rocketmqs_names_and_ours(tmp_path: Path) -> None:
-    """Listeners hear what changed, once; the version counts; what is the same is no change."""
+    """Listeners get each change once, and the version advances; equal values are no change."""
     broker, heard = Broker(tmp_path), []
     broker.settings.add_listener(lambda changed, _, config: heard.append((changed, config.default_queues)))
     before = broker.settings.version

@@ -1,4 +1,4 @@
-"""Check-back: who is asked about which open transaction, and when; nothing is lost or doubled by being put back."""
+"""Check-back: which producer is asked about which open transaction, and when; nothing is lost or doubled."""
 
 import threading
 from dataclasses import replace

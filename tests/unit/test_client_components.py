@@ -43,7 +43,7 @@ START = 1_700_000_000_000
 
 @dataclass
 class FakeServer:
-    """Notes what it is told; `answers` are those of clients, by connection."""
+    """Records pushes and calls; `answers` are those of clients, by connection."""
 
     pushed: list[tuple[int, int, Mapping[str, str], bytes]] = field(default_factory=list)
     subscriptions: dict[tuple[str, str], tuple[str, str, int, bool]] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class FakeServer:
         return True
 
     def take(self, code: int) -> list[int]:
-        """Return who was sent a push of this code since the last time, in order."""
+        """Return the connections that got a push of this code since the last call, in order."""
         self.tell()
         taken = sorted(connection for connection, other, *_ in self.pushed if other == code)
         self.pushed = [each for each in self.pushed if each[1] != code]
@@ -276,7 +276,7 @@ def test_a_heartbeat_that_names_too_much_is_refused(broker: Broker, body: dict[s
 
 
 def test_heartbeats_of_one_connection_keep_a_bounded_memory(broker: Broker) -> None:
-    """Each of them is small; whoever is refused is told the limit, and what the others have is renewed."""
+    """Each one is small; a refused client gets the limit, and the others are renewed."""
 
     def beat() -> list[Answer]:
         return [
@@ -565,11 +565,11 @@ def test_no_body_is_more_than_a_wrong_parameter(shared: Broker, body: bytes) -> 
     shared.components.table.close_connection(1)
 
 
-# Who is connected
+# Connected clients
 
 
 def test_connections_of_consumers_and_producers_have_javas_fields(broker: Broker) -> None:
-    """Requests 203, 204 and 328; who is not there has Java's codes."""
+    """Requests 203, 204 and 328; unknown groups have Java's codes."""
     consumer = {"consumeType": "CONSUME_PASSIVELY", "messageModel": 1, "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}
     more = {"producerDataSet": [{"groupName": "p"}]}
     broker.heartbeat("a", 1, "t", consumer=consumer, more=more, language="GO", version=400)
@@ -728,7 +728,7 @@ def test_members_that_keep_their_own_offsets_are_pushed_a_reset(broker: Broker) 
 
 
 def test_nothing_is_pushed_to_grpc_clients(broker: Broker) -> None:
-    """They are members; what is told over remoting is not for them."""
+    """They are members; requests over remoting are not sent to them."""
     filled(broker)
     client = Client("grpc", 9, "127.0.0.1:9", "PYTHON", 413, is_grpc=True)
     broker.components.table.join_over_grpc("g", client, START)
@@ -777,13 +777,13 @@ def test_a_reset_outlives_the_heartbeat_of_a_member_with_other_topics(broker: Br
 
 
 def test_one_queue_is_reset_to_an_offset(broker: Broker) -> None:
-    """Also of a group nobody is in; the others stay; an offset that is not there is refused by its range."""
+    """Also of a group without members; the others stay; an offset outside the queue is refused with its range."""
     filled(broker)
     asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true", "queueId": "1", "offset": "2"}
     answer = broker.ask(broker.resets.reset, asked)
     assert load_offsets(answer[3], "offsetTable") == {MessageQueue("t", "broker-a", 1): 2}
     assert [broker.store.committed_offset("g", "t", queue_id) for queue_id in range(4)] == [4, 2, 4, 4]
-    # Nobody is there to be told; once there is, the next pull tells, and nobody has to stop for it.
+    # Without members online no reset is pending; with one it is.
     assert broker.server.resets == {}
     broker.heartbeat("a", 1, "t")
     broker.ask(broker.resets.reset, asked)

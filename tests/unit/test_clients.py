@@ -34,12 +34,12 @@ class Table(ClientTable):
         super().__init__(LEASE, self.told.append, memory)
 
     def take(self) -> list[GroupChange]:
-        """Return what was told since the last time."""
+        """Return the changes since the last call."""
         told, self.told[:] = self.told.copy(), []
         return told
 
     def affected(self) -> list[str]:
-        """Return the groups whose members were to be told since the last time, once for each change."""
+        """Return the groups whose members must rebalance since the last call, once for each change."""
         return [change.group for change in self.take() if change.is_affected]
 
 
@@ -67,7 +67,7 @@ def test_members_are_told_when_others_come_and_go() -> None:
 
 
 def test_members_are_told_of_other_topics_but_not_of_other_tags() -> None:
-    """Queues are shared by topic; the hot path hears of both."""
+    """Queues are shared by topic; the hot path gets both."""
     table = Table()
     join(table, "a", 1, subscriptions=[Subscription("t", version=1)])
     table.take()
@@ -83,7 +83,7 @@ def test_members_are_told_of_other_topics_but_not_of_other_tags() -> None:
 
 
 def test_the_subscriptions_of_a_group_end_with_its_last_member() -> None:
-    """The hot path hears it, and nobody else."""
+    """Only the hot path gets it."""
     table = Table()
     join(table, "a", 1)
     table.take()
@@ -185,7 +185,7 @@ def test_the_memory_of_locks_is_bounded() -> None:
 
 
 def test_members_that_each_read_everything_are_not_told() -> None:
-    """Nobody's share changes where messages are broadcast."""
+    """In broadcasting mode a change of members needs no rebalance."""
     table = Table()
     join(table, "a", 1, consume_settings={"message_model": BROADCASTING})
     join(table, "b", 2, consume_settings={"message_model": BROADCASTING})
@@ -193,7 +193,7 @@ def test_members_that_each_read_everything_are_not_told() -> None:
 
 
 def test_a_group_has_members_over_both_protocols() -> None:
-    """They are in one list and both are told of; the subscriptions of a gRPC client are its own."""
+    """They are in one list and both are reported; the subscriptions of a gRPC client are its own."""
     table = Table()
     join(table, "a", 1)
     table.take()
@@ -237,7 +237,7 @@ def test_topics_are_unread_when_no_member_reads_them() -> None:
 
 
 def test_readers_are_remoting_members_that_keep_their_offsets_here() -> None:
-    """Who is there is found with the table locked, by what each said itself."""
+    """Readers are found with the table locked, by each member's own topics."""
     table, found = Table(), list[str]()
 
     def ask(topic: str) -> str:
@@ -291,7 +291,7 @@ def test_a_connection_that_ends_takes_its_own_clients_alone() -> None:
 
 
 def test_leases_end_and_are_renewed() -> None:
-    """A lease ends after its time, not at it; the rest is told; whose connection nobody uses any more is named."""
+    """A lease expires after its time, not at it; changes are reported, and connections without clients returned."""
     table = Table()
     join(table, "a", 1)
     join(table, "b", 2, now=60)
@@ -317,7 +317,7 @@ def test_a_connection_with_a_live_member_is_kept() -> None:
 
 
 def test_a_client_that_reconnects_is_one_member() -> None:
-    """The end of its old connection changes nothing for who asks."""
+    """The end of its old connection does not change the answer."""
     table = Table()
     join(table, "a", 1)
     join(table, "a", 2, now=1)
@@ -400,7 +400,7 @@ def test_a_lock_that_nobody_renews_ends() -> None:
 
 
 def test_until_when_a_group_holds_locks_is_told_whenever_it_changes() -> None:
-    """The latest lock counts; None where there is none any more, freed or ended."""
+    """The latest lock counts; None once all are unlocked or expired."""
     told: list[tuple[str, int | None]] = []
     locks = QueueLocks(100, on_change=lambda *change: told.append(change))
     locks.lock("g", QUEUES[:1], "a", 0)
@@ -478,7 +478,7 @@ class Clients(RuleBasedStateMachine):
 
     @rule(group=GROUPS, name=NAMES, queues=st.lists(st.sampled_from(QUEUES), unique=True))
     def lock(self, group: str, name: str, queues: list[MessageQueue]) -> None:
-        """Lock queues: exactly those nobody else holds."""
+        """Lock queues: exactly those that no other client holds."""
         held = self.locks.lock(group, queues, name, self.model.now)
         for queue in queues:
             owner, renewed = self.model.owners.get((group, queue), (name, 0))
@@ -506,7 +506,7 @@ class Clients(RuleBasedStateMachine):
         self.expect_told({group for group, _, _ in gone})
 
     def expect_told(self, groups: set[str]) -> None:
-        """Every group that changed is told of, with all its members; and no other."""
+        """Every changed group is reported with all its members, and no other."""
         told = self.table.take()
         for change in told:
             heard = self.heard.setdefault(change.group, set())

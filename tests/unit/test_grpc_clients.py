@@ -93,7 +93,7 @@ def broker(tmp_path: Path) -> Broker:
 
 
 def test_consumers_are_told_when_their_group_changes(broker: Broker) -> None:
-    """All of the group and nobody else: order, attempts, and either kind of backoff."""
+    """All of the group and no other client: order, attempts, and either kind of backoff."""
     for stream, group in ((1, "g"), (2, "g"), (3, "other")):
         broker.consume(stream, group, client_id=f"c{stream}")
     policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 100, "max": 900, "multiplier": 3}}
@@ -174,7 +174,7 @@ def test_leases_end_without_heartbeats(broker: Broker) -> None:
 
 
 def test_who_beats_again_after_its_lease_is_what_it_was(broker: Broker) -> None:
-    """Its stream is open all the while: a producer is asked again, a consumer has its subscriptions and is told."""
+    """Its stream stays open: a producer is asked again, a consumer has its subscriptions and gets settings."""
     broker.consume(1, "g", client_id="reader")
     broker.say(3, pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing(topics=[resource("t")]))), "maker")
     broker.now += 300_000
@@ -239,7 +239,7 @@ def answering(broker: Broker, stream: int, answer: Callable[[str], pb.TelemetryC
 
 
 def test_a_client_prints_its_threads(broker: Broker) -> None:
-    """The answer is found by its nonce; one that nobody waits for, or of another client, is passed over."""
+    """An answer is matched by its nonce; one without a waiting call, or of another client, is ignored."""
     broker.consume(1, "g")
 
     def stacks(nonce: str) -> pb.TelemetryCommand:
@@ -296,7 +296,7 @@ SETTINGS = st.one_of(
 def test_whatever_a_client_says_it_is_answered_or_refused(
     tmp_path_factory: pytest.TempPathFactory, said: bytes | pb.TelemetryCommand
 ) -> None:
-    """Never by an error of ours; who is refused is nobody's member."""
+    """Never by an internal error; a refused client is in no group."""
     broker = Broker(tmp_path_factory.mktemp("said"))
     broker.say(1, said)
     codes = [command.status.code for command in broker.sent.get(1, [])]

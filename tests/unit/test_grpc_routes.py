@@ -13,7 +13,7 @@ ADDRESS, ENDPOINT = "127.0.0.1:10911", "127.0.0.1:8081"
 
 
 def test_a_topic_that_is_made_while_its_route_is_asked_for_is_found() -> None:
-    """The name server has it because somebody else made it here a moment ago."""
+    """Another request created it here a moment ago, and the name server has it."""
     topics: dict[str, TopicConfig] = {}
     made = TopicRoute((QueueData("a", 4, 4, READ_WRITE),), (BrokerData("c", "a", {MASTER: ADDRESS}),), {})
 

@@ -160,7 +160,7 @@ def test_nothing_else_comes_out_of_a_decoder(content: bytes | dict[str, Any]) ->
 @ANY_TIME
 @given(st.dictionaries(TABLE_NAMES, st.dictionaries(st.sampled_from(FIELDS), json_like())))
 def test_topics_that_are_decoded_can_be_adopted_and_read_again(table: dict[str, Any]) -> None:
-    """The file holds them as the table does, and what the hot path is told is within its bounds."""
+    """The file equals the table, and what the hot path gets is within its bounds."""
     pushed: list[TopicConfig | None] = []
     try:
         found = master_answers.topics(encoded(topicConfigTable=table))

@@ -53,7 +53,7 @@ class Peers:
         self.came: queue.Queue[tuple[str, int, tuple[str, ...]]] = queue.Queue()
         self.failing: dict[str, int] = {}
         self.late = set[str]()
-        """Those that hear everything, and whose answers come too late."""
+        """The addresses that receive everything, and whose answers come too late."""
         self.takers = set[str]()
         """Those that take several topics for a change, as ferromq's do and RocketMQ's do not."""
         self.open = {address: threading.Event() for address in self.routes}
@@ -69,7 +69,7 @@ class Peers:
         return answer
 
     def _answer(self, address: str, code: int, fields: Mapping[str, str], body: bytes) -> Answer:
-        """Answer; hang while its gate is closed, fail where it is told to."""
+        """Answer; hang while its gate is closed, or fail if set to."""
         topics = registration_body.decode(body, "broker", compressed=False) if code == REGISTER else None
         if topics:
             self.came.put((address, topics.version.counter, tuple(sorted(topics.queues))))
@@ -93,7 +93,7 @@ class Peers:
         return (SYSTEM_ERROR, "refused", {}, b"") if taken is None else (SUCCESS, None, answer, b"")
 
     def close(self) -> None:
-        """Let go whoever hangs."""
+        """Release hanging calls."""
         for gate in self.open.values():
             gate.set()
 
@@ -136,7 +136,7 @@ def told(peers: Peers, table: Table, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 @pytest.fixture
 def change(told: NameServers, table: Table) -> Callable[..., list[str]]:
-    """Return a function that changes topics and tells of it, and returns what did not arrive."""
+    """Return a function that changes and registers topics, and returns what did not arrive."""
 
     def run(*topics: tuple[str, int], wait: RegistrationWait = RegistrationWait.REGISTERED) -> list[str]:
         failed: list[str] = []
@@ -192,7 +192,7 @@ def test_a_restarted_name_server_gets_the_whole_table(
 
 
 def test_one_topic_is_told_alone(peers: Peers, change: Callable[..., list[str]]) -> None:
-    """To who has the table before it."""
+    """With name servers that have the table before it."""
     change(("orders", 1))
     assert peers.next("b:1")[1] == ("orders",)
 
@@ -245,7 +245,7 @@ def test_a_lease_is_renewed_where_all_answers_are_late(told: NameServers, table:
 
 
 def test_one_that_hangs_delays_no_other(peers: Peers, change: Callable[..., list[str]]) -> None:
-    """Whatever is to be told: the other one hears of every change in its order."""
+    """Whatever changes: the other one gets every change in order."""
     peers.open["a:1"].clear()
     for count in range(2, 8):
         change(("x", count), wait=RegistrationWait.NOTHING)

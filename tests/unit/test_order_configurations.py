@@ -77,7 +77,7 @@ def test_each_master_enters_its_queues(server: NameServer) -> None:
 
 
 def test_who_leaves_stays(server: NameServer) -> None:
-    """By goodbye, a closed connection, or the end of the lease; who comes back is where it was."""
+    """By unregistering, a closed connection, or the end of the lease; a broker that returns has its place."""
     server.register("a", 4)
     server.register("b", 4)
     server.routes.unregister(Registration("c", "a:0", "a", MASTER))

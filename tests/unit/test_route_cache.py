@@ -51,7 +51,7 @@ def test_a_route_is_asked_for_once_in_thirty_seconds(server: NameServer) -> None
 
 
 def test_an_unknown_topic_is_asked_for_each_time(server: NameServer) -> None:
-    """It is there at once when somebody created it, and gone once it is known to be."""
+    """It exists at once after its creation, and is gone once its deletion is known."""
     assert server.cache.route("u") is None
     server.routes["u"] = route(1)
     assert server.cache.route("u") == route(1)
@@ -64,7 +64,7 @@ def test_an_unknown_topic_is_asked_for_each_time(server: NameServer) -> None:
 
 
 def test_an_old_route_serves_while_no_name_server_answers(server: NameServer) -> None:
-    """And the new one as soon as one does; without one the failure is told."""
+    """And the new one as soon as one answers; without one the failure is raised."""
     assert server.cache.route("t") == route(4)
     server.is_there, server.now = False, 10 * FRESH_MS
     assert server.cache.route("t") == route(4)
@@ -95,7 +95,7 @@ def test_what_this_broker_changes_is_asked_for_again(server: NameServer) -> None
 
 
 def test_who_hears_of_changes_makes_routes_new(server: NameServer) -> None:
-    """After the name servers were told, also where that failed."""
+    """After the registration, even if that failed."""
     told = []
 
     def register(topics: Sequence[str], queues: int) -> None:
@@ -132,7 +132,7 @@ def test_callers_share_one_question(server: NameServer) -> None:
 
 
 def test_a_name_server_that_hangs_keeps_few_callers_waiting(server: NameServer) -> None:
-    """The others are told at once, or get what is kept: they are the threads that answer heartbeats, too."""
+    """The others fail at once, or get the cached route: their threads answer heartbeats, too."""
     gate, told = threading.Event(), queue.Queue[str]()
 
     def hang(_topic: str, _before: KnownRoute | None) -> KnownRoute:

@@ -57,7 +57,7 @@ def test_each_window_counts_its_own_time() -> None:
 
 
 def test_what_is_younger_than_a_sample_is_counted() -> None:
-    """Whoever asks right after a send sees it."""
+    """A query right after a send shows it."""
     broker = Broker()
     broker.pass_time(MINUTE)
     broker.count("get", "t@g", 7)

@@ -48,7 +48,7 @@ def saved(directory: Path, name: str) -> Any:
 
 
 def test_a_topic_is_created_on_first_use(tmp_path: Path) -> None:
-    """With 8 queues; the file has it before anybody hears of it; the second use finds it."""
+    """With 8 queues; the file has it before the hot path; the second use finds it."""
     heard: list[TopicConfig] = []
     table = topics(tmp_path, heard)
     before, _ = table.snapshot()
@@ -80,7 +80,7 @@ def test_topics_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_deleted_topic_is_gone_for_good(tmp_path: Path) -> None:
-    """From the file before anybody hears of it; others stay, and those of the system cannot be deleted."""
+    """From the file before the hot path; other topics stay, and system topics cannot be deleted."""
     heard: list[Any] = []
     table = topics(tmp_path, heard)
     kept, gone = table.ensure("kept", "peer"), table.ensure("gone", "peer")
@@ -224,7 +224,7 @@ def test_changes_at_the_same_time_keep_each_others_attributes(tmp_path: Path, mo
 
 
 def test_a_list_is_one_write_and_one_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or nothing at all where one of them may not be; a change after it encodes what it changes alone."""
+    """Or nothing at all if one is invalid; a later change encodes only its own entries."""
     writes: list[Path] = []
     announced: list[Any] = []
     write = atomic.replace_file
@@ -535,7 +535,7 @@ def test_what_the_hot_path_refuses_is_not_served_and_stops_nothing(tmp_path: Pat
 
 
 def test_no_topic_is_created_that_may_not_be(tmp_path: Path) -> None:
-    """Whoever creates it: nothing reaches the file, which the next start reads."""
+    """Nothing reaches the file, which the next start reads."""
     heard: list[Any] = []
     table = topics(tmp_path, heard)
     for wrong in (TopicConfig("t", 1 << 40, 1), TopicConfig("t", 1, -1), TopicConfig("t", 1, 1, sys_flag=1 << 31)):
@@ -576,7 +576,7 @@ def test_cleaning_spares_a_topic_that_is_created_meanwhile(tmp_path: Path) -> No
         """A store that is written to while it is cleaned."""
 
         def queues(self) -> Iterator[str]:
-            """Return its topics; the first use of one comes after it was passed over."""
+            """Return its topics; one is created on first use after it was checked."""
             yield from ("known", "unused", "fresh", "SELF_TEST_TOPIC")
             table.ensure("fresh", "peer")
 

@@ -210,7 +210,7 @@ def test_what_is_no_half_message_is_not_committed(store: Store, clock: Clock) ->
 
 @pytest.mark.parametrize("decision", [Decision.COMMIT, Decision.ROLLBACK])
 def test_an_end_counts_however_late_it_comes(store: Store, clock: Clock, decision: Decision) -> None:
-    """Also after the time the producer set to be asked: nobody asks it, and the message would be lost."""
+    """Even after the producer's immunity time; without a check the message would be lost."""
     end = changed(half(store, CHECK_IMMUNITY_TIME_IN_SECONDS="1"), decision=decision)
     clock.advance(86_400_000)
     assert transactions(store).end(end)

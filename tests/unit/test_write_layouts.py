@@ -42,7 +42,7 @@ def opened(path: Path, now_ms: Callable[[], int] = Clock(), limit: int = 1000) -
 
 
 def test_the_first_layout_of_an_epoch_is_kept_over_a_kill(tmp_path: Path) -> None:
-    """Whoever asks without one changes nothing; the next epoch has its own, and an older one the latest."""
+    """A request without one changes nothing; the next epoch has its own, and an older one the latest."""
     layouts = opened(tmp_path)
     assert layouts.keep("w", "orders", 3, None) is None
     assert layouts.keep("w", "orders", 3, "a:0") == "a:0"
@@ -151,7 +151,7 @@ def test_a_layout_of_no_topic_and_one_without_space_are_refused(tmp_path: Path) 
 
 
 def test_nothing_is_kept_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller is not told a layout that a restart would not know."""
+    """The caller gets no layout that a restart would lose."""
     layouts = opened(tmp_path)
     layouts.keep("w", "orders", 0, "a:0")
     with monkeypatch.context() as broken:
