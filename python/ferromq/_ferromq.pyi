@@ -1,4 +1,4 @@
-"""Bindings of the Rust core. No logic lives here; `ferromq` re-exports what users need."""
+"""Bindings of the Rust core. `ferromq` re-exports the public ones."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ __version__: str
 
 @final
 class Clock:
-    """Wall milliseconds that never go back, real or moved by hand; one object for store, server and policy."""
+    """Wall-clock milliseconds that never go back. Store, server and policy share one clock."""
 
     @staticmethod
     def system() -> Clock: ...
@@ -24,7 +24,7 @@ class Clock:
 
 @final
 class StoredMessage:
-    """A record of the commit log, decoded; attributes are made when asked for."""
+    """A decoded record of the commit log. Attributes are built when they are read."""
 
     @property
     def topic(self) -> str: ...
@@ -36,7 +36,7 @@ class StoredMessage:
     def physical_offset(self) -> int: ...
     @property
     def body(self) -> bytes:
-        """As stored: compressed where `sys_flag` has bit 1."""
+        """The stored body: compressed if `sys_flag` has bit 1."""
 
     @property
     def properties(self) -> dict[str, str]: ...
@@ -58,7 +58,7 @@ class StoredMessage:
     def prepared_transaction_offset(self) -> int: ...
     @property
     def message_id(self) -> str:
-        """UNIQ_KEY where the producer set one, else RocketMQ's offset message id."""
+        """The producer's UNIQ_KEY, or else RocketMQ's offset message id."""
 
     @property
     def offset_message_id(self) -> str: ...
@@ -68,14 +68,14 @@ class StoredMessage:
     def keys(self) -> tuple[str, ...]: ...
     @property
     def raw(self) -> bytes:
-        """The record as it lies on disk."""
+        """The bytes of the record."""
 
     def grpc_message(self) -> bytes:
-        """It as an encoded protobuf `Message`, as gRPC clients are shown it; the body as stored."""
+        """The encoded protobuf `Message` for gRPC clients, with the body as stored."""
 
 @final
 class ExpiredFile:
-    """A file of the commit log that is about to be deleted; it lies there unchanged until the hook has returned."""
+    """A file of the commit log that is about to be deleted. It stays unchanged until the hook returns."""
 
     @property
     def path(self) -> Path: ...
@@ -89,14 +89,14 @@ class ExpiredFile:
 
     @property
     def oldest_ms(self) -> int:
-        """When its first message was stored, milliseconds since 1970."""
+        """The store time of its first message, milliseconds since 1970."""
 
     @property
     def newest_ms(self) -> int: ...
 
 @type_check_only
 class StoreOptions(TypedDict, total=False):
-    """The fields of the Rust `StoreConfig`, where the defaults and the limits live; None is not given."""
+    """The fields of Rust's `StoreConfig`, which has the defaults and limits. None is not given."""
 
     commit_log_file_size: int | None
     commit_log_paths: Sequence[str] | None
@@ -104,13 +104,13 @@ class StoreOptions(TypedDict, total=False):
     dedup_window: timedelta | None
     dedup_writers: int | None
     delay_levels: str | None
-    """How long each delay level lasts, level 1 first: `1s 5s 10s 30s 1m 2h`."""
+    """The delay of each level, level 1 first: `1s 5s 10s 30s 1m 2h`."""
     disk_reserve: int | None
     fast_boot: bool | None
     flush: str | None
     """`group`, `each`, `every 1000`, `interval`, `interval 200ms`."""
     flush_every: Mapping[str, int] | None
-    """Topic → messages that may be acknowledged and not flushed."""
+    """Topic → most acknowledged messages that are not flushed."""
     index_entries: int | None
     index_slots: int | None
     mapped_bytes: int | None
@@ -120,7 +120,7 @@ class StoreOptions(TypedDict, total=False):
     property_crc: bool | None
     read_only_commit_log_paths: Sequence[str] | None
     retention_age: timedelta | None
-    """`timedelta.max` keeps files whatever their age."""
+    """`timedelta.max`: files never expire by age."""
     retention_age_by_topic: Mapping[str, timedelta] | None
     retention_disk_usage: tuple[float, float, float] | None
     retention_hours: Sequence[int] | None
@@ -137,7 +137,7 @@ class StoreOptions(TypedDict, total=False):
 
 @type_check_only
 class StoreStats(TypedDict):
-    """Counters and positions of a store. A failure or miss is there once it is counted."""
+    """Counters and positions of a store. Failures and misses are absent until the first one."""
 
     min_physical_offset: int
     max_physical_offset: int
@@ -148,42 +148,42 @@ class StoreStats(TypedDict):
     mismatches: int
     appended: int
     longest_put_ms: int
-    """How long the longest put took since open, until it was flushed where it is answered then."""
+    """The longest put since open, including its flush if the answer waits for that."""
     append_lock_ms: int
-    """How long the current append has been writing; 0 while no append writes."""
+    """The time that the current append has been writing; 0 without one."""
     found_gets: int
-    """Reads of a queue by clients that found a message; a receive reads each of its queues."""
+    """Clients' reads of a queue that found a message; a receive reads each of its queues."""
     fruitless_gets: int
-    """Those that found none."""
+    """Clients' reads of a queue that found none."""
     longest_get_ms: int
-    """How long the longest request for messages took, without its wait for one."""
+    """The longest request for messages, without its long poll."""
     timed_entered: int
-    """Messages with a time of delivery that were entered into the wheel, over all runs."""
+    """Timed messages that entered the wheel, over all runs."""
     set_aside_queues: int
-    """Consume queues that cannot be written now; sends to them are refused."""
+    """Consume queues that cannot be written; sends to them are refused."""
     dispatch_stalled_ms: int
-    """How long dispatch has stood still with something to dispatch; from 10,000 on messages are refused."""
+    """The time that dispatch has been stalled; from 10,000 on sends are refused."""
     flushes: int
     recovered_cut_bytes: int
     recovered_messages: int
     delayed_delivered: int
-    """Messages with a delay level that came to their queue."""
+    """Messages with a delay level that were delivered to their queue."""
     delayed_put_back: int
-    """Those that wait once more, because all queues of their topic are closed."""
+    """Delayed messages that wait again, because all queues of their topic are closed."""
     delayed_undeliverable: int
-    """Those given up, each with a line in the log."""
+    """Delayed messages that were given up, each with a line in the log."""
     timed_delivered: int
-    """Messages with a time of delivery that came to their queue."""
+    """Timed messages that were delivered to their queue."""
     timed_rolled: int
-    """Those stored anew on their way."""
+    """Timed messages that were stored again on their way."""
     timed_recalled: int
-    """Those that were taken back."""
+    """Timed messages that were recalled."""
     timed_put_back: int
-    """Those that wait a minute more, because all queues of their topic are closed."""
+    """Timed messages that wait another minute, because all queues of their topic are closed."""
     timed_undeliverable: int
-    """Those given up, each with a line in the log."""
+    """Timed messages that were given up, each with a line in the log."""
     timed_lost: int
-    """Those whose record was removed or damaged while they waited."""
+    """Timed messages whose record was removed or damaged while they waited."""
     failed_puts_io: NotRequired[int]
     failed_puts_corrupt: NotRequired[int]
     failed_puts_too_large: NotRequired[int]
@@ -208,7 +208,7 @@ class StoreStats(TypedDict):
 
 @type_check_only
 class NewStoredMessage(TypedDict):
-    """A message to store; what is left out has the defaults of `Store.append`."""
+    """A message to store. The defaults are those of `Store.append`."""
 
     topic: str
     queue_id: int
@@ -227,34 +227,34 @@ class Store:
     The message store of one directory.
 
     Raises `StoreLocked`, `CorruptStore`, `StoreFull`, `StoreClosed`, `MessageTooLarge` (from `ferromq.errors`), and
-    `ConfigError` naming the option.
+    `ConfigError` with the option's name.
     """
 
     def __new__(cls, directory: str, clock: Clock, **options: Unpack[StoreOptions]) -> Store: ...
     @staticmethod
     def check(**options: Unpack[StoreOptions]) -> dict[str, Any]:
-        """Every option of a store opened with these, defaults included. Raises `ConfigError` where none can be."""
+        """All options of a store with these, including defaults. Raises `ConfigError` for a wrong option."""
 
     def options(self) -> dict[str, Any]:
-        """Every option by its name, defaults included."""
+        """All options by name, including defaults."""
 
     def configure(self, **options: Unpack[StoreOptions]) -> None:
         """Change flush and retention of the open store. Raises `ConfigError` for options that cannot change."""
 
     def set_archive(self, hook: Callable[[ExpiredFile], object]) -> None:
-        """Set what takes files before they are deleted, where `retention_on_expiry` is `archive`; an exception keeps the file."""
+        """Set the function that takes files before they are deleted, if `retention_on_expiry` is `archive`. An exception keeps the file."""
 
     def clean(self, *, now: bool = False) -> dict[str, Any]:
-        """Delete what may go; *now*: at whatever hour. What was done: `removed_files`, `archived_files`, `refused_files`, …"""
+        """Delete expired files; *now*: at any hour. Returns `removed_files`, `archived_files`, `refused_files`, …"""
 
     def delete_topic(self, topic: str) -> int:
-        """Delete the queues of a topic and its groups' progress, return how many; queue offsets go on where they were."""
+        """Delete the queues of a topic and its groups' progress, and return their number. Queue offsets continue."""
 
     def clean_unused(self, keep_topics: Sequence[str]) -> list[str]:
         """Delete all other topics; return them."""
 
     def set_queue_access(self, topic: str, queue_id: int, access: str) -> None:
-        """`open`, `read_only` (it drains) or `closed`. Kept across restarts."""
+        """Set `open`, `read_only` (for draining) or `closed`. It survives restarts."""
 
     def queue_access(self, topic: str, queue_id: int) -> str: ...
     def append(
@@ -271,11 +271,11 @@ class Store:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> tuple[int, int]:
-        """Store one message, wait until it is durable as the flush policy promises; (queue offset, physical offset)."""
+        """Store a message, wait as the flush policy promises, and return (queue offset, physical offset)."""
 
     def append_as_one(self, messages: Sequence[NewStoredMessage]) -> list[tuple[int, int, int]]:
         """
-        As `append`, but whatever happens all of the messages are there afterwards or none.
+        Store all of the messages or none, also in a crash; otherwise like `append`.
 
         Returns queue offset, physical offset and size of each record.
         """
@@ -283,25 +283,25 @@ class Store:
     def delayed(
         self, topic: str, queue_id: int, properties: Mapping[str, str], *, sys_flag: int = 0
     ) -> tuple[str, int, dict[str, str]] | None:
-        """Topic, queue and properties of a message with a delay level or a time of delivery while it waits, or None."""
+        """The topic, queue and properties that a delayed or timed message has while it waits; None for others."""
 
     def start_schedule(self) -> None:
-        """Deliver messages that wait at a delay level, at their time or after it, at least once; a slave must not. Idempotent."""
+        """Start to deliver delayed messages when they are due, at least once. A slave must not. Idempotent."""
 
     def stop_schedule(self) -> None:
-        """End that, and write how far it got. `close` does it too."""
+        """Stop the delivery and write its offsets. `close` does it too."""
 
     def delay_offsets(self) -> dict[int, int]:
-        """Next queue offset to deliver of each delay level; of `config/delayOffset.json` where the schedule does not run."""
+        """The next queue offset to deliver of each delay level; from `config/delayOffset.json` if the schedule is stopped."""
 
     def delay_offset_json(self) -> str:
         """The same in the form of that file."""
 
     def timer_check_point(self) -> bytes:
-        """How far the wheel of timed messages is, in the 56 bytes a RocketMQ slave reads."""
+        """The position of the timer wheel, in the 56 bytes that a RocketMQ slave reads."""
 
     def timer_metrics(self) -> str:
-        """How many timed messages wait by topic, in the form of `config/timermetrics`."""
+        """The number of waiting timed messages by topic, in the form of `config/timermetrics`."""
 
     def timed_waiting(self) -> tuple[int, int, int]:
         """Timed messages in the wheel, those not in it yet, and the time before which all are delivered, in milliseconds."""
@@ -316,25 +316,25 @@ class Store:
         filter: tuple[str, str] | None = None,
     ) -> tuple[str, list[StoredMessage], int]:
         """
-        Status name (`FOUND`, `NO_MATCHED_MESSAGE`, …), messages, next offset.
+        Return the status name (`FOUND`, `NO_MATCHED_MESSAGE`, …), messages, and the next offset.
 
-        Only messages with one of *tags*, or, where *filter* is given, those it wants: `("SQL92", "price > 3")`. Raises
-        `ValueError` for a wrong expression.
+        The messages have one of *tags*, or match *filter* if it is given: `("SQL92", "price > 3")`. Raises `ValueError`
+        for a wrong expression.
         """
 
     def message_at(self, physical_offset: int) -> StoredMessage | None: ...
     def nearest_message(self, physical_offset: int) -> int | None:
-        """Where the message begins that lies at the offset; else the last one before it, else the first one kept."""
+        """The offset of the message that contains this offset; or else of the last one before it, or else of the first one."""
 
     def query_by_unique_key(
         self, topic: str, key: str, max_count: int = 32, begin_ms: int = 0, end_ms: int = ..., *, max_bytes: int = ...
     ) -> list[StoredMessage]:
-        """Messages, newest first, as many as have *max_bytes* together; at least one."""
+        """Messages, newest first, up to *max_bytes* in total, and at least one."""
 
     def query_by_key(
         self, topic: str, key: str, max_count: int = 32, begin_ms: int = 0, end_ms: int = ..., *, max_bytes: int = ...
     ) -> list[StoredMessage]:
-        """Messages, newest first, as many as have *max_bytes* together; at least one."""
+        """Messages, newest first, up to *max_bytes* in total, and at least one."""
 
     def min_offset(self, topic: str, queue_id: int) -> int: ...
     def max_offset(self, topic: str, queue_id: int) -> int: ...
@@ -342,45 +342,45 @@ class Store:
         """The first message stored at the time or later; *upper*: the last one stored at the time or before it."""
 
     def earliest_time(self, topic: str, queue_id: int) -> int | None:
-        """When the first message kept in a queue was stored."""
+        """The store time of the first message in a queue."""
 
     def stored_time(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """When the message at a queue offset was stored; None where it is not kept."""
+        """The store time of the message at a queue offset; None if it was deleted."""
 
     def queue_entries(
         self, topic: str, queue_id: int, from_offset: int, count: int
     ) -> list[tuple[int, int, int]] | None:
-        """Entries of a consume queue: physical offset, size, tag hash. None where there is no such queue."""
+        """Entries of a consume queue: physical offset, size, tag hash. None if there is no such queue."""
 
     def committed_offsets(self, group: str | None = None, topic: str | None = None) -> dict[str, dict[int, int]]:
-        """Committed offsets by `topic@group` and queue id, of one group and of one topic where they are given."""
+        """Committed offsets by `topic@group` and queue id; only of *group* and *topic* if given."""
 
     def forget_group(self, group: str, topic: str | None = None) -> int:
-        """Forget, durably, what a group has read of all topics or of one; return of how many."""
+        """Delete, durably, a group's progress in all topics or one; return the number of topics."""
 
     def adopt_offsets(self, offsets: dict[str, dict[int, int]]) -> None:
-        """Take over a master's committed offsets by `topic@group` and queue id, durably; others stay as they are."""
+        """Replace committed offsets by a master's, by `topic@group` and queue id, durably; others stay."""
 
     def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None: ...
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None: ...
     def reset_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The group goes on at *offset*: its leases of the queue end, and messages above come again."""
+        """Let the group continue at *offset*. Its leases of the queue end, and messages from there are redelivered."""
 
     def queues(self) -> dict[str, list[int]]: ...
     def stats(self) -> StoreStats: ...
     def put_times(self) -> list[tuple[int, int]]:
-        """How long puts took since open: the last millisecond of each bucket, and how many ended in it."""
+        """A histogram of the duration of puts since open: the last millisecond of each bucket, and its count."""
 
     def recovery(self) -> dict[str, Any]:
-        """What the recovery at open did: `is_clean`, `walked_bytes`, `messages`, `cut_bytes`, `elapsed`, …"""
+        """The report of the recovery at open: `is_clean`, `walked_bytes`, `messages`, `cut_bytes`, `elapsed`, …"""
 
     def damages(self) -> list[tuple[Path, int, int, str]]:
         """
-        What is wrong now: file, first and last + 1 physical offset, reason.
+        The present damages: file, first and last + 1 physical offset, reason.
 
-        Ranges of the commit log that are not served; consume queues, named by their directory, or the index that
-        cannot be written now, with the range of the log they are redone from; messages that retention removed before
-        their queue could be written again; and files that cannot be read now, which are tried again for the answer.
+        They are ranges of the commit log that are not served; consume queues (by directory) or the index that cannot be
+        written, with the range of the log to rebuild them from; messages that retention removed before their queue
+        could be written again; and files that cannot be read, which this call tries again.
         """
 
     def close(self) -> None: ...
@@ -389,17 +389,17 @@ def inspect_store(
     directory: str, *, commit_log_paths: Sequence[str] = ..., index_slots: int | None = None
 ) -> dict[str, Any]:
     """
-    Say what is in a store directory, without lock and read-only; the fields are those of `store_tools.StoreSummary`.
+    Return what is in a store directory, in the fields of `store_tools.StoreSummary`. Only reads, and takes no lock.
 
-    Raises `StoreError` where it is no store directory, or cannot be read.
+    Raises `StoreError` if it is not a store directory or cannot be read.
     """
 
 @final
 class StoreVerification:
     """
-    A verification of a store directory that runs on threads of its own, without lock and read-only.
+    A verification of a store directory on threads of its own. It only reads, and takes no lock.
 
-    At most 1,024 events wait to be taken; the threads wait for the caller then.
+    At most 1,024 events wait for the caller; then the threads wait.
     """
 
     def __new__(
@@ -414,7 +414,7 @@ class StoreVerification:
         """
         (`finding`, fields of `store_tools.Finding`), (`progress`, `done` and `total` bytes) or, last, (`report`, fields of `VerifyReport`).
 
-        None where nothing came within *timeout* seconds. Raises `StoreError` where the directory cannot be read,
+        None if nothing came within *timeout* seconds. Raises `StoreError` if the directory cannot be read,
         `RuntimeError` after the report and after `close`.
         """
 
@@ -441,7 +441,7 @@ class StoreDump:
     ) -> StoreDump: ...
     def __iter__(self) -> StoreDump: ...
     def __next__(self) -> tuple[StoredMessage, bool] | tuple[int, int, str]:
-        """(message, whether it matches its checksums), or (queue id, queue offset, reason) of an entry that leads to no record."""
+        """(message, whether it matches its checksums), or (queue id, queue offset, reason) of an entry without a record."""
 
 @final
 class LogFile:
@@ -450,7 +450,7 @@ class LogFile:
     def __new__(cls, path: str, first_offset: int) -> LogFile: ...
     def __iter__(self) -> LogFile: ...
     def __next__(self) -> tuple[StoredMessage, bool] | dict[str, Any]:
-        """(message, whether it matches its checksums), or the fields of `store_tools.Finding` for bytes that are no record."""
+        """(message, whether it matches its checksums), or the fields of `store_tools.Finding` for bytes without a record."""
 
 @final
 class LogFacts:
@@ -466,11 +466,11 @@ class LogFacts:
         """
         Return the next *batch_rows* records or fewer.
 
-        `rows`, and in native byte order: as 4 bytes `topic` (a place in `topics`), `queue_id`, `sys_flag`, `size`,
-        `key_ends` (behind the last of each record's `keys`), `keys` (hashes of index entries), `tag_key` (one more that
-        may be there, or -1); as 8 bytes `queue_offset`, `physical_offset`, `tag_hash`, `store_timestamp`. `faults`:
-        (kind, row or None, first byte, end, reason, whether no record follows). `end`: behind the last record;
-        `unwritten_from`: where nothing but zeros begins; `continued`: records at the end that lack their last one.
+        `rows`, and in native byte order: with 4 bytes `topic` (an index in `topics`), `queue_id`, `sys_flag`, `size`,
+        `key_ends` (the end of each record's `keys`), `keys` (hashes of index entries), `tag_key` (an optional one more,
+        or -1); with 8 bytes `queue_offset`, `physical_offset`, `tag_hash`, `store_timestamp`. `faults`:
+        (kind, row or None, first byte, end, reason, whether no record follows). `end`: the end of the last record;
+        `unwritten_from`: the start of the zeros; `continued`: records at the end whose group lacks its last record.
         """
 
 @final
@@ -489,15 +489,15 @@ class Request:
 
     @property
     def language(self) -> str:
-        """RocketMQ's name of the language a remoting client says it is written in (`JAVA`); `OTHER` for gRPC."""
+        """The language in the header of a remoting client (`JAVA`); `OTHER` for gRPC."""
 
     @property
     def version(self) -> int:
-        """The `MQVersion` ordinal a remoting client says it has; 0 for gRPC."""
+        """The `MQVersion` ordinal in the header of a remoting client; 0 for gRPC."""
 
     @property
     def is_one_way(self) -> bool:
-        """Whether the sender waits for no answer."""
+        """Whether the sender expects no answer."""
 
     @property
     def fields(self) -> dict[str, str]:
@@ -511,32 +511,31 @@ Response: TypeAlias = bytes | tuple[int, str | None, dict[str, str], bytes]
 
 @type_check_only
 class ServerLimits(TypedDict, total=False):
-    """What a server bounds."""
+    """The limits of a server."""
 
     idle: float
     """Seconds after which a remoting connection without traffic is closed; default 120."""
     max_connections: int
     """
-    Open connections of both protocols; by default what the limit of descriptors leaves beside the files of stores, for all
-    servers of the process together, and at most 16,384.
+    Open connections of both protocols. The default is what the descriptor limit leaves after the files of stores, for
+    all servers of the process together, at most 16,384.
     """
     memory: int
     """
-    Bytes of memory for requests that arrive or are answered, and for answers that clients have not taken; default
-    256 MiB. A connection may hold a quarter of it; an eighth is for small requests alone.
+    Bytes of memory for requests in progress, and for answers that clients have not read; default 256 MiB. A connection
+    may hold a quarter of it; an eighth is reserved for small requests.
     """
     one_way: int
-    """One-way remoting requests under way over all connections; default 256. Beyond it their connections are not read."""
+    """One-way remoting requests in progress over all connections; default 256. Above it, their connections are not read."""
     calls: int
-    """Calls of clients under way; default 64. More wait, within their timeout."""
+    """Requests to clients in progress; default 64. More wait, within their timeout."""
 
 @final
 class Server:
     """
-    One server: remoting and gRPC listeners, hot verbs in Rust, cold requests handed to registered functions.
+    A server: remoting and gRPC listeners, hot verbs in Rust, registered functions for cold requests.
 
-    Handlers run on a bounded pool of threads, one call each; an exception becomes SYSTEM_ERROR (1) or
-    INTERNAL_SERVER_ERROR.
+    Handlers run on a bounded pool of threads. An exception becomes SYSTEM_ERROR (1) or INTERNAL_SERVER_ERROR.
     """
 
     def __new__(
@@ -549,24 +548,24 @@ class Server:
         **limits: Unpack[ServerLimits],
     ) -> Server: ...
     def register(self, route: int | str, handler: Callable[[Request], Response | None]) -> None:
-        """Answer *route* with *handler* (None: no answer). Raises ValueError where *route* is a hot verb."""
+        """Answer *route* with *handler* (None: no answer). Raises ValueError if *route* is a hot verb."""
 
     def on_missing(self, handler: Callable[[str, str, str, tuple[str, int, int]], bool | None]) -> None:
         """
-        *handler*(kind, name, peer, wanted): create it where allowed, push its entry, return whether it is there now.
-        None: it may be created, and could not be.
+        *handler*(kind, name, peer, wanted) creates it if allowed, pushes its entry, and returns whether it exists.
+        None: it may be created, but the creation failed.
 
-        kind is `topic` or `group`; `topic_to_send`, where a producer of remoting wants the settings of a default topic
-        and at most so many queues; or `topic_of_group`, a retry or dead-letter topic. *wanted* is (default topic, queues,
-        system flag). `type_of_topic`: a topic pushed as UNDECIDED gets its first message, whose type stands in *wanted*
-        in place of the default topic.
+        kind is `topic` or `group`; `topic_to_send`, if a remoting producer asks for the settings of a default topic and
+        a number of queues; or `topic_of_group`, a retry or dead-letter topic. *wanted* is (default topic, queues, system
+        flag). `type_of_topic`: a topic pushed as UNDECIDED gets its first message, whose type is in *wanted* instead of
+        the default topic.
         """
 
     def on_telemetry(self, handler: Callable[[int, int, str, dict[str, str], bytes | None], None]) -> None:
         """*handler*(stream, connection, peer, metadata, message); message None: the stream ended. Calls of one stream come in order."""
 
     def on_close(self, handler: Callable[[int], None]) -> None:
-        """*handler*(connection) after a connection is gone."""
+        """Call *handler*(connection) after a connection was closed."""
 
     def set_tls(
         self,
@@ -578,26 +577,26 @@ class Server:
         trust: Path | None = None,
     ) -> None:
         """
-        Take remoting connections as *mode* says: `disabled`, `permissive` (TLS and plaintext) or `enforcing`.
+        Set TLS of remoting connections: `disabled`, `permissive` (TLS and plaintext) or `enforcing`.
 
-        *certificate*, *key*: PEM files. *client_auth*: whether clients show a certificate, `none`, `optional` or
-        `require`; *trust*: PEM file of those that sign theirs. Raises `ConfigError` naming the file.
+        *certificate*, *key*: PEM files. *client_auth*: whether clients need a certificate, `none`, `optional` or
+        `require`; *trust*: PEM file of their certificate authorities. Raises `ConfigError` with the file's name.
         """
 
     def set_grpc_tls(
         self, mode: str = "permissive", *, certificate: Path | None = None, key: Path | None = None
     ) -> None:
         """
-        Take gRPC connections from the next one on as *mode* says: `disabled`, `permissive` (both) or `enforcing`.
+        Set TLS of new gRPC connections: `disabled`, `permissive` (TLS and plaintext) or `enforcing`.
 
-        Without files a certificate is made up. Raises ConfigError naming the file that is wrong.
+        Without files a certificate is generated. Raises ConfigError with the name of a wrong file.
         """
 
     def reload_tls(self) -> bool:
-        """Take the files of TLS anew where they have changed; return whether they had."""
+        """Reload changed certificate files; return whether any changed."""
 
     def listen_grpc(self, address: str) -> int:
-        """Serve gRPC on `host:port` (port 0: any) and return the port. Raises OSError naming the address."""
+        """Serve gRPC on `host:port` (port 0: any) and return the port. Raises OSError with the address."""
 
     def listen_remoting(self, address: str) -> int: ...
     def put_topic(
@@ -605,7 +604,7 @@ class Server:
     ) -> None:
         """
         permission: RocketMQ's bits, 4 read, 2 write. message_type: NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, LITE,
-        MIXED or UNSPECIFIED (both: any), or UNDECIDED (any, until `on_missing` is asked about the first message).
+        MIXED or UNSPECIFIED (both: any), or UNDECIDED (any, until `on_missing` decides about the first message).
         """
 
     def remove_topic(self, name: str) -> None: ...
@@ -624,17 +623,17 @@ class Server:
         """
         broadcast: whether its members may each read all messages.
 
-        retry_queues: queues of its retry topic; 0: what is given back is dropped. max_attempts: deliveries of a message
+        retry_queues: queues of its retry topic; 0: returned messages are dropped. max_attempts: deliveries of a message
         before it goes to the dead-letter topic. ordered: gRPC consumers receive each queue in order, one at a time.
-        priority_factor: how many of a hundred receives of a topic of priorities look at the higher ones first.
+        priority_factor: percentage of receives of a PRIORITY topic that read higher priorities first.
         """
 
     def remove_group(self, name: str) -> None: ...
     def put_forbidden(self, group: str, topics: Sequence[str]) -> None:
-        """The topics a group may not read though it is subscribed to them, instead of those said before."""
+        """Replace the topics that a group cannot read in spite of a subscription."""
 
     def put_sql_filters(self, allowed: bool) -> None:
-        """Say whether pulls may filter by SQL92; else they are refused with 1, as RocketMQ refuses them. It begins so."""
+        """Set whether pulls may filter by SQL92. By default they are refused with 1, as in RocketMQ."""
 
     def put_transfer_limits(
         self,
@@ -647,19 +646,19 @@ class Server:
         scan_entries: int,
     ) -> None:
         """
-        Bound what a pull, and each queue of a receive, answers to clients that do not ask for large answers.
+        Limit the answer of a pull, and of each queue of a receive, for clients that do not ask for large answers.
 
-        near_count, near_bytes: of messages that begin at most *near_span* bytes before the end of the log; far_count,
-        far_bytes: of others. The first message always comes. scan_entries: entries one look with a filter passes over.
-        Before the first call nothing is bounded.
+        near_count, near_bytes: for messages within *near_span* bytes of the end of the log; far_count, far_bytes: for
+        others. An answer always has the first message. scan_entries: entries that a filtered read may skip. There are
+        no limits before the first call.
         """
 
     def put_locked(self, group: str, until_ms: int | None) -> None:
         """
-        Say until when members of a group hold locks of queues; None: no more.
+        Set the time until which members of a group hold locks of queues; None: no locks.
 
-        Until then what its members send to its retry topic goes to its dead letters, as with RocketMQ: they consume in
-        order.
+        Until then, messages that its members send to its retry topic become dead letters, as in RocketMQ, because
+        ordered consumers have no retry topic.
         """
 
     def put_subscription(
@@ -673,38 +672,38 @@ class Server:
         broadcasting: bool = False,
     ) -> None:
         """
-        Push what a live group subscribed to; remoting pulls that carry no subscription use it.
+        Push the subscription of a live group, for remoting pulls that carry none.
 
-        Without one they are answered 24, with a *version* below the pull's 25. broadcasting: each member reads all.
+        Without one they are answered 24, and with a *version* below the pull's 25. broadcasting: each member reads all.
         """
 
     def remove_subscription(self, group: str, topic: str) -> None:
-        """Forget a subscription; resets stay."""
+        """Remove a subscription; resets stay."""
 
     def put_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """
-        Answer the next pull of a queue with *offset* to go on at (21); until then commits (15) of it are ignored.
+        Answer the next pull of a queue with the offset to continue at (21), and ignore its commits (15) until then.
 
-        The committed offset itself is the store's to set.
+        The committed offset itself is set in the store.
         """
 
     def remove_resets(self, group: str, topic: str | None = None) -> None:
-        """Forget the resets of a topic, or of all a group's topics, that no member has been told of."""
+        """Remove the pending resets of a topic, or of all topics of a group."""
 
     def send_telemetry(self, stream: int, message: bytes) -> bool:
-        """Send an encoded TelemetryCommand to a client; False where the stream is gone."""
+        """Send an encoded TelemetryCommand to a client; False if the stream is closed."""
 
     def end_telemetry(self, stream: int, code: int, message: str) -> bool:
-        """End a stream with a status of gRPC, as 3 INVALID_ARGUMENT; False where the stream is gone."""
+        """End a stream with a status of gRPC, such as 3 INVALID_ARGUMENT; False if the stream is closed."""
 
     def wake_receives(self, group: str, topic: str) -> None:
-        """Have receives that wait look again: the group's offsets in the topic are others now."""
+        """Wake waiting receives after the group's offsets in the topic changed."""
 
     def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
         """
-        Send a one-way request to a remoting client; False where its connection is gone or takes no more.
+        Send a one-way request to a remoting client; False if its connection is closed or its queue is full.
 
-        Never waits: a client that does not read loses its own pushes only. Raises `MessageTooLarge`.
+        Never waits. A client that does not read loses only its own pushes. Raises `MessageTooLarge`.
         """
 
     def call(
@@ -723,18 +722,18 @@ class Server:
         """
 
     def routes_generation(self) -> int:
-        """The number of `drop_routes` so far; read it before a route is looked up to be put."""
+        """The number of `drop_routes` so far. Read it before looking up a route for `put_route`."""
 
     def put_route(self, topic: str, generation: int, standard: bytes, legacy: bytes) -> None:
         """
-        Answer lookups (105) of *topic* in Rust from now on; ignored where a drop came since *generation* was read.
+        Let Rust answer lookups (105) of *topic*; ignored after a drop since *generation* was read.
 
-        *standard*: JSON by the book, for clients from 4.9.4 on and those that say `acceptStandardJsonOnly`. *legacy*:
-        with numbers as bare keys, as fastjson writes maps.
+        *standard*: standard JSON, for clients since 4.9.4 and those with `acceptStandardJsonOnly`. *legacy*: with
+        numbers as bare keys, as fastjson writes maps.
         """
 
     def drop_routes(self, topics: Sequence[str] | None) -> None:
-        """Forget the routes of *topics* (None: all): the handler of 105 is asked again."""
+        """Remove the routes of *topics* (None: all), so that the handler of 105 is called again."""
 
     def close_connection(self, connection: int) -> None: ...
     def stats(self) -> dict[str, int]:
@@ -750,9 +749,9 @@ class Server:
         check_types: str = "grpc",
     ) -> None:
         """
-        What messages of remoting clients are stamped with, and which are taken; what is left out has its default.
+        Set the marks of remoting clients' messages, and which messages are accepted. Omitted arguments have defaults.
 
-        check_types: over which protocols a message must be of its topic's type: none, grpc (as with RocketMQ) or all.
+        check_types: protocols over which a message must have its topic's type: none, grpc (as in RocketMQ) or all.
         """
 
     def set_client_policy(
@@ -765,31 +764,31 @@ class Server:
         redelivers_from_first: bool,
     ) -> None:
         """
-        What clients may ask for over gRPC, and what comes again in an ordered group.
+        Set the limits of gRPC clients, and the redelivery of ordered groups.
 
-        creates_topics: off, a send to an unknown topic is of the wrong type, as with RocketMQ.
-        redelivers_from_first: all messages from the first one that is not acknowledged, not those alone that are not.
+        creates_topics: if off, a send to an unknown topic has the wrong type, as in RocketMQ.
+        redelivers_from_first: redeliver all messages from the first unacknowledged one on, not only unacknowledged ones.
         """
 
     def refuse_reads(self, refuses: bool) -> None:
-        """Refuse consumers from now on, as a slave does, or serve them; over remoting with SYSTEM_BUSY."""
+        """Refuse consumers, as a slave does (over remoting with SYSTEM_BUSY), or serve them again."""
 
     def count_put(self, topic: str, messages: int, size: int) -> None:
-        """Count messages that were stored otherwise than by a send, in `traffic`; *size*: bytes of their records."""
+        """Count messages that were not stored by a send, in `traffic`; *size*: bytes of their records."""
 
     def traffic(self) -> dict[str, dict[str, tuple[int, int]]]:
         """
         Messages and bytes since the start: `put` by topic, `get` and `send_back` by `topic@group`.
 
-        A topic or group that is removed is forgotten.
+        Removed topics and groups have no counters.
         """
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Stop listening, let requests under way end, close connections. Idempotent."""
+        """Stop listening, wait for requests in progress, close connections. Idempotent."""
 
 @final
 class RemotingClient:
-    """Outgoing remoting calls over kept connections, one a peer. Thread-safe; releases the interpreter lock."""
+    """Outgoing remoting calls over one kept connection for each peer. Thread-safe; releases the interpreter lock."""
 
     def __new__(
         cls,
@@ -801,9 +800,10 @@ class RemotingClient:
         key: str | Path | None = None,
     ) -> RemotingClient:
         """
-        *tls*: to every peer. *trust*: PEM file of the certificates that sign servers'; None takes any certificate
-        (RocketMQ's `tls.client.authServer=false`). *check_name*: the certificate must name the host, which RocketMQ does
-        not ask. *certificate*, *key*: PEM files for servers that ask. Raises `ConfigError` naming the file.
+        *tls*: use TLS with every peer. *trust*: PEM file of the servers' certificate authorities; None accepts any
+        certificate (RocketMQ's `tls.client.authServer=false`). *check_name*: the certificate must name the host;
+        RocketMQ does not check it. *certificate*, *key*: PEM files for servers that ask for them. Raises `ConfigError`
+        with the file's name.
         """
 
     def call(
@@ -820,41 +820,41 @@ class RemotingClient:
     def begin(
         self, address: str, code: int, fields: Mapping[str, str] | None = None, *, timeout: float = 3.0
     ) -> PendingAnswer:
-        """Begin a call whose answer is taken later; it is under way meanwhile."""
+        """Start a call; `PendingAnswer.wait` returns its answer later."""
 
     def close(self) -> None: ...
 
 @final
 class PendingAnswer:
-    """A call that `RemotingClient.begin` began."""
+    """A call started by `RemotingClient.begin`."""
 
     def wait(self) -> tuple[int, str | None, dict[str, str], Records]:
         """(code, remark, extFields, body), once. Raises as `RemotingClient.call`; releases the interpreter lock."""
 
 def blocking(wait: Callable[[], _T]) -> _T:
-    """Call a function that waits, and return what it does: on a thread that answers requests, another request begins."""
+    """Call a function that waits, and return its result. Meanwhile, another thread of the pool can answer a request."""
 
 def crc32(data: bytes) -> int: ...
 def check_filter(kind: str, expression: str) -> None:
     """Raise `ValueError` with position and reason unless *expression* is a filter of its *kind*, `TAG` or `SQL92`."""
 
 def decode_records(data: bytes) -> list[StoredMessage]:
-    """Decode records laid one after the other, as QUERY_MESSAGE and PULL_MESSAGE answer. Raises `ValueError` for bytes that are not records."""
+    """Decode consecutive records, as in the answers of QUERY_MESSAGE and PULL_MESSAGE. Raises `ValueError` for other bytes."""
 
 @final
 class ColumnBuffer:
-    """Bytes of a column that Rust filled. Read-only; `bytes()` copies them."""
+    """Read-only bytes of a column filled by Rust. `bytes()` copies them."""
 
     @property
     def address(self) -> int:
-        """Where they lie as long as this object lives, for `pyarrow.foreign_buffer`."""
+        """The address of the bytes, valid as long as this object lives, for `pyarrow.foreign_buffer`."""
 
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
 
 @final
 class Records:
-    """Records of an answer, where they came to lie; `record_columns` takes them as they are, `bytes()` copies them."""
+    """Records of an answer, not copied. `record_columns` takes them as they are; `bytes()` copies them."""
 
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
@@ -867,34 +867,33 @@ def record_columns(
     end: int | None = None,
 ) -> dict[str, Any]:
     """
-    Decode records as they lie in a log into the buffers of Arrow columns, their checksums checked.
+    Decode records into the buffers of Arrow columns, and check their checksums.
 
-    *parts*: each whole records one after the other, as PULL_MESSAGE (11) answers. *columns*: names of the schema of
-    `ferromq.spark`; only these are made. *filter*: `topics`, `queue_ids`, `tags`, `keys` (lists), `store_from_ms`,
-    `store_to_ms`, `born_from_ms`, `born_to_ms`, `offset_from`, `offset_to` (from: the first one, to: the first one that is
-    not), `starts` (what `queue_starts` answered); all that are given must hold. Records at and behind queue offset *end* are left out, as if they had not come.
+    *parts*: consecutive whole records each, as in answers of PULL_MESSAGE (11). *columns*: the wanted names of the
+    schema of `ferromq.spark`. *filter*: `topics`, `queue_ids`, `tags`, `keys` (lists), `store_from_ms`, `store_to_ms`,
+    `born_from_ms`, `born_to_ms`, `offset_from`, `offset_to` (from is inclusive, to exclusive), `starts` (the result of
+    `queue_starts`); a row must meet all of them. Records from queue offset *end* on are ignored.
 
-    Returns `rows`, `read` (records looked at, before the filter), `next_offset` (behind the last of them, or None) and
-    `columns`: name → (null count, validity or None, buffers in Arrow's order, children's after their parents').
-    Compressed bodies come out decompressed and without the bits of `sys_flag` that say so; one that does not decompress
-    comes as it is stored, with them. Raises `ValueError` naming the part and byte where no sound record lies, or the
-    column or filter that is not known.
+    Returns `rows`, `read` (records before the filter), `next_offset` (after the last record, or None) and `columns`:
+    name → (null count, validity or None, buffers in Arrow's order, children after their parents). Compressed bodies are
+    decompressed, and their bits of `sys_flag` cleared; a body that cannot be decompressed stays as it is, with the bits.
+    Raises `ValueError` with the part and byte of a bad record, or with an unknown column or filter.
     """
 
 @final
 class LogScan:
     """
-    The records of one commit log file as batches of columns, checksums checked; read-only, without the store's lock.
+    The records of one commit log file as batches of columns, with checked checksums. It only reads, and takes no lock.
 
-    *path*: a file of RocketMQ's or ours, whose first byte has the physical offset *first_offset*. Records are read that
-    begin at *begin* or behind it and before *end* (physical offsets); a *begin* inside a record goes on with the next.
-    *columns* and *filter* as for `record_columns`; records that consumers do not see are no rows. A batch ends with
-    *batch_rows* rows, or with the row that takes it to *batch_bytes* (at most 1 GiB). *on_corrupt*: `fail`, or `skip`
-    to go on at the next sound record.
+    *path*: a file of ferromq or RocketMQ, whose first byte has the physical offset *first_offset*. It reads the records
+    that begin at *begin* or later and before *end* (physical offsets); a *begin* inside a record means the next record.
+    *columns* and *filter* as for `record_columns`; records that consumers cannot see are not rows. A batch ends with
+    *batch_rows* rows, or with the row that reaches *batch_bytes* (at most 1 GiB). *on_corrupt*: `fail`, or `skip` to
+    continue at the next sound record.
 
-    Yields what `record_columns` returns, and with it `corrupt`: (physical offset, reason) of each place that was skipped.
-    A batch may have no rows. Raises `CorruptStore` naming file, offset and reason; `StoreError` where the file cannot be
-    read; `ValueError` for a range or option that cannot be.
+    Yields the result of `record_columns`, with `corrupt`: (physical offset, reason) of each skipped range. A batch may
+    have no rows. Raises `CorruptStore` with file, offset and reason; `StoreError` if the file cannot be read;
+    `ValueError` for a wrong range or option.
     """
 
     def __new__(
@@ -914,31 +913,31 @@ class LogScan:
     def __next__(self) -> dict[str, Any]: ...
     @property
     def position(self) -> int:
-        """Where it goes on, a physical offset."""
+        """The physical offset of the next record."""
 
 def log_files(directory: str | Path, *, commit_log_paths: Sequence[str | Path] = ...) -> list[tuple[str, int, int]]:
     """
-    The commit log files of a store directory in order: (path, first physical offset, end of what may be read).
+    The readable commit log files of a store directory in order: (path, first physical offset, end of the readable part).
 
-    Ours or a Java broker's, open, closed or killed; read-only, and never beyond what was flushed: of a store that was
-    closed everything, else what `ferromq/flushed` says, or a Java broker's checkpoint, three seconds taken off. Files of
-    which nothing may be read are left out; a gap between files is a file that is missing. *commit_log_paths*: where the
-    log lies elsewhere. Raises `StoreError` where it is no store, or a file cannot be read.
+    The store may belong to ferromq or a Java broker, and may be open, closed or killed. Only flushed bytes are readable:
+    all of a closed store, or else up to `ferromq/flushed`, or up to three seconds before a Java broker's checkpoint. A
+    gap between files is a missing file. *commit_log_paths*: directories of the log, if it is elsewhere. Raises
+    `StoreError` if it is not a store, or a file cannot be read.
     """
 
 def queue_starts(directory: str | Path, *, commit_log_paths: Sequence[str | Path] = ...) -> dict[str, Any]:
     """
-    Where the queues of a store begin, for the filter `starts`, which leaves out records that queues no longer hold.
+    The starts of a store's queues, for the filter `starts`, which skips records that queues no longer contain.
 
     `queues`: topic → queue id → (first queue offset, physical offset of its record). `undecided_from`: records from this
-    physical offset on may not have been in queues yet. To be asked after `log_files`. Raises as that does.
+    physical offset on may not be in queues yet. Call it after `log_files`. Raises the same errors.
     """
 
 def init_logging(filter: str) -> None:
-    """Print Rust logs to stderr, filtered as `info,ferromq_store=debug`."""
+    """Print Rust logs to stderr with a filter such as `info,ferromq_store=debug`."""
 
 def change_logging(filter: str) -> bool:
-    """Filter Rust logs anew; False where `init_logging` was not called, and nothing changes."""
+    """Replace the filter of Rust logs. Returns False and changes nothing if `init_logging` was not called."""
 
 def forked_child() -> None: ...
 
@@ -947,14 +946,15 @@ def forked_child() -> None: ...
 @final
 class Message:
     """
-    A message to send: a body, what finds it, and what is special about its delivery.
+    A message to send: a body, keys and a tag, properties, and options of its delivery.
 
-    *keys* (one or several) find it in queries, *tag* lets consumers filter, *properties* travel along. At most one of:
-    *message_group*, whose messages are delivered one after the other, in the order of sending; *delivery_timestamp*
-    (an aware `datetime`, or milliseconds since 1970), before which it is not delivered; *delay* (a `timedelta`, or
-    seconds), the same counted from its sending; *priority*, 0 or more, of which higher ones come first. Raises
-    `TypeError` and `ValueError` for two of them, and for what RocketMQ's records cannot hold: an empty body, a blank or
-    barred tag, a key with white space, control characters.
+    Queries find it by *keys* (one or several). Consumers can filter by *tag*. *properties* are delivered with it. Give
+    at most one of: *message_group*, whose messages are delivered one after the other, in the order of sending;
+    *delivery_timestamp* (an aware `datetime`, or milliseconds since 1970), the earliest delivery time; *delay* (a
+    `timedelta`, or seconds), the same counted from its sending; *priority*, 0 or more, higher ones first.
+
+    Raises `TypeError` and `ValueError` for two of them, and for values that RocketMQ's records cannot contain: an empty
+    body, a tag that is blank or contains `|`, a key with white space, control characters.
     """
 
     def __new__(
@@ -989,11 +989,11 @@ class Message:
     def priority(self) -> int | None: ...
     @property
     def lane(self) -> str | None:
-        """Messages of one request have one lane: None, `delayed`, `priority`, or `group:` and the message group."""
+        """The batch key, equal for all messages of a request: None, `delayed`, `priority`, or `group:` and the group."""
 
 @type_check_only
 class LeaseKeeper(Protocol):
-    """Whoever received messages: their `ack` and `change_invisible_duration` end here."""
+    """The receiver of messages, which implements their `ack` and `change_invisible_duration`."""
 
     def ack_later(self, message: MessageView, /) -> None: ...
     def change_invisible_duration(self, message: MessageView, duration: timedelta | float, /) -> Any: ...
@@ -1001,10 +1001,10 @@ class LeaseKeeper(Protocol):
 @final
 class MessageView:
     """
-    A received message under a lease; attributes are made when asked for.
+    A received message under a lease. Attributes are built when they are read.
 
-    It keeps the answer it came with in memory, which holds its neighbours, too: keep `body` rather than many views.
-    Timestamps are milliseconds since 1970, as in `StoredMessage`.
+    A view keeps its whole answer, with other messages, in memory: to keep much data, keep `body`, not views. Timestamps
+    are milliseconds since 1970, as in `StoredMessage`.
     """
 
     @property
@@ -1012,15 +1012,15 @@ class MessageView:
     @property
     def body(self) -> bytes:
         """
-        The body as it was sent, decompressed where needed.
+        The body as it was sent, decompressed if needed.
 
-        Raises `CorruptMessage`, a `ValueError`, where the message says it is compressed and does not decompress. A
-        handler that lets it through has failed: the message comes again, and ends as a dead letter.
+        Raises `CorruptMessage`, a `ValueError`, if the message is marked as compressed but cannot be decompressed. If a
+        handler does not catch it, the message is redelivered, and becomes a dead letter in the end.
         """
 
     @property
     def raw_body(self) -> bytes:
-        """The body as it came, compressed or not."""
+        """The body as received, compressed or not."""
 
     @property
     def tag(self) -> str | None: ...
@@ -1032,7 +1032,7 @@ class MessageView:
     def message_group(self) -> str | None: ...
     @property
     def delivery_timestamp(self) -> int | None:
-        """Before which a delayed message was not to be delivered, milliseconds since 1970."""
+        """The earliest delivery time of a timed message, milliseconds since 1970."""
 
     @property
     def priority(self) -> int | None: ...
@@ -1044,11 +1044,11 @@ class MessageView:
     def queue_offset(self) -> int: ...
     @property
     def delivery_attempt(self) -> int:
-        """1 the first time."""
+        """1 for the first delivery."""
 
     @property
     def receipt_handle(self) -> str:
-        """Names the lease; changes with its duration."""
+        """The key of the lease. It changes with the lease's duration."""
 
     @property
     def born_timestamp(self) -> int: ...
@@ -1060,47 +1060,47 @@ class MessageView:
     def store_host(self) -> str: ...
     @property
     def invisible_ms(self) -> int:
-        """Length of the lease it came with."""
+        """The length of its first lease."""
 
     @property
     def endpoint(self) -> str:
-        """The broker it came from, which takes the acknowledgement."""
+        """The broker that delivered it and takes its acknowledgement."""
 
     def ack(self) -> None:
         """
-        End the message's life in the group, soon: acknowledgements travel together.
+        Acknowledge the message soon, together with others.
 
-        A refusal is logged, and raised by the consumer's next `flush`. `Consumer.ack` waits for the broker instead.
-        Nothing happens for a message that this client has acknowledged already.
+        A refusal is logged, and raised by the consumer's next `flush`. `Consumer.ack` waits for the broker instead. A
+        second call does nothing.
         """
 
     def change_invisible_duration(self, duration: timedelta | float) -> Awaitable[None] | Any:
         """
-        Let the lease end *duration* (float: seconds) from now; zero gives the message back at once.
+        Let the lease end *duration* (float: seconds) from now; zero releases the message at once.
 
-        Returns None; of a consumer of `ferromq.aio` what is to be awaited. Raises `LeaseExpired` where the lease is no longer held.
+        Returns None, or with `ferromq.aio` an awaitable. Raises `LeaseExpired` if the lease has expired.
         """
 
     def renew(self, receipt_handle: str) -> None:
-        """Replace the receipt handle by the one the broker answered."""
+        """Replace the receipt handle by a new one from the broker."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether this client has acknowledged the message or forwarded it to the dead letters, or is about to."""
+        """Whether this client has acknowledged the message or forwarded it to the dead letters, or is doing so."""
 
     def settle(self) -> bool:
-        """Set `is_settled`, and say whether it was not set before; the consumer calls it."""
+        """Set `is_settled`, and return whether it was unset. For the consumer."""
 
     def unsettle(self) -> None:
-        """Unset `is_settled`: the broker refused or did not answer; the consumer calls it."""
+        """Unset `is_settled` after the broker refused or did not answer. For the consumer."""
 
 @final
 class MessageIds:
-    """The ids of one batch, made when looked at."""
+    """The message ids of a batch, built when they are read."""
 
     @staticmethod
     def reserve(process: bytes, seconds: int, count: int) -> MessageIds:
-        """Take *count* ids nobody else in this process gets; *process*: 8 bytes, *seconds*: since 2021."""
+        """Reserve *count* ids that are unique in this process; *process*: 8 bytes, *seconds*: since 2021."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> str: ...
@@ -1111,14 +1111,14 @@ _Texts: TypeAlias = tuple[_Column, bytes]
 @final
 class Rows:
     """
-    Rows of Arrow columns, checked, that become send requests.
+    Checked rows of Arrow columns, for encoding as send requests.
 
-    A column is (which value is the first row's, validity bits or None, values): eight bytes a value, numbers or offsets;
-    texts are such a column and the buffer its offsets point into. *columns* may hold `topic`, `key`, `tag`,
+    A column is (index of the first row's value, validity bits or None, values) with eight bytes for each value, numbers
+    or offsets. Texts are such a column and the buffer of its offsets. *columns* may contain `topic`, `key`, `tag`,
     `message_group` (texts), `keys` (offsets, texts), `properties` (offsets, names, values), `delivery_timestamp` and
-    `priority` (numbers), `delay` (numbers, how many of their units are a millisecond). *first* is the number of the first
-    row in its partition, *topic* for rows that name none, *numbered* what comes before the row in FERROMQ_SEQUENCE.
-    Raises `ValueError` naming row and column.
+    `priority` (numbers), `delay` (numbers, and the number of their units in a millisecond). *first* is the number of the
+    first row in its partition, *topic* that of rows without one, *numbered* the text before the row's number in
+    FERROMQ_SEQUENCE. Raises `ValueError` with row and column.
     """
 
     def __new__(
@@ -1133,10 +1133,10 @@ class Rows:
     ) -> Rows: ...
     @property
     def topics(self) -> list[tuple[str, int]]:
-        """Each topic, and the first row that goes there."""
+        """Each topic, and its first row."""
 
     def lanes(self, max_rows: int, max_bytes: int) -> list[Part]:
-        """Cut all rows into requests, each of one topic and message group or none; delayed rows are alone."""
+        """Divide all rows into requests, each with one topic and at most one message group; delayed rows are alone."""
 
     def placed(
         self,
@@ -1149,20 +1149,20 @@ class Rows:
         max_bytes: int,
     ) -> list[Part]:
         """
-        Cut the rows of one of the topics into requests, in their order, each to one queue; what a broker places, to that broker.
+        Divide the rows of one topic into requests in their order, each for one queue, or for the broker that chooses it.
 
-        *queues* are the queues of each *block* of rows, *in_order* those that message groups choose among, *brokers* the
-        broker of each queue, all by number. Raises `ValueError` where one is missing.
+        *queues* are the queues of each *block* of rows, *in_order* those for message groups, *brokers* the broker of
+        each queue, all by number. Raises `ValueError` if one is missing.
         """
 
     def encode(
         self, part: Part, ids: MessageIds, queue_id: int, born_timestamp: int, born_host: str, max_body: int
     ) -> bytes:
-        """A SendMessageRequest. Raises `MessageTooLarge` naming the row."""
+        """Encode a SendMessageRequest. Raises `MessageTooLarge` with the row."""
 
 @final
 class Part:
-    """Rows of one request."""
+    """The rows of one request."""
 
     @property
     def topic(self) -> str: ...
@@ -1172,22 +1172,22 @@ class Part:
 
     @property
     def queue(self) -> int:
-        """The number of its queue, where it was placed."""
+        """The number of its queue, if `placed` chose one."""
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of its rows in the partition, rising."""
+        """The numbers of its rows in the partition, ascending."""
 
     def __len__(self) -> int: ...
 
 def batch_end(messages: list[Message | bytes], start: int, max_count: int, max_bytes: int) -> int:
-    """Where the batch that begins at *start* ends: at *max_count* messages or about *max_bytes*; at least one."""
+    """The end of the batch that begins at *start*: after *max_count* messages or about *max_bytes*, and at least one."""
 
 def has_lanes(messages: list[Message | bytes]) -> bool:
-    """Say whether any of the messages has a `lane`. Raises `TypeError` for what is no message."""
+    """Whether any of the messages has a `lane`. Raises `TypeError` for other objects."""
 
 def queue_of_group(group: str, queues: int) -> int:
-    """Which of *queues* writable queues, in the route's order, a message group goes to: RocketMQ's clients' choice."""
+    """The index of a message group's queue among *queues* writable ones, in the route's order, as in RocketMQ's clients."""
 
 def encode_send(
     topic: str,
@@ -1200,34 +1200,32 @@ def encode_send(
     transaction: int | None = None,
 ) -> bytes:
     """
-    A SendMessageRequest; *transaction*: of half messages, milliseconds until the first check-back, 0: the broker's.
+    Encode a SendMessageRequest. *transaction*: for half messages, milliseconds until the first check-back; 0: the broker's.
 
-    Raises `MessageTooLarge`, and `TypeError` or `ValueError` naming the message.
+    Raises `MessageTooLarge`, and `TypeError` or `ValueError` with the message.
     """
 
 def decode_sent(
     answer: bytes,
 ) -> tuple[int, str, list[int], list[tuple[int, int, str]], list[tuple[int, str, str]], int | None]:
     """
-    Of a SendMessageResponse: code, text, queue offsets.
+    Decode a SendMessageResponse: code, text, queue offsets.
 
-    Then index, code and text of each message that failed, and index, transaction id and recall handle of each that has
-    one of them; last the queue of the first message, where the broker says that it chose another one.
+    Then index, code and text of each failed message, and index, transaction id and recall handle of each message with
+    one of them; last the queue of the first message, if the broker chose another one.
     """
 
 def encode_acks(group: str, topic: str, messages: Sequence[MessageView]) -> bytes:
-    """An AckMessageRequest."""
+    """Encode an AckMessageRequest."""
 
 def decode_acked(answer: bytes) -> tuple[int, str, list[tuple[str, int, str]]]:
-    """Of an AckMessageResponse: code, text; message id, code and text of each entry that failed."""
+    """Decode an AckMessageResponse: code, text; message id, code and text of each failed entry."""
 
 def decode_received(
     packets: list[bytes], packed: bool, lease: LeaseKeeper, endpoint: str
 ) -> tuple[tuple[int, str] | None, list[MessageView], int | None]:
     """
-    Of a ReceiveMessage or PullMessage stream: its status (code, text), where it had one, and its messages.
+    Decode a ReceiveMessage or PullMessage stream: its status (code, text), if any, its messages, and a pull's next offset.
 
-    Last, of a pull's, where the next one begins.
-
-    *packed*: each packet is a row of length-prefixed responses, else one. Raises `ValueError` for other bytes.
+    *packed*: each packet is a sequence of length-prefixed responses, otherwise one. Raises `ValueError` for other bytes.
     """
