@@ -7,8 +7,12 @@ use std::{hint::black_box, path::Path};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use ferromq_store::{
-    Boundary, Clock, FlushPolicy, MessageFilter, MessageStore, MessageView, NewMessage, SqlFilter,
-    StoreConfig,
+    MessageStore, StoreConfig,
+    filter::{MessageFilter, SqlFilter},
+    log::FlushPolicy,
+    read::Boundary,
+    record::{MessageView, NewMessage},
+    time::Clock,
 };
 
 const TOPIC: &str = "bench";
@@ -46,7 +50,7 @@ fn append(store: &MessageStore, number: u64) -> u64 {
         body: BODY,
         properties: properties.as_bytes(),
     };
-    store.append(&[message]).unwrap().end
+    store.log().append(&[message]).unwrap().end
 }
 
 fn append_all(store: &MessageStore, count: u64) {
@@ -56,7 +60,7 @@ fn append_all(store: &MessageStore, count: u64) {
 }
 
 fn wait_dispatched(store: &MessageStore) {
-    while store.stats().dispatched_offset < store.stats().max_physical_offset {
+    while store.admin().stats().dispatched_offset < store.admin().stats().max_physical_offset {
         std::thread::yield_now();
     }
 }
@@ -95,7 +99,7 @@ fn synchronous_appends(criterion: &mut Criterion) {
                     for _ in 0..waiters {
                         scope.spawn(|| {
                             for number in 0..20 {
-                                store.wait_durable(append(&store, number)).unwrap();
+                                store.log().wait_durable(append(&store, number)).unwrap();
                             }
                         });
                     }
@@ -126,13 +130,15 @@ fn gets(criterion: &mut Criterion) {
         group.bench_function(format!("{count} at once"), |bencher| {
             bencher.iter(|| {
                 at = (at + count as u64) % (READ / 4 - 32);
-                black_box(store.get(TOPIC, 0, at, count, 1 << 20, &MessageFilter::All).messages.len())
+                black_box(
+                    store.queues().get(TOPIC, 0, at, count, 1 << 20, &MessageFilter::All).messages.len(),
+                )
             });
         });
     }
     group.throughput(Throughput::Elements(1));
     group.bench_function("decoded and checked", |bencher| {
-        let record = store.message_at(0).unwrap();
+        let record = store.queues().message_at(0).unwrap();
         bencher.iter(|| MessageView::decode(black_box(record.bytes()), true).map(|view| view.queue_offset));
     });
     group.finish();
@@ -174,17 +180,20 @@ fn lookups(criterion: &mut Criterion) {
     criterion.bench_function("query", |bencher| {
         bencher.iter(|| {
             number = (number + 7919) % READ;
-            black_box(store.query_by_key(TOPIC, &format!("k{number}"), 1, 0, i64::MAX).messages.len())
+            black_box(
+                store.queues().query_by_key(TOPIC, &format!("k{number}"), 1, 0, i64::MAX).messages.len(),
+            )
         });
     });
-    let first = store.earliest_time(TOPIC, 0).unwrap();
-    let last = store.get(TOPIC, 0, READ / 4 - 1, 1, 1 << 20, &MessageFilter::All).messages.pop().unwrap().1;
+    let first = store.queues().earliest_time(TOPIC, 0).unwrap();
+    let last =
+        store.queues().get(TOPIC, 0, READ / 4 - 1, 1, 1 << 20, &MessageFilter::All).messages.pop().unwrap().1;
     let span = MessageView::decode(last.bytes(), false).unwrap().store_timestamp - first + 1;
     criterion.bench_function("offset_by_time", |bencher| {
         bencher.iter(|| {
             number += 7919;
             let time = first + (number % span as u64) as i64;
-            black_box(store.offset_by_time(TOPIC, (number % 4) as u32, time, Boundary::Lower))
+            black_box(store.queues().offset_by_time(TOPIC, (number % 4) as u32, time, Boundary::Lower))
         });
     });
 }

@@ -1,6 +1,6 @@
 //! `Clock` as Python sees it.
 
-use ferromq_store::Clock;
+use ferromq_store::time::Clock;
 use pyo3::prelude::*;
 
 /// Wall milliseconds that never go back, real or moved by hand; one object for store, server and policy.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ferromq_store::ExpiredFile;
+use ferromq_store::retention::ExpiredFile;
 use pyo3::prelude::*;
 
 /// A file of the commit log that is about to be deleted.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ferromq_scan::inspect::{FactFault, Facts, LogFacts};
-use ferromq_store::{Allocation, Disk, MappedRegion, RealDisk};
+use ferromq_store::files::{Allocation, Disk, MappedRegion, RealDisk};
 use parking_lot::Mutex;
 use pyo3::{
     prelude::*,

@@ -1,6 +1,6 @@
 //! Filter expressions.
 
-use ferromq_store::MessageFilter;
+use ferromq_store::filter::MessageFilter;
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 /// Compiles an expression; ValueError with the position where it is wrong.

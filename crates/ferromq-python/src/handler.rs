@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::ExpiredFile;
+use ferromq_store::retention::ExpiredFile;
 use ferromq_transport::{
     ColdHandler, ColdRequest, ColdResponse, Demoted, LogLimiter, Missing, Reply, TransportError, Verb,
     remoting::Fields,

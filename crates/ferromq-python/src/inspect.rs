@@ -12,7 +12,10 @@ use ferromq_scan::inspect::{
     ConfigFile, Dump, DumpItem, DumpQuery, Finding, InspectOptions, LogFile, OwnFile, QueueSummary, Scanned,
     StoreSummary, VerifyEvent, VerifyReport, dump, inspect, verify,
 };
-use ferromq_store::{Allocation, Disk, MappedRegion, RealDisk, StoreError};
+use ferromq_store::{
+    StoreError,
+    files::{Allocation, Disk, MappedRegion, RealDisk},
+};
 use parking_lot::Mutex;
 use pyo3::{
     exceptions::{PyOSError, PyRuntimeError},

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use ferromq_scan::inspect::{self, InspectOptions, LogScan, OnCorrupt, ScanOptions};
-use ferromq_store::RealDisk;
+use ferromq_store::files::RealDisk;
 use parking_lot::Mutex;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
 

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, net::SocketAddr};
 
-use ferromq_store::{MessageView, properties};
+use ferromq_store::record::{MessageView, properties};
 use ferromq_transport::grpc::encode_message;
 use pyo3::{
     exceptions::PyValueError,

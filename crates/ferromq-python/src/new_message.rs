@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use ferromq_store::{NewMessage, properties};
+use ferromq_store::record::{NewMessage, properties};
 use pyo3::{
     exceptions::{PyTypeError, PyValueError},
     prelude::*,

@@ -10,7 +10,10 @@ use std::{
 };
 
 use ferromq_store::{
-    DelayLevels, DiskUsage, FlushPolicy, MessageStore, OnExpiry, Result, StoreConfig, StoreError,
+    MessageStore, Result, StoreConfig, StoreError,
+    delayed::DelayLevels,
+    log::FlushPolicy,
+    retention::{DiskUsage, OnExpiry},
 };
 use pyo3::{
     IntoPyObjectExt,
@@ -153,14 +156,14 @@ impl Change {
             let count = changed.flush_every.get(topic);
             // Each change flushes.
             if count != config.flush_every.get(topic) {
-                store.set_flush_every(topic, count.copied())?;
+                store.admin().set_flush_every(topic, count.copied())?;
             }
         }
         if self.names.iter().any(|name| name.starts_with("retention_")) {
-            store.set_retention(&changed.retention)?;
+            store.admin().set_retention(&changed.retention)?;
         }
         if self.names.contains("flush") {
-            store.set_flush(changed.flush)?;
+            store.admin().set_flush(changed.flush)?;
         }
         *config = changed;
         Ok(())

@@ -44,7 +44,7 @@ pub fn runtime() -> PyResult<Handle> {
 /// Lets go, in a forked child, of what belongs to the parent.
 #[pyfunction]
 pub fn forked_child() {
-    ferromq_store::release_in_forked_child();
+    ferromq_store::files::release_in_forked_child();
     if let Some(mut kept) = RUNTIME.try_lock() {
         forget_foreign(&mut kept);
     }

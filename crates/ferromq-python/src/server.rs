@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::TransferLimits;
+use ferromq_store::read::TransferLimits;
 use ferromq_transport::{
     LogLimiter, Server, ServerOptions, Verb, dispatcher,
     hot::{ClientPolicy, SendPolicy},

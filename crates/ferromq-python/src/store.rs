@@ -3,8 +3,12 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use ferromq_store::{
-    Boundary, Damage, MessageFilter, MessageStore, NewMessage, QueryResult, QueueAccess, Result, StoreConfig,
-    StoreError, properties,
+    MessageStore, Result, StoreConfig, StoreError,
+    filter::MessageFilter,
+    log::Damage,
+    queues::QueueAccess,
+    read::{Boundary, QueryResult},
+    record::{NewMessage, properties},
 };
 use parking_lot::Mutex;
 use pyo3::{
@@ -72,7 +76,7 @@ fn copies(mut found: QueryResult, max_bytes: usize) -> PyResult<Vec<PyStoredMess
 
 /// Waits as the flush policy promises; a pool's other threads go on meanwhile.
 fn wait_durable(store: &MessageStore, end: u64) -> Result<()> {
-    store.durable_now(end).unwrap_or_else(|| pool::blocking(|| store.wait_durable(end)))
+    store.log().durable_now(end).unwrap_or_else(|| pool::blocking(|| store.log().wait_durable(end)))
 }
 
 #[pymethods]
@@ -125,20 +129,20 @@ impl PyStore {
         if !hook.is_callable() {
             return Err(PyTypeError::new_err("the archive hook must be callable"));
         }
-        self.0.get()?.store.set_archive(handler::archive_hook(hook.unbind()));
+        self.0.get()?.store.admin().set_archive(handler::archive_hook(hook.unbind()));
         Ok(())
     }
 
     /// Delete a topic's queues and its groups' progress; return how many queues there were.
     fn delete_topic(&self, py: Python<'_>, topic: &str) -> PyResult<usize> {
-        self.attempt(py, |store| store.delete_topic(topic))
+        self.attempt(py, |store| store.admin().delete_topic(topic))
     }
 
     /// Delete all topics but these; return the deleted ones.
     #[allow(clippy::needless_pass_by_value)] // PyO3 gives it away
     fn clean_unused(&self, py: Python<'_>, keep_topics: Vec<String>) -> PyResult<Vec<String>> {
         let keep = keep_topics.iter().map(String::as_str).collect();
-        self.attempt(py, |store| store.clean_unused(&keep))
+        self.attempt(py, |store| store.admin().clean_unused(&keep))
     }
 
     /// Close a queue, for writing or for both, or open it again.
@@ -149,19 +153,19 @@ impl PyStore {
                 "{access:?} is no access of a queue; it may be {names}"
             ))
         })?;
-        self.attempt(py, |store| store.set_queue_access(topic, queue_id, wanted.1))
+        self.attempt(py, |store| store.admin().set_queue_access(topic, queue_id, wanted.1))
     }
 
     /// Return who may use a queue.
     fn queue_access(&self, py: Python<'_>, topic: &str, queue_id: u32) -> PyResult<&'static str> {
-        let access = self.run(py, |store| store.queue_access(topic, queue_id))?;
+        let access = self.run(py, |store| store.admin().queue_access(topic, queue_id))?;
         Ok(ACCESS.iter().find(|(_, known)| *known == access).map_or("open", |(name, _)| name))
     }
 
     /// Delete what may go now; return what was done.
     #[pyo3(signature = (*, now=false))]
     fn clean<'py>(&self, py: Python<'py>, now: bool) -> PyResult<Bound<'py, PyDict>> {
-        let report = self.run(py, |store| store.clean(now))?;
+        let report = self.run(py, |store| store.admin().clean(now))?;
         let named = [
             ("removed_files", report.removed_files),
             ("removed_bytes", report.removed_bytes),
@@ -215,7 +219,7 @@ impl PyStore {
             properties: &properties.map_or(Ok(Vec::new()), encode_properties)?,
         };
         let location = self.attempt(py, |store| {
-            let appended = store.append(&[message])?;
+            let appended = store.log().append(&[message])?;
             wait_durable(store, appended.end)?;
             Ok(appended.locations.first().copied())
         })?;
@@ -235,7 +239,7 @@ impl PyStore {
         let now_ms = open.clock.0.now_ms();
         let appended = self.attempt(py, |store| {
             let messages: Vec<_> = given.iter().map(|message| message.view(now_ms, open.host)).collect();
-            let appended = store.append_as_one(&messages)?;
+            let appended = store.log().append_as_one(&messages)?;
             wait_durable(store, appended.end)?;
             Ok(appended)
         })?;
@@ -267,7 +271,7 @@ impl PyStore {
             body: b"",
             properties: &properties,
         };
-        let Some(delayed) = self.attempt(py, |store| store.delayed(&message))? else { return Ok(None) };
+        let Some(delayed) = self.attempt(py, |store| store.log().delayed(&message))? else { return Ok(None) };
         let kept = PyDict::new(py);
         for (name, value) in properties::iter(&delayed.properties) {
             kept.set_item(name, value)?;
@@ -277,39 +281,39 @@ impl PyStore {
 
     /// Begin to deliver messages that wait at a delay level.
     fn start_schedule(&self, py: Python<'_>) -> PyResult<()> {
-        self.attempt(py, MessageStore::start_schedule)
+        self.attempt(py, |store| store.delayed().start_schedule())
     }
 
     /// End it.
     fn stop_schedule(&self, py: Python<'_>) -> PyResult<()> {
-        self.attempt(py, MessageStore::stop_schedule)
+        self.attempt(py, |store| store.delayed().stop_schedule())
     }
 
     /// Return the next queue offset to deliver of each delay level.
     fn delay_offsets(&self, py: Python<'_>) -> PyResult<BTreeMap<u32, u64>> {
-        self.attempt(py, MessageStore::delay_offsets)
+        self.attempt(py, |store| store.delayed().delay_offsets())
     }
 
     /// Return them as RocketMQ's delayOffset.json has them.
     fn delay_offset_json(&self, py: Python<'_>) -> PyResult<String> {
-        self.attempt(py, MessageStore::delay_offset_json)
+        self.attempt(py, |store| store.delayed().delay_offset_json())
     }
 
     /// Return how far the wheel of timed messages is, as RocketMQ sends it to a slave.
     fn timer_check_point<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &self.run(py, MessageStore::timer_check_point)?))
+        Ok(PyBytes::new(py, &self.run(py, |store| store.delayed().timer_check_point())?))
     }
 
     /// Return how many timed messages wait by topic, as RocketMQ's timermetrics has it.
     fn timer_metrics(&self, py: Python<'_>) -> PyResult<String> {
-        self.run(py, MessageStore::timer_metrics)
+        self.run(py, |store| store.delayed().timer_metrics())
     }
 
     /// Return the timed messages in the wheel, those not in it yet, and before which time all are delivered.
     fn timed_waiting(&self, py: Python<'_>) -> PyResult<(i64, u64, i64)> {
         self.run(py, |store| {
-            let (in_wheel, behind) = store.timed_waiting();
-            (in_wheel, behind, store.stats().timer.read_time)
+            let (in_wheel, behind) = store.delayed().timed_waiting();
+            (in_wheel, behind, store.admin().stats().timer.read_time)
         })
     }
 
@@ -331,7 +335,7 @@ impl PyStore {
             None => MessageFilter::tags(tags),
         };
         self.run(py, |store| {
-            let found = store.get(topic, queue_id, offset, max_count, GET_BYTES, &filter);
+            let found = store.queues().get(topic, queue_id, offset, max_count, GET_BYTES, &filter);
             let messages = found.messages.iter().map(|(_, record)| PyStoredMessage::new(record.bytes()));
             Ok((found.status.name(), messages.collect::<PyResult<_>>()?, found.next_offset))
         })?
@@ -339,7 +343,7 @@ impl PyStore {
 
     /// Return the message whose record begins at *physical_offset*.
     fn message_at(&self, py: Python<'_>, physical_offset: u64) -> PyResult<Option<PyStoredMessage>> {
-        let found = self.attempt(py, |store| match store.message_at(physical_offset) {
+        let found = self.attempt(py, |store| match store.queues().message_at(physical_offset) {
             Err(StoreError::NoRecord { .. }) => Ok(None),
             found => found.map(|record| Some(PyStoredMessage::new(record.bytes()))),
         })?;
@@ -348,7 +352,7 @@ impl PyStore {
 
     /// Return where the message begins that lies at *physical_offset* or nearest to it.
     fn nearest_message(&self, py: Python<'_>, physical_offset: u64) -> PyResult<Option<u64>> {
-        self.attempt(py, |store| match store.message_at(physical_offset) {
+        self.attempt(py, |store| match store.queues().message_at(physical_offset) {
             Ok(_) => Ok(Some(physical_offset)),
             Err(StoreError::NoRecord { nearest, .. }) => Ok(nearest),
             Err(error) => Err(error),
@@ -369,7 +373,7 @@ impl PyStore {
         max_bytes: usize,
     ) -> PyResult<Vec<PyStoredMessage>> {
         self.run(py, |store| {
-            copies(store.query_by_unique_key(topic, key, max_count, begin_ms, end_ms), max_bytes)
+            copies(store.queues().query_by_unique_key(topic, key, max_count, begin_ms, end_ms), max_bytes)
         })?
     }
 
@@ -386,17 +390,19 @@ impl PyStore {
         end_ms: i64,
         max_bytes: usize,
     ) -> PyResult<Vec<PyStoredMessage>> {
-        self.run(py, |store| copies(store.query_by_key(topic, key, max_count, begin_ms, end_ms), max_bytes))?
+        self.run(py, |store| {
+            copies(store.queues().query_by_key(topic, key, max_count, begin_ms, end_ms), max_bytes)
+        })?
     }
 
     /// Return the first queue offset kept.
     fn min_offset(&self, py: Python<'_>, topic: &str, queue_id: u32) -> PyResult<u64> {
-        self.run(py, |store| store.min_offset(topic, queue_id))
+        self.run(py, |store| store.queues().min_offset(topic, queue_id))
     }
 
     /// Return the next queue offset to be written.
     fn max_offset(&self, py: Python<'_>, topic: &str, queue_id: u32) -> PyResult<u64> {
-        self.run(py, |store| store.max_offset(topic, queue_id))
+        self.run(py, |store| store.queues().max_offset(topic, queue_id))
     }
 
     /// Return the queue offset a time stands for.
@@ -410,17 +416,17 @@ impl PyStore {
         upper: bool,
     ) -> PyResult<u64> {
         let boundary = if upper { Boundary::Upper } else { Boundary::Lower };
-        self.run(py, |store| store.offset_by_time(topic, queue_id, timestamp_ms, boundary))
+        self.run(py, |store| store.queues().offset_by_time(topic, queue_id, timestamp_ms, boundary))
     }
 
     /// Return when the first message of a queue was stored.
     fn earliest_time(&self, py: Python<'_>, topic: &str, queue_id: u32) -> PyResult<Option<i64>> {
-        self.run(py, |store| store.earliest_time(topic, queue_id))
+        self.run(py, |store| store.queues().earliest_time(topic, queue_id))
     }
 
     /// Return when the message at a queue offset was stored.
     fn stored_time(&self, py: Python<'_>, topic: &str, queue_id: u32, offset: u64) -> PyResult<Option<i64>> {
-        self.run(py, |store| store.stored_time(topic, queue_id, offset))
+        self.run(py, |store| store.queues().stored_time(topic, queue_id, offset))
     }
 
     /// Return entries of a consume queue.
@@ -432,7 +438,7 @@ impl PyStore {
         from_offset: u64,
         count: usize,
     ) -> PyResult<Option<Vec<(u64, u32, i64)>>> {
-        self.run(py, |store| store.queue_entries(topic, queue_id, from_offset, count))
+        self.run(py, |store| store.queues().queue_entries(topic, queue_id, from_offset, count))
     }
 
     /// Return committed offsets by `topic@group` and queue id.
@@ -443,18 +449,18 @@ impl PyStore {
         group: Option<&str>,
         topic: Option<&str>,
     ) -> PyResult<BTreeMap<String, BTreeMap<u32, u64>>> {
-        self.run(py, |store| store.committed_offsets(group, topic))
+        self.run(py, |store| store.groups().committed_offsets(group, topic))
     }
 
     /// Forget what a group has read, of one topic or of all; return of how many.
     #[pyo3(signature = (group, topic=None))]
     fn forget_group(&self, py: Python<'_>, group: &str, topic: Option<&str>) -> PyResult<usize> {
-        self.attempt(py, |store| store.forget_group(group, topic))
+        self.attempt(py, |store| store.groups().forget_group(group, topic))
     }
 
     /// Take over committed offsets of a master, durably.
     fn adopt_offsets(&self, py: Python<'_>, offsets: BTreeMap<String, BTreeMap<u32, u64>>) -> PyResult<()> {
-        self.attempt(py, |store| store.adopt_offsets(&offsets))
+        self.attempt(py, |store| store.groups().adopt_offsets(&offsets))
     }
 
     /// Return the next queue offset the group will read.
@@ -465,7 +471,7 @@ impl PyStore {
         topic: &str,
         queue_id: u32,
     ) -> PyResult<Option<u64>> {
-        self.run(py, |store| store.committed_offset(group, topic, queue_id))
+        self.run(py, |store| store.groups().committed_offset(group, topic, queue_id))
     }
 
     /// Set the next queue offset the group will read.
@@ -477,7 +483,7 @@ impl PyStore {
         queue_id: u32,
         offset: u64,
     ) -> PyResult<()> {
-        self.attempt(py, |store| store.commit_offset(group, topic, queue_id, offset))
+        self.attempt(py, |store| store.groups().commit_offset(group, topic, queue_id, offset))
     }
 
     /// Have the group go on at an offset: its leases of the queue end, and what is above comes again.
@@ -489,13 +495,13 @@ impl PyStore {
         queue_id: u32,
         offset: u64,
     ) -> PyResult<()> {
-        self.attempt(py, |store| store.reset_offset(group, topic, queue_id, offset))
+        self.attempt(py, |store| store.groups().reset_offset(group, topic, queue_id, offset))
     }
 
     /// Return topics that have messages, each with the ids of its queues.
     fn queues<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let queues = PyDict::new(py);
-        for (topic, ids) in self.run(py, MessageStore::queues)? {
+        for (topic, ids) in self.run(py, |store| store.queues().list())? {
             queues.set_item(topic, ids)?;
         }
         Ok(queues)
@@ -503,7 +509,7 @@ impl PyStore {
 
     /// Return counters and positions.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.run(py, MessageStore::stats)?;
+        let stats = self.run(py, |store| store.admin().stats())?;
         let named = [
             ("min_physical_offset", stats.min_physical_offset),
             ("max_physical_offset", stats.max_physical_offset),
@@ -552,12 +558,12 @@ impl PyStore {
 
     /// Return how long puts took: the last millisecond of each bucket, and its count.
     fn put_times(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
-        self.run(py, MessageStore::put_times)
+        self.run(py, |store| store.admin().put_times())
     }
 
     /// Return what the recovery at open did.
     fn recovery<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let report = self.run(py, MessageStore::recovery)?;
+        let report = self.run(py, |store| store.admin().recovery())?;
         let named = [
             ("walked_bytes", report.walked_bytes),
             ("messages", report.messages),
@@ -577,7 +583,7 @@ impl PyStore {
 
     /// Return the ranges of the commit log that are damaged: file, first and last + 1 physical offset, reason.
     fn damages(&self, py: Python<'_>) -> PyResult<Vec<(PathBuf, u64, u64, String)>> {
-        let damages = self.run(py, MessageStore::damages)?;
+        let damages = self.run(py, |store| store.admin().damages())?;
         let told =
             |damage: Damage| (damage.file, damage.range.start, damage.range.end, damage.reason.to_string());
         Ok(damages.into_iter().map(told).collect())
@@ -588,7 +594,7 @@ impl PyStore {
         self.attempt(py, |store| {
             let closed = store.close();
             // The hook may hold what holds this store.
-            store.clear_archive();
+            store.admin().clear_archive();
             closed
         })
     }

@@ -15,7 +15,7 @@ use ferromq_scan::{
     columns::{NAMES, RowFilter, Wanted},
     inspect::{LogScan, OnCorrupt, ScanOptions},
 };
-use ferromq_store::{Clock, MessageStore, NewMessage, RealDisk, StoreConfig};
+use ferromq_store::{MessageStore, StoreConfig, files::RealDisk, record::NewMessage, time::Clock};
 
 const THREADS: usize = 2;
 const LOG_BYTES: u64 = 2 << 30;
@@ -39,7 +39,7 @@ fn fill(directory: &Path) {
         properties,
     };
     let batch = [message; 64];
-    while store.append(&batch).unwrap().end < LOG_BYTES {}
+    while store.log().append(&batch).unwrap().end < LOG_BYTES {}
     store.close().unwrap();
 }
 

@@ -12,7 +12,7 @@ use common::{
     message, named, settle, wait_until,
 };
 use ferromq_scan::inspect::{FindingKind, InspectOptions, VerifyEvent, VerifyReport, verify_on};
-use ferromq_store::{Clock, Disk, MessageStore, StoreConfig};
+use ferromq_store::{MessageStore, StoreConfig, files::Disk, time::Clock};
 
 const ROOT: &str = "/store";
 
@@ -24,7 +24,7 @@ fn open(disk: &FakeDisk, is_indexed: bool) -> MessageStore<FakeDisk> {
 fn send(store: &MessageStore<FakeDisk>, numbers: Range<u32>) {
     for number in numbers {
         let properties = named(&format!("k{number}"), "a");
-        store.append(&[message("t", 0, &number.to_be_bytes(), &properties)]).unwrap();
+        store.log().append(&[message("t", 0, &number.to_be_bytes(), &properties)]).unwrap();
     }
     settle(store);
 }
@@ -35,7 +35,7 @@ fn stop(disk: FakeDisk, store: MessageStore<FakeDisk>, is_clean: bool) -> FakeDi
         store.close().unwrap();
         return disk;
     }
-    let end = store.stats().max_physical_offset;
+    let end = store.admin().stats().max_physical_offset;
     wait_until("the checkpoint has all", || marks(&disk)[4] == end);
     disk.crash(7)
 }
@@ -48,8 +48,9 @@ fn marks(disk: &FakeDisk) -> Vec<u64> {
 
 /// Which messages are found by their key.
 fn found(store: &MessageStore<FakeDisk>, numbers: Range<u32>) -> Vec<u32> {
-    let is_found =
-        |number: &u32| !store.query_by_key("t", &format!("k{number}"), 9, 0, i64::MAX).messages.is_empty();
+    let is_found = |number: &u32| {
+        !store.queues().query_by_key("t", &format!("k{number}"), 9, 0, i64::MAX).messages.is_empty()
+    };
     numbers.filter(is_found).collect()
 }
 
@@ -78,15 +79,15 @@ fn no_index_file_is_made_and_nothing_is_redone() {
         let store = open(&disk, false);
         send(&store, 0..300);
         assert!(found(&store, 0..300).is_empty());
-        assert_eq!(store.query_by_unique_key("t", "k1", 9, 0, i64::MAX).messages.len(), 0);
+        assert_eq!(store.queues().query_by_unique_key("t", "k1", 9, 0, i64::MAX).messages.len(), 0);
         let disk = stop(disk, store, is_clean);
         assert_eq!(index_files(&disk), []);
         let (report, findings) = look(&disk);
         assert_eq!(findings, []);
         assert!(report.notes.iter().any(|note| note.contains("index_enabled")), "{:?}", report.notes);
         let store = open(&disk, false);
-        assert_eq!((store.recovery().is_clean, store.recovery().walked_bytes), (is_clean, 0));
-        assert_eq!((store.max_offset("t", 0), store.damages()), (300, vec![]));
+        assert_eq!((store.admin().recovery().is_clean, store.admin().recovery().walked_bytes), (is_clean, 0));
+        assert_eq!((store.queues().max_offset("t", 0), store.admin().damages()), (300, vec![]));
         assert_eq!(index_files(&disk), []);
     }
 }
@@ -99,7 +100,7 @@ fn what_was_indexed_before_is_found_and_its_files_stay() {
         send(&store, 0..300);
         let disk = stop(disk, store, is_clean);
         let store = open(&disk, false);
-        assert_eq!(store.recovery().walked_bytes, 0);
+        assert_eq!(store.admin().recovery().walked_bytes, 0);
         let files = index_files(&disk);
         assert_eq!(files.len(), 2);
         send(&store, 300..600);
@@ -108,7 +109,7 @@ fn what_was_indexed_before_is_found_and_its_files_stay() {
         assert_eq!(index_files(&disk), files);
         assert_eq!(look(&disk).1, []);
         let store = open(&disk, false);
-        assert_eq!(store.recovery().walked_bytes, 0);
+        assert_eq!(store.admin().recovery().walked_bytes, 0);
         assert_eq!(found(&store, 0..600), (0..300).collect::<Vec<_>>());
     }
 }
@@ -124,7 +125,7 @@ fn with_the_index_on_again_new_messages_are_found_and_the_log_is_not_walked() {
         send(&store, 100..200);
         let disk = stop(disk, store, is_clean);
         let store = open(&disk, true);
-        assert_eq!(store.recovery().walked_bytes, 0);
+        assert_eq!(store.admin().recovery().walked_bytes, 0);
         send(&store, 200..250);
         let expected: Vec<u32> = (0..100).chain(200..250).collect();
         assert_eq!(found(&store, 0..250), expected);
@@ -173,11 +174,11 @@ fn an_index_that_cannot_be_read_comes_back_and_is_not_added_to() {
         if op == Op::Open && is_index { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
     });
     let store = open(&disk, false);
-    assert_eq!(store.damages().len(), 1);
+    assert_eq!(store.admin().damages().len(), 1);
     assert!(found(&store, 0..100).is_empty());
     send(&store, 100..200);
     disk.clear_hook();
-    wait_until("the index is back", || store.damages().is_empty());
+    wait_until("the index is back", || store.admin().damages().is_empty());
     send(&store, 200..300);
     assert_eq!(found(&store, 0..300), (0..100).collect::<Vec<_>>());
     store.close().unwrap();

@@ -18,7 +18,9 @@ use ferromq_scan::{
     columns::{Buffers, RowFilter, Wanted},
     inspect::{InspectOptions, LogPart, LogScan, OnCorrupt, ScanOptions, log_files, queue_starts},
 };
-use ferromq_store::{Clock, FlushPolicy, MessageStore, RealDisk, Result, StoreConfig, StoreError};
+use ferromq_store::{
+    MessageStore, Result, StoreConfig, StoreError, files::RealDisk, log::FlushPolicy, time::Clock,
+};
 use proptest::prelude::*;
 
 const LOG_FILE: u64 = 64 << 10;
@@ -96,7 +98,7 @@ fn fill(store: &MessageStore, range: std::ops::Range<u32>) {
     for number in range {
         let body = vec![number as u8; (number as usize * 37) % 900 + 1];
         let topic = if number % 3 == 0 { "one" } else { "two" };
-        store.append(&[message(topic, (number % 2) as i32, &body, &named("k", "a"))]).unwrap();
+        store.log().append(&[message(topic, (number % 2) as i32, &body, &named("k", "a"))]).unwrap();
     }
     settle(store);
 }
@@ -227,14 +229,14 @@ fn of_a_live_store_nothing_comes_that_is_not_flushed() {
     let store = open(directory.path(), small(FlushPolicy::Group));
     fill(&store, 0..200);
     // Noted by the first checkpoint, and by each flush from then on.
-    let flushed = store.stats().flushed_offset;
+    let flushed = store.admin().stats().flushed_offset;
     while parts(directory.path()).last().is_none_or(|part| part.end < flushed) {
         std::thread::sleep(Duration::from_millis(5));
     }
-    store.set_flush(held_back).unwrap();
+    store.admin().set_flush(held_back).unwrap();
     fill(&store, 200..400);
     let (rows, _) = all(directory.path(), &options(OnCorrupt::Fail)).unwrap();
-    let stats = store.stats();
+    let stats = store.admin().stats();
     assert!(stats.flushed_offset < stats.max_physical_offset, "the flush is held back");
     assert!(rows.len() >= 200, "what is flushed is there: {}", rows.len());
     assert!(rows.len() < 400);
@@ -248,7 +250,7 @@ fn of_a_live_store_nothing_comes_that_is_not_flushed() {
 fn records_of_a_deleted_topic_and_of_files_that_are_gone_are_no_rows() {
     let directory = closed();
     let store = open(directory.path(), synchronous());
-    store.delete_topic("one").unwrap();
+    store.admin().delete_topic("one").unwrap();
     fill(&store, 600..606);
     store.close().unwrap();
     fs::remove_file(log_file(directory.path(), 0)).unwrap();
@@ -257,7 +259,8 @@ fn records_of_a_deleted_topic_and_of_files_that_are_gone_are_no_rows() {
     let queues = by_queue(&rows);
     let store = open(directory.path(), synchronous());
     for (topic, queue) in [("one", 0), ("one", 1), ("two", 0), ("two", 1)] {
-        let expected: Vec<i64> = (store.min_offset(topic, queue)..store.max_offset(topic, queue))
+        let expected: Vec<i64> = (store.queues().min_offset(topic, queue)
+            ..store.queues().max_offset(topic, queue))
             .map(|offset| offset as i64)
             .collect();
         assert_eq!(queues[&(topic.to_owned(), queue as i32)], expected, "{topic} {queue}");

@@ -18,7 +18,7 @@ use ferromq_scan::inspect::{
     DumpItem, DumpQuery, Finding, FindingKind as Kind, InspectOptions, LogFile, Scanned, StoreState,
     VerifyEvent, VerifyReport, dump, inspect, verify,
 };
-use ferromq_store::{Clock, MessageStore, MessageView, StoreConfig, StoreError};
+use ferromq_store::{MessageStore, StoreConfig, StoreError, record::MessageView, time::Clock};
 use proptest::prelude::*;
 
 const LOG_FILE: u64 = 64 << 10;
@@ -28,7 +28,7 @@ fn fill(store: &MessageStore, range: std::ops::Range<u32>) {
         let body = vec![number as u8; (number as usize * 37) % 900 + 1];
         let topic = if number % 3 == 0 { "one" } else { "two" };
         let named = named(&format!("k{number} of{}", number / 10), if number % 2 == 0 { "a" } else { "b" });
-        store.append(&[message(topic, (number % 2) as i32, &body, &named)]).unwrap();
+        store.log().append(&[message(topic, (number % 2) as i32, &body, &named)]).unwrap();
     }
     settle(store);
 }
@@ -126,7 +126,7 @@ fn a_sound_store_has_no_findings_however_it_was_closed() {
         assert_eq!((report.not_dispatched, report.of_deleted, report.queues), (0, 0, 4));
         // Opened and closed again.
         let store = MessageStore::open(directory.path(), config, Clock::system()).unwrap();
-        assert_eq!(report.looked_to, store.stats().max_physical_offset);
+        assert_eq!(report.looked_to, store.admin().stats().max_physical_offset);
         fill(&store, 600..700);
         store.close().unwrap();
         assert_eq!(look(directory.path()).1, []);
@@ -586,7 +586,7 @@ fn records_appended_as_one_are_sound() {
     let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
     let named = named("k", "a");
     let messages = [message("one", 0, b"first", &named), message("two", 1, b"second", &named)];
-    store.append_as_one(&messages).unwrap();
+    store.log().append_as_one(&messages).unwrap();
     settle(&store);
     store.close().unwrap();
     let (report, findings) = look(directory.path());
@@ -692,10 +692,10 @@ fn a_dump_tells_of_entries_that_lead_to_no_record_and_goes_on() {
 #[test]
 fn one_file_of_the_log_is_read_alone() {
     let directory = closed(asynchronous());
-    let region = ferromq_store::Disk::open(
-        &ferromq_store::RealDisk,
+    let region = ferromq_store::files::Disk::open(
+        &ferromq_store::files::RealDisk,
         &log_file(directory.path(), 1),
-        ferromq_store::Allocation::ReadOnly,
+        ferromq_store::files::Allocation::ReadOnly,
     );
     let mut file = LogFile::new(region.unwrap(), LOG_FILE);
     let mut places = Vec::new();
@@ -733,7 +733,7 @@ fn small_store() -> &'static Vec<(PathBuf, Vec<u8>)> {
         for number in 0..60u8 {
             let named = named(&format!("k{number}"), "tag");
             let body = [number; 200];
-            store.append(&[message("one", i32::from(number % 2), &body, &named)]).unwrap();
+            store.log().append(&[message("one", i32::from(number % 2), &body, &named)]).unwrap();
         }
         settle(&store);
         store.close().unwrap();
@@ -788,10 +788,10 @@ fn verify_finds_nothing_wrong_after_a_deletion() {
     let store = MessageStore::open(directory.path(), asynchronous(), clock).unwrap();
     for number in 0..200 {
         let topic = if number % 3 == 0 { "kept" } else { "gone" };
-        store.append(&[message(topic, 0, &[7; 500], &named(&format!("k{number}"), "a"))]).unwrap();
+        store.log().append(&[message(topic, 0, &[7; 500], &named(&format!("k{number}"), "a"))]).unwrap();
     }
     settle(&store);
-    store.delete_topic("gone").unwrap();
+    store.admin().delete_topic("gone").unwrap();
     let check = |of_deleted| {
         let findings = Mutex::new(Vec::new());
         let report = verify(directory.path(), &InspectOptions::default(), &|event| {
@@ -804,7 +804,7 @@ fn verify_finds_nothing_wrong_after_a_deletion() {
         assert_eq!((findings, report.of_deleted), (Vec::<String>::new(), of_deleted));
     };
     check(133);
-    store.append(&[message("gone", 0, b"again", b"")]).unwrap();
+    store.log().append(&[message("gone", 0, b"again", b"")]).unwrap();
     settle(&store);
     store.close().unwrap();
     check(133);

@@ -15,12 +15,12 @@ use common::{
 use ferromq_scan::inspect::{
     Finding, FindingKind as Kind, InspectOptions, VerifyEvent, VerifyReport, inspect, verify_on,
 };
-use ferromq_store::{Clock, Disk, MessageStore, StoreConfig};
+use ferromq_store::{MessageStore, StoreConfig, files::Disk, time::Clock};
 
 fn fill<D: Disk>(store: &MessageStore<D>) {
     for number in 0..300u32 {
         let named = named(&format!("k{number}"), "a");
-        store.append(&[message("t", (number % 2) as i32, &[7; 700], &named)]).unwrap();
+        store.log().append(&[message("t", (number % 2) as i32, &[7; 700], &named)]).unwrap();
     }
     settle(store);
     store.close().unwrap();
@@ -47,13 +47,13 @@ fn a_log_in_several_directories_is_one_row() {
     assert!(paths.iter().all(|path| fs::read_dir(path).unwrap().count() > 1));
 
     let options = InspectOptions { commit_log_paths: paths.clone(), ..InspectOptions::default() };
-    let (report, findings) = look(ferromq_store::RealDisk, &root, &options);
+    let (report, findings) = look(ferromq_store::files::RealDisk, &root, &options);
     assert_eq!((findings, report.records), (vec![], 300));
     let summary = inspect(&root, &options).unwrap();
     assert_eq!((summary.log.paths, summary.log.gaps), (paths.clone(), vec![]));
     // With one of them alone every other file is missing.
     let options = InspectOptions { commit_log_paths: paths[..1].to_vec(), ..options };
-    let (_, findings) = look(ferromq_store::RealDisk, &root, &options);
+    let (_, findings) = look(ferromq_store::files::RealDisk, &root, &options);
     assert!(findings.iter().any(|finding| finding.kind == Kind::MissingFile));
     assert!(!inspect(&root, &options).unwrap().log.gaps.is_empty());
 }

@@ -2,7 +2,10 @@
 #![allow(clippy::print_stdout)]
 
 use ferromq_store::{
-    Clock, MessageFilter, MessageStore, MessageView, NewMessage, Result, StoreConfig, properties,
+    MessageStore, Result, StoreConfig,
+    filter::MessageFilter,
+    record::{MessageView, NewMessage, properties},
+    time::Clock,
 };
 
 fn main() -> Result<()> {
@@ -25,18 +28,18 @@ fn main() -> Result<()> {
         body: b"hello",
         properties: &named,
     };
-    let appended = store.append(&[message])?;
-    store.wait_durable(appended.end)?;
+    let appended = store.log().append(&[message])?;
+    store.log().wait_durable(appended.end)?;
     store.close()?;
 
     let store = MessageStore::open(&directory, config, Clock::system())?;
-    let found = store.get("orders", 0, 0, 32, 1 << 20, &MessageFilter::tags("new"));
+    let found = store.queues().get("orders", 0, 0, 32, 1 << 20, &MessageFilter::tags("new"));
     for (queue_offset, record) in &found.messages {
         if let Ok(view) = MessageView::decode(record.bytes(), true) {
             println!("{queue_offset}: {}", String::from_utf8_lossy(view.body));
         }
     }
-    println!("by key: {}", store.query_by_key("orders", "order-1", 10, 0, i64::MAX).messages.len());
+    println!("by key: {}", store.queues().query_by_key("orders", "order-1", 10, 0, i64::MAX).messages.len());
     store.close()?;
     std::fs::remove_dir_all(&directory).ok();
     Ok(())

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ferromq_store::{Clock, MessageFilter, MessageStore, NewMessage, StoreConfig};
+use ferromq_store::{MessageStore, StoreConfig, filter::MessageFilter, record::NewMessage, time::Clock};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -70,7 +70,7 @@ fn message<'a>(topic: &'a str, queue_id: i32, body: &'a [u8]) -> NewMessage<'a> 
 }
 
 fn wait_dispatched(store: &MessageStore) {
-    while store.stats().dispatched_offset < store.stats().max_physical_offset {
+    while store.admin().stats().dispatched_offset < store.admin().stats().max_physical_offset {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -89,15 +89,15 @@ fn flat(directory: &Path, gib: u64) -> Outcome<()> {
     let began = Instant::now();
     let mut read_at = 0;
     for gib in 1..=gib {
-        while store.stats().max_physical_offset < gib << 30 {
+        while store.admin().stats().max_physical_offset < gib << 30 {
             for queue_id in 0..4 {
-                store.append(&[message("flat", queue_id, &body)])?;
+                store.log().append(&[message("flat", queue_id, &body)])?;
             }
         }
         wait_dispatched(&store);
         // Somebody reads all of it too, so that old files are mapped again.
-        while read_at < store.max_offset("flat", 0) {
-            let found = store.get("flat", 0, read_at, 32, 4 << 20, &MessageFilter::All);
+        while read_at < store.queues().max_offset("flat", 0) {
+            let found = store.queues().get("flat", 0, read_at, 32, 4 << 20, &MessageFilter::All);
             assert!(found.messages.iter().all(|(_, record)| record.bytes().len() > body.len()));
             read_at = found.next_offset;
         }
@@ -130,7 +130,7 @@ fn queues(directory: &Path, count: u64, rounds: u64) -> Outcome<()> {
         (0..count.div_ceil(QUEUES_A_TOPIC)).map(|number| format!("topic-{number}")).collect();
     let queue =
         |number: u64| (&*topics[(number / QUEUES_A_TOPIC) as usize], (number % QUEUES_A_TOPIC) as u32);
-    store.append(&[message("warm", 0, b"")])?;
+    store.log().append(&[message("warm", 0, b"")])?;
     wait_dispatched(&store);
     let before = Cost::now(directory);
     println!("before\t{before:?}");
@@ -138,14 +138,14 @@ fn queues(directory: &Path, count: u64, rounds: u64) -> Outcome<()> {
         let began = Instant::now();
         for number in 0..count {
             let (topic, queue_id) = queue(number);
-            store.append(&[message(topic, queue_id as i32, b"x")])?;
+            store.log().append(&[message(topic, queue_id as i32, b"x")])?;
         }
         wait_dispatched(&store);
         before.print(&format!("round {round}, written"), directory, count, began);
         let began = Instant::now();
         for number in 0..count {
             let (topic, queue_id) = queue(number);
-            let found = store.get(topic, queue_id, round - 1, 32, 4 << 20, &MessageFilter::All);
+            let found = store.queues().get(topic, queue_id, round - 1, 32, 4 << 20, &MessageFilter::All);
             assert_eq!(found.messages.len(), 1, "{topic} {queue_id}: {:?}", found.status);
         }
         before.print(&format!("round {round}, read"), directory, count, began);

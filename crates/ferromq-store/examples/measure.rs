@@ -14,8 +14,13 @@ use std::{
 };
 
 use ferromq_store::{
-    Allocation, Boundary, Clock, Disk, FlushPolicy, MessageFilter, MessageStore, MessageView, NewMessage,
-    RealDisk, Region, StoreConfig,
+    MessageStore, StoreConfig,
+    files::{Allocation, Disk, RealDisk, Region},
+    filter::MessageFilter,
+    log::FlushPolicy,
+    read::Boundary,
+    record::{MessageView, NewMessage},
+    time::Clock,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -66,7 +71,7 @@ fn open(directory: &Path, is_sync: bool) -> Outcome<MessageStore> {
 }
 
 fn wait_dispatched(store: &MessageStore) {
-    while store.stats().dispatched_offset < store.stats().max_physical_offset {
+    while store.admin().stats().dispatched_offset < store.admin().stats().max_physical_offset {
         std::thread::yield_now();
     }
 }
@@ -97,7 +102,7 @@ fn append_one(
         body,
         properties,
     };
-    store.append_durable(&[message])?;
+    store.log().append_durable(&[message])?;
     Ok(())
 }
 
@@ -133,7 +138,7 @@ fn put(directory: &Path, threads: u64, len: usize, is_sync: bool, count: u64) ->
     let store = open(directory, is_sync)?;
     append(&store, threads, &body, (count / 5).max(1000), is_sync)?;
     wait_dispatched(&store);
-    let flushes = store.stats().flushes;
+    let flushes = store.admin().stats().flushes;
     let began = Instant::now();
     let mut times = append(&store, threads, &body, count, is_sync)?;
     let put = began.elapsed().as_secs_f64();
@@ -148,7 +153,11 @@ fn put(directory: &Path, threads: u64, len: usize, is_sync: bool, count: u64) ->
             let time = times.get(times.len() * percent / 100).copied().unwrap_or_default();
             tell(&format!("{load}, p{percent}"), time as f64 / 1e3, "us");
         }
-        tell(&format!("{load}, flushes"), (store.stats().flushes - flushes) as f64 / done, "per message");
+        tell(
+            &format!("{load}, flushes"),
+            (store.admin().stats().flushes - flushes) as f64 / done,
+            "per message",
+        );
     } else {
         let load = format!("append async, {threads} threads");
         tell(&format!("{load}, put"), done / put, "msg/s");
@@ -168,7 +177,7 @@ fn fill(directory: &Path, count: u64) -> Outcome<()> {
         append_one(&store, number, number, &body, &mut properties)?;
     }
     wait_dispatched(&store);
-    while store.stats().flushed_offset < store.stats().max_physical_offset {
+    while store.admin().stats().flushed_offset < store.admin().stats().max_physical_offset {
         std::thread::yield_now();
     }
     std::thread::sleep(Duration::from_millis(1500));
@@ -183,7 +192,7 @@ fn recover(directory: &Path, count: u64, how: &str) -> Outcome<()> {
     let elapsed = began.elapsed().as_secs_f64();
     let load = format!("recover, {how}");
     tell(&load, elapsed * 1e3, "ms");
-    tell(&format!("{load}, walked"), store.recovery().walked_bytes as f64 / 1e9, "GB");
+    tell(&format!("{load}, walked"), store.admin().recovery().walked_bytes as f64 / 1e9, "GB");
     let found = (0..count).filter(|number| has_key(&store, *number)).count();
     tell(&format!("{load}, keys found"), found as f64 * 100.0 / count as f64, "%");
     std::process::exit(0);
@@ -193,7 +202,7 @@ fn has_key(store: &MessageStore, number: u64) -> bool {
     let mut key = Vec::with_capacity(24);
     let _ = write!(key, "k{number}");
     let key = std::str::from_utf8(&key).unwrap_or_default();
-    !store.query_by_key(TOPIC, key, 32, 0, i64::MAX).messages.is_empty()
+    !store.queues().query_by_key(TOPIC, key, 32, 0, i64::MAX).messages.is_empty()
 }
 
 fn read(directory: &Path, count: u64) -> Outcome<()> {
@@ -223,7 +232,7 @@ fn read(directory: &Path, count: u64) -> Outcome<()> {
         let began = Instant::now();
         for number in 0..LOOKUPS {
             let time = first + random.below((last - first + 1) as u64) as i64;
-            black_box(store.offset_by_time(TOPIC, (number % QUEUES) as u32, time, Boundary::Lower));
+            black_box(store.queues().offset_by_time(TOPIC, (number % QUEUES) as u32, time, Boundary::Lower));
         }
         tell("offset by time", rate(LOOKUPS, began), "op/s");
     }
@@ -234,7 +243,7 @@ fn read(directory: &Path, count: u64) -> Outcome<()> {
 fn read_queue(store: &MessageStore, queue_id: u32, batch: usize) -> u64 {
     let (mut got, mut at) = (0, 0);
     loop {
-        let found = store.get(TOPIC, queue_id, at, batch, 1 << 20, &MessageFilter::All);
+        let found = store.queues().get(TOPIC, queue_id, at, batch, 1 << 20, &MessageFilter::All);
         if found.messages.is_empty() {
             return got;
         }
@@ -245,10 +254,10 @@ fn read_queue(store: &MessageStore, queue_id: u32, batch: usize) -> u64 {
 
 /// When the first and the last message of the first queue were stored.
 fn times(store: &MessageStore) -> Outcome<(i64, i64)> {
-    let last = store.max_offset(TOPIC, 0).saturating_sub(1);
-    let found = store.get(TOPIC, 0, last, 1, 1 << 20, &MessageFilter::All);
+    let last = store.queues().max_offset(TOPIC, 0).saturating_sub(1);
+    let found = store.queues().get(TOPIC, 0, last, 1, 1 << 20, &MessageFilter::All);
     let (_, record) = found.messages.first().ok_or("the queue is empty")?;
-    let first = store.earliest_time(TOPIC, 0).ok_or("the queue has no first message")?;
+    let first = store.queues().earliest_time(TOPIC, 0).ok_or("the queue has no first message")?;
     Ok((first, MessageView::decode(record.bytes(), false)?.store_timestamp))
 }
 

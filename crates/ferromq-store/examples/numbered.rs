@@ -10,7 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ferromq_store::{Clock, MessageStore, NewMessage, SEQUENCE, StoreConfig, properties};
+use ferromq_store::{
+    MessageStore, StoreConfig,
+    dedup::SEQUENCE,
+    record::{NewMessage, properties},
+    time::Clock,
+};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -35,12 +40,12 @@ fn main() -> Outcome<()> {
     for first in (0..ids).step_by(usize::try_from(BATCH)?) {
         let texts: Vec<Vec<u8>> = (first..ids.min(first + BATCH)).map(number).collect();
         let messages: Vec<_> = texts.iter().map(|text| message(b"x", text)).collect();
-        store.append_once(&messages)?;
+        store.log().append_once(&messages)?;
     }
     let mut waits = Vec::with_capacity(usize::try_from(count)?);
     for _ in 0..count {
         let began = Instant::now();
-        store.append(&[message(&[b'x'; 1024], b"")])?;
+        store.log().append(&[message(&[b'x'; 1024], b"")])?;
         waits.push(began.elapsed());
     }
     waits.sort_unstable();
@@ -55,7 +60,7 @@ fn main() -> Outcome<()> {
     let texts: Vec<Vec<u8>> = (ids..ids + 11).map(number).collect();
     let longest = texts.iter().map(|text| {
         let began = Instant::now();
-        store.append_once(&[message(b"x", text)]).map(|_| began.elapsed())
+        store.log().append_once(&[message(b"x", text)]).map(|_| began.elapsed())
     });
     let longest = longest.collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or_default();
     println!("{ids} numbers out of the window: the longest of 11 numbered sends took {longest:.1?}");

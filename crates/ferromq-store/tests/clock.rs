@@ -16,8 +16,13 @@ use std::{
 
 use common::{asynchronous, fake_disk::FakeDisk, message, settle, wait_until};
 use ferromq_store::{
-    Begin, Clock, Location, MessageStore, MessageView, Reading, ReceiveRequest, Retention, StoreConfig,
-    TransferLimits,
+    MessageStore, StoreConfig,
+    log::Location,
+    progress::{Begin, ReceiveRequest},
+    read::TransferLimits,
+    record::MessageView,
+    retention::Retention,
+    time::{Clock, Reading},
 };
 
 const START_US: i64 = 1_700_000_000_000_000;
@@ -86,14 +91,14 @@ fn open(disk: &FakeDisk, clock: &Clock) -> MessageStore<FakeDisk> {
 }
 
 fn removed(store: &MessageStore<FakeDisk>) -> u64 {
-    store.clean(false);
-    store.stats().cleaning.total.removed_files
+    store.admin().clean(false);
+    store.admin().stats().cleaning.total.removed_files
 }
 
 /// Two files and a half.
 fn fill(store: &MessageStore<FakeDisk>) {
     for _ in 0..100 {
-        store.append(&[message("t", 0, &[7; 1500], b"")]).unwrap();
+        store.log().append(&[message("t", 0, &[7; 1500], b"")]).unwrap();
     }
     settle(store);
 }
@@ -145,8 +150,8 @@ fn a_start_after_a_clock_that_was_years_ahead_has_the_right_time() {
     let (_, clock) = Machine::new();
     let store = open(&disk, &clock);
     fill(&store);
-    let max_offset = store.max_offset("t", 0);
-    let found = store.get("t", 0, max_offset - 1, 1, usize::MAX, common::ALL);
+    let max_offset = store.queues().max_offset("t", 0);
+    let found = store.queues().get("t", 0, max_offset - 1, 1, usize::MAX, common::ALL);
     let stored_at = MessageView::decode(found.messages[0].1.bytes(), true).unwrap().store_timestamp;
     assert_eq!(since(stored_at), 0, "new messages are stored at the right time");
 }
@@ -177,7 +182,7 @@ fn a_lease_given_by_a_clock_that_was_years_ahead_ends_after_a_restart() {
             by_priority: false,
             limits: TransferLimits::NONE,
         };
-        store.receive(&request).unwrap().messages[0].handle.queue_offset
+        store.groups().receive(&request).unwrap().messages[0].handle.queue_offset
     };
     assert_eq!(received(&store), 0);
     store.close().unwrap();
@@ -198,7 +203,7 @@ fn a_step_of_the_clock_forgets_no_number_before_its_window_is_over_also_after_a_
         MessageStore::open_on(disk.clone(), Path::new("/store"), config.clone(), clock.clone()).unwrap()
     };
     let is_new = |store: &MessageStore<FakeDisk>| {
-        let sent = store.append_once(&[message("t", 0, b"x", NUMBER)]).unwrap();
+        let sent = store.log().append_once(&[message("t", 0, b"x", NUMBER)]).unwrap();
         sent.locations[0] != Location::THERE_ALREADY
     };
     for step_us in [20 * HOUR_US, 48 * HOUR_US, YEARS_US] {
@@ -239,11 +244,11 @@ fn numbers_stored_while_the_clock_was_ahead_are_forgotten_a_window_after_the_nex
         let store =
             MessageStore::open_on(disk.clone(), Path::new("/store"), config.clone(), clock.clone()).unwrap();
         if start_ms > 61_000 {
-            store.append_once(&[message("t", 0, b"x", NUMBER)]).unwrap();
+            store.log().append_once(&[message("t", 0, b"x", NUMBER)]).unwrap();
         }
-        assert_eq!(store.stats().remembered_sequences, remembered, "{start_ms}");
+        assert_eq!(store.admin().stats().remembered_sequences, remembered, "{start_ms}");
         // What follows takes a snapshot when the store is closed.
-        store.append(&[message("t", 0, b"y", b"")]).unwrap();
+        store.log().append(&[message("t", 0, b"y", b"")]).unwrap();
         settle(&store);
         store.close().unwrap();
     }

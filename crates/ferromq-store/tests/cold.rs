@@ -14,8 +14,11 @@ use common::{
     message, settle,
 };
 use ferromq_store::{
-    Begin, Clock, Cold, GetRequest, GetResult, GetStatus, MessageFilter, MessageStore, Ordered, ReadAhead,
-    ReceiveRequest, Received, Source, StoreConfig, TransferLimits,
+    MessageStore, StoreConfig,
+    filter::MessageFilter,
+    progress::{Begin, Cold, Ordered, ReadAhead, ReceiveRequest, Received},
+    read::{GetRequest, GetResult, GetStatus, Source, TransferLimits},
+    time::Clock,
 };
 
 const START: i64 = 1_700_000_000_000;
@@ -29,7 +32,7 @@ fn filled(count: usize) -> (FakeDisk, Clock, MessageStore<FakeDisk>) {
     for number in 0..count {
         let properties: &[u8] =
             if number % 10 == 9 { b"TAGS\x01a\x02price\x017\x02" } else { b"TAGS\x01b\x02price\x011\x02" };
-        store.append(&[message("t", 0, BODY, properties)]).unwrap();
+        store.log().append(&[message("t", 0, BODY, properties)]).unwrap();
     }
     settle(&store);
     store.close().unwrap();
@@ -90,7 +93,7 @@ fn receive(
     request: &ReceiveRequest<'_>,
     ahead: Option<ReadAhead<FakeRegion>>,
 ) -> Received<FakeRegion> {
-    in_memory(|| store.receive_in_memory(request, None, ahead).unwrap())
+    in_memory(|| store.groups().receive_in_memory(request, None, ahead).unwrap())
 }
 
 fn read_ahead(
@@ -98,7 +101,7 @@ fn read_ahead(
     cold: Cold,
     filter: &MessageFilter,
 ) -> Option<ReadAhead<FakeRegion>> {
-    let found = store.get_from(&cold.request("t", filter, long()));
+    let found = store.queues().get_from(&cold.request("t", filter, long()));
     Some(ReadAhead { cold, found })
 }
 
@@ -109,20 +112,20 @@ fn seen(received: &Received<FakeRegion>) -> Vec<(u64, u32)> {
 #[test]
 fn a_read_of_memory_ends_before_what_is_on_disk_and_finds_it_once_it_was_read() {
     let (disk, _clock, store) = filled(100);
-    let cold = in_memory(|| store.get_from(&ask(40, ALL, Source::Memory)));
+    let cold = in_memory(|| store.queues().get_from(&ask(40, ALL, Source::Memory)));
     assert!(cold.is_cold && cold.messages.is_empty());
     assert_eq!((cold.status, cold.next_offset), (GetStatus::NoMatchedMessage, 40));
-    let from_disk = store.get_from(&ask(40, ALL, long()));
+    let from_disk = store.queues().get_from(&ask(40, ALL, long()));
     assert_eq!(offsets(&from_disk), (40..72).collect::<Vec<_>>());
     let warm = in_memory(|| {
-        let warm = store.get_from(&ask(40, ALL, Source::Memory));
+        let warm = store.queues().get_from(&ask(40, ALL, Source::Memory));
         warm.messages.iter().for_each(|(_, record)| assert!(record.bytes().len() > BODY.len()));
         warm
     });
     assert_eq!(offsets(&warm), offsets(&from_disk));
     assert!(!warm.is_cold);
     // What is in memory comes, also where more would be on disk.
-    let rest = in_memory(|| store.get_from(&ask(60, ALL, Source::Memory)));
+    let rest = in_memory(|| store.queues().get_from(&ask(60, ALL, Source::Memory)));
     assert!(rest.is_cold && rest.messages.len() >= 12 && rest.messages.len() < 32, "{}", rest.messages.len());
     assert_eq!(rest.next_offset, 60 + rest.messages.len() as u64);
     drop(disk);
@@ -134,9 +137,9 @@ fn a_filter_reads_no_disk_either_and_goes_on_where_it_was() {
         let (_disk, _clock, store) = filled(100);
         let (mut at, mut found, mut reads) = (0, Vec::new(), 0);
         while at < 100 {
-            let mut read = in_memory(|| store.get_from(&ask(at, &filter, Source::Memory)));
+            let mut read = in_memory(|| store.queues().get_from(&ask(at, &filter, Source::Memory)));
             if read.is_cold && read.messages.is_empty() && read.next_offset == at {
-                read = store.get_from(&ask(at, &filter, Source::Disk(Instant::now())));
+                read = store.queues().get_from(&ask(at, &filter, Source::Disk(Instant::now())));
                 reads += 1;
             }
             assert!(read.next_offset > at, "at {at}: {:?}", read.status);
@@ -155,11 +158,11 @@ fn one_read_passes_over_a_bounded_number_of_bytes() {
     let config = StoreConfig { commit_log_file_size: 4 << 20, ..asynchronous() };
     let store = MessageStore::open_on(disk, Path::new("/store"), config, clock).unwrap();
     for _ in 0..20 {
-        store.append(&[message("t", 0, &[1; 1 << 20], b"price\x011\x02")]).unwrap();
+        store.log().append(&[message("t", 0, &[1; 1 << 20], b"price\x011\x02")]).unwrap();
     }
     settle(&store);
     let filter = MessageFilter::parse("SQL92", "price = 7").unwrap();
-    let found = store.get_from(&ask(0, &filter, Source::Memory));
+    let found = store.queues().get_from(&ask(0, &filter, Source::Memory));
     assert_eq!((found.status, found.next_offset, found.is_cold), (GetStatus::NoMatchedMessage, 4, false));
 }
 
@@ -167,13 +170,13 @@ fn one_read_passes_over_a_bounded_number_of_bytes() {
 fn messages_that_just_came_are_in_memory() {
     let (_disk, _clock, store) = filled(10);
     for _ in 0..10 {
-        store.append(&[message("t", 0, BODY, b"")]).unwrap();
+        store.log().append(&[message("t", 0, BODY, b"")]).unwrap();
     }
     settle(&store);
-    let cold = in_memory(|| store.get_from(&ask(9, ALL, Source::Memory)));
+    let cold = in_memory(|| store.queues().get_from(&ask(9, ALL, Source::Memory)));
     assert!(cold.is_cold);
-    store.get_from(&ask(9, ALL, long()));
-    let found = in_memory(|| store.get_from(&ask(9, ALL, Source::Memory)));
+    store.queues().get_from(&ask(9, ALL, long()));
+    let found = in_memory(|| store.queues().get_from(&ask(9, ALL, Source::Memory)));
     assert_eq!(offsets(&found), (9..20).collect::<Vec<_>>());
 }
 
@@ -186,7 +189,7 @@ fn a_receive_leases_what_is_on_disk_after_it_was_read_outside() {
         let cold = first.cold.expect("nothing is in memory");
         assert_eq!((cold.queue_id, cold.offset, cold.was_leased), (0, 0, false));
         assert!(first.messages.is_empty() && first.more);
-        assert!(store.committed_offset("g", "t", 0) == Some(0));
+        assert!(store.groups().committed_offset("g", "t", 0) == Some(0));
         let ahead = read_ahead(&store, cold, ALL);
         let leased = receive(&store, &request, ahead);
         assert_eq!(seen(&leased), (0..8).map(|offset| (offset, 1)).collect::<Vec<_>>());
@@ -199,10 +202,10 @@ fn a_receive_leases_what_is_on_disk_after_it_was_read_outside() {
         let again = receive(&store, &request, ahead);
         assert_eq!(seen(&again), (0..8).map(|offset| (offset, 2)).collect::<Vec<_>>());
         for leased in &again.messages {
-            store.ack("g", "t", &leased.handle).unwrap();
+            store.groups().ack("g", "t", &leased.handle).unwrap();
         }
         // The plain receive reads for itself.
-        assert_eq!(seen(&store.receive(&request).unwrap())[0], (8, 1));
+        assert_eq!(seen(&store.groups().receive(&request).unwrap())[0], (8, 1));
     }
 }
 
@@ -229,7 +232,7 @@ fn a_receive_with_a_filter_passes_over_what_is_on_disk_for_good() {
     while received.len() < 4 {
         let found = receive(&store, &request, ahead.take());
         ahead = found.cold.and_then(|cold| read_ahead(&store, cold, &filter));
-        offsets.extend(store.committed_offset("g", "t", 0));
+        offsets.extend(store.groups().committed_offset("g", "t", 0));
         received.extend(seen(&found));
     }
     assert_eq!(received, [(9, 1), (19, 1), (29, 1), (39, 1)]);

@@ -19,7 +19,9 @@ use common::{
     fake_disk::{FakeDisk, Op, Random},
     message, named, settle, synchronous, wait_flushed, wait_until,
 };
-use ferromq_store::{Clock, DamageReason, MessageStore, MessageView, StoreConfig, StoreError};
+use ferromq_store::{
+    MessageStore, StoreConfig, StoreError, log::DamageReason, record::MessageView, time::Clock,
+};
 
 const ROOT: &str = "/store";
 const TOPICS: [&str; 2] = ["one", "two"];
@@ -69,8 +71,8 @@ fn send(store: &MessageStore<FakeDisk>, seed: u64, threads: u64, count: u64) -> 
                             message(TOPICS[*topic], *queue_id, body, properties)
                         })
                         .collect();
-                    let Ok(appended) = store.append(&messages) else { return };
-                    if store.wait_durable(appended.end).is_err() {
+                    let Ok(appended) = store.log().append(&messages) else { return };
+                    if store.log().wait_durable(appended.end).is_err() {
                         return;
                     }
                     let mut promised = promised.lock().unwrap();
@@ -106,7 +108,7 @@ fn check(store: &MessageStore<FakeDisk>, promised: &[Promised], what: &str) {
         }
     }
     for promise in promised {
-        let found = store.query_by_key(promise.topic, &promise.key, 10, 0, i64::MAX).messages;
+        let found = store.queues().query_by_key(promise.topic, &promise.key, 10, 0, i64::MAX).messages;
         assert_eq!(found.len(), 1, "{what}: key {}", promise.key);
         let view = MessageView::decode(found[0].bytes(), true).unwrap();
         assert_eq!((view.queue_offset, view.body), (promise.queue_offset, &promise.body[..]), "{what}");
@@ -159,8 +161,8 @@ fn no_promise_is_given_and_nothing_is_read_before_the_flush_returned() {
     let disk = FakeDisk::new();
     let store = open(&disk, &synchronous()).unwrap();
     let gate = Arc::new((Mutex::new(()), AtomicBool::new(false)));
-    let first = store.append(&[message("t", 0, b"first", b"")]).unwrap();
-    store.wait_durable(first.end).unwrap();
+    let first = store.log().append(&[message("t", 0, b"first", b"")]).unwrap();
+    store.log().wait_durable(first.end).unwrap();
     settle(&store);
 
     let inner = Arc::clone(&gate);
@@ -173,14 +175,14 @@ fn no_promise_is_given_and_nothing_is_read_before_the_flush_returned() {
     });
     let closed = gate.0.lock().unwrap();
     let (sender, receiver) = mpsc::channel();
-    let appended = store.append(&[message("t", 0, b"second", b"")]).unwrap();
-    store.when_durable(appended.end, move |outcome| sender.send(outcome.is_ok()).unwrap());
+    let appended = store.log().append(&[message("t", 0, b"second", b"")]).unwrap();
+    store.log().when_durable(appended.end, move |outcome| sender.send(outcome.is_ok()).unwrap());
     assert!(
         receiver.recv_timeout(Duration::from_millis(200)).is_err(),
         "a promise before the flush returned"
     );
-    assert_eq!(store.max_offset("t", 0), 1, "a reader sees what may still be lost");
-    assert!(store.message_at(first.end).is_err(), "a reader sees what may still be lost");
+    assert_eq!(store.queues().max_offset("t", 0), 1, "a reader sees what may still be lost");
+    assert!(store.queues().message_at(first.end).is_err(), "a reader sees what may still be lost");
     gate.1.store(true, Ordering::SeqCst);
     drop(closed);
     assert!(receiver.recv_timeout(Duration::from_secs(10)).unwrap());
@@ -192,22 +194,22 @@ fn no_promise_is_given_and_nothing_is_read_before_the_flush_returned() {
 fn a_failed_flush_poisons_the_store_and_reading_goes_on() {
     let disk = FakeDisk::new();
     let store = open(&disk, &synchronous()).unwrap();
-    let appended = store.append(&[message("t", 0, b"kept", &named("k", "a"))]).unwrap();
-    store.wait_durable(appended.end).unwrap();
+    let appended = store.log().append(&[message("t", 0, b"kept", &named("k", "a"))]).unwrap();
+    store.log().wait_durable(appended.end).unwrap();
     settle(&store);
     disk.set_hook(|op, path| {
         let is_log = path.to_string_lossy().contains("commitlog");
         if op == Op::Flush && is_log { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
     });
-    let appended = store.append(&[message("t", 0, b"lost", b"")]).unwrap();
-    assert!(matches!(store.wait_durable(appended.end), Err(StoreError::NotDurable { .. })));
+    let appended = store.log().append(&[message("t", 0, b"lost", b"")]).unwrap();
+    assert!(matches!(store.log().wait_durable(appended.end), Err(StoreError::NotDurable { .. })));
     disk.clear_hook();
-    assert!(matches!(store.append(&[message("t", 0, b"x", b"")]), Err(StoreError::Poisoned)));
+    assert!(matches!(store.log().append(&[message("t", 0, b"x", b"")]), Err(StoreError::Poisoned)));
     let (sender, receiver) = mpsc::channel();
-    store.when_durable(appended.end, move |outcome| sender.send(outcome.is_err()).unwrap());
+    store.log().when_durable(appended.end, move |outcome| sender.send(outcome.is_err()).unwrap());
     assert!(receiver.recv_timeout(Duration::from_secs(10)).unwrap());
     assert_eq!(bodies(&store, "t", 0), [b"kept".to_vec()]);
-    assert_eq!(store.query_by_key("t", "k", 10, 0, i64::MAX).messages.len(), 1);
+    assert_eq!(store.queues().query_by_key("t", "k", 10, 0, i64::MAX).messages.len(), 1);
     assert!(store.close().is_err(), "a poisoned store must recover at the next open");
     drop(store);
     let store = open(&disk, &synchronous()).unwrap();
@@ -220,13 +222,13 @@ fn a_full_disk_refuses_sends_with_its_numbers_until_there_is_space() {
         let disk = FakeDisk::new();
         let config = StoreConfig { disk_reserve: reserve, ..asynchronous() };
         let store = open(&disk, &config).unwrap();
-        store.append(&[message("t", 0, b"first", b"")]).unwrap();
+        store.log().append(&[message("t", 0, b"first", b"")]).unwrap();
         settle(&store);
         disk.set_free(free);
         let body = [1; 3000];
         let mut stored = 1;
         let refused = loop {
-            match store.append(&[message("t", 0, &body, b"")]) {
+            match store.log().append(&[message("t", 0, &body, b"")]) {
                 Ok(_) => stored += 1,
                 Err(error) => break error,
             }
@@ -241,7 +243,7 @@ fn a_full_disk_refuses_sends_with_its_numbers_until_there_is_space() {
         }
         disk.set_free(u64::MAX / 2);
         assert_eq!(bodies_when_settled(&store).len(), stored);
-        store.append(&[message("t", 0, &body, b"")]).unwrap();
+        store.log().append(&[message("t", 0, &body, b"")]).unwrap();
         assert_eq!(bodies_when_settled(&store).len(), stored + 1);
         store.close().unwrap();
     }
@@ -256,9 +258,9 @@ fn bodies_when_settled(store: &MessageStore<FakeDisk>) -> Vec<Vec<u8>> {
 fn a_write_that_fails_stores_nothing_and_the_next_one_goes_on_at_its_place() {
     let disk = FakeDisk::new();
     let store = open(&disk, &asynchronous()).unwrap();
-    let begin = store.append(&[message("t", 0, b"before", b"")]).unwrap().end;
+    let begin = store.log().append(&[message("t", 0, b"before", b"")]).unwrap().end;
     // The body of the failing message holds a record, at the very place where the one after it will end.
-    let mut inner = store.message_at(0).unwrap().bytes().to_vec();
+    let mut inner = store.queues().message_at(0).unwrap().bytes().to_vec();
     let place = begin + begin - 1;
     inner[20..28].copy_from_slice(&2u64.to_be_bytes());
     inner[28..36].copy_from_slice(&place.to_be_bytes());
@@ -273,9 +275,9 @@ fn a_write_that_fails_stores_nothing_and_the_next_one_goes_on_at_its_place() {
         Ok(())
     });
     let batch = [message("t", 0, &body, b""), message("t", 0, b"two", b"")];
-    assert!(matches!(store.append(&batch), Err(StoreError::Full { .. })));
+    assert!(matches!(store.log().append(&batch), Err(StoreError::Full { .. })));
     disk.clear_hook();
-    store.append(&[message("t", 0, b"after", b"")]).unwrap();
+    store.log().append(&[message("t", 0, b"after", b"")]).unwrap();
     assert_eq!(bodies_when_settled(&store), [b"before".to_vec(), b"after".to_vec()]);
     drop(store);
     let store = open(&disk, &asynchronous()).unwrap();
@@ -295,14 +297,14 @@ fn the_dispatcher_waits_for_space_and_skips_nothing() {
     });
     for number in 0..10u8 {
         // Refused once the dispatcher met the full disk; the fake disk has space, so the gate opens again.
-        let _ = store.append(&[message("t", 0, &[number], &named(&number.to_string(), "a"))]).unwrap();
+        let _ = store.log().append(&[message("t", 0, &[number], &named(&number.to_string(), "a"))]).unwrap();
     }
-    assert_eq!(store.max_offset("t", 0), 0);
+    assert_eq!(store.queues().max_offset("t", 0), 0);
     disk.clear_hook();
     let bodies = bodies_when_settled(&store);
     assert_eq!(bodies, (0..10u8).map(|number| vec![number]).collect::<Vec<_>>());
     for number in 0..10 {
-        assert_eq!(store.query_by_key("t", &number.to_string(), 10, 0, i64::MAX).messages.len(), 1);
+        assert_eq!(store.queues().query_by_key("t", &number.to_string(), 10, 0, i64::MAX).messages.len(), 1);
     }
 }
 
@@ -313,7 +315,7 @@ fn damage_before_the_checkpoint_is_reported_with_file_and_range_and_never_served
     let bodies: Vec<Vec<u8>> = (0..20u8).map(|number| vec![number; 100]).collect();
     let mut ends = vec![0];
     for body in &bodies {
-        ends.push(store.append(&[message("t", 0, body, b"")]).unwrap().end);
+        ends.push(store.log().append(&[message("t", 0, body, b"")]).unwrap().end);
     }
     settle(&store);
     store.close().unwrap();
@@ -324,8 +326,8 @@ fn damage_before_the_checkpoint_is_reported_with_file_and_range_and_never_served
         let store = open(&disk, &asynchronous()).unwrap();
         let mut found = Vec::new();
         let mut at = 0;
-        while at < store.max_offset("t", 0) {
-            let read = store.get("t", 0, at, 1, usize::MAX, ALL);
+        while at < store.queues().max_offset("t", 0) {
+            let read = store.queues().get("t", 0, at, 1, usize::MAX, ALL);
             found.extend(read.messages.iter().map(|(offset, record)| {
                 (*offset, MessageView::decode(record.bytes(), true).unwrap().body.to_vec())
             }));
@@ -334,11 +336,11 @@ fn damage_before_the_checkpoint_is_reported_with_file_and_range_and_never_served
         let expected = (0..).zip(bodies.clone()).filter(|(offset, _)| *offset != 2);
         let new = (0..round).map(|number| (20 + number, vec![100 + number as u8]));
         assert_eq!(found, expected.chain(new).collect::<Vec<_>>());
-        let damages = store.damages();
+        let damages = store.admin().damages();
         assert_eq!(damages.len(), 1, "{damages:?}");
         assert_eq!((&damages[0].file, damages[0].range.clone()), (&file, ends[2]..ends[3]));
         assert_eq!(damages[0].reason, DamageReason::Corrupt);
-        store.append(&[message("t", 0, &[100 + round as u8], b"")]).unwrap();
+        store.log().append(&[message("t", 0, &[100 + round as u8], b"")]).unwrap();
         settle(&store);
         store.close().unwrap();
     }
@@ -349,7 +351,7 @@ fn a_missing_file_in_the_middle_is_reported_and_the_rest_is_served() {
     let disk = FakeDisk::new();
     let store = open(&disk, &asynchronous()).unwrap();
     for number in 0..100u8 {
-        store.append(&[message("t", 0, &[number; 3000], &named(&number.to_string(), "a"))]).unwrap();
+        store.log().append(&[message("t", 0, &[number; 3000], &named(&number.to_string(), "a"))]).unwrap();
     }
     settle(&store);
     store.close().unwrap();
@@ -363,14 +365,14 @@ fn a_missing_file_in_the_middle_is_reported_and_the_rest_is_served() {
             }
         }
         let store = open(&disk, &asynchronous()).unwrap();
-        let damages = store.damages();
+        let damages = store.admin().damages();
         assert_eq!(damages.len(), 1, "{damages:?}");
         assert_eq!((&damages[0].file, damages[0].range.clone()), (&missing, 64 << 10..128 << 10));
         assert_eq!(damages[0].reason, DamageReason::Missing);
         let mut found = Vec::new();
         let mut at = 0;
         while at < 100 {
-            let read = store.get("t", 0, at, 32, usize::MAX, ALL);
+            let read = store.queues().get("t", 0, at, 32, usize::MAX, ALL);
             assert!(read.next_offset > at);
             for (offset, record) in read.messages.iter().filter(|(offset, _)| *offset < 100) {
                 let view = MessageView::decode(record.bytes(), true).unwrap();
@@ -383,9 +385,12 @@ fn a_missing_file_in_the_middle_is_reported_and_the_rest_is_served() {
         let expected: Vec<u64> = (0..100).filter(|offset| !(21..42).contains(offset)).collect();
         assert_eq!(found, expected);
         for number in expected {
-            assert_eq!(store.query_by_key("t", &number.to_string(), 10, 0, i64::MAX).messages.len(), 1);
+            assert_eq!(
+                store.queues().query_by_key("t", &number.to_string(), 10, 0, i64::MAX).messages.len(),
+                1
+            );
         }
-        let next = store.append(&[message("t", 0, b"next", b"")]).unwrap();
+        let next = store.log().append(&[message("t", 0, b"next", b"")]).unwrap();
         assert_eq!(next.locations[0].queue_offset, 100 + u64::from(is_redone));
         settle(&store);
         store.close().unwrap();
@@ -413,7 +418,7 @@ fn derived_files_that_are_gone_are_redone_from_the_log() {
             }
         }
         let store = open(&disk, &asynchronous()).unwrap();
-        let kept = store.get("one", 0, 0, 1, 1000, ALL).max_offset;
+        let kept = store.queues().get("one", 0, 0, 1, 1000, ALL).max_offset;
         assert!(kept > 0);
         for topic in TOPICS {
             for queue_id in 0..QUEUES as u32 {
@@ -446,7 +451,7 @@ fn a_dispatcher_that_cannot_go_on_waits_out_its_pause_whatever_is_appended() {
     let mut taken = 0;
     for _ in 0..100 {
         // Others are refused once the queue is set aside.
-        taken += usize::from(store.append(&[message("t", 0, b"x", b"")]).is_ok());
+        taken += usize::from(store.log().append(&[message("t", 0, b"x", b"")]).is_ok());
         std::thread::sleep(Duration::from_millis(2));
     }
     // Counted before the time is read: no pause between the two can add a try.
@@ -454,7 +459,7 @@ fn a_dispatcher_that_cannot_go_on_waits_out_its_pause_whatever_is_appended() {
     let pauses = began.elapsed().as_millis() as u64 / 100 + 2;
     assert!((1..=pauses).contains(&tries), "{tries} tries in {pauses} pauses");
     disk.clear_hook();
-    wait_until("the queue is complete", || store.damages().is_empty());
+    wait_until("the queue is complete", || store.admin().damages().is_empty());
     assert_eq!(bodies_when_settled(&store).len(), taken);
 }
 
@@ -463,7 +468,8 @@ fn a_committed_offset_is_told_while_progress_is_being_written() {
     let disk = FakeDisk::new();
     let root = Path::new(ROOT);
     let offsets = br#"{"offsetTable":{"gone@g":{0:7}}}"#;
-    ferromq_store::Disk::replace_file(&disk, &root.join("config/consumerOffset.json"), offsets).unwrap();
+    ferromq_store::files::Disk::replace_file(&disk, &root.join("config/consumerOffset.json"), offsets)
+        .unwrap();
     let config = StoreConfig { progress_interval: Duration::from_millis(10), ..asynchronous() };
     let store = open(&disk, &config).unwrap();
     let (entered, writing) = mpsc::channel();
@@ -476,14 +482,14 @@ fn a_committed_offset_is_told_while_progress_is_being_written() {
         }
         Ok(())
     });
-    store.append(&[message("t", 0, b"x", b"")]).unwrap();
+    store.log().append(&[message("t", 0, b"x", b"")]).unwrap();
     settle(&store);
-    store.commit_offset("g", "t", 0, 1).unwrap();
+    store.groups().commit_offset("g", "t", 0, 1).unwrap();
     writing.recv_timeout(Duration::from_secs(10)).unwrap();
     std::thread::scope(|scope| {
         let (sender, told) = mpsc::channel();
         let store = &store;
-        scope.spawn(move || sender.send(store.committed_offset("g", "gone", 0)).unwrap());
+        scope.spawn(move || sender.send(store.groups().committed_offset("g", "gone", 0)).unwrap());
         let told = told.recv_timeout(Duration::from_secs(5));
         drop(release);
         assert_eq!(told, Ok(Some(7)));
@@ -495,11 +501,11 @@ fn zero_bytes_in_names_and_properties_are_refused() {
     let store = open(&FakeDisk::new(), &asynchronous()).unwrap();
     for (topic, properties) in [("a\0b", &b""[..]), ("t", b"KEYS\x01a\0b\x02")] {
         assert!(matches!(
-            store.append(&[message(topic, 0, b"x", properties)]),
+            store.log().append(&[message(topic, 0, b"x", properties)]),
             Err(StoreError::Invalid { .. })
         ));
     }
-    assert_eq!(store.stats().max_physical_offset, 0);
+    assert_eq!(store.admin().stats().max_physical_offset, 0);
 }
 
 #[test]
@@ -510,10 +516,10 @@ fn zeros_that_find_no_space_refuse_the_append_and_poison_nothing() {
         let is_log = path.to_string_lossy().contains("commitlog");
         if op == Op::Write && is_log { Err(io::Error::from_raw_os_error(28)) } else { Ok(()) }
     });
-    assert!(matches!(store.append(&[message("t", 0, b"x", b"")]), Err(StoreError::Full { .. })));
+    assert!(matches!(store.log().append(&[message("t", 0, b"x", b"")]), Err(StoreError::Full { .. })));
     disk.clear_hook();
-    let appended = store.append(&[message("t", 0, b"x", b"")]).unwrap();
-    store.wait_durable(appended.end).unwrap();
+    let appended = store.log().append(&[message("t", 0, b"x", b"")]).unwrap();
+    store.log().wait_durable(appended.end).unwrap();
     assert_eq!(bodies_when_settled(&store), [b"x".to_vec()]);
 }
 
@@ -523,7 +529,7 @@ fn a_recovery_removes_the_file_prepared_behind_the_end_without_reading_it() {
     let store = open(&disk, &asynchronous()).unwrap();
     // More than half of the first file, so that the second one is prepared.
     for _ in 0..15 {
-        store.append(&[message("t", 0, &[1; 3000], b"")]).unwrap();
+        store.log().append(&[message("t", 0, &[1; 3000], b"")]).unwrap();
     }
     let second = Path::new(ROOT).join("commitlog").join(format!("{:020}", 64 << 10));
     while disk.bytes(&second).is_none() {
@@ -544,5 +550,5 @@ fn a_recovery_removes_the_file_prepared_behind_the_end_without_reading_it() {
     });
     let store = open(&killed, &asynchronous()).unwrap();
     assert!(!touched.load(Ordering::SeqCst), "erased before it was removed");
-    assert_eq!((bodies(&store, "t", 0).len(), store.stats().recovered_cut_bytes), (15, 0));
+    assert_eq!((bodies(&store, "t", 0).len(), store.admin().stats().recovered_cut_bytes), (15, 0));
 }

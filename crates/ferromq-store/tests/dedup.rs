@@ -12,8 +12,12 @@ use common::{
     message, settle, synchronous, wait_until,
 };
 use ferromq_store::{
-    Appended, Clock, DamageReason, Location, MessageStore, MessageView, NewMessage, Retention, SEQUENCE,
-    Sequence, StoreConfig, StoreError, properties,
+    MessageStore, StoreConfig, StoreError,
+    dedup::{SEQUENCE, Sequence},
+    log::{Appended, DamageReason, Location},
+    record::{MessageView, NewMessage, properties},
+    retention::Retention,
+    time::Clock,
 };
 use proptest::prelude::*;
 
@@ -36,7 +40,7 @@ fn numbered(writer: &str, partition: u32, epoch: u64, row: u64) -> Vec<u8> {
 fn send(store: &MessageStore<FakeDisk>, rows: &[u64], as_one: bool) -> Result<Appended, StoreError> {
     let texts: Vec<_> = rows.iter().map(|row| numbered("w", 0, 0, *row)).collect();
     let messages: Vec<_> = texts.iter().map(|text| message(TOPIC, 0, b"body", text)).collect();
-    if as_one { store.append_once_as_one(&messages) } else { store.append_once(&messages) }
+    if as_one { store.log().append_once_as_one(&messages) } else { store.log().append_once(&messages) }
 }
 
 fn is_new(appended: &Appended) -> Vec<bool> {
@@ -46,10 +50,11 @@ fn is_new(appended: &Appended) -> Vec<bool> {
 /// What a queue holds: writer, partition, epoch and row of each numbered message, in order.
 fn held(store: &MessageStore<FakeDisk>, queue_id: u32) -> Vec<(String, u32, u64, u64)> {
     settle(store);
-    let (mut at, end) = (store.min_offset(TOPIC, queue_id), store.max_offset(TOPIC, queue_id));
+    let (mut at, end) =
+        (store.queues().min_offset(TOPIC, queue_id), store.queues().max_offset(TOPIC, queue_id));
     let mut rows = Vec::new();
     while at < end {
-        let found = store.get(TOPIC, queue_id, at, 32, usize::MAX, ALL);
+        let found = store.queues().get(TOPIC, queue_id, at, 32, usize::MAX, ALL);
         for (_, record) in &found.messages {
             let view = MessageView::decode(record.bytes(), true).unwrap();
             if let Some(Sequence { writer, partition, epoch, row }) = Sequence::of(view.properties).unwrap() {
@@ -73,10 +78,10 @@ fn what_is_sent_again_is_answered_and_not_stored_also_within_a_batch() {
     assert_eq!(is_new(&send(&store, &[0, 1, 1, 2], false).unwrap()), [true, true, false, true]);
     let again = send(&store, &[0, 1, 2], false).unwrap();
     assert_eq!(is_new(&again), [false, false, false]);
-    assert_eq!(again.end, store.stats().max_physical_offset);
+    assert_eq!(again.end, store.admin().stats().max_physical_offset);
     assert_eq!(is_new(&send(&store, &[1, 2, 3], true).unwrap()), [false, false, true]);
     assert_eq!(rows(&store), [0, 1, 2, 3]);
-    let stats = store.stats();
+    let stats = store.admin().stats();
     assert_eq!((stats.appended, stats.duplicates, stats.remembered_sequences), (4, 6, 1));
     // Another writer, partition, queue or a later epoch is another row; an earlier epoch is not.
     for (text, queue_id, wanted) in [
@@ -86,7 +91,7 @@ fn what_is_sent_again_is_answered_and_not_stored_also_within_a_batch() {
         (numbered("w", 0, 1, 0), 0, true),
         (numbered("w", 0, 0, 9), 0, false),
     ] {
-        let sent = store.append_once(&[message(TOPIC, queue_id, b"x", &text)]).unwrap();
+        let sent = store.log().append_once(&[message(TOPIC, queue_id, b"x", &text)]).unwrap();
         assert_eq!(is_new(&sent), [wanted], "{text:?}");
     }
 }
@@ -96,11 +101,12 @@ fn messages_without_a_number_are_all_stored_and_a_wrong_number_is_refused() {
     let disk = FakeDisk::new();
     let store = open(&disk, &asynchronous(), &Clock::manual(START)).unwrap();
     for _ in 0..2 {
-        assert_eq!(is_new(&store.append_once(&[message(TOPIC, 0, b"same", b"")]).unwrap()), [true]);
+        assert_eq!(is_new(&store.log().append_once(&[message(TOPIC, 0, b"same", b"")]).unwrap()), [true]);
     }
-    let wrong = store.append_once(&[message(TOPIC, 0, b"x", b"FERROMQ_SEQUENCE\x01w/1\x02")]).unwrap_err();
+    let wrong =
+        store.log().append_once(&[message(TOPIC, 0, b"x", b"FERROMQ_SEQUENCE\x01w/1\x02")]).unwrap_err();
     assert!(wrong.to_string().contains("WRITER/PARTITION/EPOCH/ROW"), "{wrong}");
-    assert_eq!(store.stats().appended, 2);
+    assert_eq!(store.admin().stats().appended, 2);
 }
 
 #[test]
@@ -111,7 +117,7 @@ fn what_is_known_of_writers_comes_back_after_a_stop_after_a_kill_and_from_the_lo
             let mut disk = FakeDisk::new();
             let store = open(&disk, &synchronous(), &clock).unwrap();
             let end = send(&store, &[0, 1, 2], false).unwrap().end;
-            store.wait_durable(end).unwrap();
+            store.log().wait_durable(end).unwrap();
             if is_killed {
                 disk = disk.crash(7);
             }
@@ -174,7 +180,7 @@ fn of_messages_appended_as_one_the_new_ones_survive_whichever_were_there() {
             send(&store, &first, true).unwrap();
         }
         let end = send(&store, &then, true).unwrap().end;
-        store.wait_durable(end).unwrap();
+        store.log().wait_durable(end).unwrap();
         let disk = disk.crash(3);
         drop(store);
         assert_eq!(rows(&open(&disk, &synchronous(), &clock).unwrap()), wanted, "{then:?}");
@@ -193,7 +199,7 @@ fn what_failed_to_be_appended_is_not_taken_for_sent() {
     let failed = send(&store, &[0, 1, 2], false).unwrap_err();
     assert_eq!(failed.name(), "full", "{failed}");
     disk.clear_hook();
-    assert_eq!(store.stats().duplicates, 0);
+    assert_eq!(store.admin().stats().duplicates, 0);
     assert_eq!(is_new(&send(&store, &[0, 1, 2], false).unwrap()), [false, true, true]);
     assert_eq!(rows(&store), [0, 1, 2]);
 }
@@ -212,7 +218,7 @@ fn a_writer_is_forgotten_after_the_window_and_not_before() {
     drop(store);
     clock.advance(61_000);
     let store = open(&disk, &config, &clock).unwrap();
-    assert_eq!(store.stats().remembered_sequences, 0);
+    assert_eq!(store.admin().stats().remembered_sequences, 0);
 }
 
 #[test]
@@ -224,7 +230,7 @@ fn who_numbers_anew_after_the_window_is_known_by_the_new_numbers_after_a_kill() 
     send(&store, &[7], false).unwrap();
     clock.advance(61_000);
     let end = send(&store, &[0, 1], false).unwrap().end;
-    store.wait_durable(end).unwrap();
+    store.log().wait_durable(end).unwrap();
     disk = disk.crash(1);
     drop(store);
     let store = open(&disk, &config, &clock).unwrap();
@@ -252,7 +258,7 @@ fn a_snapshot_of_more_than_the_log_is_not_taken_for_one_of_what_the_log_becomes(
         let store = open(&disk, &synchronous(), &clock).unwrap();
         let sent = send(&store, &[row], false).unwrap();
         assert_eq!(is_new(&sent), [true], "row {row}");
-        store.wait_durable(sent.end).unwrap();
+        store.log().wait_durable(sent.end).unwrap();
         disk = disk.crash(row);
         drop(store);
     }
@@ -270,8 +276,8 @@ fn rows_of_a_deleted_topic_are_new_ones_also_after_a_kill_and_without_a_snapshot
         let store = open(&disk, &synchronous(), &clock).unwrap();
         settle(&store);
         let other = numbered("w", 0, 0, 5);
-        store.append_once(&[message("others", 0, b"x", &other)]).unwrap();
-        assert_eq!(store.delete_topic(TOPIC).unwrap(), 1);
+        store.log().append_once(&[message("others", 0, b"x", &other)]).unwrap();
+        assert_eq!(store.admin().delete_topic(TOPIC).unwrap(), 1);
         disk = disk.crash(1);
         drop(store);
         if is_lost {
@@ -279,7 +285,7 @@ fn rows_of_a_deleted_topic_are_new_ones_also_after_a_kill_and_without_a_snapshot
         }
         let store = open(&disk, &synchronous(), &clock).unwrap();
         assert_eq!(is_new(&send(&store, &[0, 1, 1], false).unwrap()), [true, true, false], "{is_lost}");
-        assert_eq!(is_new(&store.append_once(&[message("others", 0, b"x", &other)]).unwrap()), [false]);
+        assert_eq!(is_new(&store.log().append_once(&[message("others", 0, b"x", &other)]).unwrap()), [false]);
         assert_eq!(rows(&store), [0, 1]);
     }
 }
@@ -294,7 +300,7 @@ fn a_writer_too_many_is_refused_by_the_name_of_the_option_until_others_are_out_o
     let send = |partitions: &[u32]| {
         let texts: Vec<_> = partitions.iter().map(|partition| of(*partition)).collect();
         let messages: Vec<_> = texts.iter().map(|text| message(TOPIC, 0, b"x", text)).collect();
-        store.append_once(&messages)
+        store.log().append_once(&messages)
     };
     send(&[0, 1]).unwrap();
     let refused = send(&[2, 3]).unwrap_err();
@@ -303,7 +309,7 @@ fn a_writer_too_many_is_refused_by_the_name_of_the_option_until_others_are_out_o
     assert_eq!(is_new(&send(&[0, 2]).unwrap()), [false, true]);
     clock.advance(61_000);
     assert_eq!(is_new(&send(&[3, 0]).unwrap()), [true, true]);
-    assert_eq!(store.stats().remembered_sequences, 2);
+    assert_eq!(store.admin().stats().remembered_sequences, 2);
 }
 
 #[test]
@@ -314,14 +320,14 @@ fn a_message_that_waits_counts_when_it_is_sent_and_is_delivered_all_the_same() {
         let mut text = numbered("w", 0, 0, row);
         properties::push(&mut text, "DELAY", &level.to_string());
         let given = message(TOPIC, 0, b"x", &text);
-        match store.delayed(&given).unwrap() {
-            Some(d) => store.append_once(&[NewMessage {
+        match store.log().delayed(&given).unwrap() {
+            Some(d) => store.log().append_once(&[NewMessage {
                 topic: d.topic,
                 queue_id: d.queue_id,
                 properties: &d.properties,
                 ..given
             }]),
-            None => store.append_once(&[given]),
+            None => store.log().append_once(&[given]),
         }
         .unwrap()
     };
@@ -331,7 +337,7 @@ fn a_message_that_waits_counts_when_it_is_sent_and_is_delivered_all_the_same() {
     // Whatever its level is said to be when it is sent again.
     assert_eq!(is_new(&send(&store, 0, 2)), [false]);
     settle(&store);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     clock.advance(2_000);
     delivered(&store, 1, 1);
     assert_eq!(rows(&store), [1, 0]);
@@ -370,11 +376,11 @@ fn run(store: &MessageStore<FakeDisk>, task: &Task, seed: u64) -> bool {
             .collect();
         messages.push(message(TOPIC, 0, b"plain", b""));
         let sent = if random.below(3) == 0 {
-            store.append_once_as_one(&messages)
+            store.log().append_once_as_one(&messages)
         } else {
-            store.append_once(&messages)
+            store.log().append_once(&messages)
         };
-        if sent.and_then(|sent| store.wait_durable(sent.end)).is_err() {
+        if sent.and_then(|sent| store.log().wait_durable(sent.end)).is_err() {
             return false;
         }
         // An answer that was lost: the same is sent again.
@@ -496,8 +502,8 @@ proptest! {
             match step {
                 Step::Send { partition, epoch, row, queue_id } => {
                     let text = numbered("w", partition, epoch, row);
-                    let sent = store.append_once(&[message(TOPIC, queue_id, b"x", &text)]).unwrap();
-                    store.wait_durable(sent.end).unwrap();
+                    let sent = store.log().append_once(&[message(TOPIC, queue_id, b"x", &text)]).unwrap();
+                    store.log().wait_durable(sent.end).unwrap();
                     let key = (partition, queue_id);
                     let wanted = highest.get(&key).is_none_or(|known| (epoch, row) > *known);
                     prop_assert_eq!(is_new(&sent), vec![wanted]);
@@ -541,7 +547,7 @@ fn unsaved(age: Duration) -> (FakeDisk, Clock, MessageStore<FakeDisk>) {
     });
     for row in 0..200 {
         let text = numbered("w", 0, 0, row);
-        store.append_once(&[message(TOPIC, 0, &[7; 1_000], &text)]).unwrap();
+        store.log().append_once(&[message(TOPIC, 0, &[7; 1_000], &text)]).unwrap();
     }
     settle(&store);
     (disk, clock, store)
@@ -549,17 +555,21 @@ fn unsaved(age: Duration) -> (FakeDisk, Clock, MessageStore<FakeDisk>) {
 
 fn is_unwritten(store: &MessageStore<FakeDisk>) -> bool {
     let file = Path::new(ROOT).join("ferromq/sequences");
-    store.damages().iter().any(|damage| damage.file == file && damage.reason == DamageReason::Unwritten)
+    store
+        .admin()
+        .damages()
+        .iter()
+        .any(|damage| damage.file == file && damage.reason == DamageReason::Unwritten)
 }
 
 #[test]
 fn a_snapshot_that_cannot_be_written_keeps_no_file_that_is_older_than_the_window() {
     let (_disk, clock, store) = unsaved(Duration::from_secs(72 * 3600));
     clock.advance(71 * 3_600_000);
-    assert_eq!(store.clean(true).removed_files, 0);
+    assert_eq!(store.admin().clean(true).removed_files, 0);
     clock.advance(2 * 3_600_000);
-    store.clean(true);
-    let total = store.stats().cleaning.total;
+    store.admin().clean(true);
+    let total = store.admin().stats().cleaning.total;
     assert!(total.removed_files >= 2, "{total:?}");
 }
 
@@ -567,17 +577,17 @@ fn a_snapshot_that_cannot_be_written_keeps_no_file_that_is_older_than_the_window
 fn a_snapshot_that_cannot_be_written_keeps_younger_files_until_space_is_short_and_recovers() {
     let (disk, clock, store) = unsaved(Duration::from_secs(3600));
     clock.advance(2 * 3_600_000);
-    let held = store.clean(true);
-    assert_eq!(store.stats().cleaning.total.removed_files, 0, "{held:?}");
+    let held = store.admin().clean(true);
+    assert_eq!(store.admin().stats().cleaning.total.removed_files, 0, "{held:?}");
     assert!(held.failure.is_some_and(|reason| reason.contains("sequences")));
-    assert!(is_unwritten(&store), "{:?}", store.damages());
+    assert!(is_unwritten(&store), "{:?}", store.admin().damages());
     disk.set_free(1_000);
-    store.clean(true);
-    let total = store.stats().cleaning.total;
+    store.admin().clean(true);
+    let total = store.admin().stats().cleaning.total;
     assert!(total.removed_files >= 2, "{total:?}");
     assert!(is_unwritten(&store));
     disk.set_free(1 << 40);
-    wait_until("there is space again", || !store.stats().is_full);
+    wait_until("there is space again", || !store.admin().stats().is_full);
     // The numbers are known as long as the store is open.
     assert_eq!(is_new(&send(&store, &[0, 199, 200], false).unwrap()), [false, false, true]);
     disk.clear_hook();

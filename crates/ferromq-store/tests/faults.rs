@@ -20,7 +20,8 @@ use common::{
     message, named, settle, small, synchronous, wait_until,
 };
 use ferromq_store::{
-    Clock, Disk, FlushPolicy, GetStatus, MessageStore, MessageView, StoreConfig, StoreError,
+    MessageStore, StoreConfig, StoreError, files::Disk, log::FlushPolicy, read::GetStatus,
+    record::MessageView, time::Clock,
 };
 
 const ROOT: &str = "/store";
@@ -84,7 +85,7 @@ fn live(disk: &FakeDisk, config: &StoreConfig, plan: Plan, promised: &mut Promis
     });
     if let Ok(store) = open(disk, config) {
         send(&store, promised);
-        let _ = store.commit_offset("g", "t", 0, promised.len() as u64 / 2);
+        let _ = store.groups().commit_offset("g", "t", 0, promised.len() as u64 / 2);
         serves(&store, promised, &format!("{plan:?}, alive"));
         let _ = store.close();
     }
@@ -101,8 +102,8 @@ fn send(store: &MessageStore<FakeDisk>, promised: &mut Promised) {
         let (body, properties) = (vec![number; 200 + usize::from(number) * 90], named(&key, "tag"));
         let batch = [message("t", 0, &body, &properties), message("t", 0, b"second", b"")];
         let batch = &batch[..1 + usize::from(number % 2)];
-        let Ok(appended) = store.append(batch) else { continue };
-        if store.wait_durable(appended.end).is_err() {
+        let Ok(appended) = store.log().append(batch) else { continue };
+        if store.log().wait_durable(appended.end).is_err() {
             continue;
         }
         for (location, message) in appended.locations.iter().zip(batch) {
@@ -114,10 +115,10 @@ fn send(store: &MessageStore<FakeDisk>, promised: &mut Promised) {
 
 /// Everything served is whole and in its place, and what readers may see of the promised is there.
 fn serves(store: &MessageStore<FakeDisk>, promised: &Promised, what: &str) {
-    let end = store.max_offset("t", 0);
-    let mut at = store.min_offset("t", 0);
+    let end = store.queues().max_offset("t", 0);
+    let mut at = store.queues().min_offset("t", 0);
     while at < end {
-        let found = store.get("t", 0, at, 32, usize::MAX, common::ALL);
+        let found = store.queues().get("t", 0, at, 32, usize::MAX, common::ALL);
         if found.status == GetStatus::QueueClosed {
             // Its files could not be read.
             return;
@@ -277,15 +278,15 @@ fn a_file_that_cannot_be_opened_once_ends_the_open_and_is_not_taken_for_missing(
             let opened = open(&left, &config);
             left.clear_hook();
             if let Ok(store) = opened {
-                wait_until("what was set aside is back", || store.stats().set_aside_queues == 0);
-                wait_until("the index is back", || store.damages().is_empty());
-                assert_eq!(store.damages(), [], "{what}");
-                assert_eq!(store.recovery().cut_messages, 0, "{what}");
+                wait_until("what was set aside is back", || store.admin().stats().set_aside_queues == 0);
+                wait_until("the index is back", || store.admin().damages().is_empty());
+                assert_eq!(store.admin().damages(), [], "{what}");
+                assert_eq!(store.admin().recovery().cut_messages, 0, "{what}");
                 check(&store, &promised, &what);
                 continue;
             }
             let store = open(&left, &config).unwrap();
-            assert_eq!(store.damages(), [], "again: {what}");
+            assert_eq!(store.admin().damages(), [], "again: {what}");
             check(&store, &promised, &format!("again: {what}"));
         }
     }

@@ -18,7 +18,13 @@ use common::{
     fake_disk::{FakeDisk, Op},
     message, named, settle, synchronous, wait_until,
 };
-use ferromq_store::{Allocation, Clock, Disk, MessageStore, MessageView, Retention, StoreConfig};
+use ferromq_store::{
+    MessageStore, StoreConfig,
+    files::{Allocation, Disk},
+    record::MessageView,
+    retention::Retention,
+    time::Clock,
+};
 
 const ROOT: &str = "/store";
 
@@ -29,7 +35,7 @@ fn open(disk: &FakeDisk, config: &StoreConfig) -> MessageStore<FakeDisk> {
 fn fill<D: Disk>(store: &MessageStore<D>, count: u64) -> Vec<Vec<u8>> {
     let bodies: Vec<Vec<u8>> = (0..count).map(|number| vec![number as u8; 3000]).collect();
     for (number, body) in bodies.iter().enumerate() {
-        store.append(&[message("t", 0, body, &named(&format!("k{number}"), "a"))]).unwrap();
+        store.log().append(&[message("t", 0, body, &named(&format!("k{number}"), "a"))]).unwrap();
     }
     settle(store);
     bodies
@@ -42,7 +48,7 @@ fn ten_thousand_queues_are_served_with_a_few_descriptors() {
     let config = StoreConfig { open_files: 32, commit_log_file_size: 8 << 20, ..asynchronous() };
     let check = |store: &MessageStore<FakeDisk>| {
         for queue_id in 0..QUEUES {
-            let found = store.get("t", queue_id as u32, 0, 32, usize::MAX, ALL);
+            let found = store.queues().get("t", queue_id as u32, 0, 32, usize::MAX, ALL);
             assert_eq!(found.messages.len(), 1, "queue {queue_id}: {:?}", found.status);
             for (_, record) in found.messages {
                 let view = MessageView::decode(record.bytes(), true).unwrap();
@@ -52,7 +58,7 @@ fn ten_thousand_queues_are_served_with_a_few_descriptors() {
     };
     let store = open(&disk, &config);
     for queue_id in 0..QUEUES {
-        store.append(&[message("t", queue_id, &queue_id.to_be_bytes(), b"")]).unwrap();
+        store.log().append(&[message("t", queue_id, &queue_id.to_be_bytes(), b"")]).unwrap();
     }
     settle(&store);
     check(&store);
@@ -73,7 +79,7 @@ fn many_queues_on_a_real_disk_need_no_more_descriptors_than_configured() {
     let config = StoreConfig { open_files: 20, ..asynchronous() };
     let store = MessageStore::open(directory.path(), config, Clock::system()).unwrap();
     for queue_id in 0..QUEUES {
-        store.append(&[message("t", queue_id, b"x", b"")]).unwrap();
+        store.log().append(&[message("t", queue_id, b"x", b"")]).unwrap();
     }
     settle(&store);
     let is_queue = |path: PathBuf| path.starts_with(directory.path().join("consumequeue"));
@@ -151,7 +157,7 @@ fn readers_of_old_files_and_an_appender_share_a_budget_smaller_than_one_file() {
             });
         }
         for number in 0..300u64 {
-            store.append(&[message("u", 0, &vec![number as u8; 2000], b"")]).unwrap();
+            store.log().append(&[message("u", 0, &vec![number as u8; 2000], b"")]).unwrap();
         }
         is_done.store(true, Ordering::Release);
     });
@@ -166,7 +172,7 @@ fn a_record_held_outlives_its_open_file_and_the_store() {
     let config = StoreConfig { mapped_bytes: 0, ..asynchronous() };
     let store = MessageStore::open(directory.path(), config, Clock::system()).unwrap();
     let written = fill(&store, 10);
-    let (_, held) = store.get("t", 0, 3, 1, usize::MAX, ALL).messages.swap_remove(0);
+    let (_, held) = store.queues().get("t", 0, 3, 1, usize::MAX, ALL).messages.swap_remove(0);
     fill(&store, 200);
     store.close().unwrap();
     drop(store);
@@ -217,10 +223,10 @@ fn a_file_cut_short_while_the_store_is_open_is_an_error_and_no_signal_when_it_is
     assert_eq!(bodies(&store, "t", 0), written);
     let first = directory.path().join("commitlog").join("0".repeat(20));
     fs::File::options().write(true).open(&first).unwrap().set_len(100).unwrap();
-    let found = store.get("t", 0, 0, 32, usize::MAX, ALL);
+    let found = store.queues().get("t", 0, 0, 32, usize::MAX, ALL);
     assert!(found.messages.is_empty());
     assert_eq!(found.next_offset, 0, "what cannot be read now is not passed over");
-    assert_eq!(store.get("t", 0, 200, 1, usize::MAX, ALL).messages.len(), 1);
+    assert_eq!(store.queues().get("t", 0, 200, 1, usize::MAX, ALL).messages.len(), 1);
     let _ = store.close();
 }
 
@@ -268,7 +274,7 @@ fn names_of_log_files_found_are_made_durable_before_anything_more_in_them_is_ans
     let open =
         || MessageStore::open_on(disk.clone(), Path::new(ROOT), synchronous(), Clock::manual(1)).unwrap();
     let store = open();
-    store.append_durable(&[message("t", 0, b"first", b"")]).unwrap();
+    store.log().append_durable(&[message("t", 0, b"first", b"")]).unwrap();
     store.close().unwrap();
     let synced = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&synced);
@@ -279,7 +285,7 @@ fn names_of_log_files_found_are_made_durable_before_anything_more_in_them_is_ans
         Ok(())
     });
     let store = open();
-    store.append_durable(&[message("t", 0, b"second", b"")]).unwrap();
+    store.log().append_durable(&[message("t", 0, b"second", b"")]).unwrap();
     assert!(synced.load(Ordering::SeqCst) > 0, "a kill may have come before the broker before us did it");
 }
 
@@ -292,7 +298,7 @@ fn crash_while_the_directory_is_synced(seed: u64) {
     };
     let store = open(&disk);
     let fill_to = |goal: u64| loop {
-        let end = store.append_durable(&[message("t", 0, &[1; 1000], b"")]).unwrap().end;
+        let end = store.log().append_durable(&[message("t", 0, &[1; 1000], b"")]).unwrap().end;
         if end > goal {
             return end;
         }
@@ -314,9 +320,9 @@ fn crash_while_the_directory_is_synced(seed: u64) {
         Ok(())
     });
     let retention = Retention { total_bytes: Some(1), policies: Vec::new(), ..Retention::default() };
-    store.set_retention(&retention).unwrap();
+    store.admin().set_retention(&retention).unwrap();
     let end = std::thread::scope(|scope| {
-        scope.spawn(|| store.clean(true));
+        scope.spawn(|| store.admin().clean(true));
         holds.wait_for("removal");
         // The next file is made, and no flush comes after it yet.
         fill_to(2 * FILE + FILE * 3 / 4);
@@ -333,7 +339,7 @@ fn crash_while_the_directory_is_synced(seed: u64) {
     });
     drop(store);
     let store = open(&disk.crash(seed));
-    assert!(store.stats().max_physical_offset >= end, "{:?} of {end}", store.recovery());
+    assert!(store.admin().stats().max_physical_offset >= end, "{:?} of {end}", store.admin().recovery());
 }
 
 #[test]
@@ -341,7 +347,8 @@ fn a_last_file_cut_short_just_behind_its_last_record_takes_no_more_and_the_log_g
     for (rest, is_killed) in (0..9).flat_map(|rest| [(rest, false), (rest, true)]) {
         let disk = FakeDisk::new();
         let store = open(&disk, &synchronous());
-        let end = (0..10).map(|_| store.append_durable(&[message("t", 0, b"one", b"")]).unwrap().end).max();
+        let end =
+            (0..10).map(|_| store.log().append_durable(&[message("t", 0, b"one", b"")]).unwrap().end).max();
         settle(&store);
         store.close().unwrap();
         drop(store);
@@ -349,7 +356,7 @@ fn a_last_file_cut_short_just_behind_its_last_record_takes_no_more_and_the_log_g
         disk.put(&log, &disk.bytes(&log).unwrap()[..end.unwrap() as usize + rest]);
         let store = open(&disk, &synchronous());
         for _ in 0..2 {
-            store.append_durable(&[message("t", 0, b"two", b"")]).unwrap();
+            store.log().append_durable(&[message("t", 0, b"two", b"")]).unwrap();
             settle(&store);
         }
         let disk = if is_killed { disk.crash(rest as u64) } else { disk };
@@ -357,7 +364,7 @@ fn a_last_file_cut_short_just_behind_its_last_record_takes_no_more_and_the_log_g
         let queues = disk.paths().into_iter().filter(|path| path.starts_with("/store/consumequeue"));
         queues.for_each(|path| disk.forget(&path));
         let store = open(&disk, &synchronous());
-        assert_eq!(bodies(&store, "t", 0).len(), 12, "{rest} bytes left: {:?}", store.recovery());
-        assert!(store.damages().is_empty(), "{:?}", store.damages());
+        assert_eq!(bodies(&store, "t", 0).len(), 12, "{rest} bytes left: {:?}", store.admin().recovery());
+        assert!(store.admin().damages().is_empty(), "{:?}", store.admin().damages());
     }
 }

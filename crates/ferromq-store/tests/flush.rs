@@ -19,7 +19,9 @@ use common::{
     fake_disk::{FakeDisk, Op},
     message, settle, small, synchronous, wait_until,
 };
-use ferromq_store::{Clock, FlushPolicy, MessageStore, NewMessage, StoreConfig, StoreError};
+use ferromq_store::{
+    MessageStore, StoreConfig, StoreError, log::FlushPolicy, record::NewMessage, time::Clock,
+};
 
 type Store = MessageStore<FakeDisk>;
 
@@ -65,14 +67,14 @@ impl Gate {
 /// Appends and tells when the message may be answered.
 fn answer(store: &Store, topic: &str) -> mpsc::Receiver<bool> {
     let (sender, receiver) = mpsc::channel();
-    let appended = store.append(&[message(topic, 0, b"body", b"")]).unwrap();
-    store.when_durable(appended.end, move |outcome| sender.send(outcome.is_ok()).unwrap());
+    let appended = store.log().append(&[message(topic, 0, b"body", b"")]).unwrap();
+    store.log().when_durable(appended.end, move |outcome| sender.send(outcome.is_ok()).unwrap());
     receiver
 }
 
 /// Gets the zeros of the first file written and flushed, so that no append waits for that at a gate.
 fn write_zeros_ahead(store: &Store) {
-    store.append_durable(&[message("zeros", 0, b"", b"")]).unwrap();
+    store.log().append_durable(&[message("zeros", 0, b"", b"")]).unwrap();
     settle(store);
 }
 
@@ -91,13 +93,13 @@ fn never_are_more_answered_messages_unflushed_than_the_policy_allows() {
     let sixth = answer(&store, "t");
     let seventh = answer(&store, "t");
     assert!(sixth.recv_timeout(Duration::from_millis(50)).is_err(), "six messages could be lost");
-    assert!(store.stats().flushed_offset < store.stats().max_physical_offset);
+    assert!(store.admin().stats().flushed_offset < store.admin().stats().max_physical_offset);
     gate.open();
     assert!(is_answered(&sixth) && is_answered(&seventh));
     // A batch of more than may be unflushed waits whatever was before.
     let batch = [message("t", 0, b"a", b""); 6];
-    let appended = store.append_durable(&batch).unwrap();
-    assert!(store.stats().flushed_offset >= appended.end);
+    let appended = store.log().append_durable(&batch).unwrap();
+    assert!(store.admin().stats().flushed_offset >= appended.end);
     settle(&store);
     assert_eq!(bodies(&store, "t", 0).len(), 13);
 }
@@ -106,9 +108,13 @@ fn never_are_more_answered_messages_unflushed_than_the_policy_allows() {
 fn a_threshold_holds_for_its_topic_alone_and_changes_while_the_store_runs() {
     let disk = FakeDisk::new();
     let store = open(&disk, &with("interval 3600s"));
-    store.append_durable(&[message("t", 0, b"before", b"")]).unwrap();
-    store.set_flush_every("t", Some(2)).unwrap();
-    assert_eq!(store.stats().flushed_offset, store.stats().max_physical_offset, "what was before is flushed");
+    store.log().append_durable(&[message("t", 0, b"before", b"")]).unwrap();
+    store.admin().set_flush_every("t", Some(2)).unwrap();
+    assert_eq!(
+        store.admin().stats().flushed_offset,
+        store.admin().stats().max_physical_offset,
+        "what was before is flushed"
+    );
     let gate = Gate::closed_on(&disk);
     assert!(is_answered(&answer(&store, "t")) && is_answered(&answer(&store, "t")));
     let third = answer(&store, "t");
@@ -118,13 +124,13 @@ fn a_threshold_holds_for_its_topic_alone_and_changes_while_the_store_runs() {
     assert!(third.recv_timeout(Duration::from_millis(50)).is_err());
     gate.open();
     assert!(is_answered(&third));
-    store.set_flush_every("t", None).unwrap();
+    store.admin().set_flush_every("t", None).unwrap();
     let gate = Gate::closed_on(&disk);
     for _ in 0..10 {
         assert!(is_answered(&answer(&store, "t")));
     }
     disk.clear_hook();
-    assert!(matches!(store.set_flush_every("t", Some(0)), Err(StoreError::Invalid { .. })));
+    assert!(matches!(store.admin().set_flush_every("t", Some(0)), Err(StoreError::Invalid { .. })));
     gate.open();
 }
 
@@ -132,15 +138,15 @@ fn a_threshold_holds_for_its_topic_alone_and_changes_while_the_store_runs() {
 fn each_append_has_a_flush_of_its_own() {
     let disk = FakeDisk::new();
     let store = open(&disk, &with("each"));
-    let before = store.stats().flushes;
+    let before = store.admin().stats().flushes;
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                (0..10).for_each(|_| drop(store.append_durable(&[message("t", 0, b"b", b"")]).unwrap()))
+                (0..10).for_each(|_| drop(store.log().append_durable(&[message("t", 0, b"b", b"")]).unwrap()))
             });
         }
     });
-    assert_eq!(store.stats().flushes - before, 40);
+    assert_eq!(store.admin().stats().flushes - before, 40);
     assert!(is_answered(&answer(&store, "t")), "also without a waiting thread");
 }
 
@@ -150,45 +156,49 @@ fn a_group_shares_a_flush() {
     let store = open(&disk, &synchronous());
     write_zeros_ahead(&store);
     let gate = Gate::closed_on(&disk);
-    let before = store.stats().flushes;
+    let before = store.admin().stats().flushes;
     let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let appended = store.append(&[message("t", 0, b"b", b"")]).unwrap();
+                let appended = store.log().append(&[message("t", 0, b"b", b"")]).unwrap();
                 written.fetch_add(1, Ordering::SeqCst);
-                store.wait_durable(appended.end).unwrap();
+                store.log().wait_durable(appended.end).unwrap();
             });
         }
         wait_until("all eight are written", || written.load(Ordering::SeqCst) == 8);
         gate.open();
     });
-    assert!(store.stats().flushes - before <= 2, "{} flushes", store.stats().flushes - before);
+    assert!(
+        store.admin().stats().flushes - before <= 2,
+        "{} flushes",
+        store.admin().stats().flushes - before
+    );
 }
 
 #[test]
 fn readers_keep_what_they_saw_when_the_policy_becomes_synchronous_and_see_no_more_than_is_flushed() {
     let disk = FakeDisk::new();
     let store = open(&disk, &with("interval 3600s"));
-    store.append(&[message("t", 0, b"first", b"")]).unwrap();
+    store.log().append(&[message("t", 0, b"first", b"")]).unwrap();
     settle(&store);
-    store.set_flush(FlushPolicy::Group).unwrap();
-    assert_eq!(store.flush_policy(), FlushPolicy::Group);
+    store.admin().set_flush(FlushPolicy::Group).unwrap();
+    assert_eq!(store.admin().flush_policy(), FlushPolicy::Group);
     assert_eq!(bodies(&store, "t", 0).len(), 1);
     write_zeros_ahead(&store);
     let gate = Gate::closed_on(&disk);
     let second = answer(&store, "t");
     assert!(second.recv_timeout(Duration::from_millis(50)).is_err());
-    assert_eq!(store.max_offset("t", 0), 1);
-    assert_eq!(store.get("t", 0, 0, 32, usize::MAX, ALL).messages.len(), 1);
+    assert_eq!(store.queues().max_offset("t", 0), 1);
+    assert_eq!(store.queues().get("t", 0, 0, 32, usize::MAX, ALL).messages.len(), 1);
     gate.open();
     assert!(is_answered(&second));
-    store.set_flush("interval 3600s".parse().unwrap()).unwrap();
+    store.admin().set_flush("interval 3600s".parse().unwrap()).unwrap();
     let closed = Gate::closed_on(&disk);
     assert!(is_answered(&answer(&store, "t")), "answered once written again");
     closed.open();
     assert!(matches!(
-        store.set_flush(FlushPolicy::EveryN { count: 0, interval: Duration::from_secs(1) }),
+        store.admin().set_flush(FlushPolicy::EveryN { count: 0, interval: Duration::from_secs(1) }),
         Err(StoreError::Invalid { .. })
     ));
 }
@@ -198,7 +208,7 @@ fn a_failed_flush_fails_those_who_wait_refuses_later_ones_and_reading_goes_on() 
     for policy in ["group", "each", "every 1"] {
         let disk = FakeDisk::new();
         let store = open(&disk, &with(policy));
-        store.append_durable(&[message("t", 0, b"kept", b"")]).unwrap();
+        store.log().append_durable(&[message("t", 0, b"kept", b"")]).unwrap();
         settle(&store);
         disk.set_hook(|op, path| {
             if op == Op::Flush && is_log(path) { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
@@ -207,7 +217,7 @@ fn a_failed_flush_fails_those_who_wait_refuses_later_ones_and_reading_goes_on() 
         let body = vec![1; 40 << 10];
         let outcomes: Vec<bool> = std::thread::scope(|scope| {
             let senders: Vec<_> = (0..4)
-                .map(|_| scope.spawn(|| store.append_durable(&[message("t", 0, &body, b"")])))
+                .map(|_| scope.spawn(|| store.log().append_durable(&[message("t", 0, &body, b"")])))
                 .collect();
             senders
                 .into_iter()
@@ -226,9 +236,16 @@ fn a_failed_flush_fails_those_who_wait_refuses_later_ones_and_reading_goes_on() 
         let answered = outcomes.iter().filter(|is_answered| **is_answered).count();
         assert!(answered <= usize::from(policy == "every 1"), "{policy}: {answered} answered");
         disk.clear_hook();
-        assert!(matches!(store.append_durable(&[message("t", 0, b"x", b"")]), Err(StoreError::Poisoned)));
-        assert_eq!(store.get("t", 0, 0, 1, usize::MAX, ALL).messages.len(), 1, "{policy}: reading goes on");
-        let failed = store.stats().failed_puts;
+        assert!(matches!(
+            store.log().append_durable(&[message("t", 0, b"x", b"")]),
+            Err(StoreError::Poisoned)
+        ));
+        assert_eq!(
+            store.queues().get("t", 0, 0, 1, usize::MAX, ALL).messages.len(),
+            1,
+            "{policy}: reading goes on"
+        );
+        let failed = store.admin().stats().failed_puts;
         assert!(failed.values().sum::<u64>() >= 4, "{policy}: {failed:?}");
         assert!(store.close().is_err());
         drop(store);
@@ -252,11 +269,11 @@ fn a_flush_that_lacks_a_descriptor_or_memory_is_tried_again_and_poisons_nothing(
             Ok(())
         });
         let answers = [answer(&store, "t"), answer(&store, "t")];
-        let is_synchronous = store.flush_policy().is_synchronous();
+        let is_synchronous = store.admin().flush_policy().is_synchronous();
         if is_synchronous {
             wait_until("tried again", || tries.load(Ordering::SeqCst) > 2);
         } else {
-            store.set_flush("interval 20ms".parse().unwrap()).unwrap_err();
+            store.admin().set_flush("interval 20ms".parse().unwrap()).unwrap_err();
         }
         assert_eq!(
             answers[0].try_recv().is_ok(),
@@ -265,7 +282,7 @@ fn a_flush_that_lacks_a_descriptor_or_memory_is_tried_again_and_poisons_nothing(
         );
         is_short.store(false, Ordering::SeqCst);
         let waiting = std::thread::scope(|scope| {
-            let waits = scope.spawn(|| store.append_durable(&[message("t", 0, b"third", b"")]).is_ok());
+            let waits = scope.spawn(|| store.log().append_durable(&[message("t", 0, b"third", b"")]).is_ok());
             waits.join().unwrap()
         });
         assert!(waiting, "{policy}");
@@ -290,21 +307,21 @@ fn few_dirty_pages_wait_for_the_thorough_flush() {
     let store = MessageStore::open_on(disk, Path::new("/store"), small(flush), clock.clone()).unwrap();
     let flushed_is = |goal: u64| {
         for _ in 0..10_000 {
-            if store.stats().flushed_offset == goal {
+            if store.admin().stats().flushed_offset == goal {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         false
     };
-    let begin = store.stats().flushed_offset;
-    let few = store.append(&[message("t", 0, &[1; 1000], b"")]).unwrap().end;
+    let begin = store.admin().stats().flushed_offset;
+    let few = store.log().append(&[message("t", 0, &[1; 1000], b"")]).unwrap().end;
     clock.advance(600);
     std::thread::sleep(Duration::from_millis(30));
-    assert_eq!(store.stats().flushed_offset, begin, "a page is not enough");
+    assert_eq!(store.admin().stats().flushed_offset, begin, "a page is not enough");
     clock.advance(10_000);
     assert!(flushed_is(few), "the thorough flush takes it");
-    let many = store.append(&[message("t", 0, &[1; 20_000], b"")]).unwrap().end;
+    let many = store.log().append(&[message("t", 0, &[1; 20_000], b"")]).unwrap().end;
     clock.advance(600);
     assert!(flushed_is(many), "five pages are enough");
 }
@@ -320,11 +337,12 @@ fn appended_as_one_is_there_wholly_or_not_at_all_after_a_crash_anywhere() {
         for (seed, config) in [(op, asynchronous()), (op + 1000, synchronous())] {
             let disk = FakeDisk::new();
             let store = open(&disk, &config);
-            store.append_durable(&[message("t", 0, b"first", b"")]).unwrap();
-            store.set_flush(FlushPolicy::Group).unwrap();
-            store.set_flush(config.flush).unwrap();
+            store.log().append_durable(&[message("t", 0, b"first", b"")]).unwrap();
+            store.admin().set_flush(FlushPolicy::Group).unwrap();
+            store.admin().set_flush(config.flush).unwrap();
             disk.crash_at(op, seed);
-            let appended = store.append_as_one(&parts).and_then(|appended| store.wait_durable(appended.end));
+            let appended =
+                store.log().append_as_one(&parts).and_then(|appended| store.log().wait_durable(appended.end));
             let left = disk.crash(seed);
             drop(store);
             let store = open(&left, &config);
@@ -335,7 +353,7 @@ fn appended_as_one_is_there_wholly_or_not_at_all_after_a_crash_anywhere() {
                 "operation {op}: lost"
             );
             seen[usize::from(found == 4)] = true;
-            store.append_durable(&[message("t", 0, b"next", b"")]).unwrap();
+            store.log().append_durable(&[message("t", 0, b"next", b"")]).unwrap();
             settle(&store);
             assert_eq!(bodies(&store, "t", 0).len(), found + 1);
         }
@@ -361,22 +379,25 @@ fn what_cannot_be_stored_is_refused_before_anything_is_written_and_counted_by_re
         ("properties", message("t", 0, b"", &properties)),
         ("topic", message(&topic, 0, b"", b"")),
     ] {
-        match store.append(&[fine, refused]) {
+        match store.log().append(&[fine, refused]) {
             Err(StoreError::TooLarge { what: told, .. }) => assert_eq!(told, what),
             other => panic!("{what}: {other:?}"),
         }
     }
     let batch = NewMessage { sys_flag: 128, ..fine };
-    assert!(matches!(store.append(&[fine, batch]), Err(StoreError::Invalid { what: "system flag", .. })));
-    assert_eq!(store.stats().max_physical_offset, 0);
+    assert!(matches!(
+        store.log().append(&[fine, batch]),
+        Err(StoreError::Invalid { what: "system flag", .. })
+    ));
+    assert_eq!(store.admin().stats().max_physical_offset, 0);
     assert_eq!(writes.load(Ordering::SeqCst), 0, "something was written");
-    let failed = store.stats().failed_puts;
+    let failed = store.admin().stats().failed_puts;
     assert_eq!((failed["too_large"], failed["invalid"]), (3, 1));
     // Bit 24 is the store's own.
-    store.append(&[NewMessage { sys_flag: 1 << 24, ..fine }]).unwrap();
+    store.log().append(&[NewMessage { sys_flag: 1 << 24, ..fine }]).unwrap();
     settle(&store);
-    let found = store.get("t", 0, 0, 1, usize::MAX, ALL);
-    let view = ferromq_store::MessageView::decode(found.messages[0].1.bytes(), true).unwrap();
+    let found = store.queues().get("t", 0, 0, 1, usize::MAX, ALL);
+    let view = ferromq_store::record::MessageView::decode(found.messages[0].1.bytes(), true).unwrap();
     assert_eq!(view.sys_flag, 0);
 }
 
@@ -391,46 +412,48 @@ fn an_append_that_waits_for_its_flush_still_does_after_the_policy_changed() {
         let disk = FakeDisk::new();
         let store = open(&disk, &with(before));
         write_zeros_ahead(&store);
-        store.set_flush(before.parse().unwrap()).unwrap();
+        store.admin().set_flush(before.parse().unwrap()).unwrap();
         let gate = Gate::closed_on(&disk);
-        let first = store.append(&[message("t", 0, b"first", b"")]).unwrap();
-        let held = store.append(&[message("t", 0, b"held", b"")]).unwrap();
+        let first = store.log().append(&[message("t", 0, b"first", b"")]).unwrap();
+        let held = store.log().append(&[message("t", 0, b"held", b"")]).unwrap();
         assert!(held.end > first.end);
         std::thread::scope(|scope| {
-            let change = scope.spawn(|| store.set_flush(after.parse().unwrap()));
-            wait_until("the policy has changed", || store.flush_policy() == after.parse().unwrap());
+            let change = scope.spawn(|| store.admin().set_flush(after.parse().unwrap()));
+            wait_until("the policy has changed", || store.admin().flush_policy() == after.parse().unwrap());
             let (sender, answer) = mpsc::channel();
-            store.when_durable(held.end, move |outcome| sender.send(outcome.is_ok()).unwrap());
+            store.log().when_durable(held.end, move |outcome| sender.send(outcome.is_ok()).unwrap());
             let is_early = answer.recv_timeout(Duration::from_millis(50)).is_ok();
             gate.open();
             assert!(!is_early, "{before} to {after}: answered before its flush");
             assert!(is_answered(&answer));
             change.join().unwrap().unwrap();
         });
-        assert!(store.stats().flushed_offset >= held.end);
+        assert!(store.admin().stats().flushed_offset >= held.end);
     }
 }
 
 fn counted_puts(store: &Store) -> u64 {
-    store.put_times().iter().map(|(_, count)| count).sum()
+    store.admin().put_times().iter().map(|(_, count)| count).sum()
 }
 
 #[test]
 fn a_put_nothing_waits_for_is_counted_by_its_flush_and_a_failed_one_is_not() {
     let disk = FakeDisk::new();
     let store = open(&disk, &small(FlushPolicy::Group));
-    let first = store.append(&[message("t", 0, b"x", b"")]).unwrap();
-    let second = store.append(&[message("t", 0, b"x", b"")]).unwrap();
+    let first = store.log().append(&[message("t", 0, b"x", b"")]).unwrap();
+    let second = store.log().append(&[message("t", 0, b"x", b"")]).unwrap();
     let other = &store;
     // Another thread than that of the puts.
-    std::thread::scope(|scope| scope.spawn(move || other.wait_durable(second.end).unwrap()).join().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(move || other.log().wait_durable(second.end).unwrap()).join().unwrap()
+    });
     assert_eq!((counted_puts(&store), first.end < second.end), (2, true));
-    store.append_durable(&[message("t", 0, b"x", b"")]).unwrap();
+    store.log().append_durable(&[message("t", 0, b"x", b"")]).unwrap();
     assert_eq!(counted_puts(&store), 3);
     disk.set_hook(|op, path| match op == Op::Flush && is_log(path) {
         true => Err(io::Error::other("broken")),
         false => Ok(()),
     });
-    assert!(store.append_durable(&[message("t", 0, b"x", b"")]).is_err());
+    assert!(store.log().append_durable(&[message("t", 0, b"x", b"")]).is_err());
     assert_eq!(counted_puts(&store), 3);
 }

@@ -10,7 +10,12 @@ use std::{
 };
 
 use common::{asynchronous, bodies, message, settle};
-use ferromq_store::{Clock, MessageFilter, MessageStore, MessageView, NewMessage, StoreConfig, properties};
+use ferromq_store::{
+    MessageStore, StoreConfig,
+    filter::MessageFilter,
+    record::{MessageView, NewMessage, properties},
+    time::Clock,
+};
 
 const NOW: i64 = 1_700_000_000_123;
 
@@ -47,7 +52,7 @@ fn a_record_lies_on_disk_as_rocketmq_writes_it() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let named = b"KEYS\x01k1\x02TAGS\x01TagA\x02";
-    let appended = store.append(&[the_message(named)]).unwrap();
+    let appended = store.log().append(&[the_message(named)]).unwrap();
     store.close().unwrap();
     let expected = [
         hex("00000078"),                  // total size: 88 + 5 + 1 + 6 + 2 + 18
@@ -85,7 +90,7 @@ fn hosts_of_ipv6_and_long_topics_widen_the_record() {
     let store = MessageStore::open(directory.path(), config, Clock::manual(NOW)).unwrap();
     let topic = "t".repeat(200);
     let born_host: SocketAddr = "[::1]:7".parse().unwrap();
-    store.append(&[NewMessage { topic: &topic, born_host, ..the_message(b"") }]).unwrap();
+    store.log().append(&[NewMessage { topic: &topic, born_host, ..the_message(b"") }]).unwrap();
     store.close().unwrap();
     let log = commit_log(directory.path());
     assert_eq!(log[4..8], hex("DAA320AB"));
@@ -103,7 +108,8 @@ fn the_end_of_a_file_is_filled_with_a_blank_record() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let body = vec![9; 30_000];
-    let ends: Vec<u64> = (0..3).map(|_| store.append(&[message("t", 0, &body, b"")]).unwrap().end).collect();
+    let ends: Vec<u64> =
+        (0..3).map(|_| store.log().append(&[message("t", 0, &body, b"")]).unwrap().end).collect();
     store.close().unwrap();
     let log = commit_log(directory.path());
     assert_eq!(log.len(), 64 << 10);
@@ -119,7 +125,7 @@ fn a_consume_queue_entry_leads_to_the_record() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let named = b"TAGS\x01TagA\x02";
-    store.append(&[the_message(named), the_message(b""), the_message(named)]).unwrap();
+    store.log().append(&[the_message(named), the_message(b""), the_message(named)]).unwrap();
     settle(&store);
     store.close().unwrap();
     let entries = fs::read(directory.path().join("consumequeue/TopicA/3/00000000000000000000")).unwrap();
@@ -148,10 +154,10 @@ fn an_index_file_chains_the_keys_of_a_slot() {
     let clock = Clock::manual(NOW);
     let store = MessageStore::open(directory.path(), asynchronous(), clock.clone()).unwrap();
     let keys = b"KEYS\x01k1 k2\x02UNIQ_KEY\x01u1\x02";
-    let first = store.append(&[the_message(keys)]).unwrap();
+    let first = store.log().append(&[the_message(keys)]).unwrap();
     settle(&store);
     clock.advance(2500);
-    store.append(&[the_message(b"KEYS\x01k1\x02")]).unwrap();
+    store.log().append(&[the_message(b"KEYS\x01k1\x02")]).unwrap();
     settle(&store);
     store.close().unwrap();
 
@@ -203,7 +209,7 @@ fn an_index_file_chains_the_keys_of_a_slot() {
 fn the_checkpoint_holds_timestamps_and_the_durable_end() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    let end = store.append(&[the_message(b"KEYS\x01k\x02")]).unwrap().end;
+    let end = store.log().append(&[the_message(b"KEYS\x01k\x02")]).unwrap().end;
     settle(&store);
     assert!(directory.path().join("abort").exists());
     store.close().unwrap();
@@ -231,11 +237,11 @@ fn half_and_rolled_back_messages_take_no_queue_offset() {
     batch[1] = NewMessage { sys_flag: 8, ..message("t", 0, b"committed", &committed) };
     batch[2] = NewMessage { sys_flag: 12, ..message("t", 0, b"back", &rolled_back) };
     batch[3] = message("t", 0, b"plain", &plain);
-    let appended = store.append(&batch).unwrap();
+    let appended = store.log().append(&batch).unwrap();
     settle(&store);
     assert_eq!(bodies(&store, "t", 0), [b"committed".to_vec(), b"plain".to_vec()]);
     assert_eq!(appended.locations.iter().map(|l| l.queue_offset).collect::<Vec<_>>(), [0, 0, 0, 1]);
-    let count = |key: &str| store.query_by_key("t", key, 10, 0, i64::MAX).messages.len();
+    let count = |key: &str| store.queues().query_by_key("t", key, 10, 0, i64::MAX).messages.len();
     assert_eq!((count("half"), count("committed"), count("back"), count("plain")), (1, 1, 0, 1));
 }
 
@@ -304,10 +310,10 @@ fn assert_holds(store: &MessageStore, lines: &[Vec<String>]) {
         match line[0].as_str() {
             "queued" | "kept" => {
                 let place: u64 = line[1].parse().unwrap();
-                assert_eq!(told(store.message_at(place).unwrap().bytes(), &line[0]), *line);
+                assert_eq!(told(store.queues().message_at(place).unwrap().bytes(), &line[0]), *line);
             }
             "key" => {
-                let found = store.query_by_key(&line[1], &line[2], 100, 0, i64::MAX);
+                let found = store.queues().query_by_key(&line[1], &line[2], 100, 0, i64::MAX);
                 let place = |record: &[u8]| MessageView::decode(record, true).unwrap().physical_offset;
                 let mut places: Vec<u64> =
                     found.messages.iter().map(|record| place(record.bytes())).collect();
@@ -322,9 +328,9 @@ fn assert_holds(store: &MessageStore, lines: &[Vec<String>]) {
     let mut queued: Vec<&Vec<String>> = lines.iter().filter(|line| line[0] == "queued").collect();
     queued.sort_by_key(|line| (&line[3], line[4].parse::<u32>().unwrap(), line[5].parse::<u64>().unwrap()));
     let mut found = Vec::new();
-    for (topic, ids) in store.queues() {
+    for (topic, ids) in store.queues().list() {
         for queue_id in ids {
-            let got = store.get(&topic, queue_id, 0, 1000, usize::MAX, &MessageFilter::All);
+            let got = store.queues().get(&topic, queue_id, 0, 1000, usize::MAX, &MessageFilter::All);
             found.extend(got.messages.iter().map(|(_, record)| told(record.bytes(), "queued")));
         }
     }
@@ -345,12 +351,12 @@ fn what_apache_rocketmq_wrote_is_read_whole_and_gone_on_with() {
             let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
             assert_holds(&store, &lines);
             let keys = format!("KEYS\x01ours{round}\x02");
-            let end = store.append(&[message("bulk", 1, b"ours", keys.as_bytes())]).unwrap();
-            store.append(&[message("ours", 0, b"ours", b"")]).unwrap();
+            let end = store.log().append(&[message("bulk", 1, b"ours", keys.as_bytes())]).unwrap();
+            store.log().append(&[message("ours", 0, b"ours", b"")]).unwrap();
             settle(&store);
             let place = end.locations[0].physical_offset;
-            lines.push(told(store.message_at(place).unwrap().bytes(), "queued"));
-            lines.push(told(store.message_at(end.end).unwrap().bytes(), "queued"));
+            lines.push(told(store.queues().message_at(place).unwrap().bytes(), "queued"));
+            lines.push(told(store.queues().message_at(end.end).unwrap().bytes(), "queued"));
             lines.push(
                 ["key", "bulk", &format!("ours{round}"), &place.to_string()].map(str::to_owned).to_vec(),
             );

@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{asynchronous, bodies, fake_disk::FakeDisk, message, named, settle};
-use ferromq_store::{Clock, MessageStore, StoreConfig, StoreError};
+use ferromq_store::{MessageStore, StoreConfig, StoreError, time::Clock};
 
 const ROOT: &str = "/store";
 
@@ -22,8 +22,8 @@ fn open(disk: &FakeDisk, config: &StoreConfig) -> MessageStore<FakeDisk> {
 fn send(store: &MessageStore<FakeDisk>, numbers: Range<u32>) -> Result<(), StoreError> {
     for number in numbers {
         let properties = named(&format!("k{number}"), "tag");
-        let appended = store.append(&[message("t", 0, format!("{number}").as_bytes(), &properties)])?;
-        store.wait_durable(appended.end)?;
+        let appended = store.log().append(&[message("t", 0, format!("{number}").as_bytes(), &properties)])?;
+        store.log().wait_durable(appended.end)?;
     }
     Ok(())
 }
@@ -43,20 +43,20 @@ fn a_store_closed_cleanly_opens_and_closes_on_a_full_disk() {
     let store = open(&disk, &config);
     send(&store, 0..40).unwrap();
     settle(&store);
-    store.commit_offset("g", "t", 0, 7).unwrap();
+    store.groups().commit_offset("g", "t", 0, 7).unwrap();
     store.close().unwrap();
     drop(store);
     for _ in 0..2 {
         disk.set_out_of_space(true);
         let store = open(&disk, &config);
         assert_serves(&store, 40..=40);
-        assert_eq!(store.committed_offset("g", "t", 0), Some(7));
+        assert_eq!(store.groups().committed_offset("g", "t", 0), Some(7));
         store.close().expect("nothing is lost");
     }
     assert!(disk.bytes(Path::new("/store/abort")).is_some(), "the stop was not a clean one");
     disk.set_out_of_space(false);
     let store = open(&disk, &config);
-    assert_eq!(store.recovery().cut_bytes, 0);
+    assert_eq!(store.admin().recovery().cut_bytes, 0);
     send(&store, 40..50).unwrap();
     settle(&store);
     assert_eq!(bodies(&store, "t", 0).len(), 50);
@@ -92,7 +92,7 @@ fn what_a_kill_left_to_derive_comes_once_there_is_space_and_no_offset_is_given_o
     let expected: Vec<_> = (0..91).map(|number: u32| number.to_string().into_bytes()).collect();
     assert_eq!(bodies(&store, "t", 0), expected);
     for number in [0, 29, 30, 90] {
-        let found = store.query_by_key("t", &format!("k{number}"), 10, 0, i64::MAX);
+        let found = store.queues().query_by_key("t", &format!("k{number}"), 10, 0, i64::MAX);
         assert_eq!(found.messages.len(), 1, "key k{number}");
     }
     store.close().unwrap();
@@ -116,33 +116,33 @@ fn delay_offsets_past_the_end_of_their_queues_are_corrected_once_there_is_space(
 
     disk.set_out_of_space(true);
     let store = open_at(&disk);
-    store.start_schedule().expect("it delivers once there is space");
-    assert_eq!(store.delay_offsets().unwrap()[&1], 1);
+    store.delayed().start_schedule().expect("it delivers once there is space");
+    assert_eq!(store.delayed().delay_offsets().unwrap()[&1], 1);
     assert_serves(&store, 5..=5);
     let properties = common::delays::with_level(1);
     let given = message("u", 0, b"delayed", &properties);
-    let delayed = store.delayed(&given).unwrap().unwrap();
-    let waiting = ferromq_store::NewMessage {
-        topic: ferromq_store::names::SCHEDULE_TOPIC,
+    let delayed = store.log().delayed(&given).unwrap().unwrap();
+    let waiting = ferromq_store::record::NewMessage {
+        topic: ferromq_store::record::names::SCHEDULE_TOPIC,
         queue_id: delayed.queue_id,
         properties: &delayed.properties,
         ..given
     };
-    assert!(matches!(store.append(&[waiting]), Err(StoreError::Full { .. })));
-    assert!(store.stop_schedule().is_err(), "how far it got cannot be written");
-    store.start_schedule().unwrap();
+    assert!(matches!(store.log().append(&[waiting]), Err(StoreError::Full { .. })));
+    assert!(store.delayed().stop_schedule().is_err(), "how far it got cannot be written");
+    store.delayed().start_schedule().unwrap();
     // The log takes messages again, the correction has no space still.
     disk.set_free(u64::MAX / 2);
     common::wait_until("other messages are taken", || send(&store, 5..6).is_ok());
-    assert!(matches!(store.append(&[waiting]), Err(StoreError::Full { .. })));
+    assert!(matches!(store.log().append(&[waiting]), Err(StoreError::Full { .. })));
     disk.set_out_of_space(false);
-    let appended = store.append_durable(&[waiting]).unwrap();
+    let appended = store.log().append_durable(&[waiting]).unwrap();
     assert_eq!(appended.locations[0].queue_offset, 1);
     // A kill at once does not take it for delivered.
     let left = disk.after_kill();
     drop(store);
     let store = open_at(&left);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     clock.advance(1_000);
     common::delays::delivered(&store, 1, 2);
     assert_eq!(common::delays::texts(&store, "u", 0), ["delayed"]);

@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{asynchronous, message, named, settle};
-use ferromq_store::{Clock, MessageStore};
+use ferromq_store::{MessageStore, time::Clock};
 
 const START: i64 = 1_700_000_000_000;
 
@@ -19,7 +19,7 @@ fn filled(directory: &tempfile::TempDir) -> MessageStore {
     for topic in ["one", "two"] {
         for queue_id in 0..2 {
             for _ in 0..5 {
-                store.append(&[message(topic, queue_id, b"body", b"")]).unwrap();
+                store.log().append(&[message(topic, queue_id, b"body", b"")]).unwrap();
             }
         }
     }
@@ -39,16 +39,22 @@ fn offsets(entries: &[(&str, u32, u64)]) -> BTreeMap<String, BTreeMap<u32, u64>>
 fn committed_offsets_are_those_of_one_group_or_topic_where_one_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let store = filled(&directory);
-    store.commit_offset("g", "one", 0, 1).unwrap();
-    store.commit_offset("g", "two", 1, 2).unwrap();
-    store.commit_offset("h", "one", 0, 3).unwrap();
+    store.groups().commit_offset("g", "one", 0, 1).unwrap();
+    store.groups().commit_offset("g", "two", 1, 2).unwrap();
+    store.groups().commit_offset("h", "one", 0, 3).unwrap();
     let all = offsets(&[("one@g", 0, 1), ("two@g", 1, 2), ("one@h", 0, 3)]);
-    assert_eq!(store.committed_offsets(None, None), all);
-    assert_eq!(store.committed_offsets(Some("g"), None), offsets(&[("one@g", 0, 1), ("two@g", 1, 2)]));
-    assert_eq!(store.committed_offsets(None, Some("one")), offsets(&[("one@g", 0, 1), ("one@h", 0, 3)]));
-    assert_eq!(store.committed_offsets(Some("h"), Some("two")), BTreeMap::new());
+    assert_eq!(store.groups().committed_offsets(None, None), all);
+    assert_eq!(
+        store.groups().committed_offsets(Some("g"), None),
+        offsets(&[("one@g", 0, 1), ("two@g", 1, 2)])
+    );
+    assert_eq!(
+        store.groups().committed_offsets(None, Some("one")),
+        offsets(&[("one@g", 0, 1), ("one@h", 0, 3)])
+    );
+    assert_eq!(store.groups().committed_offsets(Some("h"), Some("two")), BTreeMap::new());
     store.close().unwrap();
-    assert_eq!(open(&directory).committed_offsets(None, None), all, "after a restart");
+    assert_eq!(open(&directory).groups().committed_offsets(None, None), all, "after a restart");
 }
 
 #[test]
@@ -56,20 +62,20 @@ fn a_forgotten_group_stays_forgotten_after_a_restart_and_others_keep_theirs() {
     let directory = tempfile::tempdir().unwrap();
     let store = filled(&directory);
     for topic in ["one", "two"] {
-        store.commit_offset("g", topic, 0, 4).unwrap();
-        store.commit_offset("gg", topic, 0, 5).unwrap();
+        store.groups().commit_offset("g", topic, 0, 4).unwrap();
+        store.groups().commit_offset("gg", topic, 0, 5).unwrap();
     }
-    assert_eq!(store.forget_group("g", Some("one")).unwrap(), 1);
-    assert_eq!(store.committed_offset("g", "one", 0), None);
-    assert_eq!(store.committed_offset("g", "two", 0), Some(4));
-    assert_eq!(store.forget_group("g", None).unwrap(), 1);
-    assert_eq!(store.forget_group("g", None).unwrap(), 0);
+    assert_eq!(store.groups().forget_group("g", Some("one")).unwrap(), 1);
+    assert_eq!(store.groups().committed_offset("g", "one", 0), None);
+    assert_eq!(store.groups().committed_offset("g", "two", 0), Some(4));
+    assert_eq!(store.groups().forget_group("g", None).unwrap(), 1);
+    assert_eq!(store.groups().forget_group("g", None).unwrap(), 0);
     // As after a kill: nobody closes it.
     let file = std::fs::read_to_string(directory.path().join("config/consumerOffset.json")).unwrap();
     assert!(!file.contains("@g\""), "{file}");
     store.close().unwrap();
     let store = open(&directory);
-    assert_eq!(store.committed_offsets(None, None), offsets(&[("one@gg", 0, 5), ("two@gg", 0, 5)]));
+    assert_eq!(store.groups().committed_offsets(None, None), offsets(&[("one@gg", 0, 5), ("two@gg", 0, 5)]));
 }
 
 #[test]
@@ -80,31 +86,35 @@ fn entries_and_times_are_those_of_the_messages() {
     let mut wanted = Vec::new();
     for number in 0..120_i64 {
         clock.advance(number % 3);
-        let appended = store.append(&[message("t", 3, b"body", &named("k", "Aa"))]).unwrap();
+        let appended = store.log().append(&[message("t", 3, b"body", &named("k", "Aa"))]).unwrap();
         wanted.push((appended.locations[0].physical_offset, clock.now_ms()));
     }
     settle(&store);
-    let entries = store.queue_entries("t", 3, 0, 1_000).unwrap();
+    let entries = store.queues().queue_entries("t", 3, 0, 1_000).unwrap();
     assert_eq!(entries.len(), wanted.len());
     for (at, ((physical_offset, time), entry)) in wanted.iter().zip(&entries).enumerate() {
         assert_eq!((entry.0, entry.2), (*physical_offset, 2112), "{at}: the hash of Aa in Java is 2112");
-        assert_eq!(store.stored_time("t", 3, at as u64), Some(*time));
+        assert_eq!(store.queues().stored_time("t", 3, at as u64), Some(*time));
     }
-    assert_eq!(store.queue_entries("t", 3, 49, 3).unwrap(), entries[49..52], "over the end of a file");
-    assert_eq!(store.queue_entries("t", 3, 120, 3).unwrap(), []);
-    assert_eq!(store.queue_entries("t", 4, 0, 3), None);
-    assert_eq!(store.stored_time("t", 3, 120), None);
-    assert_eq!(store.stored_time("t", 4, 0), None);
+    assert_eq!(
+        store.queues().queue_entries("t", 3, 49, 3).unwrap(),
+        entries[49..52],
+        "over the end of a file"
+    );
+    assert_eq!(store.queues().queue_entries("t", 3, 120, 3).unwrap(), []);
+    assert_eq!(store.queues().queue_entries("t", 4, 0, 3), None);
+    assert_eq!(store.queues().stored_time("t", 3, 120), None);
+    assert_eq!(store.queues().stored_time("t", 4, 0), None);
 }
 
 #[test]
 fn offsets_of_a_master_are_merged_and_wait_in_the_file_where_the_queue_has_no_messages_yet() {
     let directory = tempfile::tempdir().unwrap();
     let store = filled(&directory);
-    store.commit_offset("kept", "one", 0, 2).unwrap();
-    store.commit_offset("g", "far", 0, 7).unwrap();
+    store.groups().commit_offset("kept", "one", 0, 2).unwrap();
+    store.groups().commit_offset("g", "far", 0, 7).unwrap();
     let told = offsets(&[("one@g", 0, 3), ("one@g", 1, 99), ("far@g", 0, 40), ("far@g", 1, 41)]);
-    store.adopt_offsets(&told).unwrap();
+    store.groups().adopt_offsets(&told).unwrap();
     let expected = offsets(&[
         ("one@kept", 0, 2),
         ("one@g", 0, 3),
@@ -113,13 +123,13 @@ fn offsets_of_a_master_are_merged_and_wait_in_the_file_where_the_queue_has_no_me
         ("far@g", 0, 40),
         ("far@g", 1, 41),
     ]);
-    assert_eq!(store.committed_offsets(None, None), expected);
+    assert_eq!(store.groups().committed_offsets(None, None), expected);
     let text = std::fs::read_to_string(directory.path().join("config/consumerOffset.json")).unwrap();
     assert!(text.contains("far@g") && text.contains("41"), "on disk before anybody closes: {text}");
-    store.adopt_offsets(&offsets(&[("one@g", 0, 1)])).unwrap();
-    assert_eq!(store.committed_offset("g", "one", 0), Some(1), "back as well");
+    store.groups().adopt_offsets(&offsets(&[("one@g", 0, 1)])).unwrap();
+    assert_eq!(store.groups().committed_offset("g", "one", 0), Some(1), "back as well");
     store.close().unwrap();
     let again = open(&directory);
-    assert_eq!(again.committed_offset("g", "far", 1), Some(41), "after a restart");
-    assert!(matches!(store.adopt_offsets(&told), Err(ferromq_store::StoreError::Closed)));
+    assert_eq!(again.groups().committed_offset("g", "far", 1), Some(41), "after a restart");
+    assert!(matches!(store.groups().adopt_offsets(&told), Err(ferromq_store::StoreError::Closed)));
 }

@@ -6,7 +6,13 @@ mod common;
 use std::{fs, path::Path, time::Duration};
 
 use common::{ALL, asynchronous, message, named, settle};
-use ferromq_store::{Begin, Clock, MessageStore, ReceiveRequest, StoreConfig, TransferLimits, properties};
+use ferromq_store::{
+    MessageStore, StoreConfig,
+    progress::{Begin, ReceiveRequest},
+    read::TransferLimits,
+    record::properties,
+    time::Clock,
+};
 use tempfile::TempDir;
 
 const START: i64 = 1_700_000_000_000;
@@ -43,7 +49,7 @@ fn acks(start: u64, offsets: &str, at: i64) -> String {
 
 /// What lies in the revive log.
 fn put(store: &MessageStore, tag: &str, body: &str) {
-    store.append(&[message(LOG, 3, body.as_bytes(), &named("k", tag))]).unwrap();
+    store.log().append(&[message(LOG, 3, body.as_bytes(), &named("k", tag))]).unwrap();
 }
 
 /// What waits for its time.
@@ -52,7 +58,7 @@ fn put_waiting(store: &MessageStore, tag: &str, body: &str, until: i64) {
     for (name, value) in [("REAL_TOPIC", LOG), ("REAL_QID", "3"), ("TIMER_OUT_MS", &until.to_string())] {
         properties::push(&mut all, name, value);
     }
-    store.append(&[message("rmq_sys_wheel_timer", 0, body.as_bytes(), &all)]).unwrap();
+    store.log().append(&[message("rmq_sys_wheel_timer", 0, body.as_bytes(), &all)]).unwrap();
 }
 
 /// Ten messages of which eight were popped, as a broker leaves them that is not ours.
@@ -60,7 +66,7 @@ fn left_by_java(clock: &Clock) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path(), clock);
     for number in 0..10 {
-        store.append(&[message("t", 0, format!("{number}").as_bytes(), &named("k", "a"))]).unwrap();
+        store.log().append(&[message("t", 0, format!("{number}").as_bytes(), &named("k", "a"))]).unwrap();
     }
     // Done with: the log was read to offset 1.
     put(&store, "ck", &check_point(6, "0,1", -90_000, 10_000, 0));
@@ -80,8 +86,8 @@ fn left_by_java(clock: &Clock) -> TempDir {
     }
     put_waiting(&store, "other", "no matter", START + 60_000);
     settle(&store);
-    store.commit_offset("g", "t", 0, 8).unwrap();
-    store.commit_offset(REVIVERS, LOG, 3, 1).unwrap();
+    store.groups().commit_offset("g", "t", 0, 8).unwrap();
+    store.groups().commit_offset(REVIVERS, LOG, 3, 1).unwrap();
     store.close().unwrap();
     fs::remove_dir_all(directory.path().join("ferromq")).unwrap();
     let mut check = READ_UNTIL.to_be_bytes().to_vec();
@@ -106,7 +112,14 @@ fn receive(store: &MessageStore) -> Vec<u64> {
         by_priority: false,
         limits: TransferLimits::NONE,
     };
-    store.receive(&request).unwrap().messages.iter().map(|leased| leased.handle.queue_offset).collect()
+    store
+        .groups()
+        .receive(&request)
+        .unwrap()
+        .messages
+        .iter()
+        .map(|leased| leased.handle.queue_offset)
+        .collect()
 }
 
 #[test]
@@ -114,7 +127,7 @@ fn what_javas_consumers_hold_comes_when_its_time_is_over_and_what_they_acknowled
     let clock = Clock::manual(START + 10_000);
     let directory = left_by_java(&clock);
     let store = open(directory.path(), &clock);
-    assert_eq!(store.committed_offset("g", "t", 0), Some(0));
+    assert_eq!(store.groups().committed_offset("g", "t", 0), Some(0));
     assert_eq!(receive(&store), [8, 9]);
     clock.advance(49_999);
     assert_eq!(receive(&store), [0; 0]);
@@ -131,13 +144,13 @@ fn the_revive_log_is_read_once_and_no_broker_reads_it_again() {
     let clock = Clock::manual(START + 10_000);
     let directory = left_by_java(&clock);
     let store = open(directory.path(), &clock);
-    let end = store.max_offset(LOG, 3);
-    assert_eq!(store.committed_offset(REVIVERS, LOG, 3), Some(end - 1));
+    let end = store.queues().max_offset(LOG, 3);
+    assert_eq!(store.groups().committed_offset(REVIVERS, LOG, 3), Some(end - 1));
     clock.advance(50_000);
     assert_eq!(receive(&store), [0, 8, 9]);
     store.close().unwrap();
     let store = open(directory.path(), &clock);
-    assert_eq!(store.committed_offset("g", "t", 0), Some(0));
+    assert_eq!(store.groups().committed_offset("g", "t", 0), Some(0));
     clock.advance(1_000);
     assert_eq!(receive(&store), [3]);
     store.close().unwrap();
@@ -208,7 +221,7 @@ fn a_directory_is_taken_over_once_all_that_tells_what_consumers_hold_can_be_read
         }
         show();
         let store = open(directory.path(), &clock);
-        assert_eq!(store.committed_offset("g", "t", 0), Some(0), "{queue}");
+        assert_eq!(store.groups().committed_offset("g", "t", 0), Some(0), "{queue}");
         clock.advance(200_000);
         assert_eq!(receive(&store), [0, 3, 5, 8, 9], "{queue}");
     }
@@ -221,9 +234,9 @@ fn what_consumers_hold_of_a_queue_that_cannot_be_read_comes_once_it_can() {
     let show = hide(directory.path(), "t/0");
     let store = open(directory.path(), &clock);
     assert_eq!(receive(&store), [0; 0]);
-    assert_eq!(store.committed_offset("g", "t", 0), Some(0));
+    assert_eq!(store.groups().committed_offset("g", "t", 0), Some(0));
     show();
-    common::wait_until("the queue is complete", || store.stats().set_aside_queues == 0);
+    common::wait_until("the queue is complete", || store.admin().stats().set_aside_queues == 0);
     clock.advance(200_000);
     assert_eq!(receive(&store), [0, 3, 5, 8, 9]);
 }

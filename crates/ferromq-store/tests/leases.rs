@@ -13,8 +13,12 @@ use std::{
 
 use common::{ALL, asynchronous, copy_as_killed, message, named, settle};
 use ferromq_store::{
-    Ahead, Begin, Clock, Leased, MessageFilter, MessageStore, MessageView, ReceiptHandle, ReceiveRequest,
-    Received, StoreConfig, StoreError, TransferLimits,
+    MessageStore, StoreConfig, StoreError,
+    filter::MessageFilter,
+    progress::{Ahead, Begin, Leased, ReceiptHandle, ReceiveRequest, Received},
+    read::TransferLimits,
+    record::MessageView,
+    time::Clock,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -33,7 +37,7 @@ fn open(directory: &Path, clock: &Clock) -> MessageStore {
 fn send(store: &MessageStore, queue_id: i32, count: usize) {
     for number in 0..count {
         let body = format!("{number}");
-        store.append(&[message("t", queue_id, body.as_bytes(), &named("k", "a"))]).unwrap();
+        store.log().append(&[message("t", queue_id, body.as_bytes(), &named("k", "a"))]).unwrap();
     }
     settle(store);
 }
@@ -57,7 +61,7 @@ fn request(max_count: usize) -> ReceiveRequest<'static> {
 }
 
 fn receive(store: &MessageStore, max_count: usize) -> Vec<Leased> {
-    store.receive(&request(max_count)).unwrap().messages
+    store.groups().receive(&request(max_count)).unwrap().messages
 }
 
 fn offsets(messages: &[Leased]) -> Vec<(u64, u32)> {
@@ -65,7 +69,7 @@ fn offsets(messages: &[Leased]) -> Vec<(u64, u32)> {
 }
 
 fn committed(store: &MessageStore) -> Option<u64> {
-    store.committed_offset("g", "t", 0)
+    store.groups().committed_offset("g", "t", 0)
 }
 
 fn offset_file(directory: &Path) -> std::path::PathBuf {
@@ -84,13 +88,13 @@ fn a_receipt_names_the_lease_and_the_record_is_the_message() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     send(&store, 0, 3);
-    let Received { messages, next_expiry_ms, more, .. } = store.receive(&request(2)).unwrap();
+    let Received { messages, next_expiry_ms, more, .. } = store.groups().receive(&request(2)).unwrap();
     assert_eq!(offsets(&messages), [(0, 1), (1, 1)]);
     assert_eq!((next_expiry_ms, more), (Some(START + 10_000), true));
     let expected = ReceiptHandle { queue_id: 0, queue_offset: 1, pop_time: START, invisible_ms: 10_000 };
     assert_eq!(messages[1].handle, expected);
     assert_eq!(MessageView::decode(messages[1].record.bytes(), true).unwrap().body, b"1");
-    let rest = store.receive(&request(2)).unwrap();
+    let rest = store.groups().receive(&request(2)).unwrap();
     assert_eq!((offsets(&rest.messages), rest.more), (vec![(2, 1)], false));
 }
 
@@ -100,11 +104,11 @@ fn a_new_group_begins_where_it_is_told() {
     let store = open(directory.path(), &clock);
     send(&store, 0, 3);
     let late = ReceiveRequest { group: "late", begin: Begin::AtMax, ..request(10) };
-    assert!(store.receive(&late).unwrap().messages.is_empty());
+    assert!(store.groups().receive(&late).unwrap().messages.is_empty());
     send(&store, 0, 1);
-    assert_eq!(offsets(&store.receive(&late).unwrap().messages), [(3, 1)]);
+    assert_eq!(offsets(&store.groups().receive(&late).unwrap().messages), [(3, 1)]);
     assert_eq!(receive(&store, 10).len(), 4);
-    assert_eq!(store.committed_offset("nobody", "t", 0), None);
+    assert_eq!(store.groups().committed_offset("nobody", "t", 0), None);
 }
 
 #[test]
@@ -115,8 +119,8 @@ fn a_group_that_begins_at_the_last_message_misses_nothing_of_a_young_queue() {
     send(&store, 0, 3);
     let begins = |group| {
         let request = ReceiveRequest { group, begin: Begin::AtLast, ..request(100) };
-        let seen = store.ahead(group, "t", 0, Begin::AtLast).next_offset;
-        let first = store.receive(&request).unwrap().messages[0].handle.queue_offset;
+        let seen = store.groups().ahead(group, "t", 0, Begin::AtLast).next_offset;
+        let first = store.groups().receive(&request).unwrap().messages[0].handle.queue_offset;
         assert_eq!(seen, first);
         first
     };
@@ -124,8 +128,8 @@ fn a_group_that_begins_at_the_last_message_misses_nothing_of_a_young_queue() {
     send(&store, 0, 100);
     clock.advance(4 * 86_400_000);
     send(&store, 0, 1);
-    store.clean(true);
-    assert!(store.min_offset("t", 0) > 0);
+    store.admin().clean(true);
+    assert!(store.queues().min_offset("t", 0) > 0);
     assert_eq!(begins("late"), 103);
 }
 
@@ -137,17 +141,17 @@ fn the_leases_of_one_receive_begin_together() {
     send(&store, 1, 1);
     let taken = receive(&store, 2);
     // Given back within the millisecond: its next lease cannot begin now.
-    store.change_invisible("g", "t", &taken[0].handle, 0).unwrap();
+    store.groups().change_invisible("g", "t", &taken[0].handle, 0).unwrap();
     let both = ReceiveRequest { queue_count: 2, ..request(10) };
-    let from_other = store.receive(&ReceiveRequest { first_queue: 1, ..both }).unwrap();
+    let from_other = store.groups().receive(&ReceiveRequest { first_queue: 1, ..both }).unwrap();
     assert_eq!(from_other.messages.len(), 1);
     assert!(from_other.more);
-    let rest = store.receive(&both).unwrap().messages;
+    let rest = store.groups().receive(&both).unwrap().messages;
     assert_eq!(offsets(&rest), [(0, 2), (2, 1), (3, 1)]);
     let begins: HashSet<i64> = rest.iter().map(|leased| leased.handle.pop_time).collect();
     assert_eq!(begins, HashSet::from([START + 2]));
     for leased in rest {
-        store.ack("g", "t", &leased.handle).unwrap();
+        store.groups().ack("g", "t", &leased.handle).unwrap();
     }
 }
 
@@ -157,7 +161,7 @@ fn a_receive_of_one_queue_leaves_the_others_alone() {
     let store = open(directory.path(), &clock);
     send(&store, 0, 2);
     send(&store, 1, 3);
-    let ahead = |queue_id| store.ahead("g", "t", queue_id, Begin::AtMin);
+    let ahead = |queue_id| store.groups().ahead("g", "t", queue_id, Begin::AtMin);
     let nothing = Ahead {
         next_offset: 0,
         unread: 3,
@@ -167,7 +171,7 @@ fn a_receive_of_one_queue_leaves_the_others_alone() {
         in_flight: 0,
     };
     assert_eq!(ahead(1), nothing);
-    let received = store.receive_of_queue(&request(2), 1).unwrap().messages;
+    let received = store.groups().receive_of_queue(&request(2), 1).unwrap().messages;
     assert!(received.iter().all(|leased| leased.handle.queue_id == 1));
     let ends = Some(START + 10_000);
     let leased = Ahead {
@@ -180,8 +184,8 @@ fn a_receive_of_one_queue_leaves_the_others_alone() {
     };
     assert_eq!(ahead(1), leased);
     assert_eq!(ahead(0).unread, 2);
-    assert_eq!(store.committed_offset("g", "t", 0), None);
-    assert_eq!(store.ahead("other", "t", 1, Begin::AtMax).unread, 0);
+    assert_eq!(store.groups().committed_offset("g", "t", 0), None);
+    assert_eq!(store.groups().ahead("other", "t", 1, Begin::AtMax).unread, 0);
 }
 
 #[test]
@@ -189,10 +193,10 @@ fn a_filter_passes_over_a_long_backlog_in_one_receive() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     send(&store, 0, 2_000);
-    store.append(&[message("t", 0, b"x", &named("k", "rare"))]).unwrap();
+    store.log().append(&[message("t", 0, b"x", &named("k", "rare"))]).unwrap();
     settle(&store);
     let filter = MessageFilter::tags("rare");
-    let rare = store.receive(&ReceiveRequest { filter: &filter, ..request(10) }).unwrap().messages;
+    let rare = store.groups().receive(&ReceiveRequest { filter: &filter, ..request(10) }).unwrap().messages;
     assert_eq!(offsets(&rare), [(2_000, 1)]);
     assert_eq!(committed(&store), Some(2_000));
     assert!(receive(&store, 10).is_empty());
@@ -206,12 +210,12 @@ fn a_filter_that_matches_nothing_leaves_off_and_the_next_receive_goes_on() {
     let unwanted = named("k", "a");
     let batch = vec![message("t", 0, b"x", &unwanted); 1_000];
     for _ in 0..count / 1_000 {
-        store.append(&batch).unwrap();
+        store.log().append(&batch).unwrap();
     }
-    store.append(&[message("t", 0, b"x", &named("k", "rare"))]).unwrap();
+    store.log().append(&[message("t", 0, b"x", &named("k", "rare"))]).unwrap();
     settle(&store);
     let filter = MessageFilter::tags("rare");
-    let rare = || store.receive(&ReceiveRequest { filter: &filter, ..request(10) }).unwrap();
+    let rare = || store.groups().receive(&ReceiveRequest { filter: &filter, ..request(10) }).unwrap();
     let first = rare();
     assert_eq!((first.messages.len(), first.more), (0, true));
     assert!(committed(&store).unwrap() < count);
@@ -230,10 +234,10 @@ fn bytes_limit_a_receive_but_one_message_always_comes() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     for _ in 0..6 {
-        store.append(&[message("t", 0, &[7; 1_000], b"")]).unwrap();
+        store.log().append(&[message("t", 0, &[7; 1_000], b"")]).unwrap();
     }
     settle(&store);
-    let limited = |max_bytes| store.receive(&ReceiveRequest { max_bytes, ..request(10) }).unwrap();
+    let limited = |max_bytes| store.groups().receive(&ReceiveRequest { max_bytes, ..request(10) }).unwrap();
     let first = limited(1);
     assert_eq!((first.messages.len(), first.more), (1, true));
     assert_eq!(limited(2_500).messages.len(), 2);
@@ -248,9 +252,9 @@ fn leases_and_offsets_survive_a_clean_restart() {
     send(&store, 0, 5);
     let first = receive(&store, 3);
     clock.advance(4_000);
-    store.ack("g", "t", &first[0].handle).unwrap();
-    store.ack("g", "t", &first[2].handle).unwrap();
-    let changed = store.change_invisible("g", "t", &first[1].handle, 20_000).unwrap();
+    store.groups().ack("g", "t", &first[0].handle).unwrap();
+    store.groups().ack("g", "t", &first[2].handle).unwrap();
+    let changed = store.groups().change_invisible("g", "t", &first[1].handle, 20_000).unwrap();
     store.close().unwrap();
     drop(store);
     let text = fs::read_to_string(offset_file(directory.path())).unwrap();
@@ -259,12 +263,12 @@ fn leases_and_offsets_survive_a_clean_restart() {
     let store = open(directory.path(), &clock);
     assert_eq!(committed(&store), Some(1));
     assert_eq!(offsets(&receive(&store, 10)), [(3, 1), (4, 1)]);
-    assert!(matches!(store.ack("g", "t", &first[1].handle), Err(StoreError::StaleReceipt)));
+    assert!(matches!(store.groups().ack("g", "t", &first[1].handle), Err(StoreError::StaleReceipt)));
     clock.advance(19_999);
     assert!(offsets(&receive(&store, 10)).iter().all(|(offset, _)| *offset > 1));
     clock.advance(1);
     assert_eq!(offsets(&receive(&store, 10)), [(1, 2)]);
-    assert!(matches!(store.ack("g", "t", &changed), Err(StoreError::StaleReceipt)));
+    assert!(matches!(store.groups().ack("g", "t", &changed), Err(StoreError::StaleReceipt)));
 }
 
 #[test]
@@ -273,11 +277,12 @@ fn an_extended_lease_keeps_its_handle_and_attempt_and_its_new_end_survives_a_res
     let store = open(directory.path(), &clock);
     send(&store, 0, 3);
     let first = receive(&store, 3);
-    let extend = |store: &MessageStore, index: usize| store.extend("g", "t", &first[index].handle, 20_000);
+    let extend =
+        |store: &MessageStore, index: usize| store.groups().extend("g", "t", &first[index].handle, 20_000);
     clock.advance(4_000);
     extend(&store, 0).unwrap();
     extend(&store, 1).unwrap();
-    store.ack("g", "t", &first[2].handle).unwrap();
+    store.groups().ack("g", "t", &first[2].handle).unwrap();
     assert!(matches!(extend(&store, 2), Err(StoreError::StaleReceipt)));
     store.close().unwrap();
     assert!(matches!(extend(&store, 0), Err(StoreError::Closed)));
@@ -286,8 +291,8 @@ fn an_extended_lease_keeps_its_handle_and_attempt_and_its_new_end_survives_a_res
     let store = open(directory.path(), &clock);
     clock.advance(19_999);
     assert!(offsets(&receive(&store, 10)).is_empty());
-    assert!(store.holds("g", "t", &first[0].handle));
-    store.ack("g", "t", &first[0].handle).unwrap();
+    assert!(store.groups().holds("g", "t", &first[0].handle));
+    store.groups().ack("g", "t", &first[0].handle).unwrap();
     clock.advance(1);
     assert_eq!(offsets(&receive(&store, 10)), [(1, 2)]);
     assert!(matches!(extend(&store, 1), Err(StoreError::StaleReceipt)));
@@ -300,14 +305,14 @@ fn progress_is_written_while_the_store_is_open_and_only_for_flushed_messages() {
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
     send(&store, 0, 5);
     for leased in receive(&store, 3) {
-        store.ack("g", "t", &leased.handle).unwrap();
+        store.groups().ack("g", "t", &leased.handle).unwrap();
     }
     let began = std::time::Instant::now();
     while !fs::read_to_string(offset_file(directory.path())).is_ok_and(|text| text.contains("{0:3}")) {
         assert!(began.elapsed() < Duration::from_secs(60), "the progress is not written");
         std::thread::sleep(Duration::from_millis(2));
     }
-    assert_eq!(store.stats().flushed_offset, store.stats().max_physical_offset);
+    assert_eq!(store.admin().stats().flushed_offset, store.admin().stats().max_physical_offset);
     let left = kill(directory.path());
     let store = open(left.path(), &clock);
     assert_eq!(offsets(&receive(&store, 10)), [(3, 1), (4, 1)]);
@@ -320,7 +325,7 @@ fn an_offset_somebody_else_moved_wins_over_the_snapshot() {
         let store = open(directory.path(), &clock);
         send(&store, 0, 5);
         let first = receive(&store, 3);
-        store.ack("g", "t", &first[0].handle).unwrap();
+        store.groups().ack("g", "t", &first[0].handle).unwrap();
         store.close().unwrap();
         drop(store);
         let java = format!(
@@ -347,10 +352,10 @@ fn an_offset_past_the_end_of_the_log_is_cut_to_it() {
         .unwrap();
     let store = open(directory.path(), &clock);
     assert_eq!(committed(&store), Some(2));
-    assert_eq!(store.committed_offset("g", "unknown", 0), Some(7));
+    assert_eq!(store.groups().committed_offset("g", "unknown", 0), Some(7));
     send(&store, 0, 1);
     assert_eq!(offsets(&receive(&store, 10)), [(2, 1)]);
-    store.commit_offset("g", "t", 0, 9_999).unwrap();
+    store.groups().commit_offset("g", "t", 0, 9_999).unwrap();
     assert_eq!(committed(&store), Some(3));
 }
 
@@ -360,13 +365,16 @@ fn a_reset_ends_all_leases_and_brings_back_what_was_acknowledged_above_it() {
     let store = open(directory.path(), &clock);
     send(&store, 0, 6);
     let leased = receive(&store, 5);
-    leased.iter().skip(1).for_each(|leased| assert_eq!(store.ack("g", "t", &leased.handle).unwrap(), None));
+    leased
+        .iter()
+        .skip(1)
+        .for_each(|leased| assert_eq!(store.groups().ack("g", "t", &leased.handle).unwrap(), None));
     assert_eq!(committed(&store), Some(0));
-    store.reset_offset("g", "t", 0, 3).unwrap();
+    store.groups().reset_offset("g", "t", 0, 3).unwrap();
     assert_eq!(committed(&store), Some(3));
     assert_eq!(offsets(&receive(&store, 10)), [(3, 1), (4, 1), (5, 1)]);
-    assert!(store.ack("g", "t", &leased[0].handle).is_err());
-    store.reset_offset("g", "t", 0, 9_999).unwrap();
+    assert!(store.groups().ack("g", "t", &leased[0].handle).is_err());
+    store.groups().reset_offset("g", "t", 0, 9_999).unwrap();
     assert_eq!(committed(&store), Some(6));
     assert!(receive(&store, 10).is_empty());
 }
@@ -376,7 +384,7 @@ fn a_broken_offset_file_is_named_and_its_backup_is_tried() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     send(&store, 0, 3);
-    store.commit_offset("g", "t", 0, 2).unwrap();
+    store.groups().commit_offset("g", "t", 0, 2).unwrap();
     store.close().unwrap();
     drop(store);
     let file = offset_file(directory.path());
@@ -422,13 +430,15 @@ fn many_consumers_of_a_group_share_the_messages_without_overlap() {
             let (store, seen, done) = (&store, &seen, &done);
             scope.spawn(move || {
                 while !done.load(Ordering::SeqCst) {
-                    let received =
-                        store.receive(&ReceiveRequest { queue_count: 4, first_queue, ..request(7) }).unwrap();
+                    let received = store
+                        .groups()
+                        .receive(&ReceiveRequest { queue_count: 4, first_queue, ..request(7) })
+                        .unwrap();
                     for leased in received.messages {
                         assert!(
                             seen.lock().unwrap().insert((leased.handle.queue_id, leased.handle.queue_offset))
                         );
-                        store.ack("g", "t", &leased.handle).unwrap();
+                        store.groups().ack("g", "t", &leased.handle).unwrap();
                     }
                     done.fetch_or(seen.lock().unwrap().len() == 1_000, Ordering::SeqCst);
                 }
@@ -436,7 +446,7 @@ fn many_consumers_of_a_group_share_the_messages_without_overlap() {
         }
     });
     for queue_id in 0..4 {
-        assert_eq!(store.committed_offset("g", "t", queue_id), Some(250));
+        assert_eq!(store.groups().committed_offset("g", "t", queue_id), Some(250));
     }
 }
 
@@ -514,7 +524,7 @@ impl Run {
                 let at = pick.index(self.model.leases.len());
                 let (offset, pop_time, ..) = self.model.leases[at];
                 let handle = handle(offset, pop_time - i64::from(*stale));
-                assert_eq!(self.store().ack("g", "t", &handle).is_err(), *stale);
+                assert_eq!(self.store().groups().ack("g", "t", &handle).is_err(), *stale);
                 if !stale {
                     self.model.leases.swap_remove(at);
                 }
@@ -522,14 +532,15 @@ impl Run {
             Step::Change(pick, ms) if !self.model.leases.is_empty() => {
                 let at = pick.index(self.model.leases.len());
                 let lease = self.model.leases[at];
-                let new = self.store().change_invisible("g", "t", &handle(lease.0, lease.1), *ms).unwrap();
+                let new =
+                    self.store().groups().change_invisible("g", "t", &handle(lease.0, lease.1), *ms).unwrap();
                 assert!(new.pop_time > lease.1);
                 self.model.leases[at] = (lease.0, new.pop_time, now + ms, lease.3);
             }
             Step::Ack(..) | Step::Change(..) => {}
             Step::Advance(ms) => self.clock.advance(*ms),
             Step::Commit(offset) => {
-                self.store().commit_offset("g", "t", 0, *offset).unwrap();
+                self.store().groups().commit_offset("g", "t", 0, *offset).unwrap();
                 let offset = (*offset).min(self.model.sent);
                 if offset < self.model.committed() {
                     self.model.leases.clear();
@@ -609,13 +620,13 @@ fn a_close_in_the_middle_of_a_receive_forgets_no_message() {
         let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
         let store = open(directory.path(), &clock);
         for _ in 0..COUNT / 100 {
-            store.append(&vec![message("t", 0, b"x", b""); 100]).unwrap();
+            store.log().append(&vec![message("t", 0, b"x", b""); 100]).unwrap();
         }
         settle(&store);
-        assert_eq!(store.receive(&all).unwrap().messages.len(), COUNT);
+        assert_eq!(store.groups().receive(&all).unwrap().messages.len(), COUNT);
         clock.advance(1_000);
         std::thread::scope(|scope| {
-            scope.spawn(|| drop(store.receive(&all)));
+            scope.spawn(|| drop(store.groups().receive(&all)));
             scope.spawn(|| {
                 // Each round closes at another point of the receive.
                 std::thread::sleep(Duration::from_micros(round * 300));
@@ -628,7 +639,7 @@ fn a_close_in_the_middle_of_a_receive_forgets_no_message() {
         // What is not in memory comes with the next receive.
         let mut received = 0;
         while received < COUNT {
-            let more = store.receive(&all).unwrap().messages.len();
+            let more = store.groups().receive(&all).unwrap().messages.len();
             assert!(more > 0, "round {round}: {received} of {COUNT}");
             received += more;
         }
@@ -642,7 +653,7 @@ fn an_idle_receive_writes_nothing_but_where_a_group_begins_is_kept() {
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
     send(&store, 0, 3);
     let late = ReceiveRequest { begin: Begin::AtMax, ..request(10) };
-    assert!(store.receive(&late).unwrap().messages.is_empty());
+    assert!(store.groups().receive(&late).unwrap().messages.is_empty());
     let is_kept = || fs::read_to_string(offset_file(directory.path())).is_ok_and(|text| text.contains("0:3"));
     let began = std::time::Instant::now();
     while !is_kept() {
@@ -654,7 +665,7 @@ fn an_idle_receive_writes_nothing_but_where_a_group_begins_is_kept() {
     std::thread::sleep(Duration::from_millis(200));
     let written = inode();
     for _ in 0..30 {
-        assert!(store.receive(&late).unwrap().messages.is_empty());
+        assert!(store.groups().receive(&late).unwrap().messages.is_empty());
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(inode(), written, "an idle receive made the store write");

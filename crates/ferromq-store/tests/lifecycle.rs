@@ -17,8 +17,13 @@ use common::{
     flush_now, message, named, settle,
 };
 use ferromq_store::{
-    Begin, Clock, GetStatus, MessageFilter, MessageStore, QueueAccess, ReceiveRequest, Retention,
-    StoreConfig, StoreError, TransferLimits,
+    MessageStore, StoreConfig, StoreError,
+    filter::MessageFilter,
+    progress::{Begin, ReceiveRequest},
+    queues::QueueAccess,
+    read::{GetStatus, TransferLimits},
+    retention::Retention,
+    time::Clock,
 };
 
 const ROOT: &str = "/store";
@@ -40,7 +45,7 @@ fn new() -> (FakeDisk, Clock, Store) {
 fn send(store: &Store, topic: &str, queue_id: i32, count: usize) -> Vec<u64> {
     let properties = named(&format!("key-{topic}"), "a");
     let offsets = (0..count).map(|_| {
-        let sent = store.append(&[message(topic, queue_id, &[7; 500], &properties)]).unwrap();
+        let sent = store.log().append(&[message(topic, queue_id, &[7; 500], &properties)]).unwrap();
         sent.locations[0].queue_offset
     });
     let offsets = offsets.collect();
@@ -64,7 +69,14 @@ fn receive(store: &Store, group: &str, topic: &str) -> Vec<u64> {
         by_priority: false,
         limits: TransferLimits::NONE,
     };
-    store.receive(&request).unwrap().messages.iter().map(|leased| leased.handle.queue_offset).collect()
+    store
+        .groups()
+        .receive(&request)
+        .unwrap()
+        .messages
+        .iter()
+        .map(|leased| leased.handle.queue_offset)
+        .collect()
 }
 
 fn has_files(disk: &FakeDisk, topic: &str) -> bool {
@@ -73,11 +85,13 @@ fn has_files(disk: &FakeDisk, topic: &str) -> bool {
 
 /// The topic is gone for everybody.
 fn check_deleted(store: &Store, disk: &FakeDisk, topic: &str) {
-    assert!(!store.queues().iter().any(|(name, _)| name == topic));
-    assert_eq!(store.get(topic, 0, 0, 32, 1 << 20, ALL).status, GetStatus::NoMatchedLogicQueue);
-    assert!(store.query_by_key(topic, &format!("key-{topic}"), 100, 0, i64::MAX).messages.is_empty());
+    assert!(!store.queues().list().iter().any(|(name, _)| name == topic));
+    assert_eq!(store.queues().get(topic, 0, 0, 32, 1 << 20, ALL).status, GetStatus::NoMatchedLogicQueue);
+    assert!(
+        store.queues().query_by_key(topic, &format!("key-{topic}"), 100, 0, i64::MAX).messages.is_empty()
+    );
     assert!(!has_files(disk, topic));
-    assert_eq!((store.min_offset(topic, 0), store.max_offset(topic, 0)), (0, 0));
+    assert_eq!((store.queues().min_offset(topic, 0), store.queues().max_offset(topic, 0)), (0, 0));
 }
 
 #[test]
@@ -88,9 +102,9 @@ fn a_deleted_topic_is_gone_for_good_and_made_again_it_goes_on_behind_its_offsets
             send(&store, "gone", 0, 120);
             send(&store, "gone", 1, 7);
             send(&store, "kept", 0, 80);
-            assert_eq!(store.delete_topic("gone").unwrap(), 2);
+            assert_eq!(store.admin().delete_topic("gone").unwrap(), 2);
             check_deleted(&store, &disk, "gone");
-            assert_eq!(store.delete_topic("gone").unwrap(), 0, "there is nothing left to delete");
+            assert_eq!(store.admin().delete_topic("gone").unwrap(), 0, "there is nothing left to delete");
             assert_eq!(bodies(&store, "kept", 0).len(), 80);
             let restart = |store: Store, disk: FakeDisk| {
                 let disk = if is_clean {
@@ -112,16 +126,19 @@ fn a_deleted_topic_is_gone_for_good_and_made_again_it_goes_on_behind_its_offsets
             let (store, disk) = restart(store, disk);
             check_deleted(&store, &disk, "gone");
             assert_eq!(send(&store, "gone", 0, 3), [120, 121, 122]);
-            assert_eq!((store.min_offset("gone", 0), bodies(&store, "gone", 0).len()), (120, 3));
-            let found = store.get("gone", 0, 5, 32, 1 << 20, ALL);
+            assert_eq!((store.queues().min_offset("gone", 0), bodies(&store, "gone", 0).len()), (120, 3));
+            let found = store.queues().get("gone", 0, 5, 32, 1 << 20, ALL);
             assert_eq!((found.status, found.next_offset), (GetStatus::OffsetTooSmall, 120));
             store.close().unwrap();
             drop(store);
             let store = open(&disk, &clock);
             let (store, disk) = restart(store, disk);
-            assert_eq!((store.min_offset("gone", 0), store.max_offset("gone", 0)), (120, 123));
+            assert_eq!(
+                (store.queues().min_offset("gone", 0), store.queues().max_offset("gone", 0)),
+                (120, 123)
+            );
             assert_eq!(bodies(&store, "kept", 0).len(), 80);
-            assert_eq!(store.query_by_key("gone", "key-gone", 100, 0, i64::MAX).messages.len(), 3);
+            assert_eq!(store.queues().query_by_key("gone", "key-gone", 100, 0, i64::MAX).messages.len(), 3);
             assert_eq!(send(&store, "gone", 1, 1), [7]);
             assert!(has_files(&disk, "gone"));
         }
@@ -136,25 +153,25 @@ fn messages_on_their_way_while_a_topic_is_deleted_are_deleted_or_come_after() {
         for _ in 0..3 {
             scope.spawn(|| {
                 for _ in 0..300 {
-                    let sent = store.append(&[message("t", 0, &[1; 200], b"")]).unwrap();
+                    let sent = store.log().append(&[message("t", 0, &[1; 200], b"")]).unwrap();
                     given.lock().unwrap().push(sent.locations[0].queue_offset);
                 }
             });
         }
         for _ in 0..20 {
-            store.delete_topic("t").unwrap();
+            store.admin().delete_topic("t").unwrap();
         }
     });
     settle(&store);
     let given: BTreeSet<u64> = given.into_inner().unwrap().into_iter().collect();
     assert_eq!(given.len(), 900, "no offset was given out twice");
-    let (min, max) = (store.min_offset("t", 0), store.max_offset("t", 0));
+    let (min, max) = (store.queues().min_offset("t", 0), store.queues().max_offset("t", 0));
     assert!(max == 900 || (min, max) == (0, 0));
     assert_eq!(bodies(&store, "t", 0).len() as u64, max - min, "without gap");
     store.close().unwrap();
     drop(store);
     let store = open(&disk, &clock);
-    assert_eq!((store.min_offset("t", 0), store.max_offset("t", 0)), (min, max));
+    assert_eq!((store.queues().min_offset("t", 0), store.queues().max_offset("t", 0)), (min, max));
     assert_eq!(send(&store, "t", 0, 1), [900]);
 }
 
@@ -164,13 +181,13 @@ fn offsets_of_groups_and_leases_go_with_the_topic() {
     send(&store, "t", 0, 10);
     send(&store, "kept", 0, 10);
     assert_eq!(receive(&store, "g", "t").len(), 10);
-    store.commit_offset("g", "kept", 0, 4).unwrap();
-    store.commit_offset("other", "t", 0, 5).unwrap();
-    store.delete_topic("t").unwrap();
+    store.groups().commit_offset("g", "kept", 0, 4).unwrap();
+    store.groups().commit_offset("other", "t", 0, 5).unwrap();
+    store.admin().delete_topic("t").unwrap();
     let offsets =
         String::from_utf8(disk.bytes(&Path::new(ROOT).join("config/consumerOffset.json")).unwrap()).unwrap();
     assert!(offsets.contains("kept@g") && !offsets.contains("\"t@"), "{offsets}");
-    assert_eq!(store.committed_offset("g", "t", 0), None);
+    assert_eq!(store.groups().committed_offset("g", "t", 0), None);
     assert_eq!(receive(&store, "g", "t"), [0u64; 0]);
     send(&store, "t", 0, 2);
     clock.advance(5000);
@@ -178,8 +195,8 @@ fn offsets_of_groups_and_leases_go_with_the_topic() {
     store.close().unwrap();
     drop(store);
     let store = open(&disk, &clock);
-    assert_eq!(store.committed_offset("g", "t", 0), Some(10));
-    assert_eq!(store.committed_offset("other", "t", 0), None);
+    assert_eq!(store.groups().committed_offset("g", "t", 0), Some(10));
+    assert_eq!(store.groups().committed_offset("other", "t", 0), None);
 }
 
 #[test]
@@ -188,13 +205,16 @@ fn unused_topics_are_cleaned_and_hold_no_file_back() {
     for topic in ["a", "b", "c"] {
         send(&store, topic, 0, 60);
     }
-    assert_eq!(store.clean_unused(&BTreeSet::from(["b", "none"])).unwrap(), ["a", "c"]);
-    assert_eq!(store.queues(), [("b".to_owned(), vec![0])]);
+    assert_eq!(store.admin().clean_unused(&BTreeSet::from(["b", "none"])).unwrap(), ["a", "c"]);
+    assert_eq!(store.queues().list(), [("b".to_owned(), vec![0])]);
     check_deleted(&store, &disk, "a");
     clock.advance(72 * HOUR);
-    store.clean(true);
-    assert_eq!(bodies(&store, "b", 0).len() as u64, store.max_offset("b", 0) - store.min_offset("b", 0));
-    assert!(store.stats().min_physical_offset > 0);
+    store.admin().clean(true);
+    assert_eq!(
+        bodies(&store, "b", 0).len() as u64,
+        store.queues().max_offset("b", 0) - store.queues().min_offset("b", 0)
+    );
+    assert!(store.admin().stats().min_physical_offset > 0);
     assert_eq!(send(&store, "a", 0, 1), [60]);
 }
 
@@ -204,31 +224,34 @@ fn a_closed_queue_drains_or_rests_and_opens_again_also_after_a_restart() {
     send(&store, "t", 0, 5);
     send(&store, "t", 1, 5);
     let arrivals = Arc::new(Mutex::new(Vec::new()));
-    let refused = |store: &Store, queue_id| match store.append(&[message("t", queue_id, b"", b"")]) {
+    let refused = |store: &Store, queue_id| match store.log().append(&[message("t", queue_id, b"", b"")]) {
         Err(StoreError::QueueClosed { topic, queue_id: closed }) => topic == "t" && closed as i32 == queue_id,
         Err(error) => panic!("{error}"),
         Ok(_) => false,
     };
-    store.set_queue_access("t", 0, QueueAccess::ReadOnly).unwrap();
+    store.admin().set_queue_access("t", 0, QueueAccess::ReadOnly).unwrap();
     assert_eq!(
-        (store.queue_access("t", 0), store.queue_access("t", 1)),
+        (store.admin().queue_access("t", 0), store.admin().queue_access("t", 1)),
         (QueueAccess::ReadOnly, QueueAccess::Open)
     );
     assert!(refused(&store, 0));
     let batch = [message("t", 1, b"", b""), message("t", 0, b"", b"")];
-    assert!(matches!(store.append(&batch), Err(StoreError::QueueClosed { .. })), "a batch as a whole");
-    assert_eq!(store.max_offset("t", 1), 5);
+    assert!(matches!(store.log().append(&batch), Err(StoreError::QueueClosed { .. })), "a batch as a whole");
+    assert_eq!(store.queues().max_offset("t", 1), 5);
     assert_eq!(bodies(&store, "t", 0).len(), 5, "it drains");
-    store.set_queue_access("t", 0, QueueAccess::Closed).unwrap();
-    store.set_queue_access("new", 3, QueueAccess::ReadOnly).unwrap();
-    assert!(!store.queues().iter().any(|(topic, _)| topic == "new"));
+    store.admin().set_queue_access("t", 0, QueueAccess::Closed).unwrap();
+    store.admin().set_queue_access("new", 3, QueueAccess::ReadOnly).unwrap();
+    assert!(!store.queues().list().iter().any(|(topic, _)| topic == "new"));
     let check_closed = |store: &Store| {
-        let found = store.get("t", 0, 2, 32, 1 << 20, ALL);
+        let found = store.queues().get("t", 0, 2, 32, 1 << 20, ALL);
         assert_eq!((found.status, found.next_offset, found.messages.len()), (GetStatus::QueueClosed, 2, 0));
         assert_eq!((found.min_offset, found.max_offset), (0, 5));
-        assert_eq!(store.queue_access("t", 0), QueueAccess::Closed);
+        assert_eq!(store.admin().queue_access("t", 0), QueueAccess::Closed);
         assert!(refused(store, 0));
-        assert!(matches!(store.append(&[message("new", 3, b"", b"")]), Err(StoreError::QueueClosed { .. })));
+        assert!(matches!(
+            store.log().append(&[message("new", 3, b"", b"")]),
+            Err(StoreError::QueueClosed { .. })
+        ));
     };
     check_closed(&store);
     store.close().unwrap();
@@ -236,17 +259,20 @@ fn a_closed_queue_drains_or_rests_and_opens_again_also_after_a_restart() {
     let store = open(&disk, &clock);
     check_closed(&store);
     assert_eq!(receive(&store, "g", "t"), [0, 1, 2, 3, 4], "of the queue that is open");
-    store.on_arrival({
+    store.queues().on_arrival({
         let told = Arc::clone(&arrivals);
         move |arrival| told.lock().unwrap().push((arrival.queue_id, arrival.max_offset))
     });
-    store.set_queue_access("t", 0, QueueAccess::Open).unwrap();
+    store.admin().set_queue_access("t", 0, QueueAccess::Open).unwrap();
     assert_eq!(*arrivals.lock().unwrap(), [(0, 5)], "whoever waits looks again");
     assert_eq!(receive(&store, "g", "t"), [0, 1, 2, 3, 4]);
     assert_eq!(send(&store, "t", 0, 1), [5]);
-    store.delete_topic("t").unwrap();
+    store.admin().delete_topic("t").unwrap();
     assert_eq!(send(&store, "t", 0, 1), [6]);
-    assert!(matches!(store.set_queue_access("a/b", 0, QueueAccess::Open), Err(StoreError::Invalid { .. })));
+    assert!(matches!(
+        store.admin().set_queue_access("a/b", 0, QueueAccess::Open),
+        Err(StoreError::Invalid { .. })
+    ));
 }
 
 #[test]
@@ -259,27 +285,31 @@ fn a_crash_at_any_moment_of_a_deletion_keeps_the_topic_or_deletes_it_and_gives_n
         // The threads that flush and note are at rest.
         std::thread::sleep(Duration::from_millis(1));
         disk.crash_at(op, random.next());
-        let deleted = store.delete_topic("gone");
+        let deleted = store.admin().delete_topic("gone");
         let has_ended = !disk.has_crashed();
         let left = disk.crash(random.next());
         drop(store);
         let what = format!("op {op}");
         let store = open(&left, &clock);
-        let max = store.max_offset("gone", 0);
+        let max = store.queues().max_offset("gone", 0);
         if deleted.is_ok() || max == 0 {
-            assert!(store.get("gone", 0, 0, 32, 1 << 20, ALL).messages.is_empty(), "{what}");
+            assert!(store.queues().get("gone", 0, 0, 32, 1 << 20, ALL).messages.is_empty(), "{what}");
         } else {
             assert_eq!(bodies(&store, "gone", 0).len() as u64, max, "{what}");
         }
-        let kept = store.max_offset("kept", 0);
+        let kept = store.queues().max_offset("kept", 0);
         assert_eq!(bodies(&store, "kept", 0).len() as u64, kept, "{what}");
         let next = send(&store, "gone", 0, 1)[0];
         assert!(if deleted.is_ok() { next == 120 } else { next == max || next == 120 }, "{what}: {next}");
         store.close().unwrap();
         drop(store);
         let store = open(&left, &clock);
-        assert_eq!(store.max_offset("gone", 0), next + 1, "{what}");
-        assert_eq!(bodies(&store, "gone", 0).len() as u64, next + 1 - store.min_offset("gone", 0), "{what}");
+        assert_eq!(store.queues().max_offset("gone", 0), next + 1, "{what}");
+        assert_eq!(
+            bodies(&store, "gone", 0).len() as u64,
+            next + 1 - store.queues().min_offset("gone", 0),
+            "{what}"
+        );
         if has_ended {
             break;
         }
@@ -306,7 +336,7 @@ fn a_deletion_under_way_ends_before_the_store_is_closed_and_none_begins_after() 
         });
         let deleting = thread::spawn({
             let store = Arc::clone(&store);
-            move || store.delete_topic("gone")
+            move || store.admin().delete_topic("gone")
         });
         begins.recv().unwrap();
         let (has_closed, closed) = mpsc::channel();
@@ -322,12 +352,15 @@ fn a_deletion_under_way_ends_before_the_store_is_closed_and_none_begins_after() 
         drop(gate);
         assert_eq!(deleting.join().unwrap().unwrap(), 1);
         closing.join().unwrap().unwrap();
-        assert!(matches!(store.delete_topic("kept"), Err(StoreError::Closed)));
-        assert!(matches!(store.set_queue_access("kept", 0, QueueAccess::Closed), Err(StoreError::Closed)));
+        assert!(matches!(store.admin().delete_topic("kept"), Err(StoreError::Closed)));
+        assert!(matches!(
+            store.admin().set_queue_access("kept", 0, QueueAccess::Closed),
+            Err(StoreError::Closed)
+        ));
         disk.clear_hook();
         drop(store);
         let store = open(&disk, &clock);
-        assert!(store.recovery().is_clean, "{what}");
+        assert!(store.admin().recovery().is_clean, "{what}");
         check_deleted(&store, &disk, "gone");
         assert_eq!(bodies(&store, "kept", 0).len(), 5);
     }
@@ -340,7 +373,7 @@ fn the_first_checkpoint_after_an_open_flushes_only_what_came_since() {
         send(&store, "t", 0, 520);
         send(&store, "other", 0, 1);
         // Writes a checkpoint.
-        store.delete_topic("other").unwrap();
+        store.admin().delete_topic("other").unwrap();
         let disk = if is_clean {
             store.close().unwrap();
             disk
@@ -359,7 +392,7 @@ fn the_first_checkpoint_after_an_open_flushes_only_what_came_since() {
         });
         send(&store, "t", 0, 1);
         send(&store, "other", 0, 1);
-        store.delete_topic("other").unwrap();
+        store.admin().delete_topic("other").unwrap();
         let last = Path::new(ROOT).join(format!("consumequeue/t/0/{:020}", 500 * 20));
         assert_eq!(*flushed.lock().unwrap(), BTreeSet::from([last]), "clean {is_clean}");
     }

@@ -6,8 +6,11 @@ mod common;
 
 use common::{ALL, asynchronous, message, settle};
 use ferromq_store::{
-    Boundary, Clock, GetStatus, MessageFilter, MessageStore, MessageView, NewMessage, OffsetMessageId,
-    StoreConfig, StoreError, properties,
+    MessageStore, StoreConfig, StoreError,
+    filter::MessageFilter,
+    read::{Boundary, GetStatus},
+    record::{MessageView, NewMessage, OffsetMessageId, properties},
+    time::Clock,
 };
 use proptest::prelude::*;
 
@@ -98,7 +101,7 @@ fn run(news: Vec<New>) -> Run {
         }
         let body = vec![number as u8; new.len];
         let appended =
-            store.append(&[message(TOPICS[new.topic], new.queue_id as i32, &body, &named)]).unwrap();
+            store.log().append(&[message(TOPICS[new.topic], new.queue_id as i32, &body, &named)]).unwrap();
         let location = appended.locations[0];
         list.push(Known {
             new,
@@ -120,17 +123,17 @@ impl Run {
         let queue = self.queue(topic, queue_id);
         let lower = queue.iter().filter(|known| known.time < time).count() as u64;
         let upper = queue.iter().filter(|known| known.time <= time).count() as u64;
-        let found = |boundary| self.store.offset_by_time(TOPICS[topic], queue_id, time, boundary);
+        let found = |boundary| self.store.queues().offset_by_time(TOPICS[topic], queue_id, time, boundary);
         assert_eq!(found(Boundary::Lower), lower, "lower {time}");
         assert_eq!(found(Boundary::Upper), upper.saturating_sub(1), "upper {time}");
         let earliest = queue.first().map(|known| known.time);
-        assert_eq!(self.store.earliest_time(TOPICS[topic], queue_id), earliest);
+        assert_eq!(self.store.queues().earliest_time(TOPICS[topic], queue_id), earliest);
     }
 
     fn check_get(&self, topic: usize, queue_id: u32, from: u64, count: usize, tag: Option<usize>) {
         let queue = self.queue(topic, queue_id);
         let filter = tag.map_or(MessageFilter::All, |tag| MessageFilter::tags(TAGS[tag]));
-        let found = self.store.get(TOPICS[topic], queue_id, from, count, usize::MAX, &filter);
+        let found = self.store.queues().get(TOPICS[topic], queue_id, from, count, usize::MAX, &filter);
         let end = queue.len() as u64;
         let is_wanted = |known: &&&Known| tag.is_none() || known.new.tag == tag;
         let wanted: Vec<u64> = queue
@@ -162,19 +165,19 @@ impl Run {
                 .map(|known| known.physical_offset)
                 .collect()
         };
-        let by_key = self.store.query_by_key(TOPICS[topic], key, count, begin, end);
+        let by_key = self.store.queues().query_by_key(TOPICS[topic], key, count, begin, end);
         assert!(by_key.is_complete);
         assert_eq!(places(&by_key.messages), wanted(Known::has_key), "key {key}");
-        let by_unique = self.store.query_by_unique_key(TOPICS[topic], key, count, begin, end);
+        let by_unique = self.store.queues().query_by_unique_key(TOPICS[topic], key, count, begin, end);
         assert_eq!(places(&by_unique.messages), wanted(Known::has_unique_key), "unique key {key}");
-        let by_id = self.store.message_by_id(TOPICS[topic], key);
+        let by_id = self.store.queues().message_by_id(TOPICS[topic], key);
         let newest = self.list.iter().rfind(|known| known.new.topic == topic && known.has_unique_key(key));
         assert_eq!(by_id.map(|found| place(&found)), newest.map(|known| known.physical_offset));
     }
 
     fn check_place(&self, physical_offset: u64) {
         let before = self.list.iter().rfind(|known| known.physical_offset <= physical_offset);
-        match self.store.message_at(physical_offset) {
+        match self.store.queues().message_at(physical_offset) {
             Ok(record) => assert_eq!(place(&record), physical_offset),
             Err(StoreError::NoRecord { physical_offset: told, nearest }) => {
                 assert_eq!(told, physical_offset);
@@ -184,22 +187,25 @@ impl Run {
             Err(error) => panic!("{error}"),
         }
         if let Some(known) = before {
-            assert_eq!(place(&self.store.message_at(known.physical_offset).unwrap()), known.physical_offset);
+            assert_eq!(
+                place(&self.store.queues().message_at(known.physical_offset).unwrap()),
+                known.physical_offset
+            );
             let store_host = StoreConfig::default().store_host;
             let id = OffsetMessageId { store_host, physical_offset: known.physical_offset };
-            let found = self.store.message_by_id("any", &id.to_string()).unwrap();
+            let found = self.store.queues().message_by_id("any", &id.to_string()).unwrap();
             assert_eq!(place(&found), known.physical_offset);
             let elsewhere = OffsetMessageId { store_host: ([1, 2, 3, 4], 5).into(), ..id };
-            assert!(self.store.message_by_id("any", &elsewhere.to_string()).is_none());
+            assert!(self.store.queues().message_by_id("any", &elsewhere.to_string()).is_none());
         }
     }
 }
 
-fn place(record: &ferromq_store::Record) -> u64 {
+fn place(record: &ferromq_store::record::Record) -> u64 {
     MessageView::decode(record.bytes(), true).unwrap().physical_offset
 }
 
-fn places(records: &[ferromq_store::Record]) -> Vec<u64> {
+fn places(records: &[ferromq_store::record::Record]) -> Vec<u64> {
     records.iter().map(place).collect()
 }
 
@@ -213,7 +219,7 @@ proptest! {
     ) {
         let run = run(news);
         let span = run.list.last().map_or(0, |known| known.time - START) + 10;
-        let log_end = run.store.stats().max_physical_offset + 300;
+        let log_end = run.store.admin().stats().max_physical_offset + 300;
         for (a, b, count) in looks {
             let (topic, queue_id) = ((a % 2) as usize, (a / 2 % 2) as u32);
             let time = START - 5 + (b % span as u64) as i64;
@@ -238,14 +244,14 @@ fn a_time_between_two_messages_gives_rocketmqs_answer_at_both_boundaries() {
     let store = MessageStore::open(directory.path(), asynchronous(), clock.clone()).unwrap();
     // Three messages of one time, two of a later one.
     for number in 0..5 {
-        store.append(&[message("t", 0, &[number], b"")]).unwrap();
+        store.log().append(&[message("t", 0, &[number], b"")]).unwrap();
         if number == 2 {
             clock.advance(10);
         }
     }
     settle(&store);
     let found = |time| {
-        let at = |boundary| store.offset_by_time("t", 0, time, boundary);
+        let at = |boundary| store.queues().offset_by_time("t", 0, time, boundary);
         (at(Boundary::Lower), at(Boundary::Upper))
     };
     assert_eq!(found(START - 1), (0, 0), "before the first");
@@ -253,27 +259,27 @@ fn a_time_between_two_messages_gives_rocketmqs_answer_at_both_boundaries() {
     assert_eq!(found(START + 5), (3, 2), "between");
     assert_eq!(found(START + 10), (3, 4), "equal");
     assert_eq!(found(START + 11), (5, 4), "after the last");
-    assert_eq!(store.offset_by_time("unknown", 0, START, Boundary::Upper), 0);
-    assert_eq!(store.earliest_time("unknown", 0), None);
+    assert_eq!(store.queues().offset_by_time("unknown", 0, START, Boundary::Upper), 0);
+    assert_eq!(store.queues().earliest_time("unknown", 0), None);
 }
 
 #[test]
 fn a_body_that_looks_like_a_record_is_none() {
     let directory = tempfile::tempdir().unwrap();
     let store = MessageStore::open(directory.path(), asynchronous(), Clock::manual(START)).unwrap();
-    let first = store.append(&[message("t", 0, b"first", b"")]).unwrap();
+    let first = store.log().append(&[message("t", 0, b"first", b"")]).unwrap();
     settle(&store);
-    let mut forged = store.message_at(0).unwrap().bytes().to_vec();
+    let mut forged = store.queues().message_at(0).unwrap().bytes().to_vec();
     // Where the body of the next record will lie: behind 88 bytes of head.
     let place = first.end + 88;
     forged[28..36].copy_from_slice(&place.to_be_bytes());
-    store.append(&[message("t", 0, &forged, b"")]).unwrap();
+    store.log().append(&[message("t", 0, &forged, b"")]).unwrap();
     settle(&store);
-    match store.message_at(place) {
+    match store.queues().message_at(place) {
         Err(StoreError::NoRecord { nearest, .. }) => assert_eq!(nearest, Some(first.end)),
         other => panic!("{other:?}"),
     }
-    let text = store.message_at(place).unwrap_err().to_string();
+    let text = store.queues().message_at(place).unwrap_err().to_string();
     assert!(text.contains(&format!("nearest one begins at {}", first.end)), "{text}");
 }
 
@@ -286,17 +292,17 @@ fn a_query_that_meets_too_many_other_messages_says_that_it_gave_up() {
     let mut named = Vec::new();
     properties::push(&mut named, "KEYS", "same");
     let one = message("t", 0, b"", &named);
-    store.append(&[one]).unwrap();
+    store.log().append(&[one]).unwrap();
     clock.advance(1);
     let many: Vec<NewMessage<'_>> = vec![one; 1000];
     for _ in 0..20 {
-        store.append(&many).unwrap();
+        store.log().append(&many).unwrap();
     }
     settle(&store);
     // All lie in the same second, which is as far as the index tells times apart.
-    let found = store.query_by_key("t", "same", 5, START, START);
+    let found = store.queues().query_by_key("t", "same", 5, START, START);
     assert!(!found.is_complete && found.messages.is_empty());
-    let mut enough = store.query_by_key("t", "same", 5, START, START + 1);
+    let mut enough = store.queues().query_by_key("t", "same", 5, START, START + 1);
     assert!(enough.is_complete);
     assert_eq!(enough.messages.len(), 5);
     let size = enough.messages.iter().map(|record| record.bytes().len()).max().unwrap();
@@ -312,21 +318,21 @@ fn what_fails_and_what_misses_is_counted_by_its_name() {
     let config = StoreConfig { max_message_size: 100, ..asynchronous() };
     let store = MessageStore::open(directory.path(), config, Clock::manual(START)).unwrap();
     for _ in 0..3 {
-        store.append(&[message("t", 0, &[0; 101], b"")]).unwrap_err();
+        store.log().append(&[message("t", 0, &[0; 101], b"")]).unwrap_err();
     }
-    store.append(&[message("", 0, b"", b"")]).unwrap_err();
-    store.append(&[message("t", 0, b"", b"")]).unwrap();
+    store.log().append(&[message("", 0, b"", b"")]).unwrap_err();
+    store.log().append(&[message("t", 0, b"", b"")]).unwrap();
     settle(&store);
-    store.get("nowhere", 0, 0, 1, 1, ALL);
+    store.queues().get("nowhere", 0, 0, 1, 1, ALL);
     for _ in 0..2 {
-        store.get("t", 0, 1, 1, 1, ALL);
+        store.queues().get("t", 0, 1, 1, 1, ALL);
     }
-    store.get("t", 0, 0, 1, 1, ALL);
-    let stats = store.stats();
+    store.queues().get("t", 0, 0, 1, 1, ALL);
+    let stats = store.admin().stats();
     assert_eq!(stats.failed_puts, [("invalid", 1), ("too_large", 3)].into());
     let misses = [(GetStatus::OffsetOverflowOne, 2), (GetStatus::NoMatchedLogicQueue, 1)];
     assert_eq!(stats.missed_gets, misses.into());
     store.close().unwrap();
-    store.append(&[message("t", 0, b"", b"")]).unwrap_err();
-    assert_eq!(store.stats().failed_puts.get("closed"), Some(&1));
+    store.log().append(&[message("t", 0, b"", b"")]).unwrap_err();
+    assert_eq!(store.admin().stats().failed_puts.get("closed"), Some(&1));
 }

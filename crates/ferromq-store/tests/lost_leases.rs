@@ -19,8 +19,11 @@ use common::{
     message, settle, synchronous,
 };
 use ferromq_store::{
-    Begin, Clock, Disk, Leased, MessageStore, Ordered, ReceiveRequest, Region, StoreConfig, StoreError,
-    TransferLimits,
+    MessageStore, StoreConfig, StoreError,
+    files::{Disk, Region},
+    progress::{Begin, Leased, Ordered, ReceiveRequest},
+    read::TransferLimits,
+    time::Clock,
 };
 
 const START: i64 = 1_700_000_000_000;
@@ -42,7 +45,7 @@ fn receive<D: Disk>(store: &MessageStore<D>, in_order: bool, max_count: usize) -
         by_priority: false,
         limits: TransferLimits::NONE,
     };
-    store.receive(&request).unwrap().messages
+    store.groups().receive(&request).unwrap().messages
 }
 
 fn seen<R: Region>(messages: &[Leased<R>]) -> Vec<(u64, u32)> {
@@ -54,7 +57,7 @@ fn a_leased_message_whose_record_is_damaged_is_forgotten_and_holds_nothing_up() 
     for in_order in [false, true] {
         let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
         let store = MessageStore::open(directory.path(), asynchronous(), clock.clone()).unwrap();
-        let appended = store.append(&vec![message("t", 0, b"x", b""); 4]).unwrap();
+        let appended = store.log().append(&vec![message("t", 0, b"x", b""); 4]).unwrap();
         settle(&store);
         assert_eq!(receive(&store, in_order, 2).len(), 2);
         // Its head says that it lies elsewhere.
@@ -64,11 +67,11 @@ fn a_leased_message_whose_record_is_damaged_is_forgotten_and_holds_nothing_up() 
         clock.advance(LEASE);
         let again = receive(&store, in_order, 2);
         assert_eq!(seen(&again), [(1, 2), (2, 1)], "in order: {in_order}");
-        assert_eq!(store.stats().gone_leases, 1);
+        assert_eq!(store.admin().stats().gone_leases, 1);
         for leased in &again {
-            store.ack("g", "t", &leased.handle).unwrap();
+            store.groups().ack("g", "t", &leased.handle).unwrap();
         }
-        assert_eq!(store.committed_offset("g", "t", 0), Some(3), "in order: {in_order}");
+        assert_eq!(store.groups().committed_offset("g", "t", 0), Some(3), "in order: {in_order}");
         assert_eq!(seen(&receive(&store, in_order, 2)), [(3, 1)]);
     }
 }
@@ -81,14 +84,14 @@ fn a_leased_message_that_cannot_be_read_for_a_while_keeps_its_place_its_handle_a
         let store = MessageStore::open_on(disk.clone(), Path::new("/store"), config, clock.clone()).unwrap();
         // Two of them in the first file, and enough behind them that it is closed when others are read.
         let body = vec![b'x'; 30_000];
-        (0..12).for_each(|_| drop(store.append(&[message("t", 0, &body, b"")]).unwrap()));
+        (0..12).for_each(|_| drop(store.log().append(&[message("t", 0, &body, b"")]).unwrap()));
         settle(&store);
         let first = receive(&store, in_order, 1);
         assert_eq!(seen(&first), [(0, 1)]);
         // A record holds its file open.
         let old = first[0].handle;
         drop(first);
-        (4..12).for_each(|at| drop(store.get("t", 0, at, 1, usize::MAX, ALL)));
+        (4..12).for_each(|at| drop(store.queues().get("t", 0, at, 1, usize::MAX, ALL)));
         let is_broken = Arc::new(AtomicBool::new(true));
         let broken = Arc::clone(&is_broken);
         disk.set_hook(move |op, path| {
@@ -106,8 +109,8 @@ fn a_leased_message_that_cannot_be_read_for_a_while_keeps_its_place_its_handle_a
         clock.advance(1_000);
         let again = receive(&store, in_order, 1);
         assert_eq!(seen(&again), [(0, 2)], "in order: {in_order}");
-        assert!(matches!(store.ack("g", "t", &old), Err(StoreError::StaleReceipt)));
-        store.ack("g", "t", &again[0].handle).unwrap();
-        assert_eq!(store.stats().gone_leases, 0);
+        assert!(matches!(store.groups().ack("g", "t", &old), Err(StoreError::StaleReceipt)));
+        store.groups().ack("g", "t", &again[0].handle).unwrap();
+        assert_eq!(store.admin().stats().gone_leases, 0);
     }
 }

@@ -15,8 +15,13 @@ use std::{
 
 use common::{ALL, asynchronous, fake_disk::FakeDisk, message, named, settle, synchronous};
 use ferromq_store::{
-    Boundary, Clock, Decision, FileFacts, FlushPolicy, GetStatus, MessageFilter, MessageStore, MessageView,
-    RetentionFacts, RetentionPolicy, StoreConfig,
+    MessageStore, StoreConfig,
+    filter::MessageFilter,
+    log::FlushPolicy,
+    read::{Boundary, GetStatus},
+    record::MessageView,
+    retention::{Decision, FileFacts, RetentionFacts, RetentionPolicy},
+    time::Clock,
 };
 use proptest::prelude::*;
 
@@ -190,7 +195,7 @@ impl Run {
     /// Takes over what is gone, and checks that it is the beginning of the log and nothing else.
     fn learn_what_is_gone(&mut self) {
         for (topic, queue_id) in self.model.keys().copied().collect::<Vec<_>>() {
-            let min = self.store().min_offset(TOPICS[topic], queue_id) as usize;
+            let min = self.store().queues().min_offset(TOPICS[topic], queue_id) as usize;
             assert!(min <= self.known(topic, queue_id).len());
             self.removed.insert((topic, queue_id), min);
         }
@@ -207,7 +212,7 @@ impl Run {
     fn clean(&mut self, age: i64) {
         let before = self.removed.clone();
         self.retention.0.store(age, Ordering::SeqCst);
-        self.store().clean(true);
+        self.store().admin().clean(true);
         self.learn_what_is_gone();
         for ((topic, queue_id), min) in &self.removed {
             let was = before.get(&(*topic, *queue_id)).copied().unwrap_or(0);
@@ -222,7 +227,7 @@ impl Run {
 
     fn set_flush(&mut self, policy: usize) {
         let policy: FlushPolicy = POLICIES[policy].parse().unwrap();
-        self.store().set_flush(policy).unwrap();
+        self.store().admin().set_flush(policy).unwrap();
         self.config.flush = policy;
     }
 
@@ -236,10 +241,13 @@ impl Run {
             .zip(bodies.iter().zip(&properties))
             .map(|(new, (body, properties))| message(TOPICS[new.topic], new.queue_id, body, properties))
             .collect();
-        let appended =
-            if as_one { self.store().append_as_one(&messages) } else { self.store().append(&messages) };
+        let appended = if as_one {
+            self.store().log().append_as_one(&messages)
+        } else {
+            self.store().log().append(&messages)
+        };
         let (appended, first) = (appended.unwrap(), self.count);
-        self.store().wait_durable(appended.end).unwrap();
+        self.store().log().wait_durable(appended.end).unwrap();
         for ((new, body), location) in batch.iter().zip(bodies).zip(appended.locations) {
             let queue = self.model.entry((new.topic, new.queue_id as u32)).or_default();
             assert_eq!(location.queue_offset, queue.len() as u64);
@@ -258,7 +266,7 @@ impl Run {
 
     fn get(&self, topic: usize, queue_id: u32, from: u64, count: usize, tag: Option<usize>) {
         let filter = tag.map_or(MessageFilter::All, |tag| MessageFilter::tags(TAGS[tag]));
-        let found = self.store().get(TOPICS[topic], queue_id, from, count, usize::MAX, &filter);
+        let found = self.store().queues().get(TOPICS[topic], queue_id, from, count, usize::MAX, &filter);
         let end = self.known(topic, queue_id).len() as u64;
         let min = self.min(topic, queue_id) as u64;
         let expected: Vec<(u64, &Known)> = self
@@ -290,7 +298,7 @@ impl Run {
 
     fn query(&self, topic: usize, key: u8, count: usize) {
         let key = format!("k{key}");
-        let found = self.store().query_by_key(TOPICS[topic], &key, count, 0, i64::MAX).messages;
+        let found = self.store().queues().query_by_key(TOPICS[topic], &key, count, 0, i64::MAX).messages;
         let of_topic = (0..2).flat_map(|queue_id| self.kept(topic, queue_id).map(|(_, known)| known));
         let mut expected: Vec<&Known> = of_topic.filter(|known| known.key == key).collect();
         expected.sort_by_key(|known| std::cmp::Reverse(known.order));
@@ -306,7 +314,7 @@ impl Run {
         let kept = self.kept(topic, queue_id);
         let older = kept.take_while(|(_, known)| known.time < time).count();
         assert_eq!(
-            self.store().offset_by_time(TOPICS[topic], queue_id, time, Boundary::Lower),
+            self.store().queues().offset_by_time(TOPICS[topic], queue_id, time, Boundary::Lower),
             (self.min(topic, queue_id) + older) as u64
         );
     }
@@ -329,7 +337,7 @@ impl Run {
         let mut lost_from = usize::MAX;
         let (groups, count) = (self.groups(), self.model.values().map(Vec::len).sum::<usize>());
         for ((topic, queue_id), queue) in &mut self.model {
-            let max = self.store.as_ref().unwrap().max_offset(TOPICS[*topic], *queue_id) as usize;
+            let max = self.store.as_ref().unwrap().queues().max_offset(TOPICS[*topic], *queue_id) as usize;
             assert!(max <= queue.len());
             kept = kept.max(queue[..max].iter().map(|known| known.order + 1).max().unwrap_or(0));
             lost_from =
@@ -404,6 +412,6 @@ proptest! {
             }
         }
         run.check_all();
-        assert!(run.store().get("none", 0, 0, 1, 1, ALL).messages.is_empty());
+        assert!(run.store().queues().get("none", 0, 0, 1, 1, ALL).messages.is_empty());
     }
 }

@@ -7,8 +7,11 @@ use std::{fs, path::Path, time::Duration};
 
 use common::{ALL, asynchronous, copy_as_killed, message, settle};
 use ferromq_store::{
-    Begin, Clock, Leased, MessageStore, NewMessage, Ordered, ReceiptHandle, ReceiveRequest, Received,
-    StoreConfig, StoreError, TransferLimits,
+    MessageStore, StoreConfig, StoreError,
+    progress::{Begin, Leased, Ordered, ReceiptHandle, ReceiveRequest, Received},
+    read::TransferLimits,
+    record::NewMessage,
+    time::Clock,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -26,7 +29,7 @@ fn open(directory: &Path, clock: &Clock) -> MessageStore {
 }
 
 fn send(store: &MessageStore, queue_id: i32, count: usize) {
-    (0..count).for_each(|_| drop(store.append(&[message("t", queue_id, b"x", b"")]).unwrap()));
+    (0..count).for_each(|_| drop(store.log().append(&[message("t", queue_id, b"x", b"")]).unwrap()));
     settle(store);
 }
 
@@ -49,7 +52,7 @@ fn request(max_count: usize, attempt_id: Option<&'static str>) -> ReceiveRequest
 }
 
 fn receive(store: &MessageStore, max_count: usize, attempt_id: Option<&'static str>) -> Vec<Leased> {
-    store.receive(&request(max_count, attempt_id)).unwrap().messages
+    store.groups().receive(&request(max_count, attempt_id)).unwrap().messages
 }
 
 /// Offset and attempt of each message.
@@ -59,7 +62,7 @@ fn seen(messages: &[Leased]) -> Vec<(u64, u32)> {
 
 /// Acknowledges a message; says when its queue may go on, seen from the beginning of its lease.
 fn ack(store: &MessageStore, leased: &Leased) -> Option<i64> {
-    store.ack("g", "t", &leased.handle).unwrap().map(|at| at - leased.handle.pop_time)
+    store.groups().ack("g", "t", &leased.handle).unwrap().map(|at| at - leased.handle.pop_time)
 }
 
 /// The directory as a killed process leaves it: what is in the page cache, nothing closed.
@@ -79,7 +82,8 @@ fn fresh() -> (TempDir, Clock, MessageStore) {
 fn a_group_that_takes_up_order_hears_when_leases_from_before_it_end() {
     let (_directory, _clock, store) = fresh();
     send(&store, 0, 3);
-    let before = store.receive(&ReceiveRequest { order: None, ..request(2, None) }).unwrap().messages;
+    let before =
+        store.groups().receive(&ReceiveRequest { order: None, ..request(2, None) }).unwrap().messages;
     assert_eq!(seen(&before), [(0, 1), (1, 1)]);
     assert!(receive(&store, 3, None).is_empty());
     assert_eq!(ack(&store, &before[1]), Some(LEASE), "the first one is still leased");
@@ -95,7 +99,7 @@ fn a_queue_has_one_receiver_at_a_time_and_others_do_not_wait_for_it() {
     let first = receive(&store, 2, None);
     assert_eq!(seen(&first), [(0, 1), (1, 1)]);
     let both = ReceiveRequest { queue_count: 2, ..request(10, None) };
-    let Received { messages, next_expiry_ms, .. } = store.receive(&both).unwrap();
+    let Received { messages, next_expiry_ms, .. } = store.groups().receive(&both).unwrap();
     assert_eq!((messages[0].handle.queue_id, messages.len()), (1, 1));
     assert_eq!(next_expiry_ms, Some(START + LEASE));
     assert_eq!(ack(&store, &first[1]), Some(LEASE), "the first one is still leased");
@@ -111,11 +115,11 @@ fn redelivery_begins_at_the_first_unacknowledged_message_and_keeps_the_order() {
     let first = receive(&store, 4, None);
     ack(&store, &first[0]);
     ack(&store, &first[2]);
-    assert_eq!(store.committed_offset("g", "t", 0), Some(1));
+    assert_eq!(store.groups().committed_offset("g", "t", 0), Some(1));
     clock.advance(LEASE);
     let again = receive(&store, 3, None);
     assert_eq!(seen(&again), [(1, 2), (3, 2), (4, 1)]);
-    assert!(matches!(store.ack("g", "t", &first[1].handle), Err(StoreError::StaleReceipt)));
+    assert!(matches!(store.groups().ack("g", "t", &first[1].handle), Err(StoreError::StaleReceipt)));
     clock.advance(LEASE);
     // Fewer than came last time: the rest of them comes next, before anything new.
     let one = receive(&store, 1, None);
@@ -133,7 +137,7 @@ fn whoever_repeats_a_receive_by_its_name_gets_its_messages_again_at_once() {
     assert!(receive(&store, 2, None).is_empty());
     let again = receive(&store, 3, Some("a"));
     assert_eq!(seen(&again), [(0, 1), (1, 1), (2, 1)], "it is the same attempt");
-    assert!(matches!(store.ack("g", "t", &lost[0].handle), Err(StoreError::StaleReceipt)));
+    assert!(matches!(store.groups().ack("g", "t", &lost[0].handle), Err(StoreError::StaleReceipt)));
     clock.advance(LEASE);
     assert!(receive(&store, 2, Some("b")).is_empty(), "a lease of the same millisecond begins one later");
     clock.advance(1);
@@ -150,12 +154,12 @@ fn a_changed_message_holds_its_queue_until_its_new_time_and_keeps_its_handle() {
     let (_directory, clock, store) = fresh();
     send(&store, 0, 3);
     let first = receive(&store, 2, None);
-    let longer = store.change_invisible("g", "t", &first[0].handle, 4 * LEASE).unwrap();
+    let longer = store.groups().change_invisible("g", "t", &first[0].handle, 4 * LEASE).unwrap();
     assert_eq!((longer.pop_time, longer.invisible_ms), (first[0].handle.pop_time, 4 * LEASE));
     ack(&store, &first[1]);
     clock.advance(3 * LEASE);
     assert!(receive(&store, 9, None).is_empty());
-    store.change_invisible("g", "t", &first[0].handle, 0).unwrap();
+    store.groups().change_invisible("g", "t", &first[0].handle, 0).unwrap();
     assert_eq!(seen(&receive(&store, 9, None)), [(0, 2), (2, 1)]);
 }
 
@@ -166,7 +170,7 @@ fn an_extended_lease_holds_its_queue_and_is_still_of_its_receive_after_a_restart
     let first = receive(&store, 2, Some("a"));
     clock.advance(LEASE - 1);
     for leased in &first {
-        store.extend("g", "t", &leased.handle, 2 * LEASE).unwrap();
+        store.groups().extend("g", "t", &leased.handle, 2 * LEASE).unwrap();
     }
     store.close().unwrap();
     drop(store);
@@ -205,26 +209,27 @@ fn the_dead_come_alone_and_the_queue_goes_on_behind_them() {
     send(&store, 0, 3);
     let limited = |max_count| ReceiveRequest { max_attempts: 2, ..request(max_count, None) };
     for attempt in 1..=2 {
-        let received = store.receive(&limited(2)).unwrap();
+        let received = store.groups().receive(&limited(2)).unwrap();
         assert_eq!(seen(&received.messages), [(0, attempt), (1, attempt)]);
         clock.advance(LEASE);
     }
-    let Received { messages, dead, more, .. } = store.receive(&limited(2)).unwrap();
+    let Received { messages, dead, more, .. } = store.groups().receive(&limited(2)).unwrap();
     assert!(messages.is_empty() && more);
     assert_eq!(seen(&dead), [(0, 2), (1, 2)]);
     // Nobody else gets them or what is behind them meanwhile.
-    let meanwhile = store.receive(&limited(9)).unwrap();
+    let meanwhile = store.groups().receive(&limited(9)).unwrap();
     assert!(meanwhile.messages.is_empty() && meanwhile.dead.is_empty());
     dead.iter().for_each(|leased| assert!(ack(&store, leased).is_some()));
-    assert_eq!(seen(&store.receive(&limited(9)).unwrap().messages), [(2, 1)]);
+    assert_eq!(seen(&store.groups().receive(&limited(9)).unwrap().messages), [(2, 1)]);
 }
 
 #[test]
 fn dead_messages_that_were_not_kept_are_dead_again() {
     let (_directory, clock, store) = fresh();
     send(&store, 0, 1);
-    let limited =
-        || store.receive(&ReceiveRequest { max_attempts: 1, order: None, ..request(9, None) }).unwrap();
+    let limited = || {
+        store.groups().receive(&ReceiveRequest { max_attempts: 1, order: None, ..request(9, None) }).unwrap()
+    };
     assert_eq!(limited().messages.len(), 1);
     clock.advance(LEASE);
     assert_eq!(seen(&limited().dead), [(0, 1)]);
@@ -233,7 +238,7 @@ fn dead_messages_that_were_not_kept_are_dead_again() {
     let dead = limited().dead;
     assert_eq!(seen(&dead), [(0, 1)]);
     ack(&store, &dead[0]);
-    assert_eq!(store.committed_offset("g", "t", 0), Some(1));
+    assert_eq!(store.groups().committed_offset("g", "t", 0), Some(1));
 }
 
 #[test]
@@ -244,14 +249,14 @@ fn what_was_given_back_comes_again_to_the_same_try_as_the_same_attempt_and_never
         let first = receive(&store, 2, name);
         assert_eq!(seen(&first), [(0, 1), (1, 1)]);
         for leased in &first {
-            store.give_back("g", "t", &leased.handle, 0).unwrap();
+            store.groups().give_back("g", "t", &leased.handle, 0).unwrap();
         }
-        assert!(matches!(store.ack("g", "t", &first[0].handle), Err(StoreError::StaleReceipt)));
+        assert!(matches!(store.groups().ack("g", "t", &first[0].handle), Err(StoreError::StaleReceipt)));
         clock.advance(5);
         let again = receive(&store, 2, name);
         assert_eq!(seen(&again), [(0, 1), (1, 1)], "{name:?}");
         for leased in &again {
-            store.give_back("g", "t", &leased.handle, 0).unwrap();
+            store.groups().give_back("g", "t", &leased.handle, 0).unwrap();
         }
         clock.advance(5);
     }
@@ -262,13 +267,13 @@ fn a_receive_repeated_while_its_dead_are_kept_elsewhere_gets_neither_them_nor_wh
     let (_directory, clock, store) = fresh();
     send(&store, 0, 2);
     let limited = |max_count| {
-        store.receive(&ReceiveRequest { max_attempts: 1, ..request(max_count, Some("a")) }).unwrap()
+        store.groups().receive(&ReceiveRequest { max_attempts: 1, ..request(max_count, Some("a")) }).unwrap()
     };
     assert_eq!(seen(&limited(1).messages), [(0, 1)]);
     // Given back by nobody: another try finds it dead, and the first call of it is still on the way.
     clock.advance(LEASE);
     let other = ReceiveRequest { max_attempts: 1, ..request(1, Some("b")) };
-    assert_eq!(seen(&store.receive(&other).unwrap().dead), [(0, 1)]);
+    assert_eq!(seen(&store.groups().receive(&other).unwrap().dead), [(0, 1)]);
     clock.advance(1);
     let again = limited(2);
     assert!(again.messages.is_empty() && again.dead.is_empty());
@@ -281,20 +286,21 @@ fn a_message_that_comes_again_counts_as_no_read_of_a_queue() {
     let (_directory, clock, store) = fresh();
     send(&store, 0, 1);
     assert_eq!(receive(&store, 1, None).len(), 1);
-    let found = store.stats().found_gets;
+    let found = store.admin().stats().found_gets;
     clock.advance(LEASE);
     assert_eq!(receive(&store, 1, None).len(), 1);
-    assert_eq!(store.stats().found_gets, found);
+    assert_eq!(store.admin().stats().found_gets, found);
 }
 
 #[test]
 fn deliveries_a_record_tells_of_count_as_attempts() {
     let (_directory, clock, store) = fresh();
     let again = |reconsume_times| NewMessage { reconsume_times, ..message("t", 0, b"x", b"") };
-    store.append(&[again(1), again(5)]).unwrap();
+    store.log().append(&[again(1), again(5)]).unwrap();
     settle(&store);
-    let limited =
-        || store.receive(&ReceiveRequest { max_attempts: 3, order: None, ..request(9, None) }).unwrap();
+    let limited = || {
+        store.groups().receive(&ReceiveRequest { max_attempts: 3, order: None, ..request(9, None) }).unwrap()
+    };
     let first = limited();
     assert_eq!(seen(&first.messages), [(0, 1)]);
     let dead = limited().dead;
@@ -318,7 +324,7 @@ fn queues_with_higher_numbers_come_first_by_priority_redelivered_messages_too() 
             by_priority: true,
             ..request(max_count, None)
         };
-        let messages = store.receive(&by_priority).unwrap().messages;
+        let messages = store.groups().receive(&by_priority).unwrap().messages;
         messages.iter().map(|leased| leased.handle.queue_id).collect::<Vec<_>>()
     };
     assert_eq!(next(3), [3, 3, 2]);
@@ -350,7 +356,7 @@ fn what_java_knows_of_a_receive_in_order_counts_where_our_leases_are_of_another_
     let store = open(directory.path(), &clock);
     assert!(receive(&store, 9, None).is_empty());
     // The handle Java gave out is good.
-    store.ack("g", "t", &handle(3, START)).unwrap();
+    store.groups().ack("g", "t", &handle(3, START)).unwrap();
     assert_eq!(seen(&receive(&store, 9, Some("try"))), [(1, 3), (4, 1), (5, 1)]);
     store.close().unwrap();
     let text = fs::read_to_string(order_info(directory.path())).unwrap();
@@ -377,7 +383,7 @@ fn what_java_is_told_ends_with_the_last_acknowledgement_and_with_its_group() {
     receive(&store, 1, None);
     assert!(told(store));
     let store = again();
-    assert_eq!(store.forget_group("g", None).unwrap(), 1);
+    assert_eq!(store.groups().forget_group("g", None).unwrap(), 1);
     assert!(!told(store));
 }
 
@@ -478,14 +484,15 @@ impl Run {
             }
             Step::Ack(pick) if !self.model.leases.is_empty() => {
                 let (offset, pop_time, ..) = self.model.leases.remove(pick.index(self.model.leases.len()));
-                let goes_on = self.store().ack("g", "t", &handle(offset, pop_time)).unwrap();
+                let goes_on = self.store().groups().ack("g", "t", &handle(offset, pop_time)).unwrap();
                 let last = self.model.leases.iter().map(|lease| lease.2).max();
                 assert!(goes_on.is_none() || goes_on == Some(last.unwrap_or(pop_time)));
             }
             Step::Change(pick, ms) if !self.model.leases.is_empty() => {
                 let at = pick.index(self.model.leases.len());
                 let lease = self.model.leases[at];
-                let new = self.store().change_invisible("g", "t", &handle(lease.0, lease.1), *ms).unwrap();
+                let new =
+                    self.store().groups().change_invisible("g", "t", &handle(lease.0, lease.1), *ms).unwrap();
                 assert_eq!(new.pop_time == lease.1, lease.1 == self.model.last.1);
                 self.model.leases[at] = (lease.0, new.pop_time, now + ms, lease.3);
             }
@@ -507,12 +514,12 @@ impl Run {
                 self.store = Some(open(self.directory.path(), &self.clock));
             }
         }
-        let committed = self.store().committed_offset("g", "t", 0).unwrap_or(0);
+        let committed = self.store().groups().committed_offset("g", "t", 0).unwrap_or(0);
         assert_eq!(committed, self.model.committed(), "after {step:?}");
     }
 
     fn commit(&mut self, offset: u64) {
-        self.store().commit_offset("g", "t", 0, offset).unwrap();
+        self.store().groups().commit_offset("g", "t", 0, offset).unwrap();
         let offset = offset.min(self.model.sent);
         if offset < self.model.committed() {
             self.model = Model { next: offset, sent: self.model.sent, ..Model::default() };

@@ -10,8 +10,10 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use common::{ALL, asynchronous, copy_as_killed, message, settle};
 use ferromq_store::{
-    Begin, Clock, Leased, MessageStore, Ordered, ReceiptHandle, ReceiveRequest, StoreConfig, StoreError,
-    TransferLimits,
+    MessageStore, StoreConfig, StoreError,
+    progress::{Begin, Leased, Ordered, ReceiptHandle, ReceiveRequest},
+    read::TransferLimits,
+    time::Clock,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -33,7 +35,7 @@ fn fresh(count: usize) -> (TempDir, Clock, MessageStore) {
 }
 
 fn send(store: &MessageStore, count: usize) {
-    (0..count).for_each(|_| drop(store.append(&[message("t", 0, b"x", b"")]).unwrap()));
+    (0..count).for_each(|_| drop(store.log().append(&[message("t", 0, b"x", b"")]).unwrap()));
     settle(store);
 }
 
@@ -56,7 +58,7 @@ fn request(max_count: usize, attempt_id: Option<&'static str>, from_first: bool)
 }
 
 fn receive(store: &MessageStore, max_count: usize, attempt_id: Option<&'static str>) -> Vec<Leased> {
-    store.receive(&request(max_count, attempt_id, true)).unwrap().messages
+    store.groups().receive(&request(max_count, attempt_id, true)).unwrap().messages
 }
 
 /// Offset and attempt of each message.
@@ -65,7 +67,7 @@ fn seen(messages: &[Leased]) -> Vec<(u64, u32)> {
 }
 
 fn ack(store: &MessageStore, leased: &Leased) {
-    store.ack("g", "t", &leased.handle).unwrap();
+    store.groups().ack("g", "t", &leased.handle).unwrap();
 }
 
 #[test]
@@ -81,7 +83,7 @@ fn what_a_proxy_of_rocketmq_gave_is_given() {
     clock.advance(LEASE + 1);
     let third = receive(&store, 6, Some("c"));
     assert_eq!(seen(&third), [(0, 2), (1, 2), (2, 1), (3, 1), (4, 1), (5, 1)]);
-    assert!(matches!(store.ack("g", "t", &first[3].handle), Err(StoreError::StaleReceipt)));
+    assert!(matches!(store.groups().ack("g", "t", &first[3].handle), Err(StoreError::StaleReceipt)));
     third[1..].iter().for_each(|leased| ack(&store, leased));
     assert!(receive(&store, 6, Some("d")).is_empty(), "the first one is still leased");
     clock.advance(LEASE);
@@ -91,7 +93,7 @@ fn what_a_proxy_of_rocketmq_gave_is_given() {
     let fifth = receive(&store, 6, Some("e"));
     assert_eq!(seen(&fifth), [(2, 1), (3, 1), (4, 1), (5, 1)]);
     fifth.iter().for_each(|leased| ack(&store, leased));
-    assert_eq!(store.committed_offset("g", "t", 0), Some(6));
+    assert_eq!(store.groups().committed_offset("g", "t", 0), Some(6));
     assert!(receive(&store, 6, Some("f")).is_empty());
 }
 
@@ -100,17 +102,19 @@ fn the_dead_are_those_that_were_handed_out_too_often_acknowledged_or_not() {
     // As measured: of a batch whose first message fails the others come again with it, and die with it.
     let (_directory, clock, store) = fresh(4);
     for attempt in 1..=2 {
-        let batch = store.receive(&ReceiveRequest { max_attempts: 2, ..request(3, None, true) }).unwrap();
+        let batch =
+            store.groups().receive(&ReceiveRequest { max_attempts: 2, ..request(3, None, true) }).unwrap();
         assert_eq!(seen(&batch.messages), [(0, attempt), (1, attempt), (2, attempt)]);
         batch.messages[1..].iter().for_each(|leased| ack(&store, leased));
         clock.advance(LEASE);
     }
     for offset in 0..3 {
-        let found = store.receive(&ReceiveRequest { max_attempts: 2, ..request(3, None, true) }).unwrap();
+        let found =
+            store.groups().receive(&ReceiveRequest { max_attempts: 2, ..request(3, None, true) }).unwrap();
         assert_eq!((seen(&found.dead), found.messages.len(), found.more), (vec![(offset, 2)], 0, true));
         ack(&store, &found.dead[0]);
     }
-    let left = store.receive(&ReceiveRequest { max_attempts: 2, ..request(3, None, true) }).unwrap();
+    let left = store.groups().receive(&ReceiveRequest { max_attempts: 2, ..request(3, None, true) }).unwrap();
     assert_eq!(seen(&left.messages), [(3, 1)]);
 }
 
@@ -120,27 +124,27 @@ fn dead_messages_that_were_not_kept_are_dead_again() {
     ack(&store, &receive(&store, 2, None)[1]);
     clock.advance(LEASE);
     let last = ReceiveRequest { max_attempts: 1, ..request(2, None, true) };
-    assert_eq!(seen(&store.receive(&last).unwrap().dead), [(0, 1)]);
-    assert!(store.receive(&last).unwrap().dead.is_empty(), "they are being kept");
+    assert_eq!(seen(&store.groups().receive(&last).unwrap().dead), [(0, 1)]);
+    assert!(store.groups().receive(&last).unwrap().dead.is_empty(), "they are being kept");
     clock.advance(30_000);
-    assert_eq!(seen(&store.receive(&last).unwrap().dead), [(0, 1)]);
+    assert_eq!(seen(&store.groups().receive(&last).unwrap().dead), [(0, 1)]);
 }
 
 #[test]
 fn a_receive_that_is_full_leaves_the_leases_of_the_other_queues() {
     let (directory, clock, store) = fresh(2);
-    store.append(&[message("t", 1, b"x", b"")]).unwrap();
+    store.log().append(&[message("t", 1, b"x", b"")]).unwrap();
     settle(&store);
     let of_both = |count, store: &MessageStore| {
         let both = ReceiveRequest { queue_count: 2, ..request(count, None, true) };
-        store.receive(&both).unwrap().messages
+        store.groups().receive(&both).unwrap().messages
     };
     let first = of_both(9, &store);
     assert_eq!(seen(&first), [(0, 1), (1, 1), (0, 1)]);
     clock.advance(LEASE);
     let second = of_both(2, &store);
     assert_eq!(seen(&second), [(0, 2), (1, 2)]);
-    assert!(store.holds("g", "t", &first[2].handle));
+    assert!(store.groups().holds("g", "t", &first[2].handle));
     second.iter().for_each(|leased| ack(&store, leased));
     store.close().unwrap();
     drop(store);
@@ -151,7 +155,8 @@ fn a_receive_that_is_full_leaves_the_leases_of_the_other_queues() {
 #[test]
 fn what_was_received_before_the_group_was_in_order_does_not_come_again() {
     let (directory, clock, store) = fresh(6);
-    let before = store.receive(&ReceiveRequest { order: None, ..request(3, None, true) }).unwrap().messages;
+    let before =
+        store.groups().receive(&ReceiveRequest { order: None, ..request(3, None, true) }).unwrap().messages;
     ack(&store, &before[1]);
     ack(&store, &before[2]);
     clock.advance(LEASE);
@@ -168,7 +173,7 @@ fn what_was_received_before_the_group_was_in_order_does_not_come_again() {
 #[test]
 fn either_way_goes_on_where_the_other_one_left_the_queue() {
     let (_directory, clock, store) = fresh(5);
-    let generous = |count| store.receive(&request(count, None, false)).unwrap().messages;
+    let generous = |count| store.groups().receive(&request(count, None, false)).unwrap().messages;
     let first = generous(3);
     ack(&store, &first[1]);
     clock.advance(LEASE);
@@ -180,7 +185,7 @@ fn either_way_goes_on_where_the_other_one_left_the_queue() {
     let third = generous(9);
     assert_eq!(seen(&third), [(0, 3), (3, 1), (4, 1)], "acknowledged once more, and done with");
     third.iter().for_each(|leased| ack(&store, leased));
-    assert_eq!(store.committed_offset("g", "t", 0), Some(5));
+    assert_eq!(store.groups().committed_offset("g", "t", 0), Some(5));
     assert!(receive(&store, 3, None).is_empty());
 }
 
@@ -314,12 +319,12 @@ impl Run {
             Step::Ack(_) | Step::Change(..) if self.handles.is_empty() => {}
             Step::Ack(pick) => {
                 let handle = self.pick(pick);
-                let is_ended = self.store().ack("g", "t", &handle).is_ok();
+                let is_ended = self.store().groups().ack("g", "t", &handle).is_ok();
                 assert_eq!(is_ended, self.model.ack(&handle), "{handle:?}");
             }
             Step::Change(pick, ms) => {
                 let handle = self.pick(pick);
-                let done = self.store().change_invisible("g", "t", &handle, *ms);
+                let done = self.store().groups().change_invisible("g", "t", &handle, *ms);
                 let open = self.model.batch.get_mut(&handle.queue_offset).filter(|(is_done, ..)| !*is_done);
                 match open.filter(|_| handle.pop_time == self.model.pop_time) {
                     Some(message) => {
@@ -346,7 +351,7 @@ impl Run {
                 self.store = Some(open(self.directory.path(), &self.clock));
             }
         }
-        let committed = self.store().committed_offset("g", "t", 0).unwrap_or(0);
+        let committed = self.store().groups().committed_offset("g", "t", 0).unwrap_or(0);
         assert_eq!(committed, self.model.committed, "after {step:?}");
     }
 }

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, path::Path};
 use common::{
     asynchronous, bodies, fake_disk::FakeDisk, message, named, settle, small, synchronous, wait_until,
 };
-use ferromq_store::{Clock, FlushPolicy, MessageStore, StoreConfig, StoreError};
+use ferromq_store::{MessageStore, StoreConfig, StoreError, log::FlushPolicy, time::Clock};
 
 const TOPICS: [&str; 2] = ["one", "two"];
 
@@ -30,25 +30,25 @@ fn workload(disk: &FakeDisk, config: &StoreConfig, round: u8, promised: &mut Pro
             named(&format!("{round}-{number}"), "tag"),
         );
         let batch: Vec<_> = TOPICS.iter().map(|topic| message(topic, 0, &body, &properties)).collect();
-        let Ok(appended) = store.append(&batch[..1 + usize::from(number % 2)]) else { return };
+        let Ok(appended) = store.log().append(&batch[..1 + usize::from(number % 2)]) else { return };
         if number % 4 == 0 {
             settle_or_crash(&store, disk);
         }
-        if store.wait_durable(appended.end).is_ok() {
+        if store.log().wait_durable(appended.end).is_ok() {
             for (topic, location) in TOPICS.iter().zip(appended.locations) {
                 promised.insert((topic, location.queue_offset), body.clone());
             }
         }
     }
-    let _ = store.commit_offset("g", "one", 0, 3);
+    let _ = store.groups().commit_offset("g", "one", 0, 3);
     let _ = store.close();
 }
 
 fn settle_or_crash(store: &MessageStore<FakeDisk>, disk: &FakeDisk) {
     if !disk.has_crashed() {
-        let at = store.stats().flushed_offset;
+        let at = store.admin().stats().flushed_offset;
         wait_until("all that is flushed is dispatched, or the disk has crashed", || {
-            store.stats().dispatched_offset >= at || disk.has_crashed()
+            store.admin().stats().dispatched_offset >= at || disk.has_crashed()
         });
     }
 }

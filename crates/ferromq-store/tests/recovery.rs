@@ -16,7 +16,11 @@ use std::{
 
 use common::{ALL, asynchronous, copy_as_killed, message, named, settle, synchronous};
 use ferromq_store::{
-    Clock, DamageReason, FlushPolicy, MessageStore, MessageView, RecoveryListener, StoreConfig, StoreError,
+    MessageStore, StoreConfig, StoreError,
+    log::{DamageReason, FlushPolicy},
+    record::MessageView,
+    recovery::RecoveryListener,
+    time::Clock,
 };
 use proptest::prelude::*;
 
@@ -53,7 +57,7 @@ fn fill(store: &MessageStore, numbers: std::ops::Range<u32>) -> Vec<Written> {
         let body = body_of(number);
         let queue_id = number % QUEUES;
         let properties = named(&format!("k{number}"), "a");
-        let appended = store.append(&[message("t", queue_id as i32, &body, &properties)]).unwrap();
+        let appended = store.log().append(&[message("t", queue_id as i32, &body, &properties)]).unwrap();
         let location = appended.locations[0];
         written.push(Written {
             queue_id,
@@ -71,9 +75,9 @@ fn fill(store: &MessageStore, numbers: std::ops::Range<u32>) -> Vec<Written> {
 fn served(store: &MessageStore) -> BTreeMap<(u32, u64), Vec<u8>> {
     let mut served = BTreeMap::new();
     for queue_id in 0..QUEUES {
-        let mut at = store.min_offset("t", queue_id);
-        while at < store.max_offset("t", queue_id) {
-            let found = store.get("t", queue_id, at, 32, usize::MAX, ALL);
+        let mut at = store.queues().min_offset("t", queue_id);
+        while at < store.queues().max_offset("t", queue_id) {
+            let found = store.queues().get("t", queue_id, at, 32, usize::MAX, ALL);
             assert!(found.next_offset > at, "no way past {at}: {:?}", found.status);
             for (queue_offset, record) in found.messages {
                 let view = MessageView::decode(record.bytes(), true).expect("a sound record");
@@ -91,10 +95,10 @@ fn served(store: &MessageStore) -> BTreeMap<(u32, u64), Vec<u8>> {
 
 /// What was written, but for what overlaps a damage or lies behind the end.
 fn expected(store: &MessageStore, written: &[Written]) -> BTreeMap<(u32, u64), Vec<u8>> {
-    let damages = store.damages();
+    let damages = store.admin().damages();
     let is_left = |written: &&Written| {
         let is_hit = damages.iter().any(|d| d.range.start < written.end && written.start < d.range.end);
-        let kept = store.stats().min_physical_offset..=store.stats().max_physical_offset;
+        let kept = store.admin().stats().min_physical_offset..=store.admin().stats().max_physical_offset;
         !is_hit && kept.contains(&written.start) && kept.contains(&written.end)
     };
     let left = written.iter().filter(is_left);
@@ -172,14 +176,14 @@ proptest! {
         let store = open(directory.path());
         let mut written = fill(&store, 0..count * 2 / 3);
         // Everything so far is flushed: a change of the policy does that.
-        store.set_flush(FlushPolicy::Group).unwrap();
-        store.set_flush(config().flush).unwrap();
+        store.admin().set_flush(FlushPolicy::Group).unwrap();
+        store.admin().set_flush(config().flush).unwrap();
         written.extend(fill(&store, count * 2 / 3..count));
         if is_clean {
             store.close().unwrap();
         }
         // Nothing below the last flush is ever cut.
-        let flushed = store.stats().flushed_offset;
+        let flushed = store.admin().stats().flushed_offset;
         copy_as_killed(directory.path(), harmed.path());
         for (which, harm) in &harms {
             let files = files_under(&harmed.path().join("commitlog"));
@@ -189,19 +193,19 @@ proptest! {
         }
         for _ in 0..2 {
             let store = open(harmed.path());
-            prop_assert!(store.stats().max_physical_offset >= flushed);
+            prop_assert!(store.admin().stats().max_physical_offset >= flushed);
             // The first round of reads finds what no recovery looks at.
             served(&store);
             prop_assert_eq!(served(&store), expected(&store, &written));
             for written in &written {
-                let found = store.message_at(written.start).ok();
+                let found = store.queues().message_at(written.start).ok();
                 prop_assert!(found.is_none_or(|r| MessageView::decode(r.bytes(), true).unwrap().body == written.body));
             }
             // An offset is given out once where the log was known to be on disk.
             if is_clean {
                 for queue_id in 0..QUEUES {
                     let given = written.iter().filter(|w| w.queue_id == queue_id).count() as u64;
-                    prop_assert!(store.max_offset("t", queue_id) >= given);
+                    prop_assert!(store.queues().max_offset("t", queue_id) >= given);
                 }
             }
             store.close().unwrap();
@@ -230,13 +234,13 @@ proptest! {
         }
         for round in 0..2 {
             let store = open(directory.path());
-            prop_assert!(store.stats().max_physical_offset >= written.last().unwrap().end);
+            prop_assert!(store.admin().stats().max_physical_offset >= written.last().unwrap().end);
             // The first round of reads finds what no recovery looks at.
             served(&store);
             prop_assert_eq!(served(&store), expected(&store, &written));
             for queue_id in 0..QUEUES {
                 let given = written.iter().filter(|w| w.queue_id == queue_id).count() as u64;
-                prop_assert_eq!(store.max_offset("t", queue_id), given, "round {}", round);
+                prop_assert_eq!(store.queues().max_offset("t", queue_id), given, "round {}", round);
             }
             store.close().unwrap();
         }
@@ -265,10 +269,10 @@ proptest! {
             }
         }
         let store = open(harmed.path());
-        prop_assert_eq!(store.damages(), []);
+        prop_assert_eq!(store.admin().damages(), []);
         prop_assert_eq!(served(&store), expected(&store, &written));
         for number in 0..count {
-            let found = store.query_by_key("t", &format!("k{number}"), 10, 0, i64::MAX).messages;
+            let found = store.queues().query_by_key("t", &format!("k{number}"), 10, 0, i64::MAX).messages;
             prop_assert_eq!(found.len(), 1, "key {}", number);
         }
     }
@@ -314,7 +318,7 @@ fn a_missing_first_file_is_only_a_later_start() {
     store.close().unwrap();
     fs::remove_file(directory.path().join("commitlog").join(format!("{:020}", 0))).unwrap();
     let store = open(directory.path());
-    assert_eq!(store.damages(), []);
+    assert_eq!(store.admin().damages(), []);
     let left: BTreeMap<_, _> = written
         .iter()
         .filter(|written| written.start >= FILE)
@@ -323,7 +327,7 @@ fn a_missing_first_file_is_only_a_later_start() {
     assert!(served(&store) == left);
     for queue_id in 0..QUEUES {
         let first = left.keys().find(|(id, _)| *id == queue_id).unwrap().1;
-        assert_eq!(store.min_offset("t", queue_id), first);
+        assert_eq!(store.queues().min_offset("t", queue_id), first);
     }
 }
 
@@ -342,15 +346,15 @@ fn a_missing_last_file_is_reported_and_nothing_is_given_out_twice() {
         .for_each(|path| fs::remove_file(path).unwrap());
     for round in 0..2u64 {
         let store = open(directory.path());
-        let damages = store.damages();
+        let damages = store.admin().damages();
         assert_eq!(damages.len(), 1, "{damages:?}");
         assert_eq!((damages[0].range.start, damages[0].reason), (base, DamageReason::Missing));
         assert!(damages[0].range.end >= end);
-        let next = store.append(&[message("t", 0, b"next", b"")]).unwrap();
+        let next = store.log().append(&[message("t", 0, b"next", b"")]).unwrap();
         assert_eq!(next.locations[0].queue_offset, 100 + round);
         assert!(next.locations[0].physical_offset >= end);
         settle(&store);
-        assert_eq!(store.get("t", 0, 100, 32, usize::MAX, ALL).messages.len() as u64, round + 1);
+        assert_eq!(store.queues().get("t", 0, 100, 32, usize::MAX, ALL).messages.len() as u64, round + 1);
         store.close().unwrap();
     }
 }
@@ -370,13 +374,13 @@ fn a_torn_tail_is_cut_and_its_bytes_and_messages_are_told() {
     let file = OpenOptions::new().write(true).open(log).unwrap();
     file.write_all_at(&[0; 8], written[10].start).unwrap();
     let store = open(killed.path());
-    let report = store.recovery();
+    let report = store.admin().recovery();
     assert!(!report.is_clean);
-    assert_eq!(store.stats().max_physical_offset, written[10].start);
+    assert_eq!(store.admin().stats().max_physical_offset, written[10].start);
     assert_eq!((report.messages, report.cut_messages), (10, 9));
     assert!(report.cut_bytes > 0 && report.cut_bytes <= written[19].end - written[10].start);
     assert_eq!((report.walked_bytes, report.rewritten_bytes), (written[10].start, written[10].start));
-    assert_eq!(store.damages(), []);
+    assert_eq!(store.admin().damages(), []);
     assert_eq!(served(&store), expected(&store, &written));
 }
 
@@ -387,20 +391,20 @@ fn a_clean_stop_is_opened_without_walking_and_a_kill_walks_only_what_is_behind_t
     fill(&store, 0..300);
     store.close().unwrap();
     let store = open(directory.path());
-    let report = store.recovery();
+    let report = store.admin().recovery();
     assert!(report.is_clean);
     assert_eq!((report.walked_bytes, report.messages, report.redone, report.rewritten_bytes), (0, 0, 0, 0));
     // Killed before the next checkpoint.
-    let before = store.stats().max_physical_offset;
+    let before = store.admin().stats().max_physical_offset;
     let checkpoint = fs::read(directory.path().join("checkpoint")).unwrap();
     let flushed = fs::read(directory.path().join("ferromq/flushed")).unwrap();
     fill(&store, 300..310);
     copy_as_killed(directory.path(), killed.path());
     fs::write(killed.path().join("checkpoint"), checkpoint).unwrap();
     fs::write(killed.path().join("ferromq/flushed"), flushed).unwrap();
-    let end = store.stats().max_physical_offset;
+    let end = store.admin().stats().max_physical_offset;
     let store = open(killed.path());
-    let report = store.recovery();
+    let report = store.admin().recovery();
     assert_eq!((report.messages, report.redone), (10, 10));
     assert!(report.walked_bytes <= end - before);
     assert_eq!(report.rewritten_bytes, end - before);
@@ -411,7 +415,7 @@ fn progress_is_told_at_the_beginning_and_at_the_end() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     fill(&store, 0..100);
-    let end = store.stats().max_physical_offset;
+    let end = store.admin().stats().max_physical_offset;
     store.close().unwrap();
     fs::remove_dir_all(directory.path().join("index")).unwrap();
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -427,7 +431,7 @@ fn progress_is_told_at_the_beginning_and_at_the_end() {
     assert!(last.done_bytes > end / 10 * 9 && last.done_bytes == last.total_bytes);
     assert!(last.bytes_per_second > 0);
     assert_eq!(last.remaining.unwrap().as_nanos(), 0);
-    assert_eq!(store.recovery().walked_bytes, last.done_bytes);
+    assert_eq!(store.admin().recovery().walked_bytes, last.done_bytes);
 }
 
 #[test]
@@ -447,13 +451,13 @@ fn fast_boot_looks_at_no_checksum_and_still_never_serves_what_is_damaged() {
     copy_as_killed(killed.path(), checked.path());
 
     let store = open(checked.path());
-    assert_eq!(store.stats().max_physical_offset, written[10].start, "cut");
+    assert_eq!(store.admin().stats().max_physical_offset, written[10].start, "cut");
     let config = StoreConfig { fast_boot: true, ..config() };
     let store = MessageStore::open(killed.path(), config, Clock::system()).unwrap();
-    assert_eq!(store.stats().max_physical_offset, written[19].end, "not looked at");
+    assert_eq!(store.admin().stats().max_physical_offset, written[19].end, "not looked at");
     let mut left = served(&store);
     assert_eq!(left.len(), 19, "not served");
-    assert_eq!(store.damages()[0].range, written[10].start..written[10].end);
+    assert_eq!(store.admin().damages()[0].range, written[10].start..written[10].end);
     left.insert((10 % QUEUES, 10 / u64::from(QUEUES)), written[10].body.clone());
     let all: BTreeMap<_, _> =
         written.iter().map(|w| ((w.queue_id, w.queue_offset), w.body.clone())).collect();
@@ -475,8 +479,8 @@ fn files_of_ours_are_ignored_once_another_broker_had_the_store() {
         let other = tempfile::tempdir().unwrap();
         let theirs =
             MessageStore::open(other.path(), asynchronous(), Clock::manual(1_700_000_000_000)).unwrap();
-        theirs.append(&[message("t", 2, b"theirs", b"")]).unwrap();
-        let mut record = theirs.message_at(0).unwrap().bytes().to_vec();
+        theirs.log().append(&[message("t", 2, b"theirs", b"")]).unwrap();
+        let mut record = theirs.queues().message_at(0).unwrap().bytes().to_vec();
         record[20..28].copy_from_slice(&6u64.to_be_bytes());
         record[28..36].copy_from_slice(&end.to_be_bytes());
         file.write_all_at(&record, end).unwrap();
@@ -491,11 +495,11 @@ fn files_of_ours_are_ignored_once_another_broker_had_the_store() {
         assert!(before.iter().any(|(path, _)| path.ends_with("queues")));
         assert!(before.iter().any(|(path, _)| path.ends_with("flushed")));
         let store = open(directory.path());
-        assert_eq!(store.stats().max_physical_offset, end + record.len() as u64, "the log went on");
-        let found = store.get("t", 2, 6, 1, usize::MAX, ALL);
+        assert_eq!(store.admin().stats().max_physical_offset, end + record.len() as u64, "the log went on");
+        let found = store.queues().get("t", 2, 6, 1, usize::MAX, ALL);
         let body = |record: &[u8]| MessageView::decode(record, true).unwrap().body.to_vec();
         assert_eq!(found.messages.iter().map(|(_, r)| body(r.bytes())).collect::<Vec<_>>(), [b"theirs"]);
-        assert_eq!(store.damages(), []);
+        assert_eq!(store.admin().damages(), []);
     }
 }
 
@@ -505,7 +509,7 @@ fn what_was_appended_as_one_is_cut_whole_when_its_last_record_is_missing() {
     let store = open(directory.path());
     let written = fill(&store, 0..9);
     let parts = [message("t", 0, b"1", b""), message("t", 1, b"2", b""), message("t", 2, b"3", b"")];
-    let appended = store.append_as_one(&parts).unwrap();
+    let appended = store.log().append_as_one(&parts).unwrap();
     settle(&store);
     copy_as_killed(directory.path(), killed.path());
     store.close().unwrap();
@@ -519,10 +523,10 @@ fn what_was_appended_as_one_is_cut_whole_when_its_last_record_is_missing() {
     file.write_all_at(&[0; 8], appended.locations[2].physical_offset).unwrap();
 
     let store = open(whole.path());
-    assert_eq!(store.stats().max_physical_offset, appended.end);
+    assert_eq!(store.admin().stats().max_physical_offset, appended.end);
     assert_eq!(served(&store).len(), 12);
     let store = open(killed.path());
-    assert_eq!(store.stats().max_physical_offset, written[8].end);
+    assert_eq!(store.admin().stats().max_physical_offset, written[8].end);
     assert_eq!(served(&store), expected(&store, &written));
 }
 
@@ -554,7 +558,7 @@ fn a_kill_while_another_brokers_closed_store_is_taken_over_costs_nothing() {
     let again = open(killed.path());
     served(&again);
     assert_eq!(served(&again), served(&taken));
-    assert_eq!(again.recovery().cut_messages, 0);
+    assert_eq!(again.admin().recovery().cut_messages, 0);
 }
 
 /// Changes a byte of a record.
@@ -573,7 +577,7 @@ fn killed_with_receipts(to: &Path) -> Vec<Written> {
     let config = StoreConfig { property_crc: true, ..synchronous() };
     let store = MessageStore::open(directory.path(), config, Clock::manual(1_700_000_000_000)).unwrap();
     let written = fill(&store, 0..600);
-    store.wait_durable(written[599].end).unwrap();
+    store.log().wait_durable(written[599].end).unwrap();
     settle(&store);
     copy_as_killed(directory.path(), to);
     written
@@ -589,11 +593,11 @@ fn damage_below_the_last_flush_is_reported_and_what_was_acknowledged_behind_it_i
         for _ in 0..2 {
             let store = open(killed.path());
             served(&store);
-            assert_eq!(store.stats().max_physical_offset, written[599].end, "{gone:?}");
-            let damages: Vec<_> = store.damages().into_iter().map(|damage| damage.range).collect();
+            assert_eq!(store.admin().stats().max_physical_offset, written[599].end, "{gone:?}");
+            let damages: Vec<_> = store.admin().damages().into_iter().map(|damage| damage.range).collect();
             assert_eq!(damages, vec![written[60].start..written[60].end; 1], "{gone:?}");
             assert!(served(&store) == expected(&store, &written) && served(&store).len() == 599, "{gone:?}");
-            assert_eq!(store.recovery().cut_messages, 0);
+            assert_eq!(store.admin().recovery().cut_messages, 0);
             store.close().unwrap();
         }
     }
@@ -608,10 +612,10 @@ fn a_checkpoint_of_another_length_counts_as_none_and_is_made_anew() {
         checkpoint.set_len(len).unwrap();
         let store = open(killed.path());
         assert!(served(&store) == expected(&store, &written) && served(&store).len() == 600, "{len}");
-        assert_eq!((store.damages(), store.recovery().cut_messages), (vec![], 0));
+        assert_eq!((store.admin().damages(), store.admin().recovery().cut_messages), (vec![], 0));
         store.close().unwrap();
         assert_eq!(fs::metadata(killed.path().join("checkpoint")).unwrap().len(), 4096);
-        assert!(open(killed.path()).recovery().is_clean);
+        assert!(open(killed.path()).admin().recovery().is_clean);
     }
 }
 
@@ -642,13 +646,13 @@ fn zeros_over_many_pages_of_another_brokers_closed_log_are_damage_and_not_its_en
         }
         let store = MessageStore::open(killed.path(), config.clone(), Clock::system()).unwrap();
         if is_clean {
-            assert_eq!(store.stats().max_physical_offset, written[599].end);
-            assert_eq!(store.damages().len(), 1);
-            assert_eq!(store.damages()[0].range, from..to);
+            assert_eq!(store.admin().stats().max_physical_offset, written[599].end);
+            assert_eq!(store.admin().damages().len(), 1);
+            assert_eq!(store.admin().damages()[0].range, from..to);
             assert_eq!(served(&store).len(), 300);
         } else {
-            assert_eq!(store.stats().max_physical_offset, from);
-            assert_eq!(store.recovery().cut_messages, 200);
+            assert_eq!(store.admin().stats().max_physical_offset, from);
+            assert_eq!(store.admin().recovery().cut_messages, 200);
         }
     }
 }
@@ -670,11 +674,15 @@ fn noise_across_the_end_of_a_closed_log_costs_only_what_it_lies_on() {
         }
         for _ in 0..2 {
             let store = open(directory.path());
-            assert_eq!(store.stats().max_physical_offset, last.end);
-            let damages: Vec<_> = store.damages().into_iter().map(|damage| damage.range).collect();
+            assert_eq!(store.admin().stats().max_physical_offset, last.end);
+            let damages: Vec<_> = store.admin().damages().into_iter().map(|damage| damage.range).collect();
             assert_eq!(damages, vec![last.start..last.end; 1]);
             assert_eq!(served(&store), expected(&store, &written));
-            assert_eq!(store.max_offset("t", last.queue_id), last.queue_offset + 1, "killed {is_killed}");
+            assert_eq!(
+                store.queues().max_offset("t", last.queue_id),
+                last.queue_offset + 1,
+                "killed {is_killed}"
+            );
             store.close().unwrap();
         }
     }
@@ -720,8 +728,8 @@ fn a_log_whose_file_with_our_end_another_broker_removed_goes_on_behind_what_that
         let end = written.last().unwrap().end;
         for round in 0..2u32 {
             let store = open(directory.path());
-            assert_eq!(store.damages(), []);
-            assert_eq!(store.stats().max_physical_offset, end.max(written.last().unwrap().end));
+            assert_eq!(store.admin().damages(), []);
+            assert_eq!(store.admin().stats().max_physical_offset, end.max(written.last().unwrap().end));
             assert_eq!(served(&store), expected(&store, &written));
             assert_eq!(served(&store).len(), written.len(), "nothing is lost: killed {is_killed}, {round}");
             for number in 0..QUEUES {
@@ -743,7 +751,7 @@ fn a_damaged_last_record_of_another_brokers_closed_log_keeps_its_places() {
         let directory = tempfile::tempdir().unwrap();
         let store = open(directory.path());
         let written = fill(&store, 0..62);
-        store.commit_offset("g", "t", written[61].queue_id, written[61].queue_offset + 1).unwrap();
+        store.groups().commit_offset("g", "t", written[61].queue_id, written[61].queue_offset + 1).unwrap();
         store.close().unwrap();
         // As a Java broker leaves it that was started on an empty store.
         put_notes_back(directory.path(), &[]);
@@ -760,11 +768,15 @@ fn a_damaged_last_record_of_another_brokers_closed_log_keeps_its_places() {
             fs::write(directory.path().join("abort"), "taking over 4711").unwrap();
         }
         let store = open(directory.path());
-        assert_eq!(store.stats().max_physical_offset, last.end, "{what}");
+        assert_eq!(store.admin().stats().max_physical_offset, last.end, "{what}");
         assert_eq!(served(&store), expected(&store, &written), "{what}");
         assert_eq!(served(&store).len(), 61, "{what}");
-        assert_eq!(store.committed_offset("g", "t", last.queue_id), Some(last.queue_offset + 1), "{what}");
-        let next = store.append(&[message("t", last.queue_id as i32, b"next", b"")]).unwrap();
+        assert_eq!(
+            store.groups().committed_offset("g", "t", last.queue_id),
+            Some(last.queue_offset + 1),
+            "{what}"
+        );
+        let next = store.log().append(&[message("t", last.queue_id as i32, b"next", b"")]).unwrap();
         assert_eq!(next.locations[0].queue_offset, last.queue_offset + 1, "{what}");
         store.close().unwrap();
     }

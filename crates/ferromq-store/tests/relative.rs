@@ -6,19 +6,19 @@ mod common;
 use std::path::Path;
 
 use common::{bodies, message, settle, synchronous};
-use ferromq_store::{Clock, MessageStore};
+use ferromq_store::{MessageStore, time::Clock};
 
 #[test]
 fn a_directory_of_one_component_is_a_store_like_any_other() {
     let (home, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     std::env::set_current_dir(home.path()).unwrap();
     let store = MessageStore::open(Path::new("store"), synchronous(), Clock::system()).unwrap();
-    let first = store.append(&[message("t", 0, b"first", b"")]).unwrap();
-    store.wait_durable(first.end).unwrap();
+    let first = store.log().append(&[message("t", 0, b"first", b"")]).unwrap();
+    store.log().wait_durable(first.end).unwrap();
     // The store stays where it was opened.
     std::env::set_current_dir(elsewhere.path()).unwrap();
-    let second = store.append(&[message("u", 0, b"second", b"")]).unwrap();
-    store.wait_durable(second.end).unwrap();
+    let second = store.log().append(&[message("u", 0, b"second", b"")]).unwrap();
+    store.log().wait_durable(second.end).unwrap();
     settle(&store);
     store.close().unwrap();
     let store = MessageStore::open(&home.path().join("store"), synchronous(), Clock::system()).unwrap();

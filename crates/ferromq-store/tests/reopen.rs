@@ -11,14 +11,18 @@ use std::{
 
 use common::{ALL, asynchronous, bodies, copy_as_killed, message, named, settle, synchronous};
 use ferromq_store::{
-    Boundary, Clock, GetStatus, MessageFilter, MessageStore, MessageView, StoreConfig, StoreError,
+    MessageStore, StoreConfig, StoreError,
+    filter::MessageFilter,
+    read::{Boundary, GetStatus},
+    record::MessageView,
+    time::Clock,
 };
 
 fn fill(store: &MessageStore, range: std::ops::Range<u32>) {
     for number in range {
         let body = vec![number as u8; (number as usize * 37) % 3000];
         let named = named(&format!("k{number}"), if number % 3 == 0 { "a" } else { "b" });
-        let appended = store.append(&[message("t", (number % 4) as i32, &body, &named)]).unwrap();
+        let appended = store.log().append(&[message("t", (number % 4) as i32, &body, &named)]).unwrap();
         assert_eq!(appended.locations[0].queue_offset, u64::from(number / 4));
     }
 }
@@ -34,7 +38,7 @@ fn check(store: &MessageStore, count: u32) {
         assert!(bodies == expected);
     }
     for number in 0..count {
-        let found = store.query_by_key("t", &format!("k{number}"), 10, 0, i64::MAX).messages;
+        let found = store.queues().query_by_key("t", &format!("k{number}"), 10, 0, i64::MAX).messages;
         assert_eq!(found.len(), 1, "key {number}");
         let view = MessageView::decode(found[0].bytes(), true).unwrap();
         assert_eq!(view.queue_offset, u64::from(number / 4));
@@ -49,8 +53,8 @@ fn messages_and_keys_survive_clean_stops() {
             let store = MessageStore::open(directory.path(), config.clone(), Clock::system()).unwrap();
             check(&store, round * 300);
             fill(&store, round * 300..(round + 1) * 300);
-            let end = store.stats().max_physical_offset;
-            store.wait_durable(end).unwrap();
+            let end = store.admin().stats().max_physical_offset;
+            store.log().wait_durable(end).unwrap();
             settle(&store);
             check(&store, (round + 1) * 300);
             store.close().unwrap();
@@ -75,8 +79,8 @@ fn a_killed_store_serves_everything_and_cuts_a_torn_record() {
         let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let store = MessageStore::open(directory.path(), config.clone(), Clock::system()).unwrap();
         fill(&store, 0..300);
-        let end = store.stats().max_physical_offset;
-        store.wait_durable(end).unwrap();
+        let end = store.admin().stats().max_physical_offset;
+        store.log().wait_durable(end).unwrap();
         settle(&store);
         copy_as_killed(directory.path(), killed.path());
         if is_foreign {
@@ -95,12 +99,12 @@ fn a_killed_store_serves_everything_and_cuts_a_torn_record() {
         drop(log);
 
         let reopened = MessageStore::open(killed.path(), config.clone(), Clock::system()).unwrap();
-        assert_eq!(reopened.stats().max_physical_offset, end);
-        assert_eq!(reopened.stats().recovered_cut_bytes, 91);
-        assert!(reopened.stats().recovered_messages > 0);
+        assert_eq!(reopened.admin().stats().max_physical_offset, end);
+        assert_eq!(reopened.admin().stats().recovered_cut_bytes, 91);
+        assert!(reopened.admin().stats().recovered_messages > 0);
         check(&reopened, 300);
         fill(&reopened, 300..400);
-        reopened.wait_durable(reopened.stats().max_physical_offset).unwrap();
+        reopened.log().wait_durable(reopened.admin().stats().max_physical_offset).unwrap();
         settle(&reopened);
         check(&reopened, 400);
         drop(reopened);
@@ -113,14 +117,14 @@ fn reading_answers_with_the_statuses_of_rocketmq() {
     let directory = tempfile::tempdir().unwrap();
     let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
     let get = |offset, filter: &MessageFilter| {
-        let found = store.get("t", 0, offset, 32, 1 << 20, filter);
+        let found = store.queues().get("t", 0, offset, 32, 1 << 20, filter);
         (found.status, found.messages.len(), found.next_offset)
     };
     assert_eq!(get(7, ALL), (GetStatus::NoMatchedLogicQueue, 0, 0));
     for number in 0..10 {
         // "Aa" and "BB" have the same hash.
         let tag = ["Aa", "BB", "c"][number % 3];
-        store.append(&[message("t", 0, b"x", &named("k", tag))]).unwrap();
+        store.log().append(&[message("t", 0, b"x", &named("k", tag))]).unwrap();
     }
     settle(&store);
     assert_eq!(get(0, ALL), (GetStatus::Found, 10, 10));
@@ -130,11 +134,11 @@ fn reading_answers_with_the_statuses_of_rocketmq() {
     assert_eq!(get(0, &MessageFilter::tags("Aa || c")), (GetStatus::Found, 7, 10));
     assert_eq!(get(0, &MessageFilter::tags("*")), (GetStatus::Found, 10, 10));
     assert_eq!(get(3, &MessageFilter::tags("none")), (GetStatus::NoMatchedMessage, 0, 10));
-    let by_bytes = store.get("t", 0, 0, 32, 1, ALL);
+    let by_bytes = store.queues().get("t", 0, 0, 32, 1, ALL);
     assert_eq!((by_bytes.messages.len(), by_bytes.next_offset), (1, 1), "one comes whatever its size");
-    let by_count = store.get("t", 0, 0, 3, 1 << 20, ALL);
+    let by_count = store.queues().get("t", 0, 0, 3, 1 << 20, ALL);
     assert_eq!((by_count.messages.len(), by_count.next_offset), (3, 3));
-    assert_eq!(store.queues(), [("t".to_owned(), vec![0])]);
+    assert_eq!(store.queues().list(), [("t".to_owned(), vec![0])]);
 }
 
 #[test]
@@ -143,14 +147,14 @@ fn the_first_offset_at_or_after_a_time_is_found() {
     let clock = Clock::manual(1000);
     let store = MessageStore::open(directory.path(), asynchronous(), clock.clone()).unwrap();
     for _ in 0..100 {
-        store.append(&[message("t", 0, b"x", b""), message("t", 0, b"y", b"")]).unwrap();
+        store.log().append(&[message("t", 0, b"x", b""), message("t", 0, b"y", b"")]).unwrap();
         clock.advance(10);
     }
     settle(&store);
     for (time, offset) in [(0, 0), (1000, 0), (1001, 2), (1010, 2), (1011, 4), (1990, 198), (1991, 200)] {
-        assert_eq!(store.offset_by_time("t", 0, time, Boundary::Lower), offset, "{time}");
+        assert_eq!(store.queues().offset_by_time("t", 0, time, Boundary::Lower), offset, "{time}");
     }
-    assert_eq!(store.offset_by_time("unknown", 0, 0, Boundary::Lower), 0);
+    assert_eq!(store.queues().offset_by_time("unknown", 0, 0, Boundary::Lower), 0);
 }
 
 #[test]
@@ -161,15 +165,16 @@ fn keys_are_found_within_a_time_range_newest_first() {
     // More entries than an index file holds, so that the chain goes over several files.
     for number in 0..500u32 {
         let properties = [named("same", "a"), named(&format!("k{number}"), "a")].concat();
-        store.append(&[message("t", 0, &number.to_be_bytes(), &properties)]).unwrap();
+        store.log().append(&[message("t", 0, &number.to_be_bytes(), &properties)]).unwrap();
         store
+            .log()
             .append(&[message("t", 0, b"", &named("same", "a")), message("u", 0, b"", &named("same", "a"))])
             .unwrap();
         settle(&store);
         clock.advance(300);
     }
     let times = |begin, end, count| -> Vec<i64> {
-        let found = store.query_by_key("t", "same", count, begin, end).messages;
+        let found = store.queues().query_by_key("t", "same", count, begin, end).messages;
         found.iter().map(|r| MessageView::decode(r.bytes(), true).unwrap().store_timestamp).collect()
     };
     let all: Vec<i64> = (0..500).rev().map(|number| 1_000_500 + number * 300).collect();
@@ -181,7 +186,7 @@ fn keys_are_found_within_a_time_range_newest_first() {
     {
         assert_eq!(times(begin, end, 10_000), within(begin, end), "{begin}..{end}");
     }
-    assert!(store.query_by_key("t", "none", 10, 0, i64::MAX).messages.is_empty());
+    assert!(store.queues().query_by_key("t", "none", 10, 0, i64::MAX).messages.is_empty());
 }
 
 #[test]
@@ -191,7 +196,7 @@ fn what_is_over_a_limit_is_refused_and_nothing_is_written() {
     let store = MessageStore::open(directory.path(), config, Clock::system()).unwrap();
     let long = vec![b'x'; 40_000];
     let long_text = "x".repeat(300);
-    let refused = |message| match store.append(&[message]) {
+    let refused = |message| match store.log().append(&[message]) {
         Err(StoreError::TooLarge { what, len, limit }) => format!("{what} {len} {limit}"),
         Err(StoreError::Invalid { what, .. }) => what.to_owned(),
         other => panic!("{other:?}"),
@@ -204,16 +209,16 @@ fn what_is_over_a_limit_is_refused_and_nothing_is_written() {
     assert_eq!(refused(message("t", -1, b"", b"")), "queue id");
     // A batch is refused as a whole.
     let batch = [message("t", 0, b"good", b""), message("t", 0, &long[..1001], b"")];
-    assert!(store.append(&batch).is_err());
-    assert_eq!(store.stats().max_physical_offset, 0);
+    assert!(store.log().append(&batch).is_err());
+    assert_eq!(store.admin().stats().max_physical_offset, 0);
     let directory = tempfile::tempdir().unwrap();
     let big = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
-    match big.append(&[message("t", 0, &vec![0; 64 << 10], b"")]) {
+    match big.log().append(&[message("t", 0, &vec![0; 64 << 10], b"")]) {
         Err(StoreError::TooLarge { what: "record", limit, .. }) => assert_eq!(limit, (64 << 10) - 8),
         other => panic!("{other:?}"),
     }
     let fits = (64 << 10) - 8 - 91 - 1;
-    big.append(&[message("t", 0, &vec![0; fits], b""), message("t", 0, &vec![1; fits], b"")]).unwrap();
+    big.log().append(&[message("t", 0, &vec![0; fits], b""), message("t", 0, &vec![1; fits], b"")]).unwrap();
     settle(&big);
     assert_eq!(bodies(&big, "t", 0).iter().map(Vec::len).collect::<Vec<_>>(), [fits, fits]);
 }
@@ -223,16 +228,16 @@ fn a_record_is_found_only_where_one_begins() {
     let directory = tempfile::tempdir().unwrap();
     let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
     // A body that looks like a record, at whatever place it lands.
-    let first = store.append(&[message("t", 0, b"inner", b"")]).unwrap();
-    let copy = store.message_at(0).unwrap().bytes().to_vec();
-    let second = store.append(&[message("t", 0, &copy, b"")]).unwrap();
-    let found: Vec<u64> = (0..second.end + 100).filter(|at| store.message_at(*at).is_ok()).collect();
+    let first = store.log().append(&[message("t", 0, b"inner", b"")]).unwrap();
+    let copy = store.queues().message_at(0).unwrap().bytes().to_vec();
+    let second = store.log().append(&[message("t", 0, &copy, b"")]).unwrap();
+    let found: Vec<u64> = (0..second.end + 100).filter(|at| store.queues().message_at(*at).is_ok()).collect();
     assert_eq!(found, [0, first.end]);
-    assert!(store.message_at(u64::MAX).is_err());
-    let held = store.message_at(first.end).unwrap();
+    assert!(store.queues().message_at(u64::MAX).is_err());
+    let held = store.queues().message_at(first.end).unwrap();
     store.close().unwrap();
-    assert!(store.message_at(0).is_err());
-    assert!(matches!(store.append(&[message("t", 0, b"", b"")]), Err(StoreError::Closed)));
+    assert!(store.queues().message_at(0).is_err());
+    assert!(matches!(store.log().append(&[message("t", 0, b"", b"")]), Err(StoreError::Closed)));
     drop(store);
     assert_eq!(
         MessageView::decode(held.bytes(), true).unwrap().body,
@@ -246,7 +251,7 @@ fn a_reserve_that_is_not_free_refuses_sends_on_the_real_disk() {
     let directory = tempfile::tempdir().unwrap();
     let config = StoreConfig { disk_reserve: 1 << 60, ..asynchronous() };
     let store = MessageStore::open(directory.path(), config, Clock::system()).unwrap();
-    match store.append(&[message("t", 0, b"", b"")]) {
+    match store.log().append(&[message("t", 0, b"", b"")]) {
         Err(StoreError::Full { free, reserve, .. }) => {
             assert_eq!(reserve, 1 << 60);
             assert!(free > 0);
@@ -262,11 +267,13 @@ fn arrivals_are_told_once_readers_see_the_messages() {
         std::sync::Arc::new(MessageStore::open(directory.path(), synchronous(), Clock::system()).unwrap());
     let (sender, receiver) = std::sync::mpsc::channel();
     let weak = std::sync::Arc::downgrade(&store);
-    store.on_arrival(move |arrival| {
-        let seen = weak.upgrade().map_or(0, |store| store.max_offset(arrival.topic, arrival.queue_id));
+    store.queues().on_arrival(move |arrival| {
+        let seen =
+            weak.upgrade().map_or(0, |store| store.queues().max_offset(arrival.topic, arrival.queue_id));
         sender.send((arrival.topic.to_owned(), arrival.queue_id, arrival.max_offset, seen)).ok();
     });
     store
+        .log()
         .append(&[message("t", 2, b"a", b""), message("t", 2, b"b", b""), message("u", 0, b"c", b"")])
         .unwrap();
     let first = receiver.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
@@ -285,9 +292,9 @@ fn several_threads_get_offsets_without_gap() {
             scope.spawn(move || {
                 for number in 0..200u16 {
                     let body = [&[thread][..], &number.to_be_bytes(), &[7; 400]].concat();
-                    let end = store.append(&[message("t", 0, &body, b"")]).unwrap().end;
+                    let end = store.log().append(&[message("t", 0, &body, b"")]).unwrap().end;
                     if number % 20 == 0 {
-                        store.wait_durable(end).unwrap();
+                        store.log().wait_durable(end).unwrap();
                     }
                 }
             });
@@ -306,11 +313,11 @@ fn several_threads_get_offsets_without_gap() {
 fn fill_unevenly(store: &MessageStore) {
     for number in 0..100u8 {
         for queue_id in 0..if number < 5 { 3 } else { 2 } {
-            store.append(&[message("t", queue_id, &[number; 1500], b"")]).unwrap();
+            store.log().append(&[message("t", queue_id, &[number; 1500], b"")]).unwrap();
         }
     }
     settle(store);
-    assert!(store.stats().max_physical_offset > 4 * (64 << 10));
+    assert!(store.admin().stats().max_physical_offset > 4 * (64 << 10));
 }
 
 #[test]
@@ -329,7 +336,7 @@ fn a_queue_whose_files_are_lost_is_redone_and_its_offsets_go_on() {
         } else {
             // The last file begins with a message that the checkpoint covers.
             clock.advance(60_000);
-            store.append(&[message("t", 1, b"last", b"")]).unwrap();
+            store.log().append(&[message("t", 1, b"last", b"")]).unwrap();
             let is_noted = || {
                 let checkpoint = fs::read(directory.path().join("checkpoint")).unwrap();
                 checkpoint[..8] >= 1_700_000_060_000u64.to_be_bytes()[..]
@@ -352,8 +359,8 @@ fn a_queue_whose_files_are_lost_is_redone_and_its_offsets_go_on() {
                 let mut found = bodies(&store, "t", queue_id);
                 found.retain(|body| body != b"last" && body != b"new");
                 assert!(found == (0..count).map(|number| vec![number; 1500]).collect::<Vec<_>>(), "{what}");
-                let end = store.max_offset("t", queue_id);
-                let next = store.append(&[message("t", queue_id as i32, b"new", b"")]).unwrap();
+                let end = store.queues().max_offset("t", queue_id);
+                let next = store.log().append(&[message("t", queue_id as i32, b"new", b"")]).unwrap();
                 assert_eq!(next.locations[0].queue_offset, end, "{what}");
             }
             settle(&store);

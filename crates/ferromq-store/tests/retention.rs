@@ -21,9 +21,16 @@ use common::{
     flush_now, message, named, settle,
 };
 use ferromq_store::{
-    Begin, CleanReport, Clock, Decision, DiskUsage, ExpiredFile, FileFacts, GetStatus, MessageFilter,
-    MessageStore, MessageView, OnExpiry, ReceiveRequest, Retention, RetentionFacts, RetentionPolicy,
-    StoreConfig, StoreError, TransferLimits,
+    MessageStore, StoreConfig, StoreError,
+    filter::MessageFilter,
+    progress::{Begin, ReceiveRequest},
+    read::{GetStatus, TransferLimits},
+    record::MessageView,
+    retention::{
+        CleanReport, Decision, DiskUsage, ExpiredFile, FileFacts, OnExpiry, Retention, RetentionFacts,
+        RetentionPolicy,
+    },
+    time::Clock,
 };
 
 const ROOT: &str = "/store";
@@ -46,10 +53,10 @@ fn new(retention: Retention) -> (FakeDisk, Clock, Store) {
 
 /// Lets time go by and cleans. Says what was done since, here or by the store's own thread.
 fn clean_after(store: &Store, clock: &Clock, ms: i64) -> CleanReport {
-    let before = store.stats().cleaning.total;
+    let before = store.admin().stats().cleaning.total;
     clock.advance(ms);
-    let last = store.clean(false);
-    let after = store.stats().cleaning.total;
+    let last = store.admin().clean(false);
+    let after = store.admin().stats().cleaning.total;
     CleanReport {
         removed_files: after.removed_files - before.removed_files,
         removed_bytes: after.removed_bytes - before.removed_bytes,
@@ -64,30 +71,30 @@ fn retention_changes_while_the_store_is_open() {
     fill(&store, "t", 0, 200);
     assert_eq!(clean_after(&store, &clock, 100 * HOUR).removed_files, 0);
     let hours = vec![24];
-    let refused = store.set_retention(&Retention { hours, ..Retention::default() });
+    let refused = store.admin().set_retention(&Retention { hours, ..Retention::default() });
     assert!(matches!(refused, Err(StoreError::Invalid { what: "retention_hours", .. })));
-    store.set_retention(&Retention::default()).unwrap();
-    store.clean(false);
-    assert!(store.stats().cleaning.total.removed_files > 0, "here or by the store's own thread");
+    store.admin().set_retention(&Retention::default()).unwrap();
+    store.admin().clean(false);
+    assert!(store.admin().stats().cleaning.total.removed_files > 0, "here or by the store's own thread");
 }
 
 /// Appends `count` messages of 1,500 bytes with a key each: 39 of them fill a file.
 fn fill(store: &Store, topic: &str, queue_id: i32, count: u64) {
     for _ in 0..count {
-        let number = store.max_offset(topic, queue_id as u32);
+        let number = store.queues().max_offset(topic, queue_id as u32);
         let body = [&number.to_be_bytes()[..], &[7; 1492]].concat();
-        store.append(&[message(topic, queue_id, &body, &named(&format!("k{number}"), "a"))]).unwrap();
+        store.log().append(&[message(topic, queue_id, &body, &named(&format!("k{number}"), "a"))]).unwrap();
         settle(store);
     }
 }
 
 /// The messages kept are those from the min offset on, without gap, each at its place and under its key.
 fn check(store: &Store, topic: &str, queue_id: u32, max_offset: u64) {
-    assert_eq!(store.max_offset(topic, queue_id), max_offset);
-    let min_offset = store.min_offset(topic, queue_id);
+    assert_eq!(store.queues().max_offset(topic, queue_id), max_offset);
+    let min_offset = store.queues().min_offset(topic, queue_id);
     for (offset, body) in (min_offset..).zip(bodies(store, topic, queue_id)) {
         assert_eq!(body[..8], offset.to_be_bytes());
-        let found = store.query_by_key(topic, &format!("k{offset}"), 10, 0, i64::MAX);
+        let found = store.queues().query_by_key(topic, &format!("k{offset}"), 10, 0, i64::MAX);
         assert!(
             found.messages.iter().any(|r| MessageView::decode(r.bytes(), true).unwrap().body == body),
             "{offset}"
@@ -95,7 +102,7 @@ fn check(store: &Store, topic: &str, queue_id: u32, max_offset: u64) {
     }
     for offset in [0, min_offset.saturating_sub(1)] {
         if offset < min_offset {
-            let found = store.get(topic, queue_id, offset, 32, 1 << 20, ALL);
+            let found = store.queues().get(topic, queue_id, offset, 32, 1 << 20, ALL);
             assert_eq!((found.status, found.next_offset), (GetStatus::OffsetTooSmall, min_offset));
             assert_eq!(found.min_offset, min_offset);
         }
@@ -140,10 +147,10 @@ fn files_go_oldest_first_when_their_newest_message_is_72_hours_old() {
         "the second file has younger messages"
     );
     assert_eq!(report.next_due_ms, Some(START_MS + 82 * HOUR));
-    assert_eq!((report.min_physical_offset, store.stats().min_physical_offset), (FILE, FILE));
+    assert_eq!((report.min_physical_offset, store.admin().stats().min_physical_offset), (FILE, FILE));
     assert_eq!(report.failure, None);
     assert!(!log_files(&disk).contains(&0));
-    assert_eq!(store.min_offset("t", 0), 40);
+    assert_eq!(store.queues().min_offset("t", 0), 40);
     check(&store, "t", 0, 140);
     let report = clean_after(&store, &clock, 1000 * HOUR);
     assert_eq!(report.removed_files, 2);
@@ -153,7 +160,7 @@ fn files_go_oldest_first_when_their_newest_message_is_72_hours_old() {
     check(&store, "t", 0, 140);
     fill(&store, "t", 0, 5);
     check(&store, "t", 0, 145);
-    let stats = store.stats().cleaning;
+    let stats = store.admin().stats().cleaning;
     assert_eq!((stats.total.removed_files, stats.total.removed_bytes), (3, 3 * FILE));
     assert_eq!(stats.last_ms, Some(clock.now_ms()));
     store.close().unwrap();
@@ -167,7 +174,7 @@ fn a_thread_of_its_own_cleans_as_time_goes_by() {
     let (_disk, clock, store) = new(Retention::default());
     fill(&store, "t", 0, 100);
     clock.advance(72 * HOUR);
-    until("the old files are gone", || store.stats().min_physical_offset == 2 * FILE);
+    until("the old files are gone", || store.admin().stats().min_physical_offset == 2 * FILE);
     check(&store, "t", 0, 100);
 }
 
@@ -182,7 +189,7 @@ fn a_file_goes_when_every_topic_in_it_allows_it() {
     fill(&store, "long", 0, 1);
     fill(&store, "brief", 0, 50);
     assert_eq!(
-        (clean_after(&store, &clock, HOUR).removed_files, store.stats().min_physical_offset),
+        (clean_after(&store, &clock, HOUR).removed_files, store.admin().stats().min_physical_offset),
         (1, FILE)
     );
     let report = clean_after(&store, &clock, 70 * HOUR);
@@ -224,16 +231,16 @@ fn expired_files_wait_for_their_hour_of_the_day() {
     let (_disk, clock, store) = new(Retention { hours, ..Retention::default() });
     fill(&store, "t", 0, 50);
     assert_eq!(clean_after(&store, &clock, 100 * HOUR).removed_files, 0);
-    assert_eq!(store.clean(true).removed_files, 1, "unless somebody asks");
+    assert_eq!(store.admin().clean(true).removed_files, 1, "unless somebody asks");
 }
 
 #[test]
 fn the_oldest_files_go_while_the_log_has_more_bytes_than_it_may() {
     let (disk, _clock, store) = new(Retention { total_bytes: Some(3 * FILE), ..Retention::default() });
     fill(&store, "t", 0, 300);
-    store.clean(false);
+    store.admin().clean(false);
     assert!(log_files(&disk).len() <= 3, "{:?}", log_files(&disk));
-    assert!(store.min_offset("t", 0) >= 200);
+    assert!(store.queues().min_offset("t", 0) >= 200);
     check(&store, "t", 0, 300);
 }
 
@@ -263,13 +270,13 @@ fn disk_usage_counts_only_where_it_is_configured_and_takes_what_has_not_expired_
         // Whoever cleans first, this thread or the store's own: what counts is what is gone then.
         let is_anything_gone_after = |ms| {
             clock.advance(ms);
-            store.clean(false);
-            store.stats().cleaning.total.removed_files > 0
+            store.admin().clean(false);
+            store.admin().stats().cleaning.total.removed_files > 0
         };
         assert_eq!(is_anything_gone_after(10), removes_young, "young, {what}");
         assert_eq!(is_anything_gone_after(100 * HOUR - 10), removes_expired, "expired, {what}");
-        until("the gate is where it should be", || store.stats().is_full == is_refused);
-        let sent = store.append(&[message("t", 0, b"", b"")]);
+        until("the gate is where it should be", || store.admin().stats().is_full == is_refused);
+        let sent = store.log().append(&[message("t", 0, b"", b"")]);
         match sent {
             Err(StoreError::Full { free, needed, reserve, .. }) => {
                 assert!(is_refused, "{what}");
@@ -280,8 +287,8 @@ fn disk_usage_counts_only_where_it_is_configured_and_takes_what_has_not_expired_
         }
         set_used(10);
         clock.advance(1000);
-        until("the gate opens by itself", || !store.stats().is_full);
-        store.append(&[message("t", 0, b"", b"")]).unwrap();
+        until("the gate opens by itself", || !store.admin().stats().is_full);
+        store.log().append(&[message("t", 0, b"", b"")]).unwrap();
     }
 }
 
@@ -297,9 +304,9 @@ fn disk_usage_takes_no_more_than_it_measured_too_much_and_a_few_files_at_once() 
         disk.set_capacity(capacity);
         disk.set_free(capacity * 15 / 100 - too_much);
         let is_removed = |wanted| {
-            store.clean(false);
-            store.clean(true);
-            assert_eq!(store.stats().cleaning.total.removed_files, wanted, "of {too_much} bytes");
+            store.admin().clean(false);
+            store.admin().clean(true);
+            assert_eq!(store.admin().stats().cleaning.total.removed_files, wanted, "of {too_much} bytes");
         };
         is_removed(removed);
         clock.advance(9_999);
@@ -317,7 +324,7 @@ fn readers_are_told_where_to_go_on_at_every_moment_and_keep_what_they_hold() {
     let store = Arc::new(store);
     fill(&store, "t", 0, 100);
     fill(&store, "u", 0, 1);
-    let held = store.get("t", 0, 3, 1, 1 << 20, ALL).messages.remove(0).1;
+    let held = store.queues().get("t", 0, 3, 1, 1 << 20, ALL).messages.remove(0).1;
     clock.advance(71 * HOUR);
     fill(&store, "t", 0, 60);
     let (weak, seen) = (Arc::downgrade(&store), Arc::new(AtomicU64::new(0)));
@@ -327,9 +334,9 @@ fn readers_are_told_where_to_go_on_at_every_moment_and_keep_what_they_hold() {
         if op == Op::Remove && is_log && counted.load(Ordering::SeqCst) < 10 {
             counted.fetch_add(1, Ordering::SeqCst);
             let store = weak.upgrade().unwrap();
-            let found = store.get("t", 0, 0, 32, 1 << 20, ALL);
+            let found = store.queues().get("t", 0, 0, 32, 1 << 20, ALL);
             assert_eq!(found.status, GetStatus::OffsetTooSmall, "told before the file is gone");
-            let next = store.get("t", 0, found.next_offset, 1, 1 << 20, ALL);
+            let next = store.queues().get("t", 0, found.next_offset, 1, 1 << 20, ALL);
             assert_eq!((next.status, next.messages[0].0), (GetStatus::Found, found.next_offset));
         }
         Ok(())
@@ -338,7 +345,7 @@ fn readers_are_told_where_to_go_on_at_every_moment_and_keep_what_they_hold() {
     disk.clear_hook();
     assert!(seen.load(Ordering::SeqCst) >= 2);
     assert_eq!(MessageView::decode(held.bytes(), true).unwrap().body[..8], 3u64.to_be_bytes());
-    assert!(store.message_at(0).is_err());
+    assert!(store.queues().message_at(0).is_err());
     check(&store, "t", 0, 160);
 }
 
@@ -354,13 +361,21 @@ fn a_queue_whose_messages_are_all_gone_goes_on_at_its_offset() {
         fill(&store, "other", 0, 50);
         clock.advance(73 * HOUR);
         fill(&store, "other", 0, 50);
-        store.clean(false);
-        assert!(store.stats().min_physical_offset >= 3 * FILE, "{what}");
-        assert_eq!((store.min_offset("t", 0), store.max_offset("t", 0)), (100, 100), "{what}");
+        store.admin().clean(false);
+        assert!(store.admin().stats().min_physical_offset >= 3 * FILE, "{what}");
+        assert_eq!(
+            (store.queues().min_offset("t", 0), store.queues().max_offset("t", 0)),
+            (100, 100),
+            "{what}"
+        );
         assert_eq!(files(&disk, "consumequeue/t/0"), [50 * 20], "the last file says where to go on: {what}");
-        let found = store.get("t", 0, 99, 32, 1 << 20, ALL);
+        let found = store.queues().get("t", 0, 99, 32, 1 << 20, ALL);
         assert_eq!((found.status, found.next_offset), (GetStatus::OffsetTooSmall, 100), "{what}");
-        assert_eq!(store.get("t", 0, 100, 32, 1 << 20, ALL).status, GetStatus::OffsetOverflowOne, "{what}");
+        assert_eq!(
+            store.queues().get("t", 0, 100, 32, 1 << 20, ALL).status,
+            GetStatus::OffsetOverflowOne,
+            "{what}"
+        );
         let disk = if is_clean {
             store.close().unwrap();
             disk
@@ -368,7 +383,7 @@ fn a_queue_whose_messages_are_all_gone_goes_on_at_its_offset() {
             // The background flushes as time goes by.
             until("all is flushed", || {
                 clock.advance(100);
-                store.stats().flushed_offset == store.stats().max_physical_offset
+                store.admin().stats().flushed_offset == store.admin().stats().max_physical_offset
             });
             disk.crash(7)
         };
@@ -384,7 +399,7 @@ fn a_queue_whose_messages_are_all_gone_goes_on_at_its_offset() {
         check(&store, "t", 0, 100);
         check(&store, "other", 0, 100);
         fill(&store, "t", 0, 3);
-        assert_eq!(store.min_offset("t", 0), 100, "{what}");
+        assert_eq!(store.queues().min_offset("t", 0), 100, "{what}");
         check(&store, "t", 0, 103);
     }
 }
@@ -409,25 +424,28 @@ fn groups_below_the_new_begin_are_moved_up_when_they_come() {
         by_priority: false,
         limits: TransferLimits::NONE,
     };
-    let leased = store.receive(&request("g")).unwrap();
+    let leased = store.groups().receive(&request("g")).unwrap();
     assert_eq!(leased.messages.len(), 10);
-    store.commit_offset("late", "t", 0, 5).unwrap();
+    store.groups().commit_offset("late", "t", 0, 5).unwrap();
     clock.advance(73 * HOUR);
     fill(&store, "t", 0, 60);
-    store.clean(false);
-    let min = store.min_offset("t", 0);
+    store.admin().clean(false);
+    let min = store.queues().min_offset("t", 0);
     assert!(min > 30);
     for group in ["g", "late", "new"] {
         // Looking at leases whose messages are gone may take more than one receive.
-        let mut received = store.receive(&request(group)).unwrap();
+        let mut received = store.groups().receive(&request(group)).unwrap();
         while received.messages.is_empty() && received.more {
-            received = store.receive(&request(group)).unwrap();
+            received = store.groups().receive(&request(group)).unwrap();
         }
         let offsets: Vec<u64> = received.messages.iter().map(|leased| leased.handle.queue_offset).collect();
         assert_eq!(offsets, (min..min + 10).collect::<Vec<_>>(), "{group}");
-        assert_eq!(store.committed_offset(group, "t", 0), Some(min), "{group}");
+        assert_eq!(store.groups().committed_offset(group, "t", 0), Some(min), "{group}");
     }
-    assert!(matches!(store.ack("g", "t", &leased.messages[0].handle), Err(StoreError::StaleReceipt)));
+    assert!(matches!(
+        store.groups().ack("g", "t", &leased.messages[0].handle),
+        Err(StoreError::StaleReceipt)
+    ));
 }
 
 #[test]
@@ -447,8 +465,8 @@ fn a_policy_of_ones_own_is_one_small_class() {
     let policies: Vec<Arc<dyn RetentionPolicy>> = vec![Arc::new(OneFile)];
     let (_disk, _clock, store) = new(Retention { policies, ..Retention::default() });
     fill(&store, "t", 0, 200);
-    store.clean(false);
-    assert!(store.stats().cleaning.total.removed_files >= 2, "here or by the store's own thread");
+    store.admin().clean(false);
+    assert!(store.admin().stats().cleaning.total.removed_files >= 2, "here or by the store's own thread");
     check(&store, "t", 0, 200);
 }
 
@@ -461,32 +479,32 @@ fn a_file_whose_archive_hook_has_not_succeeded_is_never_deleted() {
     let (disk, clock, store) = new(archiving());
     fill(&store, "t", 0, 100);
     clock.advance(72 * HOUR);
-    let report = store.clean(true);
+    let report = store.admin().clean(true);
     assert_eq!((report.removed_files, report.refused_files, report.refused_bytes), (0, 1, FILE));
     assert!(report.failure.unwrap().contains("no archive hook"));
 
     let calls = Arc::new(Mutex::new(Vec::<(i64, ExpiredFile)>::new()));
     let is_broken = Arc::new(AtomicBool::new(true));
     let (noted, broken, time) = (Arc::clone(&calls), Arc::clone(&is_broken), clock.clone());
-    store.set_archive(move |file| {
+    store.admin().set_archive(move |file| {
         noted.lock().unwrap().push((time.now_ms(), file.clone()));
         if broken.load(Ordering::SeqCst) { Err("the archive is away".to_owned()) } else { Ok(()) }
     });
     until("tried as soon as there is a hook", || calls.lock().unwrap().len() == 1);
     for _ in 0..50 {
         clock.advance(1000);
-        store.clean(false);
+        store.admin().clean(false);
     }
     let began = calls.lock().unwrap()[0].0;
     let tried: Vec<i64> = calls.lock().unwrap().iter().map(|(at, _)| (at - began) / 1000).collect();
     assert_eq!(tried, [0, 10, 30], "with growing pauses");
-    let report = store.clean(false);
+    let report = store.admin().clean(false);
     assert!(report.failure.unwrap().ends_with("the archive is away"));
     assert_eq!(report.next_due_ms, Some(began + 70_000));
     assert_eq!(log_files(&disk)[0], 0);
 
     is_broken.store(false, Ordering::SeqCst);
-    let report = store.clean(true);
+    let report = store.admin().clean(true);
     assert_eq!((report.archived_files, report.archived_bytes, report.removed_files), (2, 2 * FILE, 2));
     assert_eq!((report.refused_files, report.failure), (0, None));
     let last = calls.lock().unwrap().last().unwrap().1.clone();
@@ -503,13 +521,13 @@ fn disk_pressure_refuses_sends_and_deletes_nothing_the_archive_has_not_taken() {
     let retention = Retention { disk_usage: Some(DiskUsage::default()), total_bytes: Some(0), ..archiving() };
     let (disk, clock, store) = new(retention);
     fill(&store, "t", 0, 100);
-    store.set_archive(|_| panic!("broken"));
+    store.admin().set_archive(|_| panic!("broken"));
     disk.set_capacity(1 << 30);
     disk.set_free(1 << 20);
     clock.advance(1000 * HOUR);
-    until("sends are refused", || store.stats().is_full);
-    assert!(store.clean(true).failure.unwrap().contains("panicked"));
-    assert!(matches!(store.append(&[message("t", 0, b"", b"")]), Err(StoreError::Full { .. })));
+    until("sends are refused", || store.admin().stats().is_full);
+    assert!(store.admin().clean(true).failure.unwrap().contains("panicked"));
+    assert!(matches!(store.log().append(&[message("t", 0, b"", b"")]), Err(StoreError::Full { .. })));
     assert_eq!(log_files(&disk)[0], 0);
     check(&store, "t", 0, 100);
 }
@@ -524,9 +542,9 @@ fn what_the_archive_took_is_remembered_through_a_crash_and_never_taken_for_anoth
         let is_log = path.parent().unwrap().ends_with("commitlog");
         if op == Op::Remove && is_log { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
     });
-    store.set_archive(|_| Ok(()));
-    until("archived", || store.stats().cleaning.total.archived_files == 1);
-    let report = store.clean(true);
+    store.admin().set_archive(|_| Ok(()));
+    until("archived", || store.admin().stats().cleaning.total.archived_files == 1);
+    let report = store.admin().clean(true);
     assert_eq!((report.removed_files, report.archived_files), (0, 0), "handed over once only");
     assert!(report.failure.unwrap().contains("remove failed"));
     check(&store, "t", 0, 100);
@@ -537,12 +555,12 @@ fn what_the_archive_took_is_remembered_through_a_crash_and_never_taken_for_anoth
     let store = open(&left, archiving(), &clock).unwrap();
     let ranges = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&ranges);
-    store.set_archive(move |file| {
+    store.admin().set_archive(move |file| {
         noted.lock().unwrap().push(file.range.clone());
         Ok(())
     });
-    store.clean(true);
-    assert_eq!(store.stats().cleaning.total.removed_files, 2);
+    store.admin().clean(true);
+    assert_eq!(store.admin().stats().cleaning.total.removed_files, 2);
     assert_eq!(*ranges.lock().unwrap(), vec![FILE..2 * FILE; 1], "the first was taken before the crash");
     drop(store);
 
@@ -553,7 +571,7 @@ fn what_the_archive_took_is_remembered_through_a_crash_and_never_taken_for_anoth
     let store = open(&left, archiving(), &clock).unwrap();
     fill(&store, "t", 0, 100);
     clock.advance(72 * HOUR);
-    let report = store.clean(true);
+    let report = store.admin().clean(true);
     assert_eq!(report.removed_files, 0);
     assert!(report.failure.unwrap().contains("no archive hook"));
 }
@@ -567,17 +585,17 @@ fn looks_at_the_disk_and_appends_do_not_wait_for_a_hook_or_for_files_being_remov
     let (began, begins) = mpsc::channel::<()>();
     let opened = Mutex::new(opened);
     let (at_hook, at_removal) = (began.clone(), began);
-    store.set_archive(move |_| {
+    store.admin().set_archive(move |_| {
         at_hook.send(()).unwrap();
         opened.lock().unwrap().recv().map_err(|error| error.to_string())
     });
     begins.recv().unwrap();
     disk.set_free(0);
     clock.advance(1000);
-    until("the gate closes while the hook runs", || store.stats().is_full);
+    until("the gate closes while the hook runs", || store.admin().stats().is_full);
     disk.set_free(1 << 40);
     clock.advance(1000);
-    until("and opens", || !store.stats().is_full);
+    until("and opens", || !store.admin().stats().is_full);
     fill(&store, "t", 0, 1);
     let (removal, may_end) = mpsc::channel::<()>();
     let may_end = Mutex::new(may_end);
@@ -592,14 +610,14 @@ fn looks_at_the_disk_and_appends_do_not_wait_for_a_hook_or_for_files_being_remov
     begins.recv().unwrap();
     disk.set_free(0);
     clock.advance(1000);
-    until("the gate closes while a file is being removed", || store.stats().is_full);
+    until("the gate closes while a file is being removed", || store.admin().stats().is_full);
     disk.set_free(1 << 40);
     clock.advance(1000);
-    until("and opens", || !store.stats().is_full);
+    until("and opens", || !store.admin().stats().is_full);
     fill(&store, "t", 0, 60);
     drop((removal, gate));
     disk.clear_hook();
-    until("one is gone", || store.stats().cleaning.total.removed_files == 1);
+    until("one is gone", || store.admin().stats().cleaning.total.removed_files == 1);
     store.close().unwrap();
 }
 
@@ -609,19 +627,19 @@ fn closing_waits_for_a_hook_that_runs_and_a_hook_may_close() {
     let store = Arc::new(store);
     fill(&store, "t", 0, 50);
     let weak = Arc::downgrade(&store);
-    store.set_archive(move |_| weak.upgrade().unwrap().close().map_err(|error| error.to_string()));
+    store.admin().set_archive(move |_| weak.upgrade().unwrap().close().map_err(|error| error.to_string()));
     clock.advance(72 * HOUR);
-    until("closed", || store.append(&[message("t", 0, b"", b"")]).is_err());
+    until("closed", || store.log().append(&[message("t", 0, b"", b"")]).is_err());
     until("the hook has ended", || Arc::strong_count(&store) == 1);
     drop(store);
     let store = Arc::new(open(&disk, archiving(), &clock).unwrap());
     assert_eq!(log_files(&disk)[0], 0, "a closed store removes nothing");
     let weak = Arc::downgrade(&store);
-    store.clear_archive();
+    store.admin().clear_archive();
     clock.advance(10);
-    store.set_archive(move |_| weak.upgrade().unwrap().close().map_err(|error| error.to_string()));
-    store.clean(true);
-    assert!(matches!(store.append(&[message("t", 0, b"", b"")]), Err(StoreError::Closed)));
+    store.admin().set_archive(move |_| weak.upgrade().unwrap().close().map_err(|error| error.to_string()));
+    store.admin().clean(true);
+    assert!(matches!(store.log().append(&[message("t", 0, b"", b"")]), Err(StoreError::Closed)));
 }
 
 #[test]
@@ -632,8 +650,8 @@ fn a_hook_that_asks_for_a_cleaning_is_told_that_one_is_under_way() {
     clock.advance(72 * HOUR);
     let weak = Arc::downgrade(&store);
     let (told, hears) = mpsc::channel();
-    store.set_archive(move |_| {
-        let report = weak.upgrade().unwrap().clean(true);
+    store.admin().set_archive(move |_| {
+        let report = weak.upgrade().unwrap().admin().clean(true);
         told.send((report.removed_files, report.failure)).map_err(|error| error.to_string())
     });
     for _ in 0..2 {
@@ -641,8 +659,8 @@ fn a_hook_that_asks_for_a_cleaning_is_told_that_one_is_under_way() {
         assert_eq!(removed, 0);
         assert!(failure.unwrap().contains("a cleaning is under way"));
     }
-    until("the cleaning goes on", || store.stats().cleaning.total.removed_files == 2);
-    assert_eq!(store.clean(true).failure, None);
+    until("the cleaning goes on", || store.admin().stats().cleaning.total.removed_files == 2);
+    assert_eq!(store.admin().clean(true).failure, None);
     check(&store, "t", 0, 100);
 }
 
@@ -655,8 +673,8 @@ fn expired_files_make_room_before_sends_are_refused() {
     assert_eq!(clean_after(&store, &clock, 100 * HOUR).removed_files, 0, "not their hour");
     disk.set_free(3 * FILE - 1);
     clock.advance(1000);
-    until("there is room for two files again", || store.stats().min_physical_offset == FILE);
-    assert!(!store.stats().is_full);
+    until("there is room for two files again", || store.admin().stats().min_physical_offset == FILE);
+    assert!(!store.admin().stats().is_full);
     check(&store, "t", 0, 130);
 }
 
@@ -668,7 +686,7 @@ fn a_crash_at_any_moment_of_a_cleaning_leaves_a_store_that_is_whole() {
         for op in 1.. {
             let mut random = Random(seed * 1000 + op);
             let (disk, clock, store) = new(archiving());
-            store.set_archive(|_| Ok(()));
+            store.admin().set_archive(|_| Ok(()));
             fill(&store, "t", 0, 110);
             fill(&store, "gone", 0, 60);
             fill(&store, "t", 1, 10);
@@ -676,8 +694,10 @@ fn a_crash_at_any_moment_of_a_cleaning_leaves_a_store_that_is_whole() {
             disk.crash_at(op, random.next());
             // The threads that flush and note progress do their part in between.
             clock.advance(72 * HOUR);
-            store.clean(true);
-            until("done or crashed", || disk.has_crashed() || store.stats().min_physical_offset == 4 * FILE);
+            store.admin().clean(true);
+            until("done or crashed", || {
+                disk.has_crashed() || store.admin().stats().min_physical_offset == 4 * FILE
+            });
             has_ended = !disk.has_crashed();
             let left = disk.crash(random.next());
             drop(store);
@@ -685,9 +705,9 @@ fn a_crash_at_any_moment_of_a_cleaning_leaves_a_store_that_is_whole() {
             let store = open(&left, archiving(), &clock).unwrap_or_else(|error| panic!("{what}: {error}"));
             let all = [("t", 0, 110), ("gone", 0, 60), ("t", 1, 10)];
             all.iter().for_each(|(topic, queue_id, max)| check(&store, topic, *queue_id, *max));
-            store.set_archive(|_| Ok(()));
-            store.clean(true);
-            until("all gone", || store.stats().min_physical_offset == 4 * FILE);
+            store.admin().set_archive(|_| Ok(()));
+            store.admin().clean(true);
+            until("all gone", || store.admin().stats().min_physical_offset == 4 * FILE);
             all.iter().for_each(|(topic, queue_id, max)| check(&store, topic, *queue_id, *max));
             fill(&store, "gone", 0, 1);
             check(&store, "gone", 0, 61);

@@ -12,8 +12,12 @@ use common::{
     message, settle, synchronous,
 };
 use ferromq_store::{
-    Clock, DelayLevels, Disk, MessageStore, MessageView, NewMessage, QueueAccess, StoreConfig, StoreError,
-    names::SCHEDULE_TOPIC, properties,
+    MessageStore, StoreConfig, StoreError,
+    delayed::DelayLevels,
+    files::Disk,
+    queues::QueueAccess,
+    record::{MessageView, NewMessage, names::SCHEDULE_TOPIC, properties},
+    time::Clock,
 };
 use proptest::prelude::*;
 
@@ -21,10 +25,10 @@ use proptest::prelude::*;
 fn a_message_comes_at_its_time_and_as_it_was_sent() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     send(&store, "orders", 3, "late", 3);
     send(&store, "orders", 3, "soon", 1);
-    assert_eq!(store.max_offset("orders", 3), 0);
+    assert_eq!(store.queues().max_offset("orders", 3), 0);
     clock.advance(999);
     clock.advance(1);
     delivered(&store, 1, 1);
@@ -32,15 +36,19 @@ fn a_message_comes_at_its_time_and_as_it_was_sent() {
     clock.advance(9_000);
     delivered(&store, 3, 1);
     assert_eq!(texts(&store, "orders", 3), ["soon", "late"]);
-    let found = store.get("orders", 3, 1, 1, 1 << 20, ALL);
+    let found = store.queues().get("orders", 3, 1, 1, 1 << 20, ALL);
     let view = MessageView::decode(found.messages[0].1.bytes(), true).unwrap();
     assert_eq!((view.born_timestamp, view.store_timestamp), (1_700_000_000_000, START + 10_000));
     let get = |name| properties::get(view.properties, name);
     assert_eq!((get("DELAY"), get("TAGS")), (Some("3"), Some("a")));
     assert_eq!((get("REAL_TOPIC"), get("REAL_QID")), (Some("orders"), Some("3")), "as RocketMQ leaves them");
-    let wanted = ferromq_store::MessageFilter::tags("a");
-    assert_eq!(store.get("orders", 3, 0, 9, 1 << 20, &wanted).messages.len(), 2, "the tag hash is the tag's");
-    assert_eq!(store.stats().schedule.delivered, 2);
+    let wanted = ferromq_store::filter::MessageFilter::tags("a");
+    assert_eq!(
+        store.queues().get("orders", 3, 0, 9, 1 << 20, &wanted).messages.len(),
+        2,
+        "the tag hash is the tag's"
+    );
+    assert_eq!(store.admin().stats().schedule.delivered, 2);
 }
 
 #[test]
@@ -50,13 +58,13 @@ fn nothing_comes_before_its_time_and_nothing_is_delivered_where_the_schedule_doe
     send(&store, "orders", 0, "one", 1);
     clock.advance(60_000);
     send(&store, "orders", 0, "two", 1);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     delivered(&store, 1, 1);
     assert_eq!(texts(&store, "orders", 0), ["one"]);
-    store.stop_schedule().unwrap();
+    store.delayed().stop_schedule().unwrap();
     clock.advance(60_000);
-    assert_eq!(store.delay_offsets().unwrap()[&1], 1, "read from the file");
-    store.start_schedule().unwrap();
+    assert_eq!(store.delayed().delay_offsets().unwrap()[&1], 1, "read from the file");
+    store.delayed().start_schedule().unwrap();
     delivered(&store, 1, 2);
     assert_eq!(texts(&store, "orders", 0), ["one", "two"]);
 }
@@ -66,7 +74,7 @@ fn the_levels_are_those_of_the_option_and_a_higher_one_is_the_highest() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let config = StoreConfig { delay_levels: "2s 1m".parse::<DelayLevels>().unwrap(), ..config() };
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     send(&store, "orders", 0, "two seconds", 1);
     send(&store, "orders", 0, "a minute", 17);
     clock.advance(2_000);
@@ -81,7 +89,7 @@ fn the_levels_are_those_of_the_option_and_a_higher_one_is_the_highest() {
 fn a_closed_store_goes_on_where_it_was() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     for number in 0..200 {
         send(&store, "orders", 0, &number.to_string(), 1);
     }
@@ -93,7 +101,7 @@ fn a_closed_store_goes_on_where_it_was() {
     assert!(file.contains("1:200"), "{file}");
     clock.advance(1_000);
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     delivered(&store, 1, 201);
     let expected: Vec<String> = (0..201).map(|number| number.to_string()).collect();
     assert_eq!(texts(&store, "orders", 0), expected);
@@ -103,12 +111,12 @@ fn a_closed_store_goes_on_where_it_was() {
 fn after_a_kill_all_comes_and_what_came_since_the_offsets_were_written_comes_again() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     send(&store, "orders", 0, "one", 1);
     clock.advance(1_000);
     delivered(&store, 1, 1);
-    store.stop_schedule().unwrap();
-    store.start_schedule().unwrap();
+    store.delayed().stop_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     send(&store, "orders", 0, "two", 1);
     clock.advance(1_000);
     delivered(&store, 1, 2);
@@ -116,7 +124,7 @@ fn after_a_kill_all_comes_and_what_came_since_the_offsets_were_written_comes_aga
     copy_as_killed(directory.path(), killed.path());
     drop(store);
     let store = open(killed.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     delivered(&store, 1, 2);
     assert_eq!(texts(&store, "orders", 0), ["one", "two", "two"]);
 }
@@ -130,9 +138,9 @@ fn offsets_beyond_a_log_that_was_cut_do_not_swallow_what_comes_after() {
     fs::write(directory.path().join("config/delayOffset.json"), "{\"offsetTable\":{1:50,2:9}}").unwrap();
     clock.advance(1_000);
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
-    assert_eq!(store.delay_offsets().unwrap()[&1], 1, "the max offset, as RocketMQ corrects it");
-    assert_eq!(store.delay_offsets().unwrap()[&2], 0);
+    store.delayed().start_schedule().unwrap();
+    assert_eq!(store.delayed().delay_offsets().unwrap()[&1], 1, "the max offset, as RocketMQ corrects it");
+    assert_eq!(store.delayed().delay_offsets().unwrap()[&2], 0);
     send(&store, "orders", 0, "two", 1);
     send(&store, "orders", 0, "three", 2);
     clock.advance(5_000);
@@ -149,13 +157,13 @@ fn offsets_that_were_corrected_are_on_disk_before_anything_new_waits() {
     // As a master told that delivered many, of another log.
     fs::write(directory.path().join("config/delayOffset.json"), "{\"offsetTable\":{1:50}}").unwrap();
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     send(&store, "orders", 0, "one", 1);
     let killed = tempfile::tempdir().unwrap();
     copy_as_killed(directory.path(), killed.path());
     drop(store);
     let store = open(killed.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     clock.advance(1_000);
     delivered(&store, 1, 1);
     assert_eq!(texts(&store, "orders", 0), ["one"]);
@@ -168,26 +176,26 @@ fn a_broken_offset_file_is_named_and_its_backup_serves() {
     let store = open(directory.path(), &clock);
     send(&store, "orders", 0, "one", 1);
     fs::write(&path, "{\"offsetTable\":{1:").unwrap();
-    match store.start_schedule() {
+    match store.delayed().start_schedule() {
         Err(StoreError::Corrupt { file, .. }) => assert!(file.ends_with("config/delayOffset.json")),
         other => panic!("{other:?}"),
     }
     fs::write(path.with_extension("json.bak"), "{\"offsetTable\":{1:1}}").unwrap();
-    store.start_schedule().unwrap();
-    assert_eq!(store.delay_offsets().unwrap()[&1], 1);
+    store.delayed().start_schedule().unwrap();
+    assert_eq!(store.delayed().delay_offsets().unwrap()[&1], 1);
 }
 
 #[test]
 fn a_closed_queue_gets_nothing_and_another_one_of_the_topic_does() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
-    store.append(&[message("orders", 1, b"there", b"")]).unwrap();
-    store.set_queue_access("orders", 0, QueueAccess::ReadOnly).unwrap();
+    store.delayed().start_schedule().unwrap();
+    store.log().append(&[message("orders", 1, b"there", b"")]).unwrap();
+    store.admin().set_queue_access("orders", 0, QueueAccess::ReadOnly).unwrap();
     send(&store, "orders", 0, "one", 1);
     clock.advance(1_000);
     delivered(&store, 1, 1);
-    assert_eq!(store.max_offset("orders", 0), 0);
+    assert_eq!(store.queues().max_offset("orders", 0), 0);
     assert_eq!(texts(&store, "orders", 1), ["there", "one"]);
 }
 
@@ -195,15 +203,15 @@ fn a_closed_queue_gets_nothing_and_another_one_of_the_topic_does() {
 fn a_message_for_a_topic_with_only_closed_queues_waits_once_more_and_holds_nobody_up() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
-    store.set_queue_access("shut", 0, QueueAccess::Closed).unwrap();
+    store.delayed().start_schedule().unwrap();
+    store.admin().set_queue_access("shut", 0, QueueAccess::Closed).unwrap();
     send(&store, "shut", 0, "patient", 1);
     send(&store, "orders", 0, "one", 1);
     clock.advance(1_000);
     delivered(&store, 1, 2);
     assert_eq!(texts(&store, "orders", 0), ["one"]);
-    assert_eq!(store.stats().schedule.put_back, 1);
-    store.set_queue_access("shut", 0, QueueAccess::Open).unwrap();
+    assert_eq!(store.admin().stats().schedule.put_back, 1);
+    store.admin().set_queue_access("shut", 0, QueueAccess::Open).unwrap();
     clock.advance(5_000);
     delivered(&store, 2, 1);
     assert_eq!(texts(&store, "shut", 0), ["patient"]);
@@ -213,15 +221,15 @@ fn a_message_for_a_topic_with_only_closed_queues_waits_once_more_and_holds_nobod
 fn what_waits_for_a_topic_that_was_deleted_is_given_up_and_counted() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
-    store.append(&[message("orders", 0, b"there", b"")]).unwrap();
+    store.delayed().start_schedule().unwrap();
+    store.log().append(&[message("orders", 0, b"there", b"")]).unwrap();
     send(&store, "orders", 1, "one", 1);
-    store.delete_topic("orders").unwrap();
+    store.admin().delete_topic("orders").unwrap();
     send(&store, "orders", 1, "of the topic made anew", 1);
     clock.advance(1_000);
     delivered(&store, 1, 2);
     assert_eq!(texts(&store, "orders", 1), ["of the topic made anew"]);
-    assert_eq!(store.stats().schedule.undeliverable, 1);
+    assert_eq!(store.admin().stats().schedule.undeliverable, 1);
 }
 
 #[test]
@@ -230,7 +238,7 @@ fn what_cannot_be_stored_or_says_not_where_it_goes_holds_nobody_up() {
     let store = open(directory.path(), &clock);
     send(&store, "orders", 0, &"large".repeat(200), 1);
     let level_only = with_level(1);
-    store.append(&[message(SCHEDULE_TOPIC, 0, b"no destination", &level_only)]).unwrap();
+    store.log().append(&[message(SCHEDULE_TOPIC, 0, b"no destination", &level_only)]).unwrap();
     send(&store, SCHEDULE_TOPIC, 0, "in circles", 1);
     send(&store, "RMQ_SYS_TRANS_HALF_TOPIC", 0, "half", 1);
     send(&store, "orders", -4, "no queue", 1);
@@ -239,10 +247,10 @@ fn what_cannot_be_stored_or_says_not_where_it_goes_holds_nobody_up() {
     clock.advance(1_000);
     let config = StoreConfig { max_message_size: 500, ..config() };
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     delivered(&store, 1, 6);
     assert_eq!(texts(&store, "orders", 0), ["small"]);
-    let stats = store.stats().schedule;
+    let stats = store.admin().stats().schedule;
     assert_eq!((stats.delivered, stats.undeliverable), (1, 5));
 }
 
@@ -255,7 +263,7 @@ fn what_waits_at_a_level_that_is_not_configured_any_more_still_comes() {
     clock.advance(10_000);
     let config = StoreConfig { delay_levels: "1s".parse().unwrap(), ..config() };
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     delivered(&store, 3, 1);
     assert_eq!(texts(&store, "orders", 0), ["one"]);
 }
@@ -264,12 +272,12 @@ fn what_waits_at_a_level_that_is_not_configured_any_more_still_comes() {
 fn real_time_delivers_without_anybody_asking() {
     let directory = tempfile::tempdir().unwrap();
     let store = MessageStore::open(directory.path(), config(), Clock::system()).unwrap();
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     send(&store, "orders", 0, "one", 1);
     delivered(&store, 1, 1);
     let (waited, came) = {
         let at = |topic| {
-            let found = store.get(topic, 0, 0, 1, 1 << 20, ALL);
+            let found = store.queues().get(topic, 0, 0, 1, 1 << 20, ALL);
             MessageView::decode(found.messages[0].1.bytes(), true).unwrap().store_timestamp
         };
         (at(SCHEDULE_TOPIC), at("orders"))
@@ -307,7 +315,7 @@ proptest! {
         let config = || StoreConfig { progress_interval: Duration::from_millis(20), ..synchronous() };
         let open = |disk: &FakeDisk| {
             let store = MessageStore::open_on(disk.clone(), root, config(), clock.clone()).unwrap();
-            store.start_schedule().unwrap();
+            store.delayed().start_schedule().unwrap();
             store
         };
         let mut store = open(&disk);
@@ -335,7 +343,7 @@ proptest! {
         }
         clock.advance(10_000);
         settle(&store);
-        let count = |level: u32| store.max_offset(SCHEDULE_TOPIC, level - 1);
+        let count = |level: u32| store.queues().max_offset(SCHEDULE_TOPIC, level - 1);
         (1..4).filter(|level| count(*level) > 0).for_each(|level| delivered(&store, level, count(level)));
         let mut came = BTreeMap::<String, u64>::new();
         for queue_id in 0..3 {
@@ -352,22 +360,22 @@ proptest! {
 fn send_durable<D: Disk>(store: &MessageStore<D>, queue_id: i32, body: &str, level: u32) {
     let properties = with_level(level);
     let given = message("orders", queue_id, body.as_bytes(), &properties);
-    let delayed = store.delayed(&given).unwrap().unwrap();
+    let delayed = store.log().delayed(&given).unwrap().unwrap();
     let waiting = NewMessage {
         topic: SCHEDULE_TOPIC,
         queue_id: delayed.queue_id,
         properties: &delayed.properties,
         ..given
     };
-    store.append_durable(&[waiting]).unwrap();
+    store.log().append_durable(&[waiting]).unwrap();
     settle(store);
 }
 
 fn timed<D: Disk>(store: &MessageStore<D>, queue_id: u32) -> Vec<(String, i64)> {
-    let end = store.max_offset("orders", queue_id);
+    let end = store.queues().max_offset("orders", queue_id);
     (0..end)
         .map(|offset| {
-            let found = store.get("orders", queue_id, offset, 1, 1 << 20, ALL);
+            let found = store.queues().get("orders", queue_id, offset, 1, 1 << 20, ALL);
             let view = MessageView::decode(found.messages[0].1.bytes(), true).unwrap();
             (String::from_utf8(view.body.to_vec()).unwrap(), view.store_timestamp)
         })

@@ -22,21 +22,25 @@ use common::{
     timers::wait_until,
 };
 use ferromq_store::{
-    Clock, GetStatus, MessageStore, MessageView, QueueAccess, StoreConfig, StoreError, names::SCHEDULE_TOPIC,
+    MessageStore, StoreConfig, StoreError,
+    queues::QueueAccess,
+    read::GetStatus,
+    record::{MessageView, names::SCHEDULE_TOPIC},
+    time::Clock,
 };
 
 /// Moves time on in small steps until a level is delivered up to `offset`; says how long that took.
 fn waited(store: &MessageStore, clock: &Clock, level: u32, offset: u64) -> i64 {
     let begin = clock.now_ms();
     for _ in 0..60_000 {
-        if store.delay_offsets().unwrap().get(&level) == Some(&offset) {
+        if store.delayed().delay_offsets().unwrap().get(&level) == Some(&offset) {
             settle(store);
             return clock.now_ms() - begin;
         }
         clock.advance(1);
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("level {level} never got to {offset}: {:?}", store.delay_offsets());
+    panic!("level {level} never got to {offset}: {:?}", store.delayed().delay_offsets());
 }
 
 #[test]
@@ -48,7 +52,7 @@ fn a_clock_that_was_set_back_makes_no_message_early_and_holds_none_back() {
     // The machine's clock was a day ahead, and so is the log's time.
     let clock = Clock::manual(START);
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     let first = waited(&store, &clock, 1, 1);
     assert!(first >= 1_000, "delivered {first} ms after it was seen");
     send(&store, "orders", 0, "two", 1);
@@ -65,19 +69,19 @@ fn a_record_that_is_lost_makes_no_message_behind_it_early() {
     clock.advance(900);
     send(&store, "orders", 0, "later", 1);
     // The head of the first record says that it lies elsewhere.
-    let lost = store.get(SCHEDULE_TOPIC, 0, 0, 1, 1 << 20, ALL);
+    let lost = store.queues().get(SCHEDULE_TOPIC, 0, 0, 1, 1 << 20, ALL);
     let at = MessageView::decode(lost.messages[0].1.bytes(), true).unwrap().physical_offset;
     let log = directory.path().join("commitlog/00000000000000000000");
     let file = fs::OpenOptions::new().write(true).open(log).unwrap();
     file.write_all_at(&77u64.to_be_bytes(), at + 28).unwrap();
     clock.advance(100);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     delivered(&store, 1, 1);
-    assert_eq!(store.max_offset("orders", 0), 0, "due in 900 ms");
+    assert_eq!(store.queues().max_offset("orders", 0), 0, "due in 900 ms");
     clock.advance(900);
     delivered(&store, 1, 2);
     assert_eq!(texts(&store, "orders", 0), ["later"]);
-    let stats = store.stats().schedule;
+    let stats = store.admin().stats().schedule;
     assert_eq!((stats.delivered, stats.undeliverable), (1, 1));
 }
 
@@ -85,15 +89,15 @@ fn a_record_that_is_lost_makes_no_message_behind_it_early() {
 fn what_can_neither_be_delivered_nor_wait_on_is_given_up_and_counted_once() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.set_queue_access("shut", 0, QueueAccess::Closed).unwrap();
+    store.admin().set_queue_access("shut", 0, QueueAccess::Closed).unwrap();
     send(&store, "shut", 0, &"large".repeat(200), 1);
     store.close().unwrap();
     clock.advance(1_000);
     let config = StoreConfig { max_message_size: 500, ..config() };
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     delivered(&store, 1, 1);
-    let stats = store.stats().schedule;
+    let stats = store.admin().stats().schedule;
     assert_eq!((stats.delivered, stats.put_back, stats.undeliverable), (0, 0, 1));
 }
 
@@ -103,8 +107,8 @@ fn a_message_whose_topic_stays_closed_is_stored_again_for_as_long_as_messages_ar
     let mut config = StoreConfig { delay_levels: "1s 10s".parse().unwrap(), ..config() };
     config.retention.age = Some(Duration::from_secs(25));
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
-    store.start_schedule().unwrap();
-    store.set_queue_access("shut", 0, QueueAccess::Closed).unwrap();
+    store.delayed().start_schedule().unwrap();
+    store.admin().set_queue_access("shut", 0, QueueAccess::Closed).unwrap();
     send(&store, "shut", 0, "old", 1);
     clock.advance(1_000);
     delivered(&store, 1, 1);
@@ -112,8 +116,8 @@ fn a_message_whose_topic_stays_closed_is_stored_again_for_as_long_as_messages_ar
         clock.advance(10_000);
         delivered(&store, 2, rounds);
     }
-    assert_eq!(store.max_offset(SCHEDULE_TOPIC, 1), 3, "given up 31 s after it was born");
-    let stats = store.stats().schedule;
+    assert_eq!(store.queues().max_offset(SCHEDULE_TOPIC, 1), 3, "given up 31 s after it was born");
+    let stats = store.admin().stats().schedule;
     assert_eq!((stats.put_back, stats.undeliverable), (3, 1));
 }
 
@@ -121,11 +125,11 @@ fn a_message_whose_topic_stays_closed_is_stored_again_for_as_long_as_messages_ar
 fn offsets_of_levels_are_written_though_those_of_groups_cannot_be() {
     let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
     let store = MessageStore::open_on(disk.clone(), Path::new("/store"), config(), clock.clone()).unwrap();
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     send(&store, "orders", 0, "one", 1);
     clock.advance(1_000);
     delivered(&store, 1, 1);
-    store.commit_offset("group", "orders", 0, 1).unwrap();
+    store.groups().commit_offset("group", "orders", 0, 1).unwrap();
     disk.set_hook(|_, path| match path.to_str() {
         Some(path) if path.contains("consumerOffset") => Err(std::io::Error::from_raw_os_error(5)),
         _ => Ok(()),
@@ -133,7 +137,7 @@ fn offsets_of_levels_are_written_though_those_of_groups_cannot_be() {
     assert!(matches!(store.close(), Err(StoreError::Io { .. })));
     disk.clear_hook();
     let store = MessageStore::open_on(disk, Path::new("/store"), config(), clock).unwrap();
-    assert_eq!(store.delay_offsets().unwrap().get(&1), Some(&1));
+    assert_eq!(store.delayed().delay_offsets().unwrap().get(&1), Some(&1));
 }
 
 #[test]
@@ -142,14 +146,14 @@ fn a_listener_is_told_of_what_was_delivered_and_of_nothing_else() {
     let store = open(directory.path(), &clock);
     let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let teller = std::sync::Arc::clone(&told);
-    store.on_delivery(move |topic, bytes| teller.lock().unwrap().push((topic.to_owned(), bytes)));
-    store.set_queue_access("shut", 0, QueueAccess::Closed).unwrap();
-    store.start_schedule().unwrap();
+    store.delayed().on_delivery(move |topic, bytes| teller.lock().unwrap().push((topic.to_owned(), bytes)));
+    store.admin().set_queue_access("shut", 0, QueueAccess::Closed).unwrap();
+    store.delayed().start_schedule().unwrap();
     send(&store, "shut", 0, "patient", 1);
     send(&store, "orders", 0, "one", 1);
     clock.advance(1_000);
     delivered(&store, 1, 2);
-    let size = store.get("orders", 0, 0, 1, 1 << 20, ALL).messages[0].1.bytes().len();
+    let size = store.queues().get("orders", 0, 0, 1, 1 << 20, ALL).messages[0].1.bytes().len();
     assert_eq!(*told.lock().unwrap(), [("orders".to_owned(), size as u32)]);
 }
 
@@ -174,13 +178,13 @@ fn messages_of_a_level_whose_queue_could_not_be_read_for_a_while_come_without_an
         }
         false => Ok(()),
     });
-    let status = |offset| store.get(SCHEDULE_TOPIC, 0, offset, 1, 1 << 20, ALL).status;
+    let status = |offset| store.queues().get(SCHEDULE_TOPIC, 0, offset, 1, 1 << 20, ALL).status;
     // What was opened of the first file is closed for the other one.
     wait_until(|| status(count - 1) == GetStatus::Found && status(0) == GetStatus::MessageUnreadable);
     let before = failures.load(Ordering::SeqCst);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     wait_until(|| failures.load(Ordering::SeqCst) > before);
-    assert_eq!(store.max_offset("orders", 0), 0);
+    assert_eq!(store.queues().max_offset("orders", 0), 0);
     disk.clear_hook();
     delivered(&store, 1, count);
     assert_eq!(texts(&store, "orders", 0).len() as u64, count);

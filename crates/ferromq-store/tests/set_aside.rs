@@ -18,7 +18,10 @@ use common::{
     fake_disk::{FakeDisk, Op},
     message, named, settle, wait_until,
 };
-use ferromq_store::{Clock, DamageReason, GetStatus, MessageStore, Retention, StoreConfig, StoreError};
+use ferromq_store::{
+    MessageStore, StoreConfig, StoreError, log::DamageReason, read::GetStatus, retention::Retention,
+    time::Clock,
+};
 
 /// Set once, by the test or by the disk.
 type Signal = Arc<AtomicBool>;
@@ -55,7 +58,7 @@ fn break_directory(disk: &FakeDisk, directory: &str, ops: &'static [Op], code: i
 fn send(store: &MessageStore<FakeDisk>, topic: &str, queue_id: i32, count: u64) -> Result<(), StoreError> {
     for number in 0..count {
         let properties = named(&format!("{topic}-{number}"), "tag");
-        store.append(&[message(topic, queue_id, number.to_string().as_bytes(), &properties)])?;
+        store.log().append(&[message(topic, queue_id, number.to_string().as_bytes(), &properties)])?;
     }
     Ok(())
 }
@@ -66,7 +69,7 @@ fn is_set_aside(error: &StoreError) -> bool {
 
 /// What is wrong, as directory and reason.
 fn wrong(store: &MessageStore<FakeDisk>) -> Vec<(PathBuf, DamageReason)> {
-    store.damages().into_iter().map(|damage| (damage.file, damage.reason)).collect()
+    store.admin().damages().into_iter().map(|damage| (damage.file, damage.reason)).collect()
 }
 
 fn queue_of_t() -> Vec<(PathBuf, DamageReason)> {
@@ -85,28 +88,28 @@ fn a_queue_that_cannot_be_written_stops_no_other_and_is_complete_again_later() {
         let is_broken = break_directory(&disk, "consumequeue/t/3", WRITING, code);
         let taken = 5 + IN_FILE;
         let batch: Vec<_> = (0..taken).map(|_| message("t", 3, b"more", b"")).collect();
-        store.append(&batch).unwrap();
+        store.log().append(&batch).unwrap();
         send(&store, "u", 0, 10).unwrap();
         settle(&store);
         assert_eq!(bodies(&store, "u", 0).len(), 10, "the other topic goes on: {code}");
         assert_eq!(bodies(&store, "t", 3).len() as u64, IN_FILE - 2, "what was there stays readable: {code}");
-        let refused = store.append(&[message("t", 3, b"refused", b"")]).unwrap_err();
+        let refused = store.log().append(&[message("t", 3, b"refused", b"")]).unwrap_err();
         assert!(is_set_aside(&refused), "{refused}");
         assert!(refused.to_string().contains(&io::Error::from_raw_os_error(code).to_string()), "{refused}");
         assert_eq!(wrong(&store), queue_of_t(), "{code}");
-        assert_eq!(store.stats().set_aside_queues, 1);
-        assert_eq!(store.stats().failed_puts["queue_set_aside"], 1);
+        assert_eq!(store.admin().stats().set_aside_queues, 1);
+        assert_eq!(store.admin().stats().failed_puts["queue_set_aside"], 1);
 
         is_broken.store(false, Ordering::SeqCst);
-        wait_until("the queue is complete", || store.damages().is_empty());
+        wait_until("the queue is complete", || store.admin().damages().is_empty());
         send(&store, "t", 3, 1).unwrap();
         settle(&store);
         assert_eq!(bodies(&store, "t", 3).len() as u64, IN_FILE - 2 + taken + 1, "{code}");
-        assert_eq!(store.stats().set_aside_queues, 0);
+        assert_eq!(store.admin().stats().set_aside_queues, 0);
         store.close().unwrap();
         let store = open(&disk);
         assert_eq!(bodies(&store, "t", 3).len() as u64, IN_FILE - 2 + taken + 1, "opened again: {code}");
-        assert!(store.recovery().is_clean);
+        assert!(store.admin().recovery().is_clean);
     }
 }
 
@@ -118,7 +121,7 @@ fn a_store_whose_queue_cannot_be_read_or_written_opens_and_redoes_it_once_it_can
         send(&store, "t", 3, 2 * IN_FILE + 7).unwrap();
         send(&store, "u", 0, 10).unwrap();
         settle(&store);
-        store.commit_offset("g", "t", 3, IN_FILE).unwrap();
+        store.groups().commit_offset("g", "t", 3, IN_FILE).unwrap();
         if is_closed {
             store.close().unwrap();
         } else {
@@ -136,27 +139,27 @@ fn a_store_whose_queue_cannot_be_read_or_written_opens_and_redoes_it_once_it_can
         settle(&store);
         assert_eq!(bodies(&store, "u", 0).len(), 20);
         assert!(is_set_aside(&send(&store, "t", 3, 1).unwrap_err()));
-        let found = store.get("t", 3, IN_FILE, 32, 1 << 20, ALL);
+        let found = store.queues().get("t", 3, IN_FILE, 32, 1 << 20, ALL);
         assert_eq!(found.next_offset, IN_FILE, "consumers keep their place: {:?}", found.status);
-        assert_eq!(store.committed_offset("g", "t", 3), place);
+        assert_eq!(store.groups().committed_offset("g", "t", 3), place);
         // Another life of the store with the fault changes nothing.
         store.close().unwrap();
         drop(store);
         let store = open(&disk);
         assert_eq!(wrong(&store), queue_of_t());
-        let walked = store.recovery().walked_bytes;
-        let all = store.stats().max_physical_offset;
+        let walked = store.admin().recovery().walked_bytes;
+        let all = store.admin().stats().max_physical_offset;
         assert!(!is_closed || walked < all / 4, "walked {walked} of {all}: only what came since is redone");
 
         is_broken.store(false, Ordering::SeqCst);
-        wait_until("the queue is complete", || store.damages().is_empty());
-        assert_eq!(store.committed_offset("g", "t", 3), place);
-        let appended = store.append(&[message("t", 3, b"next", b"")]).unwrap();
+        wait_until("the queue is complete", || store.admin().damages().is_empty());
+        assert_eq!(store.groups().committed_offset("g", "t", 3), place);
+        let appended = store.log().append(&[message("t", 3, b"next", b"")]).unwrap();
         assert_eq!(appended.locations[0].queue_offset, 2 * IN_FILE + 7, "no offset is given out twice");
         settle(&store);
         assert_eq!(bodies(&store, "t", 3).len() as u64, 2 * IN_FILE + 8);
         store.close().unwrap();
-        assert!(open(&disk).recovery().is_clean);
+        assert!(open(&disk).admin().recovery().is_clean);
     }
 }
 
@@ -183,9 +186,9 @@ fn a_topic_whose_directory_cannot_be_listed_opens_with_its_queues_set_aside() {
         assert!(is_set_aside(&send(&store, "t", 3, 1).unwrap_err()));
         assert_eq!(bodies(&store, "u", 0).len(), 10);
         is_broken.store(false, Ordering::SeqCst);
-        wait_until("the queue is complete", || store.damages().is_empty());
+        wait_until("the queue is complete", || store.admin().damages().is_empty());
         assert_eq!(bodies(&store, "t", 3).len() as u64, 2 * IN_FILE);
-        let appended = store.append(&[message("t", 3, b"next", b"")]).unwrap();
+        let appended = store.log().append(&[message("t", 3, b"next", b"")]).unwrap();
         assert_eq!(appended.locations[0].queue_offset, 2 * IN_FILE);
     }
 }
@@ -198,13 +201,13 @@ fn a_small_file_that_cannot_be_written_keeps_neither_checkpoint_nor_retention_ba
     let _broken = break_directory(&disk, "ferromq/flushed", &[Op::Write], EACCES);
     let body = [1; 500];
     let batch: Vec<_> = (0..40).map(|_| message("t", 3, &body, b"")).collect();
-    store.append(&batch).unwrap();
+    store.log().append(&batch).unwrap();
     settle(&store);
     let listed = Path::new(ROOT).join("ferromq/queues");
     wait_until("the queues are listed", || disk.bytes(&listed).is_some_and(|bytes| bytes.contains(&b't')));
     clock.advance(4 * 24 * 3_600_000);
-    store.clean(true);
-    assert!(store.stats().cleaning.total.removed_files > 1, "{:?}", store.stats().cleaning);
+    store.admin().clean(true);
+    assert!(store.admin().stats().cleaning.total.removed_files > 1, "{:?}", store.admin().stats().cleaning);
 }
 
 #[test]
@@ -216,7 +219,7 @@ fn a_queue_set_aside_is_redone_at_the_next_open_also_after_a_crash() {
         settle(&store);
         let is_broken = break_directory(&disk, "consumequeue/t/3", WRITING, EACCES);
         let batch: Vec<_> = (0..2 * IN_FILE).map(|_| message("t", 3, b"more", b"")).collect();
-        store.append(&batch).unwrap();
+        store.log().append(&batch).unwrap();
         settle(&store);
         assert_eq!(wrong(&store), queue_of_t());
         send(&store, "u", 0, 5).unwrap();
@@ -231,7 +234,7 @@ fn a_queue_set_aside_is_redone_at_the_next_open_also_after_a_crash() {
         is_broken.store(false, Ordering::SeqCst);
         drop(store);
         let store = open(&left);
-        assert_eq!(store.damages(), []);
+        assert_eq!(store.admin().damages(), []);
         assert_eq!(bodies(&store, "t", 3).len() as u64, 10 + 2 * IN_FILE, "seed {seed}");
         assert_eq!(bodies(&store, "u", 0).len(), 5);
     }
@@ -275,9 +278,9 @@ fn a_queue_whose_flush_fails_is_written_again_before_a_checkpoint_counts_on_it()
     let is_broken = break_directory(&disk, "consumequeue/t/3", &[Op::Flush], EIO);
     send(&store, "t", 3, 10).unwrap();
     settle(&store);
-    wait_until("the checkpoint meets it", || store.stats().set_aside_queues == 1);
+    wait_until("the checkpoint meets it", || store.admin().stats().set_aside_queues == 1);
     is_broken.store(false, Ordering::SeqCst);
-    wait_until("the queue is complete", || store.damages().is_empty());
+    wait_until("the queue is complete", || store.admin().damages().is_empty());
     send(&store, "t", 3, 1).unwrap();
     settle(&store);
     store.close().unwrap();
@@ -317,10 +320,12 @@ fn a_queue_that_comes_back_within_a_checkpoint_is_not_counted_before_it_is_flush
     });
     let batch: Vec<_> =
         (0..10).map(|_| message("t", 3, b"more", b"")).chain([message("u", 0, b"u", b"")]).collect();
-    store.append(&batch).unwrap();
-    wait_until("a flush failed", || failed.load(Ordering::SeqCst) && store.stats().set_aside_queues == 1);
+    store.log().append(&batch).unwrap();
+    wait_until("a flush failed", || {
+        failed.load(Ordering::SeqCst) && store.admin().stats().set_aside_queues == 1
+    });
     seen.store(true, Ordering::SeqCst);
-    wait_until("the queue is complete", || store.damages().is_empty());
+    wait_until("the queue is complete", || store.admin().damages().is_empty());
     released.store(true, Ordering::SeqCst);
     wait_until("the next checkpoint begins", || again.load(Ordering::SeqCst));
     for seed in 0..20 {
@@ -342,11 +347,11 @@ fn an_index_that_cannot_be_written_or_opened_stops_nothing_and_is_complete_again
     assert_eq!(bodies(&store, "t", 3).len(), 5);
     assert_eq!(wrong(&store), [(Path::new(ROOT).join("index"), DamageReason::SetAside)]);
     let found = |store: &MessageStore<FakeDisk>, key: &str| {
-        store.query_by_key(key.split('-').next().unwrap(), key, 10, 0, i64::MAX).messages.len()
+        store.queues().query_by_key(key.split('-').next().unwrap(), key, 10, 0, i64::MAX).messages.len()
     };
     assert_eq!((found(&store, "u-4"), found(&store, "t-4")), (1, 0));
     is_broken.store(false, Ordering::SeqCst);
-    wait_until("the index is complete", || store.damages().is_empty());
+    wait_until("the index is complete", || store.admin().damages().is_empty());
     assert_eq!((found(&store, "u-4"), found(&store, "t-0"), found(&store, "t-4")), (1, 1, 1));
     store.close().unwrap();
     drop(store);
@@ -358,10 +363,10 @@ fn an_index_that_cannot_be_written_or_opened_stops_nothing_and_is_complete_again
     settle(&store);
     assert_eq!(bodies(&store, "v", 0).len(), 5);
     is_broken.store(false, Ordering::SeqCst);
-    wait_until("the index is complete", || store.damages().is_empty());
+    wait_until("the index is complete", || store.admin().damages().is_empty());
     assert_eq!((found(&store, "u-4"), found(&store, "t-0"), found(&store, "v-4")), (1, 1, 1));
     store.close().unwrap();
-    assert!(open(&disk).recovery().is_clean);
+    assert!(open(&disk).admin().recovery().is_clean);
 }
 
 #[test]
@@ -375,18 +380,18 @@ fn log_that_retention_takes_from_a_queue_set_aside_is_told_by_queue_offsets() {
     let is_broken = break_directory(&disk, "consumequeue/t/3", WRITING, EACCES);
     let body = [1; 500];
     let batch: Vec<_> = (0..40).map(|_| message("t", 3, &body, b"")).collect();
-    store.append(&batch).unwrap();
+    store.log().append(&batch).unwrap();
     settle(&store);
-    assert_eq!(store.stats().set_aside_queues, 1);
+    assert_eq!(store.admin().stats().set_aside_queues, 1);
     common::flush_now(&store);
     clock.advance(4 * 24 * 3_600_000);
-    store.clean(true);
-    assert!(store.stats().cleaning.total.removed_files > 1);
+    store.admin().clean(true);
+    assert!(store.admin().stats().cleaning.total.removed_files > 1);
     is_broken.store(false, Ordering::SeqCst);
-    wait_until("the queue goes on", || store.stats().set_aside_queues == 0);
-    let first = store.min_offset("t", 3);
+    wait_until("the queue goes on", || store.admin().stats().set_aside_queues == 0);
+    let first = store.queues().min_offset("t", 3);
     assert!(first > 45, "{first}");
-    assert_eq!(store.max_offset("t", 3), 85);
+    assert_eq!(store.queues().max_offset("t", 3), 85);
     assert_eq!(bodies(&store, "t", 3).len() as u64, 85 - first);
     let reason = DamageReason::Removed { first: 45, count: first - 45 };
     assert_eq!(wrong(&store), [(Path::new(ROOT).join("consumequeue/t/3"), reason)]);
@@ -396,7 +401,7 @@ fn log_that_retention_takes_from_a_queue_set_aside_is_told_by_queue_offsets() {
 fn a_due_message_whose_queue_is_set_aside_holds_no_other_back_and_comes_later() {
     let (disk, clock) = (FakeDisk::new(), Clock::manual(1_700_000_000_000));
     let store = MessageStore::open_on(disk.clone(), Path::new(ROOT), asynchronous(), clock.clone()).unwrap();
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     delays::send(&store, "t", 3, "broken", 1);
     delays::send(&store, "u", 0, "sound", 1);
     let is_broken = break_directory(&disk, "consumequeue/t/3", WRITING, EACCES);
@@ -407,7 +412,7 @@ fn a_due_message_whose_queue_is_set_aside_holds_no_other_back_and_comes_later() 
     delays::delivered(&store, 1, 2);
     assert_eq!(delays::texts(&store, "u", 0), ["sound"]);
     is_broken.store(false, Ordering::SeqCst);
-    wait_until("the queue is complete", || store.damages().is_empty());
+    wait_until("the queue is complete", || store.admin().damages().is_empty());
     // It waits once more, as where a queue is closed.
     clock.advance(5_000);
     delays::delivered(&store, 2, 1);
@@ -420,7 +425,7 @@ fn a_due_message_is_not_given_up_while_its_queue_is_set_aside_however_old_it_is(
     let mut config = StoreConfig { delay_levels: "1s".parse().unwrap(), ..common::timers::config() };
     config.retention.age = Some(Duration::from_millis(1));
     let store = MessageStore::open_on(disk.clone(), Path::new(ROOT), config, clock.clone()).unwrap();
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     delays::send(&store, "t", 3, "delayed", 1);
     let is_broken = break_directory(&disk, "consumequeue/t", WRITING, EACCES);
     send(&store, "t", 3, 1).unwrap();
@@ -430,12 +435,15 @@ fn a_due_message_is_not_given_up_while_its_queue_is_set_aside_however_old_it_is(
     clock.advance(2_000);
     delays::delivered(&store, 1, 1);
     wait_until("the timed message is put back", || {
-        let timer = store.stats().timer;
+        let timer = store.admin().stats().timer;
         timer.put_back + timer.undeliverable > 0
     });
-    assert_eq!((store.stats().schedule.undeliverable, store.stats().timer.undeliverable), (0, 0));
+    assert_eq!(
+        (store.admin().stats().schedule.undeliverable, store.admin().stats().timer.undeliverable),
+        (0, 0)
+    );
     is_broken.store(false, Ordering::SeqCst);
-    wait_until("the queues are complete", || store.damages().is_empty());
+    wait_until("the queues are complete", || store.admin().damages().is_empty());
     common::timers::deliver_all(&store, &clock, common::timers::START + 120_000);
     assert_eq!(delays::texts(&store, "t", 3), ["0", "delayed"]);
     assert_eq!(delays::texts(&store, "t", 0), ["0", "timed"]);
@@ -449,14 +457,14 @@ fn a_topic_that_is_deleted_while_a_queue_is_set_aside_stays_deleted() {
     settle(&store);
     let is_broken = break_directory(&disk, "consumequeue/t/3", WRITING, EACCES);
     let batch: Vec<_> = (0..5).map(|_| message("t", 3, b"more", b"")).collect();
-    store.append(&batch).unwrap();
+    store.log().append(&batch).unwrap();
     settle(&store);
     assert_eq!(wrong(&store), queue_of_t());
-    store.delete_topic("t").unwrap();
+    store.admin().delete_topic("t").unwrap();
     is_broken.store(false, Ordering::SeqCst);
-    wait_until("the queue is complete", || store.damages().is_empty());
-    assert_eq!(store.get("t", 3, 0, 1, 1 << 20, ALL).status, GetStatus::NoMatchedLogicQueue);
-    let appended = store.append(&[message("t", 3, b"anew", b"")]).unwrap();
+    wait_until("the queue is complete", || store.admin().damages().is_empty());
+    assert_eq!(store.queues().get("t", 3, 0, 1, 1 << 20, ALL).status, GetStatus::NoMatchedLogicQueue);
+    let appended = store.log().append(&[message("t", 3, b"anew", b"")]).unwrap();
     assert_eq!(appended.locations[0].queue_offset, IN_FILE + 5);
     settle(&store);
     assert_eq!(bodies(&store, "t", 3), [b"anew"]);
@@ -471,24 +479,24 @@ fn a_dispatch_that_stands_still_refuses_messages_until_it_moves() {
         Arc::new(MessageStore::open_on(disk, Path::new(ROOT), asynchronous(), clock.clone()).unwrap());
     let (release, held) = std::sync::mpsc::channel::<()>();
     let held = std::sync::Mutex::new(held);
-    store.on_arrival(move |_| {
+    store.queues().on_arrival(move |_| {
         let _ = held.lock().unwrap().recv();
     });
     send(&store, "t", 0, 1).unwrap();
-    wait_until("the first is dispatched", || store.max_offset("t", 0) == 1);
+    wait_until("the first is dispatched", || store.queues().max_offset("t", 0) == 1);
     send(&store, "t", 0, 1).unwrap();
-    assert_eq!(store.stats().dispatch_stalled_ms, 0);
+    assert_eq!(store.admin().stats().dispatch_stalled_ms, 0);
     wait_until("messages are refused", || {
         clock.advance(4_000);
         matches!(
-            store.append(&[message("t", 0, b"x", b"")]),
+            store.log().append(&[message("t", 0, b"x", b"")]),
             Err(StoreError::DispatchStalled { stalled_ms: 10_000.., .. })
         )
     });
-    assert!(store.stats().dispatch_stalled_ms >= 10_000);
+    assert!(store.admin().stats().dispatch_stalled_ms >= 10_000);
     drop(release);
     wait_until("messages are taken again", || send(&store, "t", 0, 1).is_ok());
     settle(&store);
-    assert_eq!(store.stats().dispatch_stalled_ms, 0);
-    assert_ne!(store.get("t", 0, 0, 32, 1 << 20, ALL).status, GetStatus::NoMessageInQueue);
+    assert_eq!(store.admin().stats().dispatch_stalled_ms, 0);
+    assert_ne!(store.queues().get("t", 0, 0, 32, 1 << 20, ALL).status, GetStatus::NoMessageInQueue);
 }

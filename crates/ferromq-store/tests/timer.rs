@@ -12,7 +12,10 @@ use common::{
     timers::{START, came, deliver_all, open, put, small, wait_for, wait_until},
 };
 use ferromq_store::{
-    Clock, MessageStore, MessageView, NewMessage, StoreConfig, TimerConfig, names::TIMER_TOPIC, properties,
+    MessageStore, StoreConfig,
+    delayed::TimerConfig,
+    record::{MessageView, NewMessage, names::TIMER_TOPIC, properties},
+    time::Clock,
 };
 use proptest::prelude::*;
 
@@ -20,12 +23,12 @@ use proptest::prelude::*;
 fn a_timed_message_comes_at_its_millisecond_and_as_it_was_sent() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     for (body, due) in [("late", START + 5_300), ("soon", START + 5_299), ("whole", START + 5_000)] {
         put(&store, "orders", body, due, false);
     }
     // When it was put into the wheel is told below.
-    wait_until(|| store.stats().timer.queue_offset == 3);
+    wait_until(|| store.admin().stats().timer.queue_offset == 3);
     clock.advance(5_298);
     wait_for(&store, "orders", 1);
     clock.advance(1);
@@ -34,7 +37,7 @@ fn a_timed_message_comes_at_its_millisecond_and_as_it_was_sent() {
     wait_for(&store, "orders", 3);
     let wanted = [("whole", START + 5_298), ("soon", START + 5_299), ("late", START + 5_300)];
     assert_eq!(came(&store, "orders"), wanted.map(|(body, at)| (body.to_owned(), at)));
-    let found = store.get("orders", 0, 1, 1, 1 << 20, ALL);
+    let found = store.queues().get("orders", 0, 1, 1, 1 << 20, ALL);
     let view = MessageView::decode(found.messages[0].1.bytes(), true).unwrap();
     let get = |name| properties::get(view.properties, name);
     assert_eq!((get("UNIQ_KEY"), get("TIMER_OUT_MS")), (Some("soon"), Some("1700000045000")));
@@ -48,7 +51,7 @@ fn a_timed_message_comes_at_its_millisecond_and_as_it_was_sent() {
 fn a_message_that_was_taken_back_never_comes_also_after_a_restart() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     // Far enough to roll, and near; one of another topic has the same key.
     for (topic, body, due) in
         [("orders", "far", 250_500), ("orders", "near", 3_000), ("flights", "near", 3_000)]
@@ -58,11 +61,11 @@ fn a_message_that_was_taken_back_never_comes_also_after_a_restart() {
     put(&store, "orders", "far", START + 250_500, true);
     store.close().unwrap();
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     put(&store, "orders", "near", START + 3_000, true);
     drop(store);
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     deliver_all(&store, &clock, START + 260_000);
     assert_eq!(came(&store, "orders"), []);
     assert_eq!(came(&store, "flights").len(), 1);
@@ -72,14 +75,14 @@ fn a_message_that_was_taken_back_never_comes_also_after_a_restart() {
 fn a_clean_stop_in_the_middle_of_a_second_delivers_nothing_twice_and_loses_nothing() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     let sent: Vec<String> = (0..200).map(|number| format!("{number}")).collect();
     sent.iter().zip(0..).for_each(|(body, ms)| put(&store, "orders", body, START + 2_001 + 5 * ms, false));
     clock.advance(2_500);
     wait_for(&store, "orders", 100);
     store.close().unwrap();
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     clock.advance(600);
     wait_for(&store, "orders", 200);
     let bodies: Vec<String> = came(&store, "orders").into_iter().map(|(body, _)| body).collect();
@@ -92,7 +95,7 @@ fn without_its_files_the_wheel_is_made_anew_and_what_is_done_stays_done() {
         let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
         let root = directory.path();
         let store = open(root, &clock);
-        store.start_schedule().unwrap();
+        store.delayed().start_schedule().unwrap();
         for (body, due) in [("done", 1_000), ("waits", 50_000), ("rolls", 250_000)] {
             put(&store, "orders", body, START + due, false);
         }
@@ -113,7 +116,7 @@ fn without_its_files_the_wheel_is_made_anew_and_what_is_done_stays_done() {
             fs::write(root.join("timerlog").join(format!("{:020}", 0)), vec![7; 4096]).unwrap();
         }
         let store = open(root, &clock);
-        store.start_schedule().unwrap();
+        store.delayed().start_schedule().unwrap();
         deliver_all(&store, &clock, START + 260_000);
         let bodies: Vec<String> = came(&store, "orders").into_iter().map(|(body, _)| body).collect();
         assert_eq!(bodies, ["done", "waits", "rolls"], "{lost}");
@@ -125,13 +128,13 @@ fn a_cut_log_takes_what_waited_in_its_end_out_of_the_wheel() {
     let (directory, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let clock = Clock::manual(START);
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     (0..100).for_each(|number| put(&store, "orders", &format!("kept {number}"), START + 9_000, false));
-    let end = store.stats().max_physical_offset;
+    let end = store.admin().stats().max_physical_offset;
     (0..100).for_each(|number| put(&store, "orders", &format!("cut {number}"), START + 9_000, false));
-    wait_until(|| store.timed_waiting() == (200, 0));
+    wait_until(|| store.delayed().timed_waiting() == (200, 0));
     // The wheel's files tell of all, the log of the first half.
-    store.stop_schedule().unwrap();
+    store.delayed().stop_schedule().unwrap();
     copy_as_killed(directory.path(), copy.path());
     drop(store);
     let log = copy.path().join("commitlog").join(format!("{:020}", 0));
@@ -142,17 +145,17 @@ fn a_cut_log_takes_what_waited_in_its_end_out_of_the_wheel() {
     fs::remove_dir_all(copy.path().join("ferromq")).unwrap();
     fs::write(copy.path().join("abort"), "1234").unwrap();
     let store = open(copy.path(), &clock);
-    assert_eq!(store.max_offset(TIMER_TOPIC, 0), 100);
-    assert_eq!(store.stats().timer.queue_offset, 100, "not ahead of its queue");
-    assert_eq!(store.timed_waiting(), (100, 0));
+    assert_eq!(store.queues().max_offset(TIMER_TOPIC, 0), 100);
+    assert_eq!(store.admin().stats().timer.queue_offset, 100, "not ahead of its queue");
+    assert_eq!(store.delayed().timed_waiting(), (100, 0));
     // What comes in place of the lost end is put into the wheel, and nothing else comes in its stead.
     (0..30).for_each(|number| put(&store, "orders", &format!("new {number}"), START + 9_000, false));
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     clock.advance(9_000);
     wait_for(&store, "orders", 130);
     let bodies: Vec<String> = came(&store, "orders").into_iter().map(|(body, _)| body).collect();
     assert!(bodies.iter().all(|body| !body.starts_with("cut")), "{bodies:?}");
-    assert_eq!((store.max_offset("orders", 0), store.stats().timer.lost), (130, 0));
+    assert_eq!((store.queues().max_offset("orders", 0), store.admin().stats().timer.lost), (130, 0));
 }
 
 /// `FERROMQ_TIMED_MESSAGES=1000000` shows what the process takes for a million.
@@ -164,23 +167,23 @@ fn waiting_messages_are_in_files_and_not_in_memory() {
     let count: i64 = given.unwrap_or(5_000);
     let config = StoreConfig { commit_log_file_size: 64 << 20, ..StoreConfig::default() };
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     tell_memory("empty");
     let texts: Vec<Vec<u8>> =
         (0..1_000).map(|number| waiting_text(START + 60_000 + number * 3_600)).collect();
     for _ in 0..count / 1_000 {
         let messages: Vec<NewMessage<'_>> =
             texts.iter().map(|text| message(TIMER_TOPIC, 0, b"body", text)).collect();
-        store.append(&messages).unwrap();
+        store.log().append(&messages).unwrap();
     }
     settle(&store);
-    wait_until(|| store.stats().timer.queue_offset == count as u64);
-    assert_eq!(store.timed_waiting(), (count, 0));
+    wait_until(|| store.admin().stats().timer.queue_offset == count as u64);
+    assert_eq!(store.delayed().timed_waiting(), (count, 0));
     tell_memory("all in the wheel");
-    assert_eq!(store.timed_in_memory(), 0);
+    assert_eq!(store.delayed().timed_in_memory(), 0);
     clock.advance(60_000);
     wait_for(&store, "orders", count as u64 / 1_000);
-    assert_eq!(store.timed_in_memory(), 0, "nothing else is due in that second");
+    assert_eq!(store.delayed().timed_in_memory(), 0, "nothing else is due in that second");
     tell_memory("the first delivered");
 }
 
@@ -193,20 +196,24 @@ fn however_many_are_due_in_one_second_memory_knows_of_so_many_and_all_come_in_or
     let timer = TimerConfig { in_memory: most, ..TimerConfig::default() };
     let config = StoreConfig { timer, commit_log_file_size: 64 << 20, ..StoreConfig::default() };
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     for number in 0..count / 100 {
         // Scattered over the milliseconds of the second.
         let due = START + 60_000 - number * 37 % 1_000;
         let (text, body) = (waiting_text(due), due.to_string());
         let one = message(TIMER_TOPIC, 0, body.as_bytes(), &text);
-        store.append(&vec![one; 100]).unwrap();
+        store.log().append(&vec![one; 100]).unwrap();
     }
     settle(&store);
-    wait_until(|| store.stats().timer.queue_offset == count as u64);
+    wait_until(|| store.admin().stats().timer.queue_offset == count as u64);
     clock.advance(60_000);
     wait_until(|| {
-        assert!(store.timed_in_memory() <= 2 * most, "{} are in memory", store.timed_in_memory());
-        store.max_offset("orders", 0) == count as u64
+        assert!(
+            store.delayed().timed_in_memory() <= 2 * most,
+            "{} are in memory",
+            store.delayed().timed_in_memory()
+        );
+        store.queues().max_offset("orders", 0) == count as u64
     });
     settle(&store);
     let due: Vec<i64> = came(&store, "orders").iter().map(|(due, _)| due.parse().unwrap()).collect();
@@ -239,11 +246,11 @@ fn tell_memory(when: &str) {
 fn the_files_are_those_of_rocketmq() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     put(&store, "orders", "a", START + 5_300, false);
     put(&store, "orders", "b", START + 5_000, false);
     put(&store, "orders", "c", START + 6_000, true);
-    wait_until(|| store.stats().timer.queue_offset == 3);
+    wait_until(|| store.admin().stats().timer.queue_offset == 3);
     store.close().unwrap();
     let read = |name: &str| fs::read(directory.path().join(name)).unwrap();
     let number = |bytes: &[u8], at: usize| i64::from_be_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -308,7 +315,7 @@ proptest! {
         let config = || StoreConfig { timer: small(), progress_interval: Duration::from_millis(20), ..synchronous() };
         let open = |disk: &FakeDisk| {
             let store = MessageStore::open_on(disk.clone(), Path::new("/store"), config(), clock.clone()).unwrap();
-            store.start_schedule().unwrap();
+            store.delayed().start_schedule().unwrap();
             store
         };
         let mut store = open(&disk);

@@ -18,7 +18,11 @@ use common::{
     message, settle,
     timers::{START, came, config, put, wait_for, wait_until},
 };
-use ferromq_store::{Clock, Damage, DamageReason, MessageStore, StoreConfig};
+use ferromq_store::{
+    MessageStore, StoreConfig,
+    log::{Damage, DamageReason},
+    time::Clock,
+};
 
 type Store = MessageStore<FakeDisk>;
 
@@ -66,8 +70,8 @@ fn bodies(store: &Store) -> Vec<String> {
 
 /// Waits until so many damages are known, each of a file whose path has this beginning.
 fn wait_for_damages(store: &Store, count: usize, path: &str, reason: &DamageReason) {
-    wait_until(|| store.damages().len() == count);
-    let damages = store.damages();
+    wait_until(|| store.admin().damages().len() == count);
+    let damages = store.admin().damages();
     let is_right = |damage: &Damage| damage.file.starts_with(path) && damage.reason == *reason;
     assert!(damages.iter().all(is_right), "{damages:?}");
 }
@@ -76,11 +80,11 @@ fn wait_for_damages(store: &Store, count: usize, path: &str, reason: &DamageReas
 fn while_the_timer_log_cannot_be_written_nothing_comes_and_afterwards_all_but_what_was_taken_back() {
     let disk = FakeDisk::new();
     let (clock, store) = open(&disk, &config());
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     for (body, due) in [("a", 3_000), ("b", 4_000), ("takenback", 5_000), ("c", 6_000)] {
         put(&store, "orders", body, START + due, false);
     }
-    wait_until(|| store.stats().timer.queue_offset == 4);
+    wait_until(|| store.admin().stats().timer.queue_offset == 4);
     let trouble = fail(&disk, Op::Write, "timerlog");
     put(&store, "orders", "held", START + 4_000, false);
     put(&store, "orders", "takenback", START + 5_000, true);
@@ -88,14 +92,14 @@ fn while_the_timer_log_cannot_be_written_nothing_comes_and_afterwards_all_but_wh
     clock.advance(10_000);
     let tries = trouble.failures();
     wait_until(|| trouble.failures() >= tries + 2);
-    assert_eq!(store.max_offset("orders", 0), 0);
+    assert_eq!(store.queues().max_offset("orders", 0), 0);
     trouble.end();
     wait_for(&store, "orders", 4);
     let mut all = bodies(&store);
     all.sort();
     assert_eq!(all, ["a", "b", "c", "held"]);
-    wait_until(|| store.damages().is_empty());
-    let timer = store.stats().timer;
+    wait_until(|| store.admin().damages().is_empty());
+    let timer = store.admin().stats().timer;
     assert_eq!((timer.delivered, timer.recalled, timer.lost), (4, 1, 0));
 }
 
@@ -103,19 +107,19 @@ fn while_the_timer_log_cannot_be_written_nothing_comes_and_afterwards_all_but_wh
 fn a_timer_log_that_cannot_be_read_loses_nothing() {
     let disk = FakeDisk::new();
     let (clock, store) = open(&disk, &config());
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     for body in ["a", "b", "c", "d", "e"] {
         put(&store, "orders", body, START + 3_000, false);
     }
-    wait_until(|| store.stats().timer.queue_offset == 5);
+    wait_until(|| store.admin().stats().timer.queue_offset == 5);
     let trouble = fail(&disk, Op::ReadAt, "timerlog");
     clock.advance(10_000);
-    wait_until(|| !store.damages().is_empty());
-    assert_eq!(store.max_offset("orders", 0), 0);
+    wait_until(|| !store.admin().damages().is_empty());
+    assert_eq!(store.queues().max_offset("orders", 0), 0);
     trouble.end();
     wait_for(&store, "orders", 5);
-    assert_eq!(store.stats().timer.lost, 0);
-    wait_until(|| store.damages().is_empty());
+    assert_eq!(store.admin().stats().timer.lost, 0);
+    wait_until(|| store.admin().damages().is_empty());
 }
 
 /// A store with files of the log that are closed once they were looked at.
@@ -126,10 +130,10 @@ fn config_of_closed_files() -> StoreConfig {
 /// Fills the file of the log, so that what comes next lies in another one. Returns where the filled one begins.
 fn fill_file(store: &Store) -> u64 {
     let size = config().commit_log_file_size;
-    let begin = || store.stats().max_physical_offset / size * size;
+    let begin = || store.admin().stats().max_physical_offset / size * size;
     let filled = begin();
     while begin() == filled {
-        store.append(&[message("others", 0, &[7; 1_000], b"")]).unwrap();
+        store.log().append(&[message("others", 0, &[7; 1_000], b"")]).unwrap();
     }
     filled
 }
@@ -142,8 +146,8 @@ fn lose(disk: &FakeDisk, store: &Store, begin: u64) -> (String, Arc<Trouble>) {
     let trouble = fail(disk, Op::Open, &file);
     // Files that were looked at are closed for the others.
     wait_until(|| {
-        others.iter().for_each(|other| drop(store.message_at(*other).unwrap()));
-        store.message_at(begin).is_err()
+        others.iter().for_each(|other| drop(store.queues().message_at(*other).unwrap()));
+        store.queues().message_at(begin).is_err()
     });
     (file, trouble)
 }
@@ -152,25 +156,25 @@ fn lose(disk: &FakeDisk, store: &Store, begin: u64) -> (String, Arc<Trouble>) {
 fn a_message_that_was_taken_back_stays_so_where_both_cannot_be_read_for_a_while() {
     let disk = FakeDisk::new();
     let (clock, store) = open(&disk, &config_of_closed_files());
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     put(&store, "orders", "first", START + 3_000, false);
     put(&store, "orders", "takenback", START + 3_000, false);
     put(&store, "orders", "takenback", START + 3_000, true);
     let begin = fill_file(&store);
     put(&store, "orders", "second", START + 3_000, false);
     put(&store, "orders", "third", START + 4_000, false);
-    wait_until(|| store.stats().timer.queue_offset == 5);
+    wait_until(|| store.admin().stats().timer.queue_offset == 5);
     let (file, trouble) = lose(&disk, &store, begin);
     clock.advance(5_000);
     wait_for_damages(&store, 1, &file, &DamageReason::Unreadable);
     let tries = trouble.failures();
     wait_until(|| trouble.failures() >= tries + 4);
-    assert_eq!(store.max_offset("orders", 0), 0);
+    assert_eq!(store.queues().max_offset("orders", 0), 0);
     trouble.end();
     wait_for(&store, "orders", 3);
     assert_eq!(bodies(&store), ["first", "second", "third"]);
-    wait_until(|| store.damages().is_empty());
-    let timer = store.stats().timer;
+    wait_until(|| store.admin().damages().is_empty());
+    let timer = store.admin().stats().timer;
     assert_eq!((timer.delivered, timer.recalled, timer.lost), (3, 1, 0));
 }
 
@@ -178,20 +182,20 @@ fn a_message_that_was_taken_back_stays_so_where_both_cannot_be_read_for_a_while(
 fn a_message_waits_where_it_may_have_been_taken_back_by_one_that_cannot_be_read_now() {
     let disk = FakeDisk::new();
     let (clock, store) = open(&disk, &config_of_closed_files());
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     put(&store, "orders", "takenback", START + 3_000, false);
     put(&store, "orders", "first", START + 3_000, false);
     fill_file(&store);
     put(&store, "orders", "takenback", START + 3_000, true);
     let begin = fill_file(&store);
-    wait_until(|| store.stats().timer.queue_offset == 3);
+    wait_until(|| store.admin().stats().timer.queue_offset == 3);
     let (file, trouble) = lose(&disk, &store, begin);
     clock.advance(5_000);
     wait_for_damages(&store, 1, &file, &DamageReason::Unreadable);
-    assert_eq!(store.max_offset("orders", 0), 0);
+    assert_eq!(store.queues().max_offset("orders", 0), 0);
     trouble.end();
     wait_for(&store, "orders", 1);
     assert_eq!(bodies(&store), ["first"]);
-    wait_until(|| store.stats().timer.recalled == 1);
-    wait_until(|| store.damages().is_empty());
+    wait_until(|| store.admin().stats().timer.recalled == 1);
+    wait_until(|| store.admin().damages().is_empty());
 }

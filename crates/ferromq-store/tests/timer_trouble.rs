@@ -10,7 +10,10 @@ use common::{
     timers::{START, came, config, deliver_all, open, put, small, wait_for},
 };
 use ferromq_store::{
-    Clock, MessageStore, StoreConfig, StoreError, TimerConfig, names::TIMER_TOPIC, properties,
+    MessageStore, StoreConfig, StoreError,
+    delayed::TimerConfig,
+    record::{names::TIMER_TOPIC, properties},
+    time::Clock,
 };
 
 fn bodies(store: &MessageStore, topic: &str) -> Vec<String> {
@@ -38,14 +41,17 @@ fn waiting_properties(len: usize, due: i64) -> Vec<u8> {
 fn properties_that_leave_no_room_for_what_delivery_adds_are_refused_and_those_on_disk_come_without_it() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     // `TIMER_OUT_MS`, `REAL_TOPIC` and `REAL_QID` take 56 bytes, what delivery adds up to 110.
     let given = |len: usize| {
         let mut text = Vec::new();
         properties::push(&mut text, "TIMER_DELIVER_MS", &(START + 5_000).to_string());
         let room = len - text.len() - 3;
         properties::push(&mut text, "a", &"x".repeat(room));
-        store.delayed(&message("orders", 0, b"m", &text)).map(|delayed| delayed.unwrap().properties.len())
+        store
+            .log()
+            .delayed(&message("orders", 0, b"m", &text))
+            .map(|delayed| delayed.unwrap().properties.len())
     };
     let most = 32_767 - 110;
     let added = given(1_000).unwrap() - 1_000;
@@ -56,11 +62,11 @@ fn properties_that_leave_no_room_for_what_delivery_adds_are_refused_and_those_on
     // Near, and so far that it is stored anew on the way.
     for (len, due) in [(32_767, START + 5_000), (32_767 - 61, START + 6_000), (32_767, START + 150_000)] {
         let text = waiting_properties(len, due);
-        store.append(&[message(TIMER_TOPIC, 0, len.to_string().as_bytes(), &text)]).unwrap();
+        store.log().append(&[message(TIMER_TOPIC, 0, len.to_string().as_bytes(), &text)]).unwrap();
     }
     deliver_all(&store, &clock, START + 160_000);
     assert_eq!(bodies(&store, "orders"), ["32767", "32706", "32767"]);
-    assert_eq!(store.stats().timer.undeliverable, 0);
+    assert_eq!(store.admin().stats().timer.undeliverable, 0);
 }
 
 #[test]
@@ -68,14 +74,14 @@ fn a_stop_while_the_clock_was_ahead_delays_nothing_and_loses_nothing() {
     for ahead in [3_600_000, 40 * 86_400_000i64] {
         let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START + ahead));
         let store = open(directory.path(), &clock);
-        store.start_schedule().unwrap();
+        store.delayed().start_schedule().unwrap();
         put(&store, "orders", "done", START + ahead + 1_000, false);
         clock.advance(2_000);
         wait_for(&store, "orders", 1);
         store.close().unwrap();
         let clock = Clock::manual(START);
         let store = open(directory.path(), &clock);
-        store.start_schedule().unwrap();
+        store.delayed().start_schedule().unwrap();
         put(&store, "orders", "soon", START + 3_000, false);
         clock.advance(3_000);
         wait_for(&store, "orders", 2);
@@ -95,21 +101,21 @@ fn change_log(root: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 fn a_unit_that_leads_to_a_later_message_delivers_it_at_its_time_and_once() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     for (body, due) in [("a", 5_000), ("b", 60_000), ("c", 6_000)] {
         put(&store, "orders", body, START + due, false);
     }
-    common::timers::wait_until(|| store.stats().timer.queue_offset == 3);
+    common::timers::wait_until(|| store.admin().stats().timer.queue_offset == 3);
     store.close().unwrap();
     // The first unit leads to the second message.
     change_log(directory.path(), |bytes| bytes.copy_within(52 + 28..52 + 44, 28));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     clock.advance(6_000);
     wait_for(&store, "orders", 1);
     deliver_all(&store, &clock, START + 70_000);
     assert_eq!(bodies(&store, "orders"), ["c", "b"]);
-    assert_eq!(store.max_offset("orders", 0), 2);
+    assert_eq!(store.queues().max_offset("orders", 0), 2);
 }
 
 /// A store with messages that wait, as a Java broker leaves it that was killed.
@@ -122,11 +128,11 @@ fn killed_as_java(root: &Path) {
 fn what_a_killed_java_broker_had_no_unit_for_comes_although_later_messages_have_theirs() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     for (body, due) in [("first", 4_000), ("without", 5_000), ("later", 6_000)] {
         put(&store, "orders", body, START + due, false);
     }
-    common::timers::wait_until(|| store.stats().timer.queue_offset == 3);
+    common::timers::wait_until(|| store.admin().stats().timer.queue_offset == 3);
     store.close().unwrap();
     // The second has no unit, and the checkpoint is older than all.
     change_log(directory.path(), |bytes| {
@@ -139,8 +145,8 @@ fn what_a_killed_java_broker_had_no_unit_for_comes_although_later_messages_have_
     fs::write(&check, bytes).unwrap();
     killed_as_java(directory.path());
     let store = open(directory.path(), &clock);
-    assert_eq!((store.timed_waiting(), store.stats().timer.queue_offset), ((3, 0), 3));
-    store.start_schedule().unwrap();
+    assert_eq!((store.delayed().timed_waiting(), store.admin().stats().timer.queue_offset), ((3, 0), 3));
+    store.delayed().start_schedule().unwrap();
     deliver_all(&store, &clock, START + 20_000);
     let mut came = bodies(&store, "orders");
     came.sort();
@@ -152,10 +158,10 @@ fn a_changed_precision_or_an_impossible_wheel_makes_the_wheel_anew() {
     for (precision, is_short) in [(100, false), (2_000, false), (1_000, true)] {
         let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
         let store = open(directory.path(), &clock);
-        store.start_schedule().unwrap();
+        store.delayed().start_schedule().unwrap();
         put(&store, "orders", "near", START + 5_300, false);
         put(&store, "orders", "rolls", START + 250_000, false);
-        common::timers::wait_until(|| store.stats().timer.queue_offset == 2);
+        common::timers::wait_until(|| store.admin().stats().timer.queue_offset == 2);
         store.close().unwrap();
         if is_short {
             fs::write(directory.path().join("timerwheel"), vec![0; 64 * 62]).unwrap();
@@ -163,8 +169,8 @@ fn a_changed_precision_or_an_impossible_wheel_makes_the_wheel_anew() {
         let timer = TimerConfig { precision: Duration::from_millis(precision), ..small() };
         let config = StoreConfig { timer, ..config() };
         let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
-        assert_eq!(store.timed_waiting(), (2, 0), "{precision}");
-        store.start_schedule().unwrap();
+        assert_eq!(store.delayed().timed_waiting(), (2, 0), "{precision}");
+        store.delayed().start_schedule().unwrap();
         deliver_all(&store, &clock, START + 260_000);
         assert_eq!(bodies(&store, "orders"), ["near", "rolls"], "{precision}");
     }
@@ -177,17 +183,17 @@ fn messages_that_wait_are_stored_anew_well_within_the_age_at_which_they_would_be
     config.timer.roll_window = 1_000;
     config.retention.age_by_topic.insert(TIMER_TOPIC.to_owned(), Duration::from_mins(5));
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     put(&store, "orders", "far", START + 900_000, false);
     // A record waits 200 seconds at most.
     for rolled in 0..4 {
         common::timers::wait_until(|| {
-            let timer = store.stats().timer;
+            let timer = store.admin().stats().timer;
             (timer.rolled, timer.queue_offset) == (rolled, rolled + 1)
         });
         clock.advance(200_000);
     }
-    common::timers::wait_until(|| store.stats().timer.queue_offset == 5);
+    common::timers::wait_until(|| store.admin().stats().timer.queue_offset == 5);
     clock.advance(100_000);
     wait_for(&store, "orders", 1);
 }

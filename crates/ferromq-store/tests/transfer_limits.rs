@@ -4,8 +4,12 @@
 use std::net::SocketAddr;
 
 use ferromq_store::{
-    Begin, Clock, GetRequest, GetStatus, MessageFilter, MessageStore, NewMessage, Ordered, ReceiveRequest,
-    Source, StoreConfig, TransferLimits,
+    MessageStore, StoreConfig,
+    filter::MessageFilter,
+    progress::{Begin, Ordered, ReceiveRequest},
+    read::{GetRequest, GetStatus, Source, TransferLimits},
+    record::NewMessage,
+    time::Clock,
 };
 use tempfile::TempDir;
 
@@ -48,10 +52,10 @@ impl Rig {
                     body: &vec![1; body],
                     properties: tag,
                 };
-                store.append(&[message]).unwrap();
+                store.log().append(&[message]).unwrap();
             }
         }
-        while store.stats().dispatched_offset < store.stats().max_physical_offset {
+        while store.admin().stats().dispatched_offset < store.admin().stats().max_physical_offset {
             std::thread::yield_now();
         }
         Self { store, clock, _directory: directory }
@@ -71,7 +75,7 @@ impl Rig {
     ) -> (usize, u64) {
         let (topic, queue_id, max_bytes, source) = ("t", 0, usize::MAX, Source::Anywhere);
         let wanted = GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits };
-        let found = self.store.get_from(&wanted);
+        let found = self.store.queues().get_from(&wanted);
         assert_eq!(found.status, GetStatus::Found);
         (found.messages.len(), found.next_offset)
     }
@@ -93,7 +97,7 @@ impl Rig {
             by_priority: false,
             limits,
         };
-        let received = self.store.receive(&wanted).unwrap();
+        let received = self.store.groups().receive(&wanted).unwrap();
         let places =
             received.messages.iter().map(|leased| (leased.handle.queue_id, leased.handle.queue_offset));
         (places.collect(), received.more)
@@ -163,8 +167,8 @@ fn each_queue_of_a_receive_has_the_limits() {
     assert!(rest.contains(&(0, 39)) && rest.contains(&(1, 69)), "{rest:?}");
     assert_eq!(rig.receive(None, limits), (vec![], false));
     // Far behind the end.
-    rig.store.reset_offset("g", "t", 0, 0).unwrap();
-    rig.store.reset_offset("g", "t", 1, 65).unwrap();
+    rig.store.groups().reset_offset("g", "t", 0, 0).unwrap();
+    rig.store.groups().reset_offset("g", "t", 1, 65).unwrap();
     let far = TransferLimits { near_span: 0, ..LIMITS };
     let expected: Vec<_> =
         (0..8).map(|offset| (0, offset)).chain((65..70).map(|offset| (1, offset))).collect();

@@ -20,9 +20,12 @@ use common::{
     message, settle, timers, wait_until,
 };
 use ferromq_store::{
-    Begin, Clock, GetStatus, MessageStore, ReceiveRequest, Retention, StoreConfig, StoreError,
-    TransferLimits,
-    names::{SCHEDULE_TOPIC, TIMER_TOPIC},
+    MessageStore, StoreConfig, StoreError,
+    progress::{Begin, ReceiveRequest},
+    read::{GetStatus, TransferLimits},
+    record::names::{SCHEDULE_TOPIC, TIMER_TOPIC},
+    retention::Retention,
+    time::Clock,
 };
 
 const ROOT: &str = "/store";
@@ -58,12 +61,12 @@ fn break_queue(disk: &FakeDisk, topic: &str, queue_id: u32) -> Arc<AtomicBool> {
 
 fn mend(store: &Store, is_broken: &AtomicBool) {
     is_broken.store(false, Ordering::SeqCst);
-    wait_until("the queue is complete", || store.stats().set_aside_queues == 0);
+    wait_until("the queue is complete", || store.admin().stats().set_aside_queues == 0);
 }
 
 fn send(store: &Store, topic: &str, count: u64) {
     let batch: Vec<_> = (0..count).map(|_| message(topic, 0, b"body", b"")).collect();
-    store.append(&batch).unwrap();
+    store.log().append(&batch).unwrap();
     settle(store);
 }
 
@@ -84,8 +87,14 @@ fn receive(store: &Store, group: &str, begin: Begin) -> Vec<u64> {
         by_priority: false,
         limits: TransferLimits::NONE,
     };
-    let mut offsets: Vec<u64> =
-        store.receive(&request).unwrap().messages.iter().map(|leased| leased.handle.queue_offset).collect();
+    let mut offsets: Vec<u64> = store
+        .groups()
+        .receive(&request)
+        .unwrap()
+        .messages
+        .iter()
+        .map(|leased| leased.handle.queue_offset)
+        .collect();
     offsets.sort_unstable();
     offsets
 }
@@ -95,33 +104,33 @@ fn groups_keep_their_places_and_leases_and_topics_are_not_deleted_until_the_end_
     let (disk, clock, config) = (FakeDisk::new(), Clock::manual(START), asynchronous());
     let store = open(&disk, &config, &clock);
     send(&store, "t", COUNT);
-    store.commit_offset("g", "t", 0, COUNT - 10).unwrap();
+    store.groups().commit_offset("g", "t", 0, COUNT - 10).unwrap();
     assert_eq!(receive(&store, "leases", Begin::AtMin).len() as u64, COUNT);
     store.close().unwrap();
     drop(store);
 
     let is_broken = break_queue(&disk, "t", 0);
     let store = open(&disk, &config, &clock);
-    assert_eq!((store.stats().set_aside_queues, store.max_offset("t", 0)), (1, IN_FILE));
+    assert_eq!((store.admin().stats().set_aside_queues, store.queues().max_offset("t", 0)), (1, IN_FILE));
     assert_eq!(bodies(&store, "t", 0).len() as u64, IN_FILE, "the first part is read");
     for offset in [IN_FILE, COUNT - 10] {
-        let found = store.get("t", 0, offset, 1, 1 << 20, ALL);
+        let found = store.queues().get("t", 0, offset, 1, 1 << 20, ALL);
         assert_eq!((found.status, found.next_offset), (GetStatus::QueueClosed, offset));
     }
-    let refused = store.delete_topic("t").unwrap_err();
+    let refused = store.admin().delete_topic("t").unwrap_err();
     assert!(matches!(refused, StoreError::QueueSetAside { .. }), "{refused}");
-    assert_eq!(store.clean_unused(&BTreeSet::new()).unwrap(), Vec::<String>::new());
+    assert_eq!(store.admin().clean_unused(&BTreeSet::new()).unwrap(), Vec::<String>::new());
     assert_eq!(receive(&store, "g", Begin::AtMin), Vec::<u64>::new());
-    assert_eq!(store.committed_offset("g", "t", 0), Some(COUNT - 10));
-    store.commit_offset("g", "t", 0, COUNT - 5).unwrap();
-    assert_eq!(store.committed_offset("g", "t", 0), Some(COUNT - 5));
+    assert_eq!(store.groups().committed_offset("g", "t", 0), Some(COUNT - 10));
+    store.groups().commit_offset("g", "t", 0, COUNT - 5).unwrap();
+    assert_eq!(store.groups().committed_offset("g", "t", 0), Some(COUNT - 5));
     for begin in [Begin::AtMax, Begin::AtLast] {
         assert_eq!(receive(&store, "new", begin), Vec::<u64>::new());
     }
-    assert_eq!(store.committed_offset("new", "t", 0), None, "where it begins is not known yet");
+    assert_eq!(store.groups().committed_offset("new", "t", 0), None, "where it begins is not known yet");
     clock.advance(2_000);
     assert_eq!(receive(&store, "leases", Begin::AtMin), (0..IN_FILE).collect::<Vec<_>>());
-    assert_eq!(store.stats().gone_leases, 0);
+    assert_eq!(store.admin().stats().gone_leases, 0);
 
     mend(&store, &is_broken);
     send(&store, "t", 1);
@@ -129,10 +138,10 @@ fn groups_keep_their_places_and_leases_and_topics_are_not_deleted_until_the_end_
     assert_eq!(receive(&store, "g", Begin::AtMin), (COUNT - 5..=COUNT).collect::<Vec<_>>());
     clock.advance(30_000);
     assert_eq!(receive(&store, "leases", Begin::AtMin), (0..=COUNT).collect::<Vec<_>>());
-    assert_eq!(store.delete_topic("t").unwrap(), 1);
-    store.append(&[message("t", 0, b"anew", b"")]).unwrap();
+    assert_eq!(store.admin().delete_topic("t").unwrap(), 1);
+    store.log().append(&[message("t", 0, b"anew", b"")]).unwrap();
     settle(&store);
-    assert_eq!(store.get("t", 0, COUNT + 1, 1, 1 << 20, ALL).messages.len(), 1);
+    assert_eq!(store.queues().get("t", 0, COUNT + 1, 1, 1 << 20, ALL).messages.len(), 1);
 }
 
 #[test]
@@ -144,9 +153,9 @@ fn an_offset_past_the_end_is_the_end_once_that_is_known() {
     drop(store);
     let is_broken = break_queue(&disk, "t", 0);
     let store = open(&disk, &config, &clock);
-    store.commit_offset("g", "t", 0, COUNT + 7).unwrap();
+    store.groups().commit_offset("g", "t", 0, COUNT + 7).unwrap();
     mend(&store, &is_broken);
-    assert_eq!(store.committed_offset("g", "t", 0), Some(COUNT));
+    assert_eq!(store.groups().committed_offset("g", "t", 0), Some(COUNT));
     send(&store, "t", 1);
     assert_eq!(receive(&store, "g", Begin::AtMin), [COUNT]);
 }
@@ -156,7 +165,7 @@ fn delayed_messages_are_neither_delivered_again_nor_passed_over() {
     let clock = Clock::manual(START);
     let disk = FakeDisk::new();
     let store = open(&disk, &delays::config(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     for _ in 0..COUNT {
         delays::send(&store, "u", 0, "delayed", 1);
     }
@@ -167,9 +176,12 @@ fn delayed_messages_are_neither_delivered_again_nor_passed_over() {
 
     let is_broken = break_queue(&disk, SCHEDULE_TOPIC, 0);
     let store = open(&disk, &delays::config(), &clock);
-    assert_eq!((store.stats().set_aside_queues, store.max_offset(SCHEDULE_TOPIC, 0)), (1, IN_FILE));
-    store.start_schedule().unwrap();
-    assert_eq!(store.delay_offsets().unwrap()[&1], COUNT);
+    assert_eq!(
+        (store.admin().stats().set_aside_queues, store.queues().max_offset(SCHEDULE_TOPIC, 0)),
+        (1, IN_FILE)
+    );
+    store.delayed().start_schedule().unwrap();
+    assert_eq!(store.delayed().delay_offsets().unwrap()[&1], COUNT);
     mend(&store, &is_broken);
     delays::send(&store, "u", 0, "last", 1);
     clock.advance(1_000);
@@ -184,7 +196,7 @@ fn delayed_messages_are_neither_delivered_again_nor_passed_over() {
     disk.forget(&Path::new(ROOT).join("config/delayOffset.json.bak"));
     let is_broken = break_queue(&disk, SCHEDULE_TOPIC, 0);
     let store = open(&disk, &delays::config(), &clock);
-    store.start_schedule().unwrap();
+    store.delayed().start_schedule().unwrap();
     mend(&store, &is_broken);
     delays::delivered(&store, 1, COUNT + 1);
     delays::send(&store, "u", 0, "after", 1);
@@ -199,7 +211,7 @@ fn timed_messages_come_once() {
     for has_log in [true, false] {
         let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
         let store = open(&disk, &timers::config(), &clock);
-        store.start_schedule().unwrap();
+        store.delayed().start_schedule().unwrap();
         for number in 0..IN_FILE + 20 {
             timers::put(&store, "u", &number.to_string(), START + 2_000, false);
         }
@@ -217,8 +229,11 @@ fn timed_messages_come_once() {
             disk.paths().iter().filter(is_log).for_each(|path| disk.forget(path));
         }
         let store = open(&disk, &timers::config(), &clock);
-        assert_eq!((store.stats().set_aside_queues, store.max_offset(TIMER_TOPIC, 0)), (1, IN_FILE));
-        store.start_schedule().unwrap();
+        assert_eq!(
+            (store.admin().stats().set_aside_queues, store.queues().max_offset(TIMER_TOPIC, 0)),
+            (1, IN_FILE)
+        );
+        store.delayed().start_schedule().unwrap();
         mend(&store, &is_broken);
         timers::deliver_all(&store, &clock, START + 100_000);
         timers::wait_for(&store, "u", IN_FILE + 25);
@@ -242,7 +257,7 @@ fn offsets_whose_messages_retention_took_meanwhile_are_not_given_out_again() {
         send(&store, "t", COUNT);
         let body = [1; 500];
         let batch: Vec<_> = (0..40).map(|_| message("u", 0, &body, b"")).collect();
-        store.append(&batch).unwrap();
+        store.log().append(&batch).unwrap();
         settle(&store);
         store.close().unwrap();
         drop(store);
@@ -257,19 +272,19 @@ fn offsets_whose_messages_retention_took_meanwhile_are_not_given_out_again() {
             });
         }
         store = open(&disk, &config, &clock);
-        assert_eq!(store.stats().set_aside_queues, 1, "{what}");
+        assert_eq!(store.admin().stats().set_aside_queues, 1, "{what}");
         clock.advance(4 * 24 * 3_600_000);
-        store.clean(true);
-        assert!(store.stats().cleaning.total.removed_files > 1, "{what}");
+        store.admin().clean(true);
+        assert!(store.admin().stats().cleaning.total.removed_files > 1, "{what}");
         if is_reopened {
             store.close().unwrap();
             drop(store);
             store = open(&disk, &config, &clock);
         }
         mend(&store, &is_broken);
-        let appended = store.append(&[message("t", 0, b"next", b"")]).unwrap();
+        let appended = store.log().append(&[message("t", 0, b"next", b"")]).unwrap();
         assert_eq!(appended.locations[0].queue_offset, COUNT, "{what}");
         settle(&store);
-        assert_eq!(store.get("t", 0, COUNT, 1, 1 << 20, ALL).messages.len(), 1, "{what}");
+        assert_eq!(store.queues().get("t", 0, COUNT, 1, 1 << 20, ALL).messages.len(), 1, "{what}");
     }
 }

@@ -19,8 +19,13 @@ use common::{
     message, settle,
 };
 use ferromq_store::{
-    Begin, Clock, DamageReason, GetRequest, GetResult, GetStatus, MessageFilter, MessageStore, Ordered,
-    ReceiveRequest, Received, Region, Source, StoreConfig, TransferLimits,
+    MessageStore, StoreConfig,
+    files::Region,
+    filter::MessageFilter,
+    log::DamageReason,
+    progress::{Begin, Ordered, ReceiveRequest, Received},
+    read::{GetRequest, GetResult, GetStatus, Source, TransferLimits},
+    time::Clock,
 };
 use tracing::{Event, Metadata, Subscriber, span};
 
@@ -80,7 +85,7 @@ fn filled() -> (FakeDisk, Clock, Store) {
     let open = || MessageStore::open_on(disk.clone(), Path::new("/store"), config.clone(), clock.clone());
     let store = open().unwrap();
     for _ in 0..COUNT {
-        store.append(&[message("t", 0, &[7; 1_000], b"")]).unwrap();
+        store.log().append(&[message("t", 0, &[7; 1_000], b"")]).unwrap();
     }
     settle(&store);
     store.close().unwrap();
@@ -100,7 +105,7 @@ fn disk_source() -> Source {
 
 fn read(store: &Store, offset: u64, source: Source) -> GetResult<impl Region + use<>> {
     let (topic, queue_id, max_count, max_bytes, filter) = ("t", 0, 4, 1 << 20, ALL);
-    store.get_from(&GetRequest {
+    store.queues().get_from(&GetRequest {
         topic,
         queue_id,
         offset,
@@ -128,7 +133,7 @@ fn receive(store: &Store, order: Option<Ordered<'_>>) -> Received<impl Region + 
         by_priority: false,
         limits: TransferLimits::NONE,
     };
-    store.receive(&request).unwrap()
+    store.groups().receive(&request).unwrap()
 }
 
 fn offsets(received: &Received<impl Region>) -> Vec<(u64, u32)> {
@@ -149,17 +154,17 @@ fn a_read_ends_before_a_message_that_cannot_be_read_and_the_file_is_a_damage_unt
             );
             assert!(found.messages.is_empty() && !found.is_cold);
         }
-        let damages = store.damages();
+        let damages = store.admin().damages();
         assert_eq!(damages.len(), 1, "{damages:?}");
         assert_eq!(damages[0].reason, DamageReason::Unreadable);
         assert!(file.starts_with(&damages[0].file), "{damages:?}");
         assert!(damages[0].to_string().contains("cannot be read now"), "{}", damages[0]);
-        assert_eq!(store.stats().missed_gets.get(&GetStatus::MessageUnreadable), Some(&3));
+        assert_eq!(store.admin().stats().missed_gets.get(&GetStatus::MessageUnreadable), Some(&3));
         // The others are there.
         assert_eq!(read(&store, 190, disk_source()).messages.len(), 4);
         trouble.end();
         assert_eq!(read(&store, 3, disk_source()).messages.len(), 4);
-        assert_eq!(store.damages(), []);
+        assert_eq!(store.admin().damages(), []);
     }
 }
 
@@ -194,13 +199,14 @@ fn a_message_of_which_a_filter_finds_its_parts_but_not_the_rest_is_logged_once()
     let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
     let open = || MessageStore::open_on(disk.clone(), Path::new("/store"), asynchronous(), clock.clone());
     let store = open().unwrap();
-    store.append(&[message("t", 0, &[7; 100], b"TAGS\x01a\x02")]).unwrap();
+    store.log().append(&[message("t", 0, &[7; 100], b"TAGS\x01a\x02")]).unwrap();
     settle(&store);
     let filter = &MessageFilter::tags("a");
     let (topic, queue_id, offset, max_count, max_bytes) = ("t", 0, 0, 4, 1 << 20);
     let get = || {
         let source = disk_source();
         store
+            .queues()
             .get_from(&GetRequest {
                 topic,
                 queue_id,
@@ -229,7 +235,7 @@ fn a_message_of_which_a_filter_finds_its_parts_but_not_the_rest_is_logged_once()
         assert_eq!(get(), GetStatus::Found);
         assert_eq!(lines.0.load(Ordering::SeqCst), 2, "it can be read again");
     });
-    assert_eq!(store.damages(), []);
+    assert_eq!(store.admin().damages(), []);
 }
 
 #[test]
@@ -237,9 +243,9 @@ fn a_damage_ends_also_where_no_reader_comes_again() {
     let (disk, _clock, store) = filled();
     let trouble = Trouble::with(&disk, Op::Open, log_file());
     drop(read(&store, 3, disk_source()));
-    assert_eq!(store.damages().len(), 1);
+    assert_eq!(store.admin().damages().len(), 1);
     trouble.end();
-    assert_eq!(store.damages(), []);
+    assert_eq!(store.admin().damages(), []);
 }
 
 #[test]
@@ -255,15 +261,15 @@ fn a_group_waits_before_a_message_that_cannot_be_read_and_tries_it_once_a_second
             assert_eq!((offsets(&received), received.next_expiry_ms), (vec![], Some(START + 1_000)));
         }
         assert_eq!(trouble.tries(), tries, "the disk is asked again at once");
-        assert_eq!(store.ahead("g", "t", 0, Begin::AtMin).held_until_ms, Some(START + 1_000));
-        assert_eq!(store.committed_offset("g", "t", 0), Some(0));
+        assert_eq!(store.groups().ahead("g", "t", 0, Begin::AtMin).held_until_ms, Some(START + 1_000));
+        assert_eq!(store.groups().committed_offset("g", "t", 0), Some(0));
         clock.advance(1_000);
         assert_eq!(offsets(&receive(&store, order)), []);
         assert!(trouble.tries() > tries);
         trouble.end();
         clock.advance(1_000);
         assert_eq!(offsets(&receive(&store, order)), [(0, 1)]);
-        assert_eq!(store.damages(), []);
+        assert_eq!(store.admin().damages(), []);
     }
 }
 
@@ -278,7 +284,7 @@ fn a_message_that_was_received_and_cannot_be_read_again_keeps_its_lease_and_its_
         clock.advance(5_000);
         assert_eq!(offsets(&receive(&store, None)), []);
     }
-    assert_eq!(store.stats().gone_leases, 0);
+    assert_eq!(store.admin().stats().gone_leases, 0);
     trouble.end();
     clock.advance(5_000);
     assert_eq!(offsets(&receive(&store, None)), [(0, 2)]);

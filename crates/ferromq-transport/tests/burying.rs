@@ -12,8 +12,13 @@ use std::{
 };
 
 use ferromq_store::{
-    Begin, Clock, FlushPolicy, MessageFilter, MessageStore, NewMessage, ReceiptHandle, StoreConfig,
-    StoreError, TransferLimits,
+    MessageStore, StoreConfig, StoreError,
+    filter::MessageFilter,
+    log::FlushPolicy,
+    progress::{Begin, ReceiptHandle},
+    read::TransferLimits,
+    record::NewMessage,
+    time::Clock,
 };
 use ferromq_transport::{
     TransportError,
@@ -65,9 +70,9 @@ async fn append(store: &MessageStore, bodies: &[&[u8]]) {
             body,
             properties: b"",
         };
-        drop(store.append(&[message]).unwrap());
+        drop(store.log().append(&[message]).unwrap());
     }
-    eventually(|| store.max_offset("flights", 0) == bodies.len() as u64).await;
+    eventually(|| store.queues().max_offset("flights", 0) == bodies.len() as u64).await;
 }
 
 const RECEIVE: Receive<'_> = Receive {
@@ -108,9 +113,13 @@ async fn a_dead_message_that_cannot_be_kept_does_not_have_the_others_kept_again(
         clock.advance(30_000);
         assert_eq!(handles(&hot).await, []);
     }
-    eventually(|| store.max_offset(DEAD, 0) >= 2).await;
-    let ahead = store.ahead("audit", "flights", 0, Begin::AtMin);
-    assert_eq!((store.max_offset(DEAD, 0), ahead.in_flight), (2, 1), "one is left, and two are kept once");
+    eventually(|| store.queues().max_offset(DEAD, 0) >= 2).await;
+    let ahead = store.groups().ahead("audit", "flights", 0, Begin::AtMin);
+    assert_eq!(
+        (store.queues().max_offset(DEAD, 0), ahead.in_flight),
+        (2, 1),
+        "one is left, and two are kept once"
+    );
 }
 
 /// Has a future begin, and drops it where it does not end at once.
@@ -132,13 +141,13 @@ async fn dead_messages_are_kept_once_though_whoever_asked_for_them_goes_away() {
         &given_up,
         Cause::default()
     )));
-    eventually(|| store.committed_offset("audit", "flights", 0) == Some(1)).await;
+    eventually(|| store.groups().committed_offset("audit", "flights", 0) == Some(1)).await;
     clock.advance(30_000);
     assert!(!begin(hot.receive(&RECEIVE)));
-    eventually(|| store.committed_offset("audit", "flights", 0) == Some(2)).await;
-    eventually(|| store.max_offset(DEAD, 0) >= 2).await;
+    eventually(|| store.groups().committed_offset("audit", "flights", 0) == Some(2)).await;
+    eventually(|| store.queues().max_offset(DEAD, 0) >= 2).await;
     clock.advance(30_000);
-    assert_eq!((handles(&hot).await, store.max_offset(DEAD, 0)), (Vec::new(), 2));
+    assert_eq!((handles(&hot).await, store.queues().max_offset(DEAD, 0)), (Vec::new(), 2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,8 +161,8 @@ async fn a_message_that_is_given_up_twice_at_the_same_time_is_kept_once() {
         || hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle, Cause::default());
     let (one, other) = tokio::join!(give_up(), give_up());
     let stale = [one, other].iter().filter(|done| is_stale(done)).count();
-    eventually(|| store.max_offset(DEAD, 0) >= 1).await;
-    assert_eq!((stale, store.max_offset(DEAD, 0)), (1, 1));
+    eventually(|| store.queues().max_offset(DEAD, 0) >= 1).await;
+    assert_eq!((stale, store.queues().max_offset(DEAD, 0)), (1, 1));
     assert!(is_stale(&give_up().await));
 }
 

@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::{MessageView, NewMessage};
+use ferromq_store::record::{MessageView, NewMessage};
 use ferromq_transport::{
     remoting::{
         RemotingCommand,
@@ -66,7 +66,7 @@ impl Rig {
                 body: body.as_bytes(),
                 properties: properties.as_bytes(),
             };
-            drop(broker.store.append(&[message]).unwrap());
+            drop(broker.store.log().append(&[message]).unwrap());
         }
         broker.readable(10).await;
         Self { broker, address }

@@ -137,7 +137,7 @@ async fn a_handle_of_messages_that_are_to_come_again_is_refused() {
     let broker = Broker::start();
     let client = broker.client().await;
     let handles = received(&broker, &client, 2, false).await;
-    broker.store.reset_offset("audit", "flights", 0, 0).unwrap();
+    broker.store.groups().reset_offset("audit", "flights", 0, 0).unwrap();
     assert_eq!(code_of(&client, &handles[0]).await, 40_013);
     assert_eq!(client.receive_bodies(&receive(NOW)).await, ["0", "1"]);
 }

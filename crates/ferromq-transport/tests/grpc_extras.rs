@@ -6,7 +6,7 @@ mod grpc_support;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ferromq_store::MessageView;
+use ferromq_store::record::MessageView;
 use ferromq_transport::grpc::codec::BytesCodec;
 use grpc_support::{
     Broker, Client, eventually,
@@ -220,9 +220,9 @@ async fn what_nobody_waits_for_any_more_is_not_begun() {
     for (method, body) in [("SendMessage", &send[..]), ("ReceiveMessage", &[]), ("Heartbeat", &[])] {
         assert_eq!(status_within(&broker, "0n", method, body).await, DEADLINE_EXCEEDED, "{method}");
     }
-    assert_eq!((broker.store.stats().appended, broker.stat("cold_calls")), (0, 0));
+    assert_eq!((broker.store.admin().stats().appended, broker.stat("cold_calls")), (0, 0));
     assert_eq!(status_within(&broker, "60S", "SendMessage", &send).await, OK);
-    assert_eq!(broker.store.stats().appended, 1);
+    assert_eq!(broker.store.admin().stats().appended, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -261,7 +261,7 @@ async fn who_does_not_say_who_they_are_is_answered_as_by_rocketmqs_proxy() {
         client.stream("ReceiveMessage", nameless(receive(SOON).encode_to_vec())).await.unwrap();
     let answer = stream.message().await.unwrap().unwrap();
     assert_eq!(StatusOnly::decode(answer).unwrap().status.unwrap().code, 40_017);
-    assert_eq!(broker.store.stats().appended, 0);
+    assert_eq!(broker.store.admin().stats().appended, 0);
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -307,9 +307,10 @@ async fn a_message_given_up_is_kept_as_dead_and_comes_no_more() {
     // It is no longer held.
     assert_eq!(forward(&client, "audit", &handle).await, 40_013);
     let dead = "%DLQ%audit";
-    eventually(|| (0..4).any(|queue| broker.store.max_offset(dead, queue) == 1)).await;
-    let queue = (0..4).find(|queue| broker.store.max_offset(dead, *queue) == 1).unwrap();
-    let found = broker.store.get(dead, queue, 0, 1, usize::MAX, &ferromq_store::MessageFilter::All);
+    eventually(|| (0..4).any(|queue| broker.store.queues().max_offset(dead, queue) == 1)).await;
+    let queue = (0..4).find(|queue| broker.store.queues().max_offset(dead, *queue) == 1).unwrap();
+    let found =
+        broker.store.queues().get(dead, queue, 0, 1, usize::MAX, &ferromq_store::filter::MessageFilter::All);
     let view = MessageView::decode(found.messages[0].1.bytes(), true).unwrap();
     assert_eq!((view.body, view.topic), (&b"lost"[..], dead));
     broker.clock.advance(60_000);

@@ -12,7 +12,7 @@ mod grpc_support;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ferromq_store::Clock;
+use ferromq_store::time::Clock;
 use ferromq_transport::{ServerOptions, grpc::codec::BytesCodec};
 use grpc_support::{
     Broker, Client,

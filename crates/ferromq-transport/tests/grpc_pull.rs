@@ -114,6 +114,6 @@ async fn an_updated_offset_is_the_groups_committed_offset() {
     for (offset, code, committed) in [(3, 20_000, 3), (99, 20_000, 5), (-1, 40_019, 5), (1, 20_000, 1)] {
         let answer = client.call("UpdateOffset", update(offset).encode_to_vec()).await.unwrap();
         assert_eq!(StatusOnly::decode(answer).unwrap().status.unwrap().code, code);
-        assert_eq!(broker.store.committed_offset("audit", "flights", 1), Some(committed));
+        assert_eq!(broker.store.groups().committed_offset("audit", "flights", 1), Some(committed));
     }
 }

@@ -12,7 +12,7 @@ mod grpc_support;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
-use ferromq_store::Clock;
+use ferromq_store::time::Clock;
 use grpc_support::{
     Broker, Client, GROUP, TOPIC,
     proto::{

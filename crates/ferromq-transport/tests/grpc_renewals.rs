@@ -43,16 +43,16 @@ fn broker(ordered: bool) -> Broker {
 }
 
 async fn send(broker: &Broker, client: &Client, bodies: &[&str]) {
-    let end = broker.store.max_offset("flights", 0) + bodies.len() as u64;
+    let end = broker.store.queues().max_offset("flights", 0) + bodies.len() as u64;
     for body in bodies {
         client.send_one(body).await;
     }
-    eventually(|| broker.store.max_offset("flights", 0) == end).await;
+    eventually(|| broker.store.queues().max_offset("flights", 0) == end).await;
 }
 
 /// The latest end of the group's leases.
 fn last_end(broker: &Broker) -> Option<i64> {
-    broker.store.ahead("audit", "flights", 0, ferromq_store::Begin::AtMin).last_expiry_ms
+    broker.store.groups().ahead("audit", "flights", 0, ferromq_store::progress::Begin::AtMin).last_expiry_ms
 }
 
 /// Lets time pass in steps; after each all leases have been renewed that are due.
@@ -88,7 +88,7 @@ async fn a_message_whose_handler_takes_ten_minutes_is_delivered_once() {
         for message in &held {
             assert_eq!(acknowledge(&holder, message).await, 20_000);
         }
-        assert_eq!(broker.store.committed_offset("audit", "flights", 0), Some(2));
+        assert_eq!(broker.store.groups().committed_offset("audit", "flights", 0), Some(2));
         // What is acknowledged is not renewed.
         let renewals = broker.stat("renewed");
         broker.clock.advance(HOUR_MS);
@@ -202,7 +202,7 @@ async fn a_reset_ends_renewed_leases_and_nothing_renews_them_afterwards() {
     let client = broker.client().await;
     send(&broker, &client, &["a", "b"]).await;
     client.receive(&renewed()).await;
-    broker.store.reset_offset("audit", "flights", 0, 0).unwrap();
+    broker.store.groups().reset_offset("audit", "flights", 0, 0).unwrap();
     let one = ReceiveMessageRequest { batch_size: 1, ..receive(NOW) };
     assert_eq!(client.receive_bodies(&one).await, ["a"]);
     broker.clock.advance(50_000);

@@ -94,21 +94,21 @@ async fn a_queue_that_is_named_is_taken_and_others_are_taken_in_turn() {
     let client = broker.client().await;
     client.send(vec![message("flights", "zero").with(|system| system.queue_id = Some(0))]).await;
     broker.readable(1).await;
-    assert_eq!(broker.store.max_offset("flights", 0), 1);
+    assert_eq!(broker.store.queues().max_offset("flights", 0), 1);
     for i in 0..8 {
         client.send_one(&i.to_string()).await;
     }
     broker.readable(9).await;
-    let lengths: Vec<_> = (0..4).map(|queue| broker.store.max_offset("flights", queue)).collect();
+    let lengths: Vec<_> = (0..4).map(|queue| broker.store.queues().max_offset("flights", queue)).collect();
     assert_eq!(lengths, [3, 2, 2, 2]);
 }
 
 /// The code a request of one message is answered with; nothing may be stored.
 async fn refusal(broker: &Broker, message: Message) -> i32 {
-    let stored = broker.store.stats().appended;
+    let stored = broker.store.admin().stats().appended;
     let response = broker.client().await.send(vec![message]).await;
     assert!(response.entries.is_empty());
-    assert_eq!(broker.store.stats().appended, stored);
+    assert_eq!(broker.store.admin().stats().appended, stored);
     let status = response.status.unwrap();
     assert!(!status.message.is_empty());
     status.code

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use ferromq_store::Clock;
+use ferromq_store::time::Clock;
 use ferromq_transport::{
     ServerOptions, TransportError,
     tls::{ClientAuth, GrpcTls, ServerTls, TlsMode},

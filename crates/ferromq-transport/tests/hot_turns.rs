@@ -14,7 +14,11 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use ferromq_store::{
-    Begin, GetRequest, MessageFilter, MessageStore, NewMessage, Source, StoreConfig, TransferLimits,
+    MessageStore, StoreConfig,
+    filter::MessageFilter,
+    progress::Begin,
+    read::{GetRequest, Source, TransferLimits},
+    record::NewMessage,
 };
 use ferromq_transport::{
     hot::{Counters, Hot, pull::Pull, receive::Receive},
@@ -49,9 +53,9 @@ async fn backlog(broker: &Broker) {
     };
     let unwanted = vec![message(b"TAGS\x01other\x02"); 1_000];
     for _ in 0..BACKLOG / 1_000 {
-        drop(broker.store.append(&unwanted).unwrap());
+        drop(broker.store.log().append(&unwanted).unwrap());
     }
-    drop(broker.store.append(&[message(b"TAGS\x01wanted\x02")]).unwrap());
+    drop(broker.store.log().append(&[message(b"TAGS\x01wanted\x02")]).unwrap());
     broker.readable(BACKLOG as u64 + 1).await;
 }
 
@@ -160,7 +164,7 @@ async fn a_receive_whose_patience_ends_leases_nothing_and_the_next_goes_on() {
             assert_eq!((wanted.handle.queue_offset, wanted.attempt), (BACKLOG as u64, 1));
             break;
         }
-        let next = broker.store.committed_offset("audit", "flights", 1).unwrap_or(0);
+        let next = broker.store.groups().committed_offset("audit", "flights", 1).unwrap_or(0);
         assert!(next > at || receives <= 4, "it stays at {at}");
         at = next;
     }
@@ -227,7 +231,7 @@ async fn what_is_not_in_memory_is_read_on_another_thread() {
         properties: b"",
     };
     for _ in 0..20 {
-        drop(store.append(&vec![message; 100]).unwrap());
+        drop(store.log().append(&vec![message; 100]).unwrap());
     }
     store.close().unwrap();
     drop(store);
@@ -248,14 +252,14 @@ async fn what_is_not_in_memory_is_read_on_another_thread() {
         source,
         limits: TransferLimits::NONE,
     };
-    if !store.get_from(&wanted).is_cold {
+    if !store.queues().get_from(&wanted).is_cold {
         // A file system in memory, or one that keeps its pages.
         return;
     }
     let (found, turns) = turns(hot.pull(&pull(filter, offset, LONG))).await;
     assert!(turns > 0, "it waited for the disk on this thread");
     assert_eq!((found.messages.len(), found.next_offset), (32, offset + 32));
-    let warm = store.get_from(&wanted);
+    let warm = store.queues().get_from(&wanted);
     assert_eq!((warm.messages.len(), warm.is_cold), (32, false));
     let (received, turns) = self::turns(hot.receive(&receive(filter, LONG))).await;
     assert_eq!(received.unwrap().messages[0].handle.queue_offset, 0);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::{Clock, NewMessage};
+use ferromq_store::{record::NewMessage, time::Clock};
 use ferromq_transport::tables::{MessageType, TopicEntry};
 use ferromq_transport::{
     ServerOptions,
@@ -67,7 +67,7 @@ impl Rig {
             body,
             properties: b"",
         };
-        drop(self.broker.store.append(&[message]).unwrap());
+        drop(self.broker.store.log().append(&[message]).unwrap());
     }
 
     fn held(&self) -> usize {

@@ -7,7 +7,7 @@ mod support;
 use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use ferromq_store::{MessageView, OffsetMessageId, properties};
+use ferromq_store::record::{MessageView, OffsetMessageId, properties};
 use ferromq_transport::{
     hot::{SendPolicy, message_group::queue_of_group, recall_handle},
     remoting::{Fields, RemotingCommand},
@@ -79,7 +79,7 @@ async fn refused(client: &Client, messages: Vec<Message>) -> (i32, String) {
 
 /// The offsets at which the queues of `flights` end.
 fn ends(broker: &Broker) -> [u64; 4] {
-    [0, 1, 2, 3].map(|queue| broker.store.max_offset("flights", queue))
+    [0, 1, 2, 3].map(|queue| broker.store.queues().max_offset("flights", queue))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -136,7 +136,7 @@ async fn a_half_message_is_seen_by_no_consumer_and_its_receipt_names_its_place()
     let (place, offset) = entry.transaction_id.split_at(16);
     let number = |text| u64::from_str_radix(text, 16).unwrap();
     assert_eq!(number(offset), 1);
-    let record = broker.store.message_at(number(place)).unwrap();
+    let record = broker.store.queues().message_at(number(place)).unwrap();
     let view = MessageView::decode(record.bytes(), true).unwrap();
     assert_eq!((view.topic, view.queue_id, view.sys_flag), (HALF_TOPIC, 0, 1));
     let wanted = [
@@ -152,7 +152,7 @@ async fn a_half_message_is_seen_by_no_consumer_and_its_receipt_names_its_place()
         ("REAL_QID", "2"),
     ];
     assert_eq!(properties::iter(view.properties).collect::<Vec<_>>(), wanted);
-    eventually(|| broker.store.max_offset(HALF_TOPIC, 0) == 2).await;
+    eventually(|| broker.store.queues().max_offset(HALF_TOPIC, 0) == 2).await;
     assert_eq!(ends(&broker), [0; 4]);
 }
 
@@ -171,7 +171,7 @@ async fn a_half_message_is_refused_where_it_could_not_be_kept() {
     assert_eq!(refused(&client, vec![transactional("x"), transactional("y")]).await.0, 40_000);
     checks(&broker, "grpc", true);
     assert_eq!(refused(&client, vec![transactional("x")]).await.0, 40_300);
-    assert_eq!(broker.store.stats().appended, 0);
+    assert_eq!(broker.store.admin().stats().appended, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,7 +182,7 @@ async fn a_delayed_message_waits_and_its_receipt_has_the_handle_to_recall_it() {
     let at = Time { seconds: 1_700_000_060, nanos: 5_000_000 };
     let entry = sent(&client, vec![delayed("later", at)]).await.remove(0);
     assert_eq!(entry.recall_handle, recall_handle::handle("flights", "broker-a", at.ms(), "id-later"));
-    eventually(|| broker.store.max_offset("rmq_sys_wheel_timer", 0) == 1).await;
+    eventually(|| broker.store.queues().max_offset("rmq_sys_wheel_timer", 0) == 1).await;
     assert_eq!(ends(&broker), [0; 4]);
     // Whose time is over is delivered at once, and there is nothing to recall.
     let entry = sent(&client, vec![delayed("now", in_days(-1))]).await.remove(0);
@@ -290,7 +290,7 @@ async fn over_remoting_a_priority_is_a_queue_as_well_and_counts_only_for_what_is
     let answer = peer.call(&command(310, &[priority, ("__SHARDINGKEY", "k")])).await;
     assert_eq!((answer.code, answer.field("queueId")), (0, Some("1")));
     let place: OffsetMessageId = answer.field("msgId").unwrap().parse().unwrap();
-    let record = broker.store.message_at(place.physical_offset).unwrap();
+    let record = broker.store.queues().message_at(place.physical_offset).unwrap();
     let view = MessageView::decode(record.bytes(), true).unwrap();
     assert_eq!(properties::get(view.properties, "_SYS_MSG_PRIORITY_"), None);
 }
@@ -319,7 +319,7 @@ async fn over_remoting_types_are_checked_only_where_asked_for_and_refused_with_1
 async fn a_remoting_message_with_the_flags_of_a_transaction_that_is_no_half_message_is_refused() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
-    let end = broker.store.stats().max_physical_offset;
+    let end = broker.store.admin().stats().max_physical_offset;
     for (bits, times) in [("4", "0"), ("8", "0"), ("12", "0"), ("8", "1")] {
         let mut command = command(310, &[]);
         command.fields.put("f", bits);
@@ -327,5 +327,5 @@ async fn a_remoting_message_with_the_flags_of_a_transaction_that_is_no_half_mess
         let answer = peer.call(&command).await;
         assert_eq!(answer.code, 13, "{answer:?}");
     }
-    assert_eq!(broker.store.stats().max_physical_offset, end, "nothing was stored");
+    assert_eq!(broker.store.admin().stats().max_physical_offset, end, "nothing was stored");
 }

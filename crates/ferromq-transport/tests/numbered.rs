@@ -82,7 +82,7 @@ async fn what_is_sent_again_is_answered_with_its_id_and_stored_once_over_grpc_an
     let batch = [in_batch("two", &one("w/0/0/2")), in_batch("three", &one("w/0/0/3"))].concat();
     let mixed = peer.call(&request(320, &batch, &one("w/0/0/3"), true)).await;
     assert_eq!(mixed.code, 0, "{:?}", mixed.remark);
-    let stats = broker.store.stats();
+    let stats = broker.store.admin().stats();
     assert_eq!((stats.appended, stats.duplicates), (4, 4));
     assert_eq!(broker.stat("sent"), 4);
 
@@ -109,5 +109,5 @@ async fn a_wrong_number_and_one_in_a_transaction_are_refused_by_the_name_of_the_
         assert_eq!(refused.code, 13, "{properties:?}");
         assert!(refused.remark.unwrap().contains(SEQUENCE), "{properties:?}");
     }
-    assert_eq!(broker.store.stats().appended, 0);
+    assert_eq!(broker.store.admin().stats().appended, 0);
 }

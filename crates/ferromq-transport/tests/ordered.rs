@@ -16,7 +16,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::{MessageFilter, MessageView, ReceiptHandle, StoreError, properties};
+use ferromq_store::{
+    StoreError,
+    filter::MessageFilter,
+    progress::ReceiptHandle,
+    record::{MessageView, properties},
+};
 use ferromq_transport::{
     TransportError,
     hot::Cause,
@@ -50,12 +55,12 @@ fn ordered() -> Broker {
 }
 
 async fn send(broker: &Broker, client: &Client, bodies: &[&str]) {
-    let before = broker.store.max_offset("flights", 0);
+    let before = broker.store.queues().max_offset("flights", 0);
     for body in bodies {
         client.send_one(body).await;
     }
     let end = before + bodies.len() as u64;
-    eventually(|| broker.store.max_offset("flights", 0) == end).await;
+    eventually(|| broker.store.queues().max_offset("flights", 0) == end).await;
 }
 
 fn tried(attempt_id: &str) -> ReceiveMessageRequest {
@@ -95,8 +100,9 @@ async fn change(client: &Client, handle: &str, duration: Duration) -> ChangeInvi
 /// Body, reconsume times and properties of what was kept as dead.
 fn dead(broker: &Broker) -> Vec<(String, i32, Vec<u8>)> {
     let queues = 0..4;
-    let read =
-        queues.flat_map(|queue| broker.store.get(DEAD, queue, 0, 32, 1 << 20, &MessageFilter::All).messages);
+    let read = queues.flat_map(|queue| {
+        broker.store.queues().get(DEAD, queue, 0, 32, 1 << 20, &MessageFilter::All).messages
+    });
     let view = |record: &[u8]| {
         let view = MessageView::decode(record, true).unwrap();
         let body = String::from_utf8(view.body.to_vec()).unwrap();
@@ -129,7 +135,7 @@ async fn an_ordered_group_has_one_receiver_and_the_last_acknowledgement_wakes_th
     // Out of turn: the first one still holds the queue.
     assert_eq!(acknowledge(&client, &[&first[1]]).await, 20_000);
     assert_eq!(client.receive(&receive(NOW)).await.0, 40_401);
-    assert_eq!(broker.store.committed_offset("audit", "flights", 0), Some(0));
+    assert_eq!(broker.store.groups().committed_offset("audit", "flights", 0), Some(0));
     assert_eq!(acknowledge(&client, &[&first[0]]).await, 20_000);
     assert_eq!(seen(&parked.await.unwrap()), expected(&[("2", 1)]));
 }
@@ -207,7 +213,7 @@ async fn after_its_last_delivery_a_message_is_kept_as_dead_and_the_ordered_queue
     assert_eq!(seen(&client.receive(&one).await.1), expected(&[("1", 1)]));
     dead_are(&broker, &["0"]).await;
     assert_eq!(broker.stat("dead"), 1);
-    assert_eq!(broker.store.committed_offset("audit", "flights", 0), Some(1));
+    assert_eq!(broker.store.groups().committed_offset("audit", "flights", 0), Some(1));
     let (_, reconsume_times, text) = dead(&broker).remove(0);
     let property = |name| properties::get(&text, name);
     assert_eq!(
@@ -247,7 +253,8 @@ async fn a_parked_receive_takes_the_dead_away_by_itself() {
     broker.clock.advance(30_000);
     assert_eq!(client.receive(&receive(NOW)).await.0, 40_401);
     assert_eq!(broker.stat("dead"), 3);
-    let committed = (0..4).map(|queue| broker.store.committed_offset("audit", "flights", queue).unwrap());
+    let committed =
+        (0..4).map(|queue| broker.store.groups().committed_offset("audit", "flights", queue).unwrap());
     assert_eq!(committed.sum::<u64>(), 4);
 }
 
@@ -292,12 +299,12 @@ async fn a_dead_letter_topic_that_may_not_be_written_keeps_the_message_alive() {
         broker.clock.advance(30_000);
     }
     assert_eq!(client.receive(&receive(NOW)).await.0, 40_401);
-    assert_eq!(broker.store.committed_offset("audit", "flights", 0), Some(0));
+    assert_eq!(broker.store.groups().committed_offset("audit", "flights", 0), Some(0));
     tables.put_topic(DEAD, TOPIC);
     broker.clock.advance(30_000);
     assert_eq!(client.receive(&receive(NOW)).await.0, 40_401);
     dead_are(&broker, &["0"]).await;
-    assert_eq!(broker.store.committed_offset("audit", "flights", 0), Some(1));
+    assert_eq!(broker.store.groups().committed_offset("audit", "flights", 0), Some(1));
 }
 
 /// A broker with a topic of priorities and a message in each of these queues.
@@ -313,7 +320,7 @@ async fn prioritised(queues: u32, messages: impl Iterator<Item = i32>) -> Broker
     let mut count = 0;
     for queue in messages {
         let body = queue.to_string();
-        let message = ferromq_store::NewMessage {
+        let message = ferromq_store::record::NewMessage {
             topic: "flights",
             queue_id: queue,
             flag: 0,
@@ -325,7 +332,7 @@ async fn prioritised(queues: u32, messages: impl Iterator<Item = i32>) -> Broker
             body: body.as_bytes(),
             properties: b"",
         };
-        drop(broker.store.append(&[message]).unwrap());
+        drop(broker.store.log().append(&[message]).unwrap());
         count += 1;
     }
     broker.readable(count).await;
@@ -435,7 +442,7 @@ async fn a_pop_in_order_is_answered_as_java_does() {
     let batch =
         RemotingCommand::request(request::BATCH_ACK_MESSAGE, Vec::<(String, String)>::new(), batch.into());
     assert_eq!(peer.call(&batch).await.code, response::SUCCESS);
-    assert_eq!(broker.store.committed_offset("audit", "flights", 0), Some(3));
+    assert_eq!(broker.store.groups().committed_offset("audit", "flights", 0), Some(3));
 }
 
 #[tokio::test(flavor = "multi_thread")]

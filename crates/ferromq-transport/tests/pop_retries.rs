@@ -16,7 +16,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::{MessageFilter, MessageView, NewMessage, properties};
+use ferromq_store::{
+    filter::MessageFilter,
+    record::{MessageView, NewMessage, properties},
+};
 use ferromq_transport::{
     grpc::proto::{ForwardMessageToDeadLetterQueueRequest, Resource},
     remoting::{
@@ -54,7 +57,7 @@ fn append(broker: &Broker, topic: &str, body: &str, reconsume_times: i32) {
         body: body.as_bytes(),
         properties: b"KEYS\x01k\x02",
     };
-    drop(broker.store.append(&[message]).unwrap());
+    drop(broker.store.log().append(&[message]).unwrap());
 }
 
 /// A message in the topic and one in each of its retry topics, as Java's broker leaves them.
@@ -62,7 +65,7 @@ async fn started() -> Broker {
     let broker = Broker::start();
     for topic in [OLD, NEW] {
         broker.server.tables().put_topic(topic, TopicEntry { read_queues: 1, write_queues: 1, ..TOPIC });
-        broker.store.commit_offset("audit", topic, 0, 0).unwrap();
+        broker.store.groups().commit_offset("audit", topic, 0, 0).unwrap();
         append(&broker, topic, topic, 3);
     }
     broker.server.tables().put_topic("lights", TOPIC);
@@ -70,7 +73,7 @@ async fn started() -> Broker {
     append(&broker, OTHERS, "not mine", 1);
     append(&broker, "flights", "flights", 0);
     for topic in [OLD, NEW, OTHERS, "flights"] {
-        eventually(|| broker.store.max_offset(topic, 0) == 1).await;
+        eventually(|| broker.store.queues().max_offset(topic, 0) == 1).await;
     }
     broker
 }
@@ -156,9 +159,15 @@ async fn a_retry_that_is_given_up_is_kept_as_dead_and_does_not_come_again() {
     };
     let answer = client.call("ForwardMessageToDeadLetterQueue", request.encode_to_vec()).await.unwrap();
     assert_eq!(proto::StatusOnly::decode(answer).unwrap().status.unwrap().code, 20_000);
-    assert_eq!((broker.stat("dead"), broker.store.committed_offset("audit", OLD, 0)), (1, Some(1)));
-    eventually(|| broker.store.max_offset("%DLQ%audit", 0) == 1).await;
-    let dead = broker.store.get("%DLQ%audit", 0, 0, 1, usize::MAX, &MessageFilter::All).messages.remove(0).1;
+    assert_eq!((broker.stat("dead"), broker.store.groups().committed_offset("audit", OLD, 0)), (1, Some(1)));
+    eventually(|| broker.store.queues().max_offset("%DLQ%audit", 0) == 1).await;
+    let dead = broker
+        .store
+        .queues()
+        .get("%DLQ%audit", 0, 0, 1, usize::MAX, &MessageFilter::All)
+        .messages
+        .remove(0)
+        .1;
     let dead = MessageView::decode(dead.bytes(), true).unwrap();
     let origin =
         ["DLQ_ORIGIN_TOPIC", "RETRY_TOPIC"].map(|name| properties::get(dead.properties, name).unwrap());

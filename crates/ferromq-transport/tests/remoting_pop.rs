@@ -10,7 +10,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::{Clock, MessageView, NewMessage};
+use ferromq_store::{
+    record::{MessageView, NewMessage},
+    time::Clock,
+};
 use ferromq_transport::{
     ServerOptions,
     remoting::{
@@ -67,7 +70,7 @@ impl Rig {
             body: body.as_bytes(),
             properties: properties.as_bytes(),
         };
-        drop(self.broker.store.append(&[message]).unwrap());
+        drop(self.broker.store.log().append(&[message]).unwrap());
     }
 
     /// Stores bodies `0..count`, spread over the 4 queues, and waits until they can be read.
@@ -180,7 +183,7 @@ async fn what_was_popped_is_acknowledged_by_the_handle_a_client_makes() {
     let nothing = peer.call(&pop(&[])).await;
     assert_eq!(nothing.code, response::POLLING_TIMEOUT);
     assert_eq!((nothing.field("restNum"), nothing.field("msgOffsetInfo")), (Some("0"), Some("")));
-    let committed = |queue| rig.broker.store.committed_offset("audit", "flights", queue);
+    let committed = |queue| rig.broker.store.groups().committed_offset("audit", "flights", queue);
     assert_eq!(
         [committed(0), committed(1), committed(2), committed(3)],
         [Some(2), Some(2), Some(1), Some(1)]
@@ -252,7 +255,7 @@ async fn a_batch_is_acknowledged_at_once() {
     let again = peer.call(&body("/wM=")).await;
     assert_eq!(again.code, response::NO_MESSAGE);
     assert!(again.remark.unwrap().starts_with("9 of 10"));
-    assert_eq!(rig.broker.store.committed_offset("audit", "flights", 0), Some(10));
+    assert_eq!(rig.broker.store.groups().committed_offset("audit", "flights", 0), Some(10));
     for (bad, code) in [("", response::INVALID_PARAMETER), ("{}", response::NO_MESSAGE)] {
         let bad = RemotingCommand { body: Bytes::from(bad), ..body("") };
         assert_eq!(peer.call(&bad).await.code, code);

@@ -10,7 +10,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::{Clock, GetStatus, MessageView, NewMessage, StoreConfig, TransferLimits};
+use ferromq_store::{
+    StoreConfig,
+    read::{GetStatus, TransferLimits},
+    record::{MessageView, NewMessage},
+    time::Clock,
+};
 use ferromq_transport::{
     ServerOptions,
     remoting::{
@@ -66,7 +71,7 @@ impl Rig {
             body,
             properties: properties.as_bytes(),
         };
-        drop(self.broker.store.append(&[message]).unwrap());
+        drop(self.broker.store.log().append(&[message]).unwrap());
     }
 
     /// Stores bodies `0..count` in queue 0 and waits until they can be read.
@@ -135,7 +140,14 @@ async fn a_pull_returns_the_records_as_they_lie_in_the_log() {
         assert_eq!(offsets(&answer), (4, 0, 5));
         assert_eq!(answer.field("suggestWhichBrokerId"), Some("0"));
         assert_eq!(bodies(&answer), ["1", "2", "3"]);
-        let stored = rig.broker.store.get("flights", 0, 1, 3, usize::MAX, &ferromq_store::MessageFilter::All);
+        let stored = rig.broker.store.queues().get(
+            "flights",
+            0,
+            1,
+            3,
+            usize::MAX,
+            &ferromq_store::filter::MessageFilter::All,
+        );
         let stored: Vec<u8> =
             stored.messages.iter().flat_map(|(_, record)| record.bytes().to_vec()).collect();
         assert_eq!(answer.body, stored);
@@ -262,7 +274,7 @@ async fn a_peer_that_sends_no_more_still_gets_its_answers() {
 async fn the_committed_offset_in_a_pull_is_stored_when_it_says_so() {
     let rig = Rig::start();
     rig.fill(5).await;
-    let committed = || rig.broker.store.committed_offset("audit", "flights", 0);
+    let committed = || rig.broker.store.groups().committed_offset("audit", "flights", 0);
     let mut peer = rig.connect().await;
     let told = [("commitOffset", "3"), ("queueOffset", "5")];
     peer.call(&pull(&told)).await;
@@ -281,10 +293,10 @@ async fn the_committed_offset_in_a_pull_is_stored_when_it_says_so() {
 async fn a_member_is_told_of_a_reset_and_its_late_commits_are_ignored() {
     let rig = Rig::start();
     rig.fill(5).await;
-    let committed = || rig.broker.store.committed_offset("audit", "flights", 0);
+    let committed = || rig.broker.store.groups().committed_offset("audit", "flights", 0);
     let mut peer = rig.connect().await;
     rig.broker.server.tables().resets.put("audit", "flights", 0, 2);
-    rig.broker.store.commit_offset("audit", "flights", 0, 2).unwrap();
+    rig.broker.store.groups().commit_offset("audit", "flights", 0, 2).unwrap();
     assert_eq!(peer.call(&commit("audit", "flights", "0", "5")).await.code, response::SUCCESS);
     assert_eq!(committed(), Some(2));
     let told = peer.call(&pull(&[("queueOffset", "5"), ("sysFlag", "3"), ("commitOffset", "5")])).await;
@@ -370,7 +382,7 @@ async fn a_commit_moves_the_group() {
     let mut peer = rig.connect().await;
     for (offset, committed) in [("3", 3), ("1", 1), ("99", 5)] {
         assert_eq!(peer.call(&commit("audit", "flights", "0", offset)).await.code, response::SUCCESS);
-        assert_eq!(rig.broker.store.committed_offset("audit", "flights", 0), Some(committed));
+        assert_eq!(rig.broker.store.groups().committed_offset("audit", "flights", 0), Some(committed));
     }
 }
 
@@ -390,7 +402,7 @@ async fn a_stray_commit_creates_nothing() {
     }
     let tables = rig.broker.server.tables();
     assert!(tables.group("auto-new").is_none() && tables.topic("auto-new").is_none());
-    assert_eq!(rig.broker.store.committed_offset("audit", "flights", 4), None);
+    assert_eq!(rig.broker.store.groups().committed_offset("audit", "flights", 4), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -401,11 +413,18 @@ async fn a_pull_of_a_message_that_cannot_be_read_waits_and_is_answered_once_it_c
     (0..300).for_each(|_| rig.append(0, "a", &[b'x'; 1_000]));
     rig.broker.readable(300).await;
     let read = |offset| {
-        rig.broker.store.get("flights", 0, offset, 1, usize::MAX, &ferromq_store::MessageFilter::All).status
+        rig.broker
+            .store
+            .queues()
+            .get("flights", 0, offset, 1, usize::MAX, &ferromq_store::filter::MessageFilter::All)
+            .status
     };
     // The first file of the log is closed for those behind it, once they are flushed.
-    eventually(|| rig.broker.store.stats().flushed_offset == rig.broker.store.stats().max_physical_offset)
-        .await;
+    eventually(|| {
+        rig.broker.store.admin().stats().flushed_offset
+            == rig.broker.store.admin().stats().max_physical_offset
+    })
+    .await;
     assert!((0..300).all(|offset| read(offset) == GetStatus::Found));
     let file = rig.broker.directory().join("commitlog").join(format!("{:020}", 0));
     let whole = std::fs::read(&file).unwrap();

@@ -7,7 +7,11 @@ mod support;
 use std::{net::TcpListener, time::Duration};
 
 use bytes::Bytes;
-use ferromq_store::{FlushPolicy, MessageView, OffsetMessageId, QueueAccess, properties};
+use ferromq_store::{
+    log::FlushPolicy,
+    queues::QueueAccess,
+    record::{MessageView, OffsetMessageId, properties},
+};
 use ferromq_transport::{
     hot::{SendPolicy, Tally},
     remoting::{Fields, RemotingCommand},
@@ -71,8 +75,8 @@ fn message(flag: i32, body: &str, properties: &str) -> Vec<u8> {
 /// What a record holds, in words.
 fn stored(broker: &Broker, id: &str) -> (String, i32, u64, i32, String, String) {
     let place: OffsetMessageId = id.parse().unwrap();
-    assert_eq!(place.store_host, broker.store.store_host());
-    let record = broker.store.message_at(place.physical_offset).unwrap();
+    assert_eq!(place.store_host, broker.store.admin().store_host());
+    let record = broker.store.queues().message_at(place.physical_offset).unwrap();
     let view = MessageView::decode(record.bytes(), true).unwrap();
     (
         view.topic.to_owned(),
@@ -144,7 +148,7 @@ async fn the_record_tells_where_and_when_the_message_was_made() {
     let mut peer = connect(&broker).await;
     let answer = peer.call(&request(SEND, "x", &[("f", "1"), ("j", "4")])).await;
     let place: OffsetMessageId = answer.field("msgId").unwrap().parse().unwrap();
-    let record = broker.store.message_at(place.physical_offset).unwrap();
+    let record = broker.store.queues().message_at(place.physical_offset).unwrap();
     let view = MessageView::decode(record.bytes(), true).unwrap();
     assert_eq!(view.born_host, peer.stream.local_addr().unwrap());
     assert_eq!((view.born_timestamp, view.sys_flag, view.reconsume_times), (1_699_999_999_999, 1, 4));
@@ -200,11 +204,11 @@ async fn each_message_of_a_batch_becomes_a_record_and_the_answer_lists_them() {
 async fn under_synchronous_flush_what_is_answered_is_flushed() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
-    broker.store.set_flush(FlushPolicy::Group).unwrap();
+    broker.store.admin().set_flush(FlushPolicy::Group).unwrap();
     let body = String::from_utf8([message(0, "one", ""), message(0, "two", "")].concat()).unwrap();
     for asked in [request(SEND, "x", &[]), request(SEND_BATCH, &body, &[("m", "true")])] {
         assert_eq!(peer.call(&asked).await.code, 0);
-        let stats = broker.store.stats();
+        let stats = broker.store.admin().stats();
         assert_eq!(stats.flushed_offset, stats.max_physical_offset);
     }
     // Who does not wait is answered, too; whether it is flushed by then is nobody's promise.
@@ -226,7 +230,7 @@ async fn a_batch_is_stored_whole_or_not_at_all() {
     }
     let answer = peer.call(&request(SEND_BATCH, &good, &[("m", "true"), ("b", "%RETRY%audit")])).await;
     assert_ne!(answer.code, 0);
-    assert_eq!(broker.store.stats().appended, 0);
+    assert_eq!(broker.store.admin().stats().appended, 0);
 }
 
 #[tokio::test]
@@ -250,7 +254,7 @@ async fn a_refused_message_is_not_stored_and_the_reason_is_named() {
     let mut peer = connect(&broker).await;
     broker.server.tables().put_topic("museum", TopicEntry { permission: 4, ..TOPIC });
     broker.server.tables().put_topic("SCHEDULE_TOPIC_XXXX", TOPIC);
-    broker.store.set_queue_access("flights", 1, QueueAccess::ReadOnly).unwrap();
+    broker.store.admin().set_queue_access("flights", 1, QueueAccess::ReadOnly).unwrap();
     let long_name = "x".repeat(128);
     let long_properties = text(&[("KEYS", &"k".repeat(32_767))]);
     for (changes, code, reason) in [
@@ -280,7 +284,7 @@ async fn a_refused_message_is_not_stored_and_the_reason_is_named() {
     let answer = peer.call(&request(SEND, &"x".repeat((4 << 20) + 1), &[])).await;
     assert_eq!(answer.code, 13);
     assert!(answer.remark.unwrap().contains("the limit is 4194304"));
-    assert_eq!(broker.store.stats().appended, 0);
+    assert_eq!(broker.store.admin().stats().appended, 0);
 }
 
 #[tokio::test]
@@ -340,10 +344,10 @@ async fn a_half_message_waits_in_rocketmqs_topic_and_keeps_where_it_goes() {
     let wanted = ("RMQ_SYS_TRANS_HALF_TOPIC".to_owned(), 0, 0, 7, "half".to_owned(), properties);
     assert_eq!(stored(&broker, answer.field("msgId").unwrap()), wanted);
     let place: OffsetMessageId = answer.field("msgId").unwrap().parse().unwrap();
-    let record = broker.store.message_at(place.physical_offset).unwrap();
+    let record = broker.store.queues().message_at(place.physical_offset).unwrap();
     assert_eq!(MessageView::decode(record.bytes(), true).unwrap().sys_flag, 0);
-    eventually(|| broker.store.max_offset("RMQ_SYS_TRANS_HALF_TOPIC", 0) == 1).await;
-    assert_eq!(broker.store.max_offset("flights", 2), 0);
+    eventually(|| broker.store.queues().max_offset("RMQ_SYS_TRANS_HALF_TOPIC", 0) == 1).await;
+    assert_eq!(broker.store.queues().max_offset("flights", 2), 0);
 }
 
 #[tokio::test]
@@ -369,7 +373,7 @@ async fn messages_and_their_bytes_are_counted_by_topic() {
     let traffic = &broker.server.hot().unwrap().traffic;
     let put = traffic.snapshot().put;
     assert_eq!(put.len(), 1);
-    let end = broker.store.stats().max_physical_offset;
+    let end = broker.store.admin().stats().max_physical_offset;
     assert_eq!(put["flights"], Tally { messages: 4, bytes: end });
     traffic.forget_topic("flights");
     assert!(traffic.snapshot().put.is_empty());
@@ -386,10 +390,10 @@ fn give_back(changes: &[(&str, &str)]) -> RemotingCommand {
 
 /// The last record, its properties by name.
 fn last(broker: &Broker) -> (String, i32, i32, Vec<u8>) {
-    let end = broker.store.stats().max_physical_offset;
-    let at = broker.store.message_at(end - 1).expect_err("no message begins in its last byte");
+    let end = broker.store.admin().stats().max_physical_offset;
+    let at = broker.store.queues().message_at(end - 1).expect_err("no message begins in its last byte");
     let ferromq_store::StoreError::NoRecord { nearest: Some(at), .. } = at else { panic!("{at}") };
-    let record = broker.store.message_at(at).unwrap();
+    let record = broker.store.queues().message_at(at).unwrap();
     let view = MessageView::decode(record.bytes(), true).unwrap();
     assert_eq!(view.sys_flag & 12, 0, "with these flags nobody would see it");
     (view.topic.to_owned(), view.queue_id, view.reconsume_times, view.properties.to_vec())
@@ -399,7 +403,7 @@ async fn sent_offset(broker: &Broker, peer: &mut Peer, changes: &[(&str, &str)])
     let answer = peer.call(&request(SEND, "again", changes)).await;
     let id = answer.field("msgId").unwrap_or_else(|| panic!("{answer:?}")).to_owned();
     let place: OffsetMessageId = id.parse().unwrap();
-    assert_eq!(place.store_host, broker.store.store_host());
+    assert_eq!(place.store_host, broker.store.admin().store_host());
     (place.physical_offset.to_string(), id)
 }
 
@@ -424,10 +428,10 @@ async fn a_message_given_back_waits_for_its_groups_retry_topic() {
         assert_eq!(properties::get(&text, name), Some(value), "{name}");
     }
     // Given back a second time it still tells where it came from first.
-    let end = broker.store.stats().max_physical_offset;
+    let end = broker.store.admin().stats().max_physical_offset;
     assert_eq!(peer.call(&give_back(&[("offset", &offset), ("delayLevel", "7")])).await.code, 0);
     let (_, queue_id, _, _) = last(&broker);
-    assert_eq!((queue_id, broker.store.stats().max_physical_offset > end), (6, true));
+    assert_eq!((queue_id, broker.store.admin().stats().max_physical_offset > end), (6, true));
     let counted = broker.server.hot().unwrap().traffic.snapshot().send_back;
     assert_eq!(counted["flights@audit"].messages, 2);
 }
@@ -468,7 +472,7 @@ async fn what_cannot_be_given_back_is_refused_with_rocketmqs_codes() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let (offset, _) = sent_offset(&broker, &mut peer, &[]).await;
-    let end = broker.store.stats().max_physical_offset;
+    let end = broker.store.admin().stats().max_physical_offset;
     for (changes, code) in [
         (&[("offset", offset.as_str()), ("group", "nobody")][..], 26),
         (&[("offset", "1")], 1),
@@ -478,15 +482,15 @@ async fn what_cannot_be_given_back_is_refused_with_rocketmqs_codes() {
         let answer = peer.call(&give_back(changes)).await;
         assert_eq!(answer.code, code, "{answer:?}");
     }
-    assert_eq!(broker.store.stats().max_physical_offset, end, "nothing was stored");
+    assert_eq!(broker.store.admin().stats().max_physical_offset, end, "nothing was stored");
     let half = text(&[("TRAN_MSG", "true"), ("UNIQ_KEY", "7F")]);
     let (half, _) = sent_offset(&broker, &mut peer, &[("f", "4"), ("i", &half)]).await;
     assert_eq!(peer.call(&give_back(&[("offset", &half)])).await.code, 16, "nobody committed it");
-    let end = broker.store.stats().max_physical_offset;
+    let end = broker.store.admin().stats().max_physical_offset;
     let group = ferromq_transport::tables::GroupEntry { retry_queues: 0, ..grpc_support::GROUP };
     broker.server.tables().put_group("audit", group);
     assert_eq!(peer.call(&give_back(&[("offset", &offset)])).await.code, 0);
-    assert_eq!(broker.store.stats().max_physical_offset, end, "nothing was stored");
+    assert_eq!(broker.store.admin().stats().max_physical_offset, end, "nothing was stored");
 }
 
 #[tokio::test]

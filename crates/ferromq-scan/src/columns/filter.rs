@@ -3,7 +3,7 @@
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use super::marks::Marks;
-use ferromq_store::MessageView;
+use ferromq_store::record::MessageView;
 
 /// What must all hold of a record; the default holds of every one.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What the properties of a record say, split into the columns they are.
 
-use ferromq_store::properties;
+use ferromq_store::record::properties;
 
 /// Room for properties, kept between records.
 #[derive(Debug, Default)]

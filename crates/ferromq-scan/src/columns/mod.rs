@@ -21,7 +21,7 @@ use self::{
     marks::{Marks, Room},
     table::Table,
 };
-use ferromq_store::MessageView;
+use ferromq_store::record::MessageView;
 
 /// The columns there are, in the order of the schema.
 pub const NAMES: [&str; 15] = [

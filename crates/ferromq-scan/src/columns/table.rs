@@ -11,7 +11,7 @@ use super::{
     buffers::{Buffers, Lists, Maps, Numbers, Texts},
     marks::Marks,
 };
-use ferromq_store::{MessageView, OffsetMessageId};
+use ferromq_store::record::{MessageView, OffsetMessageId};
 
 /// Bytes of a row beside those that lie in its record: hosts and ids written out.
 const WRITTEN_OUT: usize = 256;

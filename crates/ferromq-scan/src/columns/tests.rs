@@ -9,7 +9,10 @@ use flate2::{
 use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
-use ferromq_store::{NewMessage, formats::message, properties};
+use ferromq_store::{
+    formats::message,
+    record::{NewMessage, properties},
+};
 
 const NOW: i64 = 1_700_000_000_123;
 
@@ -52,7 +55,7 @@ fn record(sent: &Sent) -> Vec<u8> {
     }
     properties::push(&mut text, "KEYS", &sent.keys.join(" "));
     properties::push(&mut text, "WAIT", "true");
-    properties::push(&mut text, ferromq_store::SEQUENCE, "w/1/2/3");
+    properties::push(&mut text, ferromq_store::dedup::SEQUENCE, "w/1/2/3");
     for (name, value) in [("TAGS", &sent.tag), ("UNIQ_KEY", &sent.id)] {
         value.iter().for_each(|value| properties::push(&mut text, name, value));
     }

@@ -12,11 +12,13 @@ use super::{
     window::Window,
 };
 use ferromq_store::{
-    Disk, MessageView, RealDisk, Result, StoreError,
+    Result, StoreError,
+    files::{Disk, RealDisk},
     formats::{
         consume_queue::{ENTRY_LEN, Entry},
         message,
     },
+    record::MessageView,
 };
 
 /// Which records to read. What is not set does not restrict.

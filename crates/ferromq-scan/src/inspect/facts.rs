@@ -12,11 +12,12 @@ use super::{
     verify_log::transaction_fault,
 };
 use ferromq_store::{
-    MessageView, Region,
+    files::Region,
     formats::{
         index_file::key_hash,
         message::{self, CONTINUED},
     },
+    record::MessageView,
 };
 
 /// Something in a file that is not as it should be.

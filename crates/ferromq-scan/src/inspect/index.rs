@@ -11,7 +11,7 @@ use super::{
     window::Window,
 };
 use ferromq_store::{
-    Disk,
+    files::Disk,
     formats::index_file::{ENTRY_LEN, Entry, HEADER_LEN, Header, SLOT_LEN, Shape},
 };
 
@@ -67,7 +67,7 @@ impl IndexScan {
             let mut head = [0; HEADER_LEN as usize];
             let read = layout
                 .open(&file.path)
-                .and_then(|region| ferromq_store::Region::read_at(&region, 0, &mut head));
+                .and_then(|region| ferromq_store::files::Region::read_at(&region, 0, &mut head));
             if let Err(error) = read {
                 sink.unreadable(&file.path, 0..HEADER_LEN, &error);
                 continue;

@@ -9,7 +9,8 @@ use super::{
     queue_slots::{QueueFiles, RowFile, last_entry},
 };
 use ferromq_store::{
-    Allocation, Disk, Region, Result, StoreError,
+    Result, StoreError,
+    files::{Allocation, Disk, Region},
     formats::{checkpoint::Marks, last_shutdown::ABORT_MARK},
 };
 

@@ -16,8 +16,10 @@ use super::{
 };
 use crate::columns::{QueueBegins, QueueStarts};
 use ferromq_store::{
-    Disk, MessageView, RealDisk, Result, StoreError,
+    Result, StoreError,
+    files::{Disk, RealDisk},
     formats::{anchor::Anchor, consume_queue::ENTRY_LEN, flush_mark},
+    record::MessageView,
 };
 
 /// Times in RocketMQ's checkpoint may run so far ahead of its disk; its own recovery takes off as much.
@@ -132,7 +134,7 @@ fn walk_end<D: Disk>(layout: &Layout<D>, behind: impl Fn(&MessageView<'_>) -> bo
     Ok(layout.log_start())
 }
 
-fn region_head(region: &impl ferromq_store::Region, head: &mut [u8; 8]) -> io::Result<()> {
+fn region_head(region: &impl ferromq_store::files::Region, head: &mut [u8; 8]) -> io::Result<()> {
     if region.len() < 8 { Ok(()) } else { region.read_at(0, head) }
 }
 

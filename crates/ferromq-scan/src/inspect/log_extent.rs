@@ -5,7 +5,7 @@ use super::{
     layout::{Layout, StoreState},
     verify_log::LogFileScan,
 };
-use ferromq_store::Disk;
+use ferromq_store::files::Disk;
 
 /// What all files of the log are together.
 pub(crate) struct LogExtent {

@@ -6,13 +6,14 @@ use std::{io, ops::Range};
 
 use super::{finding::FindingKind, window::Window};
 use ferromq_store::{
-    MessageView, Region,
+    files::Region,
     formats::{
         message::{
             self, BLANK_LEN, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MIN_RECORD_LEN, PHYSICAL_OFFSET_AT, Peek,
         },
         property_crc,
     },
+    record::MessageView,
 };
 
 /// A commit log file and the place in it that is read next.

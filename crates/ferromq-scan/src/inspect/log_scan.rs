@@ -14,8 +14,10 @@ use super::{
 };
 use crate::columns::{Batch, BatchBuilder, RowFilter, Wanted};
 use ferromq_store::{
-    Allocation, Disk, MessageView, Region, Result, StoreError,
+    Result, StoreError,
+    files::{Allocation, Disk, Region},
     formats::message::{INNER_BATCH, is_consumable},
+    record::MessageView,
 };
 
 /// What becomes of places where no sound record lies.

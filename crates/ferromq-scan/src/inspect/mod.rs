@@ -41,7 +41,7 @@ pub use summary::{
 pub use verify::{VerifyReport, verify, verify_on};
 pub use verify_config::ConfigFile;
 
-use ferromq_store::{MessageView, formats::index_file::key_hash};
+use ferromq_store::{formats::index_file::key_hash, record::MessageView};
 
 /// What a store directory alone does not tell.
 #[derive(Debug, Clone, Default)]

@@ -16,7 +16,7 @@ use super::{
     verify_config::{self, read_small},
 };
 use ferromq_store::{
-    Disk,
+    files::Disk,
     formats::{
         admin_files::{self, QueueName},
         anchor::{self, Anchor},

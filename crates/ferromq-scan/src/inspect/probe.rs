@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{layout::Layout, log_file::LogFile};
-use ferromq_store::{Disk, MessageView};
+use ferromq_store::{files::Disk, record::MessageView};
 
 /// A file of the log that is open, and its number.
 pub(crate) type OpenFile<D> = Option<(usize, LogFile<<D as Disk>::Region>)>;

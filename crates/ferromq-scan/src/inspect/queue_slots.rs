@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 use ferromq_store::{
-    Allocation, Disk, Region,
+    files::{Allocation, Disk, Region},
     formats::consume_queue::{ENTRY_LEN, Entry},
 };
 

@@ -15,7 +15,7 @@ use super::{
     window::Window,
 };
 use ferromq_store::{
-    Disk, Region,
+    files::{Disk, Region},
     formats::consume_queue::{ENTRY_LEN, Entry},
 };
 

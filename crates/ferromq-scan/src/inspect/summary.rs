@@ -19,7 +19,10 @@ use super::{
     queues::{QueueScan, scan},
     verify_config::{ConfigFile, config_files},
 };
-use ferromq_store::{Disk, RealDisk, Result};
+use ferromq_store::{
+    Result,
+    files::{Disk, RealDisk},
+};
 
 /// What is in a store directory. Times are store timestamps, milliseconds since 1970.
 #[derive(Debug, Clone)]

@@ -22,7 +22,10 @@ use super::{
     verify_config::{self, Offsets},
     verify_log::{self, Derived},
 };
-use ferromq_store::{Disk, RealDisk, Result};
+use ferromq_store::{
+    Result,
+    files::{Disk, RealDisk},
+};
 
 /// What a verification looked at, and how much it found.
 #[derive(Debug, Clone)]

@@ -15,12 +15,12 @@ use super::{
     queues::{Names, QueueScan},
 };
 use ferromq_store::{
-    Allocation, Disk, Region,
+    files::{Allocation, Disk, Region},
     formats::{
         checkpoint_files::{TimerCheck, TimerMetrics},
         offset_file::{OffsetFile, parse_json},
     },
-    names::{SCHEDULE_TOPIC, TIMER_TOPIC},
+    record::names::{SCHEDULE_TOPIC, TIMER_TOPIC},
 };
 
 /// Larger files than this are not read whole.

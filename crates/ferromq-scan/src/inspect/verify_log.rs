@@ -16,12 +16,12 @@ use super::{
     queues::{Entries, QueueScan},
 };
 use ferromq_store::{
-    Disk, MessageView,
+    files::Disk,
     formats::{
         consume_queue::{ENTRY_LEN, Entry},
         message::{self, CONTINUED},
     },
-    names::SCHEDULE_TOPIC,
+    record::{MessageView, names::SCHEDULE_TOPIC},
 };
 
 /// What all workers look at.

@@ -4,7 +4,7 @@
 
 use std::{io, ops::Range};
 
-use ferromq_store::Region;
+use ferromq_store::files::Region;
 
 /// Bytes read at once.
 const STEP: u64 = 256 << 10;

@@ -3,3 +3,6 @@
 pub(crate) mod sequence;
 pub(crate) mod sequences_file;
 pub(crate) mod writers;
+
+pub use crate::record::properties::SEQUENCE;
+pub use sequence::{MAX_WRITER_LEN, Sequence};

@@ -12,24 +12,29 @@
 use std::{
     convert::Infallible,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Instant,
 };
 
 use crate::{
+    dedup::writers::Dedup,
     dedup::{
         sequence::Numbered,
         writers::{Highest, Key, Names, Table},
     },
     error::{Result, StoreError},
+    files::store_directory::StoreDirectory,
     files::{
         anchor::{self, Anchor},
         disk::Disk,
         mapped_file_queue::MappedFileQueue,
     },
+    log::commit_log::CommitLog,
     log::damage::{Damage, DamageReason},
+    queues::queue_table::ConsumeQueues,
     record::message::{self, MessageView},
     recovery::log_walk::find_record,
-    store::message_store::Inner,
+    time::clock::Clock,
 };
 
 const MAGIC: &[u8; 8] = b"FMQSEQU1";
@@ -94,9 +99,18 @@ fn decode(bytes: &[u8]) -> Option<(u64, Table)> {
     rest.is_empty().then_some((u64::from_be_bytes(*end), table))
 }
 
-impl<D: Disk> Inner<D> {
+/// The snapshot of a store, and the numbered messages it tells of.
+pub(crate) struct SequencesFile<D: Disk> {
+    pub(crate) home: Arc<StoreDirectory<D>>,
+    pub(crate) clock: Clock,
+    pub(crate) log: Arc<CommitLog<D>>,
+    pub(crate) queues: Arc<ConsumeQueues<D>>,
+    pub(crate) dedup: Arc<Dedup>,
+}
+
+impl<D: Disk> SequencesFile<D> {
     /// Writes the snapshot where it is due; `anchor` is a record on disk.
-    pub(crate) fn save_sequences(&self, anchor: Anchor, is_closing: bool) -> Result<()> {
+    pub(crate) fn save(&self, anchor: Anchor, is_closing: bool) -> Result<()> {
         let stepped_ms = self.clock.stepped_ms();
         let end = {
             let tail = self.log.tail.lock();
@@ -110,7 +124,7 @@ impl<D: Disk> Inner<D> {
             }
             tail.end
         };
-        let path = path(&self.root);
+        let path = path(&self.home.root);
         if !is_closing {
             self.dedup.trouble.check(&path)?;
         }
@@ -130,47 +144,41 @@ impl<D: Disk> Inner<D> {
         table.purge(self.dedup.horizon(self.clock.steady_ms()));
         table.move_times(i64::MAX, stepped_ms);
         let bytes = anchor::seal(MAGIC, anchor, &encode(&table, end));
-        self.disk.replace_file(path, &bytes).map_err(|source| StoreError::io("write", path, source))?;
+        self.home.disk.replace_file(path, &bytes).map_err(|source| StoreError::io("write", path, source))?;
         self.dedup.set_saved(end, stepped_ms);
         Ok(())
     }
 
     /// Says whether a file of the log must stay because it may hold numbered messages within the window that are not in
     /// the snapshot. `last_ms` is when the last message of the file was stored, or later.
-    ///
-    /// Not where space is short: the snapshot may fail for want of it.
-    pub(crate) fn needs_for_sequences(&self, end: u64, last_ms: i64) -> bool {
+    pub(crate) fn needs(&self, end: u64, last_ms: i64) -> bool {
         end > self.dedup.saved_to()
             && self.dedup.entries() > 0
             && last_ms >= self.dedup.horizon(self.clock.steady_ms())
-            && !self.space().is_some_and(|space| self.is_short(&space))
     }
 
     /// The snapshot, where it cannot be written now.
-    pub(crate) fn sequences_damage(&self) -> Option<Damage> {
+    pub(crate) fn damage(&self) -> Option<Damage> {
         let range = self.dedup.saved_to()..self.log.written();
         let damage = |file| Damage { file, range, reason: DamageReason::Unwritten };
-        self.dedup.trouble.is_on().then(|| damage(path(&self.root)))
+        self.dedup.trouble.is_on().then(|| damage(path(&self.home.root)))
     }
 
-    /// Writes the snapshot where there is one, or should be: something was forgotten that it may tell of.
-    pub(crate) fn write_sequences(&self) -> Result<()> {
-        let _held = self.hold()?;
-        let _checkpointing = self.checkpointing.lock();
+    /// The next [`Self::save`] writes the snapshot whatever is in it: something was forgotten that it may name.
+    pub(crate) fn forget_saved(&self) {
         self.dedup.set_saved(0, self.clock.stepped_ms());
-        self.save_sequences(self.anchor(), true)
     }
 
     /// Has again what is known of numbered messages, once the log is recovered.
-    pub(crate) fn load_sequences(&self) -> Result<()> {
+    pub(crate) fn load(&self) -> Result<()> {
         let (files, end) = (self.log.files(), self.log.written());
         let found = self.read_snapshot()?;
         let is_found = found.is_some();
         let found = found.filter(|(anchor, to, _)| *to <= end && anchor.is_held_by(files));
         if is_found && found.is_none() {
             // The log may grow to where the snapshot would seem to be one of it.
-            let path = path(&self.root);
-            self.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
+            let path = path(&self.home.root);
+            self.home.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
         }
         let (saved_to, mut table) = found.map_or((0, Table::default()), |(_, to, table)| (to, table));
         let (now_ms, stepped_ms) = (self.clock.now_ms(), self.clock.stepped_ms());
@@ -184,8 +192,8 @@ impl<D: Disk> Inner<D> {
     }
 
     fn read_snapshot(&self) -> Result<Option<(Anchor, u64, Table)>> {
-        let path = path(&self.root);
-        let bytes = match self.disk.read_file(&path) {
+        let path = path(&self.home.root);
+        let bytes = match self.home.disk.read_file(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(StoreError::io("read", &path, source)),
@@ -207,7 +215,7 @@ impl<D: Disk> Inner<D> {
             let walked = self.log.walk(at..limit, |_, record| {
                 if let Ok(view) = MessageView::decode(record, false)
                     && let Ok(Some(numbered)) = Numbered::of(view.topic, view.queue_id, view.properties)
-                    && !self.is_of_deleted(&view)
+                    && !self.queues.is_of_deleted(&view)
                 {
                     let horizon_ms = self.dedup.horizon(view.store_timestamp);
                     table.note(&numbered, view.store_timestamp, horizon_ms);
@@ -240,8 +248,6 @@ fn young_from<D: Disk>(files: &MappedFileQueue<D>, horizon_ms: i64) -> Result<u6
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use proptest::prelude::*;
 
     use super::*;

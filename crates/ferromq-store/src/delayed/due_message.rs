@@ -1,22 +1,25 @@
 //! Where a message goes that waited until it was due, and how it is stored there; whatever made it wait.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
+
+use parking_lot::RwLock;
 
 use crate::{
-    delayed::delay_levels,
+    config::StoreConfig,
+    delayed::delay_levels::{self},
     error::{Result, StoreError},
     files::disk::Disk,
-    log::appended::Appended,
-    progress::java_pops::REVIVE_PREFIX,
-    queues::consume_queue::check_name,
+    log::{appended::Appended, appender::Log},
+    progress::java_leases::REVIVE_PREFIX,
+    queues::{consume_queue::check_name, queue_table::ConsumeQueues},
     record::{
         message::{MessageView, NewMessage},
-        names,
+        names::{self},
     },
-    store::message_store::Inner,
+    time::clock::Clock,
 };
 
-/// Why a message is given up that [`Inner::is_outlived`].
+/// Why a message is given up that [`DueMessages::is_outlived`].
 pub(crate) const OUTLIVED: &str = "its topic has had closed queues alone for as long as messages are kept";
 
 /// Why what a Java broker's pops left to wait goes nowhere: our leases tell it, and that broker must not read it again.
@@ -32,7 +35,23 @@ pub(crate) enum Target {
     Nowhere(&'static str),
 }
 
-impl<D: Disk> Inner<D> {
+/// Told the topic and the size of each record delivered.
+pub(crate) type DeliveryListener = Arc<dyn Fn(&str, u32) + Send + Sync>;
+
+/// Finds where a due message goes, and stores it there.
+pub(crate) struct DueMessages<D: Disk> {
+    pub(crate) log: Arc<Log<D>>,
+    pub(crate) queues: Arc<ConsumeQueues<D>>,
+    pub(crate) clock: Clock,
+    pub(crate) config: Arc<StoreConfig>,
+    pub(crate) listener: RwLock<Option<DeliveryListener>>,
+}
+
+impl<D: Disk> DueMessages<D> {
+    pub(crate) fn listener(&self) -> Option<DeliveryListener> {
+        self.listener.read().clone()
+    }
+
     /// Where the message goes, by its properties.
     pub(crate) fn target(&self, view: &MessageView<'_>) -> Target {
         let Some((topic, queue_id)) = delay_levels::destination(view.properties) else {
@@ -70,14 +89,14 @@ impl<D: Disk> Inner<D> {
 
     /// Appends the messages; those the store never takes are left out and told of. Returns the size of each record, 0 of
     /// those left out.
-    pub(crate) fn append_due(&self, messages: &[NewMessage<'_>]) -> Result<Vec<u32>> {
+    pub(crate) fn append(&self, messages: &[NewMessage<'_>]) -> Result<Vec<u32>> {
         let is_never_taken =
             |error: &StoreError| matches!(error, StoreError::TooLarge { .. } | StoreError::Invalid { .. });
         if messages.is_empty() {
             return Ok(Vec::new());
         }
         let sizes = |appended: Appended| appended.locations.into_iter().map(|location| location.len);
-        match self.append(messages) {
+        match self.log.append(messages) {
             Ok(appended) => return Ok(sizes(appended).collect()),
             Err(error) if !is_never_taken(&error) => return Err(error),
             Err(_) => {}
@@ -86,7 +105,7 @@ impl<D: Disk> Inner<D> {
             let tell = |error: &StoreError| {
                 tracing::error!(%error, topic = message.topic, "due message is not to be stored: given up");
             };
-            self.check(message).inspect_err(tell).is_ok()
+            self.log.check(message).inspect_err(tell).is_ok()
         };
         let is_kept: Vec<bool> = messages.iter().map(is_kept).collect();
         let kept: Vec<NewMessage<'_>> = messages
@@ -95,7 +114,7 @@ impl<D: Disk> Inner<D> {
             .filter(|(_, is_kept)| **is_kept)
             .map(|(message, _)| *message)
             .collect();
-        let appended = if kept.is_empty() { None } else { Some(self.append(&kept)?) };
+        let appended = if kept.is_empty() { None } else { Some(self.log.append(&kept)?) };
         let mut sizes = appended.map(sizes).into_iter().flatten();
         Ok(is_kept.into_iter().map(|is_kept| if is_kept { sizes.next().unwrap_or(0) } else { 0 }).collect())
     }

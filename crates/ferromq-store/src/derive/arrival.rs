@@ -1,5 +1,15 @@
 //! News of messages that readers can see.
 
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::{
+    delayed::timer::timer_wake::TimerWake,
+    record::names::{SCHEDULE_TOPIC, TIMER_TOPIC},
+    sync::wake::Wake,
+};
+
 /// New messages in one queue, told to the arrival listener once readers can see them.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival<'a> {
@@ -9,4 +19,41 @@ pub struct Arrival<'a> {
     pub queue_id: u32,
     /// The queue's new max offset.
     pub max_offset: u64,
+}
+
+pub(crate) type ArrivalListener = Arc<dyn Fn(&Arrival<'_>) + Send + Sync>;
+
+/// Who hears of new messages: the listener, and the threads that deliver delayed messages.
+#[derive(Default)]
+pub(crate) struct Arrivals {
+    listener: RwLock<Option<ArrivalListener>>,
+    pub(crate) levels: Arc<Wake>,
+    pub(crate) timer: Arc<TimerWake>,
+}
+
+impl Arrivals {
+    pub(crate) fn listener(&self) -> Option<ArrivalListener> {
+        self.listener.read().clone()
+    }
+
+    pub(crate) fn set_listener(&self, listener: Option<ArrivalListener>) {
+        *self.listener.write() = listener;
+    }
+
+    /// A queue has new messages, beside those of a round of the dispatcher.
+    pub(crate) fn tell(&self, arrival: &Arrival<'_>) {
+        self.wake(arrival.topic);
+        if let Some(listener) = self.listener() {
+            listener(arrival);
+        }
+    }
+
+    /// Wakes the thread that delivers what waits in this topic, if it is such a topic.
+    pub(crate) fn wake(&self, topic: &str) {
+        match topic {
+            SCHEDULE_TOPIC => self.levels.ask(),
+            TIMER_TOPIC => self.timer.ask(),
+            _ => {}
+        }
+    }
 }

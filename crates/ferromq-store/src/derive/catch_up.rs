@@ -8,6 +8,7 @@ use std::{
 use crate::{
     derive::{
         derived_entries::entry_of,
+        dispatching::Dispatching,
         set_aside::{Candidate, Cure},
     },
     error::Result,
@@ -19,7 +20,6 @@ use crate::{
     },
     record::message::{self, MIN_RECORD_LEN, MessageView},
     recovery::log_walk::find_record,
-    store::message_store::Inner,
 };
 
 /// Bytes of the log in a step: other queues wait as long as that takes.
@@ -52,13 +52,13 @@ pub(crate) struct CatchUp<D: Disk> {
 
 impl<D: Disk> CatchUp<D> {
     /// Tries whether anything that is set aside can be written now; `None` where nothing can.
-    pub(crate) fn begin(inner: &Inner<D>) -> Option<Self> {
+    pub(crate) fn begin(shared: &Dispatching<D>) -> Option<Self> {
         let mut behind = Vec::new();
         let mut at = u64::MAX;
-        for Candidate { queue, places, unread } in inner.begin_try() {
-            match attempt(inner, &queue, places, unread) {
+        for Candidate { queue, places, unread } in shared.files.aside.begin_try() {
+            match attempt(shared, &queue, places, unread) {
                 Ok(found) => {
-                    inner.set_tried(&queue, &found.queue, (found.next, found.from));
+                    shared.files.aside.set_tried(&queue, &found.queue, (found.next, found.from));
                     at = at.min(found.from);
                     behind.push(found);
                 }
@@ -67,7 +67,7 @@ impl<D: Disk> CatchUp<D> {
                 }
             }
         }
-        let index = inner.retry_index();
+        let index = shared.retry_index();
         at = at.min(index.map_or(u64::MAX, |(from, _)| from));
         let mut numbers = HashMap::<Box<str>, BTreeMap<u32, usize>>::default();
         for (number, found) in behind.iter().enumerate() {
@@ -80,65 +80,65 @@ impl<D: Disk> CatchUp<D> {
     }
 
     /// Walks a step further. Says whether the walk is at its end.
-    pub(crate) fn step(&mut self, inner: &Inner<D>) -> Result<bool> {
-        let (end, start) = (inner.dispatched(), inner.log.start());
+    pub(crate) fn step(&mut self, shared: &Dispatching<D>) -> Result<bool> {
+        let (end, start) = (shared.dispatched.end(), shared.files.log.start());
         self.at = self.at.max(start);
         let is_hopeless = self.indexed_to.is_none() && self.behind.iter().all(|behind| behind.is_failed);
         if self.at >= end || is_hopeless {
-            self.finish(inner);
+            self.finish(shared);
             return Ok(true);
         }
-        if let Some(damage) = inner.log.damages.at(self.at) {
+        if let Some(damage) = shared.files.log.damages.at(self.at) {
             self.at = damage.end;
             return Ok(false);
         }
         let (from, limit) = (self.at, end);
-        let limit = inner.log.damages.overlapping(&(from..limit)).map_or(limit, |damage| damage.start);
-        let walked = inner.log.walk(from..limit, |place, record| {
+        let limit = shared.files.log.damages.overlapping(&(from..limit)).map_or(limit, |damage| damage.start);
+        let walked = shared.files.log.walk(from..limit, |place, record| {
             if let Ok(view) = MessageView::decode(record, false) {
-                self.take(inner, place, &view);
+                self.take(shared, place, &view);
             }
             let end = place + record.len() as u64;
             if end - from > STEP_BYTES { Err(end) } else { Ok(()) }
         });
         self.at = match walked {
             Ok(stop) if stop < limit => {
-                find_record(inner.log.files(), stop.saturating_add(1)..limit, end)?.unwrap_or(limit)
+                find_record(shared.files.log.files(), stop.saturating_add(1)..limit, end)?.unwrap_or(limit)
             }
             Ok(stop) | Err(stop) => stop,
         };
-        self.write(inner);
+        self.write(shared);
         Ok(false)
     }
 
-    fn take(&mut self, inner: &Inner<D>, place: u64, view: &MessageView<'_>) {
+    fn take(&mut self, shared: &Dispatching<D>, place: u64, view: &MessageView<'_>) {
         let marks = view.marks();
         if message::is_consumable(view.sys_flag)
             && let Ok(queue_id) = check_name(view.topic, view.queue_id)
             && let Some(number) = self.numbers.get(view.topic).and_then(|queues| queues.get(&queue_id))
             && let Some(behind) = self.behind.get_mut(*number)
         {
-            let entry = entry_of(&inner.config.delay_levels, place, view, &marks);
-            behind.take(inner, view.queue_offset, entry);
+            let entry = entry_of(&shared.files.delay_levels, place, view, &marks);
+            behind.take(shared, view.queue_offset, entry);
         }
         let Some(indexed_to) = self.indexed_to else { return };
         if message::is_indexed(view.sys_flag) && place >= indexed_to {
             for key in marks.each_key() {
                 let hash = key_hash(view.topic, key);
                 let key = IndexKey { hash, physical_offset: place, store_timestamp: view.store_timestamp };
-                if !(place == indexed_to && inner.index.has_last(&key)) {
+                if !(place == indexed_to && shared.files.index.has_last(&key)) {
                     self.keys.push(key);
                 }
             }
         }
     }
 
-    fn write(&mut self, inner: &Inner<D>) {
+    fn write(&mut self, shared: &Dispatching<D>) {
         for behind in &mut self.behind {
-            behind.write(inner);
+            behind.write(shared);
         }
         if self.indexed_to.is_some() {
-            let added = inner.index.add(&self.keys, inner.clock.now_ms(), &mut self.buffer);
+            let added = shared.files.index.add(&self.keys, shared.files.clock.now_ms(), &mut self.buffer);
             if let Err(error) = added {
                 tracing::debug!(%error, "index still set aside");
                 self.indexed_to = None;
@@ -147,28 +147,28 @@ impl<D: Disk> CatchUp<D> {
         self.keys.clear();
     }
 
-    fn finish(&mut self, inner: &Inner<D>) {
+    fn finish(&mut self, shared: &Dispatching<D>) {
         for behind in self.behind.iter().filter(|behind| !behind.is_failed) {
-            match inner.settle_end(&behind.queue) {
-                Ok(()) => inner.bring_back(&behind.queue),
+            match shared.settle_end(&behind.queue) {
+                Ok(()) => shared.files.aside.bring_back(&behind.queue),
                 Err(error) => {
                     tracing::debug!(%error, topic = behind.queue.topic(), "still set aside");
                 }
             }
         }
         if self.indexed_to.is_some() {
-            inner.bring_index_back();
+            shared.files.aside.bring_index_back();
         }
     }
 }
 
 impl<D: Disk> Behind<D> {
-    fn take(&mut self, inner: &Inner<D>, queue_offset: u64, entry: Entry) {
+    fn take(&mut self, shared: &Dispatching<D>, queue_offset: u64, entry: Entry) {
         self.next = self.next.max(self.queue.marks.floor().offset);
         if self.is_failed || queue_offset < self.next {
             return;
         }
-        if queue_offset > self.next && !self.bridge(inner, queue_offset, entry.physical_offset) {
+        if queue_offset > self.next && !self.bridge(shared, queue_offset, entry.physical_offset) {
             return;
         }
         if self.entries.is_empty() {
@@ -179,14 +179,14 @@ impl<D: Disk> Behind<D> {
     }
 
     /// Makes good for offsets that no record has any more. Says whether the one of `queue_offset` may follow.
-    fn bridge(&mut self, inner: &Inner<D>, queue_offset: u64, place: u64) -> bool {
-        self.write(inner);
+    fn bridge(&mut self, shared: &Dispatching<D>, queue_offset: u64, place: u64) -> bool {
+        self.write(shared);
         if self.is_failed {
             return false;
         }
         if self.queue.min_offset() >= self.next {
             // Retention took them, and all that was before them.
-            inner.note_lost(&self.queue, (self.next, queue_offset), place);
+            shared.files.aside.note_lost(&self.queue, (self.next, queue_offset), place);
             self.is_failed = self.queue.begin_at_offset(queue_offset).is_err();
             self.next = queue_offset;
             return !self.is_failed;
@@ -207,16 +207,16 @@ impl<D: Disk> Behind<D> {
         true
     }
 
-    fn write(&mut self, inner: &Inner<D>) {
+    fn write(&mut self, shared: &Dispatching<D>) {
         if self.is_failed || self.entries.is_empty() {
             return;
         }
         match self.queue.write(self.first, &self.entries) {
             Ok(()) => {
                 if self.queue.publish(self.next) {
-                    inner.mark_dirty(Arc::clone(&self.queue));
+                    shared.files.dirty.add(Arc::clone(&self.queue));
                 }
-                inner.tell_arrival(&self.queue);
+                shared.arrivals.tell(&self.queue.arrival());
             }
             Err(error) => {
                 tracing::debug!(%error, topic = self.queue.topic(), "still set aside");
@@ -229,16 +229,16 @@ impl<D: Disk> Behind<D> {
 
 /// Looks whether the queue can be read and written now, and from where on it lacks entries.
 fn attempt<D: Disk>(
-    inner: &Inner<D>,
+    shared: &Dispatching<D>,
     queue: &Arc<ConsumeQueue<D>>,
     (mut next, mut from): (u64, u64),
     unread: Option<KnownEntries>,
 ) -> Result<Behind<D>> {
     let mut queue = Arc::clone(queue);
     if let Some(known) = unread {
-        queue = inner.queues.reload(&queue, inner.log.start(), known)?;
+        queue = shared.files.queues.reload(&queue, shared.files.log.start(), known)?;
         next = queue.max_offset();
-        from = queue.last_entry()?.map_or(inner.log.start(), Entry::end);
+        from = queue.last_entry()?.map_or(shared.files.log.start(), Entry::end);
     }
     // What was deleted meanwhile is not redone.
     next = next.max(queue.marks.floor().offset);
@@ -246,41 +246,42 @@ fn attempt<D: Disk>(
     Ok(Behind { queue, next, from, first: next, entries: Vec::new(), is_failed: false })
 }
 
-impl<D: Disk> Inner<D> {
+impl<D: Disk> Dispatching<D> {
     /// Where the end of a queue was not known it is now: no offset that was given out is given out again, and no group
     /// is past it.
     fn settle_end(&self, queue: &ConsumeQueue<D>) -> Result<()> {
         if queue.marks.is_end_unknown() {
-            queue.keep_offsets(queue.next_offset(), self.dispatched())?;
-            self.progress().clamp(queue.topic(), queue.queue_id(), queue.max_offset());
+            queue.keep_offsets(queue.next_offset(), self.dispatched.end())?;
+            self.progress.clamp(queue.topic(), queue.queue_id(), queue.max_offset());
         }
         Ok(())
     }
 
     /// Tries whether the index can be written now: from where on records are to be looked at, and how far it has keys.
     fn retry_index(&self) -> Option<(u64, u64)> {
-        let aside = self.aside.index()?;
-        let (mut from, log_start) = (aside.from, self.log.start());
+        let aside = self.files.aside.index()?;
+        let (mut from, log_start) = (aside.from, self.files.log.start());
         let tried = match aside.cure {
             Cure::Reopen => return None,
-            Cure::Add => self.index.prepare(self.clock.now_ms()),
+            Cure::Add => self.files.index.prepare(self.files.clock.now_ms()),
             Cure::Reload => {
                 let trusted = self.checkpoint.marks().index_timestamp;
-                self.index.reload(&self.root, &self.config, (log_start, self.dispatched()), trusted).map(
-                    |to| {
+                self.files
+                    .index
+                    .reload(&self.home.root, &self.config, (log_start, self.dispatched.end()), trusted)
+                    .map(|to| {
                         from = to.unwrap_or(log_start);
-                        self.set_index_reloaded(from);
-                    },
-                )
+                        self.files.aside.set_index_reloaded(from);
+                    })
             }
         };
         match tried {
             // It is read again; what is not in it is not redone.
-            Ok(()) if !self.index.is_enabled() => {
-                self.bring_index_back();
+            Ok(()) if !self.files.index.is_enabled() => {
+                self.files.aside.bring_index_back();
                 None
             }
-            Ok(()) => Some((from, self.index.last_physical_offset().unwrap_or(0))),
+            Ok(()) => Some((from, self.files.index.last_physical_offset().unwrap_or(0))),
             Err(error) => {
                 tracing::debug!(%error, "index still set aside");
                 None

@@ -10,16 +10,15 @@ use std::{
 };
 
 use crate::{
-    derive::{arrival::Arrival, catch_up::CatchUp, derived_entries::entry_of, set_aside::Cure},
+    derive::{
+        arrival::Arrival, catch_up::CatchUp, derived_entries::entry_of, derived_files::DerivedFiles,
+        dispatching::Dispatching, set_aside::Cure,
+    },
     error::Result,
     files::{anchor::Anchor, disk::Disk},
     index::index_file::{IndexKey, key_hash},
     queues::consume_queue::{ConsumeQueue, Entry, NO_BATCH, check_name},
-    record::{
-        message::{self, MessageView},
-        names::{SCHEDULE_TOPIC, TIMER_TOPIC},
-    },
-    store::message_store::Inner,
+    record::message::{self, MessageView},
 };
 
 /// Most bytes of the log in a round: bounds memory and how long a reader waits for what is at its beginning.
@@ -71,15 +70,15 @@ impl<D: Disk> Dispatcher<D> {
     /// Dispatches the records from `from` up to `limit`, but not more than a round holds. Returns where it ended.
     ///
     /// On an error, which is one of a full disk, nothing of the round is visible, and the same round may be tried again.
-    pub(crate) fn round(&mut self, inner: &Inner<D>, from: u64, limit: u64) -> Result<u64> {
+    pub(crate) fn round(&mut self, shared: &Dispatching<D>, from: u64, limit: u64) -> Result<u64> {
         let (mut count, mut last_timestamp, mut last) = (0, self.last_timestamp, self.last);
-        let walked = inner.log.walk(from..limit, |place, record| {
+        let walked = shared.files.log.walk(from..limit, |place, record| {
             match MessageView::decode(record, false) {
                 Ok(view) => {
                     count += 1;
                     last_timestamp = last_timestamp.max(view.store_timestamp);
                     last = Some(Anchor::of(&view));
-                    self.take(inner, place, &view);
+                    self.take(&shared.files, place, &view);
                 }
                 Err(reason) => tracing::error!(physical_offset = place, reason, "record not dispatched"),
             }
@@ -87,33 +86,33 @@ impl<D: Disk> Dispatcher<D> {
             if end - from > ROUND_BYTES { Err(end) } else { Ok(()) }
         });
         let (Ok(to) | Err(to)) = walked;
-        if let Err(error) = self.write(inner) {
+        if let Err(error) = self.write(&shared.files) {
             // What is in the index already must not be added again when the round is tried again.
-            self.resume.indexed_to = inner.index.last_physical_offset().or(self.resume.indexed_to);
+            self.resume.indexed_to = shared.files.index.last_physical_offset().or(self.resume.indexed_to);
             self.forget();
             return Err(error);
         }
         self.messages += count;
         self.last_timestamp = last_timestamp;
         self.last = last;
-        self.publish(inner, to);
+        self.publish(shared, to);
         Ok(to)
     }
 
-    fn take(&mut self, inner: &Inner<D>, place: u64, view: &MessageView<'_>) {
+    fn take(&mut self, files: &DerivedFiles<D>, place: u64, view: &MessageView<'_>) {
         let marks = view.marks();
         if message::is_consumable(view.sys_flag) {
             match check_name(view.topic, view.queue_id) {
                 Ok(queue_id) => {
-                    let entry = entry_of(&inner.config.delay_levels, place, view, &marks);
-                    self.take_entry(inner, view.topic, queue_id, view.queue_offset, entry);
+                    let entry = entry_of(&files.delay_levels, place, view, &marks);
+                    self.take_entry(files, view.topic, queue_id, view.queue_offset, entry);
                 }
                 Err(error) => tracing::error!(physical_offset = place, %error, "record enters no queue"),
             }
         }
-        if inner.index.is_enabled()
+        if files.index.is_enabled()
             && message::is_indexed(view.sys_flag)
-            && inner.aside.takes_keys()
+            && files.aside.takes_keys()
             && self.resume.indexed_to.is_none_or(|to| place >= to)
         {
             let is_partly_indexed = self.resume.indexed_to == Some(place);
@@ -123,21 +122,28 @@ impl<D: Disk> Dispatcher<D> {
                     physical_offset: place,
                     store_timestamp: view.store_timestamp,
                 };
-                if !(is_partly_indexed && inner.index.has_last(&key)) {
+                if !(is_partly_indexed && files.index.has_last(&key)) {
                     self.keys.push(key);
                 }
             }
         }
     }
 
-    fn take_entry(&mut self, inner: &Inner<D>, topic: &str, queue_id: u32, queue_offset: u64, entry: Entry) {
+    fn take_entry(
+        &mut self,
+        files: &DerivedFiles<D>,
+        topic: &str,
+        queue_id: u32,
+        queue_offset: u64,
+        entry: Entry,
+    ) {
         // Most records follow one of the same queue.
         let last = self.used.checked_sub(1).and_then(|last| self.batches.get(last));
         let queue = match last {
             Some(batch) if batch.queue.queue_id() == queue_id && batch.queue.topic() == topic => {
                 Arc::clone(&batch.queue)
             }
-            _ => inner.queues.find_or_make(topic, queue_id),
+            _ => files.queues.find_or_make(topic, queue_id),
         };
         if queue.marks.is_aside() {
             return;
@@ -180,7 +186,7 @@ impl<D: Disk> Dispatcher<D> {
         self.used += 1;
     }
 
-    fn write(&mut self, inner: &Inner<D>) -> Result<()> {
+    fn write(&mut self, files: &DerivedFiles<D>) -> Result<()> {
         for batch in self.batches.iter_mut().take(self.used) {
             match batch.queue.write(batch.first, &batch.entries) {
                 Ok(()) => {}
@@ -188,16 +194,16 @@ impl<D: Disk> Dispatcher<D> {
                 Err(error) => {
                     batch.is_failed = true;
                     let from = Entry::decode(&batch.entries).map_or(0, |entry| entry.physical_offset);
-                    inner.set_aside(&batch.queue, batch.first, from, &error);
+                    files.aside.put(&batch.queue, batch.first, from, &error);
                 }
             }
         }
-        match inner.index.add(&self.keys, inner.clock.now_ms(), &mut self.buffer) {
+        match files.index.add(&self.keys, files.clock.now_ms(), &mut self.buffer) {
             Ok(()) => {}
             Err(error) if error.is_of_full_disk() => return Err(error),
             Err(error) => {
                 let from = self.keys.first().map_or(0, |key| key.physical_offset);
-                inner.set_index_aside(from, Cure::Add, &error);
+                files.aside.put_index(from, Cure::Add, &error);
             }
         }
         self.keys.clear();
@@ -209,21 +215,16 @@ impl<D: Disk> Dispatcher<D> {
         self.batches.iter().take(self.used).filter(|batch| !batch.is_failed)
     }
 
-    fn publish(&mut self, inner: &Inner<D>, to: u64) {
+    fn publish(&mut self, shared: &Dispatching<D>, to: u64) {
         for batch in self.written() {
             if batch.queue.publish(batch.next) {
-                inner.mark_dirty(Arc::clone(&batch.queue));
+                shared.files.dirty.add(Arc::clone(&batch.queue));
             }
         }
-        inner.set_dispatched(to, self.last_timestamp, self.last);
-        if self.written().any(|batch| batch.queue.topic() == SCHEDULE_TOPIC) {
-            inner.schedule.ask();
-        }
-        if self.written().any(|batch| batch.queue.topic() == TIMER_TOPIC) {
-            inner.timer.ask();
-        }
-        inner.timer.dispatched(to);
-        if let Some(listener) = inner.listener() {
+        shared.dispatched.set(to, self.last_timestamp, self.last);
+        self.written().for_each(|batch| shared.arrivals.wake(batch.queue.topic()));
+        shared.arrivals.timer.dispatched(to);
+        if let Some(listener) = shared.arrivals.listener() {
             for batch in self.written() {
                 listener(&Arrival {
                     topic: batch.queue.topic(),
@@ -254,38 +255,38 @@ const BUSY_ROUND: u64 = 2;
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Dispatches whatever readers may see until the store stops and everything is dispatched.
-pub(crate) fn run<D: Disk>(inner: &Inner<D>, mut dispatcher: Dispatcher<D>) {
-    let mut at = inner.dispatched();
+pub(crate) fn run<D: Disk>(shared: &Dispatching<D>, mut dispatcher: Dispatcher<D>) {
+    let mut at = shared.dispatched.end();
     let mut looks = 0;
     // Said once for each place, however often it is tried again.
     let mut stuck_at = None;
     let mut catching_up = CatchingUp::default();
     loop {
-        catching_up.step(inner);
-        let limit = inner.log.readable();
+        catching_up.step(shared);
+        let limit = shared.files.log.readable();
         if at >= limit {
-            if inner.arrived.is_stopped() {
+            if shared.files.log.arrived.is_stopped() {
                 return;
             }
             if looks > 0 {
                 looks -= 1;
                 thread::yield_now();
             } else if !catching_up.is_under_way() {
-                let has_work = || inner.log.readable() > at || inner.aside.is_retry_due();
-                inner.arrived.wait(has_work, inner.aside.retry_in());
+                let has_work = || shared.files.log.readable() > at || shared.files.aside.is_retry_due();
+                shared.files.log.arrived.wait(has_work, shared.files.aside.retry_in());
             }
             continue;
         }
         let before = dispatcher.messages;
         let round = {
-            let _dispatching = inner.dispatching.lock();
-            dispatcher.round(inner, at, limit)
+            let _dispatching = shared.rounds.lock();
+            dispatcher.round(shared, at, limit)
         };
         match round {
             Ok(to) if to > at => {
                 at = to;
                 if stuck_at.take().is_some() {
-                    inner.stall.clear();
+                    shared.stall.clear();
                 }
                 if dispatcher.messages - before >= BUSY_ROUND {
                     looks = LOOKS_BEFORE_SLEEP;
@@ -298,33 +299,33 @@ pub(crate) fn run<D: Disk>(inner: &Inner<D>, mut dispatcher: Dispatcher<D>) {
                         physical_offset = at,
                         "no record begins where one should: dispatch stops"
                     );
-                    inner.stall.set_reason("no record begins where one should");
+                    shared.stall.set_reason("no record begins where one should");
                 }
             }
             Err(error) => {
                 if stuck_at.replace(at) != Some(at) {
                     tracing::warn!(%error, physical_offset = at, "dispatch failed, trying again");
-                    inner.stall.set_reason(&error.to_string());
+                    shared.stall.set_reason(&error.to_string());
                 }
                 // Only a full disk ends a round.
-                inner.log.set_full();
+                shared.files.log.set_full();
             }
         }
-        pause(inner);
-        if inner.arrived.is_stopped() {
+        pause(shared);
+        if shared.files.log.arrived.is_stopped() {
             return;
         }
     }
 }
 
 /// Waits out the pause, but not longer than the store lives.
-fn pause<D: Disk>(inner: &Inner<D>) {
+fn pause<D: Disk>(shared: &Dispatching<D>) {
     let until = Instant::now() + RETRY_PAUSE;
     while let Some(left) = until.checked_duration_since(Instant::now())
         && !left.is_zero()
-        && !inner.arrived.is_stopped()
+        && !shared.files.log.arrived.is_stopped()
     {
-        inner.arrived.wait(|| false, Some(left));
+        shared.files.log.arrived.wait(|| false, Some(left));
     }
 }
 
@@ -343,37 +344,22 @@ impl<D: Disk> CatchingUp<D> {
     }
 
     /// Begins a walk where one is due, or goes a step further.
-    fn step(&mut self, inner: &Inner<D>) {
-        if self.0.is_none() && !inner.aside.is_retry_due() {
+    fn step(&mut self, shared: &Dispatching<D>) {
+        if self.0.is_none() && !shared.files.aside.is_retry_due() {
             return;
         }
-        let _dispatching = inner.dispatching.lock();
+        let _dispatching = shared.rounds.lock();
         if self.0.is_none() {
-            self.0 = CatchUp::begin(inner);
+            self.0 = CatchUp::begin(shared);
         }
         let Some(walk) = &mut self.0 else { return };
-        match walk.step(inner) {
+        match walk.step(shared) {
             Ok(false) => {}
             Ok(true) => self.0 = None,
             Err(error) => {
                 tracing::warn!(%error, "the log cannot be read to redo what is set aside, trying again");
                 self.0 = None;
             }
-        }
-    }
-}
-
-impl<D: Disk> Inner<D> {
-    /// A queue has new messages, beside those of a round.
-    pub(crate) fn tell_arrival(&self, queue: &ConsumeQueue<D>) {
-        match queue.topic() {
-            SCHEDULE_TOPIC => self.schedule.ask(),
-            TIMER_TOPIC => self.timer.ask(),
-            _ => {}
-        }
-        if let Some(listener) = self.listener() {
-            let (topic, queue_id, max_offset) = (queue.topic(), queue.queue_id(), queue.max_offset());
-            listener(&Arrival { topic, queue_id, max_offset });
         }
     }
 }

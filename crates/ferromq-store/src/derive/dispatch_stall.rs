@@ -12,9 +12,11 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
+    derive::dispatched::Dispatched,
     error::{Result, StoreError},
     files::disk::Disk,
-    store::message_store::Inner,
+    log::commit_log::CommitLog,
+    time::clock::Clock,
 };
 
 /// Dispatch that stands still so long with something to dispatch is stalled.
@@ -23,8 +25,10 @@ const LIMIT_MS: i64 = 10_000;
 const LEAST: Duration = Duration::from_secs(1);
 
 /// What is known of a dispatcher that may stand still.
-#[derive(Default)]
-pub(crate) struct Stall {
+pub(crate) struct DispatchStall<D: Disk> {
+    log: Arc<CommitLog<D>>,
+    clock: Clock,
+    dispatched: Arc<Dispatched>,
     /// Where dispatch stood with something to dispatch, and since when.
     seen: Mutex<Option<(u64, i64, Instant)>>,
     is_refusing: AtomicBool,
@@ -32,7 +36,12 @@ pub(crate) struct Stall {
     reason: Mutex<Option<Arc<str>>>,
 }
 
-impl Stall {
+impl<D: Disk> DispatchStall<D> {
+    pub(crate) fn new(log: Arc<CommitLog<D>>, clock: Clock, dispatched: Arc<Dispatched>) -> Self {
+        let (seen, reason, is_refusing) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        Self { log, clock, dispatched, seen, is_refusing, reason }
+    }
+
     /// Dispatch moves.
     pub(crate) fn clear(&self) {
         if self.is_refusing.swap(false, Ordering::AcqRel) {
@@ -48,19 +57,19 @@ impl Stall {
     }
 }
 
-impl<D: Disk> Inner<D> {
+impl<D: Disk> DispatchStall<D> {
     /// Looks whether dispatch has moved since the last look, and refuses messages where it has not for long.
-    pub(crate) fn watch_dispatch(&self) {
-        let (now, at) = (self.clock.now_ms(), self.dispatched());
+    pub(crate) fn watch(&self) {
+        let (now, at) = (self.clock.now_ms(), self.dispatched.end());
         let is_behind = self.log.readable() > at;
-        let mut seen = self.stall.seen.lock();
+        let mut seen = self.seen.lock();
         match *seen {
             Some((place, since, looked)) if is_behind && place == at => {
                 drop(seen);
                 let stalled_ms = now.saturating_sub(since);
                 let is_stalled = stalled_ms >= LIMIT_MS && looked.elapsed() >= LEAST;
-                if is_stalled && !self.stall.is_refusing.swap(true, Ordering::AcqRel) {
-                    let reason = self.stall_reason();
+                if is_stalled && !self.is_refusing.swap(true, Ordering::AcqRel) {
+                    let reason = self.reason();
                     tracing::error!(
                         stalled_ms,
                         physical_offset = at,
@@ -72,31 +81,31 @@ impl<D: Disk> Inner<D> {
             _ => {
                 *seen = is_behind.then(|| (at, now, Instant::now()));
                 drop(seen);
-                if self.stall.is_refusing.swap(false, Ordering::AcqRel) {
+                if self.is_refusing.swap(false, Ordering::AcqRel) {
                     tracing::info!("dispatch moves again: messages are taken");
                 }
             }
         }
     }
 
-    fn stall_reason(&self) -> Arc<str> {
-        self.stall.reason.lock().clone().unwrap_or_else(|| "no error is known".into())
+    fn reason(&self) -> Arc<str> {
+        self.reason.lock().clone().unwrap_or_else(|| "no error is known".into())
     }
 
     /// How long dispatch has stood still, in milliseconds.
     pub(crate) fn stalled_ms(&self) -> u64 {
-        let (at, now) = (self.dispatched(), self.clock.now_ms());
-        let seen = self.stall.seen.lock().filter(|(place, ..)| *place == at && self.log.readable() > at);
+        let (at, now) = (self.dispatched.end(), self.clock.now_ms());
+        let seen = self.seen.lock().filter(|(place, ..)| *place == at && self.log.readable() > at);
         seen.map_or(0, |(_, since, _)| u64::try_from(now.saturating_sub(since)).unwrap_or(0))
     }
 
     /// `DispatchStalled` while messages are refused.
-    pub(crate) fn check_dispatch(&self) -> Result<()> {
-        if !self.stall.is_refusing.load(Ordering::Acquire) {
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.is_refusing.load(Ordering::Acquire) {
             return Ok(());
         }
         let stalled_ms = i64::try_from(self.stalled_ms()).unwrap_or(i64::MAX);
-        let (physical_offset, reason) = (self.dispatched(), self.stall_reason());
+        let (physical_offset, reason) = (self.dispatched.end(), self.reason());
         Err(StoreError::DispatchStalled { stalled_ms, physical_offset, reason })
     }
 }

@@ -12,6 +12,7 @@ use std::{
 use crate::{
     derive::{
         derived_entries::{ChunkDerived, Derived, Part},
+        derived_files::DerivedFiles,
         set_aside::Cure,
     },
     error::{Result, StoreError},
@@ -20,7 +21,6 @@ use crate::{
     log::damage::{Damage, DamageReason},
     queues::consume_queue::{ConsumeQueue, ENTRY_LEN, Entry, NO_BATCH},
     record::message::MIN_RECORD_LEN,
-    store::message_store::Inner,
 };
 
 /// Bytes of the log between two writes: with thousands of queues each write is small anyway.
@@ -56,8 +56,8 @@ impl<D: Disk> Batch<D> {
 }
 
 /// What one walk brings.
-pub(crate) struct Redo<'a, D: Disk> {
-    inner: &'a Inner<D>,
+pub(crate) struct Rebuild<'a, D: Disk> {
+    files: &'a DerivedFiles<D>,
     /// Where the walk began: a queue without entries may have lost some before it.
     from: u64,
     /// Keys of records before it are in the index; the record at it may be there in part.
@@ -78,10 +78,10 @@ pub(crate) struct Redo<'a, D: Disk> {
     pub(crate) last: Option<Anchor>,
 }
 
-impl<'a, D: Disk> Redo<'a, D> {
-    pub(crate) fn new(inner: &'a Inner<D>, from: u64, index_from: u64, is_thorough: bool) -> Self {
+impl<'a, D: Disk> Rebuild<'a, D> {
+    pub(crate) fn new(files: &'a DerivedFiles<D>, from: u64, index_from: u64, is_thorough: bool) -> Self {
         Self {
-            inner,
+            files,
             from,
             index_from,
             is_thorough,
@@ -132,10 +132,10 @@ impl<'a, D: Disk> Redo<'a, D> {
         for part in &derived.parts {
             self.take_part(part)?;
         }
-        if !self.inner.aside.takes_keys() {
+        if !self.files.aside.takes_keys() {
             return Ok(());
         }
-        let index = &self.inner.index;
+        let index = &self.files.index;
         let from = self.index_from;
         let is_missing = |key: &IndexKey| {
             key.physical_offset > from || (key.physical_offset == from && !index.has_last(key))
@@ -145,7 +145,7 @@ impl<'a, D: Disk> Redo<'a, D> {
     }
 
     fn take_part(&mut self, part: &Part) -> Result<()> {
-        let queue = self.inner.queues.find_or_make(&part.topic, part.queue_id);
+        let queue = self.files.queues.find_or_make(&part.topic, part.queue_id);
         if queue.marks.is_aside() {
             return Ok(());
         }
@@ -160,7 +160,7 @@ impl<'a, D: Disk> Redo<'a, D> {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) => {
-                    self.inner.set_unread_aside(&queue, &error);
+                    self.files.aside.put_unread(&queue, &error);
                     return Ok(());
                 }
             }
@@ -194,13 +194,13 @@ impl<'a, D: Disk> Redo<'a, D> {
         }
         let Some(last_end) = self.last_end(queue)? else {
             // From the log's start on, what is missing is what retention took.
-            let is_first = self.is_thorough || self.from <= self.inner.log.start();
+            let is_first = self.is_thorough || self.from <= self.files.log.start();
             if !is_first {
                 self.lost.insert(name());
             }
             return Ok(is_first);
         };
-        let damage = self.inner.log.damages.overlapping(&(last_end..part.physical_offset));
+        let damage = self.files.log.damages.overlapping(&(last_end..part.physical_offset));
         let from = match &damage {
             Some(damage) => damage.start.max(last_end),
             None if self.is_thorough => last_end,
@@ -223,9 +223,9 @@ impl<'a, D: Disk> Redo<'a, D> {
 
     /// A record whose queue offset cannot be: its head is damaged, which its checksum does not cover.
     fn report_impossible(&self, part: &Part) {
-        let files = self.inner.log.files();
+        let files = self.files.log.files();
         let entry = Entry::decode(&part.entries);
-        self.inner.log.damages.add(Damage {
+        self.files.log.damages.add(Damage {
             file: files.path_at(part.physical_offset).unwrap_or_default(),
             range: part.physical_offset..entry.map_or(part.physical_offset, Entry::end),
             reason: DamageReason::Corrupt,
@@ -252,19 +252,19 @@ impl<'a, D: Disk> Redo<'a, D> {
                 Err(_) => batch.first,
             };
             if end > batch.first && batch.queue.publish(end) {
-                self.inner.mark_dirty(Arc::clone(&batch.queue));
+                self.files.dirty.add(Arc::clone(&batch.queue));
             }
             if let Err(error) = written {
                 let rest =
                     batch.entries.get(((end - batch.first) * ENTRY_LEN) as usize..).unwrap_or_default();
                 let from = Entry::decode(rest).map_or(self.from, |entry| entry.physical_offset);
-                self.inner.set_aside(&batch.queue, end, from, &error);
+                self.files.aside.put(&batch.queue, end, from, &error);
             }
         }
         self.forget();
-        if let Err(error) = self.inner.index.add(&self.keys, self.inner.clock.now_ms(), &mut self.buffer) {
+        if let Err(error) = self.files.index.add(&self.keys, self.files.clock.now_ms(), &mut self.buffer) {
             let from = self.keys.first().map_or(self.from, |key| key.physical_offset);
-            self.inner.set_index_aside(from, Cure::Add, &error);
+            self.files.aside.put_index(from, Cure::Add, &error);
         }
         self.keys.clear();
         self.round_bytes = 0;
@@ -278,7 +278,7 @@ impl<'a, D: Disk> Redo<'a, D> {
     }
 }
 
-impl<D: Disk> Drop for Redo<'_, D> {
+impl<D: Disk> Drop for Rebuild<'_, D> {
     fn drop(&mut self) {
         self.forget();
     }

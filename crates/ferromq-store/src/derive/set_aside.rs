@@ -4,10 +4,9 @@
 //! refused meanwhile.
 
 use std::{
-    path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -15,11 +14,15 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
+    derive::{arrival::Arrivals, dispatched::Dispatched},
     error::StoreError,
-    files::disk::Disk,
-    log::damage::{Damage, DamageReason},
-    queues::{consume_queue::ConsumeQueue, known_entries::KnownEntries},
-    store::message_store::Inner,
+    files::{disk::Disk, store_directory::StoreDirectory},
+    log::{
+        commit_log::CommitLog,
+        damage::{Damage, DamageReason},
+    },
+    queues::{consume_queue::ConsumeQueue, dirty_queues::DirtyQueues, known_entries::KnownEntries},
+    recovery::checkpoint::Checkpoint,
 };
 
 /// The pause before the first new try …
@@ -108,16 +111,38 @@ impl<D: Disk> State<D> {
 
 /// What is set aside in a store.
 pub(crate) struct SetAside<D: Disk> {
+    home: Arc<StoreDirectory<D>>,
+    log: Arc<CommitLog<D>>,
+    checkpoint: Arc<Checkpoint<D>>,
+    dirty: Arc<DirtyQueues<D>>,
+    dispatched: Arc<Dispatched>,
+    arrivals: Arc<Arrivals>,
+    /// The store is being opened.
+    is_opening: AtomicBool,
     state: Mutex<State<D>>,
     /// Almost always 0: then nothing else is looked at.
     count: AtomicUsize,
 }
 
-impl<D: Disk> Default for SetAside<D> {
-    fn default() -> Self {
+impl<D: Disk> SetAside<D> {
+    pub(crate) fn new(
+        home: Arc<StoreDirectory<D>>,
+        log: Arc<CommitLog<D>>,
+        checkpoint: Arc<Checkpoint<D>>,
+        dirty: Arc<DirtyQueues<D>>,
+        dispatched: Arc<Dispatched>,
+        arrivals: Arc<Arrivals>,
+    ) -> Self {
         let (queues, lost) = (Vec::new(), Vec::new());
         let state = State { queues, index: None, retry: None, lowest: None, known: None, lost };
-        Self { state: Mutex::new(state), count: AtomicUsize::new(0) }
+        let (state, count) = (Mutex::new(state), AtomicUsize::new(0));
+        let is_opening = AtomicBool::new(true);
+        Self { home, log, checkpoint, dirty, dispatched, arrivals, is_opening, state, count }
+    }
+
+    /// The store is open: a queue that is set aside from now on has a known end.
+    pub(crate) fn end_opening(&self) {
+        self.is_opening.store(false, Ordering::Release);
     }
 }
 
@@ -193,14 +218,14 @@ impl<D: Disk> SetAside<D> {
     }
 }
 
-impl<D: Disk> Inner<D> {
+impl<D: Disk> SetAside<D> {
     /// Sets a queue aside whose entries from the queue offset `next` on, of records at or after `from`, cannot be
     /// written. Entries below stay readable.
-    pub(crate) fn set_aside(&self, queue: &Arc<ConsumeQueue<D>>, next: u64, from: u64, error: &StoreError) {
+    pub(crate) fn put(&self, queue: &Arc<ConsumeQueue<D>>, next: u64, from: u64, error: &StoreError) {
         // While it is set aside no checkpoint flushes it: entries that were written and not flushed are in doubt, too.
         let is_flushed = queue.flushed() >= queue.max_offset();
         let from = if is_flushed { from } else { from.min(self.in_doubt_from(queue)) };
-        self.put_aside(queue, (next, from), false, error);
+        self.enter(queue, (next, from), false, error);
     }
 
     /// Where the first record lies whose entry may not be on the disk.
@@ -212,21 +237,21 @@ impl<D: Disk> Inner<D> {
     }
 
     /// Sets a queue aside whose files cannot be read at open; it is neither read nor written until they can.
-    pub(crate) fn set_unread_aside(&self, queue: &Arc<ConsumeQueue<D>>, error: &StoreError) {
+    pub(crate) fn put_unread(&self, queue: &Arc<ConsumeQueue<D>>, error: &StoreError) {
         queue.marks.set_unread();
-        let known = self.aside.state.lock().known;
+        let known = self.state.lock().known;
         let from = known.map_or(0, KnownEntries::whole_below).max(self.log.start());
-        self.put_aside(queue, (0, from), true, error);
+        self.enter(queue, (0, from), true, error);
     }
 
-    fn put_aside(
+    fn enter(
         &self,
         queue: &Arc<ConsumeQueue<D>>,
         (next, from): (u64, u64),
         is_unread: bool,
         error: &StoreError,
     ) {
-        let mut state = self.aside.state.lock();
+        let mut state = self.state.lock();
         state.note_from(from);
         let is_same = |known: &&mut Entry<D>| Arc::ptr_eq(&known.queue, queue);
         if let Some(known) = state.queues.iter_mut().find(is_same) {
@@ -244,18 +269,18 @@ impl<D: Disk> Inner<D> {
             );
             let (is_tried, lost_from) = (false, None);
             state.queues.push(Entry { queue: Arc::clone(queue), next, from, is_unread, is_tried, lost_from });
-            queue.marks.set_end_unknown(self.is_recovering());
+            queue.marks.set_end_unknown(self.is_opening.load(Ordering::Acquire));
             state.retry = Some(Retry::soon());
         }
         queue.marks.set_aside(Some(error.to_string().into()));
-        self.aside.changed(&state);
+        self.changed(&state);
         drop(state);
-        self.arrived.ring();
+        self.log.arrived.ring();
     }
 
     /// Sets the index aside: keys of records at or after `from` are not in it.
-    pub(crate) fn set_index_aside(&self, from: u64, cure: Cure, error: &StoreError) {
-        let mut state = self.aside.state.lock();
+    pub(crate) fn put_index(&self, from: u64, cure: Cure, error: &StoreError) {
+        let mut state = self.state.lock();
         state.note_from(from);
         match &mut state.index {
             Some(index) => {
@@ -272,48 +297,34 @@ impl<D: Disk> Inner<D> {
                 state.retry = Some(Retry::soon());
             }
         }
-        self.aside.changed(&state);
+        self.changed(&state);
         drop(state);
-        self.arrived.ring();
+        self.log.arrived.ring();
     }
 
-    /// All that is known to be wrong: with the log, and with what is derived from it.
-    pub(crate) fn all_damages(&self) -> Vec<Damage> {
-        let (log, aside) = (self.log.damages.all(), self.aside_damages());
-        let unreadable = self.unreadable_damages();
-        let is_known = |file: &PathBuf| unreadable.iter().any(|known| known.file == *file);
-        let timers = self.timer.damage(self.log.start()..self.log.written());
-        let timers = timers.filter(|damage| !is_known(&damage.file));
-        log.into_iter().chain(timers).chain(aside).chain(unreadable).chain(self.sequences_damage()).collect()
-    }
-
-    /// What is set aside, and what was lost meanwhile, as [`crate::store::message_store::MessageStore::damages`] tells it.
-    fn aside_damages(&self) -> Vec<Damage> {
-        let end = self.dispatched();
-        let state = self.aside.state.lock();
+    /// What is set aside, and what was lost meanwhile.
+    pub(crate) fn damages(&self) -> Vec<Damage> {
+        let end = self.dispatched.end();
+        let state = self.state.lock();
         let queues = state.queues.iter().map(|entry| Damage {
-            file: self.queue_directory(&entry.queue),
+            file: entry.queue.directory_in(&self.home.root),
             range: entry.from..end.max(entry.from),
             reason: DamageReason::SetAside,
         });
         let index = state.index.iter().map(|index| Damage {
-            file: self.root.join("index"),
+            file: self.home.root.join("index"),
             range: index.from..end.max(index.from),
             reason: DamageReason::SetAside,
         });
         state.lost.iter().cloned().chain(queues).chain(index).collect()
     }
 
-    pub(crate) fn queue_directory(&self, queue: &ConsumeQueue<D>) -> PathBuf {
-        self.root.join("consumequeue").join(queue.topic()).join(queue.queue_id().to_string())
-    }
-
     /// Retention removes the log below `log_start`, which something that is set aside may still need.
     pub(crate) fn note_removed_log(&self, log_start: u64) {
-        if self.aside.is_empty() {
+        if self.is_empty() {
             return;
         }
-        let mut state = self.aside.state.lock();
+        let mut state = self.state.lock();
         if let Some(index) = &mut state.index {
             index.from = index.from.max(log_start);
         }
@@ -332,11 +343,11 @@ impl<D: Disk> Inner<D> {
 
     /// The queue begins at `next`, whose record lies at `place`: what it had from `first` on is not in the log any more.
     pub(crate) fn note_lost(&self, queue: &Arc<ConsumeQueue<D>>, (first, next): (u64, u64), place: u64) {
-        let mut state = self.aside.state.lock();
+        let mut state = self.state.lock();
         let lost_from = state.queues.iter().find(|entry| Arc::ptr_eq(&entry.queue, queue));
         // Without it retention had taken them before.
         let Some(lost_from) = lost_from.and_then(|entry| entry.lost_from) else { return };
-        let (topic, queue_id, file) = (queue.topic(), queue.queue_id(), self.queue_directory(queue));
+        let (topic, queue_id, file) = (queue.topic(), queue.queue_id(), queue.directory_in(&self.home.root));
         tracing::error!(
             topic,
             queue_id,
@@ -350,7 +361,7 @@ impl<D: Disk> Inner<D> {
 
     /// The queues that are to be brought up to date, and counts the try.
     pub(crate) fn begin_try(&self) -> Vec<Candidate<D>> {
-        let mut state = self.aside.state.lock();
+        let mut state = self.state.lock();
         if let Some(retry) = &mut state.retry {
             retry.pause = (retry.pause * 2).min(LONGEST_PAUSE);
             retry.at = Instant::now() + retry.pause;
@@ -371,7 +382,7 @@ impl<D: Disk> Inner<D> {
         new: &Arc<ConsumeQueue<D>>,
         (next, from): (u64, u64),
     ) {
-        let mut state = self.aside.state.lock();
+        let mut state = self.state.lock();
         if let Some(entry) = state.queues.iter_mut().find(|entry| Arc::ptr_eq(&entry.queue, old)) {
             (entry.queue, entry.next, entry.from, entry.is_unread) = (Arc::clone(new), next, from, false);
             entry.is_tried = true;
@@ -381,11 +392,11 @@ impl<D: Disk> Inner<D> {
     /// The queue has all that was dispatched: it takes messages again, unless something failed meanwhile.
     pub(crate) fn bring_back(&self, queue: &Arc<ConsumeQueue<D>>) {
         let appends = self.log.tail.lock();
-        let mut state = self.aside.state.lock();
+        let mut state = self.state.lock();
         // First listed for a flush: from then on no checkpoint counts without it. With the lock, so that none drops it
         // from the list meanwhile because it is set aside still.
         if queue.list() {
-            self.mark_dirty(Arc::clone(queue));
+            self.dirty.add(Arc::clone(queue));
         }
         let is_it = |entry: &Entry<D>| Arc::ptr_eq(&entry.queue, queue) && entry.is_tried;
         let Some(number) = state.queues.iter().position(is_it) else { return };
@@ -396,27 +407,27 @@ impl<D: Disk> Inner<D> {
             queue.marks.set_end_unknown(false);
         }
         queue.marks.set_aside(None);
-        self.aside.changed(&state);
+        self.changed(&state);
         drop((state, appends));
         if was_end_unknown {
             // What waits for the end looks again.
-            self.tell_arrival(queue);
+            self.arrivals.tell(&queue.arrival());
         }
         tracing::info!(topic = queue.topic(), queue_id = queue.queue_id(), "consume queue is complete again");
     }
 
     /// The index has the keys of all that was dispatched.
     pub(crate) fn bring_index_back(&self) {
-        let mut state = self.aside.state.lock();
+        let mut state = self.state.lock();
         if state.index.take_if(|index| index.cure != Cure::Reopen).is_some() {
             tracing::info!("index is complete again");
         }
-        self.aside.changed(&state);
+        self.changed(&state);
     }
 
     /// The index can be added to again from this place on.
     pub(crate) fn set_index_reloaded(&self, from: u64) {
-        if let Some(index) = &mut self.aside.state.lock().index {
+        if let Some(index) = &mut self.state.lock().index {
             (index.from, index.cure) = (from, Cure::Add);
         }
     }

@@ -3,3 +3,7 @@
 pub(crate) mod filter_error;
 pub(crate) mod message_filter;
 pub(crate) mod sql;
+
+pub use filter_error::FilterError;
+pub use message_filter::MessageFilter;
+pub use sql::SqlFilter;

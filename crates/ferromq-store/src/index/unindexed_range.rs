@@ -7,11 +7,13 @@ use std::{ops::Range, path::Path};
 
 use crate::{
     error::{Result, StoreError},
+    files::store_directory::StoreDirectory,
     files::{
         anchor::{self, Anchor},
         disk::Disk,
     },
-    store::message_store::Inner,
+    index::key_index::Index,
+    log::commit_log::CommitLog,
 };
 
 /// Name of the file in `DIR/ferromq/`.
@@ -40,18 +42,27 @@ fn load<D: Disk>(disk: &D, path: &Path) -> Result<Option<(Anchor, Range<u64>)>> 
     }
 }
 
-impl<D: Disk> Inner<D> {
+/// What the note is made of.
+pub(crate) struct UnindexedNote<'a, D: Disk> {
+    pub(crate) home: &'a StoreDirectory<D>,
+    pub(crate) log: &'a CommitLog<D>,
+    pub(crate) index: &'a Index<D>,
+    /// The last record of the log.
+    pub(crate) anchor: Anchor,
+}
+
+impl<D: Disk> UnindexedNote<'_, D> {
     /// Notes which part of the log has no keys in the index, at the end of a recovery that entered those of records
     /// from `index_from` on. Nothing depends on the note but what a verification tells, so a failure is only logged.
-    pub(crate) fn note_unindexed(&self, index_from: u64) {
-        if let Err(error) = self.try_note_unindexed(index_from) {
+    pub(crate) fn write(&self, index_from: u64) {
+        if let Err(error) = self.try_write(index_from) {
             tracing::warn!(%error, "the part of the log without an index cannot be recorded: verification will report its keys as missing");
         }
     }
 
-    fn try_note_unindexed(&self, index_from: u64) -> Result<()> {
-        let path = self.root.join("ferromq").join(NAME);
-        let found = load(&self.disk, &path)?;
+    fn try_write(&self, index_from: u64) -> Result<()> {
+        let path = self.home.root.join("ferromq").join(NAME);
+        let found = load(&self.home.disk, &path)?;
         let held = found.clone().filter(|(anchor, _)| anchor.is_held_by(self.log.files()));
         let held = held.map(|(_, range)| range);
         let log_start = self.log.start();
@@ -68,10 +79,10 @@ impl<D: Disk> Inner<D> {
             Some(range) if found.as_ref().is_some_and(|(_, found)| *found == range) => Ok(()),
             Some(range) => {
                 let content = [range.start.to_be_bytes(), range.end.to_be_bytes()].concat();
-                let bytes = anchor::seal(MAGIC, self.anchor(), &content);
-                self.disk.replace_file(&path, &bytes).map_err(failed)
+                let bytes = anchor::seal(MAGIC, self.anchor, &content);
+                self.home.disk.replace_file(&path, &bytes).map_err(failed)
             }
-            None if found.is_some() => self.disk.remove(&path).map_err(failed),
+            None if found.is_some() => self.home.disk.remove(&path).map_err(failed),
             None => Ok(()),
         }
     }

@@ -12,7 +12,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// Of a message that was sent again, see [`MessageStore::append_once`](crate::MessageStore::append_once): it is in
+    /// Of a message that was sent again, see [`Log::append_once`](crate::log::Log::append_once): it is in
     /// the log, but nobody knows where.
     pub const THERE_ALREADY: Self = Self { queue_offset: u64::MAX, physical_offset: u64::MAX, len: 0 };
 }
@@ -24,6 +24,6 @@ pub struct Appended {
     pub locations: Vec<Location>,
     /// The broker's time, milliseconds since 1970.
     pub store_timestamp: i64,
-    /// End of the last record: pass it to [`MessageStore::when_durable`].
+    /// End of the last record: pass it to [`Log::when_durable`](crate::log::Log::when_durable).
     pub end: u64,
 }

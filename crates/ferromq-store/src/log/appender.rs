@@ -9,21 +9,27 @@ use std::{
 };
 
 use crate::{
-    dedup::sequence::Numbered,
-    delayed::{delay_levels::Delayed, waiting_message},
+    config::StoreConfig,
+    dedup::{sequence::Numbered, writers::Dedup},
+    delayed::{delay_levels::Delayed, level_progress::LevelOffsets, waiting_message},
+    derive::dispatch_stall::DispatchStall,
     error::{Result, StoreError},
-    files::disk::Disk,
+    files::{disk::Disk, store_directory::StoreDirectory},
     log::{
         appended::{Appended, Location},
-        commit_log::{self, Once, Pending},
-        flush_policy::FlushPolicy,
+        commit_log::{self, CommitLog, Once, Pending},
     },
-    queues::consume_queue::{ConsumeQueue, check_name},
+    queues::{
+        consume_queue::{ConsumeQueue, check_name},
+        queue_table::ConsumeQueues,
+    },
+    read::counters::Counters,
     record::{
         message::{self, NewMessage},
         names::SCHEDULE_TOPIC,
     },
-    store::message_store::{Inner, MessageStore},
+    sync::wake::Wake,
+    time::clock::Clock,
 };
 
 /// A buffer for records grows with the largest batch; above this it is not kept.
@@ -51,7 +57,21 @@ enum Tie {
     AsOne,
 }
 
-impl<D: Disk> MessageStore<D> {
+/// Appends messages: the handle [`MessageStore::log`](crate::MessageStore::log).
+pub struct Log<D: Disk> {
+    pub(crate) home: Arc<StoreDirectory<D>>,
+    pub(crate) clock: Clock,
+    pub(crate) config: Arc<StoreConfig>,
+    pub(crate) log: Arc<CommitLog<D>>,
+    pub(crate) queues: Arc<ConsumeQueues<D>>,
+    pub(crate) dedup: Arc<Dedup>,
+    pub(crate) stall: Arc<DispatchStall<D>>,
+    pub(crate) levels: Arc<LevelOffsets<D>>,
+    pub(crate) cleaning: Arc<Wake>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl<D: Disk> Log<D> {
     /// Appends `messages` in order, each its own record. Limits are checked before anything is written.
     ///
     /// The promise of the flush policy holds once [`Self::wait_durable`] or [`Self::when_durable`] of
@@ -59,7 +79,7 @@ impl<D: Disk> MessageStore<D> {
     /// Errors: `TooLarge`, `Invalid`, `Full`, `QueueClosed`, `QueueSetAside`, `DispatchStalled`, `Poisoned`, `Closed`, `Io`:
     /// nothing was stored.
     pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.inner().append_tied(messages, (Tie::Loose, Kept::All), true)
+        self.append_tied(messages, (Tie::Loose, Kept::All), true)
     }
 
     /// As [`Self::append`], but what has a [`SEQUENCE`](crate::record::properties::SEQUENCE) is stored where nothing of its writer's
@@ -72,17 +92,17 @@ impl<D: Disk> MessageStore<D> {
     /// queue it waits for counts. Errors: those of [`Self::append`]; `Invalid` for a property that is no sequence,
     /// `DedupFull`.
     pub fn append_once(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.inner().append_tied(messages, (Tie::Loose, Kept::New), true)
+        self.append_tied(messages, (Tie::Loose, Kept::New), true)
     }
 
     /// As [`Self::append_once`], but whatever happens all that were to be stored are there afterwards or none.
     pub fn append_once_as_one(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.inner().append_tied(messages, (Tie::AsOne, Kept::New), true)
+        self.append_tied(messages, (Tie::AsOne, Kept::New), true)
     }
 
     /// As [`Self::append`], but whatever happens all of the messages are there afterwards or none.
     pub fn append_as_one(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.inner().append_tied(messages, (Tie::AsOne, Kept::All), true)
+        self.append_tied(messages, (Tie::AsOne, Kept::All), true)
     }
 
     /// Appends and waits until the promise of the flush policy holds; the place is given with it.
@@ -90,7 +110,7 @@ impl<D: Disk> MessageStore<D> {
     /// Cheaper than [`Self::append`] and [`Self::wait_durable`] one after the other: no other thread is asked
     /// to flush. Errors: those of [`Self::append`], and `NotDurable` where the flush failed.
     pub fn append_durable(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        let appended = self.inner().append_tied(messages, (Tie::Loose, Kept::All), false)?;
+        let appended = self.append_tied(messages, (Tie::Loose, Kept::All), false)?;
         self.wait_durable(appended.end)?;
         Ok(appended)
     }
@@ -101,16 +121,15 @@ impl<D: Disk> MessageStore<D> {
     /// The store stores what it is given, so whoever takes messages from producers asks. Errors: `Invalid`, `TooFarAhead`.
     pub fn delayed(&self, message: &NewMessage<'_>) -> Result<Option<Delayed>> {
         let NewMessage { topic, queue_id, sys_flag, properties, .. } = *message;
-        let inner = self.inner();
-        waiting_message::rewrite(&inner.config, inner.clock.now_ms(), topic, queue_id, sys_flag, properties)
+        waiting_message::rewrite(&self.config, self.clock.now_ms(), topic, queue_id, sys_flag, properties)
     }
 
     /// Says whether the promise of the flush policy holds for what ends at `end`; `None` where a flush must come first.
     ///
     /// What [`Self::when_durable`] tells at once, without a callback.
     pub fn durable_now(&self, end: u64) -> Option<Result<()>> {
-        let outcome = self.inner.log.durable_now(end);
-        outcome.map(|outcome| outcome.inspect_err(|error| self.inner.counters.count_failed_put(error)))
+        let outcome = self.log.durable_now(end);
+        outcome.map(|outcome| outcome.inspect_err(|error| self.counters.count_failed_put(error)))
     }
 
     /// Calls `done` once the promise of the flush policy holds for what ends at `end`, an `Appended::end`: at
@@ -119,51 +138,23 @@ impl<D: Disk> MessageStore<D> {
     /// `done` gets `NotDurable` where that flush failed: the messages may be there after a restart. It may run
     /// on the flushing thread, so it must return quickly.
     pub fn when_durable(&self, end: u64, done: impl FnOnce(Result<()>) + Send + 'static) {
-        let inner = Arc::clone(&self.inner);
-        self.inner.log.when_durable(
+        let counters = Arc::clone(&self.counters);
+        self.log.when_durable(
             end,
             Box::new(move |outcome| {
-                done(outcome.inspect_err(|error| inner.counters.count_failed_put(error)));
+                done(outcome.inspect_err(|error| counters.count_failed_put(error)));
             }),
         );
     }
 
     /// As [`Self::when_durable`], waiting for it; the waiting thread flushes itself where nobody else does.
     pub fn wait_durable(&self, end: u64) -> Result<()> {
-        let outcome = self.inner.log.wait_durable(end);
-        outcome.inspect_err(|error| self.inner.counters.count_failed_put(error))
-    }
-
-    /// Flushes by another policy from now on. What was appended before is durable when this returns, and
-    /// readers go on seeing what they saw.
-    ///
-    /// Errors: `Invalid`: the policy stays; those of a flush: the policy is changed.
-    pub fn set_flush(&self, policy: FlushPolicy) -> Result<()> {
-        self.check_open()?;
-        self.inner.log.change_flush(Some(policy), None)
-    }
-
-    /// Lets never more than `count` answered messages of the topic be unflushed, whatever the policy; `None` ends that.
-    ///
-    /// What was appended before is durable when this returns. Errors: `Invalid` for 0, those of a flush.
-    pub fn set_flush_every(&self, topic: &str, count: Option<u32>) -> Result<()> {
-        self.check_open()?;
-        self.inner.log.change_flush(None, Some((topic, count)))
-    }
-
-    /// The policy by which the store flushes.
-    #[must_use]
-    pub fn flush_policy(&self) -> FlushPolicy {
-        self.inner.log.policy()
+        let outcome = self.log.wait_durable(end);
+        outcome.inspect_err(|error| self.counters.count_failed_put(error))
     }
 }
 
-impl<D: Disk> Inner<D> {
-    /// As [`MessageStore::append`], for threads of the store.
-    pub(crate) fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.append_tied(messages, (Tie::Loose, Kept::All), true)
-    }
-
+impl<D: Disk> Log<D> {
     /// The errors [`Self::append`] has for a message whatever the state of the log.
     pub(crate) fn check(&self, message: &NewMessage<'_>) -> Result<()> {
         check_name(message.topic, message.queue_id)?;
@@ -176,12 +167,12 @@ impl<D: Disk> Inner<D> {
         (tie, kept): (Tie, Kept),
         is_flush_asked: bool,
     ) -> Result<Appended> {
-        let (inner, begun) = (self, Instant::now());
-        let open = if self.is_closed() { Err(StoreError::Closed) } else { self.check_dispatch() };
+        let begun = Instant::now();
+        let open = self.home.check_open().and_then(|()| self.stall.check());
         let is_to_wait = |message: &NewMessage<'_>| message.topic == SCHEDULE_TOPIC;
         // Almost never wrong: a load is less than a look at each topic.
-        let is_wrong = self.schedule.is_file_wrong() && messages.iter().any(is_to_wait);
-        let open = open.and_then(|()| if is_wrong { self.correct_schedule() } else { Ok(()) });
+        let is_wrong = self.levels.is_file_wrong() && messages.iter().any(is_to_wait);
+        let open = open.and_then(|()| if is_wrong { self.levels.correct() } else { Ok(()) });
         let appended = open.and_then(|()| {
             SCRATCH.with_borrow_mut(|bytes| {
                 bytes.clear();
@@ -189,35 +180,35 @@ impl<D: Disk> Inner<D> {
                 if kept == Kept::New {
                     let numbered = messages.iter().map(|m| Numbered::of(m.topic, m.queue_id, m.properties));
                     let numbered: Vec<_> = numbered.collect::<Result<_>>()?;
-                    let steady_ms = inner.clock.steady_ms();
-                    let once = Once { dedup: &inner.dedup, steady_ms, numbered: &numbered };
+                    let steady_ms = self.clock.steady_ms();
+                    let once = Once { dedup: &self.dedup, steady_ms, numbered: &numbered };
                     let pending = self.encode_all(messages, tie, bytes)?;
-                    return inner.log.append(&inner.clock, messages, &pending, bytes, Some(once));
+                    return self.log.append(&self.clock, messages, &pending, bytes, Some(once));
                 }
                 if let [message] = messages {
                     let pending = [self.encode(message, None, bytes)?];
-                    return inner.log.append(&inner.clock, messages, &pending, bytes, None);
+                    return self.log.append(&self.clock, messages, &pending, bytes, None);
                 }
                 let pending = self.encode_all(messages, tie, bytes)?;
-                inner.log.append(&inner.clock, messages, &pending, bytes, None)
+                self.log.append(&self.clock, messages, &pending, bytes, None)
             })
         });
         let appended = appended.inspect_err(|error| {
-            inner.counters.count_failed_put(error);
+            self.counters.count_failed_put(error);
             if matches!(error, StoreError::Full { .. }) {
-                inner.cleaner.ask();
+                self.cleaning.ask();
             }
         })?;
         let stored = appended.locations.iter().filter(|location| **location != Location::THERE_ALREADY);
-        inner.appended.fetch_add(stored.count() as u64, Ordering::Relaxed);
-        if !inner.log.is_sync() {
-            inner.log.put_times().count(begun.elapsed());
-            inner.arrived.ring();
+        self.counters.appended.fetch_add(stored.count() as u64, Ordering::Relaxed);
+        if !self.log.is_sync() {
+            self.log.put_times().count(begun.elapsed());
+            self.log.arrived.ring();
         } else {
-            let flushed = || inner.log.flushed();
-            inner.log.put_times().count_when_flushed(appended.end, begun, flushed);
+            let flushed = || self.log.flushed();
+            self.log.put_times().count_when_flushed(appended.end, begun, flushed);
             if is_flush_asked {
-                inner.log.ask_for_flush(appended.end);
+                self.log.ask_for_flush(appended.end);
             }
         }
         Ok(appended)

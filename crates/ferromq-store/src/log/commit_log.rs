@@ -563,6 +563,12 @@ impl<D: Disk> CommitLog<D> {
         (view.physical_offset == physical_offset).then(|| Record::new(file, physical_offset..end))
     }
 
+    /// When the record that begins at `physical_offset` was stored; checked, as [`Self::checked_record`].
+    pub(crate) fn stored_at(&self, physical_offset: u64) -> Option<i64> {
+        let record = self.checked_record(physical_offset)?;
+        message::store_timestamp(record.bytes())
+    }
+
     /// Walks over the records in `range`, which readers may see. `visit` gets each record's place and bytes.
     ///
     /// Returns where it stopped: the range's end, or the place where no record begins.

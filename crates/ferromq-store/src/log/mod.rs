@@ -15,3 +15,8 @@ pub(crate) mod prepared;
 pub(crate) mod put_times;
 pub(crate) mod recent_pages;
 pub(crate) mod unflushed;
+
+pub use appended::{Appended, Location};
+pub use appender::Log;
+pub use damage::{Damage, DamageReason};
+pub use flush_policy::FlushPolicy;

@@ -67,7 +67,7 @@ pub(crate) struct Progress {
     /// What consumerOrderInfo.json holds, or is to hold where the next is set.
     orders: Mutex<OrderFile>,
     are_orders_due: AtomicBool,
-    /// JavaLeases by whoever writes.
+    /// Held by the thread that writes.
     writing: Mutex<()>,
 }
 

@@ -15,3 +15,6 @@ pub(crate) struct JavaLeases {
 
 /// Group, topic and queue.
 pub(crate) type OfQueue = (String, String, u32);
+
+/// Topics of the revive log, one a cluster.
+pub(crate) const REVIVE_PREFIX: &str = "rmq_sys_REVIVE_LOG_";

@@ -10,23 +10,26 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use serde_json::Value;
 
 use crate::{
+    config::StoreConfig,
     delayed::timer::checkpoint_files::TimerCheck,
     error::{Result, StoreError},
     files::disk::Disk,
     filter::message_filter::MessageFilter,
     progress::{
         group_progress::Progress,
-        java_leases::{JavaLeases, OfQueue},
+        java_leases::{JavaLeases, OfQueue, REVIVE_PREFIX},
         lease::Lease,
     },
     queues::{consume_queue::ConsumeQueue, time_search::TimeSearch},
-    read::types::{GetRequest, GetStatus, Source, TransferLimits},
+    read::{
+        reader::Reader,
+        types::{GetRequest, GetStatus, Source, TransferLimits},
+    },
     record::{message::MessageView, names::TIMER_TOPIC, properties},
-    store::message_store::Inner,
+    time::clock::Clock,
 };
 
-/// Topics of the revive log, one a cluster, and the group that reads them.
-pub(crate) const REVIVE_PREFIX: &str = "rmq_sys_REVIVE_LOG_";
+/// The group that reads the revive log.
 const REVIVE_GROUP: &str = "CID_RMQ_SYS_REVIVE_GROUP";
 /// Tags of check-points, acknowledgements, and several of these in one message.
 const CHECK_POINT: &str = "ck";
@@ -73,26 +76,32 @@ struct Pops {
 
 /// Makes leases of what Java's consumers hold, and sets the reader of the revive log to its end. To be asked once the
 /// queues are recovered, and written down before the store counts as ours. Says whether there is something to write.
-pub(crate) fn take_over<D: Disk>(inner: &Inner<D>, progress: &Progress) -> Result<bool> {
+pub(crate) fn take_over<D: Disk>(
+    reader: &Reader<D>,
+    config: &StoreConfig,
+    clock: &Clock,
+    progress: &Progress,
+) -> Result<bool> {
     let mut pops = Pops::new(MOST);
     let logs: Vec<_> =
-        inner.queues.all().into_iter().filter(|queue| queue.topic().starts_with(REVIVE_PREFIX)).collect();
-    let waiting = inner.queues.find(TIMER_TOPIC, 0);
+        reader.queues.all().into_iter().filter(|queue| queue.topic().starts_with(REVIVE_PREFIX)).collect();
+    let waiting = reader.queues.find(TIMER_TOPIC, 0);
     for queue in logs.iter().chain(&waiting) {
-        check_end(inner, queue)?;
+        check_end(reader, queue)?;
     }
     for queue in &logs {
         // RocketMQ commits the offset of what it did last.
         let committed = progress.committed_of(REVIVE_GROUP, queue.topic(), queue.queue_id());
         let from = committed.map_or(0, |offset| offset + 1);
-        read_all(inner, queue.topic(), queue.queue_id(), from, |view| pops.add(view))?;
+        read_all(reader, queue.topic(), queue.queue_id(), from, |view| pops.add(view))?;
     }
     // What was due before is delivered, and the log tells of it.
-    let done_until = TimerCheck::load(&inner.disk, &inner.root)?.map_or(0, |check| check.read_time);
-    let delay_ms = inner.config.timer.max_delay.as_millis().max(72 * 3_600_000) as i64;
+    let done_until =
+        TimerCheck::load(&reader.home.disk, &reader.home.root)?.map_or(0, |check| check.read_time);
+    let delay_ms = config.timer.max_delay.as_millis().max(72 * 3_600_000) as i64;
     let since = done_until.saturating_sub(delay_ms).saturating_sub(SLACK_MS);
-    let from = waiting.map_or(0, |queue| TimeSearch::new(&inner.log, &queue).first_since(since));
-    read_all(inner, TIMER_TOPIC, 0, from, |view| {
+    let from = waiting.map_or(0, |queue| TimeSearch::new(&reader.log, &queue).first_since(since));
+    read_all(reader, TIMER_TOPIC, 0, from, |view| {
         let property = |name| properties::get(view.properties, name);
         let is_waiting =
             property("TIMER_OUT_MS").and_then(|text| text.parse::<i64>().ok()) >= Some(done_until);
@@ -107,7 +116,7 @@ pub(crate) fn take_over<D: Disk>(inner: &Inner<D>, progress: &Progress) -> Resul
         );
     }
     let (mut queues, mut leases) = (0, 0);
-    for ((group, topic, queue_id), held) in pops.open(inner.clock.now_ms()) {
+    for ((group, topic, queue_id), held) in pops.open(clock.now_ms()) {
         if held.is_rewound {
             tracing::warn!(
                 group,
@@ -117,7 +126,8 @@ pub(crate) fn take_over<D: Disk>(inner: &Inner<D>, progress: &Progress) -> Resul
                 "consumers of another broker hold more messages than are remembered: the queue is read again from the first"
             );
         }
-        let bounds = (inner.min_offset(&topic, queue_id), inner.offset_limit(&topic, queue_id));
+        let bounds =
+            (reader.queues.min_offset(&topic, queue_id), reader.queues.offset_limit(&topic, queue_id));
         queues += 1;
         leases += progress.take_over(&group, &topic, queue_id, held, bounds);
     }
@@ -132,11 +142,11 @@ pub(crate) fn take_over<D: Disk>(inner: &Inner<D>, progress: &Progress) -> Resul
 
 /// `Io` for a queue that cannot be read to its end now. Its consumers committed what they were handed out: what they did not
 /// acknowledge would never come again, and the directory is taken over once.
-fn check_end<D: Disk>(inner: &Inner<D>, queue: &ConsumeQueue<D>) -> Result<()> {
+fn check_end<D: Disk>(reader: &Reader<D>, queue: &ConsumeQueue<D>) -> Result<()> {
     if !queue.marks.is_end_unknown() {
         return Ok(());
     }
-    let directory = inner.root.join("consumequeue").join(queue.topic()).join(queue.queue_id().to_string());
+    let directory = queue.directory_in(&reader.home.root);
     let reason = queue.marks.aside_reason().unwrap_or_default();
     let text = format!(
         "it tells which messages consumers of another broker hold, and cannot be read or written now ({reason}); \
@@ -147,16 +157,16 @@ fn check_end<D: Disk>(inner: &Inner<D>, queue: &ConsumeQueue<D>) -> Result<()> {
 
 /// Visits the messages of the revive log that lie in a queue from an offset on.
 fn read_all<D: Disk>(
-    inner: &Inner<D>,
+    reader: &Reader<D>,
     topic: &str,
     queue_id: u32,
     from: u64,
     mut visit: impl FnMut(&MessageView<'_>),
 ) -> Result<()> {
     let wanted = MessageFilter::tags(&[CHECK_POINT, ACK, ACKS].join("||"));
-    let mut at = from.max(inner.min_offset(topic, queue_id));
-    while at < inner.max_offset(topic, queue_id) {
-        let found = inner.look(&GetRequest {
+    let mut at = from.max(reader.queues.min_offset(topic, queue_id));
+    while at < reader.queues.max_offset(topic, queue_id) {
+        let found = reader.look(&GetRequest {
             topic,
             queue_id,
             offset: at,
@@ -181,7 +191,7 @@ fn read_all<D: Disk>(
                 return Ok(());
             }
             let unread = std::io::Error::other("what consumers hold cannot be read now");
-            return Err(StoreError::io("read", inner.log.files().directory(), unread));
+            return Err(StoreError::io("read", reader.log.files().directory(), unread));
         }
         at = found.next_offset;
     }

@@ -1,5 +1,6 @@
 //! Consumers' progress: leases, committed offsets, ordered receives, and their files.
 
+pub(crate) mod group_admin;
 pub(crate) mod group_progress;
 pub(crate) mod java_leases;
 pub(crate) mod java_pops;
@@ -7,6 +8,12 @@ pub(crate) mod lease;
 pub mod lease_file;
 pub mod offset_file;
 pub(crate) mod order_file;
+pub(crate) mod progress_writer;
 pub(crate) mod receive;
 pub(crate) mod receive_ordered;
 pub(crate) mod receive_types;
+
+pub use receive::Groups;
+pub use receive_types::{
+    Ahead, Begin, Cold, Leased, MAX_ATTEMPT_ID, Ordered, ReadAhead, ReceiptHandle, ReceiveRequest, Received,
+};

@@ -2,19 +2,28 @@
 //!
 //! Whose turn it is, is `lease`'s business; where the messages lie, the consume queues'.
 
-use std::{sync::atomic::Ordering, time::Instant};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
 
 use crate::{
+    derive::set_aside::SetAside,
     error::{Result, StoreError},
     files::disk::{Disk, Region},
     filter::message_filter::MessageFilter,
     progress::{
+        group_progress::Progress,
         lease::{Lease, QueueLeases},
+        progress_writer::ProgressWriter,
         receive_types::{Ahead, Begin, Cold, Leased, ReadAhead, ReceiptHandle, ReceiveRequest, Received},
     },
-    read::types::{GetRequest, GetResult, GetStatus, Source, TransferLimits},
+    read::{
+        reader::Reader,
+        types::{GetRequest, GetResult, GetStatus, Source, TransferLimits},
+    },
     record::{log_record::Record, names::DLQ_PREFIX},
-    store::message_store::{Inner, MessageStore},
+    time::clock::Clock,
 };
 
 /// Reads of one receive that may find nothing: a filter that matches little must keep neither a queue nor a
@@ -173,14 +182,24 @@ impl<R: Region> Taking<'_, R> {
     }
 }
 
-impl<D: Disk> MessageStore<D> {
+/// Receives, acknowledges and commits for consumer groups: the handle
+/// [`MessageStore::groups`](crate::MessageStore::groups).
+pub struct Groups<D: Disk> {
+    pub(crate) reader: Arc<Reader<D>>,
+    pub(crate) clock: Clock,
+    pub(crate) aside: Arc<SetAside<D>>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) progress_writer: Arc<ProgressWriter<D>>,
+}
+
+impl<D: Disk> Groups<D> {
     /// Leases messages to a consumer: those whose lease ended first, then new ones.
     ///
     /// In order it takes nothing of a queue while one of its leases lasts. Then it begins at the lowest message that
     /// has one. It passes over messages above that have none, or with `from_first` gives them again. A receive that
     /// repeats an attempt id does not wait. Messages the filter does not want are passed over for good. Waits for the
     /// disk where messages are not in memory, without holding anything that acknowledgements need. `Closed` after
-    /// [`Self::close`].
+    /// a close.
     pub fn receive(&self, request: &ReceiveRequest<'_>) -> Result<Received<D::Region>> {
         self.receive_reading(request, None)
     }
@@ -204,7 +223,8 @@ impl<D: Disk> MessageStore<D> {
             let received = self.receive_in_memory(request, queue, ahead.take())?;
             match received.cold {
                 Some(cold) if received.messages.is_empty() && received.dead.is_empty() => {
-                    let found = self.get_from(&cold.request(request.topic, request.filter, Source::Anywhere));
+                    let found =
+                        self.reader.get_from(&cold.request(request.topic, request.filter, Source::Anywhere));
                     ahead = Some(ReadAhead { cold, found });
                 }
                 _ => return Ok(received),
@@ -215,7 +235,7 @@ impl<D: Disk> MessageStore<D> {
     /// As [`Self::receive`], of one queue where one is given, without waiting for the disk: it ends before messages that
     /// are not in memory, and tells which.
     ///
-    /// Read those by [`Self::get_from`], and give what was found `ahead` of the next receive. It counts where they are
+    /// Read those by [`Reader::get_from`], and give what was found `ahead` of the next receive. It counts where they are
     /// still the next ones.
     pub fn receive_in_memory(
         &self,
@@ -242,9 +262,9 @@ impl<D: Disk> MessageStore<D> {
         queues: impl Iterator<Item = u32>,
     ) -> Result<Received<D::Region>> {
         let begun = Instant::now();
-        let inner = self.open_inner().ok_or(StoreError::Closed)?;
-        let group_topic = self.progress().group_topic_or_new(request.group, request.topic);
-        let now = self.clock().now_ms();
+        self.reader.home.check_open()?;
+        let group_topic = self.progress.group_topic_or_new(request.group, request.topic);
+        let now = self.clock.now_ms();
         let mut taking = Taking {
             request,
             now,
@@ -255,7 +275,7 @@ impl<D: Disk> MessageStore<D> {
             fruitless_reads: 0,
             of_queue: (0, 0),
             is_limited: false,
-            log_end: inner.log.written(),
+            log_end: self.reader.log.written(),
             gone: 0,
             is_repeated: false,
             ahead,
@@ -269,26 +289,28 @@ impl<D: Disk> MessageStore<D> {
             has_changed: false,
         };
         for queue_id in queues {
-            if inner.is_shut(request.topic, queue_id) || inner.is_begin_unknown(request, queue_id) {
+            if self.reader.queues.is_closed_to_readers(request.topic, queue_id)
+                || self.is_begin_unknown(request, queue_id)
+            {
                 continue;
             }
             let queue = group_topic.queue_or_begin(queue_id, || {
                 // Where a group begins is kept, also when there is nothing to receive yet.
                 taking.has_changed = true;
-                inner.first_offset(request, queue_id)
+                self.first_offset(request, queue_id)
             });
             let mut leases = queue.lock();
             taking.of_queue = (0, 0);
             let next_end = match request.order {
                 Some(order) => {
-                    inner.receive_in_order(&mut taking, queue_id, &mut leases, order);
+                    self.receive_in_order(&mut taking, queue_id, &mut leases, order);
                     leases.last_expiry()
                 }
                 None => {
                     leases.set_order(None);
-                    inner.receive_expired(&mut taking, queue_id, &mut leases);
+                    self.receive_expired(&mut taking, queue_id, &mut leases);
                     taking.of_queue = (0, 0);
-                    inner.receive_new(&mut taking, queue_id, &mut leases);
+                    self.receive_new(&mut taking, queue_id, &mut leases);
                     leases.next_expiry()
                 }
             };
@@ -298,20 +320,21 @@ impl<D: Disk> MessageStore<D> {
                 break;
             }
         }
-        inner.tell_of_lost(&taking);
+        self.tell_of_lost(&taking);
         taking.received.more = taking.is_over() || taking.is_limited || !taking.received.dead.is_empty();
         if taking.has_changed {
-            self.progress().touch();
+            self.progress.touch();
         }
-        inner.counters.count_get_time(begun.elapsed());
+        self.reader.counters.count_get_time(begun.elapsed());
         Ok(taking.received)
     }
 
     /// What the group has before it in a queue; one that is new to it would begin at `begin`. Changes nothing.
     #[must_use]
     pub fn ahead(&self, group: &str, topic: &str, queue_id: u32, begin: Begin) -> Ahead {
-        let (min_offset, max_offset) = (self.min_offset(topic, queue_id), self.max_offset(topic, queue_id));
-        let held = self.progress().group_topic(group, topic).and_then(|found| found.queue(queue_id));
+        let (min_offset, max_offset) =
+            (self.reader.min_offset(topic, queue_id), self.reader.max_offset(topic, queue_id));
+        let held = self.progress.group_topic(group, topic).and_then(|found| found.queue(queue_id));
         let ahead = |next: u64| {
             let next_offset = next.clamp(min_offset, max_offset.max(min_offset));
             let unread = max_offset.saturating_sub(next_offset);
@@ -324,13 +347,13 @@ impl<D: Disk> MessageStore<D> {
                 Ahead {
                     next_expiry_ms: leases.next_expiry(),
                     last_expiry_ms: leases.last_expiry(),
-                    held_until_ms: leases.next_held_until(self.clock().now_ms()),
+                    held_until_ms: leases.next_held_until(self.clock.now_ms()),
                     in_flight: leases.in_flight().len(),
                     ..ahead(leases.next())
                 }
             }
             None => {
-                let listed = self.progress().listed(group, topic, queue_id);
+                let listed = self.progress.listed(group, topic, queue_id);
                 ahead(listed.unwrap_or_else(|| begin.offset(min_offset, max_offset)))
             }
         }
@@ -341,15 +364,15 @@ impl<D: Disk> MessageStore<D> {
     ///
     /// `StaleReceipt` where the lease is no longer held.
     pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<Option<i64>> {
-        self.check_open()?;
+        self.reader.home.check_open()?;
         self.with_leases(group, topic, handle.queue_id, |leases| end(leases, handle))
     }
 
     /// As [`Self::ack`], unless the lease has ended, whether or not its message was received again since: that is
     /// `StaleReceipt`, too.
     pub fn ack_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<Option<i64>> {
-        self.check_open()?;
-        let now = self.clock().now_ms();
+        self.reader.home.check_open()?;
+        let now = self.clock.now_ms();
         self.with_leases(group, topic, handle.queue_id, |leases| {
             leases.held_at(handle.queue_offset, handle.pop_time, now)?;
             end(leases, handle)
@@ -359,29 +382,29 @@ impl<D: Disk> MessageStore<D> {
     /// Says whether a lease is held and has not ended.
     #[must_use]
     pub fn is_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> bool {
-        let now = self.clock().now_ms();
-        let found = self.progress().group_topic(group, topic).and_then(|found| found.queue(handle.queue_id));
+        let now = self.clock.now_ms();
+        let found = self.progress.group_topic(group, topic).and_then(|found| found.queue(handle.queue_id));
         found.is_some_and(|queue| queue.lock().held_at(handle.queue_offset, handle.pop_time, now).is_ok())
     }
 
     /// Says whether the life of a handle's message in the group is over: it was acknowledged, or went to the dead letters.
     #[must_use]
     pub fn is_over(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> bool {
-        let found = self.progress().group_topic(group, topic).and_then(|found| found.queue(handle.queue_id));
+        let found = self.progress.group_topic(group, topic).and_then(|found| found.queue(handle.queue_id));
         found.is_some_and(|queue| queue.lock().is_over(handle.queue_offset))
     }
 
     /// Says whether a lease is held: its message was neither acknowledged nor received again.
     #[must_use]
     pub fn holds(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> bool {
-        let found = self.progress().group_topic(group, topic).and_then(|found| found.queue(handle.queue_id));
+        let found = self.progress.group_topic(group, topic).and_then(|found| found.queue(handle.queue_id));
         found.is_some_and(|queue| queue.lock().holds(handle.queue_offset, handle.pop_time))
     }
 
     /// How many deliveries of the message there were, where the lease is held.
     #[must_use]
     pub fn attempt(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Option<u32> {
-        let queue = self.progress().group_topic(group, topic)?.queue(handle.queue_id)?;
+        let queue = self.progress.group_topic(group, topic)?.queue(handle.queue_id)?;
         let held = queue.lock().held(handle.queue_offset, handle.pop_time).map(|lease| lease.attempt);
         held.ok()
     }
@@ -394,8 +417,8 @@ impl<D: Disk> MessageStore<D> {
         handle: &ReceiptHandle,
         invisible_ms: i64,
     ) -> Result<ReceiptHandle> {
-        self.check_open()?;
-        let now = self.clock().now_ms();
+        self.reader.home.check_open()?;
+        let now = self.clock.now_ms();
         let lease = self.with_leases(group, topic, handle.queue_id, |leases| {
             leases.change(handle.queue_offset, handle.pop_time, now, invisible_ms)
         })?;
@@ -407,8 +430,8 @@ impl<D: Disk> MessageStore<D> {
     ///
     /// `StaleReceipt` where the lease is no longer held.
     pub fn extend(&self, group: &str, topic: &str, handle: &ReceiptHandle, invisible_ms: i64) -> Result<()> {
-        self.check_open()?;
-        let now = self.clock().now_ms();
+        self.reader.home.check_open()?;
+        let now = self.clock.now_ms();
         self.with_leases(group, topic, handle.queue_id, |leases| {
             leases.extend(handle.queue_offset, handle.pop_time, now, invisible_ms)
         })
@@ -422,8 +445,8 @@ impl<D: Disk> MessageStore<D> {
         handle: &ReceiptHandle,
         invisible_ms: i64,
     ) -> Result<ReceiptHandle> {
-        self.check_open()?;
-        let now = self.clock().now_ms();
+        self.reader.home.check_open()?;
+        let now = self.clock.now_ms();
         let lease = self.with_leases(group, topic, handle.queue_id, |leases| {
             leases.give_back(handle.queue_offset, handle.pop_time, now, invisible_ms)
         })?;
@@ -433,9 +456,9 @@ impl<D: Disk> MessageStore<D> {
     /// Next queue offset the group will read: never past the lowest unacknowledged message.
     #[must_use]
     pub fn committed_offset(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {
-        match self.progress().group_topic(group, topic).and_then(|found| found.queue(queue_id)) {
+        match self.progress.group_topic(group, topic).and_then(|found| found.queue(queue_id)) {
             Some(queue) => Some(queue.lock().committed()),
-            None => self.progress().listed(group, topic, queue_id),
+            None => self.progress.listed(group, topic, queue_id),
         }
     }
 
@@ -443,11 +466,11 @@ impl<D: Disk> MessageStore<D> {
     ///
     /// An offset past the queue's end is taken as its end. Going back ends all leases of the queue.
     pub fn commit_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
-        let inner = self.open_inner().ok_or(StoreError::Closed)?;
-        let offset = offset.min(inner.offset_limit(topic, queue_id));
-        let queue = self.progress().group_topic_or_new(group, topic).queue_or_begin(queue_id, || offset);
+        self.reader.home.check_open()?;
+        let offset = offset.min(self.reader.queues.offset_limit(topic, queue_id));
+        let queue = self.progress.group_topic_or_new(group, topic).queue_or_begin(queue_id, || offset);
         queue.lock().commit(offset);
-        self.progress().touch();
+        self.progress.touch();
         Ok(())
     }
 
@@ -455,11 +478,11 @@ impl<D: Disk> MessageStore<D> {
     ///
     /// An offset past the queue's end is taken as its end.
     pub fn reset_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
-        let inner = self.open_inner().ok_or(StoreError::Closed)?;
-        let offset = offset.min(inner.offset_limit(topic, queue_id));
-        let queue = self.progress().group_topic_or_new(group, topic).queue_or_begin(queue_id, || offset);
+        self.reader.home.check_open()?;
+        let offset = offset.min(self.reader.queues.offset_limit(topic, queue_id));
+        let queue = self.progress.group_topic_or_new(group, topic).queue_or_begin(queue_id, || offset);
         queue.lock().reset(offset);
-        self.progress().touch();
+        self.progress.touch();
         Ok(())
     }
 
@@ -470,33 +493,33 @@ impl<D: Disk> MessageStore<D> {
         queue_id: u32,
         change: impl FnOnce(&mut QueueLeases) -> Result<T>,
     ) -> Result<T> {
-        let found = self.progress().group_topic(group, topic).and_then(|found| found.queue(queue_id));
+        let found = self.progress.group_topic(group, topic).and_then(|found| found.queue(queue_id));
         let queue = found.ok_or(StoreError::StaleReceipt)?;
         let done = change(&mut queue.lock())?;
-        self.progress().touch();
+        self.progress.touch();
         Ok(done)
     }
 }
 
 /// The steps of a receive. A close in the middle must not look like messages that are gone, so they read
-/// below what [`MessageStore::close`] shuts.
-impl<D: Disk> Inner<D> {
+/// below what a close shuts.
+impl<D: Disk> Groups<D> {
     /// Says whether the group never read the queue, and where the queue ends is not known: where it begins is kept.
     fn is_begin_unknown(&self, request: &ReceiveRequest<'_>, queue_id: u32) -> bool {
         let (group, topic) = (request.group, request.topic);
         let is_end_unknown =
-            || self.queues.find(topic, queue_id).is_some_and(|queue| queue.marks.is_end_unknown());
+            || self.reader.queues.find(topic, queue_id).is_some_and(|queue| queue.marks.is_end_unknown());
         !self.aside.is_empty()
             && is_end_unknown()
-            && self.progress().committed_of(group, topic, queue_id).is_none()
+            && self.progress.committed_of(group, topic, queue_id).is_none()
     }
 
     fn first_offset(&self, request: &ReceiveRequest<'_>, queue_id: u32) -> u64 {
-        if let Some(listed) = self.progress().listed(request.group, request.topic, queue_id) {
-            return listed.min(self.offset_limit(request.topic, queue_id));
+        if let Some(listed) = self.progress.listed(request.group, request.topic, queue_id) {
+            return listed.min(self.reader.queues.offset_limit(request.topic, queue_id));
         }
-        let max_offset = self.max_offset(request.topic, queue_id);
-        request.begin.offset(self.min_offset(request.topic, queue_id), max_offset)
+        let max_offset = self.reader.queues.max_offset(request.topic, queue_id);
+        request.begin.offset(self.reader.queues.min_offset(request.topic, queue_id), max_offset)
     }
 
     fn receive_expired(&self, taking: &mut Taking<'_, D::Region>, queue_id: u32, leases: &mut QueueLeases) {
@@ -536,7 +559,16 @@ impl<D: Disk> Inner<D> {
         let found = taking.leased_ahead(queue_id, offset).unwrap_or_else(|| {
             let (topic, filter, source) = (taking.request.topic, &MessageFilter::All, Source::Memory);
             let (max_count, max_bytes, limits) = (1, usize::MAX, TransferLimits::NONE);
-            self.look(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits })
+            self.reader.look(&GetRequest {
+                topic,
+                queue_id,
+                offset,
+                max_count,
+                max_bytes,
+                filter,
+                source,
+                limits,
+            })
         });
         let is_cut = matches!(found.status, GetStatus::OffsetOverflowOne | GetStatus::OffsetOverflowBadly);
         // A read passes over what is gone, and only over that.
@@ -562,7 +594,7 @@ impl<D: Disk> Inner<D> {
     fn tell_of_lost(&self, taking: &Taking<'_, D::Region>) {
         let (group, topic) = (taking.request.group, taking.request.topic);
         if taking.gone > 0 {
-            self.counters.gone_leases.fetch_add(taking.gone, Ordering::Relaxed);
+            self.reader.counters.gone_leases.fetch_add(taking.gone, Ordering::Relaxed);
             tracing::warn!(
                 group,
                 topic,
@@ -585,7 +617,7 @@ impl<D: Disk> Inner<D> {
             let found = taking.new_ahead(queue_id, from).unwrap_or_else(|| {
                 let (topic, offset, filter, source) = (request.topic, from, request.filter, Source::Memory);
                 let limits = request.limits;
-                self.read(&GetRequest {
+                self.reader.read(&GetRequest {
                     topic,
                     queue_id,
                     offset,

@@ -7,13 +7,12 @@ use crate::{
     files::disk::Disk,
     progress::{
         lease::{Order, QueueLeases},
-        receive::{OfLease, Taking},
+        receive::{Groups, OfLease, Taking},
         receive_types::{MAX_ATTEMPT_ID, Ordered},
     },
-    store::message_store::Inner,
 };
 
-impl<D: Disk> Inner<D> {
+impl<D: Disk> Groups<D> {
     /// Leases messages of a queue in order, first those that were received before, where no lease of it lasts or the
     /// request repeats the last receive.
     pub(crate) fn receive_in_order(

@@ -5,6 +5,7 @@
 
 use std::{
     ops::Range,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -12,6 +13,7 @@ use std::{
 };
 
 use crate::{
+    derive::arrival::Arrival,
     error::{Result, StoreError},
     files::{disk::Disk, mapped_file::MappedFile, mapped_file_queue::MappedFileQueue},
     queues::{known_times::KnownTimes, queue_list::Extent, queue_marks::QueueMarks},
@@ -427,6 +429,16 @@ impl<D: Disk> ConsumeQueue<D> {
         self.files.clear()?;
         self.begin_empty_at(offset);
         Ok(())
+    }
+
+    /// Where the queue's files lie in the store directory `root`.
+    pub(crate) fn directory_in(&self, root: &Path) -> PathBuf {
+        root.join("consumequeue").join(self.topic()).join(self.queue_id.to_string())
+    }
+
+    /// What the arrival listener is told of the queue as it is now.
+    pub(crate) fn arrival(&self) -> Arrival<'_> {
+        Arrival { topic: self.topic(), queue_id: self.queue_id, max_offset: self.max_offset() }
     }
 
     /// The error of an append while the queue is set aside.

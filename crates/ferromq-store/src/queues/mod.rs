@@ -1,9 +1,10 @@
 //! Consume queues: entries by queue offset, their recovery, cleaning, administration, and searches by time.
 
-pub(crate) mod admin;
 pub mod admin_files;
 pub(crate) mod cleaning;
 pub mod consume_queue;
+pub(crate) mod deletion;
+pub(crate) mod dirty_queues;
 pub(crate) mod known_entries;
 pub(crate) mod known_times;
 pub mod queue_list;
@@ -11,3 +12,6 @@ pub mod queue_marks;
 pub(crate) mod queue_table;
 pub(crate) mod recovery;
 pub(crate) mod time_search;
+pub(crate) mod visible;
+
+pub use queue_marks::QueueAccess;

@@ -131,7 +131,7 @@ impl QueueMarks {
         self.set_aside(before.aside_reason());
     }
 
-    pub(super) fn set_access(&self, access: QueueAccess) {
+    pub(crate) fn set_access(&self, access: QueueAccess) {
         self.access.store(access.to_byte(), Ordering::Release);
     }
 }

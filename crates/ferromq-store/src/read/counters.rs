@@ -20,6 +20,8 @@ use crate::{
 /// Counts since the store was opened.
 #[derive(Default)]
 pub(crate) struct Counters {
+    /// Messages appended.
+    pub(crate) appended: AtomicU64,
     failed_puts: Mutex<BTreeMap<&'static str, u64>>,
     missed_gets: [AtomicU64; GetStatus::ALL.len()],
     /// Reads of a queue by clients that found a message.

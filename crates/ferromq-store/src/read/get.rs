@@ -18,12 +18,12 @@ use crate::{
     filter::message_filter::MessageFilter,
     log::recent_pages::Known,
     queues::consume_queue::{ConsumeQueue, Entry},
+    read::reader::Reader,
     read::types::{GetRequest, GetResult, GetStatus, Source, TransferLimits},
     record::{
         log_record::Record,
         message::{self, MessageView},
     },
-    store::message_store::{Inner, MessageStore},
 };
 
 /// Bytes of messages that a filtered read passes over, the last one whole, so that one call stays short.
@@ -36,11 +36,11 @@ const USUAL_BATCH: usize = 32;
 /// RocketMQ's smallest byte limit of a read.
 const MIN_READ_BYTES: usize = 100;
 
-impl<D: Disk> MessageStore<D> {
+impl<D: Disk> Reader<D> {
     /// Reads up to `max_count` messages and about `max_bytes` from `from_offset` on.
     ///
     /// The first message found comes whatever its size. A record that is not the one its consume queue entry
-    /// tells of is never served. After [`Self::close`] there is nothing.
+    /// tells of is never served. After a close there is nothing.
     pub fn get(
         &self,
         topic: &str,
@@ -59,11 +59,11 @@ impl<D: Disk> MessageStore<D> {
     ///
     /// Whatever the source, one call passes over a bounded number of messages and bytes that the filter does not want.
     pub fn get_from(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
-        match self.open_inner() {
-            Some(inner) => {
+        match self.if_open() {
+            Some(reader) => {
                 let begun = Instant::now();
-                let found = inner.read(request);
-                inner.counters.count_get_time(begun.elapsed());
+                let found = reader.read(request);
+                reader.counters.count_get_time(begun.elapsed());
                 found
             }
             None => empty(GetStatus::NoMatchedLogicQueue, request.offset, 0, 0),
@@ -72,15 +72,15 @@ impl<D: Disk> MessageStore<D> {
 }
 
 /// Reads that a close in their middle does not change: whoever decides what becomes of a lease needs them.
-impl<D: Disk> Inner<D> {
-    /// As [`MessageStore::get_from`], for a client.
+impl<D: Disk> Reader<D> {
+    /// As [`Self::get_from`], for a client.
     pub(crate) fn read(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
         let result = self.look(request);
         self.counters.count_get(&result);
         result
     }
 
-    /// As [`MessageStore::get_from`], for the store itself.
+    /// As [`Self::get_from`], for the store itself.
     pub(crate) fn look(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
         let result = match self.queues.find(request.topic, request.queue_id) {
             Some(queue) => self.read_queue(&queue, request),
@@ -164,7 +164,7 @@ enum Step {
 
 /// One read of a queue under way.
 struct Reading<'a, D: Disk> {
-    inner: &'a Inner<D>,
+    reader: &'a Reader<D>,
     queue: &'a ConsumeQueue<D>,
     filter: &'a MessageFilter,
     source: Source,
@@ -186,15 +186,15 @@ struct Reading<'a, D: Disk> {
 
 impl<'a, D: Disk> Reading<'a, D> {
     fn new(
-        inner: &'a Inner<D>,
+        reader: &'a Reader<D>,
         queue: &'a ConsumeQueue<D>,
         request: &GetRequest<'a>,
         min_offset: u64,
         max_offset: u64,
     ) -> Self {
-        let log_end = inner.log.written();
+        let log_end = reader.log.written();
         Self {
-            inner,
+            reader,
             queue,
             filter: request.filter,
             source: request.source,
@@ -206,7 +206,7 @@ impl<'a, D: Disk> Reading<'a, D> {
             entries_left: request.limits.scan_entries.max(request.max_count as u64),
             bytes_left: MAX_FRUITLESS_BYTES,
             file: None,
-            known: Known::new(inner.log.freshness.from(log_end)),
+            known: Known::new(reader.log.freshness.from(log_end)),
             result: empty(GetStatus::NoMatchedMessage, request.offset, min_offset, max_offset),
         }
     }
@@ -236,10 +236,10 @@ impl<'a, D: Disk> Reading<'a, D> {
                 matches!(step, Step::GoOn)
             });
             match walked {
-                Ok(()) => self.inner.clear_unreadable_entries(queue, from..self.result.next_offset),
+                Ok(()) => self.reader.unreadable.clear_entries(queue, from..self.result.next_offset),
                 Err(error) => {
                     self.miss(GetStatus::MessageUnreadable);
-                    self.inner.note_unreadable_entry(queue, self.result.next_offset, &error);
+                    self.reader.unreadable.note_entry(queue, self.result.next_offset, &error);
                 }
             }
             goes_on &= self.result.next_offset > from;
@@ -251,7 +251,7 @@ impl<'a, D: Disk> Reading<'a, D> {
     fn entries_to(&self, from: u64) -> u64 {
         match self.source {
             Source::Memory => {
-                self.queue.in_memory_to(from, self.entries_left.max(1), self.inner.log.freshness.now())
+                self.queue.in_memory_to(from, self.entries_left.max(1), self.reader.log.freshness.now())
             }
             Source::Anywhere | Source::Disk(_) => self.result.max_offset,
         }
@@ -284,7 +284,7 @@ impl<'a, D: Disk> Reading<'a, D> {
             }
             Err(error) => return self.end_before_unreadable(entry, &error),
         }
-        let record = match self.inner.log.record_in(&mut self.file, entry.physical_offset, entry.size) {
+        let record = match self.reader.log.record_in(&mut self.file, entry.physical_offset, entry.size) {
             Ok(record) => record,
             Err(error) => return self.end_before_unreadable(entry, &error),
         };
@@ -301,11 +301,11 @@ impl<'a, D: Disk> Reading<'a, D> {
             self.result.is_cold = true;
             return Step::Ends;
         }
-        match record.filter(|record| is_told_of(self.inner, self.queue, queue_offset, record, entry)) {
+        match record.filter(|record| is_told_of(self.reader, self.queue, queue_offset, record, entry)) {
             Some(record) => self.take(queue_offset, record, entry),
             None => {
                 self.miss(GetStatus::MessageWasRemoving);
-                self.result.next_offset = self.inner.behind_removed(self.queue, queue_offset, entry);
+                self.result.next_offset = self.reader.behind_removed(self.queue, queue_offset, entry);
                 if self.result.next_offset > queue_offset + 1 { Step::Jumps } else { Step::GoOn }
             }
         }
@@ -315,7 +315,7 @@ impl<'a, D: Disk> Reading<'a, D> {
     #[cold]
     fn end_before_unreadable(&mut self, entry: Entry, error: &StoreError) -> Step {
         self.miss(GetStatus::MessageUnreadable);
-        self.inner.note_unreadable(entry.physical_offset..entry.end(), error);
+        self.reader.unreadable.note_record(entry.physical_offset..entry.end(), error);
         Step::Ends
     }
 
@@ -325,7 +325,7 @@ impl<'a, D: Disk> Reading<'a, D> {
         if self.source == Source::Anywhere {
             return Ok(true);
         }
-        let log = &self.inner.log;
+        let log = &self.reader.log;
         if self.source == Source::Memory {
             // What is missing is found on the disk, and so is what a log file that is not open holds.
             if !log.find_open(&mut self.file, entry.physical_offset) || self.file.is_none() {
@@ -353,7 +353,7 @@ impl<'a, D: Disk> Reading<'a, D> {
     /// The whole record was read, or is gone.
     fn clear_unreadable(&self, entry: Entry) {
         if self.source != Source::Anywhere {
-            self.inner.unreadable.clear_record(entry.physical_offset);
+            self.reader.unreadable.clear_record(entry.physical_offset);
         }
     }
 
@@ -431,14 +431,14 @@ fn is_there<R: Region>(
 /// Says whether the head of the record says of itself what the consume queue says of it, and, for a record that was
 /// there when the store was opened, whether all of it is sound: once, where a queue is read in order.
 fn is_told_of<D: Disk>(
-    inner: &Inner<D>,
+    reader: &Reader<D>,
     queue: &ConsumeQueue<D>,
     queue_offset: u64,
     record: &Record<D::Region>,
     entry: Entry,
 ) -> bool {
     let mut is_same = record.is_at(entry.physical_offset, entry.size);
-    if !is_same && queue.is_unchecked(queue_offset) && inner.note_damage_at(entry.physical_offset) {
+    if !is_same && queue.is_unchecked(queue_offset) && reader.note_damage_at(entry.physical_offset) {
         return false;
     }
     if is_same && queue.is_unchecked(queue_offset) {
@@ -449,7 +449,7 @@ fn is_told_of<D: Disk>(
                     && view.queue_offset == queue_offset;
             }
             Err(_) => {
-                inner.note_damage(entry.physical_offset..entry.end());
+                reader.note_damage(entry.physical_offset..entry.end());
                 return false;
             }
         }
@@ -457,7 +457,7 @@ fn is_told_of<D: Disk>(
             queue.set_checked(queue_offset);
         }
     }
-    if !is_same && inner.counters.mismatches.fetch_add(1, Ordering::Relaxed) == 0 {
+    if !is_same && reader.counters.mismatches.fetch_add(1, Ordering::Relaxed) == 0 {
         tracing::error!(
             physical_offset = entry.physical_offset,
             size = entry.size,
@@ -477,7 +477,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        config::StoreConfig, read::types::Boundary, record::message::NewMessage, time::clock::Clock,
+        config::StoreConfig, read::types::Boundary, record::message::NewMessage,
+        store::message_store::MessageStore, time::clock::Clock,
     };
 
     fn filled(directory: &Path) -> MessageStore {
@@ -504,12 +505,12 @@ mod tests {
                 body: &[number; 500],
                 properties: b"",
             };
-            store.append(&[message]).unwrap();
+            store.log().append(&[message]).unwrap();
             clock.advance(1);
         }
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while store.stats().dispatched_offset < store.stats().max_physical_offset {
-            assert!(std::time::Instant::now() < deadline, "not dispatched: {:?}", store.stats());
+        while store.admin().stats().dispatched_offset < store.admin().stats().max_physical_offset {
+            assert!(std::time::Instant::now() < deadline, "not dispatched: {:?}", store.admin().stats());
             std::thread::yield_now();
         }
         store
@@ -523,31 +524,31 @@ mod tests {
     fn messages_whose_file_is_gone_are_passed_over_in_one_read() {
         let directory = tempfile::tempdir().unwrap();
         let store = filled(directory.path());
-        let log = &store.open_inner().unwrap().log;
+        let log = &store.queues().log;
         // The queue has not heard of it yet, as while files are being deleted.
         log.files().remove_below(5 * (4 << 10)).unwrap();
         let first = (0..60).find(|at| {
-            let entry = store.open_inner().unwrap().queues.find("t", 0).unwrap().entry(*at).unwrap();
+            let entry = store.queues().queues.find("t", 0).unwrap().entry(*at).unwrap();
             entry.physical_offset >= log.start()
         });
         let first = first.unwrap();
         assert!(first > 20, "{first}");
-        let found = store.get("t", 0, 0, 3, usize::MAX, &MessageFilter::All);
+        let found = store.queues().get("t", 0, 0, 3, usize::MAX, &MessageFilter::All);
         assert_eq!((found.status, offsets(&found)), (GetStatus::Found, vec![first, first + 1, first + 2]));
         assert_eq!(found.next_offset, first + 3);
-        let filtered = store.get("t", 0, 0, 3, usize::MAX, &MessageFilter::tags("none"));
+        let filtered = store.queues().get("t", 0, 0, 3, usize::MAX, &MessageFilter::tags("none"));
         assert_eq!((filtered.status, filtered.next_offset), (GetStatus::NoMatchedMessage, 60));
         // What is gone has no time.
         let kept_time = 1000 + first as i64;
-        assert_eq!(store.earliest_time("t", 0), Some(kept_time));
+        assert_eq!(store.queues().earliest_time("t", 0), Some(kept_time));
         for (time, lower, upper) in [
             (0, first, 0),
             (1005, first, 0),
             (kept_time, first, first),
             (kept_time + 1, first + 1, first + 1),
         ] {
-            assert_eq!(store.offset_by_time("t", 0, time, Boundary::Lower), lower, "{time}");
-            assert_eq!(store.offset_by_time("t", 0, time, Boundary::Upper), upper, "{time}");
+            assert_eq!(store.queues().offset_by_time("t", 0, time, Boundary::Lower), lower, "{time}");
+            assert_eq!(store.queues().offset_by_time("t", 0, time, Boundary::Upper), upper, "{time}");
         }
     }
 
@@ -555,36 +556,39 @@ mod tests {
     fn a_read_that_finds_only_what_is_gone_says_so_and_goes_on_behind_it() {
         let directory = tempfile::tempdir().unwrap();
         let store = filled(directory.path());
-        let inner = store.open_inner().unwrap();
-        let queue = inner.queues.find("t", 0).unwrap();
+        let reader = store.queues();
+        let queue = reader.queues.find("t", 0).unwrap();
         let last = queue.entry(59).unwrap();
-        let file = inner.log.files().open(last.physical_offset).unwrap().unwrap();
+        let file = reader.log.files().open(last.physical_offset).unwrap().unwrap();
         // Its head says that it lies elsewhere.
         file.write(last.physical_offset + 28, &[&7u64.to_be_bytes()]).unwrap();
-        let found = store.get("t", 0, 59, 3, usize::MAX, &MessageFilter::All);
+        let found = store.queues().get("t", 0, 59, 3, usize::MAX, &MessageFilter::All);
         assert_eq!((found.status, found.next_offset), (GetStatus::MessageWasRemoving, 60));
         assert!(found.messages.is_empty());
-        assert_eq!(store.stats().mismatches, 1);
-        let before = store.get("t", 0, 57, 3, usize::MAX, &MessageFilter::All);
+        assert_eq!(store.admin().stats().mismatches, 1);
+        let before = store.queues().get("t", 0, 57, 3, usize::MAX, &MessageFilter::All);
         assert_eq!((before.status, offsets(&before)), (GetStatus::Found, vec![57, 58]));
         assert_eq!(before.next_offset, 60);
         // A size that differs is as bad.
         let size = queue.entry(30).unwrap();
-        let file = inner.log.files().open(size.physical_offset).unwrap().unwrap();
+        let file = reader.log.files().open(size.physical_offset).unwrap().unwrap();
         file.write(size.physical_offset, &[&(size.size - 1).to_be_bytes()]).unwrap();
-        assert_eq!(offsets(&store.get("t", 0, 30, 2, usize::MAX, &MessageFilter::All)), vec![31, 32]);
+        assert_eq!(
+            offsets(&store.queues().get("t", 0, 30, 2, usize::MAX, &MessageFilter::All)),
+            vec![31, 32]
+        );
     }
 
     #[test]
     fn where_a_file_of_the_queue_is_missing_a_read_goes_on_at_the_next_one() {
         let directory = tempfile::tempdir().unwrap();
         let store = filled(directory.path());
-        let queue = store.open_inner().unwrap().queues.find("t", 0).unwrap();
+        let queue = store.queues().queues.find("t", 0).unwrap();
         queue.files().remove_below(20 * 20).unwrap();
-        let found = store.get("t", 0, 3, 5, usize::MAX, &MessageFilter::All);
+        let found = store.queues().get("t", 0, 3, 5, usize::MAX, &MessageFilter::All);
         assert_eq!((found.status, found.next_offset), (GetStatus::OffsetFoundNull, 20));
-        let next = store.get("t", 0, found.next_offset, 2, usize::MAX, &MessageFilter::All);
+        let next = store.queues().get("t", 0, found.next_offset, 2, usize::MAX, &MessageFilter::All);
         assert_eq!((next.status, offsets(&next)), (GetStatus::Found, vec![20, 21]));
-        assert_eq!(store.stats().missed_gets.get(&GetStatus::OffsetFoundNull), Some(&1));
+        assert_eq!(store.admin().stats().missed_gets.get(&GetStatus::OffsetFoundNull), Some(&1));
     }
 }

@@ -4,5 +4,9 @@ pub(crate) mod counters;
 pub(crate) mod get;
 pub(crate) mod lookup;
 pub(crate) mod query;
+pub(crate) mod reader;
 pub(crate) mod types;
 pub(crate) mod unreadable_files;
+
+pub use reader::Reader;
+pub use types::{Boundary, GetRequest, GetResult, GetStatus, QueryResult, Source, TransferLimits};

@@ -6,9 +6,9 @@
 use crate::{
     files::disk::Disk,
     index::index_file::key_hash,
+    read::reader::Reader,
     read::types::QueryResult,
     record::{log_record::Record, message::Brief},
-    store::message_store::{Inner, MessageStore},
 };
 
 /// Entries of the index one query follows.
@@ -16,7 +16,7 @@ const MAX_ENTRIES: u64 = 1 << 20;
 /// Records one query looks at that do not have the key, or not in the time range.
 const MAX_FRUITLESS_RECORDS: u64 = 1 << 14;
 
-impl<D: Disk> MessageStore<D> {
+impl<D: Disk> Reader<D> {
     /// Messages of `topic` with the key or unique key `key`, stored in the time range, newest first.
     #[must_use]
     pub fn query_by_key(
@@ -44,13 +44,6 @@ impl<D: Disk> MessageStore<D> {
     ) -> QueryResult<D::Region> {
         self.query(&Question { topic, key, is_unique: true, max_count, begin_ms, end_ms })
     }
-
-    fn query(&self, question: &Question<'_>) -> QueryResult<D::Region> {
-        match self.open_inner() {
-            Some(inner) => inner.query(question),
-            None => QueryResult { messages: Vec::new(), is_complete: true },
-        }
-    }
 }
 
 struct Question<'a> {
@@ -63,8 +56,11 @@ struct Question<'a> {
     end_ms: i64,
 }
 
-impl<D: Disk> Inner<D> {
+impl<D: Disk> Reader<D> {
     fn query(&self, question: &Question<'_>) -> QueryResult<D::Region> {
+        if self.home.is_closed() {
+            return QueryResult { messages: Vec::new(), is_complete: true };
+        }
         let &Question { topic, key, is_unique, max_count, begin_ms, end_ms } = question;
         let mut messages: Vec<Record<D::Region>> = Vec::new();
         let mut records_left = MAX_FRUITLESS_RECORDS;
@@ -81,7 +77,7 @@ impl<D: Disk> Inner<D> {
                     brief.topic == topic.as_bytes()
                         && (begin_ms..=end_ms).contains(&brief.store_timestamp)
                         && brief.has_key(key, is_unique)
-                        && !self.is_record_of_deleted(physical_offset, record.bytes())
+                        && !self.queues.is_record_of_deleted(physical_offset, record.bytes())
                 })
             });
             match record {

@@ -7,17 +7,23 @@ use std::{
     collections::BTreeMap,
     ops::Range,
     path::PathBuf,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
 
 use crate::{
+    derive::dispatched::Dispatched,
     error::StoreError,
     files::disk::Disk,
+    files::store_directory::StoreDirectory,
+    log::commit_log::CommitLog,
     log::damage::{Damage, DamageReason},
     queues::consume_queue::ConsumeQueue,
-    store::message_store::Inner,
+    queues::queue_table::ConsumeQueues,
 };
 
 /// More places are not told apart: readers come to few of them.
@@ -48,14 +54,27 @@ struct Failure {
 }
 
 /// The places of a store that could not be read last time.
-#[derive(Debug, Default)]
-pub(crate) struct Unreadable {
+pub(crate) struct Unreadable<D: Disk> {
+    home: Arc<StoreDirectory<D>>,
+    log: Arc<CommitLog<D>>,
+    queues: Arc<ConsumeQueues<D>>,
+    dispatched: Arc<Dispatched>,
     failures: Mutex<BTreeMap<Place, Failure>>,
     /// Almost always clear: then no reader looks further.
     has_any: AtomicBool,
 }
 
-impl Unreadable {
+impl<D: Disk> Unreadable<D> {
+    pub(crate) fn new(
+        home: Arc<StoreDirectory<D>>,
+        log: Arc<CommitLog<D>>,
+        queues: Arc<ConsumeQueues<D>>,
+        dispatched: Arc<Dispatched>,
+    ) -> Self {
+        let (failures, has_any) = (Mutex::default(), AtomicBool::new(false));
+        Self { home, log, queues, dispatched, failures, has_any }
+    }
+
     fn note(&self, place: Place, failure: Failure, error: &StoreError) {
         let mut failures = self.failures.lock();
         if failures.contains_key(&place) || failures.len() >= MOST_PLACES {
@@ -104,42 +123,37 @@ impl Unreadable {
     }
 }
 
-impl<D: Disk> Inner<D> {
+impl<D: Disk> Unreadable<D> {
     /// A record that the log holds could not be read.
     #[cold]
-    pub(crate) fn note_unreadable(&self, range: Range<u64>, error: &StoreError) {
+    pub(crate) fn note_record(&self, range: Range<u64>, error: &StoreError) {
         let files = self.log.files();
         let file = files.path_at(range.start).unwrap_or_else(|| files.directory().to_path_buf());
         let place = Place::Record(range.start);
-        self.unreadable.note(place, Failure { file, range, queue_offset: 0 }, error);
+        self.note(place, Failure { file, range, queue_offset: 0 }, error);
     }
 
     /// The entry of a consume queue could not be read.
     #[cold]
-    pub(crate) fn note_unreadable_entry(
-        &self,
-        queue: &ConsumeQueue<D>,
-        queue_offset: u64,
-        error: &StoreError,
-    ) {
-        let (file, range) = (self.queue_directory(queue), self.log.start()..self.dispatched());
-        self.unreadable.note(Place::of(queue), Failure { file, range, queue_offset }, error);
+    pub(crate) fn note_entry(&self, queue: &ConsumeQueue<D>, queue_offset: u64, error: &StoreError) {
+        let (file, range) = (queue.directory_in(&self.home.root), self.log.start()..self.dispatched.end());
+        self.note(Place::of(queue), Failure { file, range, queue_offset }, error);
     }
 
     /// Entries of a consume queue were read.
-    pub(crate) fn clear_unreadable_entries(&self, queue: &ConsumeQueue<D>, entries: Range<u64>) {
-        if self.unreadable.has_any() {
-            self.unreadable.clear_where(&Place::of(queue), |known| entries.contains(&known.queue_offset));
+    pub(crate) fn clear_entries(&self, queue: &ConsumeQueue<D>, entries: Range<u64>) {
+        if self.has_any() {
+            self.clear_where(&Place::of(queue), |known| entries.contains(&known.queue_offset));
         }
     }
 
     /// What still cannot be read, one damage a file. Tries each place again.
-    pub(crate) fn unreadable_damages(&self) -> Vec<Damage> {
-        let known = self.unreadable.failures.lock().clone();
+    pub(crate) fn damages(&self) -> Vec<Damage> {
+        let known = self.failures.lock().clone();
         let mut damages: BTreeMap<PathBuf, Range<u64>> = BTreeMap::new();
         for (place, failure) in known {
             if self.can_be_read(&place, &failure) {
-                self.unreadable.clear_where(&place, |_| true);
+                self.clear_where(&place, |_| true);
                 continue;
             }
             let range = damages.entry(failure.file).or_insert_with(|| failure.range.clone());

@@ -8,3 +8,8 @@ pub mod names;
 pub mod properties;
 pub mod property_crc;
 pub(crate) mod readdressed;
+
+pub use log_record::Record;
+pub use message::{MessageView, NewMessage, add_reconsume_times};
+pub use message_id::OffsetMessageId;
+pub use readdressed::readdressed;

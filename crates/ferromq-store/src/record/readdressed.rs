@@ -83,8 +83,8 @@ mod tests {
                 body: b"body",
                 properties: b"KEYS\x01k\x02",
             };
-            let appended = store.append(&[message]).unwrap();
-            let record = store.message_at(appended.locations[0].physical_offset).unwrap();
+            let appended = store.log().append(&[message]).unwrap();
+            let record = store.queues().message_at(appended.locations[0].physical_offset).unwrap();
             let view = MessageView::decode(record.bytes(), true).unwrap();
             let made = readdressed(record.bytes(), &view, to, ("POP_CK", "1 2"));
             let seen = MessageView::decode(&made, true).unwrap();
@@ -92,7 +92,7 @@ mod tests {
             assert_eq!((seen.body, seen.flag, seen.reconsume_times), (view.body, 7, 2));
             assert_eq!((seen.physical_offset, seen.born_host), (view.physical_offset, view.born_host));
         }
-        assert!(store.get("t", 0, 0, 1, 1, &MessageFilter::All).max_offset <= 2);
+        assert!(store.queues().get("t", 0, 0, 1, 1, &MessageFilter::All).max_offset <= 2);
     }
 
     #[test]
@@ -113,8 +113,8 @@ mod tests {
             body: b"body",
             properties: long.as_bytes(),
         };
-        let appended = store.append(&[message]).unwrap();
-        let record = store.message_at(appended.locations[0].physical_offset).unwrap();
+        let appended = store.log().append(&[message]).unwrap();
+        let record = store.queues().message_at(appended.locations[0].physical_offset).unwrap();
         let view = MessageView::decode(record.bytes(), true).unwrap();
         let handle = "1 ".repeat(60);
         let made = readdressed(record.bytes(), &view, "t", ("POP_CK", &handle));

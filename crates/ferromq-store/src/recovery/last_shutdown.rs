@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::{
     error::{Result, StoreError},
+    files::store_directory::StoreDirectory,
     files::{
         anchor::{self, Anchor},
         disk::Disk,
         mapped_file_queue::MappedFileQueue,
     },
     recovery::torn_tail,
-    store::message_store::Inner,
 };
 
 /// What our abort file begins with; a Java broker writes only its process id.
@@ -53,6 +53,12 @@ impl Left {
     /// Says whether we were the last to have the store: then what lies in `ferromq/` is true.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::Closed { .. } | Self::Killed)
+    }
+
+    /// Says whether a file of ours with this anchor still holds: no other broker had the store since, and the log is the
+    /// one the file was derived from.
+    pub(crate) fn trusts<D: Disk>(self, anchor: Anchor, log: &MappedFileQueue<D>) -> bool {
+        self.is_ours() && anchor.is_held_by(log)
     }
 
     /// The last record of a log that we closed.
@@ -112,49 +118,49 @@ pub fn decode_closed(bytes: &[u8]) -> std::result::Result<(u64, Anchor), &'stati
 
 /// Leaves an abort file, durably, before anything else is written: ours where the store was ours. Where it was another
 /// broker's its promises count until [`take_over`], so a kill before that must read as a kill of that broker.
-pub(crate) fn mark_open<D: Disk>(inner: &Inner<D>, left: Left) -> Result<()> {
+pub(crate) fn mark_open<D: Disk>(home: &StoreDirectory<D>, left: Left) -> Result<()> {
     match left {
-        Left::Closed { .. } => match write_abort(inner, ABORT_MARK) {
+        Left::Closed { .. } => match write_abort(home, ABORT_MARK) {
             // A name takes no space: the note of the clean stop, which is true no longer, becomes the abort file.
-            Err(error) if error.is_of_full_disk() => rename_closed(inner),
+            Err(error) if error.is_of_full_disk() => rename_closed(home),
             written => written,
         },
-        Left::ClosedByOther => write_abort(inner, TAKING_MARK),
+        Left::ClosedByOther => write_abort(home, TAKING_MARK),
         Left::Killed | Left::KilledOther { .. } => Ok(()),
     }
 }
 
-fn rename_closed<D: Disk>(inner: &Inner<D>) -> Result<()> {
-    let (from, to) = (closed_path(&inner.root), abort_path(&inner.root));
-    inner.disk.rename(&from, &to).map_err(|source| StoreError::io("rename", &from, source))?;
-    inner.disk.sync_dir(&inner.root).map_err(|source| StoreError::io("flush", &inner.root, source))
+fn rename_closed<D: Disk>(home: &StoreDirectory<D>) -> Result<()> {
+    let (from, to) = (closed_path(&home.root), abort_path(&home.root));
+    home.disk.rename(&from, &to).map_err(|source| StoreError::io("rename", &from, source))?;
+    home.disk.sync_dir(&home.root).map_err(|source| StoreError::io("flush", &home.root, source))
 }
 
 /// From now on it is our promises that count: what another broker left is recovered and noted.
-pub(crate) fn take_over<D: Disk>(inner: &Inner<D>, left: Left) -> Result<()> {
-    if left.is_ours() { Ok(()) } else { write_abort(inner, ABORT_MARK) }
+pub(crate) fn take_over<D: Disk>(home: &StoreDirectory<D>, left: Left) -> Result<()> {
+    if left.is_ours() { Ok(()) } else { write_abort(home, ABORT_MARK) }
 }
 
-fn write_abort<D: Disk>(inner: &Inner<D>, mark: &str) -> Result<()> {
-    let path = abort_path(&inner.root);
+fn write_abort<D: Disk>(home: &StoreDirectory<D>, mark: &str) -> Result<()> {
+    let path = abort_path(&home.root);
     let text = format!("{mark}{}\n", std::process::id());
-    let written = inner.disk.replace_file(&path, text.as_bytes());
+    let written = home.disk.replace_file(&path, text.as_bytes());
     written.map_err(|source| StoreError::io("write", &path, source))
 }
 
 /// Notes where the log ended, then removes the abort file: the stop is clean.
-pub(crate) fn mark_closed<D: Disk>(inner: &Inner<D>, end: u64) -> Result<()> {
-    let path = closed_path(&inner.root);
-    let bytes = anchor::seal(CLOSED_MAGIC, inner.anchor(), &end.to_be_bytes());
-    let noted = inner.disk.replace_file(&path, &bytes);
+pub(crate) fn mark_closed<D: Disk>(home: &StoreDirectory<D>, anchor: Anchor, end: u64) -> Result<()> {
+    let path = closed_path(&home.root);
+    let bytes = anchor::seal(CLOSED_MAGIC, anchor, &end.to_be_bytes());
+    let noted = home.disk.replace_file(&path, &bytes);
     noted.map_err(|source| StoreError::io("write", &path, source))?;
-    remove_abort(inner)
+    remove_abort(home)
 }
 
-pub(crate) fn remove_abort<D: Disk>(inner: &Inner<D>) -> Result<()> {
-    let path = abort_path(&inner.root);
-    inner.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
-    inner.disk.sync_dir(&inner.root).map_err(|source| StoreError::io("flush", &inner.root, source))
+pub(crate) fn remove_abort<D: Disk>(home: &StoreDirectory<D>) -> Result<()> {
+    let path = abort_path(&home.root);
+    home.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
+    home.disk.sync_dir(&home.root).map_err(|source| StoreError::io("flush", &home.root, source))
 }
 
 fn abort_path(root: &Path) -> PathBuf {

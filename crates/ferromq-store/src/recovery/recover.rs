@@ -7,24 +7,31 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
+    sync::Arc,
     time::Instant,
 };
 
 use crate::{
+    config::StoreConfig,
     derive::{
         derived_entries::derive,
         dispatch::{Dispatcher, Resume},
-        rebuild::{QueueName, Redo},
+        rebuild::{QueueName, Rebuild},
         set_aside::Cure,
     },
+    derive::{derived_files::DerivedFiles, dispatched::Dispatched},
     error::Result,
+    files::store_directory::StoreDirectory,
     files::{disk::Disk, mapped_file_queue::MappedFileQueue},
+    index::unindexed_range::UnindexedNote,
     log::damage::{Damage, DamageReason},
+    queues::deletion::load_marks,
     queues::{
         consume_queue::{ConsumeQueue, Entry},
         known_entries::KnownEntries,
         queue_list::QueueList,
     },
+    recovery::{checkpoint::Checkpoint, checkpointer::Checkpointer},
     recovery::{
         last_shutdown::{self, Left},
         log_walk::{Checks, Found, find_record, scan},
@@ -32,7 +39,6 @@ use crate::{
         recovery_report::RecoveryReport,
         torn_tail,
     },
-    store::message_store::Inner,
 };
 
 /// A clock that was further ahead was wrong: what it stamped must not hold later messages for ever.
@@ -53,23 +59,40 @@ struct Plan {
     checks: Checks,
 }
 
+/// What a recovery reads and mends.
+pub(crate) struct Opening<D: Disk> {
+    pub(crate) home: Arc<StoreDirectory<D>>,
+    pub(crate) config: Arc<StoreConfig>,
+    pub(crate) files: Arc<DerivedFiles<D>>,
+    pub(crate) checkpoint: Arc<Checkpoint<D>>,
+    pub(crate) checkpointer: Arc<Checkpointer<D>>,
+    pub(crate) dispatched: Arc<Dispatched>,
+    /// How the store was left.
+    pub(crate) left: Left,
+}
+
 /// Recovers log, consume queues and index, and returns the dispatcher that goes on from there.
-pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Dispatcher<D>)> {
+pub(crate) fn recover<D: Disk>(opening: &Opening<D>) -> Result<(RecoveryReport, Dispatcher<D>)> {
     let began = Instant::now();
-    let files = inner.log.files();
-    let mut plan = plan(inner)?;
+    let files = opening.files.log.files();
+    let mut plan = plan(opening)?;
     let found = plan.left.is_whole_of_other().then(|| {
         let span_end = files.span().map_or(0, |span| span.end);
-        inner.queues.found_ends(span_end)
+        opening.files.queues.found_ends(span_end)
     });
     if let Some(found) = found.as_ref().filter(|found| found.log_end > 0) {
         plan.durable_end = plan.durable_end.max(Some(found.log_end));
     }
-    inner.load_marks()?;
-    let (listed, has_list) = inner.load_list()?;
-    inner.log.damages.load(&inner.disk, &inner.root, |anchor| inner.is_trusted(anchor))?;
-    find_missing_files(inner, plan.durable_end);
-    let mut run = Run { inner, plan, pace: Pace::new(inner.on_recovery()), walked_bytes: 0 };
+    load_marks(&opening.home, &opening.files.log, &opening.files.queues)?;
+    let (listed, has_list) = opening.checkpointer.load_list(opening.left)?;
+    opening
+        .files
+        .log
+        .damages
+        .load(&opening.home.disk, &opening.home.root, |anchor| opening.left.trusts(anchor, files))?;
+    find_missing_files(opening, plan.durable_end);
+    let mut run =
+        RecoveryRun { opening, plan, pace: Pace::new(opening.config.on_recovery.clone()), walked_bytes: 0 };
     run.pace.begin(files.span().map_or(0, |span| span.end.saturating_sub(plan.walk_from)));
     // Another broker's clean stop says nothing of where the log ends.
     let known_end = match plan.left {
@@ -78,23 +101,23 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Disp
         Left::Killed | Left::KilledOther { .. } => None,
     };
     let (from, index_from) = run.recover_derived(known_end, listed.as_ref(), has_list)?;
-    let mut redo = Redo::new(inner, from, index_from, false);
+    let mut redo = Rebuild::new(&opening.files, from, index_from, false);
     let end = run.walk(from, known_end, Some(&mut redo))?;
     let end = redo.continued_from().unwrap_or(end);
     redo.write()?;
     let (messages, mut redone) = (redo.messages, redo.redone);
     let last = redo.last.or(plan.left.anchor());
-    let last_timestamp = redo.last_timestamp.max(plan.last_timestamp(inner));
+    let last_timestamp = redo.last_timestamp.max(plan.last_timestamp(opening));
     let mut lost = std::mem::take(&mut redo.lost);
     drop(redo);
     let end = run.continue_after_missing(end)?;
     let cut = if plan.has_sound_tail() { torn_tail::Cut::default() } else { torn_tail::cut(files, end)? };
-    inner.log.begin_at(end, resumed_timestamp(inner.clock.now_ms(), last_timestamp))?;
+    opening.files.log.begin_at(end, resumed_timestamp(opening.files.clock.now_ms(), last_timestamp))?;
     let rewritten_bytes = run.rewrite(end)?;
-    lost.extend(lost_queues(inner, listed.as_ref())?);
+    lost.extend(lost_queues(opening, listed.as_ref())?);
     redone += run.redo_lost(&lost, end)?;
     if let Some(listed) = &listed {
-        keep_offsets(inner, listed, end)?;
+        keep_offsets(opening, listed, end)?;
     }
     for (queue, offset) in found.iter().flat_map(|found| &found.queues) {
         // The record of its last entry may be damaged: the walk does not bring it.
@@ -102,17 +125,20 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Disp
             queue.keep_offsets(*offset, end)?;
         }
     }
-    let all = inner.queues.all();
+    let all = opening.files.queues.all();
     all.iter().filter(|queue| !queue.marks.is_unread()).for_each(|queue| queue.continue_after_entries());
     for ((topic, queue_id), extent) in listed.iter().flat_map(|listed| &listed.queues) {
-        if let Some(aside) = inner.queues.find(topic, *queue_id).filter(|queue| queue.marks.is_end_unknown())
+        if let Some(aside) =
+            opening.files.queues.find(topic, *queue_id).filter(|queue| queue.marks.is_end_unknown())
         {
             aside.expect_end(extent.max_offset);
         }
     }
-    inner.set_dispatched(end, last_timestamp, last);
-    inner.log.damages.forget_below(inner.log.start());
-    inner.note_unindexed(index_from);
+    opening.dispatched.set(end, last_timestamp, last);
+    opening.files.log.damages.forget_below(opening.files.log.start());
+    let anchor = opening.dispatched.anchor();
+    UnindexedNote { home: &opening.home, log: &opening.files.log, index: &opening.files.index, anchor }
+        .write(index_from);
     run.pace.end(run.walked_bytes);
     let report = RecoveryReport {
         is_clean: plan.left.is_clean(),
@@ -123,9 +149,8 @@ pub(crate) fn recover<D: Disk>(inner: &Inner<D>) -> Result<(RecoveryReport, Disp
         redone,
         rewritten_bytes,
         elapsed: began.elapsed(),
-        damages: inner.all_damages(),
+        damages: Vec::new(),
     };
-    log_report(&report, end);
     Ok((report, Dispatcher::new(Resume::default())))
 }
 
@@ -142,7 +167,8 @@ fn resumed_timestamp(now_ms: i64, last_timestamp: i64) -> i64 {
     now_ms
 }
 
-fn log_report(report: &RecoveryReport, end: u64) {
+/// Logs what a recovery did, whose log ends at `end`.
+pub(crate) fn log_report(report: &RecoveryReport, end: u64) {
     let seconds = report.elapsed.as_secs_f64().max(1e-6);
     tracing::info!(
         clean = report.is_clean,
@@ -166,22 +192,22 @@ impl Plan {
     }
 
     /// Store timestamps never go back, also where nothing is walked.
-    fn last_timestamp<D: Disk>(&self, inner: &Inner<D>) -> i64 {
+    fn last_timestamp<D: Disk>(&self, opening: &Opening<D>) -> i64 {
         let noted = match self.left {
-            Left::Killed => inner.checkpoint.marks().log_timestamp,
+            Left::Killed => opening.checkpoint.marks().log_timestamp,
             _ => 0,
         };
         self.left.anchor().map_or(0, |anchor| anchor.store_timestamp).max(noted)
     }
 }
 
-fn plan<D: Disk>(inner: &Inner<D>) -> Result<Plan> {
-    let files = inner.log.files();
-    let marks = inner.checkpoint.marks();
-    let left = inner.left();
+fn plan<D: Disk>(opening: &Opening<D>) -> Result<Plan> {
+    let files = opening.files.log.files();
+    let marks = opening.checkpoint.marks();
+    let left = opening.left;
     let trusted_timestamp = marks.walk_from_timestamp();
-    let flush_mark = inner.log.flush_mark.found().filter(|_| left == Left::Killed);
-    let flush_end = flush_mark.filter(|(anchor, _)| inner.is_trusted(*anchor)).map(|(_, end)| end);
+    let flush_mark = opening.files.log.flush_mark.found().filter(|_| left == Left::Killed);
+    let flush_end = flush_mark.filter(|(anchor, _)| left.trusts(*anchor, files)).map(|(_, end)| end);
     // The checkpoint has no checksum: it is believed no further than the files reach, or the mark that has one.
     let span_end = files.span().map_or(0, |span| span.end);
     let believable = flush_mark.map_or(0, |(_, end)| end).max(span_end);
@@ -193,18 +219,19 @@ fn plan<D: Disk>(inner: &Inner<D>) -> Result<Plan> {
         // RocketMQ's own field at that place tells where the log ended when its broker was started. Where we closed the
         // store before, damage across that end looks like what another broker appended.
         Left::ClosedByOther | Left::KilledOther { is_log_whole: true } => {
-            last_shutdown::closed_end(&inner.disk, &inner.root, files)?.map(|end| end.min(span_end))
+            last_shutdown::closed_end(&opening.home.disk, &opening.home.root, files)?
+                .map(|end| end.min(span_end))
         }
         Left::KilledOther { is_log_whole: false } => None,
     };
-    let log_start = inner.log.start();
+    let log_start = opening.files.log.start();
     let walk_from = match left {
         Left::Closed { end, .. } => end.max(log_start),
         Left::Killed => log_start.max(noted_end),
         Left::ClosedByOther | Left::KilledOther { .. } => start_of_walk(files, left, trusted_timestamp)?,
     };
     let flushed = walk_from.max(flush_end.unwrap_or(0));
-    let is_checked = !inner.is_fast_boot();
+    let is_checked = !opening.config.fast_boot;
     let torn_from = if is_checked && !left.is_clean() { walk_from } else { u64::MAX };
     let checks = Checks { crc: is_checked, torn_from, limit: u64::MAX };
     Ok(Plan { left, walk_from, durable_end, flushed, trusted_timestamp, checks })
@@ -225,8 +252,8 @@ fn start_of_walk<D: Disk>(files: &MappedFileQueue<D>, left: Left, timestamp: i64
 }
 
 /// Notes what lies in no file although it should.
-fn find_missing_files<D: Disk>(inner: &Inner<D>, durable_end: Option<u64>) {
-    let files = inner.log.files();
+fn find_missing_files<D: Disk>(opening: &Opening<D>, durable_end: Option<u64>) {
+    let files = opening.files.log.files();
     let mut missing = files.gaps();
     let span_end = files.span().map_or(0, |span| span.end);
     missing.extend(durable_end.filter(|end| *end > span_end).map(|end| span_end..end));
@@ -237,7 +264,7 @@ fn find_missing_files<D: Disk>(inner: &Inner<D>, durable_end: Option<u64>) {
         let short = range.start.checked_sub(1).and_then(|at| files.path_at(at)).filter(|_| is_short);
         let file = short.unwrap_or_else(|| files.directory().join(name));
         let reason = if is_short { DamageReason::Short } else { DamageReason::Missing };
-        inner.log.damages.add(Damage { file, range, reason });
+        opening.files.log.damages.add(Damage { file, range, reason });
     }
 }
 
@@ -255,17 +282,22 @@ fn first_later_file<D: Disk>(files: &MappedFileQueue<D>, range: Range<u64>) -> R
 }
 
 /// One recovery under way.
-struct Run<'a, D: Disk> {
-    inner: &'a Inner<D>,
+struct RecoveryRun<'a, D: Disk> {
+    opening: &'a Opening<D>,
     plan: Plan,
     pace: Pace,
     walked_bytes: u64,
 }
 
-impl<D: Disk> Run<'_, D> {
+impl<D: Disk> RecoveryRun<'_, D> {
     /// Walks over sound records from `from` on, past what is damaged, to `known_end` or to where the log ends.
-    fn walk(&mut self, from: u64, known_end: Option<u64>, mut redo: Option<&mut Redo<'_, D>>) -> Result<u64> {
-        let damages = &self.inner.log.damages;
+    fn walk(
+        &mut self,
+        from: u64,
+        known_end: Option<u64>,
+        mut redo: Option<&mut Rebuild<'_, D>>,
+    ) -> Result<u64> {
+        let damages = &self.opening.files.log.damages;
         let mut at = from;
         loop {
             if known_end.is_some_and(|end| at >= end) {
@@ -286,7 +318,7 @@ impl<D: Disk> Run<'_, D> {
             }
             match self.after_break(stop)? {
                 Some(next) => {
-                    let files = self.inner.log.files();
+                    let files = self.opening.files.log.files();
                     let file = files.path_at(stop).unwrap_or_else(|| files.directory().to_path_buf());
                     damages.add(Damage { file, range: stop..next, reason: DamageReason::Corrupt });
                     at = stop;
@@ -296,12 +328,12 @@ impl<D: Disk> Run<'_, D> {
         }
     }
 
-    fn scan(&mut self, range: Range<u64>, mut redo: Option<&mut Redo<'_, D>>) -> Result<u64> {
-        let Self { inner, plan, pace, walked_bytes } = self;
+    fn scan(&mut self, range: Range<u64>, mut redo: Option<&mut Rebuild<'_, D>>) -> Result<u64> {
+        let Self { opening, plan, pace, walked_bytes } = self;
         let checks = plan.checks;
-        let levels = &inner.config.delay_levels;
+        let levels = &opening.files.delay_levels;
         let check = |file: &_, range| derive(file, range, checks, levels);
-        scan(inner.log.files(), range.start, range.end, check, |derived, range| {
+        scan(opening.files.log.files(), range.start, range.end, check, |derived, range| {
             *walked_bytes += range.end - range.start;
             pace.step(*walked_bytes);
             match redo.as_deref_mut() {
@@ -313,7 +345,7 @@ impl<D: Disk> Run<'_, D> {
 
     /// Where to go on behind a place where no sound record begins; nowhere when the log ends there.
     fn after_break(&self, stop: u64) -> Result<Option<u64>> {
-        let files = self.inner.log.files();
+        let files = self.opening.files.log.files();
         let Some(span) = files.span().filter(|span| stop < span.end) else { return Ok(None) };
         match self.plan.durable_end.map(|end| end.min(span.end)) {
             Some(durable_end) if stop < durable_end => {
@@ -326,7 +358,7 @@ impl<D: Disk> Run<'_, D> {
 
     /// Nobody said how far the log was on disk, as no other broker does: what is followed by a record that was, was too.
     fn after_break_of_other(&self, stop: u64, span_end: u64) -> Result<Option<u64>> {
-        let files = self.inner.log.files();
+        let files = self.opening.files.log.files();
         let checks = Checks { crc: true, torn_from: u64::MAX, limit: u64::MAX };
         let file_end = files.open(stop)?.map_or(stop, |file| file.end());
         let next = match find_record(files, stop + 1..file_end, u64::MAX)? {
@@ -352,8 +384,8 @@ impl<D: Disk> Run<'_, D> {
         listed: Option<&QueueList>,
         has_list: bool,
     ) -> Result<(u64, u64)> {
-        let Self { inner, plan, .. } = self;
-        let log_start = inner.log.start();
+        let Self { opening, plan, .. } = self;
+        let log_start = opening.files.log.start();
         let limit = known_end.unwrap_or(plan.walk_from);
         let known = match plan.left {
             Left::Closed { .. } => KnownEntries::Closed,
@@ -365,27 +397,28 @@ impl<D: Disk> Run<'_, D> {
             let listed = listed.filter(|listed| plan.left.is_ours() && listed.log_start <= log_start)?;
             listed.queues.get(&(Box::from(topic), id)).copied()
         };
-        inner.aside.set_known(known.later(limit));
-        set_unlisted_aside(inner, listed);
-        let queues_to = inner.queues.recover(log_start, known, extent).clamp(log_start, limit.max(log_start));
-        for (queue, error) in std::mem::take(&mut *inner.queues.unread.lock()) {
+        opening.files.aside.set_known(known.later(limit));
+        set_unlisted_aside(opening, listed);
+        let queues_to =
+            opening.files.queues.recover(log_start, known, extent).clamp(log_start, limit.max(log_start));
+        for (queue, error) in std::mem::take(&mut *opening.files.queues.unread.lock()) {
             // So far it is known: consumers keep their places.
             if let Some(listed) = listed.and_then(|listed| listed.queues.get(&name_of(&queue))) {
                 queue.set_extent(*listed);
             }
-            inner.set_unread_aside(&queue, &error);
+            opening.files.aside.put_unread(&queue, &error);
         }
-        for queue in inner.queues.all().iter().filter(|queue| !queue.marks.is_aside()) {
+        for queue in opening.files.queues.all().iter().filter(|queue| !queue.marks.is_aside()) {
             if let Err(error) = queue.settle_deleted() {
-                inner.set_unread_aside(queue, &error);
+                opening.files.aside.put_unread(queue, &error);
             }
         }
         let names = listed.filter(|_| plan.left.is_ours()).map(|listed| &listed.indexes);
-        let (is_index_whole, indexed_to) = recover_index(inner, names, limit, plan.left);
+        let (is_index_whole, indexed_to) = recover_index(opening, names, limit, plan.left);
         let indexed_to = indexed_to.unwrap_or(log_start);
         // Only what we say ourselves of the index tells that keys of old messages cannot be missing.
         let index_from = match plan.left {
-            _ if !inner.index.is_enabled() => u64::MAX,
+            _ if !opening.files.index.is_enabled() => u64::MAX,
             _ if !is_index_whole => indexed_to,
             Left::Closed { .. } | Left::Killed => limit,
             Left::ClosedByOther => indexed_to.max(queues_to),
@@ -405,24 +438,24 @@ impl<D: Disk> Run<'_, D> {
 
     /// Where files at the log's end are missing it goes on behind them: what was given out once is not given out again.
     fn continue_after_missing(&self, end: u64) -> Result<u64> {
-        let files = self.inner.log.files();
+        let files = self.opening.files.log.files();
         let span_end = files.span().map_or(0, |span| span.end);
         let after = torn_tail::continue_after_missing(files, end, self.plan.durable_end)?;
         if after > end {
             let file = files.path_at(after - 1).unwrap_or_else(|| files.directory().to_path_buf());
             let range = span_end..after;
-            self.inner.log.damages.add(Damage { file, range, reason: DamageReason::Missing });
+            self.opening.files.log.damages.add(Damage { file, range, reason: DamageReason::Missing });
         }
         Ok(after)
     }
 
     /// After a crash or a failed flush the page cache may hold what the disk does not.
     fn rewrite(&self, end: u64) -> Result<u64> {
-        let from = self.plan.flushed.max(self.inner.log.start());
+        let from = self.plan.flushed.max(self.opening.files.log.start());
         if self.plan.left.is_clean() || from >= end {
             return Ok(0);
         }
-        let files = self.inner.log.files();
+        let files = self.opening.files.log.files();
         torn_tail::rewrite(files, from..end)?;
         files.flush(from..end)?;
         Ok(end - from)
@@ -433,11 +466,11 @@ impl<D: Disk> Run<'_, D> {
         if lost.is_empty() {
             return Ok(0);
         }
-        let inner = self.inner;
-        let log_start = inner.log.start();
+        let opening = self.opening;
+        let log_start = opening.files.log.start();
         let mut from = end;
         for (topic, queue_id) in lost {
-            let queue = inner.queues.find(topic, *queue_id);
+            let queue = opening.files.queues.find(topic, *queue_id);
             if queue.as_ref().is_some_and(|queue| queue.marks.is_aside()) {
                 continue;
             }
@@ -448,7 +481,7 @@ impl<D: Disk> Run<'_, D> {
             return Ok(0);
         }
         tracing::warn!(queues = lost.len(), first = ?lost.first(), from, "consume queues are incomplete: redoing them");
-        let mut redo = Redo::new(inner, from.max(log_start), u64::MAX, true);
+        let mut redo = Rebuild::new(&opening.files, from.max(log_start), u64::MAX, true);
         self.walk(from.max(log_start), Some(end), Some(&mut redo))?;
         redo.take_continued()?;
         redo.write()?;
@@ -461,13 +494,13 @@ fn name_of<D: Disk>(queue: &ConsumeQueue<D>) -> QueueName {
 }
 
 /// Sets aside the queues of topics whose directories cannot be listed: as many as are known.
-fn set_unlisted_aside<D: Disk>(inner: &Inner<D>, listed: Option<&QueueList>) {
-    for (topic, error) in std::mem::take(&mut *inner.queues.unlisted.lock()) {
+fn set_unlisted_aside<D: Disk>(opening: &Opening<D>, listed: Option<&QueueList>) {
+    for (topic, error) in std::mem::take(&mut *opening.files.queues.unlisted.lock()) {
         let all = listed.iter().flat_map(|listed| &listed.queues);
         for ((_, queue_id), extent) in all.filter(|((name, _), _)| *name == topic) {
-            let queue = inner.queues.find_or_make(&topic, *queue_id);
+            let queue = opening.files.queues.find_or_make(&topic, *queue_id);
             queue.set_extent(*extent);
-            inner.set_unread_aside(&queue, &error);
+            opening.files.aside.put_unread(&queue, &error);
         }
         tracing::error!(%error, %topic, "queues of a topic cannot be listed");
     }
@@ -476,37 +509,37 @@ fn set_unlisted_aside<D: Disk>(inner: &Inner<D>, listed: Option<&QueueList>) {
 /// Cuts what the index may hold in excess. Says whether all of it was as it should be, and how far it goes; one that
 /// cannot be read or written now is set aside.
 fn recover_index<D: Disk>(
-    inner: &Inner<D>,
+    opening: &Opening<D>,
     names: Option<&BTreeMap<u64, u64>>,
     limit: u64,
     left: Left,
 ) -> (bool, Option<u64>) {
-    let log_start = inner.log.start();
-    let recovered = inner.index.check_usable().and_then(|()| {
-        let is_whole = inner.index.remove_unfit(names, log_start)?;
-        let trusted = inner.checkpoint.marks().index_timestamp;
-        Ok((is_whole, inner.index.recover(limit, trusted, left)?))
+    let log_start = opening.files.log.start();
+    let recovered = opening.files.index.check_usable().and_then(|()| {
+        let is_whole = opening.files.index.remove_unfit(names, log_start)?;
+        let trusted = opening.checkpoint.marks().index_timestamp;
+        Ok((is_whole, opening.files.index.recover(limit, trusted, left)?))
     });
     recovered.unwrap_or_else(|error| {
         // Ours was complete up to where the walk begins.
         let from = if left.is_ours() { limit.max(log_start) } else { log_start };
-        inner.set_index_aside(from, Cure::Reload, &error);
+        opening.files.aside.put_index(from, Cure::Reload, &error);
         // The walk brings nothing that it could take.
         (true, Some(limit))
     })
 }
 
 /// Queues that have less than was noted, or whose files were missing: cut so far that the rest can follow.
-fn lost_queues<D: Disk>(inner: &Inner<D>, listed: Option<&QueueList>) -> Result<Vec<QueueName>> {
-    let log_start = inner.log.start();
+fn lost_queues<D: Disk>(opening: &Opening<D>, listed: Option<&QueueList>) -> Result<Vec<QueueName>> {
+    let log_start = opening.files.log.start();
     let mut lost: Vec<QueueName> = Vec::new();
-    for queue in inner.queues.all() {
+    for queue in opening.files.queues.all() {
         if queue.is_cut() {
             lost.push((queue.topic().into(), queue.queue_id()));
         }
     }
     for ((topic, queue_id), extent) in listed.iter().flat_map(|listed| &listed.queues) {
-        let Some(queue) = inner.queues.find(topic, *queue_id) else {
+        let Some(queue) = opening.files.queues.find(topic, *queue_id) else {
             lost.push((topic.clone(), *queue_id));
             continue;
         };
@@ -526,9 +559,9 @@ fn lost_queues<D: Disk>(inner: &Inner<D>, listed: Option<&QueueList>) -> Result<
 }
 
 /// A queue whose messages are all gone goes on where it was: an offset is given out once.
-fn keep_offsets<D: Disk>(inner: &Inner<D>, listed: &QueueList, end: u64) -> Result<()> {
+fn keep_offsets<D: Disk>(opening: &Opening<D>, listed: &QueueList, end: u64) -> Result<()> {
     for ((topic, queue_id), extent) in &listed.queues {
-        let queue = inner.queues.find_or_make(topic, *queue_id);
+        let queue = opening.files.queues.find_or_make(topic, *queue_id);
         if !queue.marks.is_aside() {
             queue.keep_offsets(extent.max_offset, end)?;
         }

@@ -177,8 +177,8 @@ mod tests {
             body: b"body",
             properties: b"",
         };
-        let end = store.append(&[message, message]).unwrap().end;
-        let files = store.inner().log.files();
+        let end = store.log().append(&[message, message]).unwrap().end;
+        let files = store.queues().log.files();
         assert_eq!(damage_at(files, end / 2, end).unwrap(), None);
         // The second record as an appender has it half written.
         assert_eq!(damage_at(files, end / 2, end - 1).unwrap(), Some(end / 2..end - 1));

@@ -7,10 +7,7 @@ use std::{
     collections::BTreeMap,
     ops::Range,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     thread::{self, ThreadId},
     time::Duration,
 };
@@ -19,18 +16,22 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::{
     config::StoreConfig,
+    dedup::sequences_file::SequencesFile,
+    derive::{derived_files::DerivedFiles, dispatched::Dispatched},
     error::Result,
-    files::{anchor::Anchor, disk::Disk, space::Space},
-    record::message::{self, MessageView},
+    files::{anchor::Anchor, disk::Disk, space::Space, store_directory::StoreDirectory},
+    read::unreadable_files::Unreadable,
+    record::message::MessageView,
+    recovery::{checkpoint::Checkpoint, checkpointer::Checkpointer},
     retention::{
         archive::{Archive, ExpiredFile, NotTaken},
+        disk_space::DiskSpace,
         policy::{
-            self, DiskUsage, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy, TopicTimes,
-            Verdict,
+            BY_DISK_USAGE, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy, TopicTimes,
+            Verdict, decide,
         },
     },
-    store::message_store::{Inner, MessageStore},
-    sync::signal::Signal,
+    sync::wake::Wake,
     time::local_time::LocalTime,
 };
 
@@ -130,18 +131,17 @@ impl Round {
 struct Rules {
     policies: Vec<Arc<dyn RetentionPolicy>>,
     on_expiry: OnExpiry,
-    disk_usage: Option<DiskUsage>,
 }
 
 impl Rules {
     fn new(retention: &Retention) -> Arc<Self> {
-        let (on_expiry, disk_usage) = (retention.on_expiry, retention.disk_usage);
-        Arc::new(Self { policies: retention.to_policies(), on_expiry, disk_usage })
+        Arc::new(Self { policies: retention.to_policies(), on_expiry: retention.on_expiry })
     }
 }
 
-/// What cleaning knows, shared by its thread and whoever asks for one.
-pub(crate) struct Cleaner {
+/// Removes what may go; shared by its thread and callers that ask for a cleaning.
+pub(crate) struct Cleaner<D: Disk> {
+    parts: CleanerParts<D>,
     rules: RwLock<Arc<Rules>>,
     zone: LocalTime,
     pub(crate) archive: Archive,
@@ -152,14 +152,26 @@ pub(crate) struct Cleaner {
     /// Who is at it.
     owner: Mutex<Option<ThreadId>>,
     stats: Mutex<CleaningStats>,
-    is_wanted: AtomicBool,
-    /// Wakes the cleaning thread.
-    pub(crate) due: Arc<Signal>,
 }
 
-impl Cleaner {
-    pub(crate) fn new(config: &StoreConfig, archive: Archive) -> Self {
+/// What cleaning reads and changes.
+pub(crate) struct CleanerParts<D: Disk> {
+    pub(crate) home: Arc<StoreDirectory<D>>,
+    pub(crate) files: Arc<DerivedFiles<D>>,
+    pub(crate) checkpoint: Arc<Checkpoint<D>>,
+    pub(crate) checkpointer: Arc<Checkpointer<D>>,
+    pub(crate) sequences: Arc<SequencesFile<D>>,
+    pub(crate) dispatched: Arc<Dispatched>,
+    pub(crate) unreadable: Arc<Unreadable<D>>,
+    pub(crate) space: Arc<DiskSpace<D>>,
+    /// Wakes and stops the cleaning thread.
+    pub(crate) wake: Arc<Wake>,
+}
+
+impl<D: Disk> Cleaner<D> {
+    pub(crate) fn new(parts: CleanerParts<D>, config: &StoreConfig, archive: Archive) -> Self {
         Self {
+            parts,
             rules: RwLock::new(Rules::new(&config.retention)),
             zone: LocalTime::of_process(),
             archive,
@@ -167,24 +179,11 @@ impl Cleaner {
             pass: Mutex::default(),
             owner: Mutex::default(),
             stats: Mutex::default(),
-            is_wanted: AtomicBool::new(false),
-            due: Arc::default(),
         }
-    }
-
-    /// The steps of disk usage, where there are some.
-    pub(crate) fn disk_usage(&self) -> Option<DiskUsage> {
-        self.rules.read().disk_usage
     }
 
     pub(crate) fn stats(&self) -> CleaningStats {
         self.stats.lock().clone()
-    }
-
-    /// Lets the cleaning thread begin at once.
-    pub(crate) fn ask(&self) {
-        self.is_wanted.store(true, Ordering::Release);
-        self.due.ring();
     }
 
     /// What was found out about files may no longer be so.
@@ -229,61 +228,26 @@ struct Oldest {
     next: u64,
 }
 
-impl<D: Disk> MessageStore<D> {
-    /// Removes what may go now, on the calling thread. `now` removes expired files at any hour of the day, and tries an
-    /// archive hook that failed again before its time.
-    ///
-    /// Waits for a cleaning under way. Asked for from inside one, by an archive hook or a policy, it does nothing and says
-    /// so in the report's failure. After [`Self::close`] nothing is done.
-    pub fn clean(&self, now: bool) -> CleanReport {
-        self.open_inner().map_or_else(CleanReport::default, |inner| inner.clean(now))
+impl<D: Disk> Cleaner<D> {
+    /// Changes what may go and what happens to it before.
+    pub(crate) fn set_rules(&self, retention: &Retention) {
+        *self.rules.write() = Rules::new(retention);
     }
 
-    /// Changes what may go and what happens to it before. A file that is being archived or removed just now goes.
-    ///
-    /// Errors: `Invalid`, which names the option and its limits; `Closed`.
-    pub fn set_retention(&self, retention: &Retention) -> Result<()> {
-        self.check_open()?;
-        retention.check()?;
-        let inner = self.inner();
-        *inner.cleaner.rules.write() = Rules::new(retention);
-        inner.watch_space();
-        inner.cleaner.ask();
-        Ok(())
-    }
-
-    /// Sets the hook that takes files before they are deleted, for [`OnExpiry::Archive`]. It is called without a lock
-    /// but the cleaning's, for one file at a time, and may take its time: closing the store waits for it.
-    pub fn set_archive(
-        &self,
-        hook: impl Fn(&ExpiredFile) -> std::result::Result<(), String> + Send + Sync + 'static,
-    ) {
-        let inner = self.inner();
-        inner.cleaner.archive.set_hook(Some(Arc::new(hook)));
-        inner.cleaner.ask();
-    }
-
-    /// Lets the archive hook go. Files that would be archived stay.
-    pub fn clear_archive(&self) {
-        self.inner().cleaner.archive.set_hook(None);
-    }
-}
-
-impl<D: Disk> Inner<D> {
     /// Cleans at intervals and when asked to, until stopped.
-    pub(crate) fn run_cleaning(&self) {
-        let cleaner = &self.cleaner;
-        let mut next_ms = self.clock.now_ms() + INTERVAL_MS;
-        while !cleaner.due.is_stopped() {
-            let is_due = || cleaner.is_wanted.load(Ordering::Acquire) || self.clock.now_ms() >= next_ms;
-            let left = u64::try_from(next_ms - self.clock.now_ms()).unwrap_or(0).max(1);
-            let timeout = (!self.clock.is_manual()).then(|| Duration::from_millis(left));
-            cleaner.due.wait(is_due, timeout);
-            if is_due() && !cleaner.due.is_stopped() {
-                cleaner.is_wanted.store(false, Ordering::Release);
-                next_ms = self.clock.now_ms() + INTERVAL_MS;
+    pub(crate) fn run(&self) {
+        let (wake, clock) = (&self.parts.wake, &self.parts.files.clock);
+        let mut next_ms = clock.now_ms() + INTERVAL_MS;
+        while !wake.due.is_stopped() {
+            let is_due = || wake.is_asked() || clock.now_ms() >= next_ms;
+            let left = u64::try_from(next_ms - clock.now_ms()).unwrap_or(0).max(1);
+            let timeout = (!clock.is_manual()).then(|| Duration::from_millis(left));
+            wake.due.wait(is_due, timeout);
+            if is_due() && !wake.due.is_stopped() {
+                wake.begin_turn();
+                next_ms = clock.now_ms() + INTERVAL_MS;
                 // A pass under way does what this one would; its hook may be closing the store, and wait for this thread.
-                if let Some(mut pass) = cleaner.pass.try_lock() {
+                if let Some(mut pass) = self.pass.try_lock() {
                     self.clean_pass(&mut pass, false);
                 }
             }
@@ -291,17 +255,20 @@ impl<D: Disk> Inner<D> {
     }
 
     /// One pass over everything that may go.
-    fn clean(&self, is_asked: bool) -> CleanReport {
-        if self.cleaner.is_mine() {
+    pub(crate) fn clean(&self, is_asked: bool) -> CleanReport {
+        if self.is_mine() {
             let failure = Some("a cleaning is under way, which asked for this one".to_owned());
-            return CleanReport { min_physical_offset: self.log.start(), failure, ..CleanReport::default() };
+            return CleanReport {
+                min_physical_offset: self.parts.files.log.start(),
+                failure,
+                ..CleanReport::default()
+            };
         }
-        self.clean_pass(&mut self.cleaner.pass.lock(), is_asked)
+        self.clean_pass(&mut self.pass.lock(), is_asked)
     }
 
     fn clean_pass(&self, pass: &mut Pass, is_asked: bool) -> CleanReport {
-        let cleaner = &self.cleaner;
-        let turn = cleaner.begin_turn();
+        let turn = self.begin_turn();
         let mut report = CleanReport::default();
         let done = self
             .remove_expired(&mut pass.round, is_asked, &mut report)
@@ -309,9 +276,9 @@ impl<D: Disk> Inner<D> {
         if let Err(error) = done {
             report.failure = Some(error.to_string());
         }
-        report.min_physical_offset = self.log.start();
+        report.min_physical_offset = self.parts.files.log.start();
         drop(turn);
-        let mut stats = cleaner.stats.lock();
+        let mut stats = self.stats.lock();
         // Said once, however often it is tried again.
         match (&report.failure, &stats.total.failure) {
             (Some(reason), before) if before.as_ref() != Some(reason) => {
@@ -324,25 +291,25 @@ impl<D: Disk> Inner<D> {
             (None, Some(_)) => tracing::info!("cleaning goes on"),
             _ => {}
         }
-        stats.add(&report, self.clock.now_ms());
+        stats.add(&report, self.parts.files.clock.now_ms());
         report
     }
 
     fn remove_expired(&self, round: &mut Round, is_asked: bool, report: &mut CleanReport) -> Result<()> {
-        while !self.cleaner.due.is_stopped()
+        while !self.parts.wake.due.is_stopped()
             && let Some(oldest) = self.oldest_file()?
         {
             let bytes = oldest.range.end - oldest.range.start;
             let facts = self.facts(&oldest);
-            let rules = Arc::clone(&self.cleaner.rules.read());
-            let policy = match policy::decide(&rules.policies, &facts, &self.store_facts(round, is_asked)) {
+            let rules = Arc::clone(&self.rules.read());
+            let policy = match decide(&rules.policies, &facts, &self.store_facts(round, is_asked)) {
                 Verdict::RemovedBy(policy) => policy,
                 Verdict::Keep { until_ms } => {
                     report.next_due_ms = until_ms;
                     break;
                 }
             };
-            let is_by_usage = policy == policy::BY_DISK_USAGE;
+            let is_by_usage = policy == BY_DISK_USAGE;
             if is_by_usage && round.by_usage == MOST_BY_USAGE {
                 report.next_due_ms = Some(round.began_ms + INTERVAL_MS);
                 break;
@@ -361,7 +328,7 @@ impl<D: Disk> Inner<D> {
                 }
             }
             // The hook may have taken minutes.
-            if self.cleaner.due.is_stopped() {
+            if self.parts.wake.due.is_stopped() {
                 break;
             }
             self.remove(&oldest)?;
@@ -376,23 +343,23 @@ impl<D: Disk> Inner<D> {
 
     /// Readers learn of the new begin first: whoever comes from now on is told where to go on.
     fn remove(&self, oldest: &Oldest) -> Result<()> {
-        for queue in self.queues.all() {
+        for queue in self.parts.files.queues.all() {
             // The sweep reports one that cannot be read, and moves it later.
             let _ = queue.move_min_offset(oldest.next);
         }
-        self.note_removed_log(oldest.next);
-        self.log.files().remove_below(oldest.range.end).map(drop)
+        self.parts.files.aside.note_removed_log(oldest.next);
+        self.parts.files.log.files().remove_below(oldest.range.end).map(drop)
     }
 
     /// Removes derived files of what is gone, also where an earlier pass or a crash left them.
     fn sweep(&self, pass: &mut Pass, report: &mut CleanReport) -> Result<()> {
-        let start = self.log.start();
+        let start = self.parts.files.log.start();
         if pass.swept_to == Some(start) {
             return Ok(());
         }
         let mut failed = Ok(());
-        for queue in self.queues.all() {
-            if self.cleaner.due.is_stopped() {
+        for queue in self.parts.files.queues.all() {
+            if self.parts.wake.due.is_stopped() {
                 return Ok(());
             }
             let swept = queue.move_min_offset(start).and_then(|()| queue.remove_passed_files());
@@ -402,12 +369,12 @@ impl<D: Disk> Inner<D> {
                 Err(error) => failed = failed.and(Err(error)),
             }
         }
-        match self.index.remove_below(start) {
+        match self.parts.files.index.remove_below(start) {
             Ok(bytes) => report.derived_bytes += bytes,
             Err(error) => failed = failed.and(Err(error)),
         }
-        self.log.damages.forget_below(start);
-        self.unreadable.forget_below(start);
+        self.parts.files.log.damages.forget_below(start);
+        self.parts.unreadable.forget_below(start);
         if failed.is_ok() {
             pass.swept_to = Some(start);
         }
@@ -416,23 +383,28 @@ impl<D: Disk> Inner<D> {
 
     /// The oldest file, unless messages are still appended to it or it is needed to redo something after a crash.
     fn oldest_file(&self) -> Result<Option<Oldest>> {
-        let files = self.log.files();
+        let files = self.parts.files.log.files();
         let spans = files.spans();
         let [range, next, ..] = &spans[..] else { return Ok(None) };
-        if range.end >= self.log.written() || range.end > self.dispatched() {
+        if range.end >= self.parts.files.log.written() || range.end > self.parts.dispatched.end() {
             return Ok(None);
         }
-        if range.end as i64 > self.checkpoint.marks().durable_end || range.end > self.dedup.saved_to() {
+        if range.end as i64 > self.parts.checkpoint.marks().durable_end
+            || range.end > self.parts.sequences.dedup.saved_to()
+        {
             let is_behind = || {
-                let needed = self.aside.first_from().map_or(range.end, |from| from.min(range.end));
-                self.checkpoint.marks().durable_end < needed as i64
+                let needed =
+                    self.parts.files.aside.first_from().map_or(range.end, |from| from.min(range.end));
+                self.parts.checkpoint.marks().durable_end < needed as i64
             };
-            let mut written = self.write_checkpoint(false);
+            let mut written = self.parts.checkpointer.write(false);
             if written.is_ok() && is_behind() {
                 // A queue came back while it was written: the next one flushes that queue.
-                written = self.write_checkpoint(false);
+                written = self.parts.checkpointer.write(false);
             }
-            let last_ms = || self.stored_at(next.start).unwrap_or_else(|| self.clock.now_ms());
+            let last_ms = || {
+                self.parts.files.log.stored_at(next.start).unwrap_or_else(|| self.parts.files.clock.now_ms())
+            };
             // Nothing else that could not be written needs the file.
             if is_behind() || self.needs_for_sequences(range.end, last_ms()) {
                 written?;
@@ -442,12 +414,20 @@ impl<D: Disk> Inner<D> {
         Ok(Some(Oldest { path, range: range.clone(), next: next.start }))
     }
 
+    /// Says whether the file that ends at `end` must stay for the snapshot of numbered messages. Not where space is short:
+    /// the snapshot may fail for want of it.
+    fn needs_for_sequences(&self, end: u64, last_ms: i64) -> bool {
+        let space = &self.parts.space;
+        self.parts.sequences.needs(end, last_ms) && !space.space().is_some_and(|found| space.is_short(&found))
+    }
+
     fn facts(&self, oldest: &Oldest) -> FileFacts<'_> {
         let (range, next) = (oldest.range.clone(), oldest.next);
-        let found = self.stored_at(range.start).or_else(|| self.stored_at(next));
-        let oldest_ms = found.unwrap_or_else(|| self.clock.now_ms());
+        let found =
+            self.parts.files.log.stored_at(range.start).or_else(|| self.parts.files.log.stored_at(next));
+        let oldest_ms = found.unwrap_or_else(|| self.parts.files.clock.now_ms());
         FileFacts::new(oldest.path.clone(), range.clone(), oldest_ms, move || {
-            let mut known = self.cleaner.topics.lock();
+            let mut known = self.topics.lock();
             if let Some((start, topics)) = known.as_ref()
                 && *start == range.start
             {
@@ -461,21 +441,16 @@ impl<D: Disk> Inner<D> {
                 // A queue that cannot be read may have messages there that must stay.
                 Err(error) => {
                     tracing::warn!(%error, physical_offset = range.start, "topics of a file unknown: it stays");
-                    BTreeMap::from([("".into(), self.clock.now_ms())])
+                    BTreeMap::from([("".into(), self.parts.files.clock.now_ms())])
                 }
             }
         })
     }
 
-    pub(crate) fn stored_at(&self, physical_offset: u64) -> Option<i64> {
-        let record = self.log.checked_record(physical_offset)?;
-        message::store_timestamp(record.bytes())
-    }
-
     /// Topics with messages in a range of the log, each with the store time of the last one.
     fn topics_in(&self, range: &Range<u64>, next: u64) -> Result<BTreeMap<Box<str>, i64>> {
         let mut last: BTreeMap<Box<str>, (u64, u32)> = BTreeMap::new();
-        for queue in self.queues.all() {
+        for queue in self.parts.files.queues.all() {
             let entry = queue.last_entry_below(range.end)?;
             if let Some(entry) = entry.filter(|entry| entry.physical_offset >= range.start) {
                 let known = last.entry(queue.topic().into()).or_default();
@@ -484,32 +459,33 @@ impl<D: Disk> Inner<D> {
         }
         // What cannot be read is taken for as young as what follows.
         let mut file = None;
-        let youngest = || self.stored_at(next).unwrap_or_else(|| self.clock.now_ms());
+        let youngest =
+            || self.parts.files.log.stored_at(next).unwrap_or_else(|| self.parts.files.clock.now_ms());
         let times = last.into_iter().map(|(topic, (physical_offset, size))| {
-            let stored = self.log.store_timestamp(&mut file, physical_offset, size);
+            let stored = self.parts.files.log.store_timestamp(&mut file, physical_offset, size);
             (topic, stored.unwrap_or_else(youngest))
         });
         Ok(times.collect())
     }
 
     fn store_facts(&self, round: &mut Round, is_asked: bool) -> RetentionFacts {
-        let now_ms = self.clock.now_ms();
-        let now = self.space();
+        let now_ms = self.parts.files.clock.now_ms();
+        let now = self.parts.space.space();
         round.renew(now_ms, now);
         let space = round.space(now);
         RetentionFacts {
-            now_ms: self.clock.age_ms(),
-            local_hour: self.cleaner.zone.hour(now_ms),
-            total_bytes: self.log.files().spans().iter().map(|span| span.end - span.start).sum(),
+            now_ms: self.parts.files.clock.age_ms(),
+            local_hour: self.zone.hour(now_ms),
+            total_bytes: self.parts.files.log.files().spans().iter().map(|span| span.end - span.start).sum(),
             disk_used_percent: space.as_ref().map(|space| space.used_percent()),
-            is_space_short: space.is_some_and(|space| self.is_short(&space)),
+            is_space_short: space.is_some_and(|space| self.parts.space.is_short(&space)),
             is_asked,
         }
     }
 
     /// Hands a file to the archive hook where that is wanted. Says whether the hook took it now.
     fn archive(&self, facts: &FileFacts<'_>, is_asked: bool) -> std::result::Result<bool, NotTaken> {
-        if self.cleaner.rules.read().on_expiry == OnExpiry::Discard {
+        if self.rules.read().on_expiry == OnExpiry::Discard {
             return Ok(false);
         }
         let file = ExpiredFile {
@@ -518,10 +494,10 @@ impl<D: Disk> Inner<D> {
             oldest_ms: facts.oldest_ms(),
             newest_ms: facts.newest_ms(),
         };
-        let record = self.log.checked_record(file.range.start);
+        let record = self.parts.files.log.checked_record(file.range.start);
         let view = record.as_ref().and_then(|record| MessageView::decode(record.bytes(), false).ok());
         let anchor = view.map_or(Anchor::NONE, |view| Anchor::of(&view));
-        let place = (&self.disk, &*self.root, || self.is_let_go());
-        self.cleaner.archive.take(place, &file, anchor, self.clock.now_ms(), is_asked)
+        let place = (&self.parts.home.disk, &*self.parts.home.root, || self.parts.home.is_released());
+        self.archive.take(place, &file, anchor, self.parts.files.clock.now_ms(), is_asked)
     }
 }

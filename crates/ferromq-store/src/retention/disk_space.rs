@@ -2,11 +2,16 @@
 //!
 //! It has a thread of its own, which also looks whether dispatch moves (`dispatch_stall`): a look at the disk waits for no flush, no file being removed and no archive hook.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::RwLock;
 
 use crate::{
-    files::{disk::Disk, space::Space},
-    store::message_store::Inner,
+    config::StoreConfig,
+    files::{disk::Disk, space::Space, store_directory::StoreDirectory},
+    log::commit_log::CommitLog,
+    retention::policy::DiskUsage,
+    sync::{signal::Signal, wake::Wake},
 };
 
 /// How often the disk is looked at.
@@ -14,31 +19,63 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Cleaning begins when less than so many new files would fit.
 const FILES_AHEAD: u64 = 2;
 
-impl<D: Disk> Inner<D> {
-    /// Looks at the disk until stopped.
-    pub(crate) fn run_space_watch(&self) {
-        while !self.space_due.is_stopped() {
-            self.watch_space();
-            self.watch_dispatch();
-            self.clock.look();
-            self.space_due.wait(|| false, Some(INTERVAL));
+/// Watches the free space for a store.
+pub(crate) struct DiskSpace<D: Disk> {
+    home: Arc<StoreDirectory<D>>,
+    log: Arc<CommitLog<D>>,
+    /// Bytes that stay free in any case.
+    reserve: u64,
+    usage: RwLock<Option<DiskUsage>>,
+    /// Asks for a cleaning.
+    cleaning: Arc<Wake>,
+    /// Wakes and stops the thread that looks at the disk.
+    pub(crate) due: Arc<Signal>,
+}
+
+impl<D: Disk> DiskSpace<D> {
+    pub(crate) fn new(
+        home: Arc<StoreDirectory<D>>,
+        log: Arc<CommitLog<D>>,
+        config: &StoreConfig,
+        cleaning: Arc<Wake>,
+    ) -> Self {
+        let (reserve, usage) = (config.disk_reserve, RwLock::new(config.retention.disk_usage));
+        Self { home, log, reserve, usage, cleaning, due: Arc::default() }
+    }
+
+    /// Looks at the disk until stopped, and calls `also` each time.
+    pub(crate) fn run(&self, also: impl Fn()) {
+        while !self.due.is_stopped() {
+            self.watch();
+            also();
+            self.due.wait(|| false, Some(INTERVAL));
         }
     }
 
+    /// Changes the steps of disk usage.
+    pub(crate) fn set_usage(&self, usage: Option<DiskUsage>) {
+        *self.usage.write() = usage;
+    }
+
+    fn usage(&self) -> Option<DiskUsage> {
+        *self.usage.read()
+    }
+
     /// Closes the gate where too little is free, opens it where enough is, and calls the cleaning before.
-    pub(crate) fn watch_space(&self) {
+    pub(crate) fn watch(&self) {
         let Some(space) = self.space() else { return };
-        let refused = self.cleaner.disk_usage().map_or(0, |usage| space.free_at(usage.refuse));
-        self.log.set_reserve(self.config.disk_reserve.max(refused));
+        let refused = self.usage().map_or(0, |usage| space.free_at(usage.refuse));
+        self.log.set_reserve(self.reserve.max(refused));
         self.log.watch_space();
         if self.is_short(&space) {
-            self.cleaner.ask();
+            self.cleaning.ask();
         }
     }
 
     pub(crate) fn space(&self) -> Option<Space> {
         let spaces = self.log.files().writable_directories().filter_map(|path| {
-            self.disk
+            self.home
+                .disk
                 .space(path)
                 .inspect_err(|error| tracing::debug!(%error, file = %path.display(), "free space unknown"))
                 .ok()
@@ -50,7 +87,7 @@ impl<D: Disk> Inner<D> {
     /// Says whether sends are refused, or will be after a few more files.
     pub(crate) fn is_short(&self, space: &Space) -> bool {
         let ahead = self.log.files().file_size().saturating_mul(FILES_AHEAD);
-        let is_over = self.cleaner.disk_usage().is_some_and(|usage| space.used_percent() > usage.expired);
+        let is_over = self.usage().is_some_and(|usage| space.used_percent() > usage.expired);
         is_over || space.free < self.log.reserve().saturating_add(ahead)
     }
 }

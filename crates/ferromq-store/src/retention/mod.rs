@@ -4,3 +4,7 @@ pub(crate) mod archive;
 pub(crate) mod cleaner;
 pub(crate) mod disk_space;
 pub(crate) mod policy;
+
+pub use archive::ExpiredFile;
+pub use cleaner::{CleanReport, CleaningStats};
+pub use policy::{Decision, DiskUsage, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy};

@@ -1,5 +1,8 @@
-//! The store's door: open, append, read, receive, acknowledge, close.
+//! The store as its users see it: opened and closed, administered, with a handle for each concern.
 
-pub(crate) mod group_admin;
+pub(crate) mod admin;
+mod assembly;
 pub(crate) mod message_store;
+pub(crate) mod queue_admin;
 pub(crate) mod stats;
+pub(crate) mod storage;

@@ -2,3 +2,5 @@
 
 pub(crate) mod parallel;
 pub(crate) mod signal;
+pub(crate) mod thread;
+pub(crate) mod wake;

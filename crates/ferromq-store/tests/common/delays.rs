@@ -3,7 +3,12 @@
 
 use std::{path::Path, time::Duration};
 
-use ferromq_store::{Clock, Disk, MessageStore, NewMessage, StoreConfig, names::SCHEDULE_TOPIC, properties};
+use ferromq_store::{
+    MessageStore, StoreConfig,
+    files::Disk,
+    record::{NewMessage, names::SCHEDULE_TOPIC, properties},
+    time::Clock,
+};
 
 use super::{asynchronous, bodies, message, settle};
 
@@ -29,8 +34,9 @@ pub fn with_level(level: u32) -> Vec<u8> {
 pub fn send<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: i32, body: &str, level: u32) {
     let properties = with_level(level);
     let given = message(topic, queue_id, body.as_bytes(), &properties);
-    let delayed = store.delayed(&given).unwrap().expect("a level");
+    let delayed = store.log().delayed(&given).unwrap().expect("a level");
     store
+        .log()
         .append(&[NewMessage {
             topic: SCHEDULE_TOPIC,
             queue_id: delayed.queue_id,
@@ -44,13 +50,13 @@ pub fn send<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: i32, body: 
 /// Waits until the delivering thread has nothing left that is due, and readers see what it delivered.
 pub fn delivered<D: Disk>(store: &MessageStore<D>, level: u32, offset: u64) {
     for _ in 0..60_000 {
-        if store.delay_offsets().unwrap().get(&level) == Some(&offset) {
+        if store.delayed().delay_offsets().unwrap().get(&level) == Some(&offset) {
             settle(store);
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("level {level} never got to {offset}: {:?}", store.delay_offsets());
+    panic!("level {level} never got to {offset}: {:?}", store.delayed().delay_offsets());
 }
 
 pub fn texts<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: u32) -> Vec<String> {

@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use ferromq_store::{Allocation, Disk, Region, Space};
+use ferromq_store::files::{Allocation, Disk, Region, Space};
 
 /// A write reaches the disk in blocks of this size, each wholly or not at all.
 const BLOCK: usize = 512;

@@ -7,7 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ferromq_store::{Clock, GetStatus, MessageStore, MessageView, StoreConfig, StoreError, properties};
+use ferromq_store::{
+    MessageStore, StoreConfig, StoreError,
+    read::GetStatus,
+    record::{MessageView, properties},
+    time::Clock,
+};
 
 use super::{ALL, asynchronous, fake_disk::FakeDisk, message, named, settle};
 
@@ -57,7 +62,7 @@ fn written(is_closed: bool) -> (FakeDisk, BTreeMap<(&'static str, u64), Vec<u8>>
         let topic = TOPICS[number as usize % 2];
         let body = vec![number as u8; number as usize * 7];
         let properties = named(&format!("k{number}"), "tag");
-        let appended = store.append(&[message(topic, 0, &body, &properties)]).expect("it appends");
+        let appended = store.log().append(&[message(topic, 0, &body, &properties)]).expect("it appends");
         bodies.insert((topic, appended.locations[0].queue_offset), body);
     }
     settle(&store);
@@ -88,11 +93,11 @@ fn change_and_open(data: &[u8], is_wanted: impl Fn(&Path) -> bool) {
     for _ in 0..2 {
         let Ok(store) = open(&disk) else { return };
         read_all(&store, &bodies);
-        let added = store.append(&[message("added", 0, b"more", &named("added", "tag"))]);
+        let added = store.log().append(&[message("added", 0, b"more", &named("added", "tag"))]);
         if added.is_ok() {
             settle(&store);
-            let end = store.max_offset("added", 0);
-            let found = store.get("added", 0, end - 1, 1, 1 << 20, ALL);
+            let end = store.queues().max_offset("added", 0);
+            let found = store.queues().get("added", 0, end - 1, 1, 1 << 20, ALL);
             assert_eq!(found.status, GetStatus::Found, "what was appended after it");
         }
         let _ = store.close();
@@ -101,14 +106,15 @@ fn change_and_open(data: &[u8], is_wanted: impl Fn(&Path) -> bool) {
 
 /// What is served is what was written: a body never changes its queue offset, whatever became of the files.
 fn read_all(store: &MessageStore<FakeDisk>, bodies: &BTreeMap<(&'static str, u64), Vec<u8>>) {
-    for (topic, queues) in store.queues() {
+    for (topic, queues) in store.queues().list() {
         for queue_id in queues {
-            let (mut at, end) = (store.min_offset(&topic, queue_id), store.max_offset(&topic, queue_id));
+            let (mut at, end) =
+                (store.queues().min_offset(&topic, queue_id), store.queues().max_offset(&topic, queue_id));
             for _ in 0..1000 {
                 if at >= end {
                     break;
                 }
-                let found = store.get(&topic, queue_id, at, 32, 1 << 20, ALL);
+                let found = store.queues().get(&topic, queue_id, at, 32, 1 << 20, ALL);
                 for (_, record) in &found.messages {
                     // Old files are not read through at open: what was changed there may not decode.
                     let Ok(view) = MessageView::decode(record.bytes(), false) else { continue };
@@ -121,7 +127,7 @@ fn read_all(store: &MessageStore<FakeDisk>, bodies: &BTreeMap<(&'static str, u64
     }
     for number in 0..MESSAGES {
         let topic = TOPICS[number as usize % 2];
-        for record in store.query_by_key(topic, &format!("k{number}"), 10, 0, i64::MAX).messages {
+        for record in store.queues().query_by_key(topic, &format!("k{number}"), 10, 0, i64::MAX).messages {
             let view = MessageView::decode(record.bytes(), true).expect("a record found by key is sound");
             let written = bodies.values().any(|body| body == view.body);
             assert!(written || view.topic != topic || view.body.len() != number as usize * 7);

@@ -9,7 +9,11 @@ pub mod timers;
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
 use ferromq_store::{
-    Disk, FlushPolicy, MessageFilter, MessageStore, MessageView, NewMessage, StoreConfig, properties,
+    MessageStore, StoreConfig,
+    files::Disk,
+    filter::MessageFilter,
+    log::FlushPolicy,
+    record::{MessageView, NewMessage, properties},
 };
 
 pub const ALL: &MessageFilter = &MessageFilter::All;
@@ -79,42 +83,42 @@ pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
 /// Waits until everything written is dispatched.
 pub fn settle<D: Disk>(store: &MessageStore<D>) {
     for _ in 0..60_000 {
-        let stats = store.stats();
+        let stats = store.admin().stats();
         if stats.dispatched_offset == stats.max_physical_offset {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("the dispatcher did not get there: {:?}", store.stats());
+    panic!("the dispatcher did not get there: {:?}", store.admin().stats());
 }
 
 /// Waits until everything written is on disk.
 pub fn wait_flushed<D: Disk>(store: &MessageStore<D>) {
     for _ in 0..60_000 {
-        let stats = store.stats();
+        let stats = store.admin().stats();
         if stats.flushed_offset == stats.max_physical_offset {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("the flush did not get there: {:?}", store.stats());
+    panic!("the flush did not get there: {:?}", store.admin().stats());
 }
 
 /// Puts everything written so far on disk: a change of the policy does that, whatever the store's own threads did.
 pub fn flush_now<D: Disk>(store: &MessageStore<D>) {
-    let policy = store.flush_policy();
-    store.set_flush(FlushPolicy::Group).unwrap();
-    store.set_flush(policy).unwrap();
-    assert_eq!(store.stats().flushed_offset, store.stats().max_physical_offset);
+    let policy = store.admin().flush_policy();
+    store.admin().set_flush(FlushPolicy::Group).unwrap();
+    store.admin().set_flush(policy).unwrap();
+    assert_eq!(store.admin().stats().flushed_offset, store.admin().stats().max_physical_offset);
 }
 
 /// All bodies of a queue in order, each record checked, queue offsets without gap.
 pub fn bodies<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: u32) -> Vec<Vec<u8>> {
     let mut bodies = Vec::new();
-    let mut at = store.min_offset(topic, queue_id);
-    let end = store.max_offset(topic, queue_id);
+    let mut at = store.queues().min_offset(topic, queue_id);
+    let end = store.queues().max_offset(topic, queue_id);
     while at < end {
-        let found = store.get(topic, queue_id, at, 32, usize::MAX, ALL);
+        let found = store.queues().get(topic, queue_id, at, 32, usize::MAX, ALL);
         assert!(!found.messages.is_empty(), "nothing at {at} of {end}: {:?}", found.status);
         for (queue_offset, record) in found.messages {
             assert_eq!(queue_offset, at, "a gap");

@@ -4,7 +4,11 @@
 use std::{path::Path, time::Duration};
 
 use ferromq_store::{
-    Clock, Disk, MessageStore, MessageView, NewMessage, StoreConfig, TimerConfig, properties,
+    MessageStore, StoreConfig,
+    delayed::TimerConfig,
+    files::Disk,
+    record::{MessageView, NewMessage, properties},
+    time::Clock,
 };
 
 use super::{ALL, asynchronous, message, settle};
@@ -44,22 +48,22 @@ pub fn put<D: Disk>(store: &MessageStore<D>, topic: &str, body: &str, due: i64, 
         properties::push(&mut text, "TIMER_DEL_UNIQKEY", &key);
     }
     let given = message(topic, 0, body.as_bytes(), &text);
-    let delayed = store.delayed(&given).unwrap().expect("it lies ahead");
+    let delayed = store.log().delayed(&given).unwrap().expect("it lies ahead");
     let waiting = NewMessage {
         topic: delayed.topic,
         queue_id: delayed.queue_id,
         properties: &delayed.properties,
         ..given
     };
-    store.append_durable(&[waiting]).unwrap();
+    store.log().append_durable(&[waiting]).unwrap();
     settle(store);
 }
 
 /// What came to a topic: body and when it was stored.
 pub fn came<D: Disk>(store: &MessageStore<D>, topic: &str) -> Vec<(String, i64)> {
     let (mut all, mut next) = (Vec::new(), 0);
-    while next < store.max_offset(topic, 0) {
-        let found = store.get(topic, 0, next, 32, 1 << 20, ALL);
+    while next < store.queues().max_offset(topic, 0) {
+        let found = store.queues().get(topic, 0, next, 32, 1 << 20, ALL);
         for (_, record) in &found.messages {
             let view = MessageView::decode(record.bytes(), true).unwrap();
             all.push((String::from_utf8(view.body.to_vec()).unwrap(), view.store_timestamp));
@@ -73,18 +77,22 @@ pub fn came<D: Disk>(store: &MessageStore<D>, topic: &str) -> Vec<(String, i64)>
 /// Waits until a topic has so many messages, which readers see.
 pub fn wait_for<D: Disk>(store: &MessageStore<D>, topic: &str, count: u64) {
     for _ in 0..60_000 {
-        if store.max_offset(topic, 0) >= count {
+        if store.queues().max_offset(topic, 0) >= count {
             settle(store);
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("{topic} never had {count} messages: {:?} {:?}", store.stats().timer, store.timed_waiting());
+    panic!(
+        "{topic} never had {count} messages: {:?} {:?}",
+        store.admin().stats().timer,
+        store.delayed().timed_waiting()
+    );
 }
 
 /// Waits until everything due before `due`, which lies ahead, was delivered; moves the clock there.
 pub fn deliver_all<D: Disk>(store: &MessageStore<D>, clock: &Clock, due: i64) {
-    let before = store.max_offset("last", 0);
+    let before = store.queues().max_offset("last", 0);
     put(store, "last", "last", due, false);
     // Step by step, as messages that roll want it.
     while clock.now_ms() < due {

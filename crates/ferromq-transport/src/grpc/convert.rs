@@ -4,7 +4,7 @@
 
 use std::{borrow::Cow, fmt::Write};
 
-use ferromq_store::{ReceiptHandle, StoreError, names};
+use ferromq_store::{StoreError, progress::ReceiptHandle, record::names};
 
 use crate::{
     TransportError,

@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::ReceiptHandle;
+use ferromq_store::progress::ReceiptHandle;
 use tokio_stream::Stream;
 use tonic::Status;
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ferromq_store::{Clock, MessageStore, ReceiptHandle, Result, StoreError};
+use ferromq_store::{MessageStore, Result, StoreError, progress::ReceiptHandle, time::Clock};
 
 use super::{Counters, long_poll::LongPolls, receive::millis, renewals::Renewals};
 
@@ -20,7 +20,7 @@ impl GroupProgress {
     /// duration lasts, a repetition is accepted, as in RocketMQ.
     pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
         self.renewals.forget(group, topic, handle, self.clock.now_ms());
-        self.acked(group, topic, handle, self.store.ack(group, topic, handle))
+        self.acked(group, topic, handle, self.store.groups().ack(group, topic, handle))
     }
 
     /// As [`Self::ack`], by RocketMQ's rule for gRPC: `StaleReceipt` where the lease has ended, also where its message was
@@ -28,17 +28,17 @@ impl GroupProgress {
     pub fn ack_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
         let outcome = match self.renewals.forget(group, topic, handle, self.clock.now_ms()) {
             // It did not end: its renewal is late.
-            true => self.store.ack(group, topic, handle),
-            false => self.store.ack_in_time(group, topic, handle),
+            true => self.store.groups().ack(group, topic, handle),
+            false => self.store.groups().ack_in_time(group, topic, handle),
         };
         self.acked(group, topic, handle, outcome)
     }
 
     /// `StaleReceipt` where the lease has ended, also where its message was not received again since.
     pub fn check_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
-        let is_in_time = self.store.is_in_time(group, topic, handle)
+        let is_in_time = self.store.groups().is_in_time(group, topic, handle)
             || self.renewals.renews(group, topic, handle, self.clock.now_ms())
-                && self.store.holds(group, topic, handle);
+                && self.store.groups().holds(group, topic, handle);
         self.counted(if is_in_time { Ok(()) } else { Err(StoreError::StaleReceipt) })
     }
 
@@ -52,7 +52,7 @@ impl GroupProgress {
         let ends_at = handle.pop_time.saturating_add(handle.invisible_ms);
         if matches!(outcome, Err(StoreError::StaleReceipt))
             && ends_at > self.clock.now_ms()
-            && self.store.is_over(group, topic, handle)
+            && self.store.groups().is_over(group, topic, handle)
         {
             return Ok(());
         }
@@ -78,7 +78,7 @@ impl GroupProgress {
         self.changed(
             group,
             topic,
-            self.store.change_invisible(group, topic, handle, millis(invisible_duration)),
+            self.store.groups().change_invisible(group, topic, handle, millis(invisible_duration)),
         )
     }
 
@@ -91,7 +91,11 @@ impl GroupProgress {
         invisible_duration: Duration,
     ) -> Result<ReceiptHandle> {
         self.renewals.forget(group, topic, handle, self.clock.now_ms());
-        self.changed(group, topic, self.store.give_back(group, topic, handle, millis(invisible_duration)))
+        self.changed(
+            group,
+            topic,
+            self.store.groups().give_back(group, topic, handle, millis(invisible_duration)),
+        )
     }
 
     fn changed(&self, group: &str, topic: &str, outcome: Result<ReceiptHandle>) -> Result<ReceiptHandle> {
@@ -103,7 +107,7 @@ impl GroupProgress {
 
     /// Sets the group's committed offset of a queue.
     pub fn update_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
-        self.store.commit_offset(group, topic, queue_id, offset)?;
+        self.store.groups().commit_offset(group, topic, queue_id, offset)?;
         self.polls.wake_receives(topic, group);
         Ok(())
     }
@@ -112,7 +116,7 @@ impl GroupProgress {
     pub fn give_back(&self, group: &str, topic: &str, handles: &[ReceiptHandle]) {
         for handle in handles {
             self.renewals.forget(group, topic, handle, self.clock.now_ms());
-            match self.store.give_back(group, topic, handle, 0) {
+            match self.store.groups().give_back(group, topic, handle, 0) {
                 Ok(ended) => {
                     self.counters.given_back.add(1);
                     self.polls.lease_ends(topic, group, ended.pop_time.saturating_add(ended.invisible_ms));

@@ -3,8 +3,11 @@
 use std::{collections::HashSet, net::SocketAddr, sync::Arc};
 
 use ferromq_store::{
-    GetRequest, GetStatus, Leased, MessageFilter, MessageView, NewMessage, OffsetMessageId, ReceiptHandle,
-    Record, Source, StoreError, TransferLimits, names::DLQ_PREFIX, properties,
+    StoreError,
+    filter::MessageFilter,
+    progress::{Leased, ReceiptHandle},
+    read::{GetRequest, GetStatus, Source, TransferLimits},
+    record::{MessageView, NewMessage, OffsetMessageId, Record, names::DLQ_PREFIX, properties},
 };
 use parking_lot::Mutex;
 
@@ -132,7 +135,7 @@ impl Hot {
         cause: &Cause,
     ) -> Result<(), TransportError> {
         let dead_letters = self.dead_letters(peer, group).await?;
-        let Some(attempt) = self.store.attempt(group, topic, handle) else {
+        let Some(attempt) = self.store.groups().attempt(group, topic, handle) else {
             self.counters.stale_receipts.add(1);
             return Err(StoreError::StaleReceipt.into());
         };
@@ -199,7 +202,7 @@ impl Hot {
             }
         }
         for handle in kept {
-            if let Err(error) = self.store.ack(group, topic, &handle) {
+            if let Err(error) = self.store.groups().ack(group, topic, &handle) {
                 COMES_AGAIN.log(|left_out| {
                     tracing::warn!(topic, group, queue_offset = handle.queue_offset, %error, left_out,
                         "a dead message is kept and comes again");

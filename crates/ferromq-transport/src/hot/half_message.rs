@@ -5,7 +5,11 @@
 //! __transactionId__ = its unique key | REAL_TOPIC, REAL_QID = where it goes when it is committed
 //! ```
 
-use ferromq_store::{Appended, NewMessage, Result, names::HALF_TOPIC, properties};
+use ferromq_store::{
+    Result,
+    log::Appended,
+    record::{NewMessage, names::HALF_TOPIC, properties},
+};
 
 use super::Sends;
 
@@ -31,7 +35,7 @@ impl Sends {
     ) -> Result<Appended> {
         let sys_flag = message.sys_flag & !TRANSACTION_BITS;
         if has_timer {
-            self.store.delayed(&NewMessage { sys_flag, properties: text, ..*message })?;
+            self.store.log().delayed(&NewMessage { sys_flag, properties: text, ..*message })?;
         }
         properties::push(text, "__transactionId__", unique_key);
         properties::push(text, "REAL_TOPIC", message.topic);

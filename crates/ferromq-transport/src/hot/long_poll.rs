@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use ferromq_store::{Arrival, Clock};
+use ferromq_store::{derive::Arrival, time::Clock};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, futures::Notified, watch};
 

@@ -1,6 +1,6 @@
 //! Which queue the messages of a group go to: RocketMQ's choice, so that a group stays in its queue whoever serves it.
 
-use ferromq_store::names::java_hash;
+use ferromq_store::record::names::java_hash;
 
 /// The queue of a message group among `queues` many: Guava's consistent hash of the text's Java hash code.
 ///

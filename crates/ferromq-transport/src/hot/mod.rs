@@ -29,7 +29,12 @@ use std::sync::{
 };
 
 use arc_swap::ArcSwap;
-use ferromq_store::{Clock, LocalTime, MessageStore, Ordered, TransferLimits};
+use ferromq_store::{
+    MessageStore,
+    progress::Ordered,
+    read::TransferLimits,
+    time::{Clock, LocalTime},
+};
 
 pub use counters::{Counter, Counters};
 pub(crate) use policy::MAX_WAIT;
@@ -106,10 +111,10 @@ impl Hot {
     ) -> Arc<Self> {
         let polls = LongPolls::new(clock.clone(), Arc::clone(&counters));
         let arrivals = polls.clone();
-        store.on_arrival(move |arrival| arrivals.arrived(arrival));
+        store.queues().on_arrival(move |arrival| arrivals.arrived(arrival));
         let traffic = Arc::<Traffic>::default();
         let delivered = Arc::clone(&traffic);
-        store.on_delivery(move |topic, bytes| delivered.count_put(topic, 1, bytes.into()));
+        store.delayed().on_delivery(move |topic, bytes| delivered.count_put(topic, 1, bytes.into()));
         let lookup =
             Lookup { tables: Arc::clone(&tables), demotions: Demotions::new(cold, Arc::clone(&counters)) };
         let sends = Sends {
@@ -126,7 +131,7 @@ impl Hot {
             renewals: Renewals::new(&clock),
         };
         let (next_draw, first_queue, refuses_reads) = Default::default();
-        let unique_keys = UniqueKeys::new(store.store_host().ip(), LocalTime::of_process());
+        let unique_keys = UniqueKeys::new(store.admin().store_host().ip(), LocalTime::of_process());
         Arc::new_cyclic(|me| Self {
             store,
             tables,

@@ -5,7 +5,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use ferromq_store::properties;
+use ferromq_store::record::properties;
 
 /// The longest wait of a client for messages. A time this far ahead exists on every clock.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(3_600);

@@ -5,7 +5,10 @@
 
 use std::borrow::Cow;
 
-use ferromq_store::{Leased, MessageView, names::RETRY_PREFIX};
+use ferromq_store::{
+    progress::Leased,
+    record::{MessageView, names::RETRY_PREFIX},
+};
 
 use super::Hot;
 
@@ -20,7 +23,7 @@ impl Hot {
         SEPARATORS.into_iter().filter_map(move |(_, separator)| {
             let name = (!is_derived).then(|| format!("{RETRY_PREFIX}{group}{separator}{topic}"))?;
             let entry = self.tables.topic(&name)?;
-            self.store.committed_offset(group, &name, 0).map(|_| (name, entry.read_queues))
+            self.store.groups().committed_offset(group, &name, 0).map(|_| (name, entry.read_queues))
         })
     }
 }

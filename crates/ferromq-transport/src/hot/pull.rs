@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use ferromq_store::{
-    GetRequest, GetResult, GetStatus, MessageFilter, Record, Source, StoreError, TransferLimits,
+    StoreError,
+    filter::MessageFilter,
+    read::{GetRequest, GetResult, GetStatus, Source, TransferLimits},
+    record::Record,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -116,7 +119,7 @@ impl Hot {
         let mut scan = self.reads.scan(patience);
         loop {
             let wanted = request.of_store(*offset);
-            let mut found = self.store.get_from(&wanted);
+            let mut found = self.store.queues().get_from(&wanted);
             if found.is_cold && found.messages.is_empty() && found.next_offset == *offset {
                 scan.pause();
                 match self.reads.get(&self.store, &wanted).await {
@@ -139,12 +142,12 @@ impl Hot {
 
     /// The message that begins at `physical_offset`, read on another thread where it did not just come.
     pub(crate) async fn message_at(&self, physical_offset: u64) -> Result<Record, StoreError> {
-        if self.store.has_just_come(physical_offset) {
-            return self.store.message_at(physical_offset);
+        if self.store.queues().has_just_come(physical_offset) {
+            return self.store.queues().message_at(physical_offset);
         }
         let store = Arc::clone(&self.store);
         let read = move || {
-            let record = store.message_at(physical_offset)?;
+            let record = store.queues().message_at(physical_offset)?;
             record.read_ahead().map(|()| record)
         };
         self.reads.run(read).await?
@@ -152,7 +155,7 @@ impl Hot {
 
     /// Reads messages that lie wherever they may, waiting for the disk on another thread where it must be.
     pub(crate) async fn get(&self, request: &GetRequest<'_>) -> Result<GetResult, StoreError> {
-        let found = self.store.get_from(&GetRequest { source: Source::Memory, ..*request });
+        let found = self.store.queues().get_from(&GetRequest { source: Source::Memory, ..*request });
         if !found.is_cold || !found.messages.is_empty() || found.next_offset > request.offset {
             return Ok(found);
         }

@@ -9,7 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ferromq_store::{GetRequest, GetResult, MessageFilter, MessageStore, Source, StoreError};
+use ferromq_store::{
+    MessageStore, StoreError,
+    filter::MessageFilter,
+    read::{GetRequest, GetResult, Source},
+};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::{spawn_blocking, yield_now},
@@ -77,7 +81,7 @@ impl Reads {
             let source = Source::Disk(Instant::now() + DISK_TURN);
             let (topic, filter) = (topic.as_str(), &filter);
             let wanted = GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits };
-            store.get_from(&wanted)
+            store.queues().get_from(&wanted)
         };
         self.run(work).await
     }

@@ -3,7 +3,10 @@
 use std::{net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
 use ferromq_store::{
-    Begin, MessageFilter, Ordered, ReadAhead, ReceiveRequest, Received, Result, Source, TransferLimits,
+    Result,
+    filter::MessageFilter,
+    progress::{Begin, Ordered, ReadAhead, ReceiveRequest, Received},
+    read::{Source, TransferLimits},
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -150,7 +153,7 @@ impl Hot {
     fn look(&self, watch: &Watch<'_>) -> (bool, Option<i64>) {
         let (now, mut next_expiry_ms) = (self.clock.now_ms(), None::<i64>);
         for queue_id in watch.queues() {
-            let ahead = self.store.ahead(watch.group, watch.topic, queue_id, Begin::AtMin);
+            let ahead = self.store.groups().ahead(watch.group, watch.topic, queue_id, Begin::AtMin);
             let expiry = if watch.in_order { ahead.last_expiry_ms } else { ahead.next_expiry_ms };
             let is_held = watch.in_order && expiry.is_some_and(|at| at > now);
             let has_unread = ahead.unread > 0 && ahead.held_until_ms.is_none();
@@ -162,7 +165,7 @@ impl Hot {
         if !watch.in_order {
             for (topic, queue_count) in self.pop_retries(watch.group, watch.topic) {
                 for queue_id in 0..queue_count {
-                    let ahead = self.store.ahead(watch.group, &topic, queue_id, Begin::AtMin);
+                    let ahead = self.store.groups().ahead(watch.group, &topic, queue_id, Begin::AtMin);
                     let has_unread = ahead.unread > 0 && ahead.held_until_ms.is_none();
                     if has_unread || ahead.next_expiry_ms.is_some_and(|at| at <= now) {
                         return (true, None);
@@ -290,7 +293,7 @@ impl Hot {
             by_priority: request.by_priority,
             limits: request.limits,
         };
-        let received = self.store.receive_in_memory(&wanted, request.queue, ahead)?;
+        let received = self.store.groups().receive_in_memory(&wanted, request.queue, ahead)?;
         let messages = received.messages.len() as u64;
         if messages > 0 {
             let bytes = received.messages.iter().map(|leased| leased.record.bytes().len() as u64).sum();

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use ferromq_store::{ReceiptHandle, Result};
+use ferromq_store::{Result, progress::ReceiptHandle};
 use parking_lot::{Mutex, RwLock};
 use tokio::{sync::Notify, task::yield_now, time::timeout};
 
@@ -70,7 +70,7 @@ pub(crate) struct Renewals {
 }
 
 impl Renewals {
-    pub(super) fn new(clock: &ferromq_store::Clock) -> Self {
+    pub(super) fn new(clock: &ferromq_store::time::Clock) -> Self {
         let changed = Arc::<Notify>::default();
         let listener = Arc::clone(&changed);
         clock.on_advance(move || listener.notify_one());
@@ -164,7 +164,8 @@ impl Hot {
         for (group, topic, runs) in self.progress.renewals.all() {
             let mut from = Some((0, 0));
             while let Some(start) = from {
-                let extend = |handle: &ReceiptHandle| self.store.extend(&group, &topic, handle, RENEWED_MS);
+                let extend =
+                    |handle: &ReceiptHandle| self.store.groups().extend(&group, &topic, handle, RENEWED_MS);
                 let turn = runs.lock().turn(start, now, extend);
                 self.counters.renewed.add(turn.renewed.into());
                 next = [next, turn.next_due].into_iter().flatten().min();
@@ -320,8 +321,12 @@ mod tests {
 
     use bytes::Bytes;
     use ferromq_store::{
-        Begin, Clock, MessageFilter, MessageStore, NewMessage, ReceiveRequest, StoreConfig, StoreError,
-        TransferLimits,
+        MessageStore, StoreConfig, StoreError,
+        filter::MessageFilter,
+        progress::{Begin, ReceiveRequest},
+        read::TransferLimits,
+        record::NewMessage,
+        time::Clock,
     };
     use proptest::prelude::*;
     use tokio::sync::oneshot;
@@ -446,11 +451,11 @@ mod tests {
             body: b"x",
             properties: b"",
         };
-        hot.store.append(&[message]).unwrap();
-        while hot.store.max_offset("flights", 0) == 0 {
+        hot.store.log().append(&[message]).unwrap();
+        while hot.store.queues().max_offset("flights", 0) == 0 {
             yield_now().await;
         }
-        let received = hot.store.receive(&ReceiveRequest {
+        let received = hot.store.groups().receive(&ReceiveRequest {
             group: "audit",
             topic: "flights",
             queue_count: 1,
@@ -477,7 +482,7 @@ mod tests {
         clock.advance(10 * RENEWED_MS);
         hot.progress.check_in_time("audit", "flights", &handle).unwrap();
         hot.progress.ack_in_time("audit", "flights", &handle).unwrap();
-        assert_eq!(hot.store.committed_offset("audit", "flights", 0), Some(1));
+        assert_eq!(hot.store.groups().committed_offset("audit", "flights", 0), Some(1));
     }
 
     #[tokio::test]

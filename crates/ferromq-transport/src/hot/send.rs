@@ -5,7 +5,12 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use ferromq_store::{Appended, Location, MessageStore, NewMessage, QueueAccess, Result, StoreError};
+use ferromq_store::{
+    MessageStore, Result, StoreError,
+    log::{Appended, Location},
+    queues::QueueAccess,
+    record::NewMessage,
+};
 use tokio::sync::oneshot;
 
 use super::{Counters, Traffic};
@@ -16,7 +21,7 @@ use crate::tables::TopicEntry;
 pub enum Kept {
     /// Each.
     All,
-    /// None that is there already: one of them has a [`ferromq_store::SEQUENCE`].
+    /// None that is there already: one of them has a [`ferromq_store::dedup::SEQUENCE`].
     New,
 }
 
@@ -44,7 +49,7 @@ impl Sends {
     pub fn pick_queue(&self, name: &str, topic: &TopicEntry) -> u32 {
         let queues = topic.write_queues.max(1);
         let turn = self.next_queue.fetch_add(1, Ordering::Relaxed) % queues;
-        let is_open = |queue: &u32| self.store.queue_access(name, *queue) == QueueAccess::Open;
+        let is_open = |queue: &u32| self.store.admin().queue_access(name, *queue) == QueueAccess::Open;
         // Where all are closed, the append says so.
         (turn..queues).chain(0..turn).find(is_open).unwrap_or(turn)
     }
@@ -69,8 +74,8 @@ impl Sends {
     /// As [`Self::append`], but for what is there already where the messages are numbered.
     pub fn append_kept(&self, messages: &[NewMessage<'_>], kept: Kept) -> Result<Appended> {
         let appended = match kept {
-            Kept::All => self.store.append(messages)?,
-            Kept::New => self.store.append_once(messages)?,
+            Kept::All => self.store.log().append(messages)?,
+            Kept::New => self.store.log().append_once(messages)?,
         };
         self.count(messages, &appended);
         Ok(appended)
@@ -84,7 +89,7 @@ impl Sends {
         is_delayed: bool,
         kept: Kept,
     ) -> Result<(Appended, Option<i64>)> {
-        let delayed = if is_delayed { self.store.delayed(message)? } else { None };
+        let delayed = if is_delayed { self.store.log().delayed(message)? } else { None };
         let Some(delayed) = delayed else { return Ok((self.append_kept(&[*message], kept)?, None)) };
         let waiting = NewMessage {
             topic: delayed.topic,
@@ -98,8 +103,8 @@ impl Sends {
     /// As [`Self::append_kept`], but whatever happens all that are to be stored are there afterwards or none.
     pub fn append_as_one(&self, messages: &[NewMessage<'_>], kept: Kept) -> Result<Appended> {
         let appended = match kept {
-            Kept::All => self.store.append_as_one(messages)?,
-            Kept::New => self.store.append_once_as_one(messages)?,
+            Kept::All => self.store.log().append_as_one(messages)?,
+            Kept::New => self.store.log().append_once_as_one(messages)?,
         };
         self.count(messages, &appended);
         Ok(appended)
@@ -107,7 +112,7 @@ impl Sends {
 
     /// Says at once of what ends at `end` whether it is as durable as promised; `None` where that is not known yet.
     pub fn durable_now(&self, end: u64) -> Option<Result<()>> {
-        self.store.durable_now(end)
+        self.store.log().durable_now(end)
     }
 
     /// Waits until what ends at `end`, an `Appended::end`, is as durable as the flush policy promises.
@@ -115,7 +120,7 @@ impl Sends {
         let known = self.durable_now(end);
         let durable = known.is_none().then(|| {
             let (done, durable) = oneshot::channel();
-            self.store.when_durable(end, move |outcome| {
+            self.store.log().when_durable(end, move |outcome| {
                 // The request may have been given up meanwhile.
                 let _ = done.send(outcome);
             });

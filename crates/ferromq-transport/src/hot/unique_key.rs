@@ -13,7 +13,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use ferromq_store::LocalTime;
+use ferromq_store::time::LocalTime;
 use parking_lot::Mutex;
 
 /// Numbers of one millisecond.

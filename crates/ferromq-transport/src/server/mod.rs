@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::{Clock, MessageStore};
+use ferromq_store::{MessageStore, time::Clock};
 use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::{
@@ -156,7 +156,7 @@ impl Server {
         cold: Arc<dyn ColdHandler>,
     ) -> Self {
         let (counters, tables) = (Arc::new(Counters::default()), Arc::new(Tables::new()));
-        let store_files = store.as_ref().map_or(0, |(store, _)| store.open_files());
+        let store_files = store.as_ref().map_or(0, |(store, _)| store.admin().open_files());
         let hot = store.map(|(store, broker_name)| {
             let (cold, counters) = (Arc::clone(&cold), Arc::clone(&counters));
             Hot::new(store, Arc::clone(&tables), clock, broker_name, cold, counters)

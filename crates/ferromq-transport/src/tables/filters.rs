@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use ferromq_store::{FilterError, MessageFilter, SqlFilter};
+use ferromq_store::filter::{FilterError, MessageFilter, SqlFilter};
 use parking_lot::RwLock;
 
 /// Expressions, and bytes of them, that are kept; with one more all of them are compiled anew as they come.

@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ferromq_store::{FilterError, MessageFilter};
+use ferromq_store::filter::{FilterError, MessageFilter};
 use parking_lot::RwLock;
 
 /// A subscription of a group to a topic.

@@ -21,7 +21,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_store::{Clock, MessageStore, StoreConfig};
+use ferromq_store::{MessageStore, StoreConfig, time::Clock};
 use ferromq_transport::{
     ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Server, ServerOptions, TransportError,
     Verb,
@@ -241,8 +241,10 @@ impl Broker {
 
     /// Waits until consumers see `count` messages of `flights`.
     pub async fn readable(&self, count: u64) {
-        eventually(|| (0..4).map(|queue| self.store.max_offset("flights", queue)).sum::<u64>() == count)
-            .await;
+        eventually(|| {
+            (0..4).map(|queue| self.store.queues().max_offset("flights", queue)).sum::<u64>() == count
+        })
+        .await;
     }
 }
 

@@ -6,7 +6,10 @@
 use std::{
     ops::Range,
     path::PathBuf,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering, fence},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -15,13 +18,15 @@ use parking_lot::Mutex;
 use crate::{
     delayed::{
         delay_levels,
-        due_message::{OUTLIVED, TAKEN_OVER, Target, renewed},
+        due_message::{DueMessages, OUTLIVED, TAKEN_OVER, Target, renewed},
         timer::{
             log::Unit,
-            state::{TimerState, TimerStats, record_of},
-            timed_message,
+            state::{TimerSources, TimerState, TimerStats, record_of},
+            timed_message::{self},
+            timer_wake::TimerWake,
         },
     },
+    derive::dispatched::Dispatched,
     error::{Result, StoreError},
     files::disk::Disk,
     log::damage::{Damage, DamageReason},
@@ -31,8 +36,6 @@ use crate::{
         names::TIMER_TOPIC,
         properties,
     },
-    store::message_store::{Inner, MessageStore},
-    sync::signal::Signal,
 };
 
 /// Most messages and bytes stored at once: bounds how long a send waits for its turn.
@@ -42,18 +45,15 @@ const TURN_BYTES: usize = 1 << 20;
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How much later a message is tried again whose topic has only closed queues.
 const CLOSED_PAUSE_MS: i64 = 60_000;
-/// Nobody waits for the dispatcher.
-const NOBODY: u64 = u64::MAX;
-
-/// What is shared between the thread and whoever asks for it.
+/// Delivers messages with a time of their own.
 pub(crate) struct Timer<D: Disk> {
-    /// Wakes the thread.
-    pub(crate) due: Signal,
-    asked: AtomicBool,
-    /// Where the dispatcher must get to before the thread goes on.
-    awaited: AtomicU64,
+    pub(crate) sources: TimerSources<D>,
+    due: Arc<DueMessages<D>>,
+    pub(super) dispatched: Arc<Dispatched>,
+    /// Wakes and stops the thread.
+    pub(crate) wake: Arc<TimerWake>,
     pub(crate) state: Mutex<TimerState<D>>,
-    /// Held by whoever writes down how far it is, before `state`.
+    /// Held while its progress is written, before `state`.
     pub(crate) persisting: Mutex<()>,
     /// The file because of which messages wait longer than they should, and what cannot be done with it.
     held: Mutex<Option<(PathBuf, DamageReason)>>,
@@ -65,11 +65,18 @@ pub(crate) struct Timer<D: Disk> {
 }
 
 impl<D: Disk> Timer<D> {
-    pub(crate) fn new(state: TimerState<D>) -> Self {
+    pub(crate) fn new(
+        sources: TimerSources<D>,
+        due: Arc<DueMessages<D>>,
+        dispatched: Arc<Dispatched>,
+        wake: Arc<TimerWake>,
+        state: TimerState<D>,
+    ) -> Self {
         Self {
-            due: Signal::default(),
-            asked: AtomicBool::new(false),
-            awaited: AtomicU64::new(NOBODY),
+            sources,
+            due,
+            dispatched,
+            wake,
             state: Mutex::new(state),
             persisting: Mutex::default(),
             held: Mutex::default(),
@@ -78,21 +85,6 @@ impl<D: Disk> Timer<D> {
             recalled: AtomicU64::new(0),
             put_back: AtomicU64::new(0),
             undeliverable: AtomicU64::new(0),
-        }
-    }
-
-    /// Messages came that wait, or the clock was moved.
-    pub(crate) fn ask(&self) {
-        self.asked.store(true, Ordering::Release);
-        self.due.ring();
-    }
-
-    /// The dispatcher got to `end`, which readers see already.
-    pub(crate) fn dispatched(&self, end: u64) {
-        // Pairs with the fence in `Signal::wait`: either the thread sees how far it is, or it is seen waiting.
-        fence(Ordering::SeqCst);
-        if self.awaited.load(Ordering::Relaxed) <= end {
-            self.due.ring();
         }
     }
 
@@ -117,35 +109,6 @@ impl<D: Disk> Timer<D> {
     }
 }
 
-impl<D: Disk> MessageStore<D> {
-    /// How far the wheel of timed messages is, in the form a RocketMQ slave reads it (56 bytes).
-    #[must_use]
-    pub fn timer_check_point(&self) -> Vec<u8> {
-        self.inner().timer.state.lock().check().encode()
-    }
-
-    /// How many timed messages wait by topic, as RocketMQ's `timermetrics` (JSON).
-    #[must_use]
-    pub fn timer_metrics(&self) -> String {
-        self.inner().timer.state.lock().metrics.encode()
-    }
-
-    /// Messages of which memory knows: those of the slot that is being delivered.
-    #[must_use]
-    pub fn timed_in_memory(&self) -> usize {
-        self.inner().timer.state.lock().active.as_ref().map_or(0, |active| active.waiting.len())
-    }
-
-    /// Messages in the wheel that are not done, and how many of its topic's queue are not in it yet.
-    #[must_use]
-    pub fn timed_waiting(&self) -> (i64, u64) {
-        let inner = self.inner();
-        let state = inner.timer.state.lock();
-        let in_wheel = state.wheel.as_ref().map_or(0, |wheel| wheel.count(state.read_time));
-        (in_wheel, inner.max_offset(TIMER_TOPIC, 0).saturating_sub(state.next_offset))
-    }
-}
-
 /// When to look again.
 pub(crate) enum Next {
     Now,
@@ -158,7 +121,7 @@ pub(crate) enum Next {
 
 /// The delivering thread.
 pub(crate) struct TimerDelivery<'a, D: Disk> {
-    inner: &'a Inner<D>,
+    timer: &'a Timer<D>,
     /// A failure was logged, and nothing went well since: of what is delivered, and of what is put into the wheel.
     is_stuck: bool,
     is_unfilled: bool,
@@ -186,30 +149,26 @@ enum Verdict {
 }
 
 impl<'a, D: Disk> TimerDelivery<'a, D> {
-    pub(crate) fn new(inner: &'a Inner<D>) -> Self {
-        Self { inner, is_stuck: false, is_unfilled: false, filled_until: i64::MIN, awaited: None, goal: None }
+    pub(crate) fn new(timer: &'a Timer<D>) -> Self {
+        Self { timer, is_stuck: false, is_unfilled: false, filled_until: i64::MIN, awaited: None, goal: None }
     }
 
     pub(crate) fn run(mut self) {
-        let timer = &self.inner.timer;
-        while !timer.due.is_stopped() {
-            timer.asked.store(false, Ordering::Release);
+        let (timer, clock) = (self.timer, &self.timer.sources.clock);
+        let wake = &timer.wake.wake;
+        while !wake.due.is_stopped() {
+            wake.begin_turn();
             let next = self.turn(&mut timer.state.lock());
-            let asked = || timer.asked.load(Ordering::Acquire);
             match next {
                 Next::Now => {}
-                Next::OnArrival => timer.due.wait(asked, None),
+                Next::OnArrival => wake.due.wait(|| wake.is_asked(), None),
                 Next::AfterPause => self.pause(),
-                Next::At(_) if self.inner.clock.is_manual() => timer.due.wait(asked, None),
+                Next::At(_) if clock.is_manual() => wake.due.wait(|| wake.is_asked(), None),
                 Next::At(time) => {
-                    let left = time.saturating_sub(self.inner.clock.now_ms());
-                    timer.due.wait(asked, Some(Duration::from_millis(u64::try_from(left).unwrap_or(0))));
+                    let left = u64::try_from(time.saturating_sub(clock.now_ms())).unwrap_or(0);
+                    wake.due.wait(|| wake.is_asked(), Some(Duration::from_millis(left)));
                 }
-                Next::Dispatched(end) => {
-                    timer.awaited.store(end, Ordering::SeqCst);
-                    timer.due.wait(|| self.inner.dispatched() >= end || asked(), None);
-                    timer.awaited.store(NOBODY, Ordering::SeqCst);
-                }
+                Next::Dispatched(end) => timer.wake.wait_for(end, || timer.dispatched.end()),
             }
         }
         self.stop();
@@ -217,7 +176,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
 
     /// Waits before another try. What comes meanwhile makes it no shorter, a stop does.
     fn pause(&self) {
-        let (due, begin) = (&self.inner.timer.due, Instant::now());
+        let (due, begin) = (&self.timer.wake.wake.due, Instant::now());
         while let Some(left) = RETRY_PAUSE.checked_sub(begin.elapsed()).filter(|left| !left.is_zero())
             && !due.is_stopped()
         {
@@ -227,21 +186,21 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
 
     /// A stop is clean where nothing comes twice after it.
     fn stop(&self) {
-        let mut state = self.inner.timer.state.lock();
+        let mut state = self.timer.state.lock();
         if state.is_unrecovered {
             return;
         }
-        let settled = self.inner.log.flush().and_then(|_| state.settle());
+        let settled = self.timer.sources.reader.log.flush().and_then(|_| state.settle());
         if let Err(error) = settled {
             tracing::warn!(%error, "what was delivered in the last second is not noted: it comes again");
         }
-        state.pass_empty(self.inner.clock.now_ms());
+        state.pass_empty(self.timer.sources.clock.now_ms());
     }
 
     /// One turn: puts messages that came into the wheel, and delivers what is due.
     pub(crate) fn turn(&mut self, state: &mut TimerState<D>) -> Next {
         if state.is_unrecovered {
-            match state.recover(self.inner) {
+            match state.recover(&self.timer.sources) {
                 Ok(()) if state.is_unrecovered => return Next::AfterPause,
                 Ok(()) => {
                     self.unstuck();
@@ -249,7 +208,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                 Err(error) => return self.stuck(&error, "timers not recovered, trying again"),
             }
         }
-        let now = self.inner.clock.now_ms();
+        let now = self.timer.sources.clock.now_ms();
         if state.is_behind(now) {
             state.pass_empty(now);
             if !state.is_next_known() {
@@ -260,17 +219,17 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             (self.filled_until, self.awaited, self.goal) = (now, None, None);
             return self.empty(state, now);
         }
-        if let Some((time, _)) = self.awaited.take_if(|(_, end)| self.inner.dispatched() >= *end) {
-            let queue = self.inner.queues.find(TIMER_TOPIC, 0);
+        if let Some((time, _)) = self.awaited.take_if(|(_, end)| self.timer.dispatched.end() >= *end) {
+            let queue = self.timer.sources.reader.queues.find(TIMER_TOPIC, 0);
             self.goal = Some((time, queue.map_or(0, |queue| queue.max_offset())));
         }
-        let has_filled = match state.fill(self.inner) {
+        let has_filled = match state.fill(&self.timer.sources) {
             Ok(has_filled) => has_filled,
             Err(error) => return self.unfilled(&error),
         };
         if std::mem::take(&mut self.is_unfilled) {
             tracing::info!("timed messages are put into the wheel again");
-            self.inner.timer.held.lock().take_if(|(_, reason)| *reason == DamageReason::Unwritten);
+            self.timer.held.lock().take_if(|(_, reason)| *reason == DamageReason::Unwritten);
         }
         if let Some((time, _)) = self.goal.take_if(|(_, end)| state.next_offset >= *end || !has_filled) {
             self.filled_until = time;
@@ -294,7 +253,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             StoreError::Io { path, .. } | StoreError::Corrupt { file: path, .. } => path.clone(),
             _ => return,
         };
-        *self.inner.timer.held.lock() = Some((file, reason));
+        *self.timer.held.lock() = Some((file, reason));
     }
 
     /// Delivers of what is due as much as a turn holds.
@@ -305,7 +264,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                 Some(None) => Next::OnArrival,
                 Some(Some(time)) if time > now => Next::At(time),
                 Some(Some(time)) if time > self.filled_until => self.fill_until(now),
-                Some(Some(time)) => match state.activate(self.inner, time) {
+                Some(Some(time)) => match state.activate(&self.timer.sources, time) {
                     Ok(()) => self.unstuck(),
                     Err(error) => self.stuck(&error, "due messages not found in the timer log, trying again"),
                 },
@@ -346,7 +305,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         if let Some((_, end)) = self.awaited {
             return Next::Dispatched(end);
         }
-        self.awaited = Some((now, self.inner.log.written()));
+        self.awaited = Some((now, self.timer.sources.reader.log.written()));
         Next::Now
     }
 
@@ -361,7 +320,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
     fn unstuck(&mut self) -> Next {
         if std::mem::take(&mut self.is_stuck) {
             tracing::info!("timed messages are delivered again");
-            self.inner.timer.held.lock().take_if(|(_, reason)| *reason == DamageReason::Unreadable);
+            self.timer.held.lock().take_if(|(_, reason)| *reason == DamageReason::Unreadable);
         }
         Next::Now
     }
@@ -409,12 +368,12 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         taken: &[((i64, u64), Option<Unit>)],
         lost: &mut u64,
     ) -> Result<()> {
-        let inner = self.inner;
+        let sources = &self.timer.sources;
         let mut file = None;
         let mut records: Vec<(Unit, Record<D::Region>)> = Vec::with_capacity(taken.len());
         for (next, unit) in taken {
             let record = match unit {
-                Some(unit) => record_of(inner, &mut file, unit)?,
+                Some(unit) => record_of(sources, &mut file, unit)?,
                 None => None,
             };
             match unit.zip(record) {
@@ -431,7 +390,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                 Ok(view) if view.topic == TIMER_TOPIC && view.physical_offset == unit.physical_offset => {
                     let verdict = self.verdict(state, unit, &view);
                     if let Verdict::Strayed = verdict {
-                        state.put_right(inner, &view)?;
+                        state.put_right(sources, &view)?;
                     }
                     found.push((view, verdict));
                 }
@@ -446,13 +405,13 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         }
         let messages: Vec<NewMessage<'_>> =
             found.iter().filter_map(|(view, verdict)| made(view, verdict)).collect();
-        let sizes = inner.append_due(&messages)?;
+        let sizes = self.timer.due.append(&messages)?;
         self.count(state, &found, &sizes);
         Ok(())
     }
 
     fn verdict(&self, state: &TimerState<D>, unit: &Unit, view: &MessageView<'_>) -> Verdict {
-        let now = self.inner.clock.now_ms();
+        let now = self.timer.sources.clock.now_ms();
         let due = timed_message::due_at(state.config.precision_ms(), view.properties, view.store_timestamp);
         if !unit.is_rolled() && due.is_some_and(|due| due > now) {
             return Verdict::Strayed;
@@ -476,13 +435,13 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         {
             return Verdict::Recalled;
         }
-        match self.inner.target(view) {
+        match self.timer.due.target(view) {
             Target::Queue(topic, queue_id) => {
                 let properties = self.fitting(view, &topic, &set, &[]);
                 Verdict::Deliver { topic, queue_id, properties }
             }
             Target::Nowhere(reason) => Verdict::GiveUp(reason),
-            Target::Closed(topic, _) if self.inner.is_outlived(&topic, view) => Verdict::GiveUp(OUTLIVED),
+            Target::Closed(topic, _) if self.timer.due.is_outlived(&topic, view) => Verdict::GiveUp(OUTLIVED),
             Target::Closed(..) => {
                 let again =
                     timed_message::slot_time(state.config.precision_ms(), now + CLOSED_PAUSE_MS).to_string();
@@ -503,7 +462,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
     ) -> Vec<u8> {
         let whole = properties::replace(view.properties, &[], &[told, kept].concat());
         let fits = |properties: &[u8]| {
-            let checked = self.inner.check(&renewed(view, topic, 0, properties));
+            let checked = self.timer.due.log.check(&renewed(view, topic, 0, properties));
             !matches!(checked, Err(StoreError::TooLarge { .. }))
         };
         if fits(&whole) {
@@ -521,8 +480,8 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
     }
 
     fn count(&self, state: &mut TimerState<D>, found: &[(MessageView<'_>, Verdict)], sizes: &[u32]) {
-        let (timer, now) = (&self.inner.timer, self.inner.clock.now_ms());
-        let listener = self.inner.schedule.listener.read().clone();
+        let (timer, now) = (self.timer, self.timer.sources.clock.now_ms());
+        let listener = self.timer.due.listener();
         let mut sizes = sizes.iter().copied();
         for (view, verdict) in found {
             if let Verdict::Strayed = verdict {

@@ -10,4 +10,5 @@ pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 pub mod timed_message;
+pub(crate) mod timer_wake;
 pub(crate) mod wheel;

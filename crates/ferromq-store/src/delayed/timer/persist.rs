@@ -6,11 +6,11 @@ use std::{ops::Range, sync::Arc};
 use crate::{
     delayed::timer::{
         checkpoint_files::{TimerCheck, TimerMetrics},
-        state::TimerState,
+        delivery::Timer,
+        state::{TimerSources, TimerState},
     },
     error::Result,
     files::{disk::Disk, mapped_file::MappedFile, mapped_file_queue::MappedFileQueue},
-    store::message_store::Inner,
 };
 
 /// What is to be written, as it was at one moment.
@@ -22,18 +22,18 @@ pub(crate) struct Snapshot<D: Disk> {
     wheel: Option<Arc<MappedFile<D::Region>>>,
 }
 
-impl<D: Disk> Inner<D> {
+impl<D: Disk> Timer<D> {
     /// Writes down how far the wheel is, where that has changed; what it tells of is durable before.
-    pub(crate) fn persist_timers(&self) -> Result<()> {
-        let _held = self.hold()?;
-        let _one_at_a_time = self.timer.persisting.lock();
-        let Some(snapshot) = self.timer.state.lock().snapshot(self.clock.now_ms()) else { return Ok(()) };
-        let written = snapshot.write(self);
-        let mut state = self.timer.state.lock();
+    pub(crate) fn persist(&self) -> Result<()> {
+        let _held = self.sources.home.hold()?;
+        let _one_at_a_time = self.persisting.lock();
+        let Some(snapshot) = self.state.lock().snapshot(self.sources.clock.now_ms()) else { return Ok(()) };
+        let written = snapshot.write(&self.sources);
+        let mut state = self.state.lock();
         match written {
             Ok(()) => {
                 state.check = snapshot.check;
-                state.log.clean(self.log.start())
+                state.log.clean(self.sources.reader.log.start())
             }
             Err(error) => {
                 state.is_changed = true;
@@ -46,14 +46,14 @@ impl<D: Disk> Inner<D> {
 
 impl<D: Disk> Snapshot<D> {
     /// What was delivered first, then what that makes true.
-    fn write(&self, inner: &Inner<D>) -> Result<()> {
-        inner.log.flush()?;
+    fn write(&self, sources: &TimerSources<D>) -> Result<()> {
+        sources.reader.log.flush()?;
         self.log.flush(self.units.clone())?;
         if let Some(wheel) = &self.wheel {
             wheel.flush(wheel.base()..wheel.end())?;
         }
-        self.check.save(&inner.disk, &inner.root)?;
-        self.metrics.save(&inner.disk, &inner.root)
+        self.check.save(&sources.home.disk, &sources.home.root)?;
+        self.metrics.save(&sources.home.disk, &sources.home.root)
     }
 }
 

@@ -7,22 +7,21 @@ use crate::{
     delayed::timer::{
         checkpoint_files::{TimerCheck, TimerMetrics},
         log::Unit,
-        state::{TimerState, linked},
-        timed_message,
+        state::{TimerSources, TimerState, linked},
+        timed_message::{self},
         wheel::{Wheel, noted_precision},
     },
     error::Result,
     files::disk::Disk,
     record::{message::MessageView, names::TIMER_TOPIC},
     recovery::last_shutdown::Left,
-    store::message_store::Inner,
 };
 
 impl<D: Disk> TimerState<D> {
     /// As [`Self::recover_files`]. Where there is no space for that the delivering thread tries it again.
-    pub(crate) fn recover(&mut self, inner: &Inner<D>) -> Result<()> {
+    pub(crate) fn recover(&mut self, sources: &TimerSources<D>) -> Result<()> {
         let was_unrecovered = self.is_unrecovered;
-        match self.recover_files(inner) {
+        match self.recover_files(sources) {
             Err(error) if error.is_of_full_disk() => {
                 if !was_unrecovered {
                     tracing::warn!(%error, "no space for timers: they are delivered once there is");
@@ -40,10 +39,10 @@ impl<D: Disk> TimerState<D> {
 
     /// Reads the files as they were left. What they tell of messages that the commit log does not hold any more is cut off,
     /// and where they are missing or damaged they are made anew from the queue.
-    fn recover_files(&mut self, inner: &Inner<D>) -> Result<()> {
-        let (disk, root) = (&inner.disk, &inner.root);
+    fn recover_files(&mut self, sources: &TimerSources<D>) -> Result<()> {
+        let (disk, root) = (&sources.home.disk, &sources.home.root);
         let found = TimerCheck::load(disk, root)?;
-        let queue = inner.queues.find(TIMER_TOPIC, 0);
+        let queue = sources.reader.queues.find(TIMER_TOPIC, 0);
         self.is_unsettled = queue.as_ref().is_some_and(|queue| queue.marks.is_end_unknown());
         let (min, max) = queue.map_or((0, 0), |queue| (queue.min_offset(), queue.max_offset()));
         if found.is_none() && self.log.is_empty() && max == 0 {
@@ -52,19 +51,19 @@ impl<D: Disk> TimerState<D> {
         self.check = found.unwrap_or_default();
         self.metrics = TimerMetrics::load(disk, root);
         self.wheel = Wheel::open(disk, root, self.config.precision_ms())?;
-        let is_ahead = self.begin(inner);
-        let is_closed = matches!(inner.left(), Left::Closed { .. })
+        let is_ahead = self.begin(sources);
+        let is_closed = matches!(sources.left, Left::Closed { .. })
             && found.is_some()
             && self.wheel.is_some()
             && !is_ahead
             && noted_precision(disk, root)? == Some(self.config.precision_ms());
         if !(is_closed && self.log.trust(self.check.log_end)?) {
             self.is_changed = true;
-            if !self.rebuild(inner)? {
+            if !self.rebuild(sources)? {
                 tracing::warn!("timer log is missing or damaged: made anew from the messages that wait");
                 // Where its end is not known, what was done says how far it went at least.
                 let end = if self.is_unsettled { max.max(self.check.queue_offset) } else { max };
-                self.redo(inner, end)?;
+                self.redo(sources, end)?;
             }
         }
         let known = self.next_offset;
@@ -82,8 +81,8 @@ impl<D: Disk> TimerState<D> {
 
     /// Sets where delivery goes on. Says whether the files tell of a time that has not come: the clock was wrong then, or is
     /// now.
-    fn begin(&mut self, inner: &Inner<D>) -> bool {
-        let now = self.floor(inner.clock.now_ms());
+    fn begin(&mut self, sources: &TimerSources<D>) -> bool {
+        let now = self.floor(sources.clock.now_ms());
         let told = self.floor(self.check.read_time);
         self.read_time = if told > 0 { told.min(now) } else { now - self.wheel_span() / 2 };
         self.next_offset = self.check.queue_offset;
@@ -102,18 +101,18 @@ impl<D: Disk> TimerState<D> {
     }
 
     /// An empty wheel with the slots of the one that was found, where those can be.
-    fn new_wheel(&self, inner: &Inner<D>) -> Result<Wheel<D>> {
+    fn new_wheel(&self, sources: &TimerSources<D>) -> Result<Wheel<D>> {
         let is_possible = |wheel: &&Wheel<D>| wheel.span_ms() <= timed_message::MAX_SPAN_MS.cast_signed();
         let half = self.wheel.as_ref().filter(is_possible).map_or(self.config.wheel_slots, Wheel::half);
-        Wheel::make(&inner.disk, &inner.root, self.config.precision_ms(), half)
+        Wheel::make(&sources.home.disk, &sources.home.root, self.config.precision_ms(), half)
     }
 
     /// Makes the wheel from the timer log, which is cut where it is not sound. `false` where it lacks what was durable.
-    fn rebuild(&mut self, inner: &Inner<D>) -> Result<bool> {
+    fn rebuild(&mut self, sources: &TimerSources<D>) -> Result<bool> {
         let precision = self.config.precision_ms();
-        let wheel = self.new_wheel(inner)?;
+        let wheel = self.new_wheel(sources)?;
         let roll_ms = self.roll_slots(wheel.half()) * precision;
-        let (log_end, read_time, check) = (inner.log.written(), self.read_time, self.check);
+        let (log_end, read_time, check) = (sources.reader.log.written(), self.read_time, self.check);
         let (mut last, mut is_beyond, mut moved) = (None, false, Vec::new());
         self.log.recover(|at, unit| {
             if unit.physical_offset.saturating_add(unit.size.into()) > log_end {
@@ -140,7 +139,7 @@ impl<D: Disk> TimerState<D> {
         self.wheel = Some(wheel);
         let is_whole = self.log.end() >= check.log_end && !(self.log.is_empty() && self.next_offset > 0);
         if is_beyond || is_whole {
-            self.go_on_after(inner, last)?;
+            self.go_on_after(sources, last)?;
         }
         Ok(is_beyond || is_whole)
     }
@@ -149,8 +148,9 @@ impl<D: Disk> TimerState<D> {
     ///
     /// We make units in the order of the queue. A Java broker makes none of what is due at once, so that behind its
     /// checkpoint messages without one may stand before others: those others are noted, to be left out.
-    fn go_on_after(&mut self, inner: &Inner<D>, last: Option<Unit>) -> Result<()> {
-        let Some(record) = last.and_then(|unit| inner.log.checked_record(unit.physical_offset)) else {
+    fn go_on_after(&mut self, sources: &TimerSources<D>, last: Option<Unit>) -> Result<()> {
+        let Some(record) = last.and_then(|unit| sources.reader.log.checked_record(unit.physical_offset))
+        else {
             return Ok(());
         };
         let Ok(view) = MessageView::decode(record.bytes(), false) else { return Ok(()) };
@@ -158,35 +158,35 @@ impl<D: Disk> TimerState<D> {
             return Ok(());
         }
         let after = view.queue_offset + 1;
-        if !matches!(inner.left(), Left::KilledOther { .. }) {
+        if !matches!(sources.left, Left::KilledOther { .. }) {
             self.next_offset = self.next_offset.max(after);
             return Ok(());
         }
-        self.next_offset = self.next_offset.min(after).max(inner.min_offset(TIMER_TOPIC, 0));
-        let queue = inner.queues.find(TIMER_TOPIC, 0);
+        self.next_offset = self.next_offset.min(after).max(sources.reader.queues.min_offset(TIMER_TOPIC, 0));
+        let queue = sources.reader.queues.find(TIMER_TOPIC, 0);
         let first = queue.and_then(|queue| queue.entry(self.next_offset)).map(|entry| entry.physical_offset);
         if let Some(first) = first.filter(|_| self.next_offset < after) {
             self.present = self.log.physical_offsets_from(first)?;
-            self.fill_to(inner, after);
+            self.fill_to(sources, after);
         }
         Ok(())
     }
 
     /// Makes timer log and wheel anew from the queue; what the checkpoint says is done stays out. Where the queue cannot be
     /// read now the thread goes on with it.
-    fn redo(&mut self, inner: &Inner<D>, end: u64) -> Result<()> {
+    fn redo(&mut self, sources: &TimerSources<D>, end: u64) -> Result<()> {
         self.log.clear()?;
         self.metrics.clear();
-        self.wheel = Some(self.new_wheel(inner)?);
+        self.wheel = Some(self.new_wheel(sources)?);
         self.redone = Some((self.check, end));
-        self.next_offset = inner.min_offset(TIMER_TOPIC, 0);
-        self.fill_to(inner, end);
+        self.next_offset = sources.reader.queues.min_offset(TIMER_TOPIC, 0);
+        self.fill_to(sources, end);
         Ok(())
     }
 
-    fn fill_to(&mut self, inner: &Inner<D>, end: u64) {
+    fn fill_to(&mut self, sources: &TimerSources<D>, end: u64) {
         while self.next_offset < end {
-            match self.fill(inner) {
+            match self.fill(sources) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {

@@ -18,16 +18,20 @@ use crate::{
         },
     },
     error::{Result, StoreError},
-    files::{directories::Names, disk::Disk, mapped_file::MappedFile, open_files::OpenFiles},
+    files::{
+        directories::Names, disk::Disk, mapped_file::MappedFile, open_files::OpenFiles,
+        store_directory::StoreDirectory,
+    },
     queues::consume_queue::ConsumeQueue,
-    read::types::GetStatus,
+    read::{reader::Reader, types::GetStatus},
     record::{
         log_record::Record,
         message::MessageView,
         names::{TIMER_TOPIC, java_hash},
         properties,
     },
-    store::message_store::Inner,
+    recovery::last_shutdown::Left,
+    time::clock::Clock,
 };
 
 /// Messages put into the wheel in one turn, and their bytes: bounds how long a due message waits for it.
@@ -66,6 +70,15 @@ pub struct TimerStats {
     pub read_time: i64,
     /// The next message of the wheel's queue to be put into the wheel.
     pub queue_offset: u64,
+}
+
+/// What the wheel is made from.
+pub(crate) struct TimerSources<D: Disk> {
+    pub(crate) home: Arc<StoreDirectory<D>>,
+    pub(crate) reader: Arc<Reader<D>>,
+    pub(crate) clock: Clock,
+    /// How the store was left.
+    pub(crate) left: Left,
 }
 
 /// The wheel with its files.
@@ -150,8 +163,8 @@ impl<D: Disk> TimerState<D> {
     }
 
     /// Puts messages of the queue into the wheel, as many as a turn holds. `false` where there is none.
-    pub(crate) fn fill(&mut self, inner: &Inner<D>) -> Result<bool> {
-        let Some(queue) = inner.queues.find(TIMER_TOPIC, 0) else { return Ok(false) };
+    pub(crate) fn fill(&mut self, sources: &TimerSources<D>) -> Result<bool> {
+        let Some(queue) = sources.reader.queues.find(TIMER_TOPIC, 0) else { return Ok(false) };
         self.settle_end(&queue);
         let from = self.next_offset.max(queue.min_offset());
         if from > self.next_offset {
@@ -165,12 +178,12 @@ impl<D: Disk> TimerState<D> {
         if from >= queue.max_offset() {
             return Ok(false);
         }
-        let found = inner.read_all(TIMER_TOPIC, 0, from, TURN_MESSAGES, TURN_BYTES);
+        let found = sources.reader.read_all(TIMER_TOPIC, 0, from, TURN_MESSAGES, TURN_BYTES);
         if found.status == GetStatus::QueueClosed || found.next_offset == from {
             let (what, reason) = ("timer queue", "it is closed, or cannot be read now");
             return Err(StoreError::Invalid { what, reason });
         }
-        self.make_wheel(inner)?;
+        self.make_wheel(sources)?;
         let mut next = from;
         for (offset, record) in &found.messages {
             next = next.max(*offset);
@@ -178,7 +191,7 @@ impl<D: Disk> TimerState<D> {
             // Where this fails what went before is in the wheel, and must not come again.
             self.next_offset = *offset;
             if !self.present.remove(&view.physical_offset) {
-                self.put(inner, *offset, &view)?;
+                self.put(sources, *offset, &view)?;
             }
         }
         let missing = (found.next_offset - from).saturating_sub(found.messages.len() as u64);
@@ -205,18 +218,18 @@ impl<D: Disk> TimerState<D> {
         }
     }
 
-    fn make_wheel(&mut self, inner: &Inner<D>) -> Result<()> {
+    fn make_wheel(&mut self, sources: &TimerSources<D>) -> Result<()> {
         if self.wheel.is_none() {
             let (precision, half) = (self.config.precision_ms(), self.config.wheel_slots);
-            self.wheel = Some(Wheel::make(&inner.disk, &inner.root, precision, half)?);
+            self.wheel = Some(Wheel::make(&sources.home.disk, &sources.home.root, precision, half)?);
         }
         if self.read_time == 0 {
-            self.read_time = self.floor(inner.clock.now_ms());
+            self.read_time = self.floor(sources.clock.now_ms());
         }
         Ok(())
     }
 
-    fn put(&mut self, inner: &Inner<D>, offset: u64, view: &MessageView<'_>) -> Result<()> {
+    fn put(&mut self, sources: &TimerSources<D>, offset: u64, view: &MessageView<'_>) -> Result<()> {
         let precision = self.config.precision_ms();
         let due = timed_message::due_at(precision, view.properties, view.store_timestamp);
         let (Some(due), Some((topic, _))) = (due, delay_levels::destination(view.properties)) else {
@@ -229,7 +242,8 @@ impl<D: Disk> TimerState<D> {
         };
         let Some(wheel) = &self.wheel else { return Ok(()) };
         let done = self.redone.map(|(check, _)| check);
-        let written_at = self.floor(if done.is_some() { view.store_timestamp } else { inner.clock.now_ms() });
+        let written_at =
+            self.floor(if done.is_some() { view.store_timestamp } else { sources.clock.now_ms() });
         let out = timed_message::slot_time(precision, due);
         let stop = rolled_time(self.roll_slots(wheel.half()), precision, written_at, out);
         if done.is_some_and(|done| offset < done.queue_offset && stop.unwrap_or(out) < done.read_time) {
@@ -250,7 +264,7 @@ impl<D: Disk> TimerState<D> {
             due: if stop.is_some() { 0 } else { due },
         };
         let at = self.enter(unit)?;
-        self.metrics.add(topic, if unit.is_delete() { -1 } else { 1 }, inner.clock.now_ms());
+        self.metrics.add(topic, if unit.is_delete() { -1 } else { 1 }, sources.clock.now_ms());
         if let Some(active) = self.active.as_mut().filter(|active| active.time == time) {
             match deletes.filter(|_| !unit.is_rolled()) {
                 Some(_) => active.recalled.extend(keys_of(view).into_iter().flatten()),
@@ -307,19 +321,19 @@ impl<D: Disk> TimerState<D> {
     }
 
     /// Puts a message to its time whose unit stood elsewhere, unless it is there or still to come from the queue.
-    pub(crate) fn put_right(&mut self, inner: &Inner<D>, view: &MessageView<'_>) -> Result<()> {
+    pub(crate) fn put_right(&mut self, sources: &TimerSources<D>, view: &MessageView<'_>) -> Result<()> {
         let precision = self.config.precision_ms();
         let due = timed_message::due_at(precision, view.properties, view.store_timestamp);
         let (Some(due), Some(wheel)) = (due, &self.wheel) else { return Ok(()) };
         let mut is_there = view.queue_offset >= self.next_offset;
         let slot = wheel.get(timed_message::slot_time(precision, due));
         self.chain(slot, |_, unit| is_there |= unit.physical_offset == view.physical_offset)?;
-        if is_there { Ok(()) } else { self.put(inner, view.queue_offset, view) }
+        if is_there { Ok(()) } else { self.put(sources, view.queue_offset, view) }
     }
 
     /// Begins to deliver the slot at `time`, whose units are gone through: what they take back is known from here on.
     /// Errors: `Io` where they, or what takes back, cannot be read now; then nothing has begun.
-    pub(crate) fn activate(&mut self, inner: &Inner<D>, time: i64) -> Result<()> {
+    pub(crate) fn activate(&mut self, sources: &TimerSources<D>, time: i64) -> Result<()> {
         let precision = self.config.precision_ms();
         let mut selection = Selection::new(None, self.config.in_memory);
         let mut recalled = HashSet::new();
@@ -330,7 +344,7 @@ impl<D: Disk> TimerState<D> {
                 return;
             }
             if unit.is_delete() && !unit.is_rolled() {
-                match record_of(inner, &mut file, unit) {
+                match record_of(sources, &mut file, unit) {
                     Ok(Some(record)) => {
                         let view = MessageView::decode(record.bytes(), false).ok();
                         recalled.extend(view.iter().filter_map(keys_of).flatten());
@@ -480,18 +494,18 @@ fn kept_slots(config: &StoreConfig) -> i64 {
 ///
 /// Errors: `Io` where it cannot be read now, which is noted.
 pub(crate) fn record_of<D: Disk>(
-    inner: &Inner<D>,
+    sources: &TimerSources<D>,
     file: &mut Option<Arc<MappedFile<D::Region>>>,
     unit: &Unit,
 ) -> Result<Option<Record<D::Region>>> {
     let (begin, end) = (unit.physical_offset, unit.physical_offset.saturating_add(unit.size.into()));
-    match inner.log.record_in(file, begin, unit.size) {
+    match sources.reader.log.record_in(file, begin, unit.size) {
         Ok(record) => {
-            inner.unreadable.clear_record(begin);
+            sources.reader.unreadable.clear_record(begin);
             Ok(record)
         }
         Err(error) => {
-            inner.note_unreadable(begin..end, &error);
+            sources.reader.unreadable.note_record(begin..end, &error);
             Err(error)
         }
     }

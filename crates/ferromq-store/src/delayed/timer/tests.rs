@@ -27,15 +27,15 @@ fn put(store: &MessageStore, due: i64) {
         body: b"m",
         properties: text.as_bytes(),
     };
-    let delayed = store.delayed(&given).unwrap().unwrap();
+    let delayed = store.log().delayed(&given).unwrap().unwrap();
     let waiting = NewMessage { topic: delayed.topic, queue_id: 0, properties: &delayed.properties, ..given };
-    store.append(&[waiting]).unwrap();
-    let end = store.inner().log.written();
+    store.log().append(&[waiting]).unwrap();
+    let end = store.queues().log.written();
     (0..60_000).find(|_| {
         std::thread::sleep(Duration::from_millis(1));
-        store.inner().dispatched() >= end
+        store.delayed().timer.dispatched.end() >= end
     });
-    assert!(store.inner().dispatched() >= end);
+    assert!(store.delayed().timer.dispatched.end() >= end);
 }
 
 #[test]
@@ -47,11 +47,11 @@ fn what_is_due_is_delivered_although_messages_that_wait_come_before_every_turn()
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
     put(&store, START + 1_000);
     clock.advance(1_000);
-    let mut delivery = TimerDelivery::new(store.inner());
+    let mut delivery = TimerDelivery::new(&store.delayed().timer);
     let delivered = (0..20).any(|_| {
         put(&store, START + 900_000);
-        delivery.turn(&mut store.inner().timer.state.lock());
-        store.stats().timer.delivered == 1
+        delivery.turn(&mut store.delayed().timer.state.lock());
+        store.admin().stats().timer.delivered == 1
     });
-    assert!(delivered, "{:?}", store.stats().timer);
+    assert!(delivered, "{:?}", store.admin().stats().timer);
 }

@@ -5,7 +5,10 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use ferromq_store::{MessageView, ReceiptHandle, names::DLQ_PREFIX, properties};
+use ferromq_store::{
+    progress::ReceiptHandle,
+    record::{MessageView, names::DLQ_PREFIX, properties},
+};
 use md5::{Digest, Md5};
 
 use crate::{

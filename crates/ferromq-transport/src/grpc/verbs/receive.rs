@@ -4,7 +4,10 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ferromq_store::{
-    Begin, GetResult, GetStatus, Leased, MAX_ATTEMPT_ID, MessageFilter, MessageView, Record, TransferLimits,
+    filter::MessageFilter,
+    progress::{Begin, Leased, MAX_ATTEMPT_ID},
+    read::{GetResult, GetStatus, TransferLimits},
+    record::{MessageView, Record},
 };
 use prost::Message as _;
 

@@ -3,7 +3,11 @@
 use std::{fmt::Write, iter::repeat, net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
-use ferromq_store::{Appended, Location, NewMessage, SEQUENCE};
+use ferromq_store::{
+    dedup::SEQUENCE,
+    log::{Appended, Location},
+    record::NewMessage,
+};
 use tonic::Status;
 
 use super::{

@@ -1,6 +1,6 @@
 //! What a message to send must be like: RocketMQ's proxy's rules, with its codes. No I/O.
 
-use ferromq_store::{names, properties};
+use ferromq_store::record::{names, properties};
 
 use super::message::{MAX_TEXTS, Outgoing, SendRequest};
 use crate::{

@@ -1,6 +1,6 @@
 //! The properties a message is stored with: the producer's and RocketMQ's own, by its type. No I/O.
 
-use ferromq_store::properties;
+use ferromq_store::record::properties;
 
 use super::message::{Outgoing, SendRequest};
 use crate::tables::MessageType;

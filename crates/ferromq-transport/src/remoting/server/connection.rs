@@ -335,7 +335,7 @@ impl Connection {
                 // The flush tells it, without a task that waits.
                 Begun::Stored(response, end) => {
                     let outbox = flow.outbox.clone();
-                    return hot.store.when_durable(end, move |outcome| {
+                    return hot.store.log().when_durable(end, move |outcome| {
                         outbox.answer(&verbs::flushed(response, outcome), permit);
                     });
                 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use ferromq_store::{ReceiptHandle, StoreError};
+use ferromq_store::{StoreError, progress::ReceiptHandle};
 
 use super::{
     batch_ack,

@@ -8,7 +8,7 @@ use base64::{
     alphabet::STANDARD,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
-use ferromq_store::ReceiptHandle;
+use ferromq_store::progress::ReceiptHandle;
 use serde_json::Value;
 
 use super::extra_info::marked_topic;

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use ferromq_store::MessageFilter;
+use ferromq_store::filter::MessageFilter;
 
 use super::{headers::ConsumerHeader, refused::Refused};
 use crate::{

@@ -8,7 +8,7 @@
 
 use std::fmt::Write as _;
 
-use ferromq_store::Leased;
+use ferromq_store::progress::Leased;
 
 use crate::TransportError;
 pub(super) use crate::hot::{

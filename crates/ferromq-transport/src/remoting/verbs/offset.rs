@@ -19,7 +19,9 @@ pub(super) fn update(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCom
     }
     let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
     // A queue beyond the topic's may still be read to its end after the topic was made narrower.
-    if queue_id >= entry.read_queues.max(entry.write_queues) && hot.store.max_offset(topic, queue_id) == 0 {
+    if queue_id >= entry.read_queues.max(entry.write_queues)
+        && hot.store.queues().max_offset(topic, queue_id) == 0
+    {
         let reason = "the topic has no such queue";
         return Err(TransportError::BadField { name: "queueId", reason }.into());
     }

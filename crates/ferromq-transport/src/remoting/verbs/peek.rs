@@ -2,7 +2,11 @@
 
 use std::net::SocketAddr;
 
-use ferromq_store::{Begin, GetRequest, MessageFilter, Source};
+use ferromq_store::{
+    filter::MessageFilter,
+    progress::Begin,
+    read::{GetRequest, Source},
+};
 
 use super::{
     consumer::{Consumer, wait},
@@ -32,7 +36,7 @@ pub(super) async fn peek(
     let consumer = Consumer::of(hot, peer, command, &header.consumer).await?;
     let (mut records, mut bytes, mut rest) = (Vec::new(), 0, 0);
     for queue_id in consumer.queues() {
-        let ahead = hot.store.ahead(consumer.group, consumer.topic, queue_id, Begin::AtMin);
+        let ahead = hot.store.groups().ahead(consumer.group, consumer.topic, queue_id, Begin::AtMin);
         rest += ahead.unread;
         let left = max_count - records.len();
         if left == 0 || bytes >= MAX_BYTES || ahead.unread == 0 {

@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use ferromq_store::{Begin, Leased, MAX_ATTEMPT_ID, MessageView, add_reconsume_times, readdressed};
+use ferromq_store::{
+    progress::{Begin, Leased, MAX_ATTEMPT_ID},
+    record::{MessageView, add_reconsume_times, readdressed},
+};
 
 use super::{
     consumer::{Consumer, filter, wait},
@@ -83,7 +86,7 @@ pub(super) async fn pop(
     }
     let now = hot.clock.now_ms();
     let rest = consumer.queues().map(|queue| {
-        let ahead = hot.store.ahead(consumer.group, consumer.topic, queue, begin);
+        let ahead = hot.store.groups().ahead(consumer.group, consumer.topic, queue, begin);
         // What nobody may take now is no reason to ask again.
         let is_held = order.is_some() && ahead.last_expiry_ms.is_some_and(|at| at > now);
         if is_held || ahead.held_until_ms.is_some() { 0 } else { ahead.unread }

@@ -7,7 +7,11 @@ use std::net::SocketAddr;
 use std::{sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use ferromq_store::{GetResult, GetStatus, MessageFilter, Record, TransferLimits};
+use ferromq_store::{
+    filter::MessageFilter,
+    read::{GetResult, GetStatus, TransferLimits},
+    record::Record,
+};
 
 use super::{
     consumer::{self, wait},
@@ -103,13 +107,13 @@ fn moved(hot: &Hot, command: &RemotingCommand, asked: &PullHeader<'_>, offset: u
 /// What a read at a negative offset finds.
 fn before_the_first(hot: &Hot, asked: &PullHeader<'_>) -> GetResult {
     let (topic, queue_id) = (asked.topic, asked.queue_id);
-    let min_offset = hot.store.min_offset(topic, queue_id);
+    let min_offset = hot.store.queues().min_offset(topic, queue_id);
     GetResult {
         status: GetStatus::OffsetTooSmall,
         messages: Vec::new(),
         next_offset: min_offset,
         min_offset,
-        max_offset: hot.store.max_offset(topic, queue_id),
+        max_offset: hot.store.queues().max_offset(topic, queue_id),
         is_cold: false,
     }
 }

@@ -6,9 +6,13 @@
 use std::{cell::RefCell, fmt, net::SocketAddr, sync::Arc};
 
 use ferromq_store::{
-    Appended, Location, NewMessage, OffsetMessageId, StoreError,
-    names::{self, DLQ_PREFIX, RETRY_PREFIX},
-    properties,
+    StoreError,
+    log::{Appended, Location},
+    record::{
+        NewMessage, OffsetMessageId,
+        names::{self, DLQ_PREFIX, RETRY_PREFIX},
+        properties,
+    },
 };
 
 use super::{
@@ -441,7 +445,8 @@ impl Target<'_> {
         let mut answer = command.respond(response::SUCCESS, None);
         answer.fields = Fields::of_answer();
         let fields = &mut answer.fields;
-        fields.put("msgId", Ids { store_host: hot.store.store_host(), locations: &appended.locations });
+        fields
+            .put("msgId", Ids { store_host: hot.store.admin().store_host(), locations: &appended.locations });
         fields.put("queueId", self.queue_id);
         fields.put("queueOffset", queue_offset);
         fields.push("MSG_REGION", self.policy.region());

@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use ferromq_store::{
+use ferromq_store::record::{
     MessageView, NewMessage,
     names::{self, RETRY_PREFIX},
     properties,

@@ -2,7 +2,7 @@
 //!
 //! The text passes through as it came; only names that are the broker's own are taken out and set.
 
-use ferromq_store::{SEQUENCE, properties};
+use ferromq_store::{dedup::SEQUENCE, record::properties};
 
 use crate::{hot::half_message::HALF_NAMES, tables::MessageType};
 

@@ -20,7 +20,7 @@ use super::{
     headers::{check_group, put_key, put_property, put_tag},
 };
 use crate::client::grpc::rows::columns::Unsound;
-use ferromq_store::SEQUENCE;
+use ferromq_store::dedup::SEQUENCE;
 
 /// A row that cannot become a message: which of its partition, which column, what is wrong and the way out.
 #[derive(Debug, Error, PartialEq, Eq)]

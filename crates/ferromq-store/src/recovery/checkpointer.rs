@@ -1,0 +1,276 @@
+//! Writes checkpoints: makes the log and the files derived from it durable, and says so.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    dedup::sequences_file::SequencesFile,
+    derive::{
+        derived_files::DerivedFiles,
+        dispatched::Dispatched,
+        set_aside::{Cure, SetAside},
+    },
+    error::Result,
+    files::{disk::Disk, store_directory::StoreDirectory},
+    index::key_index::Index,
+    log::commit_log::CommitLog,
+    queues::{
+        consume_queue::ConsumeQueue, dirty_queues::DirtyQueues, queue_list::QueueList,
+        queue_table::ConsumeQueues,
+    },
+    recovery::{checkpoint::Checkpoint, last_shutdown::Left},
+    sync::signal::Signal,
+    time::clock::Clock,
+};
+
+/// How often derived files are flushed and the checkpoint advanced while messages come …
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
+/// … or less often: pauses last so many times as long as the last checkpoint took, which with thousands of queues is long.
+const CHECKPOINT_PAUSE: u32 = 9;
+
+/// Writes checkpoints. One at a time: what one claims, another may not have flushed yet.
+pub(crate) struct Checkpointer<D: Disk> {
+    home: Arc<StoreDirectory<D>>,
+    clock: Clock,
+    log: Arc<CommitLog<D>>,
+    queues: Arc<ConsumeQueues<D>>,
+    index: Arc<Index<D>>,
+    checkpoint: Arc<Checkpoint<D>>,
+    aside: Arc<SetAside<D>>,
+    dirty: Arc<DirtyQueues<D>>,
+    dispatched: Arc<Dispatched>,
+    sequences: Arc<SequencesFile<D>>,
+    /// The queues as last noted on disk.
+    listed: Mutex<Option<QueueList>>,
+    writing: Mutex<()>,
+    /// Wakes and stops the thread that writes checkpoints.
+    pub(crate) due: Signal,
+}
+
+impl<D: Disk> Checkpointer<D> {
+    pub(crate) fn new(
+        home: Arc<StoreDirectory<D>>,
+        files: &DerivedFiles<D>,
+        checkpoint: Arc<Checkpoint<D>>,
+        dispatched: Arc<Dispatched>,
+        sequences: Arc<SequencesFile<D>>,
+    ) -> Self {
+        let (log, queues, index) =
+            (Arc::clone(&files.log), Arc::clone(&files.queues), Arc::clone(&files.index));
+        let (aside, dirty, clock) = (Arc::clone(&files.aside), Arc::clone(&files.dirty), files.clock.clone());
+        let (listed, writing, due) = (Mutex::new(None), Mutex::default(), Signal::default());
+        Self {
+            home,
+            clock,
+            log,
+            queues,
+            index,
+            checkpoint,
+            aside,
+            dirty,
+            dispatched,
+            sequences,
+            listed,
+            writing,
+            due,
+        }
+    }
+
+    /// Makes everything dispatched so far durable, log first, and says so in the checkpoint.
+    pub(crate) fn write(&self, is_closing: bool) -> Result<()> {
+        let _held = self.home.hold()?;
+        let _checkpointing = self.writing.lock();
+        // Taken before the flushes: what they cover is at least this.
+        let (end, timestamp, anchor) = self.dispatched.mark();
+        self.aside.begin_checkpoint();
+        if self.log.flushed() < end {
+            self.log.flush()?;
+        }
+        // What stands for itself: one that cannot be written keeps neither the others nor the checkpoint back.
+        let noted = self.log.flush_mark.note(self.log.flushed(), anchor);
+        let noted = noted.and(self.log.damages.save(&self.home.disk, &self.home.root, anchor));
+        let noted = noted.and(self.sequences.save(anchor, is_closing));
+        let dirty = self.dirty.take();
+        let has_flushed = self.flush_queues(dirty);
+        if let Some(list) = self.due_list(is_closing) {
+            // What the list tells must be durable, also what came after the mark above.
+            self.log.flush()?;
+            list.save(&self.home.disk, &self.home.root, anchor)?;
+            *self.listed.lock() = Some(list);
+        }
+        let is_filling = !is_closing && self.index.is_filling();
+        let index_timestamp = self.flush_index(is_closing)?;
+        has_flushed?;
+        // What is set aside lacks what lies behind this: after a kill the walk brings it.
+        let aside = self.aside.lowest_from();
+        let durable_end = aside.map_or(end, |from| from.min(end));
+        // Another broker goes by the time: it begins at the first record that something lacks.
+        let queues_timestamp = match aside.and_then(|from| self.log.stored_at(from)) {
+            Some(stored_at) => timestamp.min(stored_at - 1),
+            None => timestamp,
+        };
+        // After an unclean stop Java drops the index file that is being filled. It finds the keys again where it walks
+        // from before that file's first; we walk from `durable_end`.
+        self.checkpoint.update(|marks| {
+            marks.log_timestamp = timestamp;
+            marks.queues_timestamp =
+                if is_filling { queues_timestamp.min(index_timestamp - 1) } else { queues_timestamp };
+            marks.index_timestamp = index_timestamp;
+            marks.durable_end = durable_end as i64;
+        })?;
+        noted
+    }
+
+    /// Makes what was written to the queues durable. One that fails is set aside: what the disk has of it is unknown.
+    /// Where only a descriptor or memory was short, the queue is flushed at the next checkpoint.
+    fn flush_queues(&self, dirty: Vec<Arc<ConsumeQueue<D>>>) -> Result<()> {
+        let mut outcome = Ok(());
+        let dirty = self.aside.unlist_aside(dirty);
+        for queue in dirty.iter().filter(|_| dirty.len() > 1) {
+            // Only a hint: the flush below reports what is wrong.
+            let _ = queue.begin_flush();
+        }
+        for queue in &dirty {
+            if let Err(error) = queue.flush() {
+                if error.is_shortage() {
+                    self.dirty.add(Arc::clone(queue));
+                    outcome = outcome.and(Err(error));
+                    continue;
+                }
+                queue.unlist();
+                self.aside.put(queue, queue.flushed(), self.aside.in_doubt_from(queue), &error);
+            }
+        }
+        outcome
+    }
+
+    /// Makes the index durable and returns up to which time it is. Where that fails the next open redoes what may be lost.
+    fn flush_index(&self, is_closing: bool) -> Result<i64> {
+        let durable = self.checkpoint.marks();
+        if self.aside.index().is_some_and(|index| index.cure == Cure::Reload) {
+            return Ok(durable.index_timestamp);
+        }
+        self.index.flush(is_closing).or_else(|error| {
+            if error.is_shortage() {
+                return Err(error);
+            }
+            let from = u64::try_from(durable.durable_end).unwrap_or(0).max(self.log.start());
+            self.aside.put_index(from, Cure::Reopen, &error);
+            Ok(durable.index_timestamp)
+        })
+    }
+
+    /// Reads the list of queues, and says whether there was one at all, true or not.
+    pub(crate) fn load_list(&self, left: Left) -> Result<(Option<QueueList>, bool)> {
+        let loaded = QueueList::load(&self.home.disk, &self.home.root)?;
+        let was_there = loaded.is_some();
+        let mut list =
+            loaded.filter(|(anchor, _)| left.trusts(*anchor, self.log.files())).map(|(_, list)| list);
+        if let Some(list) = &mut list {
+            // What was deleted since is not lost.
+            list.queues.retain(|(topic, queue_id), extent| {
+                let floor =
+                    self.queues.find_any(topic, *queue_id).map_or(0, |queue| queue.marks.floor().offset);
+                extent.min_offset = extent.min_offset.max(floor);
+                extent.max_offset > floor
+            });
+        }
+        (*self.listed.lock()).clone_from(&list);
+        Ok((list, was_there))
+    }
+
+    /// The list of queues where it must be written: a queue is new, or the store closes and ends have moved.
+    fn due_list(&self, is_closing: bool) -> Option<QueueList> {
+        let listed = self.listed.lock();
+        let listed_count = listed.as_ref().map(|listed| listed.queues.len());
+        let indexes = self.index.names();
+        let is_same = |listed: &QueueList| listed.indexes.keys().eq(indexes.keys());
+        if !is_closing && listed_count == Some(self.queues.count()) && listed.as_ref().is_some_and(is_same) {
+            return None;
+        }
+        let mut list = QueueList { log_start: self.log.start(), indexes, queues: self.queues.extents() };
+        if let Some(listed) = listed.as_ref().filter(|_| !is_closing) {
+            // The dispatcher may be at work: only what was flushed counts.
+            list.queues.retain(|(topic, queue_id), extent| {
+                let flushed = self.queues.find(topic, *queue_id).map_or(0, |queue| queue.flushed());
+                let known =
+                    listed.queues.get(&(topic.clone(), *queue_id)).map_or(0, |known| known.max_offset);
+                extent.max_offset = flushed.max(known);
+                extent.max_offset > 0
+            });
+        }
+        // Where a queue ends is not known: it ends no earlier than was noted.
+        for (name, known) in listed.iter().flat_map(|listed| &listed.queues) {
+            let queue = self.queues.find(&name.0, name.1);
+            if queue.is_some_and(|queue| queue.marks.is_end_unknown()) {
+                let extent = list.queues.entry(name.clone()).or_insert(*known);
+                extent.max_offset = extent.max_offset.max(known.max_offset);
+            }
+        }
+        (listed.as_ref() != Some(&list)).then_some(list)
+    }
+
+    pub(crate) fn run(&self) {
+        // Where the policy leaves a few pages dirty the checkpoint waits until it has flushed them.
+        let (mut awaited, mut is_failing) = (None, false);
+        let mut pause = CHECKPOINT_INTERVAL;
+        while !self.due.is_stopped() {
+            self.due.wait(|| false, Some(pause));
+            self.log.freshness.tick(self.log.written());
+            let end = self.dispatched.end();
+            let end = self.aside.first_from().map_or(end, |from| from.min(end));
+            let has_more = end as i64 != self.checkpoint.marks().durable_end
+                || !self.dirty.is_empty()
+                || self.sequences.dedup.is_stepped(self.clock.stepped_ms())
+                || self.sequences.dedup.trouble.is_on();
+            let is_due = has_more && !self.log.is_poisoned() && !self.due.is_stopped();
+            if is_due && self.log.policy().leaves_pages() {
+                let goal = *awaited.get_or_insert(self.dispatched.end());
+                if self.log.flushed() < goal {
+                    continue;
+                }
+                awaited = None;
+            }
+            let began = Instant::now();
+            if is_due {
+                let written = self.write(false);
+                let was_failing = std::mem::replace(&mut is_failing, written.is_err());
+                if let Err(error) = written
+                    && !was_failing
+                {
+                    tracing::warn!(%error, "checkpoint not written, trying again");
+                }
+            }
+            pause = pause_after(began.elapsed());
+        }
+    }
+
+    /// Writes the snapshot of numbered messages where there is one, or should be: something was forgotten that it may name.
+    pub(crate) fn write_sequences(&self) -> Result<()> {
+        let _held = self.home.hold()?;
+        let _writing = self.writing.lock();
+        self.sequences.forget_saved();
+        self.sequences.save(self.dispatched.anchor(), true)
+    }
+}
+
+/// The pause after a checkpoint that took so long: at most a tenth of the time goes into checkpoints.
+fn pause_after(took: Duration) -> Duration {
+    CHECKPOINT_INTERVAL.max(took.saturating_mul(CHECKPOINT_PAUSE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_take_at_most_a_tenth_of_the_time() {
+        for (took_ms, pause_ms) in [(0, 1000), (100, 1000), (112, 1008), (1300, 11_700)] {
+            assert_eq!(pause_after(Duration::from_millis(took_ms)), Duration::from_millis(pause_ms));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The handle for administration: what the store did and keeps, what may go, which queues there are.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+};
+
+use crate::{
+    config::StoreConfig,
+    dedup::sequences_file::SequencesFile,
+    delayed::delivery::DelayedDelivery,
+    derive::{derived_files::DerivedFiles, dispatch_stall::DispatchStall, dispatched::Dispatched},
+    error::Result,
+    files::{disk::Disk, store_directory::StoreDirectory},
+    log::{damage::Damage, flush_policy::FlushPolicy},
+    queues::queue_marks::QueueAccess,
+    read::{counters::Counters, unreadable_files::Unreadable},
+    recovery::recovery_report::RecoveryReport,
+    retention::{
+        archive::ExpiredFile,
+        cleaner::{CleanReport, Cleaner},
+        disk_space::DiskSpace,
+        policy::Retention,
+    },
+    store::{queue_admin::QueueAdmin, stats::StoreStats, storage::all_damages},
+    sync::wake::Wake,
+};
+
+/// Administers a store: the handle [`MessageStore::admin`](crate::MessageStore::admin).
+pub struct Admin<D: Disk> {
+    pub(super) home: Arc<StoreDirectory<D>>,
+    pub(super) config: Arc<StoreConfig>,
+    pub(super) files: Arc<DerivedFiles<D>>,
+    pub(super) dispatched: Arc<Dispatched>,
+    pub(super) stall: Arc<DispatchStall<D>>,
+    pub(super) sequences: Arc<SequencesFile<D>>,
+    pub(super) unreadable: Arc<Unreadable<D>>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) delayed: Arc<DelayedDelivery<D>>,
+    pub(super) cleaner: Arc<Cleaner<D>>,
+    pub(super) cleaning: Arc<Wake>,
+    pub(super) space: Arc<DiskSpace<D>>,
+    pub(super) queues: QueueAdmin<D>,
+    pub(super) recovered: RecoveryReport,
+}
+
+impl<D: Disk> Admin<D> {
+    /// Counters and positions.
+    #[must_use]
+    pub fn stats(&self) -> StoreStats {
+        let (log, counters) = (&self.files.log, &self.counters);
+        let (indexed_offset, indexed_timestamp) = self.files.index.end();
+        StoreStats {
+            min_physical_offset: log.start(),
+            max_physical_offset: log.written(),
+            flushed_offset: log.flushed(),
+            dispatched_offset: self.dispatched.end(),
+            indexed_offset,
+            indexed_timestamp,
+            appended: counters.appended.load(Ordering::Relaxed),
+            flushes: log.flushes(),
+            recovered_cut_bytes: self.recovered.cut_bytes,
+            recovered_messages: self.recovered.messages,
+            longest_put_ms: log.put_times().longest_ms(),
+            append_lock_ms: log.locked_ms(&self.files.clock),
+            found_gets: counters.found_gets.load(Ordering::Relaxed),
+            fruitless_gets: counters.fruitless_gets.load(Ordering::Relaxed),
+            longest_get_ms: counters.longest_get_ms(),
+            failed_puts: counters.failed_puts(),
+            missed_gets: counters.missed_gets(),
+            mismatches: counters.mismatches.load(Ordering::Relaxed),
+            gone_leases: counters.gone_leases.load(Ordering::Relaxed),
+            is_full: log.is_full(),
+            set_aside_queues: self.files.aside.queues(),
+            dispatch_stalled_ms: self.stall.stalled_ms(),
+            duplicates: self.sequences.dedup.duplicates(),
+            remembered_sequences: self.sequences.dedup.entries(),
+            schedule: self.delayed.schedule.stats(),
+            timer: self.delayed.timer.stats(),
+            cleaning: self.cleaner.stats(),
+        }
+    }
+
+    /// How long puts took since open: the last millisecond of each bucket, and how many puts ended in it. Under a
+    /// synchronous flush policy a put takes until its flush; one whose flush failed is not counted.
+    #[must_use]
+    pub fn put_times(&self) -> Vec<(u64, u64)> {
+        self.files.log.put_times().snapshot()
+    }
+
+    /// Ranges of the commit log that are damaged or missing, whose messages are never served; files that cannot be
+    /// written or read now; and consume queues that lost messages to retention meanwhile.
+    ///
+    /// Tries again to read what a reader could not, and waits for the disk.
+    #[must_use]
+    pub fn damages(&self) -> Vec<Damage> {
+        let log = &self.files.log;
+        let timer = self.delayed.timer.damage(log.start()..log.written());
+        all_damages(&self.files, &self.unreadable, &self.sequences, timer)
+    }
+
+    /// What the recovery at open did.
+    #[must_use]
+    pub fn recovery(&self) -> RecoveryReport {
+        self.recovered.clone()
+    }
+
+    /// The broker's own address, as every record keeps it.
+    #[must_use]
+    pub fn store_host(&self) -> std::net::SocketAddr {
+        self.config.store_host
+    }
+
+    /// How many files it keeps open at most, beside the newest of the log.
+    #[must_use]
+    pub fn open_files(&self) -> usize {
+        self.config.open_files
+    }
+
+    /// Flushes by another policy from now on. What was appended before is durable when this returns, and
+    /// readers go on seeing what they saw.
+    ///
+    /// Errors: `Invalid`: the policy stays; those of a flush: the policy is changed.
+    pub fn set_flush(&self, policy: FlushPolicy) -> Result<()> {
+        self.home.check_open()?;
+        self.files.log.change_flush(Some(policy), None)
+    }
+
+    /// Lets never more than `count` answered messages of the topic be unflushed, whatever the policy; `None` ends that.
+    ///
+    /// What was appended before is durable when this returns. Errors: `Invalid` for 0, those of a flush.
+    pub fn set_flush_every(&self, topic: &str, count: Option<u32>) -> Result<()> {
+        self.home.check_open()?;
+        self.files.log.change_flush(None, Some((topic, count)))
+    }
+
+    /// The policy by which the store flushes.
+    #[must_use]
+    pub fn flush_policy(&self) -> FlushPolicy {
+        self.files.log.policy()
+    }
+
+    /// Removes what may go now, on the calling thread. `now` removes expired files at any hour of the day, and tries an
+    /// archive hook that failed again before its time.
+    ///
+    /// Waits for a cleaning under way. Asked for from inside one, by an archive hook or a policy, it does nothing and says
+    /// so in the report's failure. After a close nothing is done.
+    pub fn clean(&self, now: bool) -> CleanReport {
+        if self.home.is_closed() { CleanReport::default() } else { self.cleaner.clean(now) }
+    }
+
+    /// Changes what may go and what happens to it before. A file that is being archived or removed just now goes.
+    ///
+    /// Errors: `Invalid`, which names the option and its limits; `Closed`.
+    pub fn set_retention(&self, retention: &Retention) -> Result<()> {
+        self.home.check_open()?;
+        retention.check()?;
+        self.cleaner.set_rules(retention);
+        self.space.set_usage(retention.disk_usage);
+        self.space.watch();
+        self.cleaning.ask();
+        Ok(())
+    }
+
+    /// Sets the hook that takes files before they are deleted, for [`OnExpiry::Archive`]. It is called without a lock
+    /// but the cleaning's, for one file at a time, and may take its time: closing the store waits for it.
+    pub fn set_archive(
+        &self,
+        hook: impl Fn(&ExpiredFile) -> std::result::Result<(), String> + Send + Sync + 'static,
+    ) {
+        self.cleaner.archive.set_hook(Some(Arc::new(hook)));
+        self.cleaning.ask();
+    }
+
+    /// Lets the archive hook go. Files that would be archived stay.
+    pub fn clear_archive(&self) {
+        self.cleaner.archive.set_hook(None);
+    }
+
+    /// Deletes a topic: its queues, the offsets groups have committed in it, and who may use its queues.
+    ///
+    /// Messages appended to it later, also by a producer at it now, begin behind the deleted ones. Returns how many
+    /// queues were deleted. Errors: `Closed`, `Poisoned`, `Io`, `QueueSetAside` for one that was set aside while the store
+    /// was opened; nothing is deleted unless all of it was noted durably.
+    pub fn delete_topic(&self, topic: &str) -> Result<usize> {
+        self.queues.delete_topic(topic)
+    }
+
+    /// Deletes all topics but those to `keep`; system topics must be among them. Returns the deleted ones. A queue that was
+    /// set aside while the store was opened stays, until it is complete.
+    pub fn clean_unused(&self, keep: &BTreeSet<&str>) -> Result<Vec<String>> {
+        self.queues.clean_unused(keep)
+    }
+
+    /// Closes a queue for sends or for everybody, or opens it again. It stays so through restarts.
+    ///
+    /// Once this returns, no send is under way any more that a closed queue would take.
+    pub fn set_queue_access(&self, topic: &str, queue_id: u32, access: QueueAccess) -> Result<()> {
+        self.queues.set_queue_access(topic, queue_id, access)
+    }
+
+    /// Who may use a queue.
+    #[must_use]
+    pub fn queue_access(&self, topic: &str, queue_id: u32) -> QueueAccess {
+        self.queues.queue_access(topic, queue_id)
+    }
+}

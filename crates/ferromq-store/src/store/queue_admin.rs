@@ -1,0 +1,205 @@
+//! Deletes topics, and closes and opens single queues, while the store runs.
+//!
+//! Records of a deleted topic stay in the log until retention takes them; no queue leads to them any more, also after
+//! a restart, and a topic made again goes on behind their offsets: an offset is given out once.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, atomic::Ordering},
+};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::{
+    dedup::writers::Dedup,
+    derive::{
+        arrival::{Arrival, Arrivals},
+        dispatched::Dispatched,
+    },
+    error::{Result, StoreError},
+    files::{disk::Disk, store_directory::StoreDirectory},
+    log::commit_log::CommitLog,
+    progress::{group_progress::Progress, progress_writer::ProgressWriter},
+    queues::{
+        admin_files::{self, QueueName},
+        consume_queue::{ConsumeQueue, check_name},
+        queue_marks::{Floor, QueueAccess},
+        queue_table::ConsumeQueues,
+    },
+    recovery::checkpointer::Checkpointer,
+    retention::cleaner::Cleaner,
+};
+
+/// Deletes, closes and opens queues.
+pub(crate) struct QueueAdmin<D: Disk> {
+    pub(crate) home: Arc<StoreDirectory<D>>,
+    pub(crate) log: Arc<CommitLog<D>>,
+    pub(crate) queues: Arc<ConsumeQueues<D>>,
+    pub(crate) dedup: Arc<Dedup>,
+    pub(crate) dispatched: Arc<Dispatched>,
+    pub(crate) arrivals: Arc<Arrivals>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) progress_writer: Arc<ProgressWriter<D>>,
+    pub(crate) checkpointer: Arc<Checkpointer<D>>,
+    pub(crate) cleaner: Arc<Cleaner<D>>,
+    /// Held through each round of the dispatcher.
+    pub(crate) rounds: Arc<Mutex<()>>,
+    /// One change of queues at a time.
+    pub(crate) changing: Mutex<()>,
+}
+
+impl<D: Disk> QueueAdmin<D> {
+    /// Deletes a topic: its queues, the offsets groups have committed in it, and who may use its queues.
+    ///
+    /// Messages appended to it later, also by a producer at it now, begin behind the deleted ones. Returns how many
+    /// queues were deleted. Errors: `Closed`, `Poisoned`, `Io`, `QueueSetAside` for one that was set aside while the store
+    /// was opened; nothing is deleted unless all of it was noted durably.
+    pub(crate) fn delete_topic(&self, topic: &str) -> Result<usize> {
+        self.home.check_open()?;
+        if let Some(aside) = self.queues.of_topic(topic).iter().find(|queue| queue.marks.is_end_unknown()) {
+            // Its offsets must not be given out again.
+            return Err(aside.refusal());
+        }
+        self.delete(|name| name == topic).map(|deleted| deleted.len())
+    }
+
+    /// Deletes all topics but those to `keep`; system topics must be among them. Returns the deleted ones. A queue that was
+    /// set aside while the store was opened stays, until it is complete.
+    pub(crate) fn clean_unused(&self, keep: &BTreeSet<&str>) -> Result<Vec<String>> {
+        self.home.check_open()?;
+        let deleted = self.delete(|name| !keep.contains(name))?;
+        let topics: BTreeSet<Box<str>> = deleted.into_iter().map(|(topic, _)| topic).collect();
+        Ok(topics.into_iter().map(String::from).collect())
+    }
+
+    /// Closes a queue for sends or for everybody, or opens it again. It stays so through restarts.
+    ///
+    /// Once this returns, no send is under way any more that a closed queue would take.
+    pub(crate) fn set_queue_access(&self, topic: &str, queue_id: u32, access: QueueAccess) -> Result<()> {
+        self.home.check_open()?;
+        check_name(topic, i32::try_from(queue_id).unwrap_or(-1))?;
+        let changing = self.change_queues()?;
+        let mut closed = self.closed_queues();
+        closed.insert((topic.into(), queue_id), access);
+        closed.retain(|_, access| *access != QueueAccess::Open);
+        admin_files::save_access(&self.home.disk, &self.home.root, &closed)?;
+        let queue = self.queues.find_or_make(topic, queue_id);
+        {
+            let _appends = self.log.tail.lock();
+            queue.marks.set_access(access);
+        }
+        drop(changing);
+        tracing::info!(topic, queue_id, ?access, "queue access set");
+        if access != QueueAccess::Closed
+            && let Some(listener) = self.arrivals.listener()
+        {
+            // Whoever waits for messages in it looks again.
+            listener(&Arrival { topic, queue_id, max_offset: queue.max_offset() });
+        }
+        Ok(())
+    }
+
+    /// Who may use a queue.
+    pub(crate) fn queue_access(&self, topic: &str, queue_id: u32) -> QueueAccess {
+        let found = self.home.check_open().ok().and_then(|()| self.queues.find_any(topic, queue_id));
+        found.map_or(QueueAccess::Open, |queue| queue.marks.access())
+    }
+}
+
+impl<D: Disk> QueueAdmin<D> {
+    fn closed_queues(&self) -> BTreeMap<QueueName, QueueAccess> {
+        let closed = self.queues.all().into_iter().filter(|queue| queue.marks.access() != QueueAccess::Open);
+        closed.map(|queue| (name_of(&queue), queue.marks.access())).collect()
+    }
+
+    /// Waits for its turn to change queues. `Closed` where the store was closed meanwhile: `close` waits for turns, and
+    /// begins none.
+    fn change_queues(&self) -> Result<MutexGuard<'_, ()>> {
+        let turn = self.changing.lock();
+        if self.home.is_closed() { Err(StoreError::Closed) } else { Ok(turn) }
+    }
+
+    fn delete(&self, is_doomed: impl Fn(&str) -> bool) -> Result<Vec<QueueName>> {
+        let _changing = self.change_queues()?;
+        let mut doomed = self.queues.all();
+        doomed.retain(|queue| {
+            is_doomed(queue.topic()) && !queue.marks.is_deleted() && !queue.marks.is_end_unknown()
+        });
+        let dispatching = self.rounds.lock();
+        // A listener may have closed the store in the round that was waited for.
+        if self.home.is_closed() {
+            return Err(StoreError::Closed);
+        }
+        let mut floors = self.floors();
+        let new: Vec<(Arc<ConsumeQueue<D>>, Floor)> = {
+            let _appends = self.log.tail.lock();
+            let physical_end = self.log.written();
+            let floor = |queue: &ConsumeQueue<D>| Floor { offset: queue.next_offset(), physical_end };
+            let doomed = doomed.into_iter().map(|queue| (Arc::clone(&queue), floor(&queue)));
+            let new: Vec<_> = doomed.filter(|(_, floor)| floor.offset > 0).collect();
+            let queues: Vec<_> = new.iter().map(|(queue, _)| (queue.topic(), queue.queue_id())).collect();
+            self.dedup.forget(&queues);
+            new
+        };
+        if new.is_empty() {
+            return Ok(Vec::new());
+        }
+        // A crash must not cut records the floors tell of: their places would be given to others.
+        self.log.flush()?;
+        floors.extend(new.iter().map(|(queue, floor)| (name_of(queue), *floor)));
+        admin_files::save_deleted(&self.home.disk, &self.home.root, self.dispatched.anchor(), &floors)?;
+        for (queue, floor) in &new {
+            self.queues.deleted_to.fetch_max(floor.physical_end, Ordering::AcqRel);
+            queue.delete_below(*floor);
+        }
+        for (queue, _) in &new {
+            // The next entry tries again.
+            if let Err(error) = queue.clear_deleted() {
+                tracing::warn!(%error, topic = queue.topic(), "files of a deleted queue stay for now");
+            }
+        }
+        let names: Vec<QueueName> = new.iter().map(|(queue, _)| name_of(queue)).collect();
+        self.remove_directories(&names);
+        drop(dispatching);
+        self.forget(&names)?;
+        tracing::info!(queues = names.len(), first = ?names.first(), "queues deleted");
+        Ok(names)
+    }
+
+    fn floors(&self) -> BTreeMap<QueueName, Floor> {
+        let queues = self.queues.all().into_iter();
+        let floors = queues.map(|queue| (name_of(&queue), queue.marks.floor()));
+        floors.filter(|(_, floor)| floor.offset > 0).collect()
+    }
+
+    /// What is known of deleted queues elsewhere. All of it is harmless where a crash keeps it.
+    fn forget(&self, names: &[QueueName]) -> Result<()> {
+        self.cleaner.forget_topics();
+        for (topic, queue_id) in names {
+            if let Some(queue) = self.queues.find_any(topic, *queue_id) {
+                queue.marks.set_access(QueueAccess::Open);
+            }
+        }
+        admin_files::save_access(&self.home.disk, &self.home.root, &self.closed_queues())?;
+        let topics: BTreeSet<&str> = names.iter().map(|(topic, _)| &**topic).collect();
+        self.progress.forget_topics(&topics);
+        self.progress_writer.persist()?;
+        self.checkpointer.write_sequences()?;
+        self.checkpointer.write(false)
+    }
+
+    fn remove_directories(&self, names: &[QueueName]) {
+        let directory = self.home.root.join("consumequeue");
+        let queues =
+            names.iter().map(|(topic, queue_id)| directory.join(&**topic).join(queue_id.to_string()));
+        let topics: BTreeSet<&str> = names.iter().map(|(topic, _)| &**topic).collect();
+        for path in queues.chain(topics.iter().map(|topic| directory.join(topic))) {
+            // Other queues of the topic may be in it, or files nobody knows.
+            let _ = self.home.disk.remove_dir(&path);
+        }
+    }
+}
+
+fn name_of<D: Disk>(queue: &ConsumeQueue<D>) -> QueueName {
+    (queue.topic().into(), queue.queue_id())
+}

@@ -1,0 +1,25 @@
+//! Starts and joins the store's threads.
+
+use std::{path::Path, thread::JoinHandle};
+
+use crate::error::{Result, StoreError};
+
+/// Starts a thread for the store in the directory `root`.
+pub(crate) fn spawn(name: &str, root: &Path, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+    started.map_err(|source| StoreError::io("start a thread for", root, source))
+}
+
+/// Waits for a thread, unless it is the caller: a listener may hold the last reference to the store.
+pub(crate) fn join(thread: Option<JoinHandle<()>>) {
+    if let Some(thread) = thread
+        && !is_current(&thread)
+    {
+        // A panic of the thread was printed where it happened.
+        let _ = thread.join();
+    }
+}
+
+pub(crate) fn is_current(thread: &JoinHandle<()>) -> bool {
+    thread.thread().id() == std::thread::current().id()
+}
