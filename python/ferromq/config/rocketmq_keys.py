@@ -187,18 +187,18 @@ _BROKER_GROUPS: Mapping[str, str] = {
         maxConsumeQueueScan maxErrorRateOfBloomFilter maxMsgsNumBatch
     """,
     _SERVER_FILE: "brokerConfigPath rocketmqHome",
-    "offsets of broadcast groups are the clients'": """
+    "clients keep the offsets of broadcast groups": """
         broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond enableBroadcastOffsetStore
     """,
-    "a group that is behind is served as any other": "consumerFallbehindThreshold",
-    "the topics named after broker and cluster, and groups of the system, are always there": """
+    "a group with a backlog is served like any other": "consumerFallbehindThreshold",
+    "the topics named after broker and cluster, and the system groups, always exist": """
         brokerTopicEnable clusterTopicEnable enableCreateSysGroup
     """,
-    "client_lease says how long a client without a heartbeat counts": "subscriptionExpiredTimeout",
-    "offsets that are reset are held by the broker, and clients are told": "useServerSideResetOffset",
-    "retention_disk_usage counts the use of the disk alone": "logicalDiskSpaceCleanForciblyThreshold",
-    "logs are not replicated yet, so slaves are told no address of one": "brokerIP2",
-    "logs are not replicated yet, so nothing listens for slaves": "haListenPort",
+    "client_lease sets how long a client without a heartbeat stays a member": "subscriptionExpiredTimeout",
+    "the broker keeps reset offsets and sends them to clients": "useServerSideResetOffset",
+    "retention_disk_usage counts the usage of the disk": "logicalDiskSpaceCleanForciblyThreshold",
+    "logs are not replicated yet, so slaves get no address for it": "brokerIP2",
+    "logs are not replicated yet, so there is no listener for slaves": "haListenPort",
     "slaves have no messages of their master yet": "slaveReadEnable",
 }
 

@@ -1,1 +1,1 @@
-"""The name server: `route_info` knows the routes, `kv_config` the key-value table, `server` speaks for both."""
+"""The name server: its routes, its key-value table, and its handlers of requests."""

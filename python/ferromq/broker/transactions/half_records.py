@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ferromq._ferromq import StoredMessage
+from ferromq.protocol import naming
 
-GROUP = "CID_RMQ_SYS_TRANS"
+GROUP = naming.TRANSACTION_GROUP
 """The group whose committed offsets are RocketMQ's progress over half and op messages."""
 QUEUE = 0
 """The only queue of half messages, and of op messages."""

@@ -10,10 +10,10 @@ from pyspark.sql import functions as F  # noqa: N812 (as everywhere)
 
 from ferromq.pipeline.auditing import findings, scan_rows
 from ferromq.pipeline.auditing.overview import StoreOverview
+from ferromq.protocol import naming
 
 _TRANSACTION, _COMMITTED, _ROLLED_BACK, _BATCH = 12, 8, 12, 128
 """Bits of the system flag. Half and rolled-back messages enter no queue; rolled-back ones no index."""
-_DELAYS = "SCHEDULE_TOPIC_XXXX"
 """Its entries have the delivery time instead of the tag hash."""
 _LIGHT = "%LMQ%"
 """Queues with this prefix have entries that lead to records of other topics."""
@@ -69,7 +69,7 @@ def _queues(spark: SparkSession, facts: DataFrame, whole: StoreOverview) -> Data
     pairs = entries.join(records, _PLACE, "full")
     is_hash = (
         (F.col("entry_hash") == F.col("tag_hash"))
-        | ((F.col("topic") == _DELAYS) & (F.col("entry_hash") >= F.col("store_timestamp")))
+        | ((F.col("topic") == naming.SCHEDULE_TOPIC) & (F.col("entry_hash") >= F.col("store_timestamp")))
         | (F.col("entry_hash") < _INT_MIN)
     )
     is_due = F.lit(True) if whole.limit is None else F.col("physical_offset") < whole.limit  # noqa: FBT003

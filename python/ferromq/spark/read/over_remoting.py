@@ -11,7 +11,7 @@ from typing import Self
 
 from ferromq._ferromq import PendingAnswer, RemotingClient
 from ferromq.errors import ConnectionFailed, RequestTimeout, ServerError, TopicNotFound
-from ferromq.protocol import java_json
+from ferromq.protocol import java_json, naming
 from ferromq.protocol.broker_removal import GONE, start_or_take_out
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.endpoints import parse_endpoints
@@ -23,7 +23,7 @@ from ferromq.spark.read.plan import Queue, QueueRange
 from ferromq.spark.read.pull_result import AgedOutError, PullResult
 from ferromq.spark.topics import Topics
 
-GROUP = "TOOLS_CONSUMER"
+GROUP = naming.TOOLS_GROUP
 MAX_MESSAGES = 4096
 MAX_BYTES = 4 << 20
 """Messages and bytes of one pull; RocketMQ's brokers return 32 messages unless configured otherwise."""
