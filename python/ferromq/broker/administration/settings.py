@@ -110,19 +110,23 @@ class Settings:
                     )
             if not changed:
                 return changed
-            if self._file is not None:
-                options = flat(after)
-                keys = {key: text for key, text in wanted.items() if changed & meant[key].keys()}
-                _check_words(self._file, keys)
-                try:
-                    keep(self._file, BrokerConfig, keys, {name: own_text(options[name]) for name in changed})
-                except (OSError, UnicodeDecodeError) as error:
-                    raise ConfigError(f"the configuration file {self._file} cannot be changed: {error}") from error
+            self._write_file({key: text for key, text in wanted.items() if changed & meant[key].keys()}, changed, after)
             of_store = {name: getattr(after.storage, name) for name in changed & frozenset(StoreConfig.names())}
             if of_store:
                 self._configure(**of_store)
             self._take_over(changed, after)
         return changed
+
+    def _write_file(self, keys: Mapping[str, str], changed: frozenset[str], after: BrokerConfig) -> None:
+        """Write changed options to the configuration file, if there is one. Raises `ConfigError`."""
+        if self._file is None:
+            return
+        options = flat(after)
+        _check_keys(self._file, keys)
+        try:
+            keep(self._file, BrokerConfig, keys, {name: own_text(options[name]) for name in changed})
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the configuration file {self._file} cannot be changed: {error}") from error
 
     def _check_protected(self, meant: Iterable[str]) -> None:
         """Raise `ProtectedKey` for a protected option under any of its names."""
@@ -167,7 +171,7 @@ def _without_unchanged(wanted: Mapping[str, str], shown: Mapping[str, str], now:
     return {key: text for key, text in wanted.items() if current.get(key) != text or fields_of(key) & open_fields}
 
 
-def _check_words(file: Path, keys: Iterable[str]) -> None:
+def _check_keys(file: Path, keys: Iterable[str]) -> None:
     """Raise `ConfigError` for an option without a key in RocketMQ's format, if *file* has that format."""
     if file.suffix not in {".conf", ".properties"}:
         return

@@ -125,17 +125,17 @@ class NameServers:
         ]
         results = [found.result() if is_awaited else RoundResult(is_done=False) for is_awaited, found in rounds]
         generation = self._identity.generation
-        answer = [each.answer for each in results if each.answer is not None and each.answer.generation == generation]
+        answers = [each.answer for each in results if each.answer is not None and each.answer.generation == generation]
         masters = [
             Master(each.fields["masterAddr"], each.fields.get("haServerAddr"))
-            for each in answer
+            for each in answers
             if each.fields.get("masterAddr")
         ]
         return RegistrationOutcome(
             is_complete=all(each.is_done for each in results),
             master=masters[0] if masters else None,
-            has_answers=bool(answer),
-            ordered=frozenset(topic for each in answer for topic in _ordered(each.body)),
+            has_answers=bool(answers),
+            ordered=frozenset(topic for each in answers for topic in _ordered(each.body)),
             generation=generation,
         )
 
