@@ -33,7 +33,7 @@ _DURATION = re.compile(r"(\d{1,9})(ms|s|m|h)")
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What a user asked for; nothing has been compared with a broker yet."""
+    """The parsed options of a stream, not yet compared with a broker."""
 
     read: ReadOptions
     max_offsets: int | None = None

@@ -31,7 +31,7 @@ from ferromq.spark.write.arrow import columns_of
 __all__ = ["COLUMNS", "SEQUENCE", "RowError", "check_schema", "check_topics", "read_rows"]
 
 SEQUENCE = "FERROMQ_SEQUENCE"
-"""The property by which brokers know a row that is sent again; never taken from the column `properties`."""
+"""The property by which brokers recognize a repeated row; the column `properties` cannot set it."""
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
