@@ -2,12 +2,11 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use nix::sys::resource::{Resource, getrlimit};
-
 use crate::{
     delayed::{delay_levels::DelayLevels, timer::timed_message::TimerConfig},
     error::{Result, StoreError},
     log::flush_policy::FlushPolicy,
+    platform::open_file_limit,
     recovery::progress_log::RecoveryListener,
     retention::policy::Retention,
 };
@@ -103,7 +102,7 @@ impl Default for StoreConfig {
 /// What is left of the descriptors is for connections.
 fn default_open_files() -> usize {
     const MOST: u64 = 4096;
-    let allowed = getrlimit(Resource::RLIMIT_NOFILE).map_or(MOST, |(soft, _)| soft);
+    let allowed = open_file_limit().unwrap_or(MOST);
     (allowed / 2).clamp(1, MOST) as usize
 }
 

@@ -22,6 +22,7 @@ pub mod filter;
 pub mod formats;
 mod index;
 pub mod log;
+mod platform;
 pub mod progress;
 pub mod queues;
 pub mod read;

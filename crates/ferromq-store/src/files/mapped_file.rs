@@ -3,30 +3,25 @@
 //! The only unsafe code of the crate. It never hands out a `&mut [u8]` over a map, and it neither knows
 //! what the bytes mean nor which of them may be read: that is the owner's published watermark.
 
-#[cfg(target_os = "linux")]
-use std::sync::OnceLock;
 use std::{
     fs::File,
     hint::black_box,
     io,
     ops::Range,
-    os::{fd::AsRawFd, unix::fs::FileExt},
     path::{Path, PathBuf},
     ptr,
 };
 
-use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
-#[cfg(target_os = "linux")]
-use nix::unistd::{SysconfVar, Whence, lseek, sysconf};
-use nix::{errno::Errno, libc, sys::uio::pwritev};
+use memmap2::{MmapOptions, MmapRaw};
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
+use nix::libc;
 
 use crate::{
     error::{Result, StoreError},
     files::disk::Region,
+    platform,
 };
 
-/// Bytes of the smallest page any system has.
-const SMALLEST_PAGE: usize = 4096;
 /// Bytes of one `pread` of what is only to be in memory.
 const LOADED: usize = 16 << 10;
 
@@ -84,7 +79,7 @@ impl Region for MappedRegion {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(out, offset)
+        platform::read_exact_at(&self.file, out, offset)
     }
 
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
@@ -125,46 +120,40 @@ impl Region for MappedRegion {
         }
     }
 
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
     fn begin_flush(&self, range: Range<u64>) {
         let (start, end) = (range.start as libc::off64_t, range.end as libc::off64_t);
         // SAFETY: a system call on a descriptor that `self` keeps open; it touches no memory of this process.
         // What it answers is of no interest: the flush that follows tells.
         let _ = unsafe {
-            libc::sync_file_range(self.file.as_raw_fd(), start, end - start, libc::SYNC_FILE_RANGE_WRITE)
+            libc::sync_file_range(
+                std::os::fd::AsRawFd::as_raw_fd(&self.file),
+                start,
+                end - start,
+                libc::SYNC_FILE_RANGE_WRITE,
+            )
         };
     }
 
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
     fn release(&self) {
         // SAFETY: the map is a shared one of a file, so that its bytes come back from there, written ones too; readers
         // meet page faults, nothing else.
-        let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
+        let _ = unsafe { self.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
     }
 
-    #[cfg(target_os = "linux")]
     fn next_data(&self, offset: u64) -> u64 {
-        let Ok(at) = i64::try_from(offset) else { return offset };
-        // Nothing else uses the file's position.
-        match lseek(&self.file, at, Whence::SeekData) {
-            Ok(found) => u64::try_from(found).unwrap_or(offset).max(offset),
-            Err(Errno::ENXIO) => self.len(),
-            Err(_) => offset,
-        }
+        platform::next_data(&self.file, offset).unwrap_or(self.len())
     }
 
-    #[cfg(target_os = "linux")]
     fn next_hole(&self, offset: u64) -> u64 {
-        let Ok(at) = i64::try_from(offset) else { return self.len() };
-        match lseek(&self.file, at, Whence::SeekHole) {
-            Ok(found) => u64::try_from(found).unwrap_or(offset).min(self.len()),
-            Err(_) => self.len(),
-        }
+        platform::next_hole(&self.file, offset).map_or(self.len(), |found| found.min(self.len()))
     }
 
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
     fn resident_to(&self, range: Range<u64>) -> u64 {
         let Some((start, end)) = self.bounds(range.clone()) else { return range.end };
-        let page = page_size();
+        let page = platform::page_size();
         let mut at = start - start % page;
         let mut pages = [0; 64];
         while at < end {
@@ -186,14 +175,12 @@ impl Region for MappedRegion {
         range.end
     }
 
-    #[cfg(target_os = "linux")]
     fn prefault(&self, range: Range<u64>) {
         if let Some((start, end)) = self.bounds(range)
             && self.access == Access::Map
             && start < end
         {
-            // Kernels before 5.14 refuse; then the appender meets the page faults itself.
-            let _ = self.map.advise_range(memmap2::Advice::PopulateWrite, start, end - start);
+            platform::populate(&self.map, start, end - start);
         }
     }
 }
@@ -201,33 +188,16 @@ impl Region for MappedRegion {
 /// The error of a flush itself, which may have lost something: without the number of a shortage when opening, after
 /// which nothing is lost.
 pub(crate) fn of_flush(error: io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(libc::ENOMEM | libc::ENFILE | libc::EMFILE) => io::Error::other(format!("flush: {error}")),
-        _ => error,
-    }
-}
-
-/// Bytes of a page of memory.
-#[cfg(target_os = "linux")]
-fn page_size() -> usize {
-    static SIZE: OnceLock<usize> = OnceLock::new();
-    let asked = || sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|size| usize::try_from(size).ok());
-    *SIZE.get_or_init(|| asked().filter(|size| size.is_power_of_two()).unwrap_or(SMALLEST_PAGE))
+    if platform::is_shortage(&error) { io::Error::other(format!("flush: {error}")) } else { error }
 }
 
 /// Writes all parts by one call of the system, and by more where it writes less than asked.
 fn write_file(file: &File, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
-    let slices: Vec<io::IoSlice<'_>> = parts.iter().map(|part| io::IoSlice::new(part)).collect();
-    let start = i64::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    let mut written = match pwritev(file, &slices, start) {
-        Ok(written) => written,
-        Err(Errno::EINTR) => 0,
-        Err(errno) => return Err(errno.into()),
-    };
+    let mut written = platform::write_parts_at(file, parts, offset)?;
     let mut at = offset;
     for part in parts {
         let done = written.min(part.len());
-        file.write_all_at(part.get(done..).unwrap_or_default(), at + done as u64)?;
+        platform::write_all_at(file, part.get(done..).unwrap_or_default(), at + done as u64)?;
         written -= done;
         at += part.len() as u64;
     }
@@ -310,7 +280,11 @@ impl<R: Region> MappedFile<R> {
             at += len;
         }
         let bytes = self.read(range);
-        bytes.iter().step_by(SMALLEST_PAGE).chain(bytes.last()).for_each(|byte| _ = black_box(*byte));
+        bytes
+            .iter()
+            .step_by(platform::SMALLEST_PAGE)
+            .chain(bytes.last())
+            .for_each(|byte| _ = black_box(*byte));
         Ok(())
     }
 

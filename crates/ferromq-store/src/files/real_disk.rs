@@ -9,18 +9,15 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use nix::{
-    errno::Errno,
-    fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl},
-    libc,
-    sys::{statfs::fstatfs, statvfs::statvfs},
-};
 use parking_lot::Mutex;
 
-use crate::files::{
-    disk::{Allocation, Disk},
-    mapped_file::{Access, MappedRegion, of_flush},
-    space::Space,
+use crate::{
+    files::{
+        disk::{Allocation, Disk},
+        mapped_file::{Access, MappedRegion, of_flush},
+        space::Space,
+    },
+    platform,
 };
 
 /// The operating system's files.
@@ -44,8 +41,7 @@ impl Drop for DirectoryLock {
         let Some((process, file)) = HELD.lock().remove(&self.0) else { return };
         if process == process::id() {
             // A forked child may still have the file open: closing it here would not be enough.
-            let released = fcntl(&file, FcntlArg::F_OFD_SETLK(&first_byte(libc::F_UNLCK)));
-            if let Err(error) = released {
+            if let Err(error) = platform::unlock(&file) {
                 tracing::warn!(%error, "directory lock not released, the closed file releases it");
             }
         }
@@ -62,33 +58,6 @@ pub fn release_in_forked_child() {
     }
 }
 
-/// Says whether a file system puts what is written over a block into the same block. Those that copy on write need
-/// a new one each time, so reserving promises nothing there: btrfs, ZFS, bcachefs, NILFS, F2FS.
-fn overwrites(magic: u32) -> bool {
-    !matches!(magic, 0x9123_683E | 0x2FC1_2FC1 | 0xCA45_1A4E | 0x3434 | 0xF2F5_2010)
-}
-
-/// Reserves all blocks. `false` where the file system cannot: the file is then written by `pwrite`.
-fn reserve(file: &File, len: u64) -> io::Result<bool> {
-    let len = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
-    loop {
-        return match fallocate(file, FallocateFlags::empty(), 0, len) {
-            Ok(()) => Ok(fstatfs(file).is_ok_and(|found| overwrites(found.filesystem_type().0 as u32))),
-            Err(Errno::EINTR) => continue,
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        };
-    }
-}
-
-/// Lets a read by `pread` take the pages it needs and none behind them: where one entry of each of many files is read,
-/// four pages would be read for one. Reads through the map are not changed.
-fn read_no_further(file: &File) {
-    // Where the system does not take the advice it only reads more.
-    #[cfg(target_os = "linux")]
-    let _ = nix::fcntl::posix_fadvise(file, 0, 0, nix::fcntl::PosixFadviseAdvice::POSIX_FADV_RANDOM);
-}
-
 impl Disk for RealDisk {
     type Region = MappedRegion;
     type Lock = DirectoryLock;
@@ -100,7 +69,7 @@ impl Disk for RealDisk {
         }
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
         let made = (|| {
-            let is_reserved = allocation == Allocation::Reserved && reserve(&file, len)?;
+            let is_reserved = allocation == Allocation::Reserved && platform::reserve(&file, len)?;
             file.set_len(len)?;
             MappedRegion::new(file, if is_reserved { Access::Map } else { Access::File })
         })();
@@ -117,10 +86,10 @@ impl Disk for RealDisk {
         }
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         // A Java broker's files have holes. Where the disk cannot fill them, `pwrite` meets the error later.
-        let is_reserved =
-            allocation == Allocation::Reserved && reserve(&file, file.metadata()?.len()).unwrap_or(false);
+        let is_reserved = allocation == Allocation::Reserved
+            && platform::reserve(&file, file.metadata()?.len()).unwrap_or(false);
         if allocation == Allocation::Sparse {
-            read_no_further(&file);
+            platform::disable_read_ahead(&file);
         }
         MappedRegion::new(file, if is_reserved { Access::Map } else { Access::File })
     }
@@ -187,13 +156,7 @@ impl Disk for RealDisk {
     }
 
     fn space(&self, path: &Path) -> io::Result<Space> {
-        // One call, so that both are of the same moment.
-        let found = statvfs(path)?;
-        let used = found.blocks().saturating_sub(found.blocks_free());
-        Ok(Space {
-            free: found.blocks_available() * found.fragment_size(),
-            used: used * found.fragment_size(),
-        })
+        platform::space(path)
     }
 
     fn is_locked(&self, path: &Path) -> io::Result<bool> {
@@ -201,9 +164,7 @@ impl Disk for RealDisk {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             other => other?,
         };
-        let mut found = first_byte(libc::F_WRLCK);
-        fcntl(&file, FcntlArg::F_OFD_GETLK(&mut found))?;
-        Ok(found.l_type != libc::F_UNLCK as libc::c_short)
+        platform::is_locked(&file)
     }
 
     fn remove_dir(&self, directory: &Path) -> io::Result<()> {
@@ -212,10 +173,8 @@ impl Disk for RealDisk {
 
     fn lock(&self, path: &Path) -> io::Result<Self::Lock> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        match fcntl(&file, FcntlArg::F_OFD_SETLK(&first_byte(libc::F_WRLCK))) {
-            Ok(_) => {}
-            Err(Errno::EAGAIN | Errno::EACCES) => return Err(io::ErrorKind::WouldBlock.into()),
-            Err(errno) => return Err(errno.into()),
+        if !platform::lock(&file)? {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
         let number = NEXT_LOCK.fetch_add(1, Ordering::Relaxed);
         HELD.lock().insert(number, (process::id(), file));
@@ -223,28 +182,9 @@ impl Disk for RealDisk {
     }
 }
 
-/// The byte that Java's FileChannel.tryLock(0, 1) locks for its process. A lock of an open file conflicts with that.
-fn first_byte(kind: libc::c_int) -> libc::flock {
-    libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 1,
-        l_pid: 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_map_is_written_only_where_reserved_blocks_stay_reserved() {
-        let (ext4, xfs, tmpfs) = (0xEF53, 0x5846_5342, 0x0102_1994);
-        assert!([ext4, xfs, tmpfs].into_iter().all(overwrites));
-        let (btrfs, zfs) = (nix::sys::statfs::BTRFS_SUPER_MAGIC.0 as u32, 0x2FC1_2FC1);
-        assert!(![btrfs, zfs].into_iter().any(overwrites));
-    }
 
     #[test]
     fn one_lock_at_a_time_holds_whoever_takes_and_releases_it() {

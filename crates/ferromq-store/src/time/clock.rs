@@ -10,7 +10,6 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
 
 use crate::time::wall_time::{Event, Reading, WallTime};
@@ -225,12 +224,7 @@ fn say(event: Event) {
 fn read_machine() -> Reading {
     let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
     let wall_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros);
-    Reading { wall_us, boot_us: since_boot().map_or(0, micros) }
-}
-
-/// Time since the machine was started, asleep or not.
-fn since_boot() -> nix::Result<Duration> {
-    clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from)
+    Reading { wall_us, boot_us: crate::platform::since_boot().map_or(0, micros) }
 }
 
 impl std::fmt::Debug for Clock {
