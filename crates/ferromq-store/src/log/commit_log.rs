@@ -428,12 +428,15 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
-    /// `Full` where less than the reserve would stay free after writing `needed` bytes more.
+    /// `Full` where less than the reserve would stay free after writing `needed` bytes more. A system that cannot tell
+    /// the free space has no reserve.
     fn check_space(&self, needed: u64) -> Result<()> {
         let mut roomiest = (0, self.files.directory());
         for path in self.files.writable_directories() {
-            let free =
-                self.disk.free_space(path).map_err(|source| StoreError::io("look at", path, source))?;
+            let free = match self.disk.free_space(path) {
+                Err(error) if error.kind() == std::io::ErrorKind::Unsupported => return Ok(()),
+                free => free.map_err(|source| StoreError::io("look at", path, source))?,
+            };
             roomiest = roomiest.max((free, path));
         }
         let (free, path) = roomiest;
