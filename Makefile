@@ -89,6 +89,8 @@ matrix: setup jars
 check: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	cargo clippy --package ferromq-store --features portable --locked --quiet -- -D warnings
+	$(BIN)/python tools/module_graph.py
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -183,6 +185,7 @@ nightly: setup
 	FERROMQ_MODEL_CASES=10000 FERROMQ_CRASH_ROUNDS=2000 FERROMQ_FAULT_STEP=1 FERROMQ_RECOVERY_CASES=2000 \
 	  PROPTEST_CASES=2000 \
 	  cargo test --release --package ferromq-store --locked --quiet
+	cargo test --package ferromq-store --features portable --locked --quiet
 	FERROMQ_KILL_ROUNDS=100 $(BIN)/pytest tests/system/test_kill.py
 	FERROMQ_TRANSACTION_KILL_ROUNDS=50 $(BIN)/pytest tests/system/test_transactions.py
 	FERROMQ_STREAM_KILLS=10 $(BIN)/pytest tests/spark/test_stream_kill.py
