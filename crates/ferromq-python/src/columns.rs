@@ -4,7 +4,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use ferromq_scan::columns::{
-    Batch, Buffers, ColumnsError, QueueBegins, QueueStarts, RowFilter, Wanted, record_columns as decode,
+    Buffers, ColumnSet, ColumnsError, QueueBegins, QueueStarts, RowBatch, RowFilter, record_columns as decode,
 };
 use pyo3::{
     exceptions::PyValueError,
@@ -80,8 +80,8 @@ pub fn record_columns<'py>(
     batch_dict(py, batch)
 }
 
-pub(crate) fn wanted_of(columns: &[String]) -> PyResult<Wanted> {
-    Wanted::parse(columns.iter().map(String::as_str)).map_err(|error| of_columns(&error))
+pub(crate) fn wanted_of(columns: &[String]) -> PyResult<ColumnSet> {
+    ColumnSet::parse(columns.iter().map(String::as_str)).map_err(|error| of_columns(&error))
 }
 
 pub(crate) fn of_columns(error: &ColumnsError) -> PyErr {
@@ -130,7 +130,7 @@ fn starts_of(value: &Bound<'_, PyAny>) -> PyResult<QueueStarts> {
     })
 }
 
-pub(crate) fn batch_dict(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyDict>> {
+pub(crate) fn batch_dict(py: Python<'_>, batch: RowBatch) -> PyResult<Bound<'_, PyDict>> {
     let columns = PyDict::new(py);
     for (name, buffers) in batch.columns {
         columns.set_item(name, column(py, buffers)?)?;

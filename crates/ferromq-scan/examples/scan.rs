@@ -1,8 +1,8 @@
-//! How fast commit-log files become columns: `cargo run --release -p ferromq-store --example scan [FILE…]`.
+//! Measures how fast commit log files become columns: `cargo run --release -p ferromq-scan --example scan [FILE…]`.
 //!
-//! Without files, a log of 2 GiB with bodies of 1 KiB is made in a directory of its own and removed again. Each of two
-//! threads reads every second file; each run is printed as GiB and records a second, and, on Linux, as seconds of CPU a
-//! GiB, which say the same on a machine that does something else, too.
+//! Without files, it writes a log of 2 GiB with bodies of 1 KiB and removes it at the end. Two threads read every
+//! second file each. Each run prints GiB and records a second and, on Linux, seconds of CPU a GiB, which do not depend
+//! on other load.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::{
@@ -12,7 +12,7 @@ use std::{
 };
 
 use ferromq_scan::{
-    columns::{NAMES, RowFilter, Wanted},
+    columns::{COLUMN_NAMES, ColumnSet, RowFilter},
     inspect::{LogScan, OnCorrupt, ScanOptions},
 };
 use ferromq_store::{MessageStore, StoreConfig, files::RealDisk, record::NewMessage, time::Clock};
@@ -47,8 +47,8 @@ fn base_of(path: &Path) -> u64 {
     path.file_name().and_then(|name| name.to_str()?.parse().ok()).unwrap_or(0)
 }
 
-/// Bytes and rows of a file.
-fn scan(path: &Path, wanted: Wanted, filter: RowFilter) -> (u64, usize) {
+/// Reads a file and returns its bytes and rows.
+fn scan(path: &Path, wanted: ColumnSet, filter: RowFilter) -> (u64, usize) {
     let base = base_of(path);
     let end = base + std::fs::metadata(path).unwrap().len();
     let options =
@@ -61,7 +61,7 @@ fn scan(path: &Path, wanted: Wanted, filter: RowFilter) -> (u64, usize) {
     (scan.position() - base, rows)
 }
 
-/// Seconds of CPU that this process has used, in the kernel's ticks of 10 ms.
+/// CPU time of this process in seconds, with a resolution of 10 ms.
 fn cpu_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
@@ -69,7 +69,7 @@ fn cpu_seconds() -> Option<f64> {
     ticks.sum::<Option<u32>>().map(|ticks| f64::from(ticks) / 100.0)
 }
 
-fn run(name: &str, files: &[PathBuf], wanted: Wanted, filter: &RowFilter) {
+fn run(name: &str, files: &[PathBuf], wanted: ColumnSet, filter: &RowFilter) {
     let (began, cpu) = (Instant::now(), cpu_seconds());
     let done: Vec<(u64, usize)> = thread::scope(|scope| {
         let spawn = |first: usize| {
@@ -99,19 +99,19 @@ fn main() {
         files = listed.map(|entry| entry.unwrap().path()).collect();
         files.sort();
     }
-    let pruned = || NAMES.into_iter().filter(|name| *name != "body");
+    let pruned = || COLUMN_NAMES.into_iter().filter(|name| *name != "body");
     let nothing = RowFilter { topics: Some(vec![]), ..RowFilter::default() };
     for _ in 0..2 {
-        run("all columns", &files, Wanted::ALL, &RowFilter::default());
-        run("without the body", &files, Wanted::parse(pruned()).unwrap(), &RowFilter::default());
+        run("all columns", &files, ColumnSet::ALL, &RowFilter::default());
+        run("without the body", &files, ColumnSet::parse(pruned()).unwrap(), &RowFilter::default());
         run(
             "queue_offset and body",
             &files,
-            Wanted::parse(["queue_offset", "body"]).unwrap(),
+            ColumnSet::parse(["queue_offset", "body"]).unwrap(),
             &RowFilter::default(),
         );
-        run("all filtered out", &files, Wanted::ALL, &nothing);
+        run("all filtered out", &files, ColumnSet::ALL, &nothing);
     }
-    // Made above, if at all.
+    // Absent if files were given.
     let _ = std::fs::remove_dir_all(&directory);
 }

@@ -1,4 +1,4 @@
-//! A store that builds no index: what older index files hold is found, nothing is redone, and nothing is called damage.
+//! A store without an index: queries still read older index files, nothing is rebuilt, and verification finds no fault.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
 #[path = "../../ferromq-store/tests/common/mod.rs"]
@@ -29,7 +29,7 @@ fn send(store: &MessageStore<FakeDisk>, numbers: Range<u32>) {
     settle(store);
 }
 
-/// Stops the store as asked for. Before a kill its checkpoint has everything.
+/// Closes or kills the store. Before a kill, the checkpoint covers everything.
 fn stop(disk: FakeDisk, store: MessageStore<FakeDisk>, is_clean: bool) -> FakeDisk {
     if is_clean {
         store.close().unwrap();
@@ -40,13 +40,12 @@ fn stop(disk: FakeDisk, store: MessageStore<FakeDisk>, is_clean: bool) -> FakeDi
     disk.crash(7)
 }
 
-/// The five fields of the checkpoint.
 fn marks(disk: &FakeDisk) -> Vec<u64> {
     let bytes = disk.read_file(&Path::new(ROOT).join("checkpoint")).unwrap();
     bytes[..40].as_chunks::<8>().0.iter().map(|field| u64::from_be_bytes(*field)).collect()
 }
 
-/// Which messages are found by their key.
+/// The messages that a query by key finds.
 fn found(store: &MessageStore<FakeDisk>, numbers: Range<u32>) -> Vec<u32> {
     let is_found = |number: &u32| {
         !store.queues().query_by_key("t", &format!("k{number}"), 9, 0, i64::MAX).messages.is_empty()
@@ -131,7 +130,7 @@ fn with_the_index_on_again_new_messages_are_found_and_the_log_is_not_walked() {
         assert_eq!(found(&store, 0..250), expected);
         let disk = stop(disk, store, is_clean);
         assert_eq!(look(&disk).1, []);
-        // What comes after is promised again: a key that is lost is told of.
+        // Later messages are indexed again, so a lost key is a finding.
         let last = disk.list(&Path::new(ROOT).join("index")).unwrap().pop().unwrap();
         disk.forget(&last);
         assert_eq!(look(&disk).1, [FindingKind::KeyNotIndexed; 2]);
@@ -159,7 +158,7 @@ fn another_broker_need_not_go_back_to_where_the_index_ends() {
     let store = open(&disk, false);
     send(&store, 10..20);
     let disk = stop(disk, store, false);
-    // The file with the keys is whole, so it may be trusted; the queues are durable up to the last message.
+    // The index file is complete and trusted; the queues are durable up to the last message.
     assert_eq!(marks(&disk)[..3], [indexed_at + 60_000, indexed_at + 60_000, indexed_at]);
 }
 

@@ -1,4 +1,4 @@
-//! A store's log read from outside, file by file: the same rows as its queues hold, and never beyond what was flushed.
+//! Scans of a store's log, file by file, give the rows of its queues and never pass the last flush.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
 #[path = "../../ferromq-store/tests/common/mod.rs"]
@@ -15,7 +15,7 @@ use std::{
 
 use common::{asynchronous, message, named, settle, small, synchronous};
 use ferromq_scan::{
-    columns::{Buffers, RowFilter, Wanted},
+    columns::{Buffers, ColumnSet, RowFilter},
     inspect::{InspectOptions, LogPart, LogScan, OnCorrupt, ScanOptions, log_files, queue_starts},
 };
 use ferromq_store::{
@@ -25,7 +25,7 @@ use proptest::prelude::*;
 
 const LOG_FILE: u64 = 64 << 10;
 
-/// Topic, queue, queue offset and physical offset: what tells rows apart.
+/// Topic, queue, queue offset and physical offset.
 type Row = (String, i32, i64, i64);
 
 fn rows_of(columns: &[(&'static str, Buffers)]) -> Vec<Row> {
@@ -51,7 +51,7 @@ fn rows_of(columns: &[(&'static str, Buffers)]) -> Vec<Row> {
 
 fn options(on_corrupt: OnCorrupt) -> ScanOptions {
     ScanOptions {
-        wanted: Wanted::parse(["topic", "queue_id", "queue_offset", "physical_offset"]).unwrap(),
+        wanted: ColumnSet::parse(["topic", "queue_id", "queue_offset", "physical_offset"]).unwrap(),
         filter: RowFilter::default(),
         batch_rows: 7,
         batch_bytes: 2_000,
@@ -87,7 +87,7 @@ fn all(directory: &Path, options: &ScanOptions) -> Result<Found> {
     Ok(all)
 }
 
-/// The rows that queues hold.
+/// The rows that the queues hold.
 fn held(directory: &Path) -> Vec<Row> {
     let starts = queue_starts(directory, &InspectOptions::default()).unwrap();
     let filter = RowFilter { starts: Some(Arc::new(starts)), ..RowFilter::default() };
@@ -116,7 +116,7 @@ fn closed() -> tempfile::TempDir {
     directory
 }
 
-/// Offsets of each queue from its first on, without gap.
+/// Queue offsets by queue, checked to be contiguous.
 fn by_queue(rows: &[Row]) -> BTreeMap<(String, i32), Vec<i64>> {
     let mut queues = BTreeMap::<_, Vec<i64>>::new();
     for (topic, queue, offset, _) in rows {
@@ -228,8 +228,8 @@ fn of_a_live_store_nothing_comes_that_is_not_flushed() {
     let held_back = FlushPolicy::Interval { interval: hour, least_pages: 1_000_000, thorough: hour };
     let store = open(directory.path(), small(FlushPolicy::Group));
     fill(&store, 0..200);
-    // Noted by the first checkpoint, and by each flush from then on.
     let flushed = store.admin().stats().flushed_offset;
+    // The first checkpoint notes it, then every flush.
     while parts(directory.path()).last().is_none_or(|part| part.end < flushed) {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -312,8 +312,8 @@ fn a_file_that_lost_its_end_is_damaged_unless_it_is_the_last_one() {
     let at = rows.iter().map(|row| row.3 as u64).filter(|at| *at < 2 * LOG_FILE).nth_back(9).unwrap();
     overwrite(&path, at - LOG_FILE, &vec![0; (2 * LOG_FILE - at) as usize]);
     let (_, corrupt) = all(directory.path(), &options(OnCorrupt::Skip)).unwrap();
-    assert_eq!(corrupt, [(at, "zeros where a record should be".to_owned())]);
-    // Given alone, as an archived file: nothing follows the last one, so its zeros are nothing lost.
+    assert_eq!(corrupt, [(at, "zeros where a record should begin".to_owned())]);
+    // Given alone, as an archived file, it has no successor, so its trailing zeros are no loss.
     let whole = last.base + fs::metadata(&last.path).unwrap().len();
     assert_eq!(scan(&last, last.base, whole, &options(OnCorrupt::Fail)).unwrap().1, []);
     let error = scan(&last, last.base, whole + 1, &options(OnCorrupt::Fail)).unwrap_err();
@@ -358,7 +358,7 @@ proptest! {
         let end = LOG_FILE + bytes.len() as u64;
         let part = LogPart { path, base: LOG_FILE, end };
         let mut whole = options(OnCorrupt::Skip);
-        whole.wanted = Wanted::ALL;
+        whole.wanted = ColumnSet::ALL;
         let (rows, corrupt) = scan(&part, LOG_FILE, end, &whole).unwrap();
         prop_assert!(rows.is_sorted_by_key(|row| row.3));
         prop_assert!(corrupt.iter().all(|(at, _)| (LOG_FILE..end).contains(at)));

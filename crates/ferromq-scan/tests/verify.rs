@@ -1,4 +1,4 @@
-//! What looking at a store directory from outside tells: nothing of a sound one, and each planted corruption.
+//! Verification finds nothing in a sound store and finds each planted corruption.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
@@ -33,7 +33,7 @@ fn fill(store: &MessageStore, range: std::ops::Range<u32>) {
     settle(store);
 }
 
-/// A closed store of 600 messages in nine files, and its directory.
+/// A closed store of 600 messages in nine files.
 fn closed(config: StoreConfig) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let store = MessageStore::open(directory.path(), config, Clock::system()).unwrap();
@@ -61,7 +61,7 @@ fn kinds(findings: &[Finding]) -> BTreeSet<Kind> {
     findings.iter().map(|finding| finding.kind).collect()
 }
 
-/// What is found after `change`, as kinds; the directory was sound before.
+/// The findings after `change` in a sound store.
 fn after(change: impl FnOnce(&Path)) -> Vec<Finding> {
     let directory = closed(asynchronous());
     assert_eq!(look(directory.path()).1, []);
@@ -94,7 +94,7 @@ fn read<const N: usize>(path: &Path, at: u64) -> [u8; N] {
     bytes
 }
 
-/// Where the records of a file begin, and how long each is.
+/// Position and length of each record in a file.
 fn records(path: &Path) -> Vec<(u64, u64)> {
     let bytes = fs::read(path).unwrap();
     let (mut at, mut found) = (0, Vec::new());
@@ -105,7 +105,7 @@ fn records(path: &Path) -> Vec<(u64, u64)> {
     found
 }
 
-/// Changes a byte of the fifth record of the second file; where the record lies.
+/// Changes a byte of the fifth record of the second file and returns the record's position.
 fn change_record(directory: &Path, place: u64, change: impl Fn(u8) -> u8) -> (PathBuf, u64, u64) {
     let path = log_file(directory, 1);
     let (at, size) = records(&path)[4];
@@ -124,7 +124,6 @@ fn a_sound_store_has_no_findings_however_it_was_closed() {
         assert_eq!((report.state, report.records, report.queue_entries), (StoreState::Closed, 600, 600));
         assert_eq!(report.index_entries, 1200);
         assert_eq!((report.not_dispatched, report.of_deleted, report.queues), (0, 0, 4));
-        // Opened and closed again.
         let store = MessageStore::open(directory.path(), config, Clock::system()).unwrap();
         assert_eq!(report.looked_to, store.admin().stats().max_physical_offset);
         fill(&store, 600..700);
@@ -171,7 +170,7 @@ fn a_store_that_is_being_written_has_no_findings_and_says_up_to_where_it_was_loo
         }
         is_done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
-    // Looking took no lock away from the store.
+    // Verification released no lock of the store.
     assert!(matches!(
         MessageStore::open(directory.path(), asynchronous(), Clock::system()),
         Err(StoreError::Locked { .. })
@@ -190,7 +189,7 @@ fn of_a_store_another_broker_has_open_what_it_has_dispatched_is_compared() {
     let (report, findings) = look(directory.path());
     assert_eq!((findings, report.state), (vec![], StoreState::Open));
     assert!(report.promised_to > 0 && report.promised_to < report.looked_to);
-    // In the middle of a queue an entry is missing whatever may come.
+    // A missing entry in the middle of a queue is a fault in every state of the store.
     write(&queue_file(directory.path(), "two", 0, 0), 200, &[0; 20]);
     assert_eq!(kinds(&look(directory.path()).1), [Kind::QueueGap, Kind::RecordWithoutEntry].into());
 }
@@ -253,7 +252,7 @@ fn a_changed_body_is_found_with_its_file_and_range() {
 #[test]
 fn a_changed_property_is_found_where_records_have_a_property_crc() {
     let directory = closed(StoreConfig { property_crc: true, ..asynchronous() });
-    // A digit of the born timestamp: nothing but the property CRC covers it.
+    // A digit of the born timestamp, which only the property CRC covers.
     let (_, at, size) = change_record(directory.path(), 47, |byte| byte ^ 1);
     let (_, findings) = look(directory.path());
     assert_eq!(kinds(&findings), [Kind::PropertyChecksum].into());
@@ -277,7 +276,7 @@ fn a_record_without_magic_code_or_with_wrong_lengths_or_place_is_found_up_to_the
         let record =
             findings.iter().find(|finding| finding.kind == kind).unwrap_or_else(|| panic!("{findings:#?}"));
         assert_eq!(record.range, at..at + size, "{kind}");
-        // What leads to it leads nowhere.
+        // The entries for it lead to no record.
         let expected = [kind, Kind::EntryWithoutRecord, Kind::IndexEntryWithoutRecord];
         assert_eq!(kinds(&findings), expected.into(), "{findings:#?}");
     }
@@ -372,14 +371,14 @@ fn records_appended_as_one_without_their_last_are_found() {
 
 #[test]
 fn an_entry_that_leads_elsewhere_is_found() {
-    // To no record at all.
+    // Points the entry at no record.
     let findings = after(|directory| write(&queue_file(directory, "two", 0, 1), 7, &[1]));
     assert!(kinds(&findings).contains(&Kind::EntryWithoutRecord), "{findings:#?}");
     assert!(kinds(&findings).contains(&Kind::RecordWithoutEntry), "{findings:#?}");
     let entry = findings.iter().find(|finding| finding.kind == Kind::EntryWithoutRecord).unwrap();
     assert_eq!(entry.range, 0..20);
     assert!(entry.found.contains("queue offset 50"), "{}", entry.found);
-    // To the record of another queue offset.
+    // Points the entry at the record of another queue offset.
     let findings = after(|directory| {
         let path = queue_file(directory, "two", 0, 1);
         write(&path, 0, &read::<20>(&path, 40));
@@ -444,7 +443,7 @@ fn two_records_of_one_queue_offset_are_found() {
             .collect();
         write(&path, offsets[1].0 + 20, &offsets[0].1);
     });
-    // The entry the second one had leads to it still.
+    // The second record's entry still leads to it.
     assert_eq!(
         kinds(&findings),
         [Kind::DuplicateQueueOffset, Kind::EntryOfOtherRecord].into(),
@@ -452,7 +451,7 @@ fn two_records_of_one_queue_offset_are_found() {
     );
 }
 
-/// Place of an entry of an index file of 50 slots.
+/// Position of an entry in an index file of 50 slots.
 fn index_entry(number: u64) -> u64 {
     40 + 50 * 4 + number * 20
 }
@@ -475,7 +474,7 @@ fn an_index_entry_that_leads_elsewhere_or_has_another_hash_is_found() {
     assert_eq!(kinds(&findings), [Kind::IndexOtherKey, Kind::KeyNotIndexed].into(), "{findings:#?}");
     let entry = findings.iter().find(|finding| finding.kind == Kind::IndexOtherKey).unwrap();
     assert_eq!(entry.range, index_entry(7)..index_entry(8));
-    // Far out of line, at the record of another key.
+    // An entry out of order, at the record of another key.
     let findings = after(|directory| write(&index_file(directory, 1), index_entry(7) + 4, &[0; 8]));
     assert_eq!(kinds(&findings), [Kind::IndexOtherKey, Kind::KeyNotIndexed].into(), "{findings:#?}");
 }
@@ -525,7 +524,7 @@ fn a_checkpoint_beyond_the_log_is_found() {
 fn offsets_beyond_their_queue_and_files_that_cannot_be_read_are_found() {
     let findings = after(|directory| {
         let config = directory.join("config");
-        // As Java writes it: integers as keys.
+        // Java writes integers as keys.
         fs::write(
             config.join("consumerOffset.json"),
             r#"{"offsetTable":{"one@g":{0:100,1:101},"none@g":{0:0}}}"#,
@@ -710,7 +709,7 @@ fn one_file_of_the_log_is_read_alone() {
     assert_eq!(places, expected);
 }
 
-/// Every file of a small store, by its path in the directory.
+/// The files of a small store, by path.
 fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let (mut left, mut found) = (vec![directory.to_path_buf()], Vec::new());
     while let Some(path) = left.pop() {
@@ -744,7 +743,7 @@ fn small_store() -> &'static Vec<(PathBuf, Vec<u8>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: common::cases(200), ..ProptestConfig::default() })]
 
-    /// Whatever the files hold, looking ends and does not panic; where a part that counts was changed it is told.
+    /// Arbitrary bytes never cause a panic, and a change in a meaningful part is found.
     #[test]
     fn arbitrary_bytes_in_any_file_never_panic(
         changes in prop::collection::vec(

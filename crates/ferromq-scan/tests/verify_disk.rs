@@ -1,4 +1,4 @@
-//! Looking at a store directory whose log lies in several directories, or whose disk cannot be read.
+//! Inspection of a store whose log spans several directories, or whose disk cannot be read.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
@@ -51,7 +51,7 @@ fn a_log_in_several_directories_is_one_row() {
     assert_eq!((findings, report.records), (vec![], 300));
     let summary = inspect(&root, &options).unwrap();
     assert_eq!((summary.log.paths, summary.log.gaps), (paths.clone(), vec![]));
-    // With one of them alone every other file is missing.
+    // With one directory alone, every other file is missing.
     let options = InspectOptions { commit_log_paths: paths[..1].to_vec(), ..options };
     let (_, findings) = look(ferromq_store::files::RealDisk, &root, &options);
     assert!(findings.iter().any(|finding| finding.kind == Kind::MissingFile));

@@ -1,20 +1,20 @@
-//! Columns while they grow: values, offsets and validity, little-endian, as Arrow lays them out.
+//! Growing Arrow columns: little-endian values, offsets and validity bits.
 //!
-//! They know nothing of messages. Room is made once, from what the caller expects.
+//! They know nothing of messages. The caller's estimate sets their capacity.
 
 /// The buffers of one column.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Buffers {
-    /// How many rows are null.
+    /// Number of null rows.
     pub null_count: usize,
-    /// One bit a row, least significant first; none where no row is null.
+    /// One bit a row, least significant first; `None` if no row is null.
     pub validity: Option<Vec<u8>>,
-    /// Numbers: values. Text and bytes: offsets, data. Lists of text: offsets, then the items' two.
-    /// Maps of text: offsets, then the keys' two, then the values' two.
+    /// Numbers: values. Text and bytes: offsets, data. Lists of text: offsets, then the items' two. Maps of text:
+    /// offsets, then the keys' two, then the values' two.
     pub data: Vec<Vec<u8>>,
 }
 
-/// Which rows of a column are there; nothing is kept until the first that is not.
+/// Validity bits, allocated at the first null.
 #[derive(Debug, Default)]
 struct Validity {
     bits: Vec<u8>,
@@ -52,7 +52,7 @@ impl Validity {
     }
 }
 
-/// A column of numbers of one width, none of them null.
+/// A column of non-null numbers of one width.
 #[derive(Debug)]
 pub(super) struct Numbers(Vec<u8>);
 
@@ -70,18 +70,18 @@ impl Numbers {
     }
 }
 
-/// Arrow's 32-bit offsets: one more than items, the first is 0.
+/// Arrow's 32-bit offsets: a leading 0, then the end of each item.
 #[derive(Debug)]
-struct Offsets(Vec<u8>);
+struct ItemOffsets(Vec<u8>);
 
-impl Offsets {
+impl ItemOffsets {
     fn with_rows(rows: usize) -> Self {
         let mut offsets = Vec::with_capacity((rows + 1) * 4);
         offsets.extend_from_slice(&[0; 4]);
         Self(offsets)
     }
 
-    /// The table refuses a row that would take any column past 2 GiB, so that no end is larger.
+    /// The end fits 32 bits: the table refuses a row that takes a column past 2 GiB.
     fn push(&mut self, end: usize) {
         self.0.extend_from_slice(&(end as u32).to_le_bytes());
     }
@@ -90,7 +90,7 @@ impl Offsets {
 /// A column of text or bytes.
 #[derive(Debug)]
 pub(super) struct Texts {
-    offsets: Offsets,
+    offsets: ItemOffsets,
     data: Vec<u8>,
     validity: Validity,
 }
@@ -98,7 +98,7 @@ pub(super) struct Texts {
 impl Texts {
     pub(super) fn with_rows(rows: usize, bytes: usize) -> Self {
         Self {
-            offsets: Offsets::with_rows(rows),
+            offsets: ItemOffsets::with_rows(rows),
             data: Vec::with_capacity(bytes),
             validity: Validity::default(),
         }
@@ -125,16 +125,16 @@ impl Texts {
     }
 }
 
-/// A column of lists of text; a row without items is an empty list.
+/// A column of text lists; a row without items is an empty list.
 #[derive(Debug)]
 pub(super) struct Lists {
-    offsets: Offsets,
+    offsets: ItemOffsets,
     items: Texts,
 }
 
 impl Lists {
     pub(super) fn with_rows(rows: usize, bytes: usize) -> Self {
-        Self { offsets: Offsets::with_rows(rows), items: Texts::with_rows(rows, bytes) }
+        Self { offsets: ItemOffsets::with_rows(rows), items: Texts::with_rows(rows, bytes) }
     }
 
     pub(super) fn push<'a>(&mut self, items: impl Iterator<Item = &'a str>) {
@@ -150,7 +150,7 @@ impl Lists {
 /// A column of maps from text to text; a row without entries is an empty map.
 #[derive(Debug)]
 pub(super) struct Maps {
-    offsets: Offsets,
+    offsets: ItemOffsets,
     keys: Texts,
     values: Texts,
 }
@@ -158,7 +158,7 @@ pub(super) struct Maps {
 impl Maps {
     pub(super) fn with_rows(rows: usize, bytes: usize) -> Self {
         Self {
-            offsets: Offsets::with_rows(rows),
+            offsets: ItemOffsets::with_rows(rows),
             keys: Texts::with_rows(rows, bytes),
             values: Texts::with_rows(rows, bytes),
         }

@@ -1,47 +1,46 @@
-//! Which records become rows: looked at in place, before anything is copied.
+//! Selects the records that become rows, before anything is copied.
 
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
-use super::marks::Marks;
+use super::row_properties::RowProperties;
 use ferromq_store::record::MessageView;
 
-/// What must all hold of a record; the default holds of every one.
+/// Conditions that must all hold for a record. The default selects every record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowFilter {
-    /// The topic is one of them.
+    /// Topics to select.
     pub topics: Option<Vec<String>>,
-    /// The queue is one of them.
+    /// Queue IDs to select.
     pub queue_ids: Option<Vec<i32>>,
-    /// Store timestamps in milliseconds.
+    /// Range of store timestamps, in milliseconds since 1970.
     pub stored: Range<i64>,
-    /// Born timestamps in milliseconds.
+    /// Range of born timestamps, in milliseconds since 1970.
     pub born: Range<i64>,
-    /// The tag is one of them.
+    /// Tags to select.
     pub tags: Option<Vec<String>>,
-    /// One of the message's keys is one of them.
+    /// Keys to select; one of the message's keys must be among them.
     pub keys: Option<Vec<String>>,
-    /// Queue offsets.
+    /// Range of queue offsets.
     pub offsets: Range<u64>,
-    /// The queue of the record still holds it.
+    /// Where the queues begin; older records are left out.
     pub starts: Option<Arc<QueueStarts>>,
 }
 
-/// Where a queue begins.
+/// The beginning of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueBegins {
-    /// The first queue offset …
+    /// First queue offset.
     pub offset: u64,
-    /// … and the physical offset of its record.
+    /// Physical offset of its record.
     pub physical_offset: u64,
 }
 
-/// Where the queues of a store begin, to leave out records of the log that they no longer hold.
+/// Where the queues of a store begin, to leave out records that their queues no longer hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueStarts {
-    /// By topic and queue id: the first queue offset, and the physical offset of its record. A queue without entries
-    /// begins behind everything.
+    /// Queue starts by topic and queue ID. An empty queue begins behind the log.
     pub queues: HashMap<String, HashMap<i32, QueueBegins>>,
-    /// Records from this physical offset on may not have been entered into queues when these were listed.
+    /// Records from this physical offset on may have had no queue entries yet.
     pub undecided_from: u64,
 }
 
@@ -71,18 +70,18 @@ impl Default for RowFilter {
     }
 }
 
-/// A range without an end holds the last number, too, which a producer may give as its time.
+/// An open range includes `i64::MAX`, which is a possible born timestamp.
 fn holds(range: &Range<i64>, ms: i64) -> bool {
     range.start <= ms && (ms < range.end || range.end == i64::MAX)
 }
 
 impl RowFilter {
-    /// Says whether properties have to be read to decide.
-    pub(super) fn needs_marks(&self) -> bool {
+    /// Whether the filter needs the properties.
+    pub(super) fn needs_properties(&self) -> bool {
         self.tags.is_some() || self.keys.is_some()
     }
 
-    /// What can be said without the properties.
+    /// Whether the conditions on the fixed fields hold.
     pub(super) fn holds_of_head(&self, view: &MessageView<'_>) -> bool {
         holds(&self.stored, view.store_timestamp)
             && holds(&self.born, view.born_timestamp)
@@ -92,8 +91,8 @@ impl RowFilter {
             && self.starts.as_ref().is_none_or(|starts| starts.hold(view))
     }
 
-    /// The rest.
-    pub(super) fn holds_of_marks(&self, marks: &Marks<'_>) -> bool {
+    /// Whether the conditions on the properties hold.
+    pub(super) fn holds_of_properties(&self, marks: &RowProperties<'_>) -> bool {
         let has = |wanted: &[String], found: &str| wanted.iter().any(|wanted| wanted == found);
         self.tags.as_ref().is_none_or(|tags| marks.tag.is_some_and(|tag| has(tags, tag)))
             && self.keys.as_ref().is_none_or(|keys| marks.each_key().any(|key| has(keys, key)))

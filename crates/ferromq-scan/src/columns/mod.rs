@@ -1,13 +1,13 @@
-//! Records as the column buffers of Arrow: what lies in the log becomes rows, without an object for a message.
+//! Turns records into the column buffers of Arrow, without an object a message.
 //!
-//! Pure: bytes in, buffers out. Where the bytes come from (a file, a pull over either protocol) does not matter, so the
-//! rows are the same. Checksums are checked; any bytes may be given. Arrow's types round the buffers are the caller's.
+//! The source of the bytes does not matter: a file or a pull over either protocol gives the same rows. Checksums are
+//! verified; any bytes are accepted. The caller adds Arrow's types.
 
 mod body;
 mod buffers;
+mod column_table;
 mod filter;
-mod marks;
-mod table;
+mod row_properties;
 #[cfg(test)]
 mod tests;
 
@@ -18,13 +18,13 @@ pub use buffers::Buffers;
 pub use filter::{QueueBegins, QueueStarts, RowFilter};
 
 use self::{
-    marks::{Marks, Room},
-    table::Table,
+    column_table::ColumnTable,
+    row_properties::{PropertyBuffer, RowProperties},
 };
 use ferromq_store::record::MessageView;
 
-/// The columns there are, in the order of the schema.
-pub const NAMES: [&str; 15] = [
+/// All columns, in the order of the schema.
+pub const COLUMN_NAMES: [&str; 15] = [
     "topic",
     "queue_id",
     "queue_offset",
@@ -41,158 +41,158 @@ pub const NAMES: [&str; 15] = [
     "reconsume_times",
     "sys_flag",
 ];
-/// Those that are read from properties.
+/// The columns that are read from properties.
 const OF_PROPERTIES: [&str; 5] = ["message_id", "keys", "tag", "properties", "born_host"];
 
-/// Why bytes do not become rows.
+/// Why bytes cannot become rows.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ColumnsError {
-    /// A column that is none.
-    #[error("column {0:?} is not known; allowed: {allowed}", allowed = NAMES.join(", "))]
+    /// There is no column of this name.
+    #[error("column {0:?} is not known; allowed: {allowed}", allowed = COLUMN_NAMES.join(", "))]
     UnknownColumn(String),
-    /// No sound record lies where one should.
+    /// No sound record begins where one should.
     #[error("byte {at} of part {part}: {reason}")]
     Malformed {
-        /// Which of the parts given, from 0 on.
+        /// Index of the part.
         part: usize,
-        /// Where in it.
+        /// Byte position in the part.
         at: usize,
-        /// Which rule is broken.
+        /// The broken rule.
         reason: &'static str,
     },
     /// A column of one batch holds at most 2 GiB.
-    #[error("more than 2 GiB do not fit one batch")]
+    #[error("a batch is limited to 2 GiB")]
     TooLarge,
 }
 
-/// The columns somebody wants.
+/// A set of columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted(u16);
+pub struct ColumnSet(u16);
 
-impl Wanted {
-    /// All of them.
+impl ColumnSet {
+    /// All columns.
     pub const ALL: Self = Self(u16::MAX);
 
-    /// Those with these names.
+    /// The columns with these names.
     ///
     /// # Errors
-    /// `UnknownColumn` naming the first that is none.
+    /// `UnknownColumn` with the first unknown name.
     pub fn parse<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, ColumnsError> {
         names.into_iter().try_fold(Self(0), |wanted, name| {
-            let at = NAMES.iter().position(|known| *known == name);
+            let at = COLUMN_NAMES.iter().position(|known| *known == name);
             at.map(|at| Self(wanted.0 | 1 << at)).ok_or_else(|| ColumnsError::UnknownColumn(name.to_owned()))
         })
     }
 
     fn has(self, name: &str) -> bool {
-        NAMES.iter().position(|known| *known == name).is_some_and(|at| self.0 >> at & 1 == 1)
+        COLUMN_NAMES.iter().position(|known| *known == name).is_some_and(|at| self.0 >> at & 1 == 1)
     }
 }
 
-/// Rows, and how far the records went that they were made of.
+/// A batch of rows.
 #[derive(Debug, Default)]
-pub struct Batch {
-    /// Rows in every column.
+pub struct RowBatch {
+    /// Number of rows in every column.
     pub rows: usize,
-    /// Records looked at, those that are no rows among them.
+    /// Number of records read, filtered ones included.
     pub read: usize,
-    /// Behind the queue offset of the record looked at last.
+    /// Queue offset after the last record read.
     pub next_offset: Option<u64>,
-    /// Name and buffers of each column that was wanted.
+    /// Name and buffers of each selected column.
     pub columns: Vec<(&'static str, Buffers)>,
 }
 
-/// Makes a batch of records, one after the other.
+/// Builds a batch from records, one at a time.
 #[derive(Debug)]
 pub struct BatchBuilder<'f> {
     filter: &'f RowFilter,
-    with_marks: bool,
+    with_properties: bool,
     with_user: bool,
-    room: Room,
-    table: Table,
+    room: PropertyBuffer,
+    table: ColumnTable,
     read: usize,
     next_offset: Option<u64>,
 }
 
 impl<'f> BatchBuilder<'f> {
-    /// Room is made for `rows` rows whose bodies have `bytes` bytes.
+    /// Allocates capacity for `rows` rows with `bytes` bytes of bodies in total.
     #[must_use]
-    pub fn new(wanted: Wanted, filter: &'f RowFilter, rows: usize, bytes: usize) -> Self {
-        let with_marks = filter.needs_marks() || OF_PROPERTIES.iter().any(|name| wanted.has(name));
+    pub fn new(wanted: ColumnSet, filter: &'f RowFilter, rows: usize, bytes: usize) -> Self {
+        let with_properties = filter.needs_properties() || OF_PROPERTIES.iter().any(|name| wanted.has(name));
         Self {
             filter,
-            with_marks,
+            with_properties,
             with_user: wanted.has("properties"),
-            room: Room::default(),
-            table: Table::new(wanted, rows, bytes),
+            room: PropertyBuffer::default(),
+            table: ColumnTable::new(wanted, rows, bytes),
             read: 0,
             next_offset: None,
         }
     }
 
-    /// Adds a record, where the filter holds of it.
+    /// Adds a record if the filter selects it.
     ///
     /// # Errors
-    /// `TooLarge`; nothing was added then.
+    /// `TooLarge`; the batch is unchanged.
     pub fn add(&mut self, view: &MessageView<'_>) -> Result<(), ColumnsError> {
         if self.filter.holds_of_head(view) {
-            let text = if self.with_marks { view.properties } else { &[] };
-            let marks = Marks::read(text, self.with_user, std::mem::take(&mut self.room));
-            let pushed = match self.filter.holds_of_marks(&marks) {
+            let text = if self.with_properties { view.properties } else { &[] };
+            let marks = RowProperties::read(text, self.with_user, std::mem::take(&mut self.room));
+            let pushed = match self.filter.holds_of_properties(&marks) {
                 true => self.table.push(view, &marks),
                 false => Ok(()),
             };
-            self.room = marks.into_room();
+            self.room = marks.into_buffer();
             pushed?;
         }
         self.pass(view);
         Ok(())
     }
 
-    /// Says whether the filter holds of a record, as far as its properties need not be read.
+    /// Whether the filter may select a record, judged without its properties.
     pub(crate) fn may_want(&self, view: &MessageView<'_>) -> bool {
         self.filter.holds_of_head(view)
     }
 
-    /// Counts a record that is not to become a row.
+    /// Counts a record that becomes no row.
     pub(crate) fn pass(&mut self, view: &MessageView<'_>) {
         self.read += 1;
         self.next_offset = Some(view.queue_offset.saturating_add(1));
     }
 
-    /// Rows so far.
+    /// Number of rows so far.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.table.rows
     }
 
-    /// Bytes the columns hold, about.
+    /// Approximate bytes in the columns.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.table.bytes
     }
 
-    /// The batch.
+    /// Finishes the batch.
     #[must_use]
-    pub fn finish(self) -> Batch {
+    pub fn finish(self) -> RowBatch {
         let Self { read, next_offset, table, .. } = self;
-        Batch { rows: table.rows, read, next_offset, columns: table.finish() }
+        RowBatch { rows: table.rows, read, next_offset, columns: table.finish() }
     }
 }
 
-/// Makes one batch of `parts`, each a row of whole records as they lie in the log.
+/// Builds one batch from `parts`, each a sequence of whole records as the log stores them.
 ///
-/// Records at and behind queue offset `end` are left out, as if they had not come.
+/// Leaves out records at and behind queue offset `end`.
 ///
 /// # Errors
-/// [`ColumnsError`] for bytes that are no sound records, and for more of them than one batch holds.
+/// [`ColumnsError`] for bytes that are no sound records, and for more rows than one batch holds.
 pub fn record_columns<'a>(
     parts: &[&'a [u8]],
-    wanted: Wanted,
+    wanted: ColumnSet,
     filter: &RowFilter,
     end: Option<u64>,
-) -> Result<Batch, ColumnsError> {
+) -> Result<RowBatch, ColumnsError> {
     let bytes: usize = parts.iter().map(|part| part.len()).sum();
     let rows = rows_expected(parts, bytes);
     let mut builder = BatchBuilder::new(wanted, filter, rows, bytes);
@@ -214,7 +214,7 @@ pub fn record_columns<'a>(
     Ok(builder.finish())
 }
 
-/// Records of one queue are mostly alike: as many as if all were as long as the first.
+/// Estimates the number of rows from the first record's size: records of one queue are mostly alike.
 fn rows_expected(parts: &[&[u8]], bytes: usize) -> usize {
     const MOST: usize = 1 << 16;
     let first = parts.iter().find_map(|part| part.first_chunk::<4>());

@@ -1,4 +1,4 @@
-//! Columns read back the slow way, and compared with what was put into the records.
+//! Decodes columns the slow way and compares them with the records.
 
 use std::{io::Write, net::SocketAddr};
 
@@ -79,21 +79,21 @@ fn record(sent: &Sent) -> Vec<u8> {
     [&out[..encoded.tail_at], &sent.body, &out[encoded.tail_at..]].concat()
 }
 
-fn all(parts: &[Vec<u8>]) -> Result<Batch, ColumnsError> {
+fn all(parts: &[Vec<u8>]) -> Result<RowBatch, ColumnsError> {
     let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-    record_columns(&parts, Wanted::ALL, &RowFilter::default(), None)
+    record_columns(&parts, ColumnSet::ALL, &RowFilter::default(), None)
 }
 
 fn filtered(messages: &[Sent], filter: &RowFilter) -> Vec<i64> {
     let records: Vec<_> = messages.iter().map(record).collect();
-    let wanted = Wanted::parse(["queue_offset"]).unwrap();
+    let wanted = ColumnSet::parse(["queue_offset"]).unwrap();
     let batch = record_columns(&[&records.concat()], wanted, filter, None).unwrap();
     assert_eq!(batch.read, messages.len());
     assert_eq!(batch.columns.len(), 1);
     longs(&batch, "queue_offset")
 }
 
-fn column<'a>(batch: &'a Batch, name: &str) -> &'a Buffers {
+fn column<'a>(batch: &'a RowBatch, name: &str) -> &'a Buffers {
     &batch.columns.iter().find(|(column, _)| *column == name).unwrap().1
 }
 
@@ -113,7 +113,7 @@ fn strings(offsets: &[u8], data: &[u8]) -> Vec<String> {
     groups(offsets, data).into_iter().map(|item| String::from_utf8(item).unwrap()).collect()
 }
 
-fn texts(batch: &Batch, name: &str) -> Vec<Option<String>> {
+fn texts(batch: &RowBatch, name: &str) -> Vec<Option<String>> {
     let Buffers { null_count, validity, data } = column(batch, name);
     let is_valid = |row: usize| validity.as_ref().is_none_or(|bits| bits[row / 8] >> (row % 8) & 1 == 1);
     let rows = strings(&data[0], &data[1]).into_iter().enumerate();
@@ -122,27 +122,27 @@ fn texts(batch: &Batch, name: &str) -> Vec<Option<String>> {
     rows
 }
 
-fn longs(batch: &Batch, name: &str) -> Vec<i64> {
+fn longs(batch: &RowBatch, name: &str) -> Vec<i64> {
     chunks(&column(batch, name).data[0]).into_iter().map(i64::from_le_bytes).collect()
 }
 
-fn ints(batch: &Batch, name: &str) -> Vec<i32> {
+fn ints(batch: &RowBatch, name: &str) -> Vec<i32> {
     chunks(&column(batch, name).data[0]).into_iter().map(i32::from_le_bytes).collect()
 }
 
-fn bodies(batch: &Batch) -> Vec<Vec<u8>> {
+fn bodies(batch: &RowBatch) -> Vec<Vec<u8>> {
     let body = column(batch, "body");
     groups(&body.data[0], &body.data[1])
 }
 
-fn check(batch: &Batch, messages: &[Sent]) {
+fn check(batch: &RowBatch, messages: &[Sent]) {
     macro_rules! expect {
         ($read:ident, $name:literal, $value:expr) => {
             assert_eq!($read(batch, $name), messages.iter().map($value).collect::<Vec<_>>(), $name);
         };
     }
     assert_eq!((batch.rows, batch.read), (messages.len(), messages.len()));
-    assert_eq!(batch.columns.iter().map(|(name, _)| *name).collect::<Vec<_>>(), NAMES);
+    assert_eq!(batch.columns.iter().map(|(name, _)| *name).collect::<Vec<_>>(), COLUMN_NAMES);
     expect!(texts, "topic", |sent| Some(sent.topic.clone()));
     expect!(ints, "queue_id", |sent| sent.queue_id);
     expect!(longs, "queue_offset", |sent| sent.queue_offset as i64);
@@ -202,10 +202,10 @@ proptest! {
     }
 
     #[test]
-    fn a_column_is_the_same_alone_as_among_all(messages in messages(), at in 0..NAMES.len()) {
+    fn a_column_is_the_same_alone_as_among_all(messages in messages(), at in 0..COLUMN_NAMES.len()) {
         let bytes = messages.iter().map(record).collect::<Vec<_>>().concat();
         let whole = all(std::slice::from_ref(&bytes)).unwrap();
-        let wanted = Wanted::parse([NAMES[at]]).unwrap();
+        let wanted = ColumnSet::parse([COLUMN_NAMES[at]]).unwrap();
         let alone = record_columns(&[&bytes], wanted, &RowFilter::default(), None).unwrap();
         prop_assert_eq!(alone.columns.len(), 1);
         prop_assert_eq!(&alone.columns[0], &whole.columns[at]);
@@ -273,7 +273,7 @@ fn each_filter_alone_and_all_together_leave_what_holds() {
 #[test]
 fn records_behind_the_end_are_as_if_they_had_not_come() {
     let bytes = (5..10).map(|offset| record(&sent(offset, b"x"))).collect::<Vec<_>>().concat();
-    let wanted = Wanted::parse(["queue_offset"]).unwrap();
+    let wanted = ColumnSet::parse(["queue_offset"]).unwrap();
     let none = RowFilter { topics: Some(vec![]), ..RowFilter::default() };
     for (filter, rows) in [(RowFilter::default(), 3), (none, 0)] {
         let batch = record_columns(&[&bytes], wanted, &filter, Some(8)).unwrap();
@@ -313,14 +313,14 @@ fn compressed_bodies_come_out_as_the_producer_gave_them() {
     let records: Vec<_> = messages.map(|message| record(&message)).collect();
     let batch = all(&records).unwrap();
     assert_eq!(bodies(&batch), vec![text; records.len()]);
-    // The flag is the same whether or not the body comes along.
+    // The flag is the same without the body column.
     let parts: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
-    let wanted = Wanted::parse(["sys_flag"]).unwrap();
+    let wanted = ColumnSet::parse(["sys_flag"]).unwrap();
     let without = record_columns(&parts, wanted, &RowFilter::default(), None).unwrap();
     assert_eq!((flags(&batch), flags(&without)), (vec![0; parts.len()], vec![0; parts.len()]));
 }
 
-fn flags(batch: &Batch) -> Vec<i32> {
+fn flags(batch: &RowBatch) -> Vec<i32> {
     chunks(&column(batch, "sys_flag").data[0]).into_iter().map(i32::from_le_bytes).collect()
 }
 
@@ -332,7 +332,7 @@ fn a_body_that_only_says_it_is_compressed_comes_as_it_is_stored_and_its_flag_say
         let batch = all(&[bytes.clone(), record(&sent(8, b"next"))]).unwrap();
         assert_eq!(bodies(&batch), [b"plain".to_vec(), b"next".to_vec()]);
         assert_eq!(flags(&batch), [flag, 0]);
-        let wanted = Wanted::parse(["sys_flag"]).unwrap();
+        let wanted = ColumnSet::parse(["sys_flag"]).unwrap();
         let without = record_columns(&[&bytes], wanted, &RowFilter::default(), None).unwrap();
         assert_eq!(flags(&without), [flag]);
     }
@@ -345,14 +345,14 @@ fn a_time_no_column_can_hold_is_the_nearest_that_one_can_and_passes_a_filter_wit
     assert_eq!(longs(&all(&records).unwrap(), "born_timestamp"), [i64::MAX, i64::MIN, 0]);
     let filter = RowFilter { born: 1..i64::MAX, ..RowFilter::default() };
     let parts: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
-    assert_eq!(record_columns(&parts, Wanted::ALL, &filter, None).unwrap().rows, 1);
+    assert_eq!(record_columns(&parts, ColumnSet::ALL, &filter, None).unwrap().rows, 1);
 }
 
 #[test]
 fn a_body_that_grows_without_end_is_refused() {
     let mut bomb = GzEncoder::new(Vec::new(), Compression::fast());
     bomb.write_all(&vec![0; 1 << 20]).unwrap();
-    // Several streams one after the other are one, too.
+    // Concatenated streams count together.
     let error = decompressed(1, &bomb.finish().unwrap().repeat(65)).unwrap_err();
     assert!(error.contains(&message::MAX_DECOMPRESSED.to_string()), "{error}");
 }
@@ -369,6 +369,6 @@ fn a_damaged_body_is_an_error_that_says_where() {
 
 #[test]
 fn a_column_that_is_not_known_is_named_with_those_that_are() {
-    let error = Wanted::parse(["tag", "size"]).unwrap_err().to_string();
+    let error = ColumnSet::parse(["tag", "size"]).unwrap_err().to_string();
     assert!(error.contains("\"size\"") && error.contains("reconsume_times"), "{error}");
 }

@@ -1,15 +1,15 @@
-//! Records of a topic, read from a store directory one after the other.
+//! Reads the records of a topic from a store directory, one at a time.
 //!
-//! Queues and log are read as they lie on disk; the index is not needed, so nothing is missed where it is incomplete.
+//! It follows the consume queues, not the index, so an incomplete index hides no record.
 
 use std::{io, path::Path};
 
 use super::{
     InspectOptions,
-    layout::Layout,
-    probe::{self, OpenFile},
-    queue_slots::{QueueFiles, RowFile, Slot, decode},
-    window::Window,
+    buffered_file::BufferedFile,
+    layout::StoreLayout,
+    queue_slots::{QueueFiles, QueueSlot, SegmentFile, decode},
+    record_reader::{self, OpenLogFile},
 };
 use ferromq_store::{
     Result, StoreError,
@@ -21,42 +21,42 @@ use ferromq_store::{
     record::MessageView,
 };
 
-/// Which records to read. What is not set does not restrict.
+/// The records to read. `None` does not restrict.
 #[derive(Debug, Clone, Default)]
 pub struct DumpQuery {
-    /// Topic.
+    /// Topic name.
     pub topic: String,
-    /// Queue; all of them, one after the other, where not set.
+    /// Queue ID; `None` reads all queues in turn.
     pub queue_id: Option<u32>,
     /// First queue offset.
     pub from_offset: Option<u64>,
-    /// Queue offset behind the last.
+    /// End of the queue offsets, exclusive.
     pub to_offset: Option<u64>,
-    /// First store timestamp, milliseconds since 1970.
+    /// First store timestamp, in milliseconds since 1970.
     pub from_time: Option<i64>,
-    /// Last store timestamp.
+    /// Last store timestamp, in milliseconds since 1970.
     pub to_time: Option<i64>,
-    /// A key, or the unique key.
+    /// A key or the unique key.
     pub key: Option<String>,
-    /// The tag.
+    /// Tag.
     pub tag: Option<String>,
     /// Most records to read.
     pub limit: Option<u64>,
 }
 
-/// What a queue entry led to.
+/// The target of a queue entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DumpItem {
-    /// A record; decode its bytes with [`MessageView`].
+    /// A record. Decode its bytes with [`MessageView`].
     Record {
-        /// The record as it lies on disk.
+        /// The stored bytes of the record.
         bytes: Vec<u8>,
-        /// Whether it matches its checksums.
+        /// Whether the checksums match.
         is_sound: bool,
     },
-    /// An entry that leads to no record.
+    /// An entry without a record.
     Lost {
-        /// Queue.
+        /// Queue ID.
         queue_id: u32,
         /// Queue offset of the entry.
         queue_offset: u64,
@@ -65,23 +65,25 @@ pub enum DumpItem {
     },
 }
 
-/// Reads records on demand; one is held at a time.
+/// Reads records on demand and holds one at a time.
 pub struct Dump<D: Disk = RealDisk> {
-    layout: Layout<D>,
+    layout: StoreLayout<D>,
     query: DumpQuery,
-    /// Numbers of the queues that are left; the first is being read.
+    /// Numbers of the queues left to read; the first is the current one.
     queues: std::collections::VecDeque<usize>,
     next: u64,
     is_begun: bool,
-    entries: Option<(usize, usize, Window<D::Region>)>,
-    log: OpenFile<D>,
+    open_file: Option<OpenQueueFile<D>>,
+    log: OpenLogFile<D>,
     left: u64,
 }
 
-/// Reads records of a topic from a store directory, ours or a Java broker's, closed or open. Read-only.
+/// Reads a topic's records from the store directory of a ferromq or Java broker, closed or open. Read-only.
 ///
-/// They come in the order of queue offsets, queue after queue. Errors: `Io` and `NoStore` as of [`super::verify`],
-/// `NoSuchQueue` where the topic or queue is not there.
+/// Records come in the order of queue offsets, queue after queue.
+///
+/// # Errors
+/// Those of [`super::verify`]; `NoSuchQueue` if the topic or queue does not exist.
 pub fn dump(directory: &Path, query: &DumpQuery, options: &InspectOptions) -> Result<Dump> {
     dump_on(RealDisk, directory, query, options)
 }
@@ -93,7 +95,7 @@ pub fn dump_on<D: Disk>(
     query: &DumpQuery,
     options: &InspectOptions,
 ) -> Result<Dump<D>> {
-    let layout = Layout::read(disk, directory, options)?;
+    let layout = StoreLayout::read(disk, directory, options)?;
     let is_wanted = |queue: &QueueFiles| {
         queue.topic == query.topic && query.queue_id.is_none_or(|queue_id| queue_id == queue.queue_id)
     };
@@ -106,7 +108,7 @@ pub fn dump_on<D: Disk>(
     }
     let left = query.limit.unwrap_or(u64::MAX);
     let query = query.clone();
-    Ok(Dump { layout, query, queues, next: 0, is_begun: false, entries: None, log: None, left })
+    Ok(Dump { layout, query, queues, next: 0, is_begun: false, open_file: None, log: None, left })
 }
 
 impl<D: Disk> Iterator for Dump<D> {
@@ -123,7 +125,7 @@ impl<D: Disk> Iterator for Dump<D> {
                 Ok(None) => {
                     self.queues.pop_front();
                     self.is_begun = false;
-                    self.entries = None;
+                    self.open_file = None;
                 }
                 Err((path, source)) => {
                     self.queues.pop_front();
@@ -139,7 +141,7 @@ impl<D: Disk> Iterator for Dump<D> {
 type Failed = (std::path::PathBuf, io::Error);
 
 impl<D: Disk> Dump<D> {
-    /// The next wanted record of a queue; `None` at its end.
+    /// The next matching record of a queue; `None` at its end.
     fn next_of(&mut self, queue: usize) -> std::result::Result<Option<DumpItem>, Failed> {
         let root = self.layout.root.clone();
         let failed = |source| (root.clone(), source);
@@ -154,50 +156,51 @@ impl<D: Disk> Dump<D> {
             if offset >= end {
                 return Ok(None);
             }
-            let Slot::Entry(entry) = slot else { continue };
+            let QueueSlot::Entry(entry) = slot else { continue };
             let is_gone = entry.physical_offset < self.layout.log_start();
-            // Where the field is no tag hash, the tag itself decides.
+            // If the field holds no tag hash, the record's tag decides.
             let is_other = wanted_hash.is_some_and(|hash| hash != entry.tag_hash) && is_hash(entry);
             if is_gone || is_other {
                 continue;
             }
-            match self.look(queue, offset, entry).map_err(failed)? {
-                Look::Wanted(item) => return Ok(Some(item)),
-                Look::Other => {}
-                Look::Behind => return Ok(None),
+            match self.matching(queue, offset, entry).map_err(failed)? {
+                DumpMatch::ColumnSet(item) => return Ok(Some(item)),
+                DumpMatch::Other => {}
+                DumpMatch::PastEnd => return Ok(None),
             }
         }
     }
 
-    fn look(&mut self, queue: usize, offset: u64, entry: Entry) -> io::Result<Look> {
+    fn matching(&mut self, queue: usize, offset: u64, entry: Entry) -> io::Result<DumpMatch> {
         let queue_id = self.layout.queues.get(queue).map_or(0, |queue| queue.queue_id);
         let lost = |reason: &str| {
             let reason = format!("{reason} at physical offset {}", entry.physical_offset);
-            Ok(Look::Wanted(DumpItem::Lost { queue_id, queue_offset: offset, reason }))
+            Ok(DumpMatch::ColumnSet(DumpItem::Lost { queue_id, queue_offset: offset, reason }))
         };
-        let Some((file, at)) = probe::find(&self.layout, &mut self.log, entry.physical_offset)? else {
+        let Some((file, at)) = record_reader::find(&self.layout, &mut self.log, entry.physical_offset)?
+        else {
             return lost("no file of the commit log");
         };
         let Some(view) = file.record_at(at)? else { return lost("no record") };
         if self.query.to_time.is_some_and(|to| view.store_timestamp > to) {
-            return Ok(Look::Behind);
+            return Ok(DumpMatch::PastEnd);
         }
         let is_early = self.query.from_time.is_some_and(|from| view.store_timestamp < from);
         if is_early || !has_marks(&self.query, &view) {
-            return Ok(Look::Other);
+            return Ok(DumpMatch::Other);
         }
         let bytes = file.bytes_at(at)?.to_vec();
         let is_sound = MessageView::decode(&bytes, true).is_ok();
-        Ok(Look::Wanted(DumpItem::Record { bytes, is_sound }))
+        Ok(DumpMatch::ColumnSet(DumpItem::Record { bytes, is_sound }))
     }
 
-    /// The queue offset to begin at: the first wanted, or where the first wanted time can be.
+    /// The queue offset to begin at, found by bisection if the query has a first time.
     fn begin(&mut self, queue: usize) -> io::Result<u64> {
         let first = self.query.from_offset.unwrap_or(0);
         let (Some(time), Some(files)) = (self.query.from_time, self.layout.queues.get(queue)) else {
             return Ok(first);
         };
-        let span = |file: &RowFile| (file.base / ENTRY_LEN, file.end() / ENTRY_LEN);
+        let span = |file: &SegmentFile| (file.base / ENTRY_LEN, file.end() / ENTRY_LEN);
         let (Some((low, _)), Some((_, high))) = (files.files.first().map(span), files.files.last().map(span))
         else {
             return Ok(first);
@@ -206,26 +209,26 @@ impl<D: Disk> Dump<D> {
         while low < high {
             let middle = low + (high - low) / 2;
             let is_before = match self.slot(queue, middle)? {
-                Slot::Filler => true,
-                Slot::Entry(entry) if entry.physical_offset < self.layout.log_start() => true,
-                // Where nothing can be read the search goes on before it, so that nothing is missed.
-                Slot::Entry(entry) => {
-                    match probe::find(&self.layout, &mut self.log, entry.physical_offset)? {
+                QueueSlot::Filler => true,
+                QueueSlot::Entry(entry) if entry.physical_offset < self.layout.log_start() => true,
+                // An unreadable record moves the search backward, so that no match is skipped.
+                QueueSlot::Entry(entry) => {
+                    match record_reader::find(&self.layout, &mut self.log, entry.physical_offset)? {
                         Some((file, at)) => {
                             file.record_at(at)?.is_some_and(|view| view.store_timestamp < time)
                         }
                         None => false,
                     }
                 }
-                Slot::Empty | Slot::Invalid => false,
+                QueueSlot::Empty | QueueSlot::Invalid => false,
             };
             if is_before { low = middle + 1 } else { high = middle }
         }
         Ok(low)
     }
 
-    /// The next slot that was written, from `self.next` on, and its queue offset.
-    fn next_slot(&mut self, queue: usize) -> io::Result<Option<(u64, Slot)>> {
+    /// The next written slot from `self.next` on, and its queue offset.
+    fn next_slot(&mut self, queue: usize) -> io::Result<Option<(u64, QueueSlot)>> {
         loop {
             let Some(files) = self.layout.queues.get(queue).map(|queue| &queue.files) else {
                 return Ok(None);
@@ -236,47 +239,52 @@ impl<D: Disk> Dump<D> {
             let offset = self.next;
             let slot = self.slot(queue, offset)?;
             self.next += 1;
-            if slot != Slot::Empty {
+            if slot != QueueSlot::Empty {
                 return Ok(Some((offset, slot)));
             }
-            if let Some((_, number, window)) = &self.entries
-                && let Some(base) =
-                    self.layout.queues.get(queue).and_then(|queue| Some(queue.files.get(*number)?.base))
-            {
-                let data = window.next_data((offset * ENTRY_LEN).saturating_sub(base)) + base;
+            if let Some(open) = &self.open_file {
+                let data = open.file.next_data((offset * ENTRY_LEN).saturating_sub(open.base)) + open.base;
                 self.next = self.next.max(data / ENTRY_LEN);
             }
         }
     }
 
-    fn slot(&mut self, queue: usize, offset: u64) -> io::Result<Slot> {
-        let Some(at) = offset.checked_mul(ENTRY_LEN) else { return Ok(Slot::Empty) };
+    fn slot(&mut self, queue: usize, offset: u64) -> io::Result<QueueSlot> {
+        let Some(at) = offset.checked_mul(ENTRY_LEN) else { return Ok(QueueSlot::Empty) };
         let Some(files) = self.layout.queues.get(queue).map(|queue| &queue.files) else {
-            return Ok(Slot::Empty);
+            return Ok(QueueSlot::Empty);
         };
         let after = files.partition_point(|file| file.base <= at);
-        let found = after.checked_sub(1).and_then(|number| Some((number, files.get(number)?)));
-        let Some((number, file)) = found.filter(|(_, file)| at < file.end()) else { return Ok(Slot::Empty) };
-        if self.entries.as_ref().is_none_or(|(q, n, _)| (*q, *n) != (queue, number)) {
-            let window = Window::with_step(self.layout.open(&file.path)?, 64 << 10);
-            self.entries = Some((queue, number, window));
-        }
+        let found = after.checked_sub(1).and_then(|number| files.get(number));
+        let Some(file) = found.filter(|file| at < file.end()) else { return Ok(QueueSlot::Empty) };
+        let open = match self.open_file.take().filter(|open| (open.queue, open.base) == (queue, file.base)) {
+            Some(open) => open,
+            None => OpenQueueFile {
+                queue,
+                base: file.base,
+                file: BufferedFile::with_step(self.layout.open(&file.path)?, 64 << 10),
+            },
+        };
         let at = at - file.base;
-        match &mut self.entries {
-            Some((_, _, window)) => Ok(decode(window.get(at..at + ENTRY_LEN)?)),
-            None => Ok(Slot::Empty),
-        }
+        Ok(decode(self.open_file.insert(open).file.get(at..at + ENTRY_LEN)?))
     }
 }
 
-enum Look {
-    Wanted(DumpItem),
-    Other,
-    /// The record is newer than all that is wanted.
-    Behind,
+/// The consume queue file that was read last.
+struct OpenQueueFile<D: Disk> {
+    queue: usize,
+    base: u64,
+    file: BufferedFile<D::Region>,
 }
 
-/// Delivery times of delayed messages and places of extended entries are no 32-bit hashes.
+enum DumpMatch {
+    ColumnSet(DumpItem),
+    Other,
+    /// The record is newer than the query's last time.
+    PastEnd,
+}
+
+/// Delayed messages hold their delivery time in this field, extended entries an address; neither fits 32 bits.
 fn is_hash(entry: Entry) -> bool {
     i32::try_from(entry.tag_hash).is_ok()
 }

@@ -1,7 +1,7 @@
-//! What the records of one commit log file say that queues and index must repeat: as columns, for checks that take a
-//! file a task and compare elsewhere.
+//! The fields of a commit log file's records that queues and index repeat, as columns. Distributed checks read one file
+//! a task and join the columns elsewhere.
 //!
-//! Bodies are checked against their checksums and left behind. What is compared with what is the caller's business.
+//! Bodies are verified against their checksums and dropped.
 
 use std::{collections::HashMap, io, ops::Range};
 
@@ -20,59 +20,59 @@ use ferromq_store::{
     record::MessageView,
 };
 
-/// Something in a file that is not as it should be.
+/// A fault in a file.
 #[derive(Debug)]
 pub struct FactFault {
-    /// What kind of thing.
+    /// Kind of fault.
     pub kind: FindingKind,
-    /// The row of the record it is about; `None` for bytes that are no record.
+    /// Row of the faulty record; `None` for bytes that are no record.
     pub row: Option<usize>,
-    /// Bytes inside the file.
+    /// Byte range in the file.
     pub range: Range<u64>,
     /// What is wrong.
     pub reason: String,
-    /// No record comes behind these bytes in this file.
+    /// No record follows these bytes in the file.
     pub is_last: bool,
 }
 
-/// Records in the order of the log: one item a record in each of the vectors.
+/// Records in the order of the log; each vector has one item a record.
 #[derive(Debug, Default)]
 pub struct Facts {
-    /// Names of topics; `topic` counts from 0 in them.
+    /// Topic names.
     pub topics: Vec<String>,
-    /// Which topic.
+    /// Index into `topics`.
     pub topic: Vec<i32>,
-    /// Queue ids.
+    /// Queue IDs.
     pub queue_id: Vec<i32>,
     /// System flags.
     pub sys_flag: Vec<i32>,
-    /// Sizes of the records.
+    /// Sizes of the records, in bytes.
     pub size: Vec<i32>,
     /// Queue offsets.
     pub queue_offset: Vec<i64>,
-    /// Where the records lie.
+    /// Physical offsets.
     pub physical_offset: Vec<i64>,
-    /// The tag hashes that queue entries must have.
+    /// Tag hashes that the queue entries must hold.
     pub tag_hash: Vec<i64>,
-    /// Store timestamps.
+    /// Milliseconds since 1970.
     pub store_timestamp: Vec<i64>,
-    /// Behind the last of each record's `keys`.
+    /// End of each record's keys in `keys`.
     pub key_ends: Vec<i32>,
-    /// Hashes that the index must lead from, each once a record.
+    /// Key hashes that the index must hold, each once a record.
     pub keys: Vec<i32>,
-    /// A hash that the index may lead from: that of the tag; -1 without.
+    /// Tag hash that the index may hold; -1 without a tag.
     pub tag_key: Vec<i32>,
-    /// What is wrong.
+    /// Faults between the records.
     pub faults: Vec<FactFault>,
-    /// Behind the last record that was read, inside the file.
+    /// End of the last record read, relative to the file.
     pub end: u64,
-    /// From here on the file holds nothing but zeros.
+    /// Start of the zeros that fill the rest of the file.
     pub unwritten_from: Option<u64>,
-    /// Records of the end that were appended as one with what should follow.
+    /// Number of records at the end that belong to an unfinished atomic batch.
     pub continued: u64,
 }
 
-/// A commit log file read as [`Facts`].
+/// Reads a commit log file as [`Facts`].
 pub struct LogFacts<R: Region> {
     file: LogFile<R>,
     base: u64,
@@ -82,13 +82,15 @@ pub struct LogFacts<R: Region> {
 }
 
 impl<R: Region> LogFacts<R> {
-    /// Reads `region`, whose first byte has the physical offset `base`; records from the physical offset `until` on
-    /// are not looked at.
+    /// Reads `region` up to the physical offset `until`. `base` is the physical offset of its first byte.
     pub fn new(region: R, base: u64, until: u64) -> Self {
         Self { file: LogFile::new(region, base), base, until, continued: 0, is_done: false }
     }
 
-    /// The next records, at most `rows`; `None` behind the last. Any bytes may be given; errors are those of reading.
+    /// The next records, at most `rows`; `None` at the end. Accepts any bytes.
+    ///
+    /// # Errors
+    /// Those of reading the file.
     pub fn next_facts(&mut self, rows: usize) -> io::Result<Option<Facts>> {
         if self.is_done {
             return Ok(None);

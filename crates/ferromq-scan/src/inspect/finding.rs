@@ -1,6 +1,6 @@
-//! What verification can find, in words and numbers.
+//! The kinds of faults that verification finds, and their counts.
 //!
-//! How it is found is in the modules that look; this one only holds and counts it.
+//! The modules that check the files decide what is a fault.
 
 use std::{
     collections::BTreeMap,
@@ -14,13 +14,13 @@ use parking_lot::Mutex;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $variant:ident = $name:literal),* $(,)?) => {
-        /// The kinds of findings. [`fmt::Display`] gives the name that reports show.
+        /// The kinds of findings. [`fmt::Display`] writes the name that reports show.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum FindingKind { $($(#[$doc])* $variant),* }
 
         impl FindingKind {
-            /// All kinds, in the order of the files they speak of.
+            /// All kinds, in the order of the files concerned.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
             /// The name that reports show.
@@ -33,49 +33,49 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// A file, or a part of one, cannot be read.
+    /// A file or a part of it cannot be read.
     Unreadable = "unreadable",
-    /// A file that should be there is not.
+    /// A file is missing.
     MissingFile = "missing-file",
-    /// A file begins inside the one before it, or its size does not fit what it holds.
+    /// A file overlaps the previous one, or its size does not fit its content.
     FileSize = "file-size",
     /// No record begins where one should.
     NoRecord = "no-record",
     /// The lengths of a record contradict each other.
     RecordLengths = "record-lengths",
-    /// A record says that it lies elsewhere.
+    /// A record names another physical offset than its own.
     RecordOffset = "record-offset",
     /// A body does not match its checksum.
     BodyChecksum = "body-checksum",
-    /// A record does not match the checksum among its properties.
+    /// A record does not match the checksum in its properties.
     PropertyChecksum = "property-checksum",
     /// A half, committed or rolled-back message contradicts its system flag.
     TransactionFlag = "transaction-flag",
-    /// Records that were appended as one, of which the last is missing.
+    /// The last record of an atomic batch is missing.
     Unfinished = "unfinished",
-    /// Bytes behind the last record; the next open cuts them.
+    /// Bytes behind the last record; the next open cuts them off.
     TornTail = "torn-tail",
     /// A queue entry leads to no record.
     EntryWithoutRecord = "entry-without-record",
     /// A queue entry leads to a record of another topic, queue or queue offset.
     EntryOfOtherRecord = "entry-of-other-record",
-    /// A queue entry has not the size of its record.
+    /// A queue entry's size differs from its record's.
     EntrySize = "entry-size",
-    /// A queue entry has not the tag hash of its record.
+    /// A queue entry's tag hash differs from its record's.
     EntryTagHash = "entry-tag-hash",
     /// A record has no queue entry.
     RecordWithoutEntry = "record-without-entry",
-    /// Two records have one queue offset.
+    /// Two records have the same queue offset.
     DuplicateQueueOffset = "duplicate-queue-offset",
-    /// A queue lacks entries between others.
+    /// A queue lacks entries in its middle.
     QueueGap = "queue-gap",
-    /// An entry that only fills space stands behind a real one.
+    /// A filler stands behind a real entry.
     FillerInside = "filler-inside",
-    /// A queue is shorter than it was when it was last noted.
+    /// A queue is shorter than noted before.
     QueueShort = "queue-short",
     /// An index entry leads to no record.
     IndexEntryWithoutRecord = "index-entry-without-record",
-    /// An index entry leads to a record that has no such key.
+    /// An index entry leads to a record without such a key.
     IndexOtherKey = "index-other-key",
     /// The keys of a record are not in the index.
     KeyNotIndexed = "key-not-indexed",
@@ -83,9 +83,9 @@ kinds! {
     IndexChain = "index-chain",
     /// The header of an index file contradicts its entries.
     IndexHeader = "index-header",
-    /// The checkpoint promises what the log does not hold.
+    /// The checkpoint claims more than the log holds.
     CheckpointBeyondLog = "checkpoint-beyond-log",
-    /// A consumer's offset lies beyond its queue.
+    /// A committed offset lies beyond its queue.
     OffsetBeyondQueue = "offset-beyond-queue",
     /// A file of `config/` cannot be read.
     Config = "config",
@@ -99,20 +99,20 @@ impl fmt::Display for FindingKind {
     }
 }
 
-/// One thing that is not as it should be.
+/// A fault in a store directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What kind of thing.
+    /// Kind of fault.
     pub kind: FindingKind,
-    /// The file.
+    /// The faulty file.
     pub file: PathBuf,
-    /// Bytes inside the file; empty where it is about the file as a whole.
+    /// Byte range in the file; empty if the fault concerns the whole file.
     pub range: Range<u64>,
-    /// How many records or entries it is about.
+    /// Number of records or entries concerned.
     pub count: u64,
-    /// What the format, or another file, says.
+    /// What the format or another file requires.
     pub expected: String,
-    /// What is there.
+    /// What the file holds.
     pub found: String,
 }
 
@@ -135,69 +135,72 @@ impl Finding {
     }
 }
 
-/// Told while a verification runs, by the threads that look.
+/// Events of a running verification, reported from several threads.
 #[derive(Debug)]
 pub enum VerifyEvent<'a> {
-    /// Something is not as it should be.
+    /// A fault.
     Finding(&'a Finding),
-    /// Bytes looked at, of those there are.
+    /// How much of the work is done.
     Progress {
-        /// Looked at.
+        /// Bytes verified.
         done: u64,
-        /// To be looked at.
+        /// Bytes to verify.
         total: u64,
     },
 }
 
-/// Where findings and progress go: counted here, told to the caller, who may end the verification.
+/// Counts findings and progress and passes them to the caller, who may stop the verification.
 pub(crate) struct Sink<'a> {
-    tell: &'a (dyn Fn(VerifyEvent<'_>) -> bool + Sync),
+    on_event: &'a (dyn Fn(VerifyEvent<'_>) -> bool + Sync),
     counts: Mutex<BTreeMap<FindingKind, u64>>,
     is_stopped: AtomicBool,
     done: AtomicU64,
-    told: AtomicU64,
+    reported: AtomicU64,
     total: AtomicU64,
 }
 
-/// Bytes between two pictures of the progress.
+/// Bytes between two progress events.
 const PROGRESS_STEP: u64 = 8 << 20;
 
 impl<'a> Sink<'a> {
-    pub(crate) fn new(tell: &'a (dyn Fn(VerifyEvent<'_>) -> bool + Sync)) -> Self {
+    pub(crate) fn new(on_event: &'a (dyn Fn(VerifyEvent<'_>) -> bool + Sync)) -> Self {
         Self {
-            tell,
+            on_event,
             counts: Mutex::default(),
             is_stopped: AtomicBool::new(false),
             done: AtomicU64::new(0),
-            told: AtomicU64::new(0),
+            reported: AtomicU64::new(0),
             total: AtomicU64::new(0),
         }
     }
 
-    pub(crate) fn find(&self, finding: &Finding) {
+    pub(crate) fn report(&self, finding: &Finding) {
         *self.counts.lock().entry(finding.kind).or_default() += 1;
-        if !self.is_stopped() && !(self.tell)(VerifyEvent::Finding(finding)) {
+        if !self.is_stopped() && !(self.on_event)(VerifyEvent::Finding(finding)) {
             self.is_stopped.store(true, Ordering::Release);
         }
     }
 
-    /// A file, or a part of it, that cannot be read.
-    pub(crate) fn unreadable(&self, path: &Path, range: Range<u64>, error: &std::io::Error) {
-        self.find(&Finding::new(FindingKind::Unreadable, path, range, "bytes", error.to_string()));
+    /// Reports a file or a range of it as unreadable.
+    pub(crate) fn report_unreadable(&self, path: &Path, range: Range<u64>, error: &std::io::Error) {
+        self.report(&Finding::new(FindingKind::Unreadable, path, range, "bytes", error.to_string()));
     }
 
     pub(crate) fn expect(&self, bytes: u64) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// `bytes` more were looked at.
+    /// Adds verified bytes to the progress.
     pub(crate) fn advance(&self, bytes: u64) {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let told = self.told.load(Ordering::Relaxed);
-        let is_due = done >= told.saturating_add(PROGRESS_STEP) || done >= self.total.load(Ordering::Relaxed);
-        if is_due && self.told.compare_exchange(told, done, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        let reported = self.reported.load(Ordering::Relaxed);
+        let is_due =
+            done >= reported.saturating_add(PROGRESS_STEP) || done >= self.total.load(Ordering::Relaxed);
+        if is_due
+            && self.reported.compare_exchange(reported, done, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
             let total = self.total.load(Ordering::Relaxed).max(done);
-            if !(self.tell)(VerifyEvent::Progress { done, total }) {
+            if !(self.on_event)(VerifyEvent::Progress { done, total }) {
                 self.is_stopped.store(true, Ordering::Release);
             }
         }
@@ -212,14 +215,14 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// Findings of one kind that follow each other are told as one.
+/// Joins consecutive findings of one kind into one.
 #[derive(Default)]
-pub(crate) struct Run {
+pub(crate) struct FindingRun {
     open: Option<(Finding, u64)>,
 }
 
-impl Run {
-    /// Adds what stands at place `ordinal` of a row; its neighbour of the same file and kind is joined.
+impl FindingRun {
+    /// Adds the finding at position `ordinal`. It joins a finding of the same kind and file at the position before.
     pub(crate) fn add(&mut self, sink: &Sink<'_>, ordinal: u64, finding: Finding) {
         if let Some((open, last)) = &mut self.open
             && last.wrapping_add(1) == ordinal
@@ -235,13 +238,13 @@ impl Run {
         self.open = Some((finding, ordinal));
     }
 
-    /// Tells what is open.
+    /// Reports the open finding.
     pub(crate) fn end(&mut self, sink: &Sink<'_>) {
         if let Some((mut finding, _)) = self.open.take() {
             if finding.count > 1 {
                 finding.found = format!("{} (the first of {})", finding.found, finding.count);
             }
-            sink.find(&finding);
+            sink.report(&finding);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which files a store directory has, and how it was left. Nothing is opened for writing, no lock is taken.
+//! Lists the files of a store directory and finds how the last broker left it. Read-only, without a lock.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use super::{
     InspectOptions,
     finding::{Finding, FindingKind, Sink},
     parallel::{on_each, threads},
-    queue_slots::{QueueFiles, RowFile, last_entry},
+    queue_slots::{QueueFiles, SegmentFile, last_entry},
 };
 use ferromq_store::{
     Result, StoreError,
@@ -14,15 +14,15 @@ use ferromq_store::{
     formats::{checkpoint::Marks, last_shutdown::ABORT_MARK},
 };
 
-/// How a store was left.
+/// How the last broker left a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreState {
-    /// Closed: everything is on disk.
+    /// Closed cleanly: everything is on disk.
     Closed,
-    /// A broker has it open now.
+    /// A broker has the store open.
     Open,
-    /// Its broker was killed.
+    /// The broker was killed.
     Killed,
 }
 
@@ -38,29 +38,31 @@ impl StoreState {
     }
 }
 
-/// A store directory as it is found.
-pub(crate) struct Layout<D: Disk> {
+/// The files and the state of a store directory.
+pub(crate) struct StoreLayout<D: Disk> {
     pub(crate) disk: D,
     pub(crate) root: PathBuf,
     pub(crate) state: StoreState,
-    /// What the abort file holds, where there is one.
+    /// Content of the abort file, if it exists.
     pub(crate) abort: Option<String>,
-    /// What the checkpoint said before anything else was read.
+    /// The checkpoint, read before the other files.
     pub(crate) marks: Option<Marks>,
     pub(crate) log_paths: Vec<PathBuf>,
-    pub(crate) log: Vec<RowFile>,
+    pub(crate) log: Vec<SegmentFile>,
     pub(crate) queues: Vec<QueueFiles>,
-    pub(crate) index: Vec<RowFile>,
-    /// Records before it had queue entries before the queues were listed; of a Java broker that has not closed the store.
+    pub(crate) index: Vec<SegmentFile>,
+    /// Records before this physical offset had queue entries when the queues were listed. Set for a Java broker's store
+    /// that is not closed.
     pub(crate) dispatched: u64,
     /// Files that are missing, overlap or cannot be opened.
     pub(crate) findings: Vec<Finding>,
 }
 
-impl<D: Disk> Layout<D> {
+impl<D: Disk> StoreLayout<D> {
     /// Lists the files of a store directory.
     ///
-    /// Errors: `Io` where the directory is not there or cannot be read, `NoStore` where it is something else.
+    /// # Errors
+    /// `Io` if the directory does not exist or cannot be read, `NoStore` if it is not a store.
     pub(crate) fn read(disk: D, directory: &Path, options: &InspectOptions) -> Result<Self> {
         let root = disk.absolute(directory).map_err(|source| StoreError::io("open", directory, source))?;
         let entries = disk.list(&root).map_err(|source| StoreError::io("list", &root, source))?;
@@ -100,7 +102,7 @@ impl<D: Disk> Layout<D> {
         layout.queues = layout.list_queues()?;
         if layout.state != StoreState::Closed && !layout.is_ours() {
             layout.dispatched = layout.find_dispatched(threads(options));
-            // Listed again: of what was dispatched by then every file is there now.
+            // A second listing holds every file that was dispatched by then.
             layout.findings.clear();
             layout.queues = layout.list_queues()?;
         }
@@ -112,7 +114,7 @@ impl<D: Disk> Layout<D> {
         Ok(layout)
     }
 
-    /// Says whether a ferromq broker left the abort file.
+    /// Whether ferromq wrote the abort file.
     pub(crate) fn is_ours(&self) -> bool {
         self.abort.as_deref().is_none_or(|text| text.starts_with(ABORT_MARK.trim()))
     }
@@ -129,20 +131,19 @@ impl<D: Disk> Layout<D> {
         self.disk.list(directory).map_err(|source| StoreError::io("list", directory, source))
     }
 
-    /// First and last byte of the log that a file could hold.
     pub(crate) fn log_start(&self) -> u64 {
         self.log.first().map_or(0, |file| file.base)
     }
 
     /// The file of the log that holds this physical offset.
-    pub(crate) fn log_file(&self, physical_offset: u64) -> Option<(usize, &RowFile)> {
+    pub(crate) fn log_file(&self, physical_offset: u64) -> Option<(usize, &SegmentFile)> {
         let after = self.log.partition_point(|file| file.base <= physical_offset);
         let number = after.checked_sub(1)?;
         let file = self.log.get(number)?;
         (physical_offset < file.end()).then_some((number, file))
     }
 
-    /// A Java broker dispatches in the log's order and promises nothing: what its newest entry leads to may be next.
+    /// A Java broker dispatches in the order of the log, so the newest entry may be the last one dispatched.
     fn find_dispatched(&self, threads: usize) -> u64 {
         let last = on_each(threads, &self.queues, || (), |(), _, queue| last_entry(&self.disk, queue));
         last.into_iter().flatten().map(|entry| entry.physical_offset).max().unwrap_or(0)
@@ -160,12 +161,11 @@ impl<D: Disk> Layout<D> {
         }
     }
 
-    /// Behind the last byte of the files of the log.
     pub(crate) fn log_end(&self) -> u64 {
-        self.log.last().map_or(0, RowFile::end)
+        self.log.last().map_or(0, SegmentFile::end)
     }
 
-    fn list_log(&mut self) -> Result<Vec<RowFile>> {
+    fn list_log(&mut self) -> Result<Vec<SegmentFile>> {
         let mut paths = Vec::new();
         for directory in self.log_paths.clone() {
             paths.extend(self.list(&directory)?);
@@ -188,13 +188,13 @@ impl<D: Disk> Layout<D> {
         Ok(queues)
     }
 
-    fn list_index(&mut self) -> Result<Vec<RowFile>> {
+    fn list_index(&mut self) -> Result<Vec<SegmentFile>> {
         let mut files = Vec::new();
         for path in self.list(&self.root.join("index"))? {
             let is_index = name_of(&path)
                 .is_some_and(|name| name.len() == 17 && name.bytes().all(|byte| byte.is_ascii_digit()));
             if is_index && let Some(len) = self.len_of(&path) {
-                files.push(RowFile { base: 0, len, path });
+                files.push(SegmentFile { base: 0, len, path });
             }
         }
         Ok(files)
@@ -216,15 +216,15 @@ impl<D: Disk> Layout<D> {
     }
 
     /// The files of a row in order, without those that overlap others; entries are `unit` bytes long.
-    fn row(&mut self, paths: Vec<PathBuf>, unit: u64) -> Vec<RowFile> {
-        let mut files: Vec<RowFile> = Vec::new();
+    fn row(&mut self, paths: Vec<PathBuf>, unit: u64) -> Vec<SegmentFile> {
+        let mut files: Vec<SegmentFile> = Vec::new();
         for path in paths {
             let Some(base) = parse_base(&path) else { continue };
             let Some(len) = self.len_of(&path) else { continue };
-            files.push(RowFile { base, len, path });
+            files.push(SegmentFile { base, len, path });
         }
         files.sort_by(|a, b| (a.base, &a.path).cmp(&(b.base, &b.path)));
-        let mut row: Vec<RowFile> = Vec::new();
+        let mut row: Vec<SegmentFile> = Vec::new();
         for mut file in files {
             let len = file.len;
             if len == 0 || len % unit != 0 || file.base % unit != 0 || file.base.checked_add(len).is_none() {
@@ -236,7 +236,7 @@ impl<D: Disk> Layout<D> {
                     continue;
                 }
             }
-            match row.last().map(RowFile::end) {
+            match row.last().map(SegmentFile::end) {
                 Some(end) if end < file.base => {
                     let found = format!("the next file is {}", file.path.display());
                     let expected = format!("a file that holds the bytes {end} to {}", file.base);
@@ -268,9 +268,9 @@ impl<D: Disk> Layout<D> {
         row
     }
 
-    /// Tells what listing found.
-    pub(crate) fn tell(&self, sink: &Sink<'_>) {
-        self.findings.iter().for_each(|finding| sink.find(finding));
+    /// Reports the faults found while listing.
+    pub(crate) fn report(&self, sink: &Sink<'_>) {
+        self.findings.iter().for_each(|finding| sink.report(finding));
     }
 }
 

@@ -1,10 +1,10 @@
-//! One commit log file, record by record: the same for verification, for dumps and for jobs that take a file each.
+//! Reads one commit log file, record by record.
 //!
-//! Records never lie in two files, so a file can be read alone. What other files say of it is not looked at.
+//! A record never spans two files, so each file can be read alone.
 
 use std::{io, ops::Range};
 
-use super::{finding::FindingKind, window::Window};
+use super::{buffered_file::BufferedFile, finding::FindingKind};
 use ferromq_store::{
     files::Region,
     formats::{
@@ -16,46 +16,46 @@ use ferromq_store::{
     record::MessageView,
 };
 
-/// A commit log file and the place in it that is read next.
+/// A commit log file and the read position.
 pub struct LogFile<R: Region> {
-    window: Window<R>,
+    window: BufferedFile<R>,
     base: u64,
     at: u64,
 }
 
-/// What lies at a place of a commit log file.
+/// Content at a position of a commit log file.
 #[derive(Debug)]
 pub enum Scanned<'a> {
-    /// A sound record; its physical offset says where.
+    /// A sound record.
     Record(MessageView<'a>),
-    /// A record whose lengths and place are right but which does not match a checksum.
+    /// A record in the right place with the right lengths, but a wrong checksum.
     Damaged {
         /// `BodyChecksum` or `PropertyChecksum`.
         kind: FindingKind,
         /// The record.
         view: MessageView<'a>,
     },
-    /// Bytes that are no record, up to the next sound one or the end of the file.
+    /// Bytes that are no record, up to the next sound record or the end of the file.
     Unsound {
-        /// What is wrong at their beginning.
+        /// The fault at their beginning.
         kind: FindingKind,
-        /// Bytes inside the file.
+        /// Byte range in the file.
         range: Range<u64>,
-        /// Which rule is broken.
+        /// The broken rule.
         reason: &'static str,
-        /// No record comes behind them in this file.
+        /// No record follows in this file.
         is_last: bool,
     },
-    /// Nothing but zeros comes from here on.
+    /// Zeros to the end of the file.
     Unwritten {
-        /// Place inside the file.
+        /// Position in the file.
         at: u64,
     },
-    /// The file is full: its last bytes are a blank record, or a record ends with it.
+    /// The file is full: a blank record or a record ends with it.
     Full,
 }
 
-enum Look {
+enum RecordCheck {
     Sound,
     Damaged(FindingKind),
     Blank,
@@ -64,42 +64,43 @@ enum Look {
 }
 
 impl<R: Region> LogFile<R> {
-    /// Reads `region`, whose first byte has the physical offset `base`, from its beginning.
+    /// Reads `region` from its beginning. `base` is the physical offset of its first byte.
     pub fn new(region: R, base: u64) -> Self {
-        Self { window: Window::new(region), base, at: 0 }
+        Self { window: BufferedFile::new(region), base, at: 0 }
     }
 
-    /// As [`Self::new`], for single records far from each other.
+    /// Reads single records far from each other.
     pub(crate) fn for_probing(region: R, base: u64) -> Self {
-        Self { window: Window::with_step(region, 16 << 10), base, at: 0 }
+        Self { window: BufferedFile::with_step(region, 16 << 10), base, at: 0 }
     }
 
-    /// Size of the file.
+    /// Size in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.window.len()
     }
 
-    /// Says whether the file has no bytes.
+    /// Whether the file has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The place inside the file that is looked at next.
+    /// The next position in the file, in bytes.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.at
     }
 
-    /// Goes on at this place inside the file.
+    /// Continues at this position in the file.
     pub fn seek(&mut self, at: u64) {
         self.at = at;
     }
 
-    /// Looks at what lies at the current place and goes on behind it; `None` at the end of the file.
+    /// Scans the current position and moves behind it; `None` at the end of the file. Accepts any bytes.
     ///
-    /// Any bytes may be given. Errors are those of reading; the place stays.
+    /// # Errors
+    /// Those of reading the file; the position stays.
     pub fn next_scanned(&mut self) -> io::Result<Option<Scanned<'_>>> {
         let (at, len) = (self.at, self.len());
         if at >= len {
@@ -107,22 +108,22 @@ impl<R: Region> LogFile<R> {
         }
         let look = self.look(at)?;
         match look {
-            Look::Sound | Look::Damaged(_) => {
+            RecordCheck::Sound | RecordCheck::Damaged(_) => {
                 let size = self.size_at(at)?;
                 self.at = at + size;
-                // Decoded before, so it decodes again; the bytes are still in the window.
+                // The bytes decoded before and are still in the buffer.
                 let bytes = self.window.get(at..at + size)?;
                 let Ok(view) = MessageView::decode(bytes, false) else { return Ok(None) };
                 Ok(Some(match look {
-                    Look::Damaged(kind) => Scanned::Damaged { kind, view },
+                    RecordCheck::Damaged(kind) => Scanned::Damaged { kind, view },
                     _ => Scanned::Record(view),
                 }))
             }
-            Look::Blank => {
+            RecordCheck::Blank => {
                 self.at = len;
                 Ok(Some(Scanned::Full))
             }
-            Look::Zeros => {
+            RecordCheck::Zeros => {
                 let data = self.next_written(at)?;
                 if data >= len {
                     self.at = len;
@@ -132,21 +133,22 @@ impl<R: Region> LogFile<R> {
                         Scanned::Unwritten { at }
                     }));
                 }
-                // The size of a record begins with zeros, too.
+                // The size field of a record begins with zeros, too.
                 self.pass(
                     at,
                     data.saturating_sub(7).max(at + 1),
                     FindingKind::NoRecord,
-                    "zeros where a record should be",
+                    "zeros where a record should begin",
                 )
             }
-            Look::Unsound(kind, reason) => self.pass(at, at + 1, kind, reason),
+            RecordCheck::Unsound(kind, reason) => self.pass(at, at + 1, kind, reason),
         }
     }
 
-    /// Hands the record at the current place to `take` where it is sound, checksums and all, and goes on behind it.
+    /// Passes the current record to `take` if it and its checksums are sound, and moves behind it. Reads each byte
+    /// once.
     ///
-    /// `None` where none is; the place stays. It costs one look at each byte.
+    /// Returns `None` and keeps the position if no sound record is here.
     pub(crate) fn take_sound<T>(
         &mut self,
         take: impl FnOnce(&MessageView<'_>) -> T,
@@ -167,27 +169,33 @@ impl<R: Region> LogFile<R> {
         Ok(Some(take(&view)))
     }
 
-    /// The first place from `at` on where a record begins, or the blank one at the file's end.
+    /// The first position from `at` on where a record or the file's blank record begins.
     pub(crate) fn begin_from(&mut self, at: u64) -> io::Result<Option<u64>> {
         if self.record_at(at)?.is_some() { Ok(Some(at)) } else { self.find_sound(at) }
     }
 
-    /// The record that begins at this place inside the file, if one whose lengths and place are right does.
+    /// The record at this position, if its lengths and physical offset are right.
+    ///
+    /// # Errors
+    /// Those of reading the file.
     pub fn record_at(&mut self, at: u64) -> io::Result<Option<MessageView<'_>>> {
-        if at >= self.len() || !matches!(self.look_unchecked(at)?, Look::Sound) {
+        if at >= self.len() || !matches!(self.look_unchecked(at)?, RecordCheck::Sound) {
             return Ok(None);
         }
         let size = self.size_at(at)?;
         Ok(MessageView::decode(self.window.get(at..at + size)?, false).ok())
     }
 
-    /// The bytes of the record that begins at this place inside the file.
+    /// The bytes of the record at this position.
+    ///
+    /// # Errors
+    /// Those of reading the file.
     pub fn bytes_at(&mut self, at: u64) -> io::Result<&[u8]> {
         let size = self.size_at(at)?;
         self.window.get(at..at.saturating_add(size))
     }
 
-    /// The first place from `at` on that is not zero.
+    /// The first nonzero byte from `at` on.
     fn next_written(&mut self, at: u64) -> io::Result<u64> {
         const PIECE: u64 = 64 << 10;
         let mut at = at;
@@ -207,53 +215,58 @@ impl<R: Region> LogFile<R> {
         Ok(head.first_chunk::<4>().map_or(0, |size| u64::from(u32::from_be_bytes(*size))))
     }
 
-    fn look(&mut self, at: u64) -> io::Result<Look> {
+    fn look(&mut self, at: u64) -> io::Result<RecordCheck> {
         let look = self.look_unchecked(at)?;
-        if !matches!(look, Look::Sound) {
+        if !matches!(look, RecordCheck::Sound) {
             return Ok(look);
         }
         let size = self.size_at(at)?;
         let bytes = self.window.get(at..at + size)?;
         Ok(match MessageView::decode(bytes, false) {
             Ok(view) if !view.body.is_empty() && message::body_crc(view.body) != view.body_crc => {
-                Look::Damaged(FindingKind::BodyChecksum)
+                RecordCheck::Damaged(FindingKind::BodyChecksum)
             }
             Ok(view) if !property_crc::matches(bytes, view.properties) => {
-                Look::Damaged(FindingKind::PropertyChecksum)
+                RecordCheck::Damaged(FindingKind::PropertyChecksum)
             }
             _ => look,
         })
     }
 
-    /// As [`Self::look`], without the checksums.
-    fn look_unchecked(&mut self, at: u64) -> io::Result<Look> {
+    /// As [`Self::look`], without checksums.
+    fn look_unchecked(&mut self, at: u64) -> io::Result<RecordCheck> {
         let (base, len) = (self.base, self.len());
         let head = self.window.get(at..at + BLANK_LEN)?;
         if head.iter().all(|byte| *byte == 0) {
-            return Ok(Look::Zeros);
+            return Ok(RecordCheck::Zeros);
         }
         let size = match message::peek(head) {
             Peek::Message(size) => u64::from(size),
-            Peek::Blank if is_blank_of(head, len - at) => return Ok(Look::Blank),
+            Peek::Blank if is_blank_of(head, len - at) => return Ok(RecordCheck::Blank),
             Peek::Blank => {
-                return Ok(Look::Unsound(
+                return Ok(RecordCheck::Unsound(
                     FindingKind::RecordLengths,
                     "a blank record that does not fill its file",
                 ));
             }
-            Peek::Nothing => return Ok(Look::Unsound(FindingKind::NoRecord, nothing_reason(head))),
+            Peek::Nothing => return Ok(RecordCheck::Unsound(FindingKind::NoRecord, nothing_reason(head))),
         };
         if size > len - at {
-            return Ok(Look::Unsound(FindingKind::RecordLengths, "the record is longer than its file"));
+            return Ok(RecordCheck::Unsound(
+                FindingKind::RecordLengths,
+                "the record is longer than its file",
+            ));
         }
         Ok(match MessageView::decode(self.window.get(at..at + size)?, false) {
-            Ok(view) if base.checked_add(at) == Some(view.physical_offset) => Look::Sound,
-            Ok(_) => Look::Unsound(FindingKind::RecordOffset, "the record names another physical offset"),
-            Err(reason) => Look::Unsound(FindingKind::RecordLengths, reason),
+            Ok(view) if base.checked_add(at) == Some(view.physical_offset) => RecordCheck::Sound,
+            Ok(_) => {
+                RecordCheck::Unsound(FindingKind::RecordOffset, "the record names another physical offset")
+            }
+            Err(reason) => RecordCheck::Unsound(FindingKind::RecordLengths, reason),
         })
     }
 
-    /// Passes over what is no record: up to the next sound one from `search` on.
+    /// Skips bytes that are no record, up to the next sound record from `search` on.
     fn pass(
         &mut self,
         at: u64,
@@ -270,10 +283,10 @@ impl<R: Region> LogFile<R> {
         Ok(Some(Scanned::Unsound { kind, range: at..end, reason, is_last: next.is_none() }))
     }
 
-    /// The first place from `from` on where a sound record begins, or the blank record at the file's end.
+    /// The first position from `from` on where a sound record or the file's blank record begins.
     fn find_sound(&mut self, from: u64) -> io::Result<Option<u64>> {
         const PIECE: u64 = 256 << 10;
-        // Places of magic codes; records begin four bytes before.
+        // Positions of magic codes; records begin four bytes before.
         let mut at = from.saturating_add(4);
         let mut candidates = Vec::new();
         while at < self.len() {
@@ -287,7 +300,9 @@ impl<R: Region> LogFile<R> {
             let looked = (bytes.len() as u64).saturating_sub(3).max(1);
             for place in &candidates {
                 let begin = at + *place as u64 - 4;
-                if self.is_own(begin)? && matches!(self.look_unchecked(begin)?, Look::Sound | Look::Blank) {
+                if self.is_own(begin)?
+                    && matches!(self.look_unchecked(begin)?, RecordCheck::Sound | RecordCheck::Blank)
+                {
                     return Ok(Some(begin));
                 }
             }
@@ -296,7 +311,7 @@ impl<R: Region> LogFile<R> {
         Ok(None)
     }
 
-    /// Says, of the first bytes alone, whether a record may begin here: cheap, where many places are tried.
+    /// Whether a record may begin here, judged by its first bytes. Cheap, for searches over many positions.
     fn is_own(&mut self, at: u64) -> io::Result<bool> {
         let wanted = self.base.checked_add(at);
         let rest = self.len() - at;
@@ -305,7 +320,7 @@ impl<R: Region> LogFile<R> {
         Ok(is_blank_of(head, rest) || offset.map(|bytes| u64::from_be_bytes(*bytes)) == wanted)
     }
 
-    /// Behind the last byte from `at` on that is not zero.
+    /// End of the last nonzero byte from `at` on.
     fn end_of_written(&mut self, at: u64) -> io::Result<u64> {
         const PIECE: u64 = 64 << 10;
         let (mut at, mut end) = (at, at);
@@ -322,14 +337,14 @@ impl<R: Region> LogFile<R> {
 }
 
 fn is_magic(bytes: &[u8]) -> bool {
-    // The first byte decides almost always, so the compiler's loop stays short.
+    // The first byte decides almost always and keeps the loop short.
     matches!(bytes, [0xDA | 0xCB, ..])
         && bytes
             .first_chunk::<4>()
             .is_some_and(|four| matches!(u32::from_be_bytes(*four), MAGIC_V1 | MAGIC_V2 | MAGIC_BLANK))
 }
 
-/// Says whether `head` is a blank record over all of the room that is left.
+/// Whether `head` begins a blank record that fills the file.
 fn is_blank_of(head: &[u8], rest: u64) -> bool {
     let Some((size, rest_of)) = head.split_first_chunk::<4>() else { return false };
     u64::from(u32::from_be_bytes(*size)) == rest && rest_of.starts_with(&MAGIC_BLANK.to_be_bytes())

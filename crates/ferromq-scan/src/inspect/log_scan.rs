@@ -1,7 +1,7 @@
-//! One commit log file as batches of rows: for jobs that take a file each.
+//! Reads one commit log file as batches of rows, for jobs that run a task a file.
 //!
-//! Read-only and without a lock, so that live stores, Java brokers' and archived files are read alike. A record belongs
-//! to the file, and to the range of it, in which it begins.
+//! It takes no lock and writes nothing, so it reads live stores, Java stores and archived files alike. A record belongs
+//! to the range in which it begins.
 
 use std::{
     ops::Range,
@@ -12,7 +12,7 @@ use super::{
     finding::FindingKind,
     log_file::{LogFile, Scanned},
 };
-use crate::columns::{Batch, BatchBuilder, RowFilter, Wanted};
+use crate::columns::{BatchBuilder, ColumnSet, RowBatch, RowFilter};
 use ferromq_store::{
     Result, StoreError,
     files::{Allocation, Disk, Region},
@@ -20,46 +20,46 @@ use ferromq_store::{
     record::MessageView,
 };
 
-/// What becomes of places where no sound record lies.
+/// How a scan handles bytes that are no sound record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnCorrupt {
-    /// The scan ends with an error.
+    /// End with an error.
     Fail,
-    /// The scan goes on at the next sound record, and tells of the place.
+    /// Report the damage and continue at the next sound record.
     Skip,
 }
 
-/// What is read, and into batches of which size.
+/// The columns to build, and the size of a batch.
 #[derive(Debug, Clone)]
 pub struct ScanOptions {
-    /// The columns that are made.
-    pub wanted: Wanted,
-    /// The records that become rows.
+    /// Columns to build.
+    pub wanted: ColumnSet,
+    /// Records that become rows.
     pub filter: RowFilter,
-    /// Rows of a batch, at most.
+    /// Most rows in a batch.
     pub batch_rows: usize,
-    /// A batch ends with the row that makes it as large as this; at most 1 GiB.
+    /// A batch ends with the row that reaches this size, in bytes; at most 1 GiB.
     pub batch_bytes: usize,
-    /// What becomes of damage.
+    /// How to handle damage.
     pub on_corrupt: OnCorrupt,
 }
 
-/// Rows, and the places that are no rows because they are damaged.
+/// A batch of rows and the damage between them.
 #[derive(Debug)]
 pub struct LogBatch {
-    /// The rows; there may be none where all that was read is filtered out or damaged.
-    pub batch: Batch,
-    /// Physical offset and reason of each damaged place.
+    /// The rows; empty if all records were filtered out or damaged.
+    pub batch: RowBatch,
+    /// Physical offset and reason of each damaged record.
     pub corrupt: Vec<(u64, String)>,
 }
 
-/// A scan that is under way.
+/// A scan in progress.
 pub struct LogScan<D: Disk> {
     disk: D,
     path: PathBuf,
     base: u64,
     file: LogFile<D::Region>,
-    /// Places inside the file.
+    /// End of the range, relative to the file.
     end: u64,
     is_short: bool,
     options: ScanOptions,
@@ -67,20 +67,20 @@ pub struct LogScan<D: Disk> {
     corrupt: Vec<(u64, String)>,
 }
 
-/// What the record at a place became.
+/// How the builder took a record.
 enum Step {
-    /// It was looked at.
+    /// Read; it may have become a row.
     Taken,
-    /// It is sound, but cannot be a row.
+    /// Sound, but it cannot become a row.
     Refused(String),
 }
 
 impl<D: Disk> LogScan<D> {
-    /// Opens the file at `path`, whose first byte has the physical offset `base`, for the records that begin in `range`
-    /// (physical offsets). A range that begins inside a record begins with the next one.
+    /// Opens the file at `path` for the records that begin in `range`. `base` is the physical offset of its first byte;
+    /// `range` holds physical offsets and may begin inside a record.
     ///
     /// # Errors
-    /// `Io` where the file cannot be read, `Invalid` for a range that begins before the file or an option out of bounds.
+    /// `Io` if the file cannot be read, `Invalid` if the range begins before the file or an option is out of bounds.
     pub fn open(disk: D, path: &Path, base: u64, range: Range<u64>, options: ScanOptions) -> Result<Self> {
         let invalid = |what, reason| Err(StoreError::Invalid { what, reason });
         if range.start < base || range.end < range.start {
@@ -105,10 +105,10 @@ impl<D: Disk> LogScan<D> {
         Ok(Self { disk, path: path.to_owned(), base, file, end, is_short, options, is_done: false, corrupt })
     }
 
-    /// The next rows; `None` where there are no more records.
+    /// The next rows; `None` after the last record.
     ///
     /// # Errors
-    /// `Io` where the file cannot be read, `CorruptRecord` where it is damaged and that is not to be skipped.
+    /// `Io` if the file cannot be read, `CorruptRecord` for damage under [`OnCorrupt::Fail`].
     pub fn next_batch(&mut self) -> Result<Option<LogBatch>> {
         let filter = self.options.filter.clone();
         let (rows, bytes) = (self.options.batch_rows, self.options.batch_bytes);
@@ -129,7 +129,7 @@ impl<D: Disk> LogScan<D> {
                 None => self.pass(at)?,
             }
         }
-        self.tell_shortness()?;
+        self.report_short_file()?;
         let corrupt = std::mem::take(&mut self.corrupt);
         if read == 0 && corrupt.is_empty() {
             return Ok(None);
@@ -137,14 +137,14 @@ impl<D: Disk> LogScan<D> {
         Ok(Some(LogBatch { batch: builder.finish(), corrupt }))
     }
 
-    /// Where the scan goes on, a physical offset.
+    /// The physical offset at which the scan continues.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.base + self.file.position().min(self.end)
     }
 
-    /// A file that is too short is told once all of it was read.
-    fn tell_shortness(&mut self) -> Result<()> {
+    /// Reports a short file after its last byte was read.
+    fn report_short_file(&mut self) -> Result<()> {
         match self.is_short && self.is_done {
             true => {
                 self.is_short = false;
@@ -173,7 +173,7 @@ impl<D: Disk> LogScan<D> {
         }
     }
 
-    /// Goes on behind what is no sound record.
+    /// Skips bytes that are no sound record.
     fn pass(&mut self, at: u64) -> Result<()> {
         let scanned = self.file.next_scanned();
         let scanned = scanned.map_err(|source| StoreError::io("read", &self.path, source))?;
@@ -186,7 +186,7 @@ impl<D: Disk> LogScan<D> {
             }
             .to_owned(),
             Some(Scanned::Unsound { reason, .. }) => reason.to_owned(),
-            // It became sound meanwhile: nobody writes below what was flushed, but a file may be given that is alive.
+            // A file in use can change between two reads.
             Some(Scanned::Record(_)) => {
                 self.file.seek(at);
                 return Ok(());
@@ -196,7 +196,7 @@ impl<D: Disk> LogScan<D> {
                 if self.end == self.file.len() && !self.goes_on() {
                     return Ok(());
                 }
-                "zeros where a record should be".to_owned()
+                "zeros where a record should begin".to_owned()
             }
             Some(Scanned::Full) | None => {
                 self.is_done = true;
@@ -206,7 +206,7 @@ impl<D: Disk> LogScan<D> {
         self.damaged(at, reason)
     }
 
-    /// Says whether the next file of the log is there and has records, so that this one should be full.
+    /// Whether the next log file holds records, so that this one should be full.
     fn goes_on(&self) -> bool {
         let next = self.path.with_file_name(format!("{:020}", self.base + self.file.len()));
         let mut head = [0; 8];
@@ -216,9 +216,9 @@ impl<D: Disk> LogScan<D> {
     }
 }
 
-/// Adds a record that consumers see.
+/// Adds a record if consumers can see it.
 fn add(builder: &mut BatchBuilder<'_>, view: &MessageView<'_>) -> Step {
-    // What nobody asked for must not end a scan.
+    // A record outside the filter must not end a scan.
     if view.sys_flag & INNER_BATCH != 0 && builder.may_want(view) {
         return Step::Refused("several messages in one record (a batch consume queue's) are not read".into());
     }

@@ -1,6 +1,6 @@
-//! Our own files in `DIR/ferromq/`: whether each can be read, and whether it still speaks of this log.
+//! Checks the files of `DIR/ferromq/`: is each readable, and does its anchor still match this log?
 //!
-//! A file that another broker's work made void is no fault: it is ignored when the store is opened.
+//! Another broker's work can invalidate such a file. That is no fault: the next open ignores the file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,11 +9,11 @@ use std::{
 };
 
 use super::{
+    config_files::{self, read_small},
     finding::{Finding, FindingKind, Sink},
-    layout::{Layout, StoreState},
-    probe::Probe,
-    queues::{Names, QueueScan},
-    verify_config::{self, read_small},
+    layout::{StoreLayout, StoreState},
+    queue_scan::{QueueNumbers, QueueScan},
+    record_reader::RecordReader,
 };
 use ferromq_store::{
     files::Disk,
@@ -27,20 +27,20 @@ use ferromq_store::{
     },
 };
 
-/// A file of ours and what can be said of it.
+/// A file of `DIR/ferromq/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnFile {
-    /// Its name.
+    /// File name.
     pub name: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Why it cannot be read.
+    /// Why the file cannot be read.
     pub error: Option<String>,
-    /// The log has moved on without us, so it is ignored.
+    /// The log changed under another broker, so the next open ignores the file.
     pub is_void: bool,
 }
 
-/// All of them, as far as they can be read.
+/// The readable content of the files of `DIR/ferromq/`.
 #[derive(Default)]
 pub(crate) struct OwnFiles {
     pub(crate) files: Vec<(PathBuf, OwnFile)>,
@@ -48,19 +48,19 @@ pub(crate) struct OwnFiles {
     listed: Option<QueueList>,
     topics: Option<BTreeSet<String>>,
     deleted: BTreeMap<QueueName, Floor>,
-    /// Keys of these records need not be in the index.
+    /// Physical offsets of the records that have no index entries.
     pub(crate) unindexed: Range<u64>,
 }
 
 impl OwnFiles {
-    pub(crate) fn read<D: Disk>(layout: &Layout<D>) -> Self {
-        let mut own = Self { topics: verify_config::topics(layout), ..Self::default() };
-        let mut probe = Probe::new(layout);
+    pub(crate) fn read<D: Disk>(layout: &StoreLayout<D>) -> Self {
+        let mut own = Self { topics: config_files::topics(layout), ..Self::default() };
+        let mut probe = RecordReader::new(layout);
         for path in layout.disk.list(&layout.root.join("ferromq")).unwrap_or_default() {
             let Some(name) = path.file_name().and_then(|name| name.to_str()).map(str::to_owned) else {
                 continue;
             };
-            // Files that are being made.
+            // Files that a writer is about to rename.
             if name.ends_with(".new") || name.ends_with(".tmp") {
                 continue;
             }
@@ -75,7 +75,7 @@ impl OwnFiles {
             };
             let read = own.take(&name, &bytes);
             let anchor = read.as_ref().ok().copied().flatten();
-            let is_void = anchor.is_some_and(|anchor| !is_held(layout, &mut probe, anchor));
+            let is_void = anchor.is_some_and(|anchor| !is_same_log(layout, &mut probe, anchor));
             match name.as_str() {
                 "deleted" if is_void => own.deleted.clear(),
                 "queues" if is_void => own.listed = None,
@@ -88,7 +88,7 @@ impl OwnFiles {
         own
     }
 
-    /// Reads one file; its anchor, where it has one.
+    /// Decodes one file and returns its anchor, if the format has one.
     fn take(&mut self, name: &str, bytes: &[u8]) -> Result<Option<Anchor>, &'static str> {
         match name {
             "closed" => {
@@ -116,22 +116,28 @@ impl OwnFiles {
                 Some(magic) if magic.starts_with(b"FMQ") => {
                     anchor::unseal(magic, bytes).map(|(anchor, _)| Some(anchor))
                 }
-                _ => Err("no file of this version"),
+                _ => Err("unknown file type"),
             },
         }
     }
 
-    /// Tells of those that cannot be read.
-    pub(crate) fn tell(&self, sink: &Sink<'_>) {
+    /// Reports the files that cannot be read.
+    pub(crate) fn report(&self, sink: &Sink<'_>) {
         for (path, file) in &self.files {
             if let Some(error) = &file.error {
                 let expected = format!("a sound file {}", file.name);
-                sink.find(&Finding::new(FindingKind::OwnFile, path, 0..file.bytes, expected, error.as_str()));
+                sink.report(&Finding::new(
+                    FindingKind::OwnFile,
+                    path,
+                    0..file.bytes,
+                    expected,
+                    error.as_str(),
+                ));
             }
         }
     }
 
-    /// Says whether the topic of a record without entry was deleted, so that the record is only not yet cleaned.
+    /// Whether a record without an entry belongs to a deleted topic and only awaits cleaning.
     pub(crate) fn is_deleted(
         &self,
         topic: &str,
@@ -151,58 +157,61 @@ impl OwnFiles {
         !has_queue && !is_listed && self.topics.as_ref().is_some_and(|topics| !topics.contains(topic))
     }
 
-    /// Compares the list of queues with those there are.
+    /// Compares the list of queues with the queues on disk.
     pub(crate) fn check<D: Disk>(
         &self,
-        layout: &Layout<D>,
-        names: &Names<'_>,
+        layout: &StoreLayout<D>,
+        names: &QueueNumbers<'_>,
         queues: &[QueueScan],
         end: u64,
         sink: &Sink<'_>,
     ) {
-        let Some(listed) = self.listed.as_ref().filter(|_| !self.is_moved_on(end, layout)) else { return };
+        let Some(listed) = self.listed.as_ref().filter(|_| !self.was_used_elsewhere(end, layout)) else {
+            return;
+        };
         let path = layout.root.join("ferromq").join("queues");
         for ((topic, queue_id), extent) in &listed.queues {
             let found = names.find(topic, *queue_id).and_then(|number| queues.get(number));
             let found = found.map_or(0, |scan| scan.max_offset);
-            // A queue whose messages were all deleted has no files.
             let was_deleted = self.deleted.contains_key(&(topic.clone(), *queue_id));
             if found < extent.max_offset && extent.min_offset < extent.max_offset && !was_deleted {
                 let directory = layout.root.join("consumequeue").join(&**topic).join(queue_id.to_string());
-                let expected = format!("the max offset {}, as {} says", extent.max_offset, path.display());
+                let expected =
+                    format!("the max offset {}, as noted in {}", extent.max_offset, path.display());
                 let found = format!("the max offset {found}");
-                sink.find(&Finding::new(FindingKind::QueueShort, &directory, 0..0, expected, found));
+                sink.report(&Finding::new(FindingKind::QueueShort, &directory, 0..0, expected, found));
             }
         }
     }
 
-    /// Says whether another broker had the store since we closed it.
-    fn is_moved_on<D: Disk>(&self, end: u64, layout: &Layout<D>) -> bool {
+    /// Whether another broker opened the store after ferromq closed it.
+    fn was_used_elsewhere<D: Disk>(&self, end: u64, layout: &StoreLayout<D>) -> bool {
         layout.state == StoreState::Closed && self.closed_at != Some(end) || !layout.is_ours()
     }
 
-    pub(crate) fn notes<D: Disk>(&self, end: u64, layout: &Layout<D>) -> Vec<String> {
+    pub(crate) fn notes<D: Disk>(&self, end: u64, layout: &StoreLayout<D>) -> Vec<String> {
         let void = self.files.iter().filter(|(_, file)| file.is_void);
-        let mut notes: Vec<String> =
-            void.map(|(_, file)| format!("ferromq/{} is of another log and is ignored", file.name)).collect();
+        let mut notes: Vec<String> = void
+            .map(|(_, file)| format!("ferromq/{} belongs to another log and is ignored", file.name))
+            .collect();
         let unindexed = self.unindexed.start..self.unindexed.end.min(end);
         if !unindexed.is_empty() {
             notes.push(format!(
-                "no index was built (index_enabled) for messages from physical offset {} to {}: their keys need not be in the index",
+                "no index was built (index_enabled) for messages from physical offset {} to {}: their keys may be missing from the index",
                 unindexed.start, unindexed.end
             ));
         }
-        if let Some(closed_at) = self.closed_at.filter(|_| self.is_moved_on(end, layout)) {
+        if let Some(closed_at) = self.closed_at.filter(|_| self.was_used_elsewhere(end, layout)) {
             notes.push(format!(
-                "another broker had the store since ferromq closed it at physical offset {closed_at}"
+                "another broker has used the store since ferromq closed it at physical offset {closed_at}"
             ));
         }
         notes
     }
 }
 
-/// Says whether the log still holds the record of an anchor, or has long removed it.
-fn is_held<D: Disk>(layout: &Layout<D>, probe: &mut Probe<'_, D>, anchor: Anchor) -> bool {
+/// Whether the log still holds the anchor's record, or has removed it by retention.
+fn is_same_log<D: Disk>(layout: &StoreLayout<D>, probe: &mut RecordReader<'_, D>, anchor: Anchor) -> bool {
     if anchor == Anchor::NONE || anchor.physical_offset < layout.log_start() {
         return true;
     }

@@ -1,4 +1,4 @@
-//! Work on several threads.
+//! Runs work on several threads.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -7,7 +7,6 @@ use std::{
 
 use super::InspectOptions;
 
-/// The number of threads to use.
 pub(crate) fn threads(options: &InspectOptions) -> usize {
     match options.threads {
         0 => thread::available_parallelism().map_or(1, usize::from),
@@ -15,7 +14,7 @@ pub(crate) fn threads(options: &InspectOptions) -> usize {
     }
 }
 
-/// Calls `work` on each item, on several threads; each has a state of its own.
+/// Calls `work` on each item, on several threads; each thread has its own state.
 pub(crate) fn on_each<T: Sync, S, O: Send>(
     threads: usize,
     items: &[T],

@@ -1,6 +1,6 @@
-//! What is in a store directory, in numbers: files, times, topics and queues, index, checkpoint, configuration.
+//! Summarizes a store directory: files, times, topics and queues, index, checkpoint, configuration.
 //!
-//! It reads queue entries and the ends of the log, not every record; whether all is sound is `verify`'s business.
+//! It reads queue entries and the ends of the log, not every record. `verify` checks them all.
 
 use std::{
     ops::Range,
@@ -9,29 +9,29 @@ use std::{
 
 use super::{
     InspectOptions,
+    config_files::{ConfigFile, config_files},
     finding::Sink,
-    index::IndexScan,
-    layout::{Layout, StoreState},
+    index_scan::IndexScan,
+    layout::{StoreLayout, StoreState},
     log_file::{LogFile, Scanned},
     own_files::{OwnFile, OwnFiles},
     parallel::{on_each, threads},
-    probe::Probe,
-    queues::{QueueScan, scan},
-    verify_config::{ConfigFile, config_files},
+    queue_scan::{QueueScan, scan_queue},
+    record_reader::RecordReader,
 };
 use ferromq_store::{
     Result,
     files::{Disk, RealDisk},
 };
 
-/// What is in a store directory. Times are store timestamps, milliseconds since 1970.
+/// The content of a store directory. Times are store timestamps in milliseconds since 1970.
 #[derive(Debug, Clone)]
 pub struct StoreSummary {
     /// The store directory.
     pub directory: PathBuf,
-    /// How it was left.
+    /// How the last broker left the store.
     pub state: StoreState,
-    /// What the abort file says: who has the store open, or had it when killed.
+    /// Content of the abort file: the process that has, or had, the store open.
     pub abort: Option<String>,
     /// The commit log.
     pub log: LogSummary,
@@ -39,7 +39,7 @@ pub struct StoreSummary {
     pub topics: Vec<TopicSummary>,
     /// The index.
     pub index: IndexSummary,
-    /// The checkpoint; `None` where there is none.
+    /// The checkpoint, if it exists.
     pub checkpoint: Option<CheckpointSummary>,
     /// Files of `config/`.
     pub config: Vec<ConfigFile>,
@@ -56,7 +56,7 @@ pub struct LogSummary {
     pub paths: Vec<PathBuf>,
     /// Files.
     pub files: u64,
-    /// Size of the newest file, which new ones get.
+    /// Size of the newest file, in bytes; new files get the same size.
     pub file_size: u64,
     /// Bytes of the files.
     pub bytes: u64,
@@ -64,39 +64,39 @@ pub struct LogSummary {
     pub start: u64,
     /// End of the last record.
     pub end: u64,
-    /// Time of the first record.
+    /// Store timestamp of the first record.
     pub first_time: Option<i64>,
-    /// Time of the last record.
+    /// Store timestamp of the last record.
     pub last_time: Option<i64>,
-    /// Physical offsets that no file holds, between others.
+    /// Physical offsets missing between files.
     pub gaps: Vec<Range<u64>>,
 }
 
-/// A topic.
+/// A topic and its queues.
 #[derive(Debug, Clone)]
 pub struct TopicSummary {
-    /// Its name.
+    /// Topic name.
     pub topic: String,
-    /// Its queues, by id.
+    /// Queues by ID.
     pub queues: Vec<QueueSummary>,
 }
 
-/// A queue.
+/// A consume queue.
 #[derive(Debug, Clone, Default)]
 pub struct QueueSummary {
-    /// Its id.
+    /// Queue ID.
     pub queue_id: u32,
     /// First queue offset kept.
     pub min_offset: u64,
     /// Next queue offset to be written.
     pub max_offset: u64,
-    /// Messages kept.
+    /// Number of messages kept.
     pub messages: u64,
     /// Bytes of their records.
     pub bytes: u64,
-    /// Time of the first one.
+    /// Store timestamp of the first message.
     pub first_time: Option<i64>,
-    /// Time of the last one.
+    /// Store timestamp of the last message.
     pub last_time: Option<i64>,
     /// Files of the queue.
     pub files: u64,
@@ -111,44 +111,46 @@ pub struct IndexSummary {
     pub files: u64,
     /// Bytes of the files.
     pub bytes: u64,
-    /// Entries counted by their headers.
+    /// Entries counted by the headers.
     pub entries: u64,
-    /// Time of the first entry.
+    /// Store timestamp of the first entry.
     pub first_time: Option<i64>,
-    /// Time of the last one.
+    /// Store timestamp of the last entry.
     pub last_time: Option<i64>,
 }
 
 /// The checkpoint.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CheckpointSummary {
-    /// Messages stored up to here are durable in the commit log.
+    /// Messages stored up to this time are durable in the commit log.
     pub log_time: i64,
-    /// … and in the consume queues.
+    /// Messages stored up to this time are durable in the consume queues.
     pub queues_time: i64,
-    /// … and in full or closed index files.
+    /// Messages stored up to this time are durable in full or closed index files.
     pub index_time: i64,
-    /// What a master had flushed.
+    /// The master's flushed physical offset.
     pub master_flushed_offset: i64,
-    /// End of the log that is durable and dispatched; 0 where the broker does not say.
+    /// End of the durable and dispatched log; 0 if the broker does not note it.
     pub durable_end: i64,
 }
 
-/// Says what is in a store directory, ours or a Java broker's, closed or open. Read-only.
+/// Summarizes a store directory of ferromq or a Java broker, closed or open. Read-only.
 ///
-/// Errors: `Io` where the directory cannot be read, `NoStore` where it is no store.
+/// # Errors
+/// `Io` if the directory cannot be read, `NoStore` if it is not a store.
 pub fn inspect(directory: &Path, options: &InspectOptions) -> Result<StoreSummary> {
     inspect_on(RealDisk, directory, options)
 }
 
 /// As [`inspect`], on another disk.
 pub fn inspect_on<D: Disk>(disk: D, directory: &Path, options: &InspectOptions) -> Result<StoreSummary> {
-    let layout = Layout::read(disk, directory, options)?;
-    // Faults are for `verify`; here only what cannot be opened is told.
+    let layout = StoreLayout::read(disk, directory, options)?;
+    // `verify` reports faults; a summary names only files that cannot be opened.
     let sink = Sink::new(&|_| true);
-    let scans = on_each(threads(options), &layout.queues, || (), |(), _, queue| scan(&layout, queue, &sink));
+    let scans =
+        on_each(threads(options), &layout.queues, || (), |(), _, queue| scan_queue(&layout, queue, &sink));
     let index = IndexScan::open(&layout, options.index_slots, &sink);
-    let mut probe = Probe::new(&layout);
+    let mut probe = RecordReader::new(&layout);
     let topics = topics(&layout, &scans, &mut probe);
     Ok(StoreSummary {
         directory: layout.root.clone(),
@@ -184,7 +186,11 @@ pub fn inspect_on<D: Disk>(disk: D, directory: &Path, options: &InspectOptions) 
     })
 }
 
-fn topics<D: Disk>(layout: &Layout<D>, scans: &[QueueScan], probe: &mut Probe<'_, D>) -> Vec<TopicSummary> {
+fn topics<D: Disk>(
+    layout: &StoreLayout<D>,
+    scans: &[QueueScan],
+    probe: &mut RecordReader<'_, D>,
+) -> Vec<TopicSummary> {
     let mut topics: Vec<TopicSummary> = Vec::new();
     for (queue, scan) in layout.queues.iter().zip(scans) {
         let mut time = |entry: Option<ferromq_store::formats::consume_queue::Entry>| {
@@ -209,13 +215,13 @@ fn topics<D: Disk>(layout: &Layout<D>, scans: &[QueueScan], probe: &mut Probe<'_
     topics
 }
 
-fn log<D: Disk>(layout: &Layout<D>, scans: &[QueueScan], probe: &mut Probe<'_, D>) -> LogSummary {
+fn log<D: Disk>(layout: &StoreLayout<D>, scans: &[QueueScan], probe: &mut RecordReader<'_, D>) -> LogSummary {
     let start = layout.log_start();
     let first_time = probe.record(start).ok().flatten().map(|view| view.store_timestamp);
     let last_entry = scans.iter().filter_map(|scan| scan.last).max_by_key(|entry| entry.physical_offset);
     let mut last_time = last_entry
         .and_then(|entry| probe.record(entry.physical_offset).ok()?.map(|view| view.store_timestamp));
-    // Behind what is dispatched there is little, so the walk to the end is short.
+    // Few records lie behind the last dispatched one, so the walk is short.
     let dispatched = last_entry.map_or(start, |entry| entry.end()).max(start);
     let mut end = dispatched;
     for file in layout.log.iter().filter(|file| file.end() > dispatched) {

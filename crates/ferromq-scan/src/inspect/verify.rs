@@ -1,7 +1,7 @@
-//! Verification of a whole store directory: what is looked at in which order, and what follows from all of it.
+//! Verifies a extent store directory.
 //!
-//! The checkpoint and consumers' offsets are read first, then queues and index, then the log: whatever a broker
-//! at work writes meanwhile lies behind what was read before.
+//! The checkpoint and consumers' offsets are read first, then queues and index, then the log. What an open broker
+//! writes meanwhile lies behind what was read before.
 
 use std::{
     collections::BTreeMap,
@@ -12,83 +12,84 @@ use std::{
 
 use super::{
     InspectOptions,
+    config_files::{self, CommittedOffsets},
     finding::{FindingKind, Sink, VerifyEvent},
-    index::IndexScan,
-    layout::{Layout, StoreState},
+    index_scan::IndexScan,
+    layout::{StoreLayout, StoreState},
     log_extent::LogExtent,
     own_files::OwnFiles,
     parallel::{on_each, threads},
-    queues::{Entries, Names, scan},
-    verify_config::{self, Offsets},
-    verify_log::{self, Derived},
+    queue_scan::{QueueEntries, QueueNumbers, scan_queue},
+    verify_log::{self, DerivedData},
 };
 use ferromq_store::{
     Result,
     files::{Disk, RealDisk},
 };
 
-/// What a verification looked at, and how much it found.
+/// What a verification covered, and what it found.
 #[derive(Debug, Clone)]
 pub struct VerifyReport {
     /// The store directory.
     pub directory: PathBuf,
-    /// How it was left.
+    /// How the last broker left the store.
     pub state: StoreState,
-    /// First physical offset that was looked at.
+    /// First physical offset verified.
     pub log_start: u64,
-    /// End of the log that was looked at: what a broker at work appended since is not known.
+    /// End of the verified log. An open broker may have appended more.
     pub looked_to: u64,
-    /// Records before it had to be in queues and index; the end of the log where the store is closed.
+    /// Records before this physical offset must have queue and index entries; the end of the log in a closed store.
     pub promised_to: u64,
-    /// Commit log files.
+    /// Number of commit log files.
     pub log_files: u64,
     /// Bytes of their records.
     pub log_bytes: u64,
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Consume queues.
+    /// Number of consume queues.
     pub queues: u64,
-    /// Entries that lead to records that are kept.
+    /// Queue entries of kept records.
     pub queue_entries: u64,
-    /// Index files.
+    /// Number of index files.
     pub index_files: u64,
-    /// Entries in them.
+    /// Number of index entries.
     pub index_entries: u64,
-    /// Records behind `promised_to`, whose entries may be missing.
+    /// Records behind `promised_to`; their entries may be missing.
     pub not_dispatched: u64,
-    /// Records of topics that were deleted.
+    /// Records of deleted topics.
     pub of_deleted: u64,
-    /// How many findings of each kind.
+    /// Number of findings by kind.
     pub findings: BTreeMap<FindingKind, u64>,
-    /// What is worth knowing and no fault.
+    /// Remarks that are no faults.
     pub notes: Vec<String>,
-    /// Whether all was looked at; not where the caller ended it.
+    /// Whether the verification ran to its end; `false` if the caller stopped it.
     pub is_complete: bool,
-    /// How long it took.
+    /// Duration of the verification.
     pub elapsed: Duration,
 }
 
 impl VerifyReport {
-    /// Says whether nothing was found.
+    /// Whether the verification is complete and found nothing.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.is_complete && self.findings.is_empty()
     }
 }
 
-/// Looks at every byte of a store directory that means something, and tells of what is not as it should be.
+/// Verifies every meaningful byte of a store directory and reports each fault to `on_event`.
 ///
-/// Nothing is written and no lock is taken, so it may be the directory of a Java broker, or one that is open: then it
-/// says up to where it looked. Memory is bounded, whatever the size. `tell` is called from several threads, in
-/// no order; where it returns `false` the verification ends.
+/// It writes nothing and takes no lock, so the store may be open and may be a Java broker's; the report says how far it
+/// looked. Memory is bounded whatever the size. `on_event` is called from several threads in any order; the verification
+/// stops when it returns `false`.
 ///
-/// Errors: `Io` where the directory cannot be read, `NoStore` where it is no store.
+/// # Errors
+/// `Io` if the directory cannot be read, `NoStore` if it is not a store.
 pub fn verify(
     directory: &Path,
     options: &InspectOptions,
-    tell: &(dyn Fn(VerifyEvent<'_>) -> bool + Sync),
+    on_event: &(dyn Fn(VerifyEvent<'_>) -> bool + Sync),
 ) -> Result<VerifyReport> {
-    verify_on(RealDisk, directory, options, tell)
+    verify_on(RealDisk, directory, options, on_event)
 }
 
 /// As [`verify`], on another disk.
@@ -96,16 +97,16 @@ pub fn verify_on<D: Disk>(
     disk: D,
     directory: &Path,
     options: &InspectOptions,
-    tell: &(dyn Fn(VerifyEvent<'_>) -> bool + Sync),
+    on_event: &(dyn Fn(VerifyEvent<'_>) -> bool + Sync),
 ) -> Result<VerifyReport> {
     let began = Instant::now();
-    let sink = Sink::new(tell);
-    let offsets = Offsets::read(&disk, directory);
-    let layout = Layout::read(disk, directory, options)?;
+    let sink = Sink::new(on_event);
+    let offsets = CommittedOffsets::read(&disk, directory);
+    let layout = StoreLayout::read(disk, directory, options)?;
     let own = OwnFiles::read(&layout);
-    layout.tell(&sink);
-    verify_config::check_files(&layout, &sink);
-    own.tell(&sink);
+    layout.report(&sink);
+    config_files::check_files(&layout, &sink);
+    own.report(&sink);
     sink.expect(layout.log.iter().chain(&layout.index).map(|file| file.len).sum());
     sink.expect(layout.queues.iter().flat_map(|queue| &queue.files).map(|file| file.len).sum());
 
@@ -114,16 +115,16 @@ pub fn verify_on<D: Disk>(
     let mut index = IndexScan::open(&layout, options.index_slots, &sink);
     let queues = thread::scope(|scope| {
         scope.spawn(|| index.check(&layout, &sink));
-        on_each(threads, &layout.queues, || (), |(), _, queue| scan(&layout, queue, &sink))
+        on_each(threads, &layout.queues, || (), |(), _, queue| scan_queue(&layout, queue, &sink))
     });
-    // A Java broker enters keys after queues, and notes in the last header how far it is.
+    // A Java broker writes index entries after queue entries and notes its progress in the last header.
     let index_limit =
         if layout.state == StoreState::Closed || layout.is_ours() { limit } else { limit.min(index.end()) };
-    let names = Names::new(&layout.queues);
+    let names = QueueNumbers::new(&layout.queues);
     let is_deleted = |topic: &str, queue_id: u32, physical_offset: u64| {
         own.is_deleted(topic, queue_id, physical_offset, names.find(topic, queue_id).is_some())
     };
-    let derived = Derived {
+    let derived = DerivedData {
         layout: &layout,
         queues: &queues,
         index: &index,
@@ -135,28 +136,28 @@ pub fn verify_on<D: Disk>(
     let log = on_each(
         threads,
         &layout.log,
-        || Entries::new(&layout, &queues, &names),
-        |entries, number, _| verify_log::check(&derived, number, entries, &sink),
+        || QueueEntries::new(&layout, &queues, &names),
+        |entries, number, _| verify_log::check_log_file(&derived, number, entries, &sink),
     );
     let suspects: Vec<usize> =
         (0..).zip(&queues).filter(|(_, scan)| scan.is_suspect()).map(|(number, _)| number).collect();
     on_each(threads, &suspects, || (), |(), _, number| verify_log::check_queue(&derived, *number, &sink));
 
-    let whole = LogExtent::of(&layout, &log);
-    whole.tell(&layout, &log, &sink);
-    let mut notes = own.notes(whole.end, &layout);
+    let extent = LogExtent::of(&layout, &log);
+    extent.report(&layout, &log, &sink);
+    let mut notes = own.notes(extent.end, &layout);
     if !sink.is_stopped() {
-        verify_config::check_checkpoint(&layout, &whole, &sink);
+        config_files::check_checkpoint(&layout, &extent, &sink);
         offsets.check(&layout, &names, &queues, &sink);
-        own.check(&layout, &names, &queues, whole.end, &sink);
+        own.check(&layout, &names, &queues, extent.end, &sink);
     }
-    notes.extend(whole.notes(&layout, limit));
+    notes.extend(extent.notes(&layout, limit));
     Ok(VerifyReport {
         directory: layout.root.clone(),
         state: layout.state,
         log_start: layout.log_start(),
-        looked_to: whole.end,
-        promised_to: limit.min(whole.end),
+        looked_to: extent.end,
+        promised_to: limit.min(extent.end),
         log_files: layout.log.len() as u64,
         log_bytes: log.iter().map(|scan| scan.bytes).sum(),
         records: log.iter().map(|scan| scan.records).sum(),
@@ -173,8 +174,8 @@ pub fn verify_on<D: Disk>(
     })
 }
 
-/// Records before it must be in queues and index.
-fn promised_to<D: Disk>(layout: &Layout<D>) -> u64 {
+/// Records before this physical offset must have queue and index entries.
+fn promised_to<D: Disk>(layout: &StoreLayout<D>) -> u64 {
     if layout.state == StoreState::Closed {
         return u64::MAX;
     }

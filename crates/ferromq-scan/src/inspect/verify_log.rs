@@ -1,19 +1,19 @@
-//! One commit log file against everything derived from it: its records, their queue entries, their keys.
+//! Verifies one commit log file against its queue entries and index keys.
 //!
-//! Each file is checked alone, so that many can be at once. What follows from all of them is `verify`'s business.
+//! Each file is checked alone, so several can be checked at once.
 
 use std::{collections::HashMap, io, ops::Range, path::Path};
 
 use super::{
-    finding::{Finding, FindingKind, Run, Sink},
-    index::{Cursor, IndexScan, Indexed},
+    finding::{Finding, FindingKind, FindingRun, Sink},
+    index_scan::{IndexCursor, IndexScan, IndexedEntry},
     key_hashes,
-    layout::Layout,
+    layout::StoreLayout,
     log_file::{LogFile, Scanned},
     may_have_key,
-    probe::Probe,
-    queue_slots::{RowFile, Slot},
-    queues::{Entries, QueueScan},
+    queue_scan::{QueueEntries, QueueScan},
+    queue_slots::{QueueSlot, SegmentFile},
+    record_reader::RecordReader,
 };
 use ferromq_store::{
     files::Disk,
@@ -24,69 +24,84 @@ use ferromq_store::{
     record::{MessageView, names::SCHEDULE_TOPIC},
 };
 
-/// What all workers look at.
-pub(crate) struct Derived<'a, D: Disk> {
-    pub(crate) layout: &'a Layout<D>,
+/// The queues and index that all threads compare with.
+pub(crate) struct DerivedData<'a, D: Disk> {
+    pub(crate) layout: &'a StoreLayout<D>,
     pub(crate) queues: &'a [QueueScan],
     pub(crate) index: &'a IndexScan,
-    /// Records before it are promised to be in queues.
+    /// Records before this physical offset must have queue entries.
     pub(crate) limit: u64,
-    /// … and in the index.
+    /// Records before this physical offset must have index entries …
     pub(crate) index_limit: u64,
-    /// … but for these, for which no index was built.
+    /// … except these, for which no index was built.
     pub(crate) unindexed: Range<u64>,
     pub(crate) is_deleted: &'a (dyn Fn(&str, u32, u64) -> bool + Sync),
 }
 
-/// What a file was found to hold.
+/// The result of reading a log file.
 #[derive(Debug, Default)]
 pub(crate) struct LogFileScan {
     pub(crate) records: u64,
     pub(crate) bytes: u64,
     pub(crate) first_timestamp: Option<i64>,
     pub(crate) last_timestamp: i64,
-    /// Behind its last record, inside the file; its length where it is full.
+    /// End of the last record, relative to the file; the file's length if it is full.
     pub(crate) end: u64,
-    /// Where nothing but zeros begins.
+    /// Start of the zeros that fill the rest of the file.
     pub(crate) unwritten_from: Option<u64>,
-    /// Bytes behind the last record that are none.
-    pub(crate) tail: Option<(Range<u64>, FindingKind, &'static str)>,
-    /// Records of the end that were appended as one with what should follow: how many, and where they begin.
-    pub(crate) continued: (u64, u64),
+    /// Bytes behind the last record that are no record.
+    pub(crate) tail: Option<LogTail>,
+    /// Records at the end that belong to an unfinished atomic batch: their number, and where they begin.
+    pub(crate) open_batch: OpenBatch,
     pub(crate) not_dispatched: u64,
     pub(crate) of_deleted: u64,
-    /// It was removed while the store was looked at.
+    /// The open broker removed the file meanwhile.
     pub(crate) is_gone: bool,
 }
 
-/// Records of one queue without entries, in a row.
+/// Bytes behind the last record of a file, and their fault.
+#[derive(Debug)]
+pub(crate) struct LogTail {
+    pub(crate) range: Range<u64>,
+    pub(crate) kind: FindingKind,
+    pub(crate) reason: &'static str,
+}
+
+/// An atomic batch whose last record is missing: its records so far, and its position in the file.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OpenBatch {
+    pub(crate) records: u64,
+    pub(crate) start: u64,
+}
+
+/// Most runs of records without entries that are kept open, one a queue.
 const MAX_OPEN_RUNS: usize = 4096;
 
-/// The check of one file under way.
-struct Check<'a, 'b, D: Disk> {
-    derived: &'b Derived<'a, D>,
-    file: &'b RowFile,
+/// The check of one file in progress.
+struct LogFileCheck<'a, 'b, D: Disk> {
+    derived: &'b DerivedData<'a, D>,
+    file: &'b SegmentFile,
     sink: &'b Sink<'b>,
-    entries: &'b mut Entries<'a, D>,
-    probe: Probe<'a, D>,
-    cursor: Cursor<'a, D>,
-    next_key: Option<Indexed>,
-    hashes: Vec<Indexed>,
+    entries: &'b mut QueueEntries<'a, D>,
+    probe: RecordReader<'a, D>,
+    cursor: IndexCursor<'a, D>,
+    next_key: Option<IndexedEntry>,
+    hashes: Vec<IndexedEntry>,
     keys: Vec<u32>,
     scan: LogFileScan,
     ordinal: u64,
-    damaged: Run,
-    unindexed: Run,
-    stray: Run,
-    other_keys: Run,
-    without_entry: HashMap<usize, Run>,
+    damaged: FindingRun,
+    unindexed: FindingRun,
+    stray: FindingRun,
+    other_keys: FindingRun,
+    without_entry: HashMap<usize, FindingRun>,
 }
 
-/// Reads a file of the log through.
-pub(crate) fn check<'a, D: Disk>(
-    derived: &Derived<'a, D>,
+/// Reads and checks a log file.
+pub(crate) fn check_log_file<'a, D: Disk>(
+    derived: &DerivedData<'a, D>,
     number: usize,
-    entries: &mut Entries<'a, D>,
+    entries: &mut QueueEntries<'a, D>,
     sink: &Sink<'_>,
 ) -> LogFileScan {
     let layout = derived.layout;
@@ -96,27 +111,27 @@ pub(crate) fn check<'a, D: Disk>(
         Err(error) => {
             let is_gone = error.kind() == io::ErrorKind::NotFound && layout.is_open();
             if !is_gone {
-                sink.unreadable(&file.path, 0..file.len, &error);
+                sink.report_unreadable(&file.path, 0..file.len, &error);
             }
             return LogFileScan { is_gone, ..LogFileScan::default() };
         }
     };
-    let mut check = Check {
+    let mut check = LogFileCheck {
         derived,
         file,
         sink,
         entries,
-        probe: Probe::new(layout),
+        probe: RecordReader::new(layout),
         cursor: derived.index.cursor(layout, number),
         next_key: None,
         hashes: Vec::new(),
         keys: Vec::new(),
         scan: LogFileScan::default(),
         ordinal: 0,
-        damaged: Run::default(),
-        unindexed: Run::default(),
-        stray: Run::default(),
-        other_keys: Run::default(),
+        damaged: FindingRun::default(),
+        unindexed: FindingRun::default(),
+        stray: FindingRun::default(),
+        other_keys: FindingRun::default(),
         without_entry: HashMap::new(),
     };
     check.next_key = check.next_in_line();
@@ -124,31 +139,31 @@ pub(crate) fn check<'a, D: Disk>(
     check.end()
 }
 
-impl<D: Disk> Check<'_, '_, D> {
+impl<D: Disk> LogFileCheck<'_, '_, D> {
     fn run(&mut self, mut log: LogFile<D::Region>) {
         const STEP: u64 = 1 << 20;
-        let mut told = 0;
+        let mut reported = 0;
         while !self.sink.is_stopped() {
             let at = log.position();
-            if at >= told + STEP {
-                self.sink.advance(at - told);
-                told = at;
+            if at >= reported + STEP {
+                self.sink.advance(at - reported);
+                reported = at;
             }
             match log.next_scanned() {
-                // Perhaps a record that a broker at work is writing: looked at up to here.
+                // An open broker may be writing this record.
                 Ok(Some(Scanned::Damaged { .. } | Scanned::Unsound { .. })) if self.is_unpromised(at) => {
                     break;
                 }
                 Ok(Some(scanned)) => self.take(at, scanned),
                 Ok(None) => break,
                 Err(error) => {
-                    // The next mebibyte may be readable again, but what begins in it is not known.
-                    self.sink.unreadable(&self.file.path, at..self.file.len, &error);
+                    // The next record's start is unknown, so the rest of the file is skipped.
+                    self.sink.report_unreadable(&self.file.path, at..self.file.len, &error);
                     break;
                 }
             }
         }
-        self.sink.advance(self.file.len - told.min(self.file.len));
+        self.sink.advance(self.file.len - reported.min(self.file.len));
     }
 
     fn is_unpromised(&self, at: u64) -> bool {
@@ -170,11 +185,11 @@ impl<D: Disk> Check<'_, '_, D> {
                 self.damaged.add(self.sink, at, Finding::new(kind, &self.file.path, range, expected, found));
             }
             Scanned::Unsound { kind, range, reason, is_last: true } => {
-                self.scan.tail = Some((range, kind, reason))
+                self.scan.tail = Some(LogTail { range, kind, reason });
             }
             Scanned::Unsound { kind, range, reason, .. } => {
                 let expected = format!("a record at physical offset {}", self.file.base + range.start);
-                self.sink.find(&Finding::new(kind, &self.file.path, range, expected, reason));
+                self.sink.report(&Finding::new(kind, &self.file.path, range, expected, reason));
             }
             Scanned::Unwritten { at } => self.scan.unwritten_from = Some(at),
             Scanned::Full => self.scan.end = self.file.len,
@@ -191,11 +206,11 @@ impl<D: Disk> Check<'_, '_, D> {
         scan.first_timestamp = scan.first_timestamp.or(Some(view.store_timestamp));
         scan.last_timestamp = scan.last_timestamp.max(view.store_timestamp);
         if view.sys_flag & CONTINUED == 0 {
-            scan.continued = (0, 0);
-        } else if scan.continued.0 == 0 {
-            scan.continued = (1, at);
+            scan.open_batch = OpenBatch::default();
+        } else if scan.open_batch.records == 0 {
+            scan.open_batch = OpenBatch { records: 1, start: at };
         } else {
-            scan.continued.0 += 1;
+            scan.open_batch.records += 1;
         }
         let is_promised = view.physical_offset < self.derived.limit;
         scan.not_dispatched += u64::from(!is_promised);
@@ -203,12 +218,12 @@ impl<D: Disk> Check<'_, '_, D> {
             let range = at..at + size;
             let finding =
                 Finding::new(FindingKind::TransactionFlag, &self.file.path, range, found.0, found.1);
-            self.sink.find(&finding);
+            self.sink.report(&finding);
         }
         if message::is_consumable(view.sys_flag) && view.sys_flag & message::INNER_BATCH == 0 {
             self.check_entry(at, view, is_promised);
         }
-        let Derived { index_limit, unindexed, .. } = self.derived;
+        let DerivedData { index_limit, unindexed, .. } = self.derived;
         let is_indexed = view.physical_offset < *index_limit && !unindexed.contains(&view.physical_offset);
         self.check_keys(at, view, is_indexed);
     }
@@ -226,11 +241,11 @@ impl<D: Disk> Check<'_, '_, D> {
         };
         let slot = match self.entries.slot(queue, view.queue_offset) {
             Ok(slot) => slot,
-            // Reading the queue through told of it.
+            // The pass over the queue reported the error.
             Err(_) => return,
         };
         match slot {
-            Slot::Entry(entry) if entry.physical_offset == view.physical_offset => {
+            QueueSlot::Entry(entry) if entry.physical_offset == view.physical_offset => {
                 let is_right = entry.size == view.total_size && is_tag_hash_of(entry.tag_hash, view);
                 if is_right && let Some(scan) = self.derived.queues.get(queue) {
                     scan.add_match();
@@ -240,14 +255,14 @@ impl<D: Disk> Check<'_, '_, D> {
             _ if (self.derived.is_deleted)(view.topic, queue_id, view.physical_offset) => {
                 self.scan.of_deleted += 1
             }
-            Slot::Entry(entry) => self.other_entry(queue, at, view, entry),
-            Slot::Empty => self.without_entry(queue, at, view, "no entry there".into()),
-            Slot::Filler => self.without_entry(queue, at, view, "a filler there".into()),
-            Slot::Invalid => self.without_entry(queue, at, view, "bytes there that are no entry".into()),
+            QueueSlot::Entry(entry) => self.other_entry(queue, at, view, entry),
+            QueueSlot::Empty => self.without_entry(queue, at, view, "no entry there".into()),
+            QueueSlot::Filler => self.without_entry(queue, at, view, "a filler there".into()),
+            QueueSlot::Invalid => self.without_entry(queue, at, view, "bytes there that are no entry".into()),
         }
     }
 
-    /// The entry at the record's queue offset leads elsewhere: perhaps to a second record of the same offset.
+    /// Handles an entry that leads elsewhere: perhaps to a second record of the same queue offset.
     fn other_entry(&mut self, queue: usize, at: u64, view: &MessageView<'_>, entry: Entry) {
         let is_same = |other: &MessageView<'_>| {
             (other.topic, other.queue_id, other.queue_offset)
@@ -262,7 +277,7 @@ impl<D: Disk> Check<'_, '_, D> {
             let found = format!("another one at physical offset {}", entry.physical_offset);
             let range = at..at + u64::from(view.total_size);
             let kind = FindingKind::DuplicateQueueOffset;
-            self.sink.find(&Finding::new(kind, &self.file.path, range, expected, found));
+            self.sink.report(&Finding::new(kind, &self.file.path, range, expected, found));
         } else {
             let found = format!("an entry there that leads to {}", entry.physical_offset);
             self.without_entry(queue, at, view, found);
@@ -282,12 +297,12 @@ impl<D: Disk> Check<'_, '_, D> {
             format!("an entry at {place}"),
             found,
         );
-        // Those of queues that are not there are joined by their place in the log.
+        // Records of missing queues are joined by their order in the log.
         let ordinal = if queue == usize::MAX { self.ordinal } else { view.queue_offset };
         self.without_entry.entry(queue).or_default().add(self.sink, ordinal, finding);
     }
 
-    /// The index entries that lead to this record must be its keys, and the other way round.
+    /// Compares the index entries for this record with its keys, in both directions.
     fn check_keys(&mut self, at: u64, view: &MessageView<'_>, is_promised: bool) {
         self.pass_stray(view.physical_offset);
         self.hashes.clear();
@@ -327,7 +342,7 @@ impl<D: Disk> Check<'_, '_, D> {
         }
     }
 
-    /// Tells of index entries that lead to places before `until` where no record begins.
+    /// Reports index entries for positions before `until` where no record begins.
     fn pass_stray(&mut self, until: u64) {
         while let Some(indexed) = self.next_key.filter(|key| key.entry.physical_offset < until) {
             let (path, range) = self.derived.index.place(self.derived.layout, &indexed);
@@ -342,9 +357,9 @@ impl<D: Disk> Check<'_, '_, D> {
         }
     }
 
-    fn next_in_line(&mut self) -> Option<Indexed> {
+    fn next_in_line(&mut self) -> Option<IndexedEntry> {
         loop {
-            // Outliers were told when the index was read through.
+            // The pass over the index reported the outliers.
             let indexed = self.cursor.next(self.sink)?;
             if indexed.entry.physical_offset >= self.file.end() && !indexed.is_outlier {
                 return None;
@@ -357,7 +372,7 @@ impl<D: Disk> Check<'_, '_, D> {
 
     fn end(mut self) -> LogFileScan {
         let is_whole = !self.sink.is_stopped();
-        // What a broker at work appended since is not looked at.
+        // Records that an open broker appended meanwhile are not verified.
         if is_whole && !self.derived.layout.is_open() {
             self.pass_stray(self.file.end());
         } else if is_whole {
@@ -375,7 +390,7 @@ fn describe(view: &MessageView<'_>) -> String {
     format!("a body of {} bytes", view.body.len())
 }
 
-/// What a transaction's record must hold, and what it does.
+/// What a transaction's record must hold, and what it holds.
 pub(crate) fn transaction_fault(view: &MessageView<'_>) -> Option<(&'static str, String)> {
     if !message::is_consumable(view.sys_flag) && view.queue_offset != 0 {
         let found = format!("system flag {} and queue offset {}", view.sys_flag, view.queue_offset);
@@ -390,27 +405,27 @@ pub(crate) fn transaction_fault(view: &MessageView<'_>) -> Option<(&'static str,
     None
 }
 
-/// Says whether a queue entry's tag hash is right: in the queues of delayed messages it is the time of delivery, and
-/// with extended entries the place of one.
+/// Whether a queue entry's tag hash is right. Delayed messages hold their delivery time there, extended entries an
+/// address.
 pub(crate) fn is_tag_hash_of(found: i64, view: &MessageView<'_>) -> bool {
     found == message::tag_hash(view.marks().tags)
         || (view.topic == SCHEDULE_TOPIC && found >= view.store_timestamp)
         || found < i64::from(i32::MIN)
 }
 
-/// Queues whose entries lead to records of other topics.
+/// Prefix of queues whose entries lead to records of other topics.
 const LIGHT_QUEUES: &str = "%LMQ%";
 
-/// Reads a queue whose entries do not all lead to their records, and tells of each that does not.
-pub(crate) fn check_queue<D: Disk>(derived: &Derived<'_, D>, number: usize, sink: &Sink<'_>) {
+/// Reads a queue again and reports each entry that does not lead to its record.
+pub(crate) fn check_queue<D: Disk>(derived: &DerivedData<'_, D>, number: usize, sink: &Sink<'_>) {
     let layout = derived.layout;
     let (Some(queue), Some(scan)) = (layout.queues.get(number), derived.queues.get(number)) else { return };
-    let mut probe = Probe::new(layout);
-    let mut run = Run::default();
+    let mut probe = RecordReader::new(layout);
+    let mut run = FindingRun::default();
     for file in &queue.files {
-        let walked = super::queues::walk_file(layout, file, scan.min_offset, |offset, slot| {
-            let Slot::Entry(entry) = slot else { return true };
-            if let Some((kind, expected, found)) =
+        let walked = super::queue_scan::walk_file(layout, file, scan.min_offset, |offset, slot| {
+            let QueueSlot::Entry(entry) = slot else { return true };
+            if let Some(EntryFault { kind, expected, found }) =
                 entry_fault(layout, &mut probe, &queue.topic, queue.queue_id, offset, entry)
             {
                 let at = offset * ENTRY_LEN - file.base;
@@ -423,35 +438,47 @@ pub(crate) fn check_queue<D: Disk>(derived: &Derived<'_, D>, number: usize, sink
             !sink.is_stopped()
         });
         if let Err(error) = walked {
-            tell_io(layout, sink, &file.path, file.len, &error);
+            report_io(layout, sink, &file.path, file.len, &error);
         }
     }
     run.end(sink);
 }
 
-fn tell_io<D: Disk>(layout: &Layout<D>, sink: &Sink<'_>, path: &Path, len: u64, error: &io::Error) {
+fn report_io<D: Disk>(layout: &StoreLayout<D>, sink: &Sink<'_>, path: &Path, len: u64, error: &io::Error) {
     if error.kind() != io::ErrorKind::NotFound || !layout.is_open() {
-        sink.unreadable(path, 0..len, error);
+        sink.report_unreadable(path, 0..len, error);
     }
 }
 
-type Fault = (FindingKind, String, String);
+struct EntryFault {
+    kind: FindingKind,
+    expected: String,
+    found: String,
+}
+
+impl EntryFault {
+    fn new(kind: FindingKind, expected: impl Into<String>, found: impl Into<String>) -> Self {
+        Self { kind, expected: expected.into(), found: found.into() }
+    }
+}
 
 fn entry_fault<D: Disk>(
-    layout: &Layout<D>,
-    probe: &mut Probe<'_, D>,
+    layout: &StoreLayout<D>,
+    probe: &mut RecordReader<'_, D>,
     topic: &str,
     queue_id: u32,
     offset: u64,
     entry: Entry,
-) -> Option<Fault> {
+) -> Option<EntryFault> {
     let is_light = topic.starts_with(LIGHT_QUEUES);
     let view = match probe.record(entry.physical_offset) {
         Ok(Some(view)) => view,
-        // Files a broker at work removed meanwhile.
+        // An open broker removed the file meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound && layout.is_open() => return None,
-        Err(error) => return Some((FindingKind::EntryWithoutRecord, "a record".into(), error.to_string())),
-        Ok(None) => return Some((FindingKind::EntryWithoutRecord, "a record".into(), "no record".into())),
+        Err(error) => {
+            return Some(EntryFault::new(FindingKind::EntryWithoutRecord, "a record", error.to_string()));
+        }
+        Ok(None) => return Some(EntryFault::new(FindingKind::EntryWithoutRecord, "a record", "no record")),
     };
     let is_own =
         view.topic == topic && u32::try_from(view.queue_id) == Ok(queue_id) && view.queue_offset == offset;
@@ -459,19 +486,20 @@ fn entry_fault<D: Disk>(
         let expected = format!("a record of {topic} queue {queue_id} at queue offset {offset}");
         let found =
             format!("one of {} queue {} at queue offset {}", view.topic, view.queue_id, view.queue_offset);
-        return Some((FindingKind::EntryOfOtherRecord, expected, found));
+        return Some(EntryFault::new(FindingKind::EntryOfOtherRecord, expected, found));
     }
     if entry.size != view.total_size {
         let (expected, found) = (format!("the size {}", view.total_size), format!("the size {}", entry.size));
-        return Some((FindingKind::EntrySize, expected, found));
+        return Some(EntryFault::new(FindingKind::EntrySize, expected, found));
     }
     if !is_tag_hash_of(entry.tag_hash, &view) {
         let expected = format!("the tag hash {}", message::tag_hash(view.marks().tags));
-        return Some((FindingKind::EntryTagHash, expected, format!("the tag hash {}", entry.tag_hash)));
+        let found = format!("the tag hash {}", entry.tag_hash);
+        return Some(EntryFault::new(FindingKind::EntryTagHash, expected, found));
     }
     if !message::is_consumable(view.sys_flag) {
-        let expected = "a record that enters queues".into();
-        return Some((FindingKind::TransactionFlag, expected, format!("system flag {}", view.sys_flag)));
+        let found = format!("system flag {}", view.sys_flag);
+        return Some(EntryFault::new(FindingKind::TransactionFlag, "a record that enters queues", found));
     }
     None
 }

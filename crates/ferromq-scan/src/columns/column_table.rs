@@ -1,4 +1,4 @@
-//! The wanted columns of messages while they grow.
+//! The selected columns of a batch under construction.
 
 use std::{
     borrow::Cow,
@@ -7,18 +7,17 @@ use std::{
 };
 
 use super::{
-    ColumnsError, Wanted, body,
+    ColumnSet, ColumnsError, body,
     buffers::{Buffers, Lists, Maps, Numbers, Texts},
-    marks::Marks,
+    row_properties::RowProperties,
 };
 use ferromq_store::record::{MessageView, OffsetMessageId};
 
-/// Bytes of a row beside those that lie in its record: hosts and ids written out.
+/// Bytes of a row that its record does not hold as text: hosts and IDs.
 const WRITTEN_OUT: usize = 256;
-/// Arrow's offsets have 32 bits.
 const MOST_BYTES: usize = i32::MAX as usize;
 
-/// A value that is mostly the one before, and its text.
+/// Caches the text of a value that mostly repeats.
 #[derive(Debug)]
 struct LastText<T> {
     value: Option<T>,
@@ -41,11 +40,11 @@ impl<T: PartialEq + Copy + std::fmt::Display> LastText<T> {
     }
 }
 
-/// All columns; those that nobody wants are not there.
+/// All columns; `None` for those not selected.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct ColumnTable {
     pub(super) rows: usize,
-    /// At least as many bytes as any column holds.
+    /// Upper bound of the bytes in any column.
     pub(super) bytes: usize,
     topic: Option<Texts>,
     queue_id: Option<Numbers>,
@@ -66,9 +65,9 @@ pub(super) struct Table {
     last_store_host: LastText<SocketAddr>,
 }
 
-impl Table {
-    /// Room for `rows` rows whose bodies have `bytes` bytes; both may turn out otherwise.
-    pub(super) fn new(wanted: Wanted, rows: usize, bytes: usize) -> Self {
+impl ColumnTable {
+    /// Allocates capacity for `rows` rows with `bytes` bytes of bodies in total.
+    pub(super) fn new(wanted: ColumnSet, rows: usize, bytes: usize) -> Self {
         let texts =
             |name, each: usize| wanted.has(name).then(|| Texts::with_rows(rows, rows.saturating_mul(each)));
         let numbers = |name, width| wanted.has(name).then(|| Numbers::with_rows(rows, width));
@@ -95,11 +94,15 @@ impl Table {
         }
     }
 
-    /// Adds a row, or nothing where it cannot be one.
-    pub(super) fn push(&mut self, view: &MessageView<'_>, marks: &Marks<'_>) -> Result<(), ColumnsError> {
+    /// Adds a row, or nothing on an error.
+    pub(super) fn push(
+        &mut self,
+        view: &MessageView<'_>,
+        marks: &RowProperties<'_>,
+    ) -> Result<(), ColumnsError> {
         let (body, sys_flag) = match (&self.body, &self.sys_flag) {
             (None, None) => (Cow::Borrowed(&[][..]), view.sys_flag),
-            // The flag tells of the body, also where that is not wanted.
+            // The flag depends on the body even if the body is not selected.
             _ => body::of_row(view.sys_flag, view.body),
         };
         let bytes = body.len() + view.topic.len() + view.properties.len() + WRITTEN_OUT;
@@ -125,7 +128,7 @@ impl Table {
         put(&mut self.sys_flag, |column| column.push(sys_flag.to_le_bytes()));
     }
 
-    fn push_texts(&mut self, view: &MessageView<'_>, marks: &Marks<'_>) {
+    fn push_texts(&mut self, view: &MessageView<'_>, marks: &RowProperties<'_>) {
         put(&mut self.topic, |column| column.push(Some(view.topic.as_bytes())));
         put(&mut self.message_id, |column| match marks.unique_key {
             Some(key) => column.push(Some(key.as_bytes())),
@@ -148,7 +151,7 @@ impl Table {
         put(&mut self.store_host, |column| column.push(Some(last.of(view.store_host))));
     }
 
-    /// The columns that were wanted, in the order of [`super::NAMES`].
+    /// The selected columns, in the order of [`super::COLUMN_NAMES`].
     pub(super) fn finish(self) -> Vec<(&'static str, Buffers)> {
         let columns = [
             ("topic", self.topic.map(Texts::finish)),
@@ -177,8 +180,8 @@ fn put<T>(column: &mut Option<T>, push: impl FnOnce(&mut T)) {
     }
 }
 
-/// Milliseconds as microseconds, Spark's resolution. Producers say what they like: what does not fit is the nearest that
-/// does, some 292,000 years away.
+/// Converts milliseconds to microseconds, Spark's resolution. A producer's time out of range becomes the nearest valid
+/// one.
 fn micros(ms: i64) -> i64 {
     ms.saturating_mul(1_000)
 }

@@ -1,67 +1,67 @@
-//! Index files as they lie on disk: their headers, slots and chains, and a cursor over all entries in the log's order.
+//! Index files: their headers, hash slots and chains, and a cursor over all entries in the order of the log.
 //!
-//! Whether a record has the key of its entry is decided by those who have the record.
+//! [`super::verify_log`] checks whether a record has the key of its entry.
 
 use std::path::Path;
 
 use super::{
-    finding::{Finding, FindingKind, Run, Sink},
-    layout::{Layout, StoreState},
-    probe::Probe,
-    window::Window,
+    buffered_file::BufferedFile,
+    finding::{Finding, FindingKind, FindingRun, Sink},
+    layout::{StoreLayout, StoreState},
+    record_reader::RecordReader,
 };
 use ferromq_store::{
     files::Disk,
     formats::index_file::{ENTRY_LEN, Entry, HEADER_LEN, Header, SLOT_LEN, Shape},
 };
 
-/// An index file and what its header says.
+/// An index file and its header.
 #[derive(Debug)]
 pub(crate) struct IndexFileScan {
-    /// Its number among the files of the layout.
+    /// Number of the file in the layout.
     number: usize,
     pub(crate) header: Header,
     shape: Shape,
-    /// Entries plus one.
+    /// Number of entries plus one.
     pub(crate) count: u32,
 }
 
-/// All index files, and where the entries of each commit log file begin.
+/// All index files, and the first entry of each commit log file.
 #[derive(Debug, Default)]
 pub(crate) struct IndexScan {
     pub(crate) files: Vec<IndexFileScan>,
     pub(crate) entries: u64,
-    bounds: Vec<Bound>,
+    bounds: Vec<IndexStart>,
 }
 
-/// Where reading begins.
+/// The entry at which a cursor starts.
 #[derive(Debug, Clone, Copy)]
-struct Bound {
+struct IndexStart {
     file: usize,
     entry: u32,
-    /// Physical offset of the entry in line before.
+    /// Physical offset of the preceding ordered entry.
     before: u64,
 }
 
-/// An entry and where it stands.
+/// An entry and its position.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Indexed {
+pub(crate) struct IndexedEntry {
     pub(crate) file: usize,
     pub(crate) number: u32,
     pub(crate) entry: Entry,
-    /// It breaks the order of the others: their physical offsets never go back.
+    /// The entry breaks the order: physical offsets must not decrease.
     pub(crate) is_outlier: bool,
 }
 
 impl IndexScan {
-    /// Reads the headers. What has no shape of an index file is told and left out.
-    pub(crate) fn open<D: Disk>(layout: &Layout<D>, slots: Option<u32>, sink: &Sink<'_>) -> Self {
+    /// Reads the headers. A file whose size fits no index is reported and left out.
+    pub(crate) fn open<D: Disk>(layout: &StoreLayout<D>, slots: Option<u32>, sink: &Sink<'_>) -> Self {
         let mut scan = Self::default();
         for (number, file) in layout.index.iter().enumerate() {
             let Some(shape) = shape_of(file.len, slots) else {
                 let expected = "a header, slots of 4 bytes and four entries of 20 bytes a slot (or the number of slots given)";
                 let found = format!("{} bytes", file.len);
-                sink.find(&Finding::new(FindingKind::FileSize, &file.path, 0..file.len, expected, found));
+                sink.report(&Finding::new(FindingKind::FileSize, &file.path, 0..file.len, expected, found));
                 continue;
             };
             let mut head = [0; HEADER_LEN as usize];
@@ -69,14 +69,14 @@ impl IndexScan {
                 .open(&file.path)
                 .and_then(|region| ferromq_store::files::Region::read_at(&region, 0, &mut head));
             if let Err(error) = read {
-                sink.unreadable(&file.path, 0..HEADER_LEN, &error);
+                sink.report_unreadable(&file.path, 0..HEADER_LEN, &error);
                 continue;
             }
             let header = Header::decode(&head);
             if header.count > shape.entries {
                 let expected = format!("at most {} entries", shape.entries - 1);
                 let found = format!("{} entries", header.count - 1);
-                sink.find(&Finding::new(FindingKind::IndexHeader, &file.path, 36..40, expected, found));
+                sink.report(&Finding::new(FindingKind::IndexHeader, &file.path, 36..40, expected, found));
             }
             let count = header.count.min(shape.entries);
             scan.entries += u64::from(count - 1);
@@ -85,13 +85,13 @@ impl IndexScan {
         scan
     }
 
-    /// Reads all entries: chains, slots and headers are checked, and what stands out of line is looked up in the log.
-    pub(crate) fn check<D: Disk>(&mut self, layout: &Layout<D>, sink: &Sink<'_>) {
+    /// Reads all entries, checks chains, slots and headers, and looks up entries out of order in the log.
+    pub(crate) fn check<D: Disk>(&mut self, layout: &StoreLayout<D>, sink: &Sink<'_>) {
         let mut bounds = Vec::with_capacity(layout.log.len());
-        let mut probe = Probe::new(layout);
-        let mut outliers = Run::default();
-        let mut chains = Chains::default();
-        let mut cursor = Cursor::at(layout, self, Bound { file: 0, entry: 1, before: 0 });
+        let mut probe = RecordReader::new(layout);
+        let mut outliers = FindingRun::default();
+        let mut chains = SlotChains::default();
+        let mut cursor = IndexCursor::at(layout, self, IndexStart { file: 0, entry: 1, before: 0 });
         let mut ordinal = 0;
         while let Some(indexed) = cursor.next(sink) {
             ordinal += 1;
@@ -108,7 +108,11 @@ impl IndexScan {
             }
             while layout.log.get(bounds.len()).is_some_and(|file| indexed.entry.physical_offset >= file.base)
             {
-                bounds.push(Bound { file: indexed.file, entry: indexed.number, before: cursor.before_last });
+                bounds.push(IndexStart {
+                    file: indexed.file,
+                    entry: indexed.number,
+                    before: cursor.before_last_ordered,
+                });
             }
             if ordinal % 4096 == 0 && sink.is_stopped() {
                 break;
@@ -116,28 +120,31 @@ impl IndexScan {
         }
         chains.end(layout, self, sink);
         outliers.end(sink);
-        let end = Bound { file: self.files.len(), entry: 1, before: u64::MAX };
+        let end = IndexStart { file: self.files.len(), entry: 1, before: u64::MAX };
         bounds.resize(layout.log.len(), end);
         self.bounds = bounds;
         sink.advance(layout.index.iter().map(|file| file.len).sum());
     }
 
-    /// The entries that lead into a commit log file, or behind it.
-    pub(crate) fn cursor<'a, D: Disk>(&'a self, layout: &'a Layout<D>, log_file: usize) -> Cursor<'a, D> {
-        let end = Bound { file: self.files.len(), entry: 1, before: u64::MAX };
-        Cursor::at(layout, self, self.bounds.get(log_file).copied().unwrap_or(end))
+    /// The entries for records in a commit log file and in the files after it.
+    pub(crate) fn cursor<'a, D: Disk>(
+        &'a self,
+        layout: &'a StoreLayout<D>,
+        log_file: usize,
+    ) -> IndexCursor<'a, D> {
+        let end = IndexStart { file: self.files.len(), entry: 1, before: u64::MAX };
+        IndexCursor::at(layout, self, self.bounds.get(log_file).copied().unwrap_or(end))
     }
 
-    /// Physical offset of the last record whose keys the headers count.
     pub(crate) fn end(&self) -> u64 {
         self.files.iter().rfind(|file| file.count > 1).map_or(0, |file| file.header.end_physical_offset)
     }
 
-    /// Path of a file, and the bytes of an entry in it.
+    /// Path of the entry's file, and the entry's byte range in it.
     pub(crate) fn place<'a, D: Disk>(
         &self,
-        layout: &'a Layout<D>,
-        indexed: &Indexed,
+        layout: &'a StoreLayout<D>,
+        indexed: &IndexedEntry,
     ) -> (&'a Path, std::ops::Range<u64>) {
         let scan = self.files.get(indexed.file);
         let at = scan.map_or(0, |scan| scan.shape.entry_at(indexed.number));
@@ -146,7 +153,7 @@ impl IndexScan {
     }
 }
 
-/// RocketMQ's shape has four entries a slot; others only the caller knows. Java maps a file whole.
+/// RocketMQ writes four entries a slot; the caller supplies any other number of slots. Java maps a file as a whole.
 fn shape_of(len: u64, slots: Option<u32>) -> Option<Shape> {
     let slots = match slots {
         Some(slots) => slots,
@@ -157,15 +164,15 @@ fn shape_of(len: u64, slots: Option<u32>) -> Option<Shape> {
     (slots > 0 && shape.entries > 0 && shape.file_len() == len && len <= i32::MAX as u64).then_some(shape)
 }
 
-/// What an entry that breaks the order leads to; nothing where the record has its key.
+/// The fault of an entry out of order.
 fn outlier<D: Disk>(
-    layout: &Layout<D>,
+    layout: &StoreLayout<D>,
     scan: &IndexScan,
-    probe: &mut Probe<'_, D>,
-    indexed: &Indexed,
+    probe: &mut RecordReader<'_, D>,
+    indexed: &IndexedEntry,
 ) -> Option<Finding> {
     let entry = indexed.entry;
-    // Messages that were removed since are none.
+    // Retention removed the record.
     if entry.physical_offset < layout.log_start() {
         return None;
     }
@@ -181,18 +188,18 @@ fn outlier<D: Disk>(
     Some(Finding::new(kind, path, range, expected, leads))
 }
 
-/// The slots of one file, as its entries say they should be.
+/// The slots of one file, computed from its entries.
 #[derive(Default)]
-struct Chains {
+struct SlotChains {
     file: Option<usize>,
     newest: Vec<u32>,
     used: u32,
     first: u64,
     last: u64,
-    broken: Run,
+    broken: FindingRun,
 }
 
-impl Chains {
+impl SlotChains {
     fn begin(&mut self, scan: &IndexScan, file: usize) {
         self.file = Some(file);
         self.newest.clear();
@@ -200,7 +207,13 @@ impl Chains {
         (self.used, self.first, self.last) = (0, 0, 0);
     }
 
-    fn take<D: Disk>(&mut self, layout: &Layout<D>, scan: &IndexScan, indexed: &Indexed, sink: &Sink<'_>) {
+    fn take<D: Disk>(
+        &mut self,
+        layout: &StoreLayout<D>,
+        scan: &IndexScan,
+        indexed: &IndexedEntry,
+        sink: &Sink<'_>,
+    ) {
         let entry = indexed.entry;
         let slots = self.newest.len().max(1) as u32;
         let Some(newest) = self.newest.get_mut((entry.hash % slots) as usize) else { return };
@@ -222,15 +235,15 @@ impl Chains {
         self.last = entry.physical_offset;
     }
 
-    fn end<D: Disk>(&mut self, layout: &Layout<D>, scan: &IndexScan, sink: &Sink<'_>) {
+    fn end<D: Disk>(&mut self, layout: &StoreLayout<D>, scan: &IndexScan, sink: &Sink<'_>) {
         self.broken.end(sink);
         let Some(found) = self.file.take().and_then(|file| scan.files.get(file)) else { return };
         let Some(file) = layout.index.get(found.number) else { return };
-        // A broker at work may be writing the header.
+        // A Java broker may be writing the header now.
         if !layout.is_open() || layout.is_ours() {
             self.check_header(found, &file.path, sink);
         }
-        // Slots of a file that is being filled are on disk when it is full or closed.
+        // Slots of an unfinished file are on disk only after it is full or closed.
         if layout.state == StoreState::Closed || found.header.count >= found.shape.entries {
             self.check_slots(layout, found, &file.path, sink);
         }
@@ -246,20 +259,26 @@ impl Chains {
         for (at, len, what, found, expected) in fields {
             if found != expected {
                 let (expected, found) = (format!("{what} {expected}"), format!("{what} {found}"));
-                sink.find(&Finding::new(FindingKind::IndexHeader, path, at..at + len, expected, found));
+                sink.report(&Finding::new(FindingKind::IndexHeader, path, at..at + len, expected, found));
             }
         }
         if header.begin_timestamp > header.end_timestamp {
             let found = format!("first time {}, last time {}", header.begin_timestamp, header.end_timestamp);
-            sink.find(&Finding::new(FindingKind::IndexHeader, path, 0..16, "times in order", found));
+            sink.report(&Finding::new(FindingKind::IndexHeader, path, 0..16, "times in order", found));
         }
     }
 
-    fn check_slots<D: Disk>(&self, layout: &Layout<D>, found: &IndexFileScan, path: &Path, sink: &Sink<'_>) {
+    fn check_slots<D: Disk>(
+        &self,
+        layout: &StoreLayout<D>,
+        found: &IndexFileScan,
+        path: &Path,
+        sink: &Sink<'_>,
+    ) {
         const PIECE: u64 = 64 << 10;
-        let mut run = Run::default();
+        let mut run = FindingRun::default();
         let walked = layout.open(path).and_then(|region| {
-            let mut window = Window::new(region);
+            let mut window = BufferedFile::new(region);
             for (piece, expected) in (0..).step_by(PIECE as usize).zip(self.newest.chunks(PIECE as usize / 4))
             {
                 let at = HEADER_LEN + piece;
@@ -268,7 +287,7 @@ impl Chains {
                     (piece / SLOT_LEN..).zip(bytes.as_chunks::<4>().0.iter().zip(expected))
                 {
                     let value = u32::from_be_bytes(*bytes);
-                    // A newest entry that is not counted yet is none.
+                    // An open broker may write a slot before it counts the entry.
                     if value != *expected && !(value >= found.count && *expected == 0 && layout.is_open()) {
                         let at = HEADER_LEN + slot * SLOT_LEN;
                         let (wanted, got) =
@@ -285,63 +304,69 @@ impl Chains {
         });
         run.end(sink);
         if let Err(error) = walked {
-            sink.unreadable(path, HEADER_LEN..found.shape.entry_at(0), &error);
+            sink.report_unreadable(path, HEADER_LEN..found.shape.entry_at(0), &error);
         }
     }
 }
 
-/// Reads entries one after the other over all files.
-pub(crate) struct Cursor<'a, D: Disk> {
-    layout: &'a Layout<D>,
+/// An entry that was read, but not compared with the one after it.
+struct Upcoming {
+    file: usize,
+    number: u32,
+    entry: Entry,
+}
+
+/// Reads the entries of all files in sequence.
+pub(crate) struct IndexCursor<'a, D: Disk> {
+    layout: &'a StoreLayout<D>,
     files: &'a [IndexFileScan],
     file: usize,
     next: u32,
-    window: Option<Window<D::Region>>,
-    /// Physical offset of the last entry in line.
-    in_line: u64,
-    /// … and of the one in line before that.
-    before_last: u64,
-    ahead: Option<(usize, u32, Entry)>,
+    window: Option<BufferedFile<D::Region>>,
+    /// Physical offset of the last ordered entry.
+    last_ordered: u64,
+    /// Physical offset of the ordered entry before the last.
+    before_last_ordered: u64,
+    ahead: Option<Upcoming>,
     is_begun: bool,
 }
 
-impl<'a, D: Disk> Cursor<'a, D> {
-    fn at(layout: &'a Layout<D>, scan: &'a IndexScan, from: Bound) -> Self {
+impl<'a, D: Disk> IndexCursor<'a, D> {
+    fn at(layout: &'a StoreLayout<D>, scan: &'a IndexScan, from: IndexStart) -> Self {
         Self {
             layout,
             files: &scan.files,
             file: from.file,
             next: from.entry.max(1),
             window: None,
-            in_line: from.before,
-            before_last: from.before,
+            last_ordered: from.before,
+            before_last_ordered: from.before,
             ahead: None,
             is_begun: false,
         }
     }
 
-    /// The next entry. A file that cannot be read is told and passed over.
-    pub(crate) fn next(&mut self, sink: &Sink<'_>) -> Option<Indexed> {
+    /// The next entry. Reports and skips a file that cannot be read.
+    pub(crate) fn next(&mut self, sink: &Sink<'_>) -> Option<IndexedEntry> {
         if !self.is_begun {
             self.is_begun = true;
             self.ahead = self.read(sink);
         }
-        let (file, number, entry) = self.ahead.take()?;
+        let Upcoming { file, number, entry } = self.ahead.take()?;
         self.ahead = self.read(sink);
         let at = entry.physical_offset;
-        // One entry with a wrong offset must not make outliers of all that come behind it.
-        let goes_back = |(_, _, ahead): &(usize, u32, Entry)| {
-            ahead.physical_offset < at && ahead.physical_offset >= self.in_line
-        };
-        let is_outlier = at < self.in_line || self.ahead.as_ref().is_some_and(goes_back);
+        // One entry with a wrong offset must not make outliers of all entries after it.
+        let next = self.ahead.as_ref().map(|next| next.entry.physical_offset);
+        let is_outlier =
+            at < self.last_ordered || next.is_some_and(|next| (self.last_ordered..at).contains(&next));
         if !is_outlier {
-            self.before_last = self.in_line;
-            self.in_line = at;
+            self.before_last_ordered = self.last_ordered;
+            self.last_ordered = at;
         }
-        Some(Indexed { file, number, entry, is_outlier })
+        Some(IndexedEntry { file, number, entry, is_outlier })
     }
 
-    fn read(&mut self, sink: &Sink<'_>) -> Option<(usize, u32, Entry)> {
+    fn read(&mut self, sink: &Sink<'_>) -> Option<Upcoming> {
         loop {
             let scan = self.files.get(self.file)?;
             if self.next >= scan.count {
@@ -353,12 +378,12 @@ impl<'a, D: Disk> Cursor<'a, D> {
             match self.entry_at(path, at) {
                 Ok(Some(entry)) => {
                     self.next += 1;
-                    return Some((self.file, self.next - 1, entry));
+                    return Some(Upcoming { file: self.file, number: self.next - 1, entry });
                 }
                 Ok(None) => self.next_file(),
                 Err(error) => {
                     if error.kind() != std::io::ErrorKind::NotFound || !self.layout.is_open() {
-                        sink.unreadable(path, at..at + ENTRY_LEN, &error);
+                        sink.report_unreadable(path, at..at + ENTRY_LEN, &error);
                     }
                     self.next_file();
                 }
@@ -375,7 +400,7 @@ impl<'a, D: Disk> Cursor<'a, D> {
     fn entry_at(&mut self, path: &Path, at: u64) -> std::io::Result<Option<Entry>> {
         let window = match &mut self.window {
             Some(window) => window,
-            none => none.insert(Window::with_step(self.layout.open(path)?, 256 << 10)),
+            none => none.insert(BufferedFile::with_step(self.layout.open(path)?, 256 << 10)),
         };
         Ok(Entry::decode(window.get(at..at + ENTRY_LEN)?))
     }

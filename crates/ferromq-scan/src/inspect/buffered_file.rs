@@ -1,6 +1,4 @@
-//! A file read through a buffer: bounded memory, and an error where a map would end the process.
-//!
-//! It knows nothing of what the bytes mean.
+//! Reads a file through a buffer. Memory is bounded, and a broken disk is an error, where a map would end the process.
 
 use std::{io, ops::Range};
 
@@ -8,40 +6,38 @@ use ferromq_store::files::Region;
 
 /// Bytes read at once.
 const STEP: u64 = 256 << 10;
-/// Bytes a buffer may hold; what is longer is read through the map, after it was read once.
+/// Largest buffer. A longer range is read once through the buffer, then through the map.
 const MAX_BUFFER: u64 = 16 << 20;
 
-/// A file and the part of it that was read last.
-pub(crate) struct Window<R: Region> {
+/// A file and its buffered part.
+pub(crate) struct BufferedFile<R: Region> {
     region: R,
     buffer: Vec<u8>,
-    /// What the buffer holds.
+    /// Byte range in the buffer.
     held: Range<u64>,
     step: u64,
 }
 
-impl<R: Region> Window<R> {
-    /// Nothing is read yet; reads ahead by a mebibyte.
+impl<R: Region> BufferedFile<R> {
     pub(crate) fn new(region: R) -> Self {
         Self::with_step(region, STEP)
     }
 
-    /// As [`Self::new`], reading `step` bytes ahead.
+    /// Reads `step` bytes ahead.
     pub(crate) fn with_step(region: R, step: u64) -> Self {
         Self { region, buffer: Vec::new(), held: 0..0, step: step.clamp(1, MAX_BUFFER) }
     }
 
-    /// Size of the file.
     pub(crate) fn len(&self) -> u64 {
         self.region.len()
     }
 
-    /// The first place from `at` on that may hold anything but zeros.
+    /// The first position from `at` on that may hold anything but zeros.
     pub(crate) fn next_data(&self, at: u64) -> u64 {
         self.region.next_data(at).max(at).min(self.len())
     }
 
-    /// The bytes of `range`, as far as the file goes.
+    /// The bytes of `range`, cut at the end of the file.
     pub(crate) fn get(&mut self, range: Range<u64>) -> io::Result<&[u8]> {
         let end = range.end.min(self.len());
         let start = range.start.min(end);

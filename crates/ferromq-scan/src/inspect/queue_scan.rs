@@ -1,6 +1,6 @@
-//! Consume queues as they lie on disk: read through once, and looked up by queue offset.
+//! Consume queues: one pass over each, then lookups by queue offset.
 //!
-//! Whether an entry leads to the right record is decided by those who have the records.
+//! [`super::verify_log`] compares the entries with their records.
 
 use std::{
     collections::HashMap,
@@ -9,10 +9,10 @@ use std::{
 };
 
 use super::{
-    finding::{Finding, FindingKind, Run, Sink},
-    layout::Layout,
-    queue_slots::{QueueFiles, RowFile, Slot, decode, is_empty},
-    window::Window,
+    buffered_file::BufferedFile,
+    finding::{Finding, FindingKind, FindingRun, Sink},
+    layout::StoreLayout,
+    queue_slots::{QueueFiles, QueueSlot, SegmentFile, decode, is_empty},
 };
 use ferromq_store::{
     files::{Disk, Region},
@@ -20,34 +20,34 @@ use ferromq_store::{
 };
 
 const ENTRY: usize = ENTRY_LEN as usize;
-/// Bytes of a queue read at once.
+/// Bytes read at once.
 const PIECE: u64 = 3_276 * ENTRY_LEN;
 
-/// What a queue was found to be.
+/// The result of one pass over a queue.
 #[derive(Debug, Default)]
 pub(crate) struct QueueScan {
     /// First queue offset whose record is kept.
     pub(crate) min_offset: u64,
-    /// Behind the last entry written.
+    /// End of the written entries, exclusive.
     pub(crate) max_offset: u64,
-    /// Entries that should lead to a record.
+    /// Number of entries whose record must exist.
     pub(crate) expected: u64,
     /// Bytes of their records.
     pub(crate) bytes: u64,
     pub(crate) first: Option<Entry>,
     pub(crate) last: Option<Entry>,
-    /// Records met in the log that their entry leads to.
+    /// Number of records in the log that their entry leads to.
     pub(crate) matched: AtomicU64,
 }
 
-/// Calls `visit` with queue offset and slot over one file, holes left out, until it says `false`.
+/// Calls `visit` with the queue offset and slot of each written entry, until it returns `false`.
 pub(crate) fn walk_file<D: Disk>(
-    layout: &Layout<D>,
-    file: &RowFile,
+    layout: &StoreLayout<D>,
+    file: &SegmentFile,
     from: u64,
-    mut visit: impl FnMut(u64, Slot) -> bool,
+    mut visit: impl FnMut(u64, QueueSlot) -> bool,
 ) -> io::Result<()> {
-    let mut window = Window::with_step(layout.open(&file.path)?, PIECE);
+    let mut window = BufferedFile::with_step(layout.open(&file.path)?, PIECE);
     let mut at = from.saturating_sub(file.base / ENTRY_LEN).saturating_mul(ENTRY_LEN);
     while at < file.len {
         at = window.next_data(at) / ENTRY_LEN * ENTRY_LEN;
@@ -59,7 +59,7 @@ pub(crate) fn walk_file<D: Disk>(
         at += bytes.len() as u64;
         for (offset, bytes) in (first..).zip(bytes.chunks_exact(ENTRY)) {
             let slot = decode(bytes);
-            if slot != Slot::Empty && !visit(offset, slot) {
+            if slot != QueueSlot::Empty && !visit(offset, slot) {
                 return Ok(());
             }
         }
@@ -67,25 +67,25 @@ pub(crate) fn walk_file<D: Disk>(
     Ok(())
 }
 
-/// Reads a queue through. Tells of gaps, of fillers between entries and of bytes that are no entries.
-pub(crate) fn scan<D: Disk>(layout: &Layout<D>, queue: &QueueFiles, sink: &Sink<'_>) -> QueueScan {
+/// Reads a queue once. Reports gaps, fillers between entries, and bytes that are no entry.
+pub(crate) fn scan_queue<D: Disk>(layout: &StoreLayout<D>, queue: &QueueFiles, sink: &Sink<'_>) -> QueueScan {
     let (log_start, log_end) = (layout.log_start(), layout.log_end());
     let mut scan = QueueScan::default();
     let mut next = queue.files.first().map_or(0, |file| file.base / ENTRY_LEN);
-    let (mut fillers, mut invalid) = (Run::default(), Run::default());
+    let (mut fillers, mut invalid) = (FindingRun::default(), FindingRun::default());
     let mut has_entry = false;
     (scan.min_offset, scan.max_offset) = (next, next);
     for file in &queue.files {
-        // A missing file was told already.
         next = next.max(file.base / ENTRY_LEN);
         let in_file = |offset: u64| offset * ENTRY_LEN - file.base;
         let walked = walk_file(layout, file, 0, |offset, slot| {
-            // What a broker at work has added since.
-            if matches!(slot, Slot::Entry(entry) if layout.is_open() && entry.physical_offset >= log_end) {
+            // An open broker added the entry after the log was listed.
+            if matches!(slot, QueueSlot::Entry(entry) if layout.is_open() && entry.physical_offset >= log_end)
+            {
                 return false;
             }
             if offset > next {
-                // Zeros that were read before the entries behind them were written are no gap.
+                // A concurrent broker filled the zeros after they were read.
                 if layout.is_open() && !is_empty(&layout.disk, file, next) {
                     return false;
                 }
@@ -93,12 +93,12 @@ pub(crate) fn scan<D: Disk>(layout: &Layout<D>, queue: &QueueFiles, sink: &Sink<
                 let found = format!("no entries at the queue offsets {next} to {}", offset - 1);
                 let mut finding = Finding::new(FindingKind::QueueGap, &file.path, from..to, "entries", found);
                 finding.count = offset - next;
-                sink.find(&finding);
+                sink.report(&finding);
             }
             next = offset + 1;
             let range = in_file(offset)..in_file(offset) + ENTRY_LEN;
             match slot {
-                Slot::Entry(entry) => {
+                QueueSlot::Entry(entry) => {
                     has_entry = true;
                     scan.max_offset = next;
                     if entry.physical_offset < log_start && scan.expected == 0 {
@@ -110,7 +110,7 @@ pub(crate) fn scan<D: Disk>(layout: &Layout<D>, queue: &QueueFiles, sink: &Sink<
                         scan.last = Some(entry);
                     }
                 }
-                Slot::Filler if has_entry => {
+                QueueSlot::Filler if has_entry => {
                     let found = format!("a filler at queue offset {offset}");
                     fillers.add(
                         sink,
@@ -118,8 +118,8 @@ pub(crate) fn scan<D: Disk>(layout: &Layout<D>, queue: &QueueFiles, sink: &Sink<
                         Finding::new(FindingKind::FillerInside, &file.path, range, "an entry", found),
                     );
                 }
-                Slot::Filler => (scan.min_offset, scan.max_offset) = (next, next),
-                Slot::Invalid | Slot::Empty => {
+                QueueSlot::Filler => (scan.min_offset, scan.max_offset) = (next, next),
+                QueueSlot::Invalid | QueueSlot::Empty => {
                     let found = format!("bytes that are no entry at queue offset {offset}");
                     let kind = FindingKind::EntryWithoutRecord;
                     invalid.add(sink, offset, Finding::new(kind, &file.path, range, "an entry", found));
@@ -130,7 +130,7 @@ pub(crate) fn scan<D: Disk>(layout: &Layout<D>, queue: &QueueFiles, sink: &Sink<
         });
         match walked {
             Err(error) if error.kind() == io::ErrorKind::NotFound && layout.is_open() => {}
-            Err(error) => sink.unreadable(&file.path, 0..file.len, &error),
+            Err(error) => sink.report_unreadable(&file.path, 0..file.len, &error),
             Ok(()) => {}
         }
         sink.advance(file.len);
@@ -140,26 +140,26 @@ pub(crate) fn scan<D: Disk>(layout: &Layout<D>, queue: &QueueFiles, sink: &Sink<
     scan
 }
 
-/// Finds queues by name, and their entries by queue offset, through pieces kept of each.
-pub(crate) struct Entries<'a, D: Disk> {
-    layout: &'a Layout<D>,
+/// Finds queues by name and entries by queue offset. It caches a chunk of each queue.
+pub(crate) struct QueueEntries<'a, D: Disk> {
+    layout: &'a StoreLayout<D>,
     scans: &'a [QueueScan],
-    names: &'a Names<'a>,
-    pieces: HashMap<usize, Piece>,
-    /// Entries in a piece.
-    piece_len: u64,
+    names: &'a QueueNumbers<'a>,
+    chunks: HashMap<usize, EntryChunk>,
+    /// QueueEntries in a chunk.
+    chunk_len: u64,
     last: Option<usize>,
 }
 
-struct Piece {
+struct EntryChunk {
     first: u64,
     bytes: Vec<u8>,
 }
 
-/// Queues by topic and id.
-pub(crate) struct Names<'a>(HashMap<(&'a str, u32), usize>);
+/// Queue numbers by topic and queue ID.
+pub(crate) struct QueueNumbers<'a>(HashMap<(&'a str, u32), usize>);
 
-impl<'a> Names<'a> {
+impl<'a> QueueNumbers<'a> {
     pub(crate) fn new(queues: &'a [QueueFiles]) -> Self {
         Self(
             queues
@@ -175,14 +175,18 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Bytes of pieces one worker keeps.
+/// Bytes of chunks that one thread caches.
 const BUDGET: u64 = 16 << 20;
 const MAX_PIECES: usize = 8192;
 
-impl<'a, D: Disk> Entries<'a, D> {
-    pub(crate) fn new(layout: &'a Layout<D>, scans: &'a [QueueScan], names: &'a Names<'a>) -> Self {
+impl<'a, D: Disk> QueueEntries<'a, D> {
+    pub(crate) fn new(
+        layout: &'a StoreLayout<D>,
+        scans: &'a [QueueScan],
+        names: &'a QueueNumbers<'a>,
+    ) -> Self {
         let share = BUDGET / ENTRY_LEN / (layout.queues.len().clamp(1, MAX_PIECES) as u64);
-        Self { layout, scans, names, pieces: HashMap::new(), piece_len: share.clamp(64, 8192), last: None }
+        Self { layout, scans, names, chunks: HashMap::new(), chunk_len: share.clamp(64, 8192), last: None }
     }
 
     /// The number of a queue; most records follow one of the same queue.
@@ -200,40 +204,40 @@ impl<'a, D: Disk> Entries<'a, D> {
     }
 
     /// The slot at a queue offset; `Empty` behind the end that was found when the queue was read through.
-    pub(crate) fn slot(&mut self, queue: usize, offset: u64) -> io::Result<Slot> {
-        let Some(scan) = self.scans.get(queue) else { return Ok(Slot::Empty) };
+    pub(crate) fn slot(&mut self, queue: usize, offset: u64) -> io::Result<QueueSlot> {
+        let Some(scan) = self.scans.get(queue) else { return Ok(QueueSlot::Empty) };
         if offset >= scan.max_offset {
-            return Ok(Slot::Empty);
+            return Ok(QueueSlot::Empty);
         }
-        let held = self.pieces.get(&queue).filter(|piece| {
-            offset >= piece.first && offset - piece.first < piece.bytes.len() as u64 / ENTRY_LEN
+        let held = self.chunks.get(&queue).filter(|chunk| {
+            offset >= chunk.first && offset - chunk.first < chunk.bytes.len() as u64 / ENTRY_LEN
         });
         if held.is_none() {
-            let piece = self.read(queue, offset)?;
-            if self.pieces.len() >= MAX_PIECES {
-                self.pieces.clear();
+            let chunk = self.read(queue, offset)?;
+            if self.chunks.len() >= MAX_PIECES {
+                self.chunks.clear();
             }
-            self.pieces.insert(queue, piece);
+            self.chunks.insert(queue, chunk);
         }
-        let slot = self.pieces.get(&queue).and_then(|piece| {
-            let at = usize::try_from(offset.checked_sub(piece.first)?).ok()?.checked_mul(ENTRY)?;
-            piece.bytes.get(at..at.checked_add(ENTRY)?)
+        let slot = self.chunks.get(&queue).and_then(|chunk| {
+            let at = usize::try_from(offset.checked_sub(chunk.first)?).ok()?.checked_mul(ENTRY)?;
+            chunk.bytes.get(at..at.checked_add(ENTRY)?)
         });
-        Ok(slot.map_or(Slot::Empty, decode))
+        Ok(slot.map_or(QueueSlot::Empty, decode))
     }
 
-    fn read(&self, queue: usize, offset: u64) -> io::Result<Piece> {
-        let none = Piece { first: offset, bytes: Vec::new() };
+    fn read(&self, queue: usize, offset: u64) -> io::Result<EntryChunk> {
+        let none = EntryChunk { first: offset, bytes: Vec::new() };
         let Some(at) = offset.checked_mul(ENTRY_LEN) else { return Ok(none) };
         let file = self.layout.queues.get(queue).and_then(|queue| {
             let after = queue.files.partition_point(|file| file.base <= at);
             queue.files.get(after.checked_sub(1)?).filter(|file| at < file.end())
         });
         let Some(file) = file else { return Ok(none) };
-        let len = (file.end() - at).min(self.piece_len * ENTRY_LEN);
+        let len = (file.end() - at).min(self.chunk_len * ENTRY_LEN);
         let mut bytes = vec![0; len as usize];
         self.layout.open(&file.path)?.read_at(at - file.base, &mut bytes)?;
-        Ok(Piece { first: offset, bytes })
+        Ok(EntryChunk { first: offset, bytes })
     }
 }
 
@@ -242,7 +246,7 @@ impl QueueScan {
         self.matched.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Says whether some entry leads to no record of its own.
+    /// Whether some entry leads to no record of its own.
     pub(crate) fn is_suspect(&self) -> bool {
         self.matched.load(Ordering::Relaxed) != self.expected
     }

@@ -1,6 +1,6 @@
-//! Which part of each commit log file may be read while its store is at work, and where its queues begin.
+//! Finds how far each commit log file may be read while a broker writes to the store, and where its queues begin.
 //!
-//! Never beyond what was flushed: our stores note it after each flush, RocketMQ's notes up to which store time it is.
+//! Readers stop at the last flush. ferromq notes the flushed offset; RocketMQ notes the flushed store time.
 
 use std::{
     io,
@@ -10,9 +10,9 @@ use std::{
 use super::{
     InspectOptions,
     finding::FindingKind,
-    layout::{Layout, StoreState},
+    layout::{StoreLayout, StoreState},
     log_file::{LogFile, Scanned},
-    queue_slots::{QueueFiles, RowFile, Slot, slot_of},
+    queue_slots::{QueueFiles, QueueSlot, SegmentFile, slot_of},
 };
 use crate::columns::{QueueBegins, QueueStarts};
 use ferromq_store::{
@@ -22,35 +22,35 @@ use ferromq_store::{
     record::MessageView,
 };
 
-/// Times in RocketMQ's checkpoint may run so far ahead of its disk; its own recovery takes off as much.
+/// How far RocketMQ's checkpoint may run ahead of its disk; its own recovery subtracts the same margin.
 const JAVA_MARGIN_MS: i64 = 3_000;
 
-/// A commit log file and what may be read of it.
+/// The readable part of a commit log file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogPart {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Physical offset of its first byte.
+    /// Physical offset of the first byte.
     pub base: u64,
-    /// Behind the last byte that may be read, a physical offset.
+    /// Physical offset of the end of the readable bytes, exclusive.
     pub end: u64,
 }
 
-/// The files of a store's log, in order, with what may be read of each; those of which nothing may be are left out.
+/// Lists the commit log files in order, with the readable part of each. Files without readable bytes are left out.
 ///
-/// Of a store that was closed that is everything. Of one that is open, or was killed, it ends where its broker noted the
-/// last flush: `ferromq/flushed`, or, of a Java broker, the last record stored three seconds before the time in its
-/// checkpoint. A base that is not the end of the file before tells of a file that is missing.
+/// A closed store is readable to the end. In an open or killed store the readable part ends at the last noted flush:
+/// `ferromq/flushed`, or, for a Java broker, the last record stored three seconds before the time in its checkpoint. If
+/// a base is not the end of the previous file, a file is missing.
 ///
 /// # Errors
-/// `Io` where a file or the directory cannot be read, `NoStore` where it is something else.
+/// `Io` if a file or the directory cannot be read, `NoStore` if the directory is not a store.
 pub fn log_files(directory: &Path, options: &InspectOptions) -> Result<Vec<LogPart>> {
     log_files_on(RealDisk, directory, options)
 }
 
 /// As [`log_files`], on another disk.
 pub fn log_files_on<D: Disk>(disk: D, directory: &Path, options: &InspectOptions) -> Result<Vec<LogPart>> {
-    let layout = Layout::read(disk, directory, options)?;
+    let layout = StoreLayout::read(disk, directory, options)?;
     if let Some(finding) = layout.findings.iter().find(|finding| {
         let is_of_log = layout.log_paths.iter().any(|path| finding.file.starts_with(path));
         is_of_log && finding.kind == FindingKind::Unreadable
@@ -64,10 +64,10 @@ pub fn log_files_on<D: Disk>(disk: D, directory: &Path, options: &InspectOptions
         .collect())
 }
 
-fn readable_end<D: Disk>(layout: &Layout<D>) -> Result<u64> {
+fn readable_end<D: Disk>(layout: &StoreLayout<D>) -> Result<u64> {
     match layout.state {
         StoreState::Closed => walk_end(layout, |_| false),
-        _ if layout.is_ours() => Ok(noted_end(layout)?.min(layout.log_end())),
+        _ if layout.is_ours() => Ok(flushed_end(layout)?.min(layout.log_end())),
         _ => {
             let limit = layout.marks.map_or(0, |marks| marks.log_timestamp).saturating_sub(JAVA_MARGIN_MS);
             walk_end(layout, |view| view.store_timestamp >= limit)
@@ -75,11 +75,11 @@ fn readable_end<D: Disk>(layout: &Layout<D>) -> Result<u64> {
     }
 }
 
-/// What our store noted after a flush, or else with its last checkpoint.
-fn noted_end<D: Disk>(layout: &Layout<D>) -> Result<u64> {
+/// The end noted by the last flush, or else by the last checkpoint.
+fn flushed_end<D: Disk>(layout: &StoreLayout<D>) -> Result<u64> {
     let at_checkpoint = layout.marks.map_or(0, |marks| marks.durable_end.max(0) as u64);
     let mut last = None;
-    // Written in place: what is read while it is written may be neither the old one nor the new one.
+    // The mark is written in place, so a concurrent write can tear a read.
     for _ in 0..3 {
         let mark = flush_mark::read(&layout.disk, &layout.root);
         let is_same = mark == last;
@@ -89,13 +89,13 @@ fn noted_end<D: Disk>(layout: &Layout<D>) -> Result<u64> {
         }
     }
     match last {
-        Some((anchor, end)) if is_held(layout, anchor)? => Ok(end.max(at_checkpoint)),
+        Some((anchor, end)) if is_same_log(layout, anchor)? => Ok(end.max(at_checkpoint)),
         _ => Ok(at_checkpoint),
     }
 }
 
-/// Says whether the log is the one an anchor was taken from.
-fn is_held<D: Disk>(layout: &Layout<D>, anchor: Anchor) -> Result<bool> {
+/// Whether the anchor was taken from this log.
+fn is_same_log<D: Disk>(layout: &StoreLayout<D>, anchor: Anchor) -> Result<bool> {
     let Some((_, found)) = layout.log_file(anchor.physical_offset) else { return Ok(true) };
     let mut file = open(layout, found)?;
     let record = file.record_at(anchor.physical_offset - found.base);
@@ -103,19 +103,19 @@ fn is_held<D: Disk>(layout: &Layout<D>, anchor: Anchor) -> Result<bool> {
     Ok(record.is_none_or(|view| Anchor::of(&view) == anchor))
 }
 
-fn open<D: Disk>(layout: &Layout<D>, file: &RowFile) -> Result<LogFile<D::Region>> {
+fn open<D: Disk>(layout: &StoreLayout<D>, file: &SegmentFile) -> Result<LogFile<D::Region>> {
     let region = layout.open(&file.path).map_err(|source| StoreError::io("open", &file.path, source))?;
     Ok(LogFile::new(region, file.base))
 }
 
-/// Where the first record lies that is `behind` the end, else where the records end. Times only grow along the log.
-fn walk_end<D: Disk>(layout: &Layout<D>, behind: impl Fn(&MessageView<'_>) -> bool) -> Result<u64> {
+/// The end of the records, or the first record that is `behind` the flush. Store times grow along the log.
+fn walk_end<D: Disk>(layout: &StoreLayout<D>, behind: impl Fn(&MessageView<'_>) -> bool) -> Result<u64> {
     for file in layout.log.iter().rev() {
         let failed = |source| StoreError::io("read", &file.path, source);
         let mut log = open(layout, file)?;
         let mut head = [0; 8];
         layout.open(&file.path).and_then(|region| region_head(&region, &mut head)).map_err(failed)?;
-        // A file that is only prepared, or that begins behind the end.
+        // The file is prepared but unused, or begins behind the end.
         if head == [0; 8] || log.record_at(0).map_err(failed)?.is_some_and(|view| behind(&view)) {
             continue;
         }
@@ -138,17 +138,17 @@ fn region_head(region: &impl ferromq_store::files::Region, head: &mut [u8; 8]) -
     if region.len() < 8 { Ok(()) } else { region.read_at(0, head) }
 }
 
-/// Reads where the queues of a store begin. To be asked after [`log_files`], so that what may be read is decided.
+/// Reads where the queues of a store begin. Call it after [`log_files`]: the queues then cover all readable records.
 ///
 /// # Errors
-/// As [`log_files`].
+/// Those of [`log_files`].
 pub fn queue_starts(directory: &Path, options: &InspectOptions) -> Result<QueueStarts> {
     queue_starts_on(RealDisk, directory, options)
 }
 
 /// As [`queue_starts`], on another disk.
 pub fn queue_starts_on<D: Disk>(disk: D, directory: &Path, options: &InspectOptions) -> Result<QueueStarts> {
-    let layout = Layout::read(disk, directory, options)?;
+    let layout = StoreLayout::read(disk, directory, options)?;
     let mut starts = QueueStarts { undecided_from: undecided_from(&layout), ..QueueStarts::default() };
     for queue in &layout.queues {
         let Ok(queue_id) = i32::try_from(queue.queue_id) else { continue };
@@ -158,7 +158,7 @@ pub fn queue_starts_on<D: Disk>(disk: D, directory: &Path, options: &InspectOpti
     Ok(starts)
 }
 
-fn undecided_from<D: Disk>(layout: &Layout<D>) -> u64 {
+fn undecided_from<D: Disk>(layout: &StoreLayout<D>) -> u64 {
     match layout.state {
         StoreState::Closed => u64::MAX,
         _ if layout.is_ours() => layout.marks.map_or(0, |marks| marks.durable_end.max(0) as u64),
@@ -166,19 +166,19 @@ fn undecided_from<D: Disk>(layout: &Layout<D>) -> u64 {
     }
 }
 
-/// The first entry whose record is kept: all before it lead to records below the log's first, or nowhere.
-fn begins<D: Disk>(layout: &Layout<D>, queue: &QueueFiles) -> Result<QueueBegins> {
+/// The first entry whose record is kept, found by bisection.
+fn begins<D: Disk>(layout: &StoreLayout<D>, queue: &QueueFiles) -> Result<QueueBegins> {
     let log_start = layout.log_start();
-    let is_before = |slot: &Slot| match slot {
-        Slot::Filler => true,
-        Slot::Entry(entry) => entry.physical_offset < log_start,
-        Slot::Empty | Slot::Invalid => false,
+    let is_before = |slot: &QueueSlot| match slot {
+        QueueSlot::Filler => true,
+        QueueSlot::Entry(entry) => entry.physical_offset < log_start,
+        QueueSlot::Empty | QueueSlot::Invalid => false,
     };
     let mut next = 0;
     for file in &queue.files {
         let read = |offset| match slot_of(&layout.disk, file, offset) {
-            // Deleted since it was listed: its entries led to records that are gone.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Slot::Filler),
+            // Retention deleted the file after it was listed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(QueueSlot::Filler),
             slot => slot.map_err(|source| StoreError::io("read", &file.path, source)),
         };
         let (mut low, mut high) = (file.base / ENTRY_LEN, file.end() / ENTRY_LEN);
@@ -191,9 +191,11 @@ fn begins<D: Disk>(layout: &Layout<D>, queue: &QueueFiles) -> Result<QueueBegins
             if is_before(&read(middle)?) { low = middle + 1 } else { high = middle }
         }
         return Ok(match read(low)? {
-            Slot::Entry(entry) => QueueBegins { offset: low, physical_offset: entry.physical_offset },
-            Slot::Invalid => QueueBegins { offset: low, physical_offset: log_start },
-            Slot::Empty | Slot::Filler => QueueBegins { offset: low, physical_offset: layout.log_end() },
+            QueueSlot::Entry(entry) => QueueBegins { offset: low, physical_offset: entry.physical_offset },
+            QueueSlot::Invalid => QueueBegins { offset: low, physical_offset: log_start },
+            QueueSlot::Empty | QueueSlot::Filler => {
+                QueueBegins { offset: low, physical_offset: layout.log_end() }
+            }
         });
     }
     Ok(QueueBegins { offset: next, physical_offset: layout.log_end() })

@@ -1,10 +1,10 @@
-//! What the properties of a record say, split into the columns they are.
+//! The properties of a record that become columns.
 
 use ferromq_store::record::properties;
 
-/// Room for properties, kept between records.
+/// The allocation that the next record reuses.
 #[derive(Debug, Default)]
-pub(super) struct Room(Vec<(&'static str, &'static str)>);
+pub(super) struct PropertyBuffer(Vec<(&'static str, &'static str)>);
 
 /// An empty vector in the same memory: the standard library collects in place.
 fn recycled<'a>(mut entries: Vec<(&str, &str)>) -> Vec<(&'a str, &'a str)> {
@@ -12,26 +12,26 @@ fn recycled<'a>(mut entries: Vec<(&str, &str)>) -> Vec<(&'a str, &'a str)> {
     entries.into_iter().map(|_| ("", "")).collect()
 }
 
-/// Slices of a record's properties.
+/// The properties of a record that columns need.
 #[derive(Debug, Default)]
-pub(super) struct Marks<'a> {
+pub(super) struct RowProperties<'a> {
     pub(super) tag: Option<&'a str>,
     pub(super) unique_key: Option<&'a str>,
-    /// What a broker noted of the producer's address.
+    /// The producer's address as noted by a broker.
     pub(super) born_host: Option<&'a str>,
     keys: Option<&'a str>,
-    /// The user's own, each name once, in order.
+    /// User properties by name, each name once.
     pub(super) user: Vec<(&'a str, &'a str)>,
 }
 
-/// Where a message that a consumer gave back, or a dead letter, comes from: it is in no column.
+/// Whether the property names the origin of a redelivered or dead message. No column holds it.
 fn tells_origin(name: &str) -> bool {
     matches!(name, "DLQ_ORIGIN_TOPIC" | "DLQ_ORIGIN_MESSAGE_ID" | "RETRY_TOPIC" | "ORIGIN_MESSAGE_ID")
 }
 
-impl<'a> Marks<'a> {
-    /// Reads these properties; the user's own only where `with_user`. The last of equal names counts.
-    pub(super) fn read(text: &'a [u8], with_user: bool, room: Room) -> Self {
+impl<'a> RowProperties<'a> {
+    /// Reads the properties, with the user's own if `with_user`. The last of equal names counts.
+    pub(super) fn read(text: &'a [u8], with_user: bool, room: PropertyBuffer) -> Self {
         let mut marks = Self { user: recycled(room.0), ..Self::default() };
         for (name, value) in properties::iter(text) {
             match name {
@@ -53,9 +53,9 @@ impl<'a> Marks<'a> {
         marks
     }
 
-    /// The room for the next ones.
-    pub(super) fn into_room(self) -> Room {
-        Room(recycled(self.user))
+    /// Returns the allocation for the next record.
+    pub(super) fn into_buffer(self) -> PropertyBuffer {
+        PropertyBuffer(recycled(self.user))
     }
 
     pub(super) fn each_key(&self) -> impl Iterator<Item = &'a str> + use<'a> {
