@@ -51,7 +51,7 @@ def test_a_forked_child_is_refused_and_never_hangs(leave: str) -> None:
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("refused: this ") == 7
     assert run.stdout.count("closed") == 1
-    assert "Make a new one after the fork" in run.stdout
+    assert "Create a new one after the fork" in run.stdout
     assert run.stdout.endswith("parent fine\n")
 
 

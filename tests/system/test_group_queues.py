@@ -262,7 +262,9 @@ def test_a_broker_that_may_be_written_again_is_back_in_one_an_operator_wrote(
 @pytest.fixture
 def like_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have name servers leave order configurations to brokers, as RocketMQ's do."""
-    monkeypatch.setattr("ferromq.namesrv.order_configurations.OrderConfigurationUpdater.follow", lambda _orders, _changes: None)
+    monkeypatch.setattr(
+        "ferromq.namesrv.order_configurations.OrderConfigurationUpdater.follow", lambda _orders, _changes: None
+    )
 
 
 @pytest.mark.usefixtures("like_rocketmq")
