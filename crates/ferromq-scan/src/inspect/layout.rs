@@ -11,7 +11,7 @@ use super::{
 use ferromq_store::{
     Result, StoreError,
     files::{Allocation, Disk, Region},
-    formats::{checkpoint::Marks, last_shutdown::ABORT_MARK},
+    formats::{checkpoint::CheckpointMarks, last_shutdown::ABORT_MARK},
 };
 
 /// How the last broker left a store.
@@ -46,7 +46,7 @@ pub(crate) struct StoreLayout<D: Disk> {
     /// Content of the abort file, if it exists.
     pub(crate) abort: Option<String>,
     /// The checkpoint, read before the other files.
-    pub(crate) marks: Option<Marks>,
+    pub(crate) marks: Option<CheckpointMarks>,
     pub(crate) log_paths: Vec<PathBuf>,
     pub(crate) log: Vec<SegmentFile>,
     pub(crate) queues: Vec<QueueFiles>,
@@ -85,7 +85,8 @@ impl<D: Disk> StoreLayout<D> {
             (false, Some(_)) => StoreState::Killed,
             (false, None) => StoreState::Closed,
         };
-        let marks = disk.read_file(&root.join("checkpoint")).ok().and_then(|bytes| Marks::read(&bytes));
+        let marks =
+            disk.read_file(&root.join("checkpoint")).ok().and_then(|bytes| CheckpointMarks::read(&bytes));
         let mut layout = Self {
             disk,
             root,

@@ -20,7 +20,7 @@ use crate::{
     dedup::writers::Dedup,
     dedup::{
         sequence::Numbered,
-        writers::{Highest, Key, Names, Table},
+        writers::{Highest, Key, SequenceTable, WriterNames},
     },
     error::{Result, StoreError},
     files::store_directory::StoreDirectory,
@@ -45,7 +45,7 @@ fn path(root: &Path) -> PathBuf {
     root.join("ferromq").join("sequences")
 }
 
-fn encode(table: &Table, end: u64) -> Vec<u8> {
+fn encode(table: &SequenceTable, end: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(64 + table.rows.len() * 40);
     out.extend(end.to_be_bytes());
     out.extend((table.names.texts.len() as u32).to_be_bytes());
@@ -63,16 +63,16 @@ fn encode(table: &Table, end: u64) -> Vec<u8> {
 }
 
 /// A snapshot in the bytes of a file: the record it was taken at, the end of the log then, and the table.
-pub(crate) fn read(bytes: &[u8]) -> std::result::Result<(Anchor, u64, Table), &'static str> {
+pub(crate) fn read(bytes: &[u8]) -> std::result::Result<(Anchor, u64, SequenceTable), &'static str> {
     let (anchor, content) = anchor::unseal(MAGIC, bytes)?;
     let (end, table) = decode(content).ok_or("it ends in the middle, or an entry has no name")?;
     Ok((anchor, end, table))
 }
 
-fn decode(bytes: &[u8]) -> Option<(u64, Table)> {
+fn decode(bytes: &[u8]) -> Option<(u64, SequenceTable)> {
     let (end, rest) = bytes.split_first_chunk::<8>()?;
     let (count, mut rest) = rest.split_first_chunk::<4>()?;
-    let mut names = Names::default();
+    let mut names = WriterNames::default();
     for number in 0..u32::from_be_bytes(*count) {
         let (len, after) = rest.split_first_chunk::<2>()?;
         let (name, after) = after.split_at_checked(u16::from_be_bytes(*len).into())?;
@@ -82,7 +82,7 @@ fn decode(bytes: &[u8]) -> Option<(u64, Table)> {
         rest = after;
     }
     let known = names.texts.len();
-    let mut table = Table::of(names);
+    let mut table = SequenceTable::of(names);
     let (entries, rest) = rest.as_chunks::<40>();
     for entry in entries {
         let (numbers, times) = entry.split_first_chunk::<16>()?;
@@ -180,7 +180,7 @@ impl<D: Disk> SequencesFile<D> {
             let path = path(&self.home.root);
             self.home.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
         }
-        let (saved_to, mut table) = found.map_or((0, Table::default()), |(_, to, table)| (to, table));
+        let (saved_to, mut table) = found.map_or((0, SequenceTable::default()), |(_, to, table)| (to, table));
         let (now_ms, stepped_ms) = (self.clock.now_ms(), self.clock.stepped_ms());
         let horizon_ms = self.dedup.horizon(now_ms);
         let from = if saved_to > 0 { saved_to } else { young_from(files, horizon_ms)? };
@@ -191,7 +191,7 @@ impl<D: Disk> SequencesFile<D> {
         Ok(())
     }
 
-    fn read_snapshot(&self) -> Result<Option<(Anchor, u64, Table)>> {
+    fn read_snapshot(&self) -> Result<Option<(Anchor, u64, SequenceTable)>> {
         let path = path(&self.home.root);
         let bytes = match self.home.disk.read_file(&path) {
             Ok(bytes) => bytes,
@@ -204,7 +204,7 @@ impl<D: Disk> SequencesFile<D> {
         Ok(read(&bytes).inspect_err(warn).ok())
     }
 
-    fn replay(&self, from: u64, end: u64, table: &mut Table) -> Result<()> {
+    fn replay(&self, from: u64, end: u64, table: &mut SequenceTable) -> Result<()> {
         let mut at = from;
         while at < end {
             if let Some(damage) = self.log.damages.at(at) {
@@ -253,8 +253,8 @@ mod tests {
     use super::*;
     use crate::dedup::sequence::Sequence;
 
-    fn table_of(entries: &[(String, u32, u64, u64, i64)]) -> Table {
-        let mut table = Table::default();
+    fn table_of(entries: &[(String, u32, u64, u64, i64)]) -> SequenceTable {
+        let mut table = SequenceTable::default();
         for (writer, partition, epoch, row, at_ms) in entries {
             let sequence = Sequence { writer, partition: *partition, epoch: *epoch, row: *row };
             table.note(&Numbered { sequence, topic: "orders", queue_id: partition % 4 }, *at_ms, i64::MIN);
@@ -264,7 +264,7 @@ mod tests {
 
     type Named = (Arc<str>, Arc<str>, u32, u32, u64, u64, i64);
 
-    fn named(table: &Table) -> Vec<Named> {
+    fn named(table: &SequenceTable) -> Vec<Named> {
         let name = |number: u32| Arc::clone(&table.names.texts[number as usize]);
         let mut rows: Vec<_> = table
             .rows

@@ -115,12 +115,12 @@ impl Rows {
 
 /// Names of writers and topics, each once.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Names {
+pub(crate) struct WriterNames {
     numbers: HashMap<Arc<str>, u32>,
     pub(crate) texts: Vec<Arc<str>>,
 }
 
-impl Names {
+impl WriterNames {
     pub(crate) fn number(&mut self, text: &str) -> u32 {
         if let Some(number) = self.numbers.get(text) {
             return *number;
@@ -138,8 +138,8 @@ impl Names {
 
 /// What is known of all writers.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Table {
-    pub(crate) names: Names,
+pub(crate) struct SequenceTable {
+    pub(crate) names: WriterNames,
     pub(crate) rows: Rows,
     /// No row is older.
     oldest_ms: i64,
@@ -149,8 +149,8 @@ pub(crate) struct Table {
     renumbered: u64,
 }
 
-impl Table {
-    pub(crate) fn of(names: Names) -> Self {
+impl SequenceTable {
+    pub(crate) fn of(names: WriterNames) -> Self {
         Self { names, ..Self::default() }
     }
 
@@ -236,7 +236,7 @@ pub(crate) struct Taken {
 /// The table of an open store.
 pub(crate) struct Dedup {
     /// Locked under the append's lock, never the other way.
-    table: Mutex<Table>,
+    table: Mutex<SequenceTable>,
     window_ms: i64,
     limit: usize,
     duplicates: AtomicU64,
@@ -331,7 +331,7 @@ impl Dedup {
     /// A copy made piece by piece, each while `hold` holds the append's lock: no append waits for more than a piece.
     ///
     /// All is in it that was appended before the call; of what was appended meanwhile some may be.
-    pub(crate) fn copy<G>(&self, hold: impl Fn() -> G) -> Table {
+    pub(crate) fn copy<G>(&self, hold: impl Fn() -> G) -> SequenceTable {
         for _ in 0..MOST_COPIES {
             if let Some(copy) = self.try_copy(&hold) {
                 return copy;
@@ -343,8 +343,8 @@ impl Dedup {
     }
 
     /// `None` where names got other numbers meanwhile.
-    fn try_copy<G>(&self, hold: &impl Fn() -> G) -> Option<Table> {
-        let mut copy = Table::default();
+    fn try_copy<G>(&self, hold: &impl Fn() -> G) -> Option<SequenceTable> {
+        let mut copy = SequenceTable::default();
         let renumbered = {
             let table = self.table.lock();
             (copy.oldest_ms, copy.purge_at) = (table.oldest_ms, table.purge_at);
@@ -375,7 +375,7 @@ impl Dedup {
         Some(copy)
     }
 
-    pub(crate) fn begin(&self, table: Table, saved_to: u64, stepped_ms: i64) {
+    pub(crate) fn begin(&self, table: SequenceTable, saved_to: u64, stepped_ms: i64) {
         *self.table.lock() = table;
         self.set_saved(saved_to, stepped_ms);
     }
@@ -396,7 +396,7 @@ impl Dedup {
     }
 }
 
-fn undo(table: &mut Table, taken: &Taken) {
+fn undo(table: &mut SequenceTable, taken: &Taken) {
     for (key, before) in taken.before.iter().rev() {
         match before {
             Some(highest) => table.rows.insert(*key, *highest),
@@ -416,7 +416,7 @@ mod tests {
         Numbered { sequence, topic: "orders", queue_id: partition % 8 }
     }
 
-    fn name_of(table: &Table, key: &Key) -> (Arc<str>, u32) {
+    fn name_of(table: &SequenceTable, key: &Key) -> (Arc<str>, u32) {
         (Arc::clone(&table.names.texts[key.writer as usize]), key.partition)
     }
 

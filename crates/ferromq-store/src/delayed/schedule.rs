@@ -80,7 +80,7 @@ impl<D: Disk> Schedule<D> {
 
 /// When a level has to be looked at again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum NextLevelTurn {
     /// There may be more that is due.
     Now,
     /// Nothing is due before.
@@ -92,7 +92,7 @@ enum Next {
 }
 
 /// What becomes of a message that is due.
-enum Verdict {
+enum LevelVerdict {
     Deliver { topic: String, queue_id: i32 },
     PutBack(Delayed),
     GiveUp(&'static str),
@@ -134,14 +134,14 @@ impl<D: Disk> Delivery<'_, D> {
             let (mut is_busy, mut pause) = (false, None::<Duration>);
             for level in levels {
                 let wait = match self.turn(level) {
-                    Next::Now => {
+                    NextLevelTurn::Now => {
                         is_busy = true;
                         continue;
                     }
-                    Next::OnArrival => continue,
-                    Next::AfterPause => RETRY_PAUSE,
-                    Next::At(_) if clock.is_manual() => continue,
-                    Next::At(due_at) => {
+                    NextLevelTurn::OnArrival => continue,
+                    NextLevelTurn::AfterPause => RETRY_PAUSE,
+                    NextLevelTurn::At(_) if clock.is_manual() => continue,
+                    NextLevelTurn::At(due_at) => {
                         let left = due_at.saturating_sub(clock.now_ms());
                         Duration::from_millis(u64::try_from(left).unwrap_or(0))
                     }
@@ -155,20 +155,20 @@ impl<D: Disk> Delivery<'_, D> {
     }
 
     /// Delivers what is due of a level, as much as a turn holds.
-    fn turn(&mut self, level: u32) -> Next {
+    fn turn(&mut self, level: u32) -> NextLevelTurn {
         let schedule = self.schedule;
         let Some(queue) = schedule.reader.queues.find(SCHEDULE_TOPIC, level - 1) else {
-            return Next::OnArrival;
+            return NextLevelTurn::OnArrival;
         };
         schedule.offsets.settle_level(level, &queue);
-        let Some(from) = schedule.offsets.offset(level) else { return Next::OnArrival };
+        let Some(from) = schedule.offsets.offset(level) else { return NextLevelTurn::OnArrival };
         let (due_count, next) = self.look(&queue, level, from);
         if due_count == 0 {
             return next;
         }
         let found = schedule.reader.read_all(SCHEDULE_TOPIC, level - 1, from, due_count, TURN_BYTES);
         if found.status == GetStatus::QueueClosed || found.next_offset == from {
-            return Next::AfterPause;
+            return NextLevelTurn::AfterPause;
         }
         // A read passes over what is lost, and so may get to messages that are not due.
         let due_end = from + due_count as u64;
@@ -181,7 +181,7 @@ impl<D: Disk> Delivery<'_, D> {
             if !std::mem::replace(&mut self.is_stuck, true) {
                 tracing::warn!(%error, level, "due messages not delivered, trying again");
             }
-            return Next::AfterPause;
+            return NextLevelTurn::AfterPause;
         }
         self.is_stuck = false;
         if lost > 0 {
@@ -189,20 +189,20 @@ impl<D: Disk> Delivery<'_, D> {
             schedule.counts.undeliverable.fetch_add(lost, Ordering::Relaxed);
         }
         schedule.offsets.set_offset(level, next_offset);
-        Next::Now
+        NextLevelTurn::Now
     }
 
     /// How many messages from `from` on are due, as many as a turn holds, and when to look again where none is.
-    fn look(&mut self, queue: &ConsumeQueue<D>, level: u32, from: u64) -> (usize, Next) {
+    fn look(&mut self, queue: &ConsumeQueue<D>, level: u32, from: u64) -> (usize, NextLevelTurn) {
         let from_kept = from.max(queue.min_offset());
         if from_kept > from {
             // Read to find out that they are gone.
-            return (TURN_MESSAGES, Next::Now);
+            return (TURN_MESSAGES, NextLevelTurn::Now);
         }
         let now = self.schedule.due.clock.now_ms();
         let latest =
             now.saturating_add(self.schedule.due.config.delay_levels.duration_ms(level).unwrap_or(0));
-        let (mut count, mut next) = (0, Next::OnArrival);
+        let (mut count, mut next) = (0, NextLevelTurn::OnArrival);
         let walked = queue.walk_to(from, u64::MAX, |at, entry| {
             let mut due_at = entry.filter(|entry| !entry.leads_nowhere()).map_or(now, |entry| entry.tag_hash);
             if due_at > latest {
@@ -210,7 +210,7 @@ impl<D: Disk> Delivery<'_, D> {
                 due_at = seen.due_at(at, queue.max_offset(), latest);
             }
             if due_at > now {
-                next = Next::At(due_at);
+                next = NextLevelTurn::At(due_at);
                 return false;
             }
             count += 1;
@@ -222,7 +222,7 @@ impl<D: Disk> Delivery<'_, D> {
             Ok(()) => (0, next),
             Err(error) => {
                 self.schedule.reader.unreadable.note_entry(queue, from, &error);
-                (0, Next::AfterPause)
+                (0, NextLevelTurn::AfterPause)
             }
         }
     }
@@ -231,18 +231,18 @@ impl<D: Disk> Delivery<'_, D> {
     fn deliver(&self, level: u32, records: &[Record<D::Region>]) -> Result<()> {
         let views: Vec<MessageView<'_>> =
             records.iter().filter_map(|record| MessageView::decode(record.bytes(), false).ok()).collect();
-        let verdicts: Vec<Verdict> = views.iter().map(|view| self.verdict(level, view)).collect();
+        let verdicts: Vec<LevelVerdict> = views.iter().map(|view| self.verdict(level, view)).collect();
         let mut messages = Vec::with_capacity(views.len());
         for (view, verdict) in views.iter().zip(&verdicts) {
             match verdict {
                 // The level stays for consumers. Only a send looks at it, so the message does not wait again.
-                Verdict::Deliver { topic, queue_id } => {
+                LevelVerdict::Deliver { topic, queue_id } => {
                     messages.push(renewed(view, topic, *queue_id, view.properties));
                 }
-                Verdict::PutBack(Delayed { queue_id, properties, .. }) => {
+                LevelVerdict::PutBack(Delayed { queue_id, properties, .. }) => {
                     messages.push(renewed(view, SCHEDULE_TOPIC, *queue_id, properties));
                 }
-                Verdict::GiveUp(_) => {}
+                LevelVerdict::GiveUp(_) => {}
             }
         }
         let sizes = self.schedule.due.append(&messages)?;
@@ -250,36 +250,36 @@ impl<D: Disk> Delivery<'_, D> {
         Ok(())
     }
 
-    fn verdict(&self, level: u32, view: &MessageView<'_>) -> Verdict {
+    fn verdict(&self, level: u32, view: &MessageView<'_>) -> LevelVerdict {
         let highest = self.schedule.due.config.delay_levels.count();
         match self.schedule.due.target(view) {
-            Target::Queue(topic, queue_id) => Verdict::Deliver { topic, queue_id },
-            Target::Nowhere(reason) => Verdict::GiveUp(reason),
+            Target::Queue(topic, queue_id) => LevelVerdict::Deliver { topic, queue_id },
+            Target::Nowhere(reason) => LevelVerdict::GiveUp(reason),
             // Where it cannot wait at a higher level it would be stored again and again for ever.
             Target::Closed(topic, _) if level >= highest && self.schedule.due.is_outlived(&topic, view) => {
-                Verdict::GiveUp(OUTLIVED)
+                LevelVerdict::GiveUp(OUTLIVED)
             }
             Target::Closed(topic, queue_id) => {
                 let higher = (level + 1).min(highest);
-                Verdict::PutBack(delay_levels::at_level(higher, &topic, queue_id, view.properties))
+                LevelVerdict::PutBack(delay_levels::at_level(higher, &topic, queue_id, view.properties))
             }
         }
     }
 
-    fn count(&self, views: &[MessageView<'_>], verdicts: &[Verdict], sizes: &[u32], unreadable: usize) {
+    fn count(&self, views: &[MessageView<'_>], verdicts: &[LevelVerdict], sizes: &[u32], unreadable: usize) {
         let schedule = &self.schedule.counts;
         let (mut delivered, mut put_back, mut given_up) = (0, 0, unreadable as u64);
         let listener = self.schedule.due.listener();
         let mut sizes = sizes.iter().copied();
         for (view, verdict) in views.iter().zip(verdicts) {
-            if let Verdict::GiveUp(reason) = verdict {
+            if let LevelVerdict::GiveUp(reason) = verdict {
                 given_up += 1;
                 tracing::warn!(physical_offset = view.physical_offset, reason, "waiting message given up");
                 continue;
             }
             match (verdict, sizes.next().unwrap_or(0)) {
                 (_, 0) => given_up += 1,
-                (Verdict::Deliver { topic, .. }, size) => {
+                (LevelVerdict::Deliver { topic, .. }, size) => {
                     delivered += 1;
                     listener.iter().for_each(|listener| listener(topic, size));
                 }

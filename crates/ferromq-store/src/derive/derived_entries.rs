@@ -9,7 +9,7 @@ use crate::{
     files::{anchor::Anchor, disk::Region, mapped_file::MappedFile},
     index::index_file::{IndexKey, key_hash},
     queues::consume_queue::{Entry, check_name},
-    record::message::{self, Marks, MessageView},
+    record::message::{self, MessageView, RecordMarks},
     recovery::log_walk::{Checks, Found},
 };
 
@@ -18,7 +18,7 @@ pub(crate) fn entry_of(
     levels: &DelayLevels,
     physical_offset: u64,
     view: &MessageView<'_>,
-    marks: &Marks<'_>,
+    marks: &RecordMarks<'_>,
 ) -> Entry {
     let due_at = delay_levels::due_at(levels, view.topic, marks.delay_level, view.store_timestamp);
     let tag_hash = due_at.unwrap_or_else(|| message::tag_hash(marks.tags));

@@ -25,7 +25,7 @@ use crate::{
 const ROUND_BYTES: u64 = 4 << 20;
 
 /// Entries of one queue in a round, in order and without gap.
-struct Batch<D: Disk> {
+struct DispatchBatch<D: Disk> {
     queue: Arc<ConsumeQueue<D>>,
     first: u64,
     next: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Resume {
 
 /// Reusable buffers of the dispatching thread.
 pub(crate) struct Dispatcher<D: Disk> {
-    batches: Vec<Batch<D>>,
+    batches: Vec<DispatchBatch<D>>,
     used: usize,
     keys: Vec<IndexKey>,
     buffer: Vec<u8>,
@@ -171,7 +171,7 @@ impl<D: Disk> Dispatcher<D> {
                 batch.is_failed = false;
                 batch.entries.clear();
             }
-            None => self.batches.push(Batch {
+            None => self.batches.push(DispatchBatch {
                 queue,
                 first: queue_offset,
                 next: 0,
@@ -211,7 +211,7 @@ impl<D: Disk> Dispatcher<D> {
     }
 
     /// Batches that readers may see.
-    fn written(&self) -> impl Iterator<Item = &Batch<D>> {
+    fn written(&self) -> impl Iterator<Item = &DispatchBatch<D>> {
         self.batches.iter().take(self.used).filter(|batch| !batch.is_failed)
     }
 

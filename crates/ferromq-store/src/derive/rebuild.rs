@@ -19,7 +19,10 @@ use crate::{
     files::{anchor::Anchor, disk::Disk},
     index::index_file::IndexKey,
     log::damage::{Damage, DamageReason},
-    queues::consume_queue::{ConsumeQueue, ENTRY_LEN, Entry, NO_BATCH},
+    queues::{
+        admin_files::QueueName,
+        consume_queue::{ConsumeQueue, ENTRY_LEN, Entry, NO_BATCH},
+    },
     record::message::MIN_RECORD_LEN,
 };
 
@@ -28,17 +31,14 @@ const ROUND_BYTES: u64 = 32 << 20;
 /// Queue offsets beyond that are no queue offsets: their entries would lie at no byte.
 const MAX_QUEUE_OFFSET: u64 = i64::MAX as u64 / ENTRY_LEN;
 
-/// Names a queue.
-pub(crate) type QueueName = (Box<str>, u32);
-
 /// Entries of one queue, in order and without gap, not written yet.
-struct Batch<D: Disk> {
+struct RebuildBatch<D: Disk> {
     queue: Arc<ConsumeQueue<D>>,
     first: u64,
     entries: Vec<u8>,
 }
 
-impl<D: Disk> Batch<D> {
+impl<D: Disk> RebuildBatch<D> {
     fn next(&self) -> u64 {
         self.first + self.entries.len() as u64 / ENTRY_LEN
     }
@@ -64,7 +64,7 @@ pub(crate) struct Rebuild<'a, D: Disk> {
     index_from: u64,
     /// The walk begins where the entries of every queue end: what is missing now was in no record.
     is_thorough: bool,
-    batches: Vec<Batch<D>>,
+    batches: Vec<RebuildBatch<D>>,
     keys: Vec<IndexKey>,
     buffer: Vec<u8>,
     round_bytes: u64,
@@ -150,7 +150,7 @@ impl<'a, D: Disk> Rebuild<'a, D> {
             return Ok(());
         }
         queue.begin_anew(part.first, part.physical_offset);
-        let known = self.batch_of(&queue).map_or(queue.max_offset(), Batch::next);
+        let known = self.batch_of(&queue).map_or(queue.max_offset(), RebuildBatch::next);
         let end = part.first.saturating_add(part.count);
         if end <= known || end > MAX_QUEUE_OFFSET {
             return Ok(());
@@ -172,7 +172,7 @@ impl<'a, D: Disk> Rebuild<'a, D> {
         Ok(())
     }
 
-    fn batch_of(&self, queue: &ConsumeQueue<D>) -> Option<&Batch<D>> {
+    fn batch_of(&self, queue: &ConsumeQueue<D>) -> Option<&RebuildBatch<D>> {
         self.batches.get(queue.batch.load(Ordering::Relaxed) as usize)
     }
 
@@ -183,7 +183,7 @@ impl<'a, D: Disk> Rebuild<'a, D> {
             return;
         }
         queue.batch.store(self.batches.len() as u32, Ordering::Relaxed);
-        self.batches.push(Batch { queue, first, entries: entries.to_vec() });
+        self.batches.push(RebuildBatch { queue, first, entries: entries.to_vec() });
     }
 
     /// Makes good for offsets that no record of the walk has. Says whether the part may follow.

@@ -31,7 +31,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// One queue that is set aside.
-pub(crate) struct Entry<D: Disk> {
+pub(crate) struct SetAsideQueue<D: Disk> {
     pub(crate) queue: Arc<ConsumeQueue<D>>,
     /// The queue offset that must be written next.
     pub(crate) next: u64,
@@ -86,7 +86,7 @@ impl Retry {
 }
 
 struct State<D: Disk> {
-    queues: Vec<Entry<D>>,
+    queues: Vec<SetAsideQueue<D>>,
     index: Option<AsideIndex>,
     retry: Option<Retry>,
     /// Where the first record lay that something lacked at any moment since the last checkpoint began.
@@ -253,7 +253,7 @@ impl<D: Disk> SetAside<D> {
     ) {
         let mut state = self.state.lock();
         state.note_from(from);
-        let is_same = |known: &&mut Entry<D>| Arc::ptr_eq(&known.queue, queue);
+        let is_same = |known: &&mut SetAsideQueue<D>| Arc::ptr_eq(&known.queue, queue);
         if let Some(known) = state.queues.iter_mut().find(is_same) {
             known.next = known.next.min(next);
             known.from = known.from.min(from);
@@ -268,7 +268,14 @@ impl<D: Disk> SetAside<D> {
                 "consume queue set aside: sends to it are refused, other queues go on; it is tried again"
             );
             let (is_tried, lost_from) = (false, None);
-            state.queues.push(Entry { queue: Arc::clone(queue), next, from, is_unread, is_tried, lost_from });
+            state.queues.push(SetAsideQueue {
+                queue: Arc::clone(queue),
+                next,
+                from,
+                is_unread,
+                is_tried,
+                lost_from,
+            });
             queue.marks.set_end_unknown(self.is_opening.load(Ordering::Acquire));
             state.retry = Some(Retry::soon());
         }
@@ -367,7 +374,7 @@ impl<D: Disk> SetAside<D> {
             retry.at = Instant::now() + retry.pause;
         }
         let known = state.known;
-        let wanted = |entry: &Entry<D>| Candidate {
+        let wanted = |entry: &SetAsideQueue<D>| Candidate {
             queue: Arc::clone(&entry.queue),
             places: (entry.next, entry.from),
             unread: known.filter(|_| entry.is_unread),
@@ -398,7 +405,7 @@ impl<D: Disk> SetAside<D> {
         if queue.list() {
             self.dirty.add(Arc::clone(queue));
         }
-        let is_it = |entry: &Entry<D>| Arc::ptr_eq(&entry.queue, queue) && entry.is_tried;
+        let is_it = |entry: &SetAsideQueue<D>| Arc::ptr_eq(&entry.queue, queue) && entry.is_tried;
         let Some(number) = state.queues.iter().position(is_it) else { return };
         state.queues.swap_remove(number);
         let was_end_unknown = queue.marks.is_end_unknown();

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Directories of a store that have entries a crash may still forget; rows share those above them.
-pub(crate) struct Names<D: Disk> {
+pub(crate) struct DirectoryNames<D: Disk> {
     /// The store's directory.
     root: PathBuf,
     changed: Mutex<Changed>,
@@ -36,7 +36,7 @@ struct Changed {
     of: BTreeMap<PathBuf, u64>,
 }
 
-impl<D: Disk> Names<D> {
+impl<D: Disk> DirectoryNames<D> {
     pub(crate) fn of(root: &Path) -> Arc<Self> {
         Arc::new(Self { root: root.to_path_buf(), changed: Mutex::default(), kept: Mutex::default() })
     }
@@ -90,7 +90,7 @@ impl<D: Disk> Names<D> {
 
 /// The directories of a row.
 pub(crate) struct FilePlaces<D: Disk> {
-    names: Arc<Names<D>>,
+    names: Arc<DirectoryNames<D>>,
     /// First those new files are made in, in the order of their names.
     directories: Vec<PathBuf>,
     writable: usize,
@@ -109,7 +109,7 @@ struct Changes {
 
 impl<D: Disk> FilePlaces<D> {
     /// One directory of the store.
-    pub(crate) fn one(names: &Arc<Names<D>>, directory: PathBuf) -> Self {
+    pub(crate) fn one(names: &Arc<DirectoryNames<D>>, directory: PathBuf) -> Self {
         Self {
             names: Arc::clone(names),
             directories: vec![directory],
@@ -123,7 +123,7 @@ impl<D: Disk> FilePlaces<D> {
     /// other disks perhaps.
     ///
     /// Errors: `Io` where one cannot be made, or one that only is read is not there: its disk may not be mounted.
-    pub(crate) fn of_log(disk: &D, names: &Arc<Names<D>>, config: &StoreConfig) -> Result<Self> {
+    pub(crate) fn of_log(disk: &D, names: &Arc<DirectoryNames<D>>, config: &StoreConfig) -> Result<Self> {
         let root = &names.root;
         let own = [root.join("commitlog")];
         let wanted = if config.commit_log_paths.is_empty() { &own[..] } else { &config.commit_log_paths[..] };

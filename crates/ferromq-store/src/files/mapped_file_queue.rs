@@ -22,7 +22,7 @@ use crate::{
         directories::{FilePlaces, file_name},
         disk::{Allocation, Disk, Region},
         mapped_file::MappedFile,
-        open_files::{OpenFiles, Row, RowKind, Slot, slot_at},
+        open_files::{FileSlot, OpenFiles, Row, RowKind, slot_at},
     },
 };
 
@@ -84,7 +84,7 @@ impl<D: Disk> MappedFileQueue<D> {
     /// Other names are ignored, and so are files without bytes. Where files are missing there are [`Self::gaps`].
     /// Errors: `Corrupt` where two files claim the same bytes.
     pub(crate) fn load(&mut self) -> Result<()> {
-        let mut slots: Vec<Slot<D::Region>> = Vec::new();
+        let mut slots: Vec<FileSlot<D::Region>> = Vec::new();
         for (number, directory) in self.places.directories().enumerate() {
             let paths =
                 self.disk.list(directory).map_err(|source| StoreError::io("list", directory, source))?;
@@ -95,7 +95,7 @@ impl<D: Disk> MappedFileQueue<D> {
                     tracing::warn!(file = %path.display(), len, "file of impossible size left out");
                     continue;
                 }
-                slots.push(Slot::closed(base, len, number));
+                slots.push(FileSlot::closed(base, len, number));
             }
         }
         slots.sort_by_key(|slot| slot.base);
@@ -336,7 +336,7 @@ impl<D: Disk> MappedFileQueue<D> {
         self.disk.rename(&staged, &path).map_err(|source| StoreError::io("create", &path, source))?;
         self.places.set_changed(place);
         let file = Arc::new(MappedFile::new(base, path, region));
-        let mut slot = Slot::closed(base, self.form.size, place);
+        let mut slot = FileSlot::closed(base, self.form.size, place);
         slot.set_open(file, true);
         self.row.slots.write().push(slot);
         self.open_files.admit(&self.row, base);
@@ -490,7 +490,7 @@ impl<D: Disk> MappedFileQueue<D> {
         Ok(removed)
     }
 
-    fn remove_file(&self, slot: &Slot<D::Region>) -> Result<()> {
+    fn remove_file(&self, slot: &FileSlot<D::Region>) -> Result<()> {
         let path = self.places.path(slot.directory, slot.base);
         match self.disk.remove(&path) {
             // Somebody was faster.

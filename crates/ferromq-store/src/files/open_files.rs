@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The place of one file in a row, open or not.
-pub(crate) struct Slot<R: Region> {
+pub(crate) struct FileSlot<R: Region> {
     /// Offset of the first byte.
     pub(crate) base: u64,
     /// Size of the file.
@@ -35,7 +35,7 @@ pub(crate) struct Slot<R: Region> {
     is_released: bool,
 }
 
-impl<R: Region> Slot<R> {
+impl<R: Region> FileSlot<R> {
     /// A file that is not open.
     pub(crate) fn closed(base: u64, len: u64, directory: usize) -> Self {
         let is_used = AtomicBool::new(false);
@@ -67,7 +67,7 @@ impl<R: Region> Slot<R> {
 
 /// The files of a row in order, as the budget sees them.
 pub(crate) struct Row<R: Region> {
-    pub(crate) slots: RwLock<Vec<Slot<R>>>,
+    pub(crate) slots: RwLock<Vec<FileSlot<R>>>,
     /// Files that end after it are never closed.
     kept_from: AtomicU64,
     kind: RowKind,
@@ -125,13 +125,13 @@ impl<R: Region> Row<R> {
         slot.open(is_writable).map(Arc::clone)
     }
 
-    fn is_newest(&self, slots: &[Slot<R>], number: usize) -> bool {
+    fn is_newest(&self, slots: &[FileSlot<R>], number: usize) -> bool {
         self.kind == RowKind::Log && number + NEWEST_KEPT >= slots.len()
     }
 }
 
 /// Which slot holds the byte at `offset`.
-pub(crate) fn slot_at<R: Region>(slots: &[Slot<R>], offset: u64) -> Option<usize> {
+pub(crate) fn slot_at<R: Region>(slots: &[FileSlot<R>], offset: u64) -> Option<usize> {
     let number = slots.partition_point(|slot| slot.base <= offset).checked_sub(1)?;
     (offset < slots.get(number)?.end()).then_some(number)
 }
@@ -159,11 +159,11 @@ pub(crate) struct OpenFiles<R: Region> {
 
 /// In the order of a clock: what is looked at next is in front.
 struct Open<R: Region> {
-    logs: VecDeque<Entry<R>>,
-    derived: VecDeque<Entry<R>>,
+    logs: VecDeque<OpenEntry<R>>,
+    derived: VecDeque<OpenEntry<R>>,
 }
 
-struct Entry<R: Region> {
+struct OpenEntry<R: Region> {
     row: Weak<Row<R>>,
     base: u64,
 }
@@ -191,7 +191,7 @@ struct Rest<R: Region> {
     released: Vec<Arc<MappedFile<R>>>,
 }
 
-impl<R: Region> Entry<R> {
+impl<R: Region> OpenEntry<R> {
     /// Closes the file unless it was used since it was last looked at. One that is not flushed, or that somebody
     /// holds, can only do without its memory.
     fn try_close(&self, wanted: Wanted) -> Looked<R> {
@@ -230,7 +230,11 @@ impl<R: Region> Entry<R> {
 
 /// Closes a file, or releases the memory of one. `None` where each one is needed as it is: then the budget is
 /// exceeded by what is held.
-fn close_one<R: Region>(entries: &mut VecDeque<Entry<R>>, wanted: Wanted, rest: &mut Rest<R>) -> Option<()> {
+fn close_one<R: Region>(
+    entries: &mut VecDeque<OpenEntry<R>>,
+    wanted: Wanted,
+    rest: &mut Rest<R>,
+) -> Option<()> {
     // In the first turn those used lately are let off.
     for _ in 0..2 * entries.len() {
         let entry = entries.pop_front()?;
@@ -259,7 +263,7 @@ impl<R: Region> OpenFiles<R> {
     /// Takes note of a file just opened, and closes others where too much is open now.
     pub(crate) fn admit(&self, row: &Arc<Row<R>>, base: u64) {
         let mut open = self.open.lock();
-        let entry = Entry { row: Arc::downgrade(row), base };
+        let entry = OpenEntry { row: Arc::downgrade(row), base };
         match row.kind {
             RowKind::Log => open.logs.push_back(entry),
             RowKind::Derived | RowKind::Timer => open.derived.push_back(entry),
@@ -278,7 +282,7 @@ impl<R: Region> OpenFiles<R> {
         if grown == RowKind::Log {
             // At most once for each, however busy readers are meanwhile.
             for _ in 0..logs.len() {
-                let counted: u64 = logs.iter().map(Entry::counted_bytes).sum();
+                let counted: u64 = logs.iter().map(OpenEntry::counted_bytes).sum();
                 if counted <= self.budget.log_bytes || close_one(logs, Wanted::Memory, &mut rest).is_none() {
                     break;
                 }

@@ -14,7 +14,7 @@ use crate::{
     error::StoreError,
     fake_disk::{FakeDisk, Op, Random},
     files::{
-        directories::{FilePlaces, Names},
+        directories::{DirectoryNames, FilePlaces},
         disk::{Allocation, Disk, Region},
         mapped_file_queue::{FileForm, MappedFileQueue},
         open_files::{Budget, OpenFiles, RowKind},
@@ -26,7 +26,7 @@ const ROOT: &str = "/store";
 const SIZE: u64 = 256;
 
 fn log_of(disk: &FakeDisk, config: &StoreConfig, allocation: Allocation) -> MappedFileQueue<FakeDisk> {
-    let names = Names::of(Path::new(ROOT));
+    let names = DirectoryNames::of(Path::new(ROOT));
     let form = FileForm { size: SIZE, allocation, kind: RowKind::Log };
     let places = FilePlaces::of_log(disk, &names, config).unwrap();
     MappedFileQueue::new(disk.clone(), places, form, OpenFiles::new(Budget::of(config)))
@@ -203,7 +203,7 @@ fn two_files_for_the_same_bytes_are_refused() {
 #[test]
 fn who_holds_a_removed_file_keeps_its_bytes() {
     let directory = tempfile::tempdir().unwrap();
-    let names = Names::of(directory.path());
+    let names = DirectoryNames::of(directory.path());
     let form = FileForm { size: 8192, allocation: Allocation::Reserved, kind: RowKind::Log };
     let places = FilePlaces::one(&names, directory.path().join("commitlog"));
     let row = MappedFileQueue::new(RealDisk, places, form, OpenFiles::new(Budget::of(&config(1, 0))));
@@ -303,7 +303,7 @@ fn new_files_go_to_each_directory_in_turn_but_to_no_full_one() {
     row.ensure(5 * SIZE).unwrap();
     assert_eq!(row.path_at(5 * SIZE), Some(path_of("/b", 5 * SIZE)));
     let none = StoreConfig { read_only_commit_log_paths: vec!["/b".into()], ..read_only };
-    let refused = FilePlaces::of_log(&disk, &Names::of(Path::new(ROOT)), &none).map(drop);
+    let refused = FilePlaces::of_log(&disk, &DirectoryNames::of(Path::new(ROOT)), &none).map(drop);
     assert!(matches!(refused, Err(StoreError::Invalid { what: "commit_log_paths", .. })));
 }
 

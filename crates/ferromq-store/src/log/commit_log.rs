@@ -26,9 +26,9 @@ use crate::{
         damage::Damages,
         flush_mark::FlushMark,
         flush_state::Flushing,
-        prepared::Ahead,
+        prepared::PreparedAhead,
         recent_pages::Freshness,
-        unflushed::{Unflushed, Verdict},
+        unflushed::{AppendVerdict, Unflushed},
     },
     queues::consume_queue::ConsumeQueue,
     record::{
@@ -110,7 +110,7 @@ pub(crate) struct CommitLog<D: Disk> {
     pub(crate) flush_mark: FlushMark<D>,
     /// Wakes the dispatcher: readers may see more.
     pub(crate) arrived: Arc<Signal>,
-    pub(crate) ahead: Ahead,
+    pub(crate) ahead: PreparedAhead,
     pub(crate) damages: Damages,
     pub(crate) freshness: Freshness,
     is_full: AtomicBool,
@@ -135,7 +135,7 @@ impl<D: Disk> CommitLog<D> {
             flushing: Flushing::new(config.flush, config.flush_every.clone()),
             flush_mark,
             arrived: Arc::default(),
-            ahead: Ahead::default(),
+            ahead: PreparedAhead::default(),
             damages: Damages::default(),
             freshness: Freshness::default(),
             is_full: AtomicBool::new(false),
@@ -235,10 +235,10 @@ impl<D: Disk> CommitLog<D> {
         let end = tail.end;
         // What was there already is held back like the rest of the log before it.
         let counted = tail.unflushed.as_mut().filter(|_| end > begin);
-        let verdict = counted.map_or(Verdict::default(), |unflushed| unflushed.add(messages, end));
+        let verdict = counted.map_or(AppendVerdict::default(), |unflushed| unflushed.add(messages, end));
         self.written.store(end, Ordering::Release);
         drop(tail);
-        if verdict != Verdict::default() {
+        if verdict != AppendVerdict::default() {
             self.note_append(verdict, end);
         }
         self.ask_for_preparation(end);

@@ -13,8 +13,8 @@ use crate::{
     error::{Result, StoreError},
     files::disk::Disk,
     log::{
-        commit_log::CommitLog, flush_policy::FlushPolicy, flush_state::Done, flush_turns::Turn,
-        put_times::PutTimes, unflushed::Verdict,
+        commit_log::CommitLog, flush_policy::FlushPolicy, flush_state::Done, flush_turns::FlushTurn,
+        put_times::PutTimes, unflushed::AppendVerdict,
     },
     time::clock::Clock,
 };
@@ -118,7 +118,7 @@ impl<D: Disk> CommitLog<D> {
     }
 
     /// After an append that ends at `end`, for which the log's policy gave this verdict.
-    pub(crate) fn note_append(&self, verdict: Verdict, end: u64) {
+    pub(crate) fn note_append(&self, verdict: AppendVerdict, end: u64) {
         if verdict.is_held {
             self.flushing.newest_held.fetch_max(end, Ordering::AcqRel);
         }
@@ -145,7 +145,7 @@ impl<D: Disk> CommitLog<D> {
     }
 
     /// Flushes what is written, or under `each` what the oldest unflushed append wrote.
-    fn flush_in(&self, mut turn: Turn<'_>) -> Result<u64> {
+    fn flush_in(&self, mut turn: FlushTurn<'_>) -> Result<u64> {
         if self.is_poisoned() {
             return Err(StoreError::Poisoned);
         }

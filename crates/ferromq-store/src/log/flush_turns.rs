@@ -23,7 +23,7 @@ pub(crate) struct Turns {
 }
 
 /// The right to flush. Dropping it wakes those it was for and one who flushes next.
-pub(crate) struct Turn<'a> {
+pub(crate) struct FlushTurn<'a> {
     turns: &'a Turns,
     guard: Option<MutexGuard<'a, ()>>,
     has_begun: bool,
@@ -31,18 +31,18 @@ pub(crate) struct Turn<'a> {
 
 impl Turns {
     /// Takes a turn, after those of others.
-    pub(crate) fn take(&self) -> Turn<'_> {
-        Turn { turns: self, guard: Some(self.at_it.lock()), has_begun: false }
+    pub(crate) fn take(&self) -> FlushTurn<'_> {
+        FlushTurn { turns: self, guard: Some(self.at_it.lock()), has_begun: false }
     }
 
-    fn try_take(&self) -> Option<Turn<'_>> {
-        self.at_it.try_lock().map(|guard| Turn { turns: self, guard: Some(guard), has_begun: false })
+    fn try_take(&self) -> Option<FlushTurn<'_>> {
+        self.at_it.try_lock().map(|guard| FlushTurn { turns: self, guard: Some(guard), has_begun: false })
     }
 
     /// Sleeps until `is_decided`, or returns a turn where the caller must flush itself what ends at `end`.
     ///
     /// What `is_decided` looks at changes only before a turn is dropped or [`Self::wake_everyone`].
-    pub(crate) fn wait(&self, end: u64, is_decided: impl Fn() -> bool) -> Option<Turn<'_>> {
+    pub(crate) fn wait(&self, end: u64, is_decided: impl Fn() -> bool) -> Option<FlushTurn<'_>> {
         if is_decided() {
             return None;
         }
@@ -97,7 +97,7 @@ impl Turns {
     }
 }
 
-impl Turn<'_> {
+impl FlushTurn<'_> {
     /// Counts a flush as begun. How far it goes must be read after this.
     pub(crate) fn begin(&mut self) {
         if !self.has_begun {
@@ -113,7 +113,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for FlushTurn<'_> {
     fn drop(&mut self) {
         let turns = self.turns;
         let number = turns.begun.load(Ordering::SeqCst);

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// How far the log is prepared.
-pub(crate) struct Ahead {
+pub(crate) struct PreparedAhead {
     /// The appender stays below it. `u64::MAX` where nothing is zeroed ahead.
     pub(super) zeroed: AtomicU64,
     pub(super) zeroing: Mutex<()>,
@@ -23,7 +23,7 @@ pub(crate) struct Ahead {
     pub(crate) due: Signal,
 }
 
-impl Default for Ahead {
+impl Default for PreparedAhead {
     fn default() -> Self {
         Self {
             zeroed: AtomicU64::new(u64::MAX),
@@ -37,7 +37,7 @@ impl Default for Ahead {
     }
 }
 
-impl Ahead {
+impl PreparedAhead {
     /// Nothing is prepared from `end` on. Zeros are for synchronous flush, memory for asynchronous.
     ///
     /// Under the append lock, or before the first append.

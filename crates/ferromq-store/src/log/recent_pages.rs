@@ -48,12 +48,12 @@ impl Freshness {
 
 /// What one reader knows to be in memory.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct KnownPages {
     fresh_from: u64,
     seen: Range<u64>,
 }
 
-impl Known {
+impl KnownPages {
     pub(crate) fn new(fresh_from: u64) -> Self {
         Self { fresh_from, seen: 0..0 }
     }

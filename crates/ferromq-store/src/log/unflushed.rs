@@ -33,7 +33,7 @@ impl Count {
 
 /// What to do with an append.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct AppendVerdict {
     /// It must be flushed before it is answered.
     pub(crate) is_held: bool,
     /// A flush should begin in the background.
@@ -71,8 +71,8 @@ impl Unflushed {
     }
 
     /// Counts an append that ends at `end`.
-    pub(crate) fn add(&mut self, messages: &[NewMessage<'_>], end: u64) -> Verdict {
-        let mut verdict = Verdict { is_held: self.is_each, is_due: false };
+    pub(crate) fn add(&mut self, messages: &[NewMessage<'_>], end: u64) -> AppendVerdict {
+        let mut verdict = AppendVerdict { is_held: self.is_each, is_due: false };
         let mut look = |count: &Count| {
             verdict.is_held |= count.is_over();
             verdict.is_due |= count.is_half();

@@ -55,7 +55,7 @@ impl Lease {
 /// again meanwhile is checked against the leases when the time comes, so that a batch costs one entry and an
 /// acknowledgement only counts down.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Run {
+struct LeaseRun {
     len: u32,
     live: u32,
 }
@@ -81,7 +81,7 @@ pub(crate) struct QueueLeases {
     next: u64,
     in_flight: BTreeMap<u64, Lease>,
     /// By their end and the offset of the first. Runs of one end never overlap.
-    expiries: BTreeMap<(i64, u64), Run>,
+    expiries: BTreeMap<(i64, u64), LeaseRun>,
     /// Smallest pop time a new lease may get: above those of leases a rewind ended.
     pop_floor: i64,
     /// Where the queue was received in order last time.
@@ -425,7 +425,7 @@ impl QueueLeases {
         if let Ok(passed @ 1..) = u32::try_from(offset - start) {
             // Nobody has to pass over them again.
             self.expiries.remove(&(at, start));
-            self.expiries.insert((at, offset), Run { len: run.len - passed, ..run });
+            self.expiries.insert((at, offset), LeaseRun { len: run.len - passed, ..run });
         }
         Some((offset, lease))
     }
@@ -440,7 +440,7 @@ impl QueueLeases {
                 run.len += 1;
                 run.live += 1;
             }
-            _ => _ = self.expiries.insert((at, offset), Run { len: 1, live: 1 }),
+            _ => _ = self.expiries.insert((at, offset), LeaseRun { len: 1, live: 1 }),
         }
         self.in_flight.insert(offset, lease);
     }

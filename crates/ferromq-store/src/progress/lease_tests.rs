@@ -90,7 +90,7 @@ fn a_hundred_thousand_leases_cost_a_hundred_bytes_each_at_most() {
         }
         assert_eq!(queue.expiries.len() as u64, 100_000 / batch);
         let bytes = in_tree(queue.in_flight.len(), size_of::<(u64, Lease)>())
-            + in_tree(queue.expiries.len(), size_of::<((i64, u64), Run)>());
+            + in_tree(queue.expiries.len(), size_of::<((i64, u64), LeaseRun)>());
         assert!(bytes <= 105 * 100_000, "{bytes}");
     }
 }

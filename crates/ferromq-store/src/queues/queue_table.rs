@@ -15,7 +15,7 @@ use crate::{
     config::StoreConfig,
     error::{Result, StoreError},
     files::{
-        directories::{FilePlaces, Names},
+        directories::{DirectoryNames, FilePlaces},
         disk::{Allocation, Disk},
         mapped_file_queue::{FileForm, MappedFileQueue},
         open_files::{OpenFiles, RowKind},
@@ -31,16 +31,16 @@ use crate::{
 };
 
 /// By topic and queue id. Peers choose the names of topics, so their hash is keyed.
-type Table<D> = HashMap<Box<str>, BTreeMap<u32, Arc<ConsumeQueue<D>>>>;
+type QueueMap<D> = HashMap<Box<str>, BTreeMap<u32, Arc<ConsumeQueue<D>>>>;
 
 /// All queues of all topics.
 pub(crate) struct ConsumeQueues<D: Disk> {
     disk: D,
-    names: Arc<Names<D>>,
+    names: Arc<DirectoryNames<D>>,
     directory: PathBuf,
     file_size: u64,
     open_files: Arc<OpenFiles<D::Region>>,
-    table: RwLock<Table<D>>,
+    table: RwLock<QueueMap<D>>,
     /// Topics whose directories could not be listed, for recovery to set their queues aside.
     pub(crate) unlisted: Mutex<Vec<(Box<str>, StoreError)>>,
     /// Queues whose files could not be read, for recovery to set aside.
@@ -54,7 +54,7 @@ impl<D: Disk> ConsumeQueues<D> {
     pub(crate) fn load(
         disk: &D,
         root: &Path,
-        names: &Arc<Names<D>>,
+        names: &Arc<DirectoryNames<D>>,
         open_files: &Arc<OpenFiles<D::Region>>,
         config: &StoreConfig,
     ) -> Result<Self> {

@@ -16,7 +16,7 @@ use crate::{
         mapped_file::MappedFile,
     },
     filter::message_filter::MessageFilter,
-    log::recent_pages::Known,
+    log::recent_pages::KnownPages,
     queues::consume_queue::{ConsumeQueue, Entry},
     read::reader::Reader,
     read::types::{GetRequest, GetResult, GetStatus, Source, TransferLimits},
@@ -117,7 +117,7 @@ impl<D: Disk> Reader<D> {
             offset if offset == max_offset => (GetStatus::OffsetOverflowOne, offset),
             offset if offset > max_offset => (GetStatus::OffsetOverflowBadly, max_offset),
             offset => {
-                let found = Reading::new(self, queue, request, min_offset, max_offset).read();
+                let found = QueueRead::new(self, queue, request, min_offset, max_offset).read();
                 let min_offset = queue.min_offset();
                 if !found.messages.is_empty() || offset >= min_offset {
                     return found;
@@ -163,7 +163,7 @@ enum Step {
 }
 
 /// One read of a queue under way.
-struct Reading<'a, D: Disk> {
+struct QueueRead<'a, D: Disk> {
     reader: &'a Reader<D>,
     queue: &'a ConsumeQueue<D>,
     filter: &'a MessageFilter,
@@ -180,11 +180,11 @@ struct Reading<'a, D: Disk> {
     bytes_left: u64,
     /// The log file of the last message.
     file: Option<Arc<MappedFile<D::Region>>>,
-    known: Known,
+    known: KnownPages,
     result: GetResult<D::Region>,
 }
 
-impl<'a, D: Disk> Reading<'a, D> {
+impl<'a, D: Disk> QueueRead<'a, D> {
     fn new(
         reader: &'a Reader<D>,
         queue: &'a ConsumeQueue<D>,
@@ -206,7 +206,7 @@ impl<'a, D: Disk> Reading<'a, D> {
             entries_left: request.limits.scan_entries.max(request.max_count as u64),
             bytes_left: MAX_FRUITLESS_BYTES,
             file: None,
-            known: Known::new(reader.log.freshness.from(log_end)),
+            known: KnownPages::new(reader.log.freshness.from(log_end)),
             result: empty(GetStatus::NoMatchedMessage, request.offset, min_offset, max_offset),
         }
     }
@@ -416,7 +416,7 @@ impl<'a, D: Disk> Reading<'a, D> {
 
 /// Says whether a range of a log file is in memory; where it may come from the disk it is after this.
 fn is_there<R: Region>(
-    known: &mut Known,
+    known: &mut KnownPages,
     file: &MappedFile<R>,
     range: Range<u64>,
     source: Source,

@@ -262,7 +262,7 @@ pub enum Peek {
 
 /// Looks at the first eight bytes of a record.
 pub fn peek(bytes: &[u8]) -> Peek {
-    let mut reader = Reader { bytes };
+    let mut reader = RecordCursor { bytes };
     let (Some(size), Some(magic)) = (reader.u32(), reader.u32()) else { return Peek::Nothing };
     match magic {
         MAGIC_V1 | MAGIC_V2 if size >= MIN_RECORD_LEN && size <= i32::MAX as u32 => Peek::Message(size),
@@ -317,7 +317,7 @@ impl<'a> MessageView<'a> {
         const SHORT: &str = "the record is shorter than its fields";
         let Peek::Message(total_size) = peek(bytes) else { return Err("no record begins here") };
         let bytes = bytes.get(..total_size as usize).ok_or("the record is longer than its file")?;
-        let mut reader = Reader { bytes };
+        let mut reader = RecordCursor { bytes };
         let _size = reader.u32().ok_or(SHORT)?;
         let wide_topic = reader.u32().ok_or(SHORT)? == MAGIC_V2;
         let body_crc = reader.u32().ok_or(SHORT)?;
@@ -370,8 +370,8 @@ impl<'a> MessageView<'a> {
     }
 
     /// The properties the store itself looks at; the last of a name counts, as in RocketMQ.
-    pub fn marks(&self) -> Marks<'a> {
-        let mut marks = Marks::default();
+    pub fn marks(&self) -> RecordMarks<'a> {
+        let mut marks = RecordMarks::default();
         for (name, value) in properties::iter_bytes(self.properties) {
             match name {
                 b"TAGS" => marks.tags = std::str::from_utf8(value).ok(),
@@ -398,7 +398,7 @@ impl<'a> Brief<'a> {
     pub(crate) fn of(record: &'a [u8]) -> Option<Self> {
         let sys_flag = i32::from_be_bytes(*record.get(SYS_FLAG_AT..)?.first_chunk::<4>()?);
         let is_wide = record.get(4..8) == Some(&MAGIC_V2.to_be_bytes());
-        let mut reader = Reader { bytes: record.get(store_timestamp_at(sys_flag)..)? };
+        let mut reader = RecordCursor { bytes: record.get(store_timestamp_at(sys_flag)..)? };
         let store_timestamp = reader.i64()?;
         let _host_and_counts = reader.take(if sys_flag & STORE_HOST_V6 == 0 { 20 } else { 32 })?;
         let body_len = reader.i32()?;
@@ -428,7 +428,7 @@ impl<'a> Brief<'a> {
 
 /// The properties the store itself looks at.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Marks<'a> {
+pub struct RecordMarks<'a> {
     /// Tag.
     pub tags: Option<&'a str>,
     pub(crate) keys: Option<&'a str>,
@@ -436,7 +436,7 @@ pub struct Marks<'a> {
     pub(crate) delay_level: Option<&'a str>,
 }
 
-impl<'a> Marks<'a> {
+impl<'a> RecordMarks<'a> {
     /// Each key the message is found by: the unique key first, then the words of `KEYS`.
     pub fn each_key(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let words = self.keys.unwrap_or_default().split(' ').filter(|word| !word.is_empty());
@@ -449,11 +449,11 @@ pub fn tag_hash(tags: Option<&str>) -> i64 {
     tags.map_or(0, |tags| i64::from(java_hash(0, tags)))
 }
 
-struct Reader<'a> {
+struct RecordCursor<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> RecordCursor<'a> {
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.bytes.split_at_checked(len)?;
         self.bytes = rest;

@@ -19,7 +19,7 @@ const FIELDS: usize = 40;
 
 /// What the file holds. Timestamps are store timestamps of messages, milliseconds since 1970.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Marks {
+pub struct CheckpointMarks {
     /// Messages stored up to here are durable in the commit log.
     pub log_timestamp: i64,
     /// … and in the consume queues.
@@ -33,7 +33,7 @@ pub struct Marks {
     pub durable_end: i64,
 }
 
-impl Marks {
+impl CheckpointMarks {
     fn encode(self) -> [u8; FIELDS] {
         let mut bytes = [0; FIELDS];
         let fields = [
@@ -76,7 +76,7 @@ impl Marks {
 /// The open checkpoint file.
 pub(crate) struct Checkpoint<D: Disk> {
     file: MappedFile<D::Region>,
-    marks: Mutex<Marks>,
+    marks: Mutex<CheckpointMarks>,
 }
 
 impl<D: Disk> Checkpoint<D> {
@@ -100,15 +100,15 @@ impl<D: Disk> Checkpoint<D> {
         let file = MappedFile::new(0, path, region);
         let mut bytes = [0; FIELDS];
         file.read_into(0, &mut bytes)?;
-        Ok(Self { file, marks: Mutex::new(Marks::decode(&bytes)) })
+        Ok(Self { file, marks: Mutex::new(CheckpointMarks::decode(&bytes)) })
     }
 
-    pub(crate) fn marks(&self) -> Marks {
+    pub(crate) fn marks(&self) -> CheckpointMarks {
         *self.marks.lock()
     }
 
     /// Writes and flushes what `change` makes of the marks.
-    pub(crate) fn update(&self, change: impl FnOnce(&mut Marks)) -> Result<()> {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut CheckpointMarks)) -> Result<()> {
         let mut marks = self.marks.lock();
         let mut changed = *marks;
         change(&mut changed);
@@ -128,14 +128,14 @@ mod tests {
 
     #[test]
     fn marks_come_back_as_written() {
-        let marks = Marks {
+        let marks = CheckpointMarks {
             log_timestamp: 1,
             queues_timestamp: 2,
             index_timestamp: 3,
             master_flushed_offset: 4,
             durable_end: 5,
         };
-        assert_eq!(Marks::decode(&marks.encode()), marks);
+        assert_eq!(CheckpointMarks::decode(&marks.encode()), marks);
         assert_eq!(marks.encode()[32..], 5i64.to_be_bytes());
     }
 }

@@ -126,7 +126,7 @@ struct Cursor<D: Disk> {
 }
 
 /// Chunks on their way back into log order.
-struct Ordered<T> {
+struct InLogOrder<T> {
     next: u64,
     waiting: BTreeMap<u64, Checked<T>>,
 }
@@ -145,7 +145,7 @@ struct Scan<'a, D: Disk, T, C, A> {
     limit: u64,
     check: C,
     cursor: Mutex<Cursor<D>>,
-    ordered: Mutex<Ordered<T>>,
+    ordered: Mutex<InLogOrder<T>>,
     applied: Mutex<Applied<A>>,
     is_stopped: AtomicBool,
     most_waiting: usize,
@@ -168,7 +168,7 @@ pub(crate) fn scan<D: Disk, T: Send>(
         limit,
         check,
         cursor: Mutex::new(Cursor { at: from, number: 0, file: None, is_done: false, error: None }),
-        ordered: Mutex::new(Ordered { next: 0, waiting: BTreeMap::new() }),
+        ordered: Mutex::new(InLogOrder { next: 0, waiting: BTreeMap::new() }),
         applied: Mutex::new(Applied { apply, error: None, broken_at: None }),
         is_stopped: AtomicBool::new(false),
         most_waiting: threads * AHEAD,

@@ -84,11 +84,11 @@ pub struct RecoveryProgress {
     pub remaining: Option<Duration>,
 }
 
-type Listener = dyn Fn(&RecoveryProgress) + Send + Sync;
+type ProgressListener = dyn Fn(&RecoveryProgress) + Send + Sync;
 
 /// Who is told of a recovery's progress.
 #[derive(Clone)]
-pub struct RecoveryListener(Arc<Listener>);
+pub struct RecoveryListener(Arc<ProgressListener>);
 
 impl RecoveryListener {
     /// Wraps a function; it is called by the thread that opens the store.

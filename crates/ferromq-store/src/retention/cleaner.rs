@@ -27,8 +27,8 @@ use crate::{
         archive::{Archive, ExpiredFile, NotTaken},
         disk_space::DiskSpace,
         policy::{
-            BY_DISK_USAGE, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy, TopicTimes,
-            Verdict, decide,
+            BY_DISK_USAGE, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy, RetentionVerdict,
+            TopicTimes, decide,
         },
     },
     sync::wake::Wake,
@@ -203,18 +203,18 @@ impl<D: Disk> Cleaner<D> {
         *self.owner.lock() == Some(thread::current().id())
     }
 
-    fn begin_turn(&self) -> Turn<'_> {
+    fn begin_turn(&self) -> CleaningTurn<'_> {
         *self.owner.lock() = Some(thread::current().id());
-        Turn { owner: &self.owner }
+        CleaningTurn { owner: &self.owner }
     }
 }
 
 /// The calling thread is at a pass until this goes, also where a policy panics.
-struct Turn<'a> {
+struct CleaningTurn<'a> {
     owner: &'a Mutex<Option<ThreadId>>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for CleaningTurn<'_> {
     fn drop(&mut self) {
         *self.owner.lock() = None;
     }
@@ -303,8 +303,8 @@ impl<D: Disk> Cleaner<D> {
             let facts = self.facts(&oldest);
             let rules = Arc::clone(&self.rules.read());
             let policy = match decide(&rules.policies, &facts, &self.store_facts(round, is_asked)) {
-                Verdict::RemovedBy(policy) => policy,
-                Verdict::Keep { until_ms } => {
+                RetentionVerdict::RemovedBy(policy) => policy,
+                RetentionVerdict::Keep { until_ms } => {
                     report.next_due_ms = until_ms;
                     break;
                 }

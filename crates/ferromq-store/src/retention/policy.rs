@@ -326,12 +326,12 @@ pub(crate) fn decide<'a>(
     policies: &'a [Arc<dyn RetentionPolicy>],
     file: &FileFacts<'_>,
     store: &RetentionFacts,
-) -> Verdict<'a> {
+) -> RetentionVerdict<'a> {
     let mut removed_by = None;
     let mut next_ms = None;
     for policy in policies {
         match policy.decide(file, store) {
-            Decision::Hold => return Verdict::Keep { until_ms: None },
+            Decision::Hold => return RetentionVerdict::Keep { until_ms: None },
             Decision::Remove => removed_by = removed_by.or(Some(policy.name())),
             Decision::Keep { until_ms: Some(at) } => {
                 next_ms = Some(next_ms.map_or(at, |next: i64| next.min(at)))
@@ -339,12 +339,12 @@ pub(crate) fn decide<'a>(
             Decision::Keep { until_ms: None } => {}
         }
     }
-    removed_by.map_or(Verdict::Keep { until_ms: next_ms }, Verdict::RemovedBy)
+    removed_by.map_or(RetentionVerdict::Keep { until_ms: next_ms }, RetentionVerdict::RemovedBy)
 }
 
 /// What all policies together say.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict<'a> {
+pub(crate) enum RetentionVerdict<'a> {
     RemovedBy(&'a str),
     Keep { until_ms: Option<i64> },
 }
@@ -374,9 +374,9 @@ mod tests {
     fn verdict(retention: &Retention, file: &FileFacts<'_>, store: &RetentionFacts) -> String {
         let policies = retention.to_policies();
         match decide(&policies, file, store) {
-            Verdict::RemovedBy(name) => name.to_owned(),
-            Verdict::Keep { until_ms: Some(at) } => format!("{}", at as f64 / HOUR as f64),
-            Verdict::Keep { until_ms: None } => "keep".to_owned(),
+            RetentionVerdict::RemovedBy(name) => name.to_owned(),
+            RetentionVerdict::Keep { until_ms: Some(at) } => format!("{}", at as f64 / HOUR as f64),
+            RetentionVerdict::Keep { until_ms: None } => "keep".to_owned(),
         }
     }
 

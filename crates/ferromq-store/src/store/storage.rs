@@ -12,7 +12,7 @@ use crate::{
     },
     error::{Result, StoreError},
     files::{
-        directories::{FilePlaces, Names, sync_parent},
+        directories::{DirectoryNames, FilePlaces, sync_parent},
         disk::{Allocation, Disk},
         mapped_file_queue::{FileForm, MappedFileQueue},
         open_files::{Budget, OpenFiles, RowKind},
@@ -85,7 +85,7 @@ impl<D: Disk> Storage<D> {
         let (home, config) = (Arc::new(home), Arc::new(config));
         let (disk, root) = (&home.disk, &*home.root);
         let open_files = OpenFiles::new(Budget::of(&config));
-        let names = Names::of(root);
+        let names = DirectoryNames::of(root);
         let form = FileForm {
             size: config.commit_log_file_size,
             allocation: Allocation::Reserved,

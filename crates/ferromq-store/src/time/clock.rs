@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 
 use crate::time::wall_time::{Event, Reading, WallTime};
 
-type Listener = Box<dyn Fn() + Send + Sync>;
-type Source = Box<dyn Fn() -> Reading + Send + Sync>;
+type AdvanceListener = Box<dyn Fn() + Send + Sync>;
+type ReadingSource = Box<dyn Fn() -> Reading + Send + Sync>;
 
 /// A step forward below it is no step: the two clocks are read one after the other.
 const NO_STEP_US: i64 = 1_000;
@@ -24,7 +24,7 @@ const JUMP_MS: i64 = 100;
 
 /// The machine's clocks, and what is believed of them.
 struct Machine {
-    read: Source,
+    read: ReadingSource,
     /// As in `time`: read without its lock.
     offset_us: AtomicI64,
     /// The same when the clock was made.
@@ -34,14 +34,14 @@ struct Machine {
     looked: Mutex<(Instant, i64)>,
 }
 
-struct Inner {
+struct ClockState {
     /// None for a manual clock.
     machine: Option<Machine>,
     /// What a manual clock stands at, and how far a system clock was advanced.
     base_ms: AtomicI64,
     /// The latest answer.
     latest_ms: AtomicI64,
-    listeners: Mutex<Vec<Listener>>,
+    listeners: Mutex<Vec<AdvanceListener>>,
 }
 
 /// The source of time for the store, the servers and the policy in Python; clones share one clock.
@@ -49,7 +49,7 @@ struct Inner {
 /// A system clock follows the machine's wall clock forward, also while the machine sleeps, and never back: see decision
 /// 028. A manual clock stands still until [`Clock::advance`], which wakes everyone who waits.
 #[derive(Clone)]
-pub struct Clock(Arc<Inner>);
+pub struct Clock(Arc<ClockState>);
 
 impl Clock {
     /// Returns a clock that follows real time.
@@ -81,7 +81,7 @@ impl Clock {
     }
 
     fn new(machine: Option<Machine>, base_ms: i64) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(ClockState {
             machine,
             base_ms: AtomicI64::new(base_ms),
             latest_ms: AtomicI64::new(i64::MIN),

@@ -110,7 +110,7 @@ impl<D: Disk> Timer<D> {
 }
 
 /// When to look again.
-pub(crate) enum Next {
+pub(crate) enum NextTimerTurn {
     Now,
     At(i64),
     /// Once the dispatcher got there.
@@ -134,7 +134,7 @@ pub(crate) struct TimerDelivery<'a, D: Disk> {
 }
 
 /// What becomes of a message.
-enum Verdict {
+enum TimerVerdict {
     Deliver {
         topic: String,
         queue_id: i32,
@@ -160,15 +160,15 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             wake.begin_turn();
             let next = self.turn(&mut timer.state.lock());
             match next {
-                Next::Now => {}
-                Next::OnArrival => wake.due.wait(|| wake.is_asked(), None),
-                Next::AfterPause => self.pause(),
-                Next::At(_) if clock.is_manual() => wake.due.wait(|| wake.is_asked(), None),
-                Next::At(time) => {
+                NextTimerTurn::Now => {}
+                NextTimerTurn::OnArrival => wake.due.wait(|| wake.is_asked(), None),
+                NextTimerTurn::AfterPause => self.pause(),
+                NextTimerTurn::At(_) if clock.is_manual() => wake.due.wait(|| wake.is_asked(), None),
+                NextTimerTurn::At(time) => {
                     let left = u64::try_from(time.saturating_sub(clock.now_ms())).unwrap_or(0);
                     wake.due.wait(|| wake.is_asked(), Some(Duration::from_millis(left)));
                 }
-                Next::Dispatched(end) => timer.wake.wait_for(end, || timer.dispatched.end()),
+                NextTimerTurn::Dispatched(end) => timer.wake.wait_for(end, || timer.dispatched.end()),
             }
         }
         self.stop();
@@ -198,10 +198,10 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
     }
 
     /// One turn: puts messages that came into the wheel, and delivers what is due.
-    pub(crate) fn turn(&mut self, state: &mut TimerState<D>) -> Next {
+    pub(crate) fn turn(&mut self, state: &mut TimerState<D>) -> NextTimerTurn {
         if state.is_unrecovered {
             match state.recover(&self.timer.sources) {
-                Ok(()) if state.is_unrecovered => return Next::AfterPause,
+                Ok(()) if state.is_unrecovered => return NextTimerTurn::AfterPause,
                 Ok(()) => {
                     self.unstuck();
                 }
@@ -212,7 +212,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         if state.is_behind(now) {
             state.pass_empty(now);
             if !state.is_next_known() {
-                return Next::Now;
+                return NextTimerTurn::Now;
             }
         }
         if state.is_behind(now) {
@@ -236,16 +236,16 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         }
         // What comes all the time must not keep what is due waiting.
         let next = self.empty(state, now);
-        if has_filled && !matches!(next, Next::AfterPause) { Next::Now } else { next }
+        if has_filled && !matches!(next, NextTimerTurn::AfterPause) { NextTimerTurn::Now } else { next }
     }
 
     /// What came cannot be put into the wheel now. It may take back what is in there, so nothing is delivered meanwhile.
-    fn unfilled(&mut self, error: &StoreError) -> Next {
+    fn unfilled(&mut self, error: &StoreError) -> NextTimerTurn {
         if !std::mem::replace(&mut self.is_unfilled, true) {
             tracing::error!(%error, "timed messages are not put into the wheel now: all wait, trying again");
         }
         self.hold(error, DamageReason::Unwritten);
-        Next::AfterPause
+        NextTimerTurn::AfterPause
     }
 
     fn hold(&self, error: &StoreError, reason: DamageReason) {
@@ -257,12 +257,12 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
     }
 
     /// Delivers of what is due as much as a turn holds.
-    fn empty(&mut self, state: &mut TimerState<D>, now: i64) -> Next {
+    fn empty(&mut self, state: &mut TimerState<D>, now: i64) -> NextTimerTurn {
         let Some(active) = &state.active else {
             return match state.next_slot() {
-                None => Next::Now,
-                Some(None) => Next::OnArrival,
-                Some(Some(time)) if time > now => Next::At(time),
+                None => NextTimerTurn::Now,
+                Some(None) => NextTimerTurn::OnArrival,
+                Some(Some(time)) if time > now => NextTimerTurn::At(time),
                 Some(Some(time)) if time > self.filled_until => self.fill_until(now),
                 Some(Some(time)) => match state.activate(&self.timer.sources, time) {
                     Ok(()) => self.unstuck(),
@@ -271,7 +271,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             };
         };
         match active.waiting.peek() {
-            Some((due, _)) if due > now => Next::At(due),
+            Some((due, _)) if due > now => NextTimerTurn::At(due),
             Some((due, _)) if due > self.filled_until => self.fill_until(now),
             Some(_) => match self.deliver(state) {
                 Ok(()) => self.unstuck(),
@@ -289,40 +289,40 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                     }
                 }
                 if end > now {
-                    return Next::At(end);
+                    return NextTimerTurn::At(end);
                 }
                 state.finish();
-                Next::Now
+                NextTimerTurn::Now
             }
         }
     }
 
     /// Everything stored by now is to be in the wheel before anything else is done.
-    fn fill_until(&mut self, now: i64) -> Next {
+    fn fill_until(&mut self, now: i64) -> NextTimerTurn {
         if self.goal.is_some() {
-            return Next::Now;
+            return NextTimerTurn::Now;
         }
         if let Some((_, end)) = self.awaited {
-            return Next::Dispatched(end);
+            return NextTimerTurn::Dispatched(end);
         }
         self.awaited = Some((now, self.timer.sources.reader.log.written()));
-        Next::Now
+        NextTimerTurn::Now
     }
 
-    fn stuck(&mut self, error: &StoreError, what: &str) -> Next {
+    fn stuck(&mut self, error: &StoreError, what: &str) -> NextTimerTurn {
         if !std::mem::replace(&mut self.is_stuck, true) {
             tracing::warn!(%error, "{what}");
         }
         self.hold(error, DamageReason::Unreadable);
-        Next::AfterPause
+        NextTimerTurn::AfterPause
     }
 
-    fn unstuck(&mut self) -> Next {
+    fn unstuck(&mut self) -> NextTimerTurn {
         if std::mem::take(&mut self.is_stuck) {
             tracing::info!("timed messages are delivered again");
             self.timer.held.lock().take_if(|(_, reason)| *reason == DamageReason::Unreadable);
         }
-        Next::Now
+        NextTimerTurn::Now
     }
 
     /// Delivers what is due of the active slot, as much as a turn holds. An error: nothing of it is, try again.
@@ -389,7 +389,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             match MessageView::decode(record.bytes(), true) {
                 Ok(view) if view.topic == TIMER_TOPIC && view.physical_offset == unit.physical_offset => {
                     let verdict = self.verdict(state, unit, &view);
-                    if let Verdict::Strayed = verdict {
+                    if let TimerVerdict::Strayed = verdict {
                         state.put_right(sources, &view)?;
                     }
                     found.push((view, verdict));
@@ -410,11 +410,11 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         Ok(())
     }
 
-    fn verdict(&self, state: &TimerState<D>, unit: &Unit, view: &MessageView<'_>) -> Verdict {
+    fn verdict(&self, state: &TimerState<D>, unit: &Unit, view: &MessageView<'_>) -> TimerVerdict {
         let now = self.timer.sources.clock.now_ms();
         let due = timed_message::due_at(state.config.precision_ms(), view.properties, view.store_timestamp);
         if !unit.is_rolled() && due.is_some_and(|due| due > now) {
-            return Verdict::Strayed;
+            return TimerVerdict::Strayed;
         }
         let (dequeued, enqueued) = (now.to_string(), unit.written_at.to_string());
         let mut set = vec![
@@ -426,27 +426,29 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                 .and_then(|text| text.parse::<u32>().ok());
             let rolls = known.unwrap_or(0).saturating_add(1).to_string();
             set.push((timed_message::ROLLS, rolls.as_str()));
-            return Verdict::Roll(self.fitting(view, TIMER_TOPIC, &set, &[]));
+            return TimerVerdict::Roll(self.fitting(view, TIMER_TOPIC, &set, &[]));
         }
         if state
             .active
             .as_ref()
             .is_some_and(|active| !active.recalled.is_empty() && is_recalled(&active.recalled, view))
         {
-            return Verdict::Recalled;
+            return TimerVerdict::Recalled;
         }
         match self.timer.due.target(view) {
             Target::Queue(topic, queue_id) => {
                 let properties = self.fitting(view, &topic, &set, &[]);
-                Verdict::Deliver { topic, queue_id, properties }
+                TimerVerdict::Deliver { topic, queue_id, properties }
             }
-            Target::Nowhere(reason) => Verdict::GiveUp(reason),
-            Target::Closed(topic, _) if self.timer.due.is_outlived(&topic, view) => Verdict::GiveUp(OUTLIVED),
+            Target::Nowhere(reason) => TimerVerdict::GiveUp(reason),
+            Target::Closed(topic, _) if self.timer.due.is_outlived(&topic, view) => {
+                TimerVerdict::GiveUp(OUTLIVED)
+            }
             Target::Closed(..) => {
                 let again =
                     timed_message::slot_time(state.config.precision_ms(), now + CLOSED_PAUSE_MS).to_string();
                 let kept = [(timed_message::OUT_MS, again.as_str())];
-                Verdict::PutBack(self.fitting(view, TIMER_TOPIC, &set, &kept))
+                TimerVerdict::PutBack(self.fitting(view, TIMER_TOPIC, &set, &kept))
             }
         }
     }
@@ -479,15 +481,15 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         )
     }
 
-    fn count(&self, state: &mut TimerState<D>, found: &[(MessageView<'_>, Verdict)], sizes: &[u32]) {
+    fn count(&self, state: &mut TimerState<D>, found: &[(MessageView<'_>, TimerVerdict)], sizes: &[u32]) {
         let (timer, now) = (self.timer, self.timer.sources.clock.now_ms());
         let listener = self.timer.due.listener();
         let mut sizes = sizes.iter().copied();
         for (view, verdict) in found {
-            if let Verdict::Strayed = verdict {
+            if let TimerVerdict::Strayed = verdict {
                 continue;
             }
-            if let Verdict::Recalled = verdict {
+            if let TimerVerdict::Recalled = verdict {
                 timer.recalled.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
@@ -495,21 +497,21 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                 let is_delete = properties::get(view.properties, timed_message::DELETES).is_some();
                 state.metrics.add(topic, if is_delete { 1 } else { -1 }, now);
             }
-            if let Verdict::GiveUp(TAKEN_OVER) = verdict {
+            if let TimerVerdict::GiveUp(TAKEN_OVER) = verdict {
                 continue;
             }
-            if let Verdict::GiveUp(reason) = verdict {
+            if let TimerVerdict::GiveUp(reason) = verdict {
                 tracing::warn!(physical_offset = view.physical_offset, reason, "timed message given up");
                 timer.undeliverable.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             let counter = match (verdict, sizes.next().unwrap_or(0)) {
                 (_, 0) => &timer.undeliverable,
-                (Verdict::Deliver { topic, .. }, size) => {
+                (TimerVerdict::Deliver { topic, .. }, size) => {
                     listener.iter().for_each(|listener| listener(topic, size));
                     &timer.delivered
                 }
-                (Verdict::Roll(_), _) => &timer.rolled,
+                (TimerVerdict::Roll(_), _) => &timer.rolled,
                 _ => &timer.put_back,
             };
             counter.fetch_add(1, Ordering::Relaxed);
@@ -518,13 +520,15 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
 }
 
 /// The record to be stored for a message, where one is.
-fn made<'a>(view: &MessageView<'a>, verdict: &'a Verdict) -> Option<NewMessage<'a>> {
+fn made<'a>(view: &MessageView<'a>, verdict: &'a TimerVerdict) -> Option<NewMessage<'a>> {
     match verdict {
-        Verdict::Deliver { topic, queue_id, properties } => Some(renewed(view, topic, *queue_id, properties)),
-        Verdict::Roll(properties) | Verdict::PutBack(properties) => {
+        TimerVerdict::Deliver { topic, queue_id, properties } => {
+            Some(renewed(view, topic, *queue_id, properties))
+        }
+        TimerVerdict::Roll(properties) | TimerVerdict::PutBack(properties) => {
             Some(renewed(view, TIMER_TOPIC, 0, properties))
         }
-        Verdict::Recalled | Verdict::Strayed | Verdict::GiveUp(_) => None,
+        TimerVerdict::Recalled | TimerVerdict::Strayed | TimerVerdict::GiveUp(_) => None,
     }
 }
 

@@ -9,7 +9,7 @@ use std::{collections::HashSet, ops::Range, path::Path, sync::Arc};
 use crate::{
     error::{Result, StoreError},
     files::{
-        directories::{FilePlaces, Names},
+        directories::{DirectoryNames, FilePlaces},
         disk::{Allocation, Disk},
         mapped_file_queue::{FileForm, MappedFileQueue},
         open_files::{OpenFiles, RowKind},
@@ -122,7 +122,7 @@ impl<D: Disk> TimerLog<D> {
     pub(crate) fn load(
         disk: &D,
         root: &Path,
-        names: &Arc<Names<D>>,
+        names: &Arc<DirectoryNames<D>>,
         open_files: &Arc<OpenFiles<D::Region>>,
         file_size: u64,
     ) -> Result<Self> {
@@ -334,7 +334,7 @@ mod tests {
         #[test]
         fn any_bytes_as_a_unit_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let _ = Unit::decode(&bytes);
-            let _ = super::super::wheel::Slot::decode(&bytes, 1000);
+            let _ = super::super::wheel::WheelSlot::decode(&bytes, 1000);
         }
     }
 }

@@ -9,23 +9,23 @@ use std::{
 };
 
 /// When a message is due, and the place of its unit in the timer log.
-pub(crate) type Entry = (i64, u64);
+pub(crate) type DueUnit = (i64, u64);
 
 /// Takes the first of entries that come in any order.
 pub(crate) struct Selection {
-    first: BinaryHeap<Entry>,
-    after: Option<Entry>,
+    first: BinaryHeap<DueUnit>,
+    after: Option<DueUnit>,
     most: usize,
     is_cut: bool,
 }
 
 impl Selection {
     /// Of those behind `after`, `most` at most, at least one.
-    pub(crate) fn new(after: Option<Entry>, most: usize) -> Self {
+    pub(crate) fn new(after: Option<DueUnit>, most: usize) -> Self {
         Self { first: BinaryHeap::new(), after, most: most.max(1), is_cut: false }
     }
 
-    pub(crate) fn offer(&mut self, entry: Entry) {
+    pub(crate) fn offer(&mut self, entry: DueUnit) {
         if self.after.is_some_and(|after| entry <= after) {
             return;
         }
@@ -52,17 +52,17 @@ impl Selection {
 
 /// The next messages of the slot.
 pub(crate) struct Waiting {
-    next: BinaryHeap<Reverse<Entry>>,
+    next: BinaryHeap<Reverse<DueUnit>>,
     /// What comes behind it is in the chain alone.
-    beyond: Option<Entry>,
+    beyond: Option<DueUnit>,
     /// The furthest that was taken: what is in the chain up to it is done, or in `next`.
-    taken: Option<Entry>,
+    taken: Option<DueUnit>,
     most: usize,
 }
 
 impl Waiting {
     /// Adds a message whose unit was put into the chain just now.
-    pub(crate) fn push(&mut self, entry: Entry) {
+    pub(crate) fn push(&mut self, entry: DueUnit) {
         if self.beyond.is_some_and(|beyond| entry > beyond) {
             return;
         }
@@ -88,18 +88,18 @@ impl Waiting {
         self.next = all.into();
     }
 
-    pub(crate) fn peek(&self) -> Option<Entry> {
+    pub(crate) fn peek(&self) -> Option<DueUnit> {
         self.next.peek().map(|Reverse(entry)| *entry)
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Entry> {
+    pub(crate) fn pop(&mut self) -> Option<DueUnit> {
         let Reverse(entry) = self.next.pop()?;
         self.taken = self.taken.max(Some(entry));
         Some(entry)
     }
 
     /// Takes back what was taken and is not done.
-    pub(crate) fn give_back(&mut self, entries: impl Iterator<Item = Entry>) {
+    pub(crate) fn give_back(&mut self, entries: impl Iterator<Item = DueUnit>) {
         self.next.extend(entries.map(Reverse));
     }
 
@@ -114,11 +114,13 @@ impl Waiting {
     }
 
     /// Tells for each entry of the chain whether it is still to be delivered; and whether any is.
-    pub(crate) fn pending(&self) -> (bool, impl Fn(Entry) -> bool + use<>) {
+    pub(crate) fn pending(&self) -> (bool, impl Fn(DueUnit) -> bool + use<>) {
         let places: HashSet<u64> = self.next.iter().map(|Reverse((_, at))| *at).collect();
         let beyond = self.beyond;
         let is_any = !places.is_empty() || beyond.is_some();
-        (is_any, move |entry: Entry| places.contains(&entry.1) || beyond.is_some_and(|beyond| entry > beyond))
+        (is_any, move |entry: DueUnit| {
+            places.contains(&entry.1) || beyond.is_some_and(|beyond| entry > beyond)
+        })
     }
 }
 
@@ -148,11 +150,11 @@ mod tests {
             most in 1usize..8,
         ) {
             // The chain as the timer log has it; entries are unique by their place.
-            let mut chain: Vec<Entry> = first.iter().zip(0..).map(|(due, at)| (*due, at)).collect();
+            let mut chain: Vec<DueUnit> = first.iter().zip(0..).map(|(due, at)| (*due, at)).collect();
             let mut selection = Selection::new(None, most);
             chain.iter().for_each(|entry| selection.offer(*entry));
             let (mut waiting, mut done) = (selection.finish(), Vec::new());
-            let take = |waiting: &mut Waiting, chain: &[Entry]| {
+            let take = |waiting: &mut Waiting, chain: &[DueUnit]| {
                 if let Some(mut rest) = waiting.rest() {
                     chain.iter().rev().for_each(|entry| rest.offer(*entry));
                     *waiting = rest.finish();

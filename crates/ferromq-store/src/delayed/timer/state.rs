@@ -14,12 +14,12 @@ use crate::{
             log::{TimerLog, Unit},
             slot_backlog::{Selection, Waiting},
             timed_message::{self, TimerConfig},
-            wheel::{Looked, Slot, Wheel},
+            wheel::{Looked, Wheel, WheelSlot},
         },
     },
     error::{Result, StoreError},
     files::{
-        directories::Names, disk::Disk, mapped_file::MappedFile, open_files::OpenFiles,
+        directories::DirectoryNames, disk::Disk, mapped_file::MappedFile, open_files::OpenFiles,
         store_directory::StoreDirectory,
     },
     queues::consume_queue::ConsumeQueue,
@@ -119,7 +119,7 @@ impl<D: Disk> TimerState<D> {
     pub(crate) fn load(
         disk: &D,
         root: &Path,
-        names: &Arc<Names<D>>,
+        names: &Arc<DirectoryNames<D>>,
         open_files: &Arc<OpenFiles<D::Region>>,
         config: &StoreConfig,
     ) -> Result<Self> {
@@ -399,7 +399,7 @@ impl<D: Disk> TimerState<D> {
     }
 
     /// Goes over the units of a slot, newest first. Returns the place where the chain breaks.
-    fn chain(&self, slot: Option<Slot>, mut visit: impl FnMut(u64, &Unit)) -> Result<Option<u64>> {
+    fn chain(&self, slot: Option<WheelSlot>, mut visit: impl FnMut(u64, &Unit)) -> Result<Option<u64>> {
         let Some(slot) = slot else { return Ok(None) };
         let mut next = Some(slot.last);
         while let Some(at) = next {
@@ -443,7 +443,7 @@ impl<D: Disk> TimerState<D> {
         for (at, unit) in units.iter().filter(|(at, unit)| !is_kept(*at, unit)) {
             self.log.rewrite(*at, &Unit { time: past, ..*unit })?;
         }
-        let mut last: Option<Slot> = None;
+        let mut last: Option<WheelSlot> = None;
         for (at, unit) in units.iter().rev().filter(|(at, unit)| is_kept(*at, unit)) {
             self.log.rewrite(*at, &Unit { before: last.map(|slot| slot.last), ..*unit })?;
             last = Some(linked(last, active.time, *at, unit));
@@ -512,11 +512,11 @@ pub(crate) fn record_of<D: Disk>(
 }
 
 /// The slot with one unit more.
-pub(crate) fn linked(before: Option<Slot>, time: i64, at: u64, unit: &Unit) -> Slot {
+pub(crate) fn linked(before: Option<WheelSlot>, time: i64, at: u64, unit: &Unit) -> WheelSlot {
     let change = if unit.is_delete() { -1 } else { 1 };
     match before {
-        Some(slot) => Slot { last: at, count: slot.count.saturating_add(change), ..slot },
-        None => Slot { time, first: at, last: at, count: change },
+        Some(slot) => WheelSlot { last: at, count: slot.count.saturating_add(change), ..slot },
+        None => WheelSlot { time, first: at, last: at, count: change },
     }
 }
 

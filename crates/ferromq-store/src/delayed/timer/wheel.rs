@@ -26,7 +26,7 @@ const LOOK: i64 = 64 * STEP as i64;
 
 /// One slot: the units of the timer log whose messages are due in its span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct WheelSlot {
     /// Milliseconds since 1970 at which the span begins.
     pub(crate) time: i64,
     pub(crate) first: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Slot {
     pub(crate) count: i32,
 }
 
-impl Slot {
+impl WheelSlot {
     fn encode(self, precision: i64) -> [u8; SLOT] {
         let mut bytes = [0; SLOT];
         let (time, rest) = bytes.split_at_mut(8);
@@ -85,7 +85,7 @@ fn note_precision<D: Disk>(disk: &D, root: &Path, precision: i64) -> Result<()> 
 /// What a look for the next used slot found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Looked {
-    Found(Slot),
+    Found(WheelSlot),
     /// No slot is used.
     Nothing,
     /// None before this time is; the look goes on there.
@@ -155,13 +155,13 @@ impl<D: Disk> Wheel<D> {
     }
 
     /// The slot of the span that begins at `time`, where it is used.
-    pub(crate) fn get(&self, time: i64) -> Option<Slot> {
+    pub(crate) fn get(&self, time: i64) -> Option<WheelSlot> {
         let at = self.place(time);
         let bytes = self.file.copy::<SLOT>(at).ok()?;
-        Slot::decode(&bytes, self.precision).filter(|slot| slot.time == time)
+        WheelSlot::decode(&bytes, self.precision).filter(|slot| slot.time == time)
     }
 
-    pub(crate) fn put(&self, slot: Slot) -> Result<()> {
+    pub(crate) fn put(&self, slot: WheelSlot) -> Result<()> {
         self.file.write(self.place(slot.time), &[&slot.encode(self.precision)])
     }
 
@@ -182,7 +182,7 @@ impl<D: Disk> Wheel<D> {
     }
 
     /// The first used slot whose span begins at `from` or after it and before `end`, at most once round.
-    fn next_before(&self, from: i64, end: i64) -> Option<Slot> {
+    fn next_before(&self, from: i64, end: i64) -> Option<WheelSlot> {
         let begin = self.place(from);
         let round = self.slots * SLOT_LEN;
         let wanted = u64::try_from((end - from).div_euclid(self.precision)).unwrap_or(0).min(self.slots);
@@ -193,12 +193,12 @@ impl<D: Disk> Wheel<D> {
     }
 
     /// The first used slot whose span begins at `from` or after it, before the wheel comes round.
-    pub(crate) fn next(&self, from: i64) -> Option<Slot> {
+    pub(crate) fn next(&self, from: i64) -> Option<WheelSlot> {
         self.next_before(from, from + self.span_ms())
     }
 
     /// The first used slot from place to place, where the span of place 0 begins at `base`.
-    fn next_in(&self, from: u64, to: u64, base: i64) -> Option<Slot> {
+    fn next_in(&self, from: u64, to: u64, base: i64) -> Option<WheelSlot> {
         let mut at = from;
         while at < to {
             // Holes of the file hold no slots.
@@ -208,7 +208,7 @@ impl<D: Disk> Wheel<D> {
             let stop = to.min(at + STEP * SLOT_LEN).min(hole);
             for bytes in self.file.read(at..stop.max(at)).chunks_exact(SLOT) {
                 let time = base + (at / SLOT_LEN).cast_signed() * self.precision;
-                let slot = Slot::decode(bytes, self.precision).filter(|slot| slot.time == time);
+                let slot = WheelSlot::decode(bytes, self.precision).filter(|slot| slot.time == time);
                 if slot.is_some() {
                     return slot;
                 }
@@ -260,7 +260,7 @@ mod tests {
         let until = |looks: i64| Looked::Until(from + looks * LOOK * 1_000);
         assert_eq!(all(from), [until(1), until(2), until(3), Looked::Nothing]);
         for seconds in [0, 1, 131_071, 131_072, 300_000, 399_999] {
-            let slot = Slot { time: from + seconds * 1_000, first: 7, last: 7, count: 1 };
+            let slot = WheelSlot { time: from + seconds * 1_000, first: 7, last: 7, count: 1 };
             wheel.put(slot).unwrap();
             let looks = all(from);
             assert_eq!((looks.last(), looks.len() as i64), (Some(&Looked::Found(slot)), seconds / LOOK + 1));
