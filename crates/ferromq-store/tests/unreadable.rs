@@ -174,7 +174,7 @@ struct Lines(Arc<AtomicUsize>);
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().ends_with("unreadable")
+        metadata.target().ends_with("unreadable_files")
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
