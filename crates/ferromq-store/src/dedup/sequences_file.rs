@@ -32,7 +32,10 @@ use crate::{
     log::commit_log::CommitLog,
     log::damage::{Damage, DamageReason},
     queues::queue_table::ConsumeQueues,
-    record::message::{self, MessageView},
+    record::{
+        message::{self, MessageView},
+        reader::Reader,
+    },
     recovery::log_walk::find_record,
     time::clock::Clock,
 };
@@ -70,33 +73,26 @@ pub(crate) fn read(bytes: &[u8]) -> std::result::Result<(Anchor, u64, SequenceTa
 }
 
 fn decode(bytes: &[u8]) -> Option<(u64, SequenceTable)> {
-    let (end, rest) = bytes.split_first_chunk::<8>()?;
-    let (count, mut rest) = rest.split_first_chunk::<4>()?;
+    let mut reader = Reader::new(bytes);
+    let (end, count) = (reader.u64()?, reader.u32()?);
     let mut names = WriterNames::default();
-    for number in 0..u32::from_be_bytes(*count) {
-        let (len, after) = rest.split_first_chunk::<2>()?;
-        let (name, after) = after.split_at_checked(u16::from_be_bytes(*len).into())?;
-        if names.number(std::str::from_utf8(name).ok()?) != number {
+    for number in 0..count {
+        if names.number(std::str::from_utf8(reader.short_bytes()?).ok()?) != number {
             return None;
         }
-        rest = after;
     }
     let known = names.texts.len();
     let mut table = SequenceTable::of(names);
-    let (entries, rest) = rest.as_chunks::<40>();
-    for entry in entries {
-        let (numbers, times) = entry.split_first_chunk::<16>()?;
-        let mut numbers = numbers.as_chunks::<4>().0.iter().map(|number| u32::from_be_bytes(*number));
-        let mut times = times.as_chunks::<8>().0.iter().map(|number| u64::from_be_bytes(*number));
-        let (writer, topic) = (numbers.next()?, numbers.next()?);
+    while !reader.is_empty() {
+        let (writer, topic) = (reader.u32()?, reader.u32()?);
         if writer as usize >= known || topic as usize >= known {
             return None;
         }
-        let key = Key { writer, topic, partition: numbers.next()?, queue_id: numbers.next()? };
-        let (epoch, row, at_ms) = (times.next()?, times.next()?, times.next()?.cast_signed());
-        table.put(key, Highest { epoch, row, at_ms });
+        let key = Key { writer, topic, partition: reader.u32()?, queue_id: reader.u32()? };
+        let highest = Highest { epoch: reader.u64()?, row: reader.u64()?, at_ms: reader.i64()? };
+        table.put(key, highest);
     }
-    rest.is_empty().then_some((u64::from_be_bytes(*end), table))
+    Some((end, table))
 }
 
 /// The snapshot of a store, and the numbered messages it tells of.

@@ -18,6 +18,7 @@ use crate::{
         anchor::{self, Anchor},
         disk::Disk,
     },
+    record::reader::Reader,
 };
 
 const MAGIC: &[u8; 8] = b"FMQDAMG1";
@@ -241,27 +242,24 @@ fn encode(list: &[Damage]) -> Vec<u8> {
     out
 }
 
-fn decode(mut rest: &[u8]) -> std::result::Result<Vec<Damage>, &'static str> {
+fn decode(bytes: &[u8]) -> std::result::Result<Vec<Damage>, &'static str> {
     const CUT: &str = "it ends in the middle";
-    let mut list = Vec::new();
-    while !rest.is_empty() {
-        let (start, after) = rest.split_first_chunk::<8>().ok_or(CUT)?;
-        let (end, after) = after.split_first_chunk::<8>().ok_or(CUT)?;
-        let (reason, after) = after.split_first().ok_or(CUT)?;
-        let (len, after) = after.split_first_chunk::<2>().ok_or(CUT)?;
-        let (file, after) = after.split_at_checked(u16::from_be_bytes(*len).into()).ok_or(CUT)?;
+    let (mut reader, mut list) = (Reader::new(bytes), Vec::new());
+    while !reader.is_empty() {
+        let (start, end) = (reader.u64().ok_or(CUT)?, reader.u64().ok_or(CUT)?);
+        let reason = reader.u8().ok_or(CUT)?;
+        let file = reader.short_bytes().ok_or(CUT)?;
         let reason = match reason {
             1 => DamageReason::Missing,
             2 => DamageReason::Short,
             3 => DamageReason::Corrupt,
             _ => return Err("an unknown reason"),
         };
-        let range = u64::from_be_bytes(*start)..u64::from_be_bytes(*end);
+        let range = start..end;
         if range.is_empty() {
             return Err("an empty range");
         }
         list.push(Damage { file: PathBuf::from(String::from_utf8_lossy(file).into_owned()), range, reason });
-        rest = after;
     }
     Ok(list)
 }

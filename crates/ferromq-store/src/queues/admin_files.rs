@@ -15,6 +15,7 @@ use crate::{
         disk::Disk,
     },
     queues::queue_marks::{Floor, QueueAccess},
+    record::reader::Reader,
 };
 
 const DELETED_MAGIC: &[u8; 8] = b"FMQDELE1";
@@ -39,8 +40,8 @@ pub(crate) fn load_deleted<D: Disk>(
     Ok(queues)
 }
 
-fn floor(rest: &mut &[u8]) -> Option<Floor> {
-    Some(Floor { offset: u64::from_be_bytes(take(rest)?), physical_end: u64::from_be_bytes(take(rest)?) })
+fn floor(reader: &mut Reader<'_>) -> Option<Floor> {
+    Some(Floor { offset: reader.u64()?, physical_end: reader.u64()? })
 }
 
 /// The deleted queues in the bytes of `ferromq/deleted`, and the record they were noted at.
@@ -66,7 +67,7 @@ pub(crate) fn save_deleted<D: Disk>(
 /// Reads which queues are closed. Somebody decided that, so it holds whatever became of the log: it has no anchor.
 pub(crate) fn load_access<D: Disk>(disk: &D, root: &Path) -> Result<BTreeMap<QueueName, QueueAccess>> {
     let found = load(disk, &path(root, "access"), ACCESS_MAGIC, |rest| {
-        let [access] = take(rest)?;
+        let access = rest.u8()?;
         QueueAccess::from_byte(access)
     })?;
     Ok(found.map_or_else(BTreeMap::new, |(_, queues)| queues))
@@ -96,7 +97,7 @@ fn load<D: Disk, T>(
     disk: &D,
     path: &Path,
     magic: &[u8; 8],
-    value: impl Fn(&mut &[u8]) -> Option<T>,
+    value: impl Fn(&mut Reader<'_>) -> Option<T>,
 ) -> Result<Option<(Anchor, Queues<T>)>> {
     let bytes = match disk.read_file(path) {
         Ok(bytes) => bytes,
@@ -125,23 +126,14 @@ fn encode<T>(queues: &Queues<T>, value: impl Fn(&T, &mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
-fn decode<T>(mut rest: &[u8], value: impl Fn(&mut &[u8]) -> Option<T>) -> Option<Queues<T>> {
-    let mut queues = BTreeMap::new();
-    while !rest.is_empty() {
-        let len = u16::from_be_bytes(take(&mut rest)?);
-        let (topic, after) = rest.split_at_checked(len.into())?;
-        rest = after;
-        let queue_id = u32::from_be_bytes(take(&mut rest)?);
-        let of_queue = value(&mut rest)?;
-        queues.insert((std::str::from_utf8(topic).ok()?.into(), queue_id), of_queue);
+fn decode<T>(bytes: &[u8], value: impl Fn(&mut Reader<'_>) -> Option<T>) -> Option<Queues<T>> {
+    let (mut reader, mut queues) = (Reader::new(bytes), BTreeMap::new());
+    while !reader.is_empty() {
+        let topic = std::str::from_utf8(reader.short_bytes()?).ok()?;
+        let queue_id = reader.u32()?;
+        queues.insert((topic.into(), queue_id), value(&mut reader)?);
     }
     Some(queues)
-}
-
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (head, tail) = rest.split_first_chunk::<N>()?;
-    *rest = tail;
-    Some(*head)
 }
 
 #[cfg(test)]
@@ -183,7 +175,7 @@ mod tests {
 
         #[test]
         fn decoding_any_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
-            let _ = decode(&bytes, |rest| Some(u64::from_be_bytes(take(rest)?)));
+            let _ = decode(&bytes, |reader| reader.u64());
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::{
         anchor::{self, Anchor},
         disk::Disk,
     },
+    record::reader::Reader,
 };
 
 const MAGIC: &[u8; 8] = b"FMQQUEU1";
@@ -88,28 +89,17 @@ impl QueueList {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (log_start, rest) = bytes.split_first_chunk::<8>()?;
-        let (count, mut rest) = rest.split_first_chunk::<4>()?;
-        let mut list = Self { log_start: u64::from_be_bytes(*log_start), ..Self::default() };
-        for _ in 0..u32::from_be_bytes(*count) {
-            let (name, after) = rest.split_first_chunk::<8>()?;
-            let (end, after) = after.split_first_chunk::<8>()?;
-            list.indexes.insert(u64::from_be_bytes(*name), u64::from_be_bytes(*end));
-            rest = after;
+        let mut reader = Reader::new(bytes);
+        let (log_start, count) = (reader.u64()?, reader.u32()?);
+        let mut list = Self { log_start, ..Self::default() };
+        for _ in 0..count {
+            list.indexes.insert(reader.u64()?, reader.u64()?);
         }
-        while !rest.is_empty() {
-            let (len, after) = rest.split_first_chunk::<2>()?;
-            let (topic, after) = after.split_at_checked(u16::from_be_bytes(*len).into())?;
-            let (queue_id, after) = after.split_first_chunk::<4>()?;
-            let (min_offset, after) = after.split_first_chunk::<8>()?;
-            let (max_offset, after) = after.split_first_chunk::<8>()?;
-            let extent = Extent {
-                min_offset: u64::from_be_bytes(*min_offset),
-                max_offset: u64::from_be_bytes(*max_offset),
-            };
-            let topic = std::str::from_utf8(topic).ok()?;
-            list.queues.insert((topic.into(), u32::from_be_bytes(*queue_id)), extent);
-            rest = after;
+        while !reader.is_empty() {
+            let topic = std::str::from_utf8(reader.short_bytes()?).ok()?;
+            let queue_id = reader.u32()?;
+            let extent = Extent { min_offset: reader.u64()?, max_offset: reader.u64()? };
+            list.queues.insert((topic.into(), queue_id), extent);
         }
         Some(list)
     }

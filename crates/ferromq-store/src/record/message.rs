@@ -20,6 +20,7 @@ use crate::record::{
     encoded::{CRC_BITS, Encoded},
     names::java_hash,
     properties, property_crc,
+    reader::Reader,
 };
 
 /// Magic code of a record whose topic length takes one byte.
@@ -262,7 +263,7 @@ pub enum Peek {
 
 /// Looks at the first eight bytes of a record.
 pub fn peek(bytes: &[u8]) -> Peek {
-    let mut reader = RecordCursor { bytes };
+    let mut reader = Reader::new(bytes);
     let (Some(size), Some(magic)) = (reader.u32(), reader.u32()) else { return Peek::Nothing };
     match magic {
         MAGIC_V1 | MAGIC_V2 if size >= MIN_RECORD_LEN && size <= i32::MAX as u32 => Peek::Message(size),
@@ -317,7 +318,7 @@ impl<'a> MessageView<'a> {
         const SHORT: &str = "the record is shorter than its fields";
         let Peek::Message(total_size) = peek(bytes) else { return Err("no record begins here") };
         let bytes = bytes.get(..total_size as usize).ok_or("the record is longer than its file")?;
-        let mut reader = RecordCursor { bytes };
+        let mut reader = Reader::new(bytes);
         let _size = reader.u32().ok_or(SHORT)?;
         let wide_topic = reader.u32().ok_or(SHORT)? == MAGIC_V2;
         let body_crc = reader.u32().ok_or(SHORT)?;
@@ -327,9 +328,9 @@ impl<'a> MessageView<'a> {
         let physical_offset = reader.u64().ok_or(SHORT)?;
         let sys_flag = reader.i32().ok_or(SHORT)?;
         let born_timestamp = reader.i64().ok_or(SHORT)?;
-        let born_host = reader.host(sys_flag & BORN_HOST_V6 != 0).ok_or(SHORT)?;
+        let born_host = host(&mut reader, sys_flag & BORN_HOST_V6 != 0).ok_or(SHORT)?;
         let store_timestamp = reader.i64().ok_or(SHORT)?;
-        let store_host = reader.host(sys_flag & STORE_HOST_V6 != 0).ok_or(SHORT)?;
+        let store_host = host(&mut reader, sys_flag & STORE_HOST_V6 != 0).ok_or(SHORT)?;
         let reconsume_times = reader.i32().ok_or(SHORT)?;
         let prepared_transaction_offset = reader.i64().ok_or(SHORT)?;
         let body_len = reader.i32().ok_or(SHORT)?;
@@ -340,7 +341,7 @@ impl<'a> MessageView<'a> {
         let topic = std::str::from_utf8(topic).map_err(|_| "the topic is not UTF-8")?;
         let properties_len = reader.u16().ok_or(SHORT)?;
         let properties = reader.take(usize::from(properties_len)).ok_or(SHORT)?;
-        if !reader.bytes.is_empty() {
+        if !reader.is_empty() {
             return Err("the record is longer than its fields");
         }
         if check_crc && !body.is_empty() && self::body_crc(body) != body_crc {
@@ -398,7 +399,7 @@ impl<'a> Brief<'a> {
     pub(crate) fn of(record: &'a [u8]) -> Option<Self> {
         let sys_flag = i32::from_be_bytes(*record.get(SYS_FLAG_AT..)?.first_chunk::<4>()?);
         let is_wide = record.get(4..8) == Some(&MAGIC_V2.to_be_bytes());
-        let mut reader = RecordCursor { bytes: record.get(store_timestamp_at(sys_flag)..)? };
+        let mut reader = Reader::new(record.get(store_timestamp_at(sys_flag)..)?);
         let store_timestamp = reader.i64()?;
         let _host_and_counts = reader.take(if sys_flag & STORE_HOST_V6 == 0 { 20 } else { 32 })?;
         let body_len = reader.i32()?;
@@ -407,7 +408,7 @@ impl<'a> Brief<'a> {
         let topic = reader.take(usize::from(topic_len))?;
         let properties_len = reader.u16()?;
         let properties = reader.take(usize::from(properties_len))?;
-        reader.bytes.is_empty().then_some(Self { store_timestamp, topic, properties })
+        reader.is_empty().then_some(Self { store_timestamp, topic, properties })
     }
 
     /// Says whether the unique key is `key` or, unless only that counts, one of the words of `KEYS`.
@@ -449,48 +450,15 @@ pub fn tag_hash(tags: Option<&str>) -> i64 {
     tags.map_or(0, |tags| i64::from(java_hash(0, tags)))
 }
 
-struct RecordCursor<'a> {
-    bytes: &'a [u8],
-}
-
-impl<'a> RecordCursor<'a> {
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.bytes.split_at_checked(len)?;
-        self.bytes = rest;
-        Some(taken)
-    }
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.bytes.split_first_chunk::<N>()?;
-        self.bytes = rest;
-        Some(*taken)
-    }
-    fn u8(&mut self) -> Option<u8> {
-        self.array().map(u8::from_be_bytes)
-    }
-    fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_be_bytes)
-    }
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_be_bytes)
-    }
-    fn i32(&mut self) -> Option<i32> {
-        self.array().map(i32::from_be_bytes)
-    }
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_be_bytes)
-    }
-    fn i64(&mut self) -> Option<i64> {
-        self.array().map(i64::from_be_bytes)
-    }
-    fn host(&mut self, is_v6: bool) -> Option<SocketAddr> {
-        let ip: IpAddr = if is_v6 {
-            Ipv6Addr::from(self.array::<16>()?).into()
-        } else {
-            Ipv4Addr::from(self.array::<4>()?).into()
-        };
-        // Four bytes on disk, as Java writes an int; the port is the low half.
-        Some(SocketAddr::new(ip, self.u32()? as u16))
-    }
+/// Reads a host: its address, and four bytes of a port.
+fn host(reader: &mut Reader<'_>, is_v6: bool) -> Option<SocketAddr> {
+    let ip: IpAddr = if is_v6 {
+        Ipv6Addr::from(reader.array::<16>()?).into()
+    } else {
+        Ipv4Addr::from(reader.array::<4>()?).into()
+    };
+    // Four bytes on disk, as Java writes an int; the port is the low half.
+    Some(SocketAddr::new(ip, reader.u32()? as u16))
 }
 
 #[cfg(test)]

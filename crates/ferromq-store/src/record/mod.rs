@@ -8,6 +8,7 @@ pub mod names;
 pub mod properties;
 pub mod property_crc;
 pub(crate) mod readdressed;
+pub mod reader;
 
 pub use log_record::Record;
 pub use message::{MessageView, NewMessage, add_reconsume_times};

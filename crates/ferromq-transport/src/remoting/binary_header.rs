@@ -10,6 +10,7 @@
 use std::borrow::Cow;
 
 use bytes::{BufMut, BytesMut};
+use ferromq_store::reader::Reader;
 
 use super::{Fields, HeaderForm, Language, RemotingCommand};
 use crate::TransportError;
@@ -49,23 +50,23 @@ fn put_long(out: &mut BytesMut, text: &str) {
 
 /// Decodes a header; bytes after the fields are passed over, as Java does.
 pub(super) fn decode(header: &[u8]) -> Result<RemotingCommand, TransportError> {
-    let mut rest = Cursor(header);
-    let code = i32::from(rest.i16()?);
-    let language = Language(rest.array::<1>()?[0]);
-    let version = i32::from(rest.i16()?);
-    let opaque = rest.i32()?;
-    let flag = rest.i32()?;
-    let remark = text(rest.long()?).into_owned();
-    let fields_length = rest.length()?;
-    let mut entries = Cursor(rest.take(fields_length)?);
+    let mut reader = Reader::new(header);
+    let code = i32::from(reader.i16().ok_or(SHORT)?);
+    let language = Language(reader.u8().ok_or(SHORT)?);
+    let version = i32::from(reader.i16().ok_or(SHORT)?);
+    let opaque = reader.i32().ok_or(SHORT)?;
+    let flag = reader.i32().ok_or(SHORT)?;
+    let remark = text(long(&mut reader)?).into_owned();
+    let entries = long(&mut reader)?;
     let mut fields = Fields::default();
-    if fields_length > 0 {
-        fields.expect(fields_length);
+    if !entries.is_empty() {
+        fields.expect(entries.len());
     }
-    while !entries.0.is_empty() {
-        let name_length = usize::try_from(entries.i16()?).map_err(|_| NEGATIVE)?;
-        let name = text(entries.take(name_length)?);
-        let value = text(entries.long()?);
+    let mut entries = Reader::new(entries);
+    while !entries.is_empty() {
+        let name_length = usize::try_from(entries.i16().ok_or(SHORT)?).map_err(|_| NEGATIVE)?;
+        let name = text(entries.take(name_length).ok_or(SHORT)?);
+        let value = text(long(&mut entries)?);
         // Java reads an empty name as null, which no header class can ask for.
         if !name.is_empty() {
             fields.push(&name, &value);
@@ -88,37 +89,14 @@ pub(super) fn decode(header: &[u8]) -> Result<RemotingCommand, TransportError> {
 const SHORT: TransportError = TransportError::Malformed("the binary header ends too early");
 const NEGATIVE: TransportError = TransportError::Malformed("a length in the binary header is negative");
 
-struct Cursor<'a>(&'a [u8]);
+fn length(reader: &mut Reader<'_>) -> Result<usize, TransportError> {
+    usize::try_from(reader.i32().ok_or(SHORT)?).map_err(|_| NEGATIVE)
+}
 
-impl<'a> Cursor<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], TransportError> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(SHORT)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], TransportError> {
-        let (taken, rest) = self.0.split_first_chunk::<N>().ok_or(SHORT)?;
-        self.0 = rest;
-        Ok(*taken)
-    }
-
-    fn i16(&mut self) -> Result<i16, TransportError> {
-        self.array().map(i16::from_be_bytes)
-    }
-
-    fn i32(&mut self) -> Result<i32, TransportError> {
-        self.array().map(i32::from_be_bytes)
-    }
-
-    fn length(&mut self) -> Result<usize, TransportError> {
-        usize::try_from(self.i32()?).map_err(|_| NEGATIVE)
-    }
-
-    fn long(&mut self) -> Result<&'a [u8], TransportError> {
-        let length = self.length()?;
-        self.take(length)
-    }
+/// Bytes behind their length.
+fn long<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], TransportError> {
+    let length = length(reader)?;
+    reader.take(length).ok_or(SHORT)
 }
 
 /// Java replaces bytes that are no UTF-8; so do we.

@@ -14,6 +14,7 @@ use crate::{
         mapped_file_queue::{FileForm, MappedFileQueue},
         open_files::{OpenFiles, RowKind},
     },
+    record::reader::Reader,
 };
 
 pub(crate) const UNIT: usize = 52;
@@ -85,27 +86,21 @@ impl Unit {
 
     /// The unit in these bytes, where they begin with one.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (size, rest) = bytes.split_first_chunk::<4>()?;
-        let (before, rest) = rest.split_first_chunk::<8>()?;
-        let (magic, rest) = rest.split_first_chunk::<4>()?;
-        let (written_at, rest) = rest.split_first_chunk::<8>()?;
-        let (delay, rest) = rest.split_first_chunk::<4>()?;
-        let (physical_offset, rest) = rest.split_first_chunk::<8>()?;
-        let (message_size, rest) = rest.split_first_chunk::<4>()?;
-        let (topic_hash, rest) = rest.split_first_chunk::<4>()?;
-        let (magic, written_at) = (i32::from_be_bytes(*magic), i64::from_be_bytes(*written_at));
-        if i32::from_be_bytes(*size) != UNIT as i32 || magic & !KNOWN != 0 {
+        let mut reader = Reader::new(bytes);
+        let (size, before, magic, written_at) = (reader.i32()?, reader.i64()?, reader.i32()?, reader.i64()?);
+        let (delay, physical_offset, message_size) = (reader.i32()?, reader.i64()?, reader.i32()?);
+        if size != UNIT as i32 || magic & !KNOWN != 0 {
             return None;
         }
         Some(Self {
-            before: u64::try_from(i64::from_be_bytes(*before)).ok(),
+            before: u64::try_from(before).ok(),
             magic,
             written_at,
-            time: written_at.checked_add(i64::from(i32::from_be_bytes(*delay)))?,
-            physical_offset: u64::try_from(i64::from_be_bytes(*physical_offset)).ok()?,
-            size: u32::try_from(i32::from_be_bytes(*message_size)).ok()?,
-            topic_hash: i32::from_be_bytes(*topic_hash),
-            due: i64::from_be_bytes(*rest.first_chunk::<8>()?),
+            time: written_at.checked_add(i64::from(delay))?,
+            physical_offset: u64::try_from(physical_offset).ok()?,
+            size: u32::try_from(message_size).ok()?,
+            topic_hash: reader.i32()?,
+            due: reader.i64()?,
         })
     }
 }

@@ -6,6 +6,8 @@
 //! ```
 //! Producers leave magic and crc at 0, and RocketMQ looks at neither, nor at the length.
 
+use ferromq_store::reader::Reader;
+
 use crate::TransportError;
 
 /// A message of a batch.
@@ -25,23 +27,22 @@ pub(super) const LEAST_BYTES: usize = 22;
 const MAX_MESSAGES: usize = 1 << 16;
 
 /// How many messages begin in a batch; of too many, one more than there may be.
-pub(super) fn count(mut bytes: &[u8]) -> usize {
-    let mut count = 0;
-    while !bytes.is_empty() && count <= MAX_MESSAGES {
+pub(super) fn count(bytes: &[u8]) -> usize {
+    let (mut reader, mut count) = (Reader::new(bytes), 0);
+    while !reader.is_empty() && count <= MAX_MESSAGES {
         count += 1;
-        if skip_message(&mut bytes).is_none() {
+        if skip_message(&mut reader).is_none() {
             break;
         }
     }
     count
 }
 
-fn skip_message(bytes: &mut &[u8]) -> Option<()> {
-    take(bytes, 16).ok()?;
-    let body = u32::from_be_bytes(take_array(bytes).ok()?);
-    take(bytes, usize::try_from(body).ok()?).ok()?;
-    let properties = u16::from_be_bytes(take_array(bytes).ok()?);
-    take(bytes, properties.into()).ok().map(drop)
+fn skip_message(reader: &mut Reader<'_>) -> Option<()> {
+    reader.take(16)?;
+    let body = reader.u32()?;
+    reader.take(usize::try_from(body).ok()?)?;
+    reader.short_bytes().map(drop)
 }
 
 /// Takes a batch apart; nothing is copied.
@@ -49,7 +50,7 @@ fn skip_message(bytes: &mut &[u8]) -> Option<()> {
 /// # Errors
 /// `IllegalMessage` for an empty batch, one of more than 65,536 messages, a message that ends too early, and properties
 /// that are no text.
-pub fn parse(mut bytes: &[u8]) -> Result<Vec<BatchMessage<'_>>, TransportError> {
+pub fn parse(bytes: &[u8]) -> Result<Vec<BatchMessage<'_>>, TransportError> {
     if bytes.is_empty() {
         return Err(TransportError::IllegalMessage("the batch is empty"));
     }
@@ -57,40 +58,29 @@ pub fn parse(mut bytes: &[u8]) -> Result<Vec<BatchMessage<'_>>, TransportError> 
     let first = bytes.first_chunk::<4>().map_or(0, |length| u32::from_be_bytes(*length) as usize);
     let expected = bytes.len() / first.clamp(LEAST_BYTES, bytes.len().max(LEAST_BYTES));
     let mut messages = Vec::with_capacity(expected.min(MAX_MESSAGES));
-    while !bytes.is_empty() {
+    let mut reader = Reader::new(bytes);
+    while !reader.is_empty() {
         if messages.len() == MAX_MESSAGES {
             return Err(TransportError::IllegalMessage(
                 "the batch has more than 65,536 messages; send several",
             ));
         }
-        messages.push(take_message(&mut bytes)?);
+        messages.push(take_message(&mut reader)?);
     }
     Ok(messages)
 }
 
 const SHORT: TransportError = TransportError::IllegalMessage("a message of the batch ends too early");
 
-fn take_message<'a>(bytes: &mut &'a [u8]) -> Result<BatchMessage<'a>, TransportError> {
-    let _length_magic_and_crc = take(bytes, 12)?;
-    let flag = i32::from_be_bytes(take_array(bytes)?);
-    let body_length = usize::try_from(i32::from_be_bytes(take_array(bytes)?)).map_err(|_| SHORT)?;
-    let body = take(bytes, body_length)?;
-    let properties_length = usize::try_from(i16::from_be_bytes(take_array(bytes)?)).map_err(|_| SHORT)?;
-    let properties = std::str::from_utf8(take(bytes, properties_length)?)
+fn take_message<'a>(reader: &mut Reader<'a>) -> Result<BatchMessage<'a>, TransportError> {
+    let _length_magic_and_crc = reader.take(12).ok_or(SHORT)?;
+    let flag = reader.i32().ok_or(SHORT)?;
+    let body_length = usize::try_from(reader.i32().ok_or(SHORT)?).map_err(|_| SHORT)?;
+    let body = reader.take(body_length).ok_or(SHORT)?;
+    let properties_length = usize::try_from(reader.i16().ok_or(SHORT)?).map_err(|_| SHORT)?;
+    let properties = std::str::from_utf8(reader.take(properties_length).ok_or(SHORT)?)
         .map_err(|_| TransportError::IllegalMessage("properties in the batch are not UTF-8"))?;
     Ok(BatchMessage { flag, body, properties })
-}
-
-fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8], TransportError> {
-    let (taken, rest) = bytes.split_at_checked(count).ok_or(SHORT)?;
-    *bytes = rest;
-    Ok(taken)
-}
-
-fn take_array<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], TransportError> {
-    let (taken, rest) = bytes.split_first_chunk::<N>().ok_or(SHORT)?;
-    *bytes = rest;
-    Ok(*taken)
 }
 
 #[cfg(test)]
