@@ -30,7 +30,7 @@ pub enum TransportError {
         /// The largest length allowed.
         limit: u64,
     },
-    /// Nobody answers this request code.
+    /// This request code has no handler.
     #[error("request code {0} is not supported")]
     Unsupported(i32),
     /// The topic does not exist and may not be created.

@@ -1,4 +1,4 @@
-//! The bridge to the control plane: requests nobody on the hot path answers.
+//! The bridge to the control plane: requests that the hot path does not answer.
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
@@ -27,7 +27,7 @@ pub struct ColdRequest {
     pub version: i32,
     /// Whether the sender waits for no answer.
     pub is_one_way: bool,
-    /// When nobody waits for the answer any more, where the sender says so: what is not begun by then need not be.
+    /// When the sender stops waiting, if it says so: a request not begun by then need not be.
     pub expires: Option<Instant>,
     /// Remoting: `extFields`. gRPC: ASCII metadata, names in lower case.
     pub fields: Fields,
@@ -155,7 +155,7 @@ pub enum Demoted {
 
 /// The control plane as the servers see it. No method may block: work goes to its own threads.
 pub trait ColdHandler: Send + Sync + 'static {
-    /// Says whether somebody registered for `verb`; others are answered as unsupported.
+    /// Returns whether `verb` has a handler; others are answered as unsupported.
     fn serves(&self, verb: &Verb) -> bool;
     /// Answers `request` through `reply`, now or later, from any thread.
     fn call(&self, request: ColdRequest, reply: Reply);

@@ -161,7 +161,7 @@ impl RemotingClient {
 
     async fn link(&self, address: &str) -> Result<Arc<Link>, TransportError> {
         let slot = Arc::clone(self.0.peers.lock().entry(address.to_owned()).or_default());
-        // Held while connecting: one connection a peer, whoever comes meanwhile waits for it.
+        // Held while connecting: there is one connection a peer, and other calls wait for it.
         let mut kept = slot.lock().await;
         if self.0.closed.load(Ordering::Acquire) {
             kept.take();
@@ -224,7 +224,7 @@ impl Link {
         self.outgoing.send(frame).await.map_err(|_| self.lost())
     }
 
-    /// Ends the connection and wakes everybody who waits on it.
+    /// Ends the connection and wakes all callers that wait on it.
     fn end(&self) {
         self.calls.end();
         self.task.abort();
@@ -249,7 +249,7 @@ impl Drop for Link {
     }
 }
 
-/// Wakes everybody who waits, once either direction of the connection has ended.
+/// Wakes all waiting callers once either direction of the connection has ended.
 struct Lost {
     calls: Arc<Calls>,
     address: String,
@@ -299,7 +299,7 @@ async fn read_responses(
 
 async fn take(command: RemotingCommand, outgoing: &mpsc::WeakSender<Frame>, lost: &Lost) {
     if command.is_response() {
-        // Nobody waits where the caller gave up.
+        // The caller may have given up.
         lost.calls.answer(command);
     } else if !command.is_one_way()
         && let Some(outgoing) = outgoing.upgrade()

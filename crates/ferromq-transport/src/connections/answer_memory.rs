@@ -33,7 +33,7 @@ pub(crate) async fn take(bytes: usize) {
     }
 }
 
-/// Takes room for `bytes` where there is some now; says whether it did.
+/// Takes room for `bytes` if there is some now, and returns whether it did.
 pub(crate) fn try_take(bytes: usize) -> bool {
     share().is_none_or(|share| share.take(bytes).is_ok())
 }

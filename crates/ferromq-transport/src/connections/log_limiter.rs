@@ -1,11 +1,11 @@
-//! Log lines that peers can cause as often as they like: the first of each while, and how many were left out.
+//! Limits log lines that peers can cause at will: some are written in each interval, the rest is counted.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The time in which a server says a thing so often; the rest is counted.
+/// The interval in which [`LINES`] of a kind are written.
 const WHILE: Duration = Duration::from_secs(10);
 const LINES: u32 = 5;
 
@@ -21,7 +21,7 @@ struct State {
 }
 
 impl LogLimiter {
-    /// Nothing said yet.
+    /// Nothing logged yet.
     #[must_use]
     pub const fn new() -> Self {
         Self(Mutex::new(State { begun: None, said: 0, left_out: 0 }))

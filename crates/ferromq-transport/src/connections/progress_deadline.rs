@@ -1,15 +1,15 @@
-//! How slowly a peer may send a frame, or take an answer: memory that waits for it is given back in time.
+//! The time a peer has to send a frame or take an answer, so that the memory of both is given back in time.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A peer moves at least so much of a frame, or all that is left of it, in each time limit.
+/// A peer moves at least this much of a frame, or all that is left of it, in each time limit.
 const STEP: usize = 512 << 10;
 /// Stands for "never" where a limit is too long to be added to a time.
 const FAR: Duration = Duration::from_secs(86_400 * 365);
 
-/// Watches one frame, or what is written together. It is enough to send slowly, but not to stand still.
+/// Watches one frame, or one batch of answers. A slow peer meets it; one that stands still does not.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProgressDeadline {
     limit: Duration,
@@ -27,7 +27,7 @@ impl ProgressDeadline {
         Self { limit, begun, moved: 0 }
     }
 
-    /// So many bytes more came or went.
+    /// Counts bytes that came or went.
     pub(crate) fn moved(&mut self, bytes: usize) {
         self.moved_by(bytes, Instant::now());
     }
@@ -39,7 +39,7 @@ impl ProgressDeadline {
         }
     }
 
-    /// The peer was kept from sending for so long.
+    /// Does not count a time in which the peer was kept from sending.
     pub(crate) fn pause(&mut self, time: Duration) {
         self.begun = after(self.begun, time);
     }

@@ -1,7 +1,7 @@
-//! Tells the requests of a connection that wait for messages that no more requests will come from it.
+//! Tells parked requests of a connection that no more requests will come from it.
 //!
-//! A peer that closed, or closed its half, or a server that drains: whoever waits for messages answers at
-//! once with what there is. The signal travels with the task that answers, so that no verb passes it on.
+//! The peer closed, or closed its half, or the server drains: requests that wait for messages answer at once with
+//! what there is. The signal travels with the task that answers, so that no verb passes it on.
 
 use tokio::sync::watch;
 
@@ -13,7 +13,7 @@ tokio::task_local! {
 #[derive(Clone)]
 pub(crate) struct ReadClosed(watch::Receiver<bool>);
 
-/// The connection's end of the signal; dropping it says the same as telling.
+/// The connection's end of the signal; dropping it closes, too.
 pub(crate) struct ReadCloser(watch::Sender<bool>);
 
 /// Makes both ends.
@@ -45,7 +45,7 @@ pub(crate) async fn wait() {
     }
 }
 
-/// Says whether [`wait`] has resolved.
+/// Returns whether [`wait`] would resolve at once.
 pub(crate) fn is_closed() -> bool {
     READ_CLOSED.try_with(|closed| *closed.0.borrow() || closed.0.has_changed().is_err()).unwrap_or(false)
 }

@@ -152,7 +152,7 @@ impl Link {
 
 impl Drop for LinkInner {
     fn drop(&mut self) {
-        // Whoever hears of the end finds no lease renewed any more.
+        // The handler of the end must find no lease renewed any more.
         self.clients.get_mut().clear();
         self.connections.open.lock().remove(&self.id);
         self.connections.counters.connections.sub(1);

@@ -20,7 +20,7 @@ impl Deadline {
         self.0
     }
 
-    /// Nobody waits any more: what is not done yet is not to be begun.
+    /// The client no longer waits: nothing more is begun.
     pub(super) fn is_over(self) -> bool {
         self.0.is_some_and(|at| at <= Instant::now())
     }

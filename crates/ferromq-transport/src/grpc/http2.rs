@@ -42,7 +42,7 @@ pub(super) async fn serve_until(
             }
         }
     }
-    // Nobody may connect who would wait for ever.
+    // A new connection would wait for ever.
     drop((incoming, stopped));
     let _ = stop.send(());
     stop.closed().await;

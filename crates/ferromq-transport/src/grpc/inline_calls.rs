@@ -25,7 +25,7 @@ const TOGETHER: usize = 64;
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Calls the connection has read and nobody has begun.
+/// Calls that the connection has read and not begun.
 #[derive(Clone, Default)]
 pub(super) struct Calls(Arc<Mutex<Vec<Call>>>);
 
@@ -101,7 +101,7 @@ impl<C> InlineCalls<C> {
 }
 
 impl<C> Drop for InlineCalls<C> {
-    /// A call keeps the executor it is given to, and so, while nobody begins it, itself.
+    /// A call that is never begun keeps its executor, and so itself.
     fn drop(&mut self) {
         drop(self.calls.take());
     }
@@ -129,11 +129,11 @@ impl<C: Future> Future for InlineCalls<C> {
     }
 }
 
-/// Nobody has woken the connection since it waits.
+/// The connection waits and was not woken.
 const ASLEEP: u8 = 0;
 /// It is at work.
 const AT_WORK: u8 = 1;
-/// Somebody woke it: while it was at work it goes on by itself, later its task is woken.
+/// It was woken: while it was at work it goes on by itself, later its task is woken.
 const WOKEN: u8 = 2;
 
 /// Keeps those who wake a connection that is at work, above all its own answers, from waking its task.
@@ -154,7 +154,7 @@ impl Wakes {
         self.state.swap(AT_WORK, Ordering::AcqRel);
     }
 
-    /// Has the next who wakes wake the task; false where somebody did while it was at work.
+    /// Lets the next wake-up wake the task; false if one came while it was at work.
     fn sleep(&self) -> bool {
         self.state.compare_exchange(AT_WORK, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -307,7 +307,7 @@ mod tests {
         let (mut together, _) = reading(vec![panics, waits]);
         let task = Arc::<Counting>::default();
         assert!(look(&mut together, &task).is_pending());
-        // Nobody looks at the connection again.
+        // Nothing polls the connection again.
         answer.send(7).unwrap();
         assert_eq!(outcome.await.unwrap(), Ok(7));
     }

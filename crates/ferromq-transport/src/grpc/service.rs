@@ -233,7 +233,7 @@ impl UnaryService<Bytes> for ColdCall {
             link.forget_client(client_id(request.metadata()));
         }
         let fields = fields(request.metadata());
-        // The request may wait for its turn after nobody waits for the answer any more.
+        // The request may wait for its turn longer than its client waits for the answer.
         let body = kept(request.into_inner(), Arc::clone(&self.call.share));
         server.counters.cold_calls.add(1);
         let call = ColdRequest {

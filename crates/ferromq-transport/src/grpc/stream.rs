@@ -71,7 +71,7 @@ impl Packer {
         }
     }
 
-    /// Ends the stream. `return_to` is where leases go whose messages nobody took.
+    /// Ends the stream. `return_to` takes the leases of messages that the client did not take.
     pub(super) fn finish(mut self, return_to: Option<ReturnTo>) -> ResponseStream {
         self.close_item();
         ResponseStream { items: self.items, return_to }
@@ -86,7 +86,7 @@ pub(super) struct ReturnTo {
 }
 
 /// A stream whose items are all there. Where it is dropped before the connection took them, the leases of
-/// the messages left are given back: the next receive gets them, instead of nobody until they expire.
+/// the messages left are given back: the next receive gets them before their leases expire.
 pub(super) struct ResponseStream {
     items: VecDeque<(Bytes, Vec<ReceiptHandle>)>,
     return_to: Option<ReturnTo>,

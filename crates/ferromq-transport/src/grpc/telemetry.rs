@@ -89,7 +89,7 @@ impl TelemetryStreams {
 
     /// Ends a stream with an error; false where it is gone.
     pub(super) fn end(&self, stream: u64, status: Status) -> bool {
-        // Whoever does not read is cut off by the end of the stream alone.
+        // The end of the stream alone cuts off a client that does not read.
         self.open.lock().remove(&stream).is_some_and(|to| to.answers.try_send((Err(status), None)).is_ok())
     }
 

@@ -82,7 +82,7 @@ impl GroupProgress {
         )
     }
 
-    /// As [`Self::change_invisible`], of a message nobody used: the delivery does not count as an attempt.
+    /// As [`Self::change_invisible`], of an unused message: the delivery does not count as an attempt.
     pub fn suspend(
         &self,
         group: &str,
@@ -112,7 +112,7 @@ impl GroupProgress {
         Ok(())
     }
 
-    /// Gives back messages that could not be delivered: they are received again at once, and nobody's attempt is counted.
+    /// Gives back messages that could not be delivered: they are received again at once, and no attempt is counted.
     pub fn give_back(&self, group: &str, topic: &str, handles: &[ReceiptHandle]) {
         for handle in handles {
             self.renewals.forget(group, topic, handle, self.clock.now_ms());

@@ -100,7 +100,7 @@ impl Hot {
     /// Keeps a message a group holds in the group's dead-letter topic, and then ends its lease.
     ///
     /// It is there as durably as the flush policy promises when this returns. A kill between the two steps leaves it in
-    /// both places; whoever drops the future changes nothing. A group that wants no retries has no dead-letter topic:
+    /// both places; dropping the future changes nothing. A group that wants no retries has no dead-letter topic:
     /// as in RocketMQ, the message is dropped.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Hot {
             return Err(StoreError::StaleReceipt.into());
         }
         let (claim, handle) = (Claim { hot, going }, *handle);
-        // A task of its own: between the two steps nobody who goes away may stop it.
+        // A task of its own: a client that leaves must not stop it between the two steps.
         let done = tokio::spawn(async move { claim.hot.give_up(peer, &claim.going, &handle, &cause).await });
         done.await.unwrap_or(Err(TransportError::Unanswered))
     }

@@ -8,7 +8,7 @@ use tokio::sync::{oneshot, watch};
 use super::Counters;
 use crate::{ColdHandler, Demoted, Missing};
 
-/// One flight a name: whoever asks for the same name meanwhile waits for the same answer.
+/// One flight a name: other requests for the same name wait for the same answer.
 pub(crate) struct Demotions {
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,

@@ -13,7 +13,7 @@ use ferromq_store::{
 
 use super::Sends;
 
-/// What the broker alone says of a half message: whoever writes its properties leaves the producer's out.
+/// Properties of a half message that only the broker sets; a producer's are left out.
 pub const HALF_NAMES: [&str; 3] = ["REAL_TOPIC", "REAL_QID", "__transactionId__"];
 /// The system flags that tell the state of a transaction.
 pub const TRANSACTION_BITS: i32 = 12;

@@ -18,7 +18,7 @@ impl Lookup {
     /// The topic's entry; an unknown topic is demoted once and looked up again.
     ///
     /// # Errors
-    /// `NoSuchTopic`, or `Busy` where nobody had time to find out.
+    /// `NoSuchTopic`, or `Busy` if the control plane had no time to look.
     pub async fn topic(&self, name: &str, peer: SocketAddr) -> Result<TopicEntry, TransportError> {
         if let Some(entry) = self.tables.topic(name) {
             return Ok(entry);
@@ -72,7 +72,7 @@ impl Lookup {
     /// The group's entry; an unknown group is demoted once and looked up again.
     ///
     /// # Errors
-    /// `NoSuchGroup`, or `Busy` where nobody had time to find out.
+    /// `NoSuchGroup`, or `Busy` if the control plane had no time to look.
     pub async fn group(&self, name: &str, peer: SocketAddr) -> Result<GroupEntry, TransportError> {
         if let Some(entry) = self.tables.group(name) {
             return Ok(entry);

@@ -1,4 +1,4 @@
-//! Which queue the messages of a group go to: RocketMQ's choice, so that a group stays in its queue whoever serves it.
+//! The queue of a message group: RocketMQ's choice, so that a group stays in its queue under any broker.
 
 use ferromq_store::record::names::java_hash;
 

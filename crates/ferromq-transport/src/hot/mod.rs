@@ -201,7 +201,7 @@ impl Hot {
         self.polls.wake_receives(topic, group);
     }
 
-    /// Forgets what was counted for a topic that was removed, and who waited for its messages, where nobody does now.
+    /// Forgets the counters and idle polls of a topic that was removed.
     pub fn forget_topic(&self, topic: &str) {
         self.traffic.forget_topic(topic);
         self.polls.forget_topic(topic);

@@ -48,7 +48,7 @@ pub struct Receive<'a> {
     pub max_attempts: u32,
     /// Whether queues with higher numbers come first.
     pub by_priority: bool,
-    /// Who asks.
+    /// The client's address.
     pub peer: SocketAddr,
     /// How long to wait for the first message, in real time.
     pub wait: Duration,
@@ -68,7 +68,7 @@ pub struct Watch<'a> {
     pub queue_count: u32,
     /// The only queue to watch, if it is one.
     pub queue: Option<u32>,
-    /// Whether it is to be received in order, so that a queue somebody holds has nothing to receive.
+    /// Whether it is received in order: then a queue with a lease has nothing to receive.
     pub in_order: bool,
     /// How long to wait for a message, in real time.
     pub wait: Duration,

@@ -1,6 +1,6 @@
 //! How many messages and bytes went in and out, by topic and consumer group, since the server started.
 //!
-//! Only sums are kept: rates are made of them by whoever looks twice.
+//! Only sums are kept: two looks at them make a rate.
 
 use std::{
     collections::HashMap,
@@ -145,7 +145,7 @@ impl<T: Default> Table<T> {
         }
         let mut shard = shard.write();
         let entry = shard.entry(name.into()).or_default();
-        // Somebody else may have made it between the locks.
+        // Another thread may have made it between the locks.
         if !known(entry) {
             new(entry);
         }

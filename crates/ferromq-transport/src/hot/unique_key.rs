@@ -53,7 +53,7 @@ impl UniqueKeys {
         Self { address, process: process::id() as u16, instance, zone, last: Mutex::new(last) }
     }
 
-    /// A key nobody got before.
+    /// A key that was not given out before.
     pub(crate) fn next(&self, now_ms: i64) -> String {
         let (month, time, number) = self.draw(now_ms);
         let Self { address, process, instance, .. } = self;

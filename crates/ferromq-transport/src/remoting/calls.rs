@@ -1,7 +1,7 @@
 //! Callers that wait for responses on one connection, told apart by opaque.
 //!
-//! It knows neither sockets nor who calls. Once the connection has ended nobody can begin to wait: a caller
-//! that tries is woken at once, without a response.
+//! It knows neither sockets nor callers. Once the connection has ended, a caller that begins to wait is woken at
+//! once, without a response.
 
 use std::{
     collections::HashMap,
@@ -38,19 +38,19 @@ impl Calls {
         (Pending { calls: Arc::clone(self), opaque }, answer)
     }
 
-    /// Hands a response to who waits for it; false where nobody does.
+    /// Hands a response to its caller; false where none waits.
     pub(crate) fn answer(&self, response: RemotingCommand) -> bool {
         self.answered.fetch_add(1, Ordering::Relaxed);
         let caller = self.waiting.lock().as_mut().and_then(|waiting| waiting.remove(&response.opaque));
         caller.is_some_and(|caller| caller.send(response).is_ok())
     }
 
-    /// How many responses came, also those nobody waited for.
+    /// How many responses came, with or without a waiting caller.
     pub(crate) fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Wakes everybody without a response; false where that has happened before.
+    /// Wakes all callers without a response; false if it was called before.
     pub(crate) fn end(&self) -> bool {
         self.waiting.lock().take().is_some()
     }

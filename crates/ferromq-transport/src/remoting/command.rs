@@ -1,7 +1,6 @@
 //! `RemotingCommand`: one request or response of the remoting protocol, independent of its header form.
 //!
-//! What the bytes look like is the business of `codec`; what a code means is the business of whoever
-//! answers it.
+//! `codec` knows the bytes; the handler of a code knows what it means.
 
 use bytes::Bytes;
 
@@ -73,7 +72,7 @@ pub struct RemotingCommand {
     pub version: i32,
     /// Number the sender gave the request; its response carries the same.
     pub opaque: i32,
-    /// Bit 0: response. Bit 1: one-way, nobody waits for a response.
+    /// Bit 0: response. Bit 1: one-way, the sender waits for no response.
     pub flag: i32,
     /// A response's explanation.
     pub remark: Option<String>,
@@ -86,7 +85,7 @@ pub struct RemotingCommand {
 }
 
 impl RemotingCommand {
-    /// Makes a request with a JSON header; `opaque` is set by whoever sends it.
+    /// Makes a request with a JSON header; the sender sets `opaque`.
     #[must_use]
     pub fn request(code: i32, fields: impl Into<Fields>, body: Bytes) -> Self {
         Self { code, version: VERSION, fields: fields.into(), body, ..Self::default() }
@@ -106,7 +105,7 @@ impl RemotingCommand {
         }
     }
 
-    /// Makes RocketMQ's answer to a request code nobody serves.
+    /// Makes RocketMQ's answer to a request code without a handler.
     #[must_use]
     pub fn respond_unsupported(&self) -> Self {
         let remark = format!(" request type {} not supported", self.code);

@@ -1,7 +1,7 @@
 //! The JSON form of a header, written and read as Java's fastjson does.
 //!
 //! Members: `code`, `language` (a name), `version`, `opaque`, `flag`, `remark`, `extFields` (names and
-//! texts) and `serializeTypeCurrentRPC`, which everybody writes and nobody reads. Clients in other
+//! texts) and `serializeTypeCurrentRPC`, which every client writes and none reads. Clients in other
 //! languages are loose about types: numbers come as texts and texts as numbers, unknown members are common.
 
 use std::fmt::{self, Write};

@@ -1,7 +1,11 @@
 //! `Server`: listeners, the connections they accept, and how both end.
 //!
 //! It composes the remoting and the gRPC half over one hot path and one cold handler; what happens on a
-//! connection is the business of `connection` and `grpc`.
+//! connection belongs to `remoting::server` and `grpc`.
+
+mod options;
+
+pub use options::ServerOptions;
 
 use std::{
     io,
@@ -35,13 +39,13 @@ use crate::{
         RemotingCommand,
         calls::Calls,
         server::{
-            connection::{Connection, ConnectionLimits},
+            connection::Connection,
             outbox::{Outbox, Waiting, outbox},
             peers::{Peer, Peers},
         },
     },
     tables::{Tables, routes::Routes},
-    tls::{Accepted, GrpcTls, HANDSHAKE_PATIENCE, ServerTls, Tls, TlsMode},
+    tls::{Accepted, GrpcTls, ServerTls, Tls, TlsMode},
 };
 
 /// Connection numbers are unique in the process, so that servers can share a control plane.
@@ -54,55 +58,6 @@ const CUT_OFF_GRACE: Duration = Duration::from_millis(500);
 
 /// Connections that may wait to be accepted, as a whole fleet connects again at once; the system may allow fewer.
 const BACKLOG: i32 = 4096;
-/// The options of a server.
-#[derive(Debug, Clone, Copy)]
-pub struct ServerOptions {
-    /// Open connections of both protocols; more are closed as they come. `None`: what the limit of descriptors leaves beside
-    /// those of the store, for all servers of the process together, and at most 16,384.
-    pub max_connections: Option<usize>,
-    /// Bytes of memory for requests that arrive or are answered and for answers that peers have not taken yet, of
-    /// both protocols together. Beyond it remoting connections are not read, and gRPC requests are refused; an eighth
-    /// of it is for small requests alone.
-    pub memory: usize,
-    /// Those of one connection: a client that stops in the middle of its requests, or reads no answers, waits or is
-    /// refused before the others are. No gRPC request larger than it is served.
-    pub connection_memory: usize,
-    /// How long a gRPC client may send nothing in the middle of a request; then the request ends.
-    pub grpc_stall: Duration,
-    /// How long a new gRPC connection may take to begin, its TLS handshake included, and one over remoting for a handshake
-    /// that has begun.
-    pub handshake: Duration,
-    /// Calls of clients under way; more wait.
-    pub calls: usize,
-    /// One-way requests under way over all connections; beyond it, or beyond a quarter of it on its own, a
-    /// connection with one more is not read.
-    pub one_way: usize,
-    /// What each remoting connection may cost.
-    pub connection: ConnectionLimits,
-}
-
-impl Default for ServerOptions {
-    fn default() -> Self {
-        Self {
-            max_connections: None,
-            memory: 256 << 20,
-            connection_memory: 64 << 20,
-            grpc_stall: Duration::from_secs(30),
-            handshake: HANDSHAKE_PATIENCE,
-            calls: 64,
-            one_way: 256,
-            connection: ConnectionLimits::default(),
-        }
-    }
-}
-
-impl ServerOptions {
-    /// So heavy that one-way requests of one connection are at most a quarter of those of the server.
-    fn one_way_weight(&self) -> u32 {
-        let share = u32::try_from(self.one_way / 4).unwrap_or(u32::MAX).max(1);
-        u32::from(self.connection.in_flight).div_ceil(share).max(1)
-    }
-}
 
 /// How far a server is in its life; it only moves forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -131,7 +86,7 @@ struct Inner {
     grpc_port: AtomicU16,
     tls: Tls,
     grpc_tls: Arc<Tls>,
-    /// Somebody said which certificate, or one was made up.
+    /// A certificate was chosen or made up.
     is_grpc_tls_set: AtomicBool,
     slots: Arc<Slots>,
     one_way: Arc<Semaphore>,
@@ -497,7 +452,7 @@ struct Farewell {
 impl Drop for Farewell {
     fn drop(&mut self) {
         let inner = &self.server.0;
-        // Also where the connection never came to be served: nobody waits for a peer that is gone.
+        // Also where the connection was never served: a call to it must not wait.
         if let Some(peer) = inner.peers.remove(self.id) {
             peer.calls.end();
         }

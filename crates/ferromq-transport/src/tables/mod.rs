@@ -1,6 +1,6 @@
 //! Snapshots of topics and groups the control plane pushes down.
 //!
-//! The hot path reads them without a lock; whoever pushes replaces one entry at a time. Which topics and
+//! The hot path reads them without a lock; a push replaces one entry at a time. Which topics and
 //! groups exist, and why, is decided by the control plane: an unknown name is demoted, never guessed.
 
 pub mod filters;
@@ -40,7 +40,7 @@ pub enum MessageType {
     Lite,
     /// Any of them.
     Mixed,
-    /// Any of them: nobody said which.
+    /// Any of them: no type was chosen.
     Unspecified,
     /// Any of them, until the first message decides.
     Undecided,
@@ -184,7 +184,7 @@ impl GroupEntry {
 
 type Shard<T> = ArcSwap<HashMap<Arc<str>, T>>;
 
-/// Entries by name, read without a lock. Whoever changes one copies its shard.
+/// Entries by name, read without a lock. A change copies the shard.
 #[derive(Debug)]
 pub struct Sharded<T> {
     shards: Shards<Shard<T>>,

@@ -17,7 +17,7 @@ type Groups = HashMap<Box<str>, HashMap<Box<str>, Queues>>;
 /// The resets no member has been told of yet.
 #[derive(Debug, Default)]
 pub struct Resets {
-    /// How many there are: mostly none, and then nobody waits for the lock.
+    /// How many there are: mostly none, and then the lock is not taken.
     pending: AtomicUsize,
     groups: Mutex<Groups>,
 }

@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 /// A subscription of a group to a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscription {
-    /// Which messages, or why nobody can tell.
+    /// Which messages, or why the expression does not tell.
     pub filter: Result<Arc<MessageFilter>, FilterError>,
     /// Grows with each change; a pull names the one it was made for.
     pub version: i64,

@@ -2,7 +2,7 @@
 //!
 //! One port takes plaintext and TLS as RocketMQ's `tls.server.mode` says: a first byte of 0x16 begins a
 //! handshake, and no frame within the limits begins with it. Certificates are PEM files. What happens on a
-//! connection afterwards is the business of `connection`.
+//! connection afterwards belongs to `remoting::server` and `grpc`.
 
 mod files;
 pub(crate) mod opening;
@@ -38,7 +38,7 @@ use tracing::{debug, info, warn};
 use crate::TransportError;
 use files::{Contents, certificates, private_key, roots};
 
-/// A handshake takes some round trips; who needs longer is not meant well.
+/// A handshake takes some round trips; a client that needs longer is malicious.
 pub(crate) const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Which connections a server takes, RocketMQ's `tls.server.mode`.
@@ -128,7 +128,7 @@ pub struct ServerTls {
 pub enum GrpcTls {
     /// The certificate in these files.
     Files(ServerTls),
-    /// A certificate made up now, which nobody signed; none where TLS is disabled.
+    /// A self-made certificate; none if TLS is disabled.
     Own(TlsMode),
 }
 
@@ -149,7 +149,7 @@ pub struct ClientTls {
 pub(crate) struct Tls {
     current: ArcSwapOption<(TlsMode, TlsAcceptor)>,
     loaded: Mutex<Option<Loaded>>,
-    /// What is spoken behind the handshake; none: nobody is asked.
+    /// The protocol behind the handshake; `None`: it is not negotiated.
     protocol: Option<&'static [u8]>,
 }
 
@@ -172,7 +172,7 @@ impl Tls {
         Self { protocol: Some(protocol), ..Self::default() }
     }
 
-    /// Shows a certificate made up now, that nobody signed, to connections from now on.
+    /// Makes a certificate and shows it to connections from now on.
     ///
     /// # Errors
     /// `Tls` where none can be made.

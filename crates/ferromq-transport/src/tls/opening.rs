@@ -37,7 +37,7 @@ impl Wire {
         }
     }
 
-    /// Whoever reads or writes goes on with the handshake first.
+    /// A read or a write goes on with the handshake first.
     fn poll_open(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Self::Opening(opening) = self {
             *self = ready!(opening.poll(context))?;

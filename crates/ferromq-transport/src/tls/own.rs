@@ -1,4 +1,4 @@
-//! A certificate nobody signed, for listeners that were given none: some clients insist on TLS, and look at no name.
+//! A self-made certificate for listeners without one: some clients insist on TLS, and check no name.
 
 use std::path::PathBuf;
 

@@ -49,7 +49,7 @@ pub struct Outgoing<'a> {
     pub message_group: &'a str,
     /// The trace context.
     pub trace_context: &'a str,
-    /// Seconds until somebody asks what became of its transaction, where given.
+    /// Seconds until the check-back of its transaction, where given.
     pub recovery_seconds: Option<i64>,
     /// The lite topic.
     pub lite_topic: &'a str,

@@ -440,12 +440,12 @@ fn filter(hot: &Hot, expression: Option<&FilterExpression>) -> Result<MessageFil
         .map_err(|error| Refusal::new(code::ILLEGAL_FILTER_EXPRESSION, error.to_string()))
 }
 
-/// The name of a resource, empty where there is none.
+/// The name of a resource; empty for `None`.
 pub(in crate::grpc) fn name(resource: Option<&Resource>) -> &str {
     resource.map_or("", |resource| &resource.name)
 }
 
-/// The topic of a queue, empty where there is none.
+/// The topic of a queue; empty for `None`.
 pub(in crate::grpc) fn topic_name(queue: Option<&MessageQueue>) -> &str {
     queue.map_or("", |queue| name(queue.topic.as_ref()))
 }

@@ -379,7 +379,7 @@ fn receipts(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> Bytes {
     out.into()
 }
 
-/// Names a half message by its place, so that nobody has to remember it: physical offset and offset in the queue
+/// Names a half message by its place, so that no table has to hold it: physical offset and offset in the queue
 /// of half messages, 16 hexadecimal digits each.
 fn transaction_id(place: &Location) -> String {
     let mut text = String::with_capacity(32);

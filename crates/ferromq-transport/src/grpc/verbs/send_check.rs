@@ -15,7 +15,7 @@ const MAX_USER_PROPERTIES: usize = 128;
 const MAX_USER_PROPERTY_BYTES: usize = 16 << 10;
 /// A group of 64 bytes is refused, as by RocketMQ.
 const MAX_GROUP_BYTES: usize = 63;
-/// The longest time until somebody asks what became of a transaction.
+/// The longest time until the check-back of a transaction.
 const MAX_RECOVERY_SECONDS: i64 = 3_600;
 
 /// Checks a message of a request and tells its type.
@@ -108,7 +108,7 @@ fn check_type(
         return Err(Refusal::new(code::UNSUPPORTED, "lite topics are not supported yet; send to a topic"));
     }
     let kind = kind(message);
-    // Stored as what it carries it would come at once or out of order, and nobody would be told.
+    // Stored as what it carries it would come at once or out of order, without an error.
     let missing = match message.message_type {
         wire::FIFO if message.message_group.is_empty() => Some("FIFO, but it has no message group"),
         wire::DELAY if message.delivery_timestamp.is_none() => {

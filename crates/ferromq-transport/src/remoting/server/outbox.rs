@@ -131,7 +131,7 @@ impl Outbox {
         }
     }
 
-    /// Where the writer is gone nobody waits for the frame.
+    /// Without a writer the frame is dropped.
     fn put(&self, frame: Frame, permit: Permit) {
         permit.count(frame.len());
         let _ = self.queue.try_send(Outgoing { frame, _permit: permit });

@@ -25,7 +25,7 @@ use crate::{
 const MAX_COUNT: usize = 32;
 const MAX_BYTES: usize = 4 << 20;
 
-/// Answers with the next messages nobody of the group received; leases nothing.
+/// Answers with the next messages that no member of the group received; leases nothing.
 pub(super) async fn peek(
     hot: &Hot,
     peer: SocketAddr,

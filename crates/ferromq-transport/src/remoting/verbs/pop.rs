@@ -87,7 +87,7 @@ pub(super) async fn pop(
     let now = hot.clock.now_ms();
     let rest = consumer.queues().map(|queue| {
         let ahead = hot.store.groups().ahead(consumer.group, consumer.topic, queue, begin);
-        // What nobody may take now is no reason to ask again.
+        // Messages that no receive may take now are no reason to ask again.
         let is_held = order.is_some() && ahead.last_expiry_ms.is_some_and(|at| at > now);
         if is_held || ahead.held_until_ms.is_some() { 0 } else { ahead.unread }
     });

@@ -1,4 +1,4 @@
-//! Parked receives and pulls: who waits for messages, and who is woken.
+//! Parked receives and pulls, and which of them an arrival wakes.
 //!
 //! Knows topics, queues and groups by name only; whether a woken poll finds something is its own business.
 //! An arrival wakes one poll of each group; one that leaves messages behind wakes the next. So a thousand
@@ -19,7 +19,7 @@ use tokio::sync::{Notify, futures::Notified, watch};
 
 use crate::{connections::read_closed, hot::Counters};
 
-/// Longest sleep of the timer: a bound on how late it notices a system clock nobody told it about.
+/// Longest sleep of the timer: a bound on how late it notices a change of the system clock.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// Stands for "no expiry is watched".
 const NEVER: i64 = i64::MAX;
@@ -31,7 +31,7 @@ pub struct LongPolls(Arc<Inner>);
 struct Inner {
     clock: Clock,
     counters: Arc<Counters>,
-    /// Topics and groups somebody polled, until they are removed.
+    /// Topics and groups that were polled, until they are removed.
     topics: RwLock<HashMap<Box<str>, Arc<TopicPolls>>>,
     timer: OnceLock<()>,
     expiries: Arc<Expiries>,
@@ -66,7 +66,7 @@ impl Group {
 
 /// The receives of one group that wait for the same messages.
 struct GroupPolls {
-    /// One permit is kept where nobody waits, so that no arrival falls between a look and a wait.
+    /// Without a waiting poll one permit is kept, so that no arrival falls between a look and a wait.
     work: Notify,
     /// The earliest lease end the timer knows of.
     next_expiry: AtomicI64,
@@ -79,7 +79,7 @@ impl Default for GroupPolls {
     }
 }
 
-/// Lease ends somebody waits for, earliest first.
+/// Lease ends that polls wait for, earliest first.
 #[derive(Default)]
 struct Expiries {
     due: Mutex<BTreeSet<(i64, usize)>>,
@@ -131,25 +131,25 @@ impl LongPolls {
         let Some(topic) = self.0.topics.read().get(topic).cloned() else { return };
         let groups = topic.groups.read();
         let Some(group) = groups.get(group) else { return };
-        // One of each: whoever leaves messages behind wakes the next.
+        // One of each: a poll that leaves messages behind wakes the next.
         group.any.work.notify_one();
         group.queues.values().for_each(|polls| polls.work.notify_one());
     }
 
-    /// Forgets a topic that was removed; what somebody waits for stays.
+    /// Forgets a topic that was removed; groups with waiting polls stay.
     pub(crate) fn forget_topic(&self, name: &str) {
         let mut topics = self.0.topics.write();
         let Some(topic) = topics.get(name) else { return };
         topic.groups.write().retain(|_, group| !self.0.expiries.forget(group));
         topic.pulls.write().retain(|_, pulls| Arc::strong_count(pulls) > 1);
-        // Whoever holds it is about to wait: that begins with this lock.
+        // Its holder is about to wait: that begins with this lock.
         let is_idle = Arc::strong_count(topic) == 1;
         if is_idle && topic.groups.read().is_empty() && topic.pulls.read().is_empty() {
             topics.remove(name);
         }
     }
 
-    /// Forgets a group that was removed; where somebody waits it stays.
+    /// Forgets a group that was removed, unless polls wait in it.
     pub(crate) fn forget_group(&self, name: &str) {
         for topic in self.0.topics.read().values() {
             let mut groups = topic.groups.write();
@@ -264,7 +264,7 @@ impl Expiries {
         }
     }
 
-    /// Forgets a group nobody waits for, and says so. Whoever begins to wait takes the lock the caller holds.
+    /// Forgets a group without waiting polls, and returns whether it did. Polls begin to wait under the caller's lock.
     fn forget(&self, group: &Group) -> bool {
         let all = || std::iter::once(&group.any).chain(group.queues.values());
         if all().any(|polls| Arc::strong_count(polls) > 1) {
@@ -354,148 +354,4 @@ impl Drop for ParkedPull {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use super::*;
-
-    fn polls(clock: &Clock) -> LongPolls {
-        LongPolls::new(clock.clone(), Arc::default())
-    }
-
-    fn arrival(topic: &str) -> Arrival<'_> {
-        Arrival { topic, queue_id: 0, max_offset: 1 }
-    }
-
-    /// Longer than anything here takes; a test that waits this long has failed.
-    const PATIENCE: Duration = Duration::from_secs(10);
-
-    async fn until(condition: impl Fn() -> bool) {
-        let reached = async {
-            while !condition() {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, reached).await.unwrap();
-    }
-
-    /// Parks `count` receives; the answer counts those that were woken.
-    fn parked(polls: &LongPolls, group: &'static str, count: usize) -> Arc<AtomicUsize> {
-        let woken = Arc::new(AtomicUsize::new(0));
-        for _ in 0..count {
-            let (parked, woken) = (polls.park("topic", group, None), Arc::clone(&woken));
-            tokio::spawn(async move {
-                parked.woken().await;
-                woken.fetch_add(1, Ordering::SeqCst);
-            });
-        }
-        woken
-    }
-
-    #[tokio::test]
-    async fn an_arrival_wakes_one_receive_of_each_group() {
-        let polls = polls(&Clock::manual(0));
-        let (a, b) = (parked(&polls, "a", 100), parked(&polls, "b", 100));
-        tokio::task::yield_now().await;
-        polls.arrived(&arrival("other"));
-        polls.arrived(&arrival("topic"));
-        until(|| a.load(Ordering::SeqCst) == 1 && b.load(Ordering::SeqCst) == 1).await;
-        for _ in 0..50 {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!((a.load(Ordering::SeqCst), b.load(Ordering::SeqCst)), (1, 1));
-        assert_eq!(polls.0.counters.parked.get(), 198);
-    }
-
-    #[tokio::test]
-    async fn a_receive_of_one_queue_is_woken_by_that_queue_alone() {
-        let polls = polls(&Clock::manual(0));
-        let (any, zero, one) = (
-            polls.park("topic", "a", None),
-            polls.park("topic", "a", Some(0)),
-            polls.park("topic", "a", Some(1)),
-        );
-        assert_eq!((polls.parked("topic", "a", None), polls.parked("topic", "a", Some(1))), (1, 1));
-        polls.arrived(&arrival("topic"));
-        tokio::time::timeout(PATIENCE, async { tokio::join!(any.woken(), zero.woken()) }).await.unwrap();
-        let mut asleep = Box::pin(one.woken());
-        assert!(!asleep.as_mut().enable());
-        polls.arrived(&Arrival { queue_id: 1, ..arrival("topic") });
-        tokio::time::timeout(PATIENCE, asleep).await.unwrap();
-        drop((any, zero, one));
-        assert_eq!(polls.parked("topic", "a", Some(1)), 0);
-    }
-
-    #[tokio::test]
-    async fn an_arrival_before_the_wait_is_not_lost() {
-        let polls = polls(&Clock::manual(0));
-        let parked = polls.park("topic", "a", None);
-        polls.arrived(&arrival("topic"));
-        tokio::time::timeout(PATIENCE, parked.woken()).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_wake_up_nobody_takes_goes_to_the_next() {
-        let polls = polls(&Clock::manual(0));
-        let (first, second) = (polls.park("topic", "a", None), polls.park("topic", "a", None));
-        let mut gone = Box::pin(first.woken());
-        gone.as_mut().enable();
-        let mut next = Box::pin(second.woken());
-        next.as_mut().enable();
-        polls.arrived(&arrival("topic"));
-        drop(gone);
-        tokio::time::timeout(PATIENCE, next).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn the_end_of_a_lease_wakes_one_receive_when_the_clock_gets_there() {
-        let clock = Clock::manual(1_000);
-        let polls = polls(&clock);
-        let woken = parked(&polls, "a", 10);
-        polls.lease_ends("topic", "a", 5_000);
-        polls.lease_ends("topic", "a", 3_000);
-        clock.advance(1_999);
-        for _ in 0..20 {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(woken.load(Ordering::SeqCst), 0);
-        clock.advance(1);
-        until(|| woken.load(Ordering::SeqCst) == 1).await;
-        clock.advance(86_400_000);
-        until(|| woken.load(Ordering::SeqCst) == 2).await;
-        polls.lease_ends("topic", "a", 100_000_000);
-        clock.advance(100_000_000);
-        until(|| woken.load(Ordering::SeqCst) == 3).await;
-    }
-
-    #[tokio::test]
-    async fn a_topic_and_a_group_that_are_removed_leave_nothing_behind_but_those_who_wait() {
-        let polls = polls(&Clock::manual(1_000));
-        let waits = polls.park("topic", "stays", None);
-        drop((polls.park("topic", "goes", Some(1)), polls.park("other", "goes", None)));
-        drop((polls.park_pull("topic", 0), polls.park_pull("other", 0)));
-        polls.lease_ends("topic", "goes", 5_000);
-        polls.forget_group("goes");
-        polls.forget_group("stays");
-        let groups = |topic: &str| polls.0.topics.read()[topic].groups.read().len();
-        assert_eq!((groups("topic"), groups("other")), (1, 0));
-        assert!(polls.0.expiries.groups.lock().is_empty() && polls.0.expiries.due.lock().is_empty());
-        polls.forget_topic("topic");
-        polls.forget_topic("other");
-        assert_eq!(polls.0.topics.read().len(), 1);
-        polls.arrived(&arrival("topic"));
-        tokio::time::timeout(PATIENCE, waits.woken()).await.unwrap();
-        drop(waits);
-        polls.forget_topic("topic");
-        assert!(polls.0.topics.read().is_empty());
-    }
-
-    #[tokio::test]
-    async fn real_time_ends_a_lease_too() {
-        let clock = Clock::system();
-        let polls = polls(&clock);
-        let woken = parked(&polls, "a", 1);
-        polls.lease_ends("topic", "a", clock.now_ms() + 20);
-        until(|| woken.load(Ordering::SeqCst) == 1).await;
-    }
-}
+mod tests;

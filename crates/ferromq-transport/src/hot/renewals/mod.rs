@@ -1,4 +1,4 @@
-//! Leases the broker renews for whoever received them, while they are there: `auto_renew` of gRPC's ReceiveMessage.
+//! Leases that the broker renews as long as their client is connected: `auto_renew` of gRPC's ReceiveMessage.
 //!
 //! Messages one after the other of one receive are one entry. One task renews those that are due and is there while
 //! there are any. What ends a lease, or gives it another end, takes it out first; what ends otherwise (a reset, a
@@ -27,7 +27,7 @@ const RENEWED_MS: i64 = 60_000;
 /// that are due within that time.
 const AHEAD_MS: i64 = 20_000;
 const TOGETHER_MS: i64 = 5_000;
-/// RocketMQ's `renewMaxTimeMillis`: whoever holds a message longer loses it.
+/// RocketMQ's `renewMaxTimeMillis`: a client that holds a message longer loses it.
 const MAX_HELD_MS: i64 = 3 * 3_600_000;
 /// Messages of one entry, and about how many are renewed, and entries looked at, before others have their turn.
 const MAX_RUN: u32 = 256;
@@ -42,7 +42,7 @@ struct Run {
     len: u32,
     pop_time: i64,
     due: i64,
-    /// Whoever received them is there while somebody else holds it.
+    /// The client that received them is connected as long as this upgrades.
     receiver: Weak<()>,
 }
 
@@ -114,7 +114,7 @@ impl Renewals {
     fn is_over(&self) -> bool {
         let mut runs = self.runs.write();
         runs.retain(|_, topics| {
-            // Whoever is about to add to one holds it.
+            // A caller that is about to add to one holds it.
             topics.retain(|_, runs| Arc::strong_count(runs) > 1 || !runs.lock().0.is_empty());
             !topics.is_empty()
         });
@@ -133,7 +133,7 @@ impl Drop for Renewals {
 }
 
 impl Hot {
-    /// Renews these leases of one receive, of [`RENEWED`] each, as long as somebody holds what `receiver` points to.
+    /// Renews these leases of one receive, of [`RENEWED`] each, as long as `receiver` upgrades.
     ///
     /// Must be called on a runtime.
     pub(crate) fn renew_while_there(
@@ -209,7 +209,7 @@ struct Turn {
 }
 
 impl Runs {
-    /// Adds a lease. An older one of the message is over: nobody is leased a message somebody has.
+    /// Adds a lease. An older one of the message is over: a message has one lease.
     fn add(&mut self, handle: &ReceiptHandle, due: i64, receiver: &Weak<()>) {
         let ReceiptHandle { queue_id, queue_offset: offset, pop_time, .. } = *handle;
         if let Some(old) = self.containing(queue_id, offset).map(|(_, run)| run.pop_time) {
@@ -316,211 +316,4 @@ impl Runs {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{net::SocketAddr, path::Path};
-
-    use bytes::Bytes;
-    use ferromq_store::{
-        MessageStore, StoreConfig, StoreError,
-        filter::MessageFilter,
-        progress::{Begin, ReceiveRequest},
-        read::TransferLimits,
-        record::NewMessage,
-        time::Clock,
-    };
-    use proptest::prelude::*;
-    use tokio::sync::oneshot;
-
-    use super::*;
-    use crate::{ColdHandler, ColdRequest, Demoted, Missing, Reply, Verb, remoting::Fields, tables::Tables};
-
-    #[derive(Debug, Clone)]
-    enum Step {
-        Receive { queue_id: u32, offset: u64, count: u64, pop_time: i64 },
-        End { queue_id: u32, offset: u64, pop_time: i64 },
-        Pass(i64),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            (0..2_u32, 0..12_u64, 1..6_u64, 1..4_i64).prop_map(|(queue_id, offset, count, pop_time)| {
-                Step::Receive { queue_id, offset, count, pop_time }
-            }),
-            (0..2_u32, 0..18_u64, 1..4_i64).prop_map(|(queue_id, offset, pop_time)| Step::End {
-                queue_id,
-                offset,
-                pop_time
-            }),
-            (0..60_000_i64).prop_map(Step::Pass),
-        ]
-    }
-
-    /// All leases that would be renewed, by queue and offset.
-    fn kept(runs: &Runs) -> BTreeMap<Key, i64> {
-        let of_run = |((queue_id, first), run): (&Key, &Run)| {
-            let (queue_id, pop_time) = (*queue_id, run.pop_time);
-            (*first..first + u64::from(run.len)).map(move |offset| ((queue_id, offset), pop_time))
-        };
-        let all: Vec<_> = runs.0.iter().flat_map(of_run).collect();
-        let count = all.len();
-        let kept: BTreeMap<_, _> = all.into_iter().collect();
-        assert_eq!(kept.len(), count, "runs overlap");
-        kept
-    }
-
-    proptest! {
-        #[test]
-        fn a_lease_is_renewed_until_it_ends_or_its_message_is_received_again(
-            steps in prop::collection::vec(step(), 1..40),
-        ) {
-            let (receiver, mut runs, mut now) = (Arc::new(()), Runs::default(), 0);
-            let mut expected = BTreeMap::<Key, i64>::new();
-            for step in steps {
-                match step {
-                    Step::Receive { queue_id, offset, count, pop_time } => {
-                        for queue_offset in offset..offset + count {
-                            let handle = ReceiptHandle { queue_id, queue_offset, pop_time, invisible_ms: RENEWED_MS };
-                            runs.add(&handle, now + RENEWED_MS - AHEAD_MS, &Arc::downgrade(&receiver));
-                            expected.insert((queue_id, queue_offset), pop_time);
-                        }
-                    }
-                    Step::End { queue_id, offset, pop_time } => {
-                        runs.remove(queue_id, offset, pop_time);
-                        if expected.get(&(queue_id, offset)) == Some(&pop_time) {
-                            expected.remove(&(queue_id, offset));
-                        }
-                    }
-                    Step::Pass(ms) => {
-                        now += ms;
-                        // The store has ended every lease of offset 7 by itself.
-                        let extend = |handle: &ReceiptHandle| match handle.queue_offset {
-                            7 => Err(StoreError::StaleReceipt),
-                            _ => Ok(()),
-                        };
-                        let is_due = runs.0.values().any(|run| run.due <= now + TOGETHER_MS);
-                        let turn = runs.turn((0, 0), now, extend);
-                        prop_assert!(is_due || turn.renewed == 0);
-                        prop_assert!(turn.next_due.is_none_or(|due| due > now + TOGETHER_MS));
-                        prop_assert_eq!(turn.next_due, runs.0.values().map(|run| run.due).min());
-                        for queue_id in 0..2 {
-                            if runs.containing(queue_id, 7).is_none() {
-                                expected.remove(&(queue_id, 7));
-                            }
-                        }
-                    }
-                }
-                prop_assert_eq!(kept(&runs), expected.clone());
-            }
-            drop(receiver);
-            runs.turn((0, 0), now, |_| Ok(()));
-            prop_assert!(runs.0.is_empty());
-        }
-    }
-
-    struct Nothing;
-
-    impl ColdHandler for Nothing {
-        fn serves(&self, _verb: &Verb) -> bool {
-            false
-        }
-        fn call(&self, _request: ColdRequest, _reply: Reply) {}
-        fn demote(&self, _missing: Missing, _peer: SocketAddr, _done: oneshot::Sender<Demoted>) {}
-        fn telemetry(&self, _: u64, _: u64, _: SocketAddr, _: &Fields, _: Option<Bytes>) -> bool {
-            true
-        }
-        fn on_close(&self, _connection: u64) {}
-    }
-
-    /// A hot path, and a message that is leased to `receiver`. The test's only thread decides when it is renewed.
-    async fn held(directory: &Path, receiver: &Arc<()>) -> (Arc<Hot>, Clock, ReceiptHandle) {
-        let clock = Clock::manual(1_000);
-        let config = StoreConfig { commit_log_file_size: 1 << 20, disk_reserve: 0, ..StoreConfig::default() };
-        let store = Arc::new(MessageStore::open(directory, config, clock.clone()).unwrap());
-        let (tables, counters, cold) = (Arc::new(Tables::new()), Arc::default(), Arc::new(Nothing));
-        let hot = Hot::new(store, tables, clock.clone(), "broker-a".to_owned(), cold, counters);
-        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
-        let message = NewMessage {
-            topic: "flights",
-            queue_id: 0,
-            flag: 0,
-            sys_flag: 0,
-            born_timestamp: 0,
-            born_host: peer,
-            reconsume_times: 0,
-            prepared_transaction_offset: 0,
-            body: b"x",
-            properties: b"",
-        };
-        hot.store.log().append(&[message]).unwrap();
-        while hot.store.queues().max_offset("flights", 0) == 0 {
-            yield_now().await;
-        }
-        let received = hot.store.groups().receive(&ReceiveRequest {
-            group: "audit",
-            topic: "flights",
-            queue_count: 1,
-            first_queue: 0,
-            max_count: 1,
-            max_bytes: 4 << 20,
-            invisible_ms: RENEWED_MS,
-            filter: &MessageFilter::All,
-            begin: Begin::AtMin,
-            order: None,
-            max_attempts: 0,
-            by_priority: false,
-            limits: TransferLimits::NONE,
-        });
-        let handle = received.unwrap().messages[0].handle;
-        hot.renew_while_there("audit", "flights", [handle].into_iter(), &Arc::downgrade(receiver));
-        (hot, clock, handle)
-    }
-
-    #[tokio::test]
-    async fn a_lease_that_is_to_be_renewed_is_good_although_the_clock_jumped() {
-        let (directory, receiver) = (tempfile::tempdir().unwrap(), Arc::new(()));
-        let (hot, clock, handle) = held(directory.path(), &receiver).await;
-        clock.advance(10 * RENEWED_MS);
-        hot.progress.check_in_time("audit", "flights", &handle).unwrap();
-        hot.progress.ack_in_time("audit", "flights", &handle).unwrap();
-        assert_eq!(hot.store.groups().committed_offset("audit", "flights", 0), Some(1));
-    }
-
-    #[tokio::test]
-    async fn a_lease_that_is_renewed_no_longer_ends() {
-        for is_there in [false, true] {
-            let (directory, mut receiver) = (tempfile::tempdir().unwrap(), Some(Arc::new(())));
-            let (hot, clock, handle) = held(directory.path(), receiver.as_ref().unwrap()).await;
-            receiver.take_if(|_| !is_there);
-            clock.advance(if is_there { MAX_HELD_MS } else { RENEWED_MS });
-            let outcomes = [
-                hot.progress.check_in_time("audit", "flights", &handle),
-                hot.progress.ack_in_time("audit", "flights", &handle),
-            ];
-            assert!(outcomes.iter().all(|o| matches!(o, Err(StoreError::StaleReceipt))), "{outcomes:?}");
-        }
-    }
-
-    #[test]
-    fn many_leases_are_renewed_in_turns_each_once() {
-        let (receiver, mut runs) = (Arc::new(()), Runs::default());
-        for queue_offset in (0..9_000).filter(|offset| offset % 9 != 8) {
-            let handle = ReceiptHandle { queue_id: 0, queue_offset, pop_time: 1, invisible_ms: RENEWED_MS };
-            runs.add(&handle, RENEWED_MS - AHEAD_MS, &Arc::downgrade(&receiver));
-        }
-        assert_eq!(runs.0.len(), 1_000, "one entry for messages one after the other");
-        let asked = Mutex::new(Vec::new());
-        let (mut from, mut turns) = (Some((0, 0)), 0);
-        while let Some(start) = from {
-            let extend = |handle: &ReceiptHandle| {
-                asked.lock().push(handle.queue_offset);
-                Ok(())
-            };
-            let turn = runs.turn(start, RENEWED_MS - AHEAD_MS, extend);
-            assert!(turn.renewed < TURN + MAX_RUN);
-            from = turn.rest;
-            turns += 1;
-        }
-        assert!(turns > 30, "{turns}");
-        assert_eq!(asked.into_inner(), (0..9_000).filter(|offset| offset % 9 != 8).collect::<Vec<_>>());
-    }
-}
+mod tests;
