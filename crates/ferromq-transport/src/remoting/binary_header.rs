@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 
 use bytes::{BufMut, BytesMut};
-use ferromq_store::reader::Reader;
+use ferromq_store::record::reader::Reader;
 
 use super::{Fields, HeaderForm, Language, RemotingCommand};
 use crate::TransportError;

@@ -6,7 +6,7 @@
 //! ```
 //! Producers leave magic and crc at 0, and RocketMQ looks at neither, nor at the length.
 
-use ferromq_store::reader::Reader;
+use ferromq_store::record::reader::Reader;
 
 use crate::TransportError;
 
