@@ -115,7 +115,7 @@ impl<D: Disk> SequencesFile<D> {
             // The file that holds what is not in the snapshot could not be deleted.
             let is_in_older_file = tail.file_begin() > saved_to;
             let is_needed = behind >= REPLAYED_BYTES || is_in_older_file || is_closing && behind > 0;
-            if !is_needed && !self.dedup.is_stepped(stepped_ms) && !self.dedup.trouble.is_on() {
+            if !is_needed && !self.dedup.is_stepped(stepped_ms) && !self.dedup.trouble.is_failing() {
                 return Ok(());
             }
             tail.end
@@ -157,7 +157,7 @@ impl<D: Disk> SequencesFile<D> {
     pub(crate) fn damage(&self) -> Option<Damage> {
         let range = self.dedup.saved_to()..self.log.written();
         let damage = |file| Damage { file, range, reason: DamageReason::Unwritten };
-        self.dedup.trouble.is_on().then(|| damage(path(&self.home.root)))
+        self.dedup.trouble.is_failing().then(|| damage(path(&self.home.root)))
     }
 
     /// The next [`Self::save`] writes the snapshot whatever is in it: something was forgotten that it may name.

@@ -19,7 +19,7 @@ use crate::{
     config::StoreConfig,
     dedup::sequence::{Numbered, Sequence},
     error::{Result, StoreError},
-    files::write_retry::Trouble,
+    files::write_retry::WriteRetry,
 };
 
 /// Fewer entries are not worth looking for what is out of the window.
@@ -244,7 +244,7 @@ pub(crate) struct Dedup {
     saved_to: AtomicU64,
     /// How far the clock had stepped when it was taken.
     saved_stepped_ms: AtomicI64,
-    pub(crate) trouble: Trouble,
+    pub(crate) trouble: WriteRetry,
 }
 
 impl Dedup {
@@ -256,7 +256,7 @@ impl Dedup {
             duplicates: AtomicU64::new(0),
             saved_to: AtomicU64::new(0),
             saved_stepped_ms: AtomicI64::new(0),
-            trouble: Trouble::default(),
+            trouble: WriteRetry::default(),
         }
     }
 

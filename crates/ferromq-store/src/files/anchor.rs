@@ -1,26 +1,27 @@
-//! The anchor of our own files in `DIR/ferromq/`: the last record of the log they were derived from.
+//! The anchor of a file in `DIR/ferromq/`: the log's last record when the file was written.
 //!
-//! A Java broker does not know these files. Once it had the store, what they tell may be wrong, so each names a record
-//! and is ignored where the log does not hold it. What is between the anchor and the checksum is each file's business.
+//! A Java broker ignores these files, so its work can make them stale. Each file therefore names a record; if the log
+//! does not hold that record, the file is ignored.
 
 use crate::{files::mapped_file_queue::MappedFileQueue, record::message::MessageView};
 
-/// Bytes before the content: magic 8, the anchor's physical offset 8, store timestamp 8, CRC of the body 4.
+/// Length of the fields before the content: magic 8, the anchor's physical offset 8, store timestamp 8, CRC of the body
+/// 4.
 const HEAD_LEN: usize = 28;
-/// The physical offset of a file that was written when the log held no record.
+/// The anchor's physical offset if the log held no record.
 const NO_RECORD: u64 = u64::MAX;
 
-/// Names a record of the log.
+/// Identifies a record of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Anchor {
-    /// Where the record begins in the commit log, in bytes.
+    /// Physical offset of the record, in bytes.
     pub physical_offset: u64,
     pub(crate) store_timestamp: i64,
     pub(crate) body_crc: u32,
 }
 
 impl Anchor {
-    /// The anchor of a log that held no record.
+    /// The anchor of an empty log.
     pub const NONE: Self = Self { physical_offset: NO_RECORD, store_timestamp: 0, body_crc: 0 };
 
     /// The anchor of a record.
@@ -32,9 +33,9 @@ impl Anchor {
         }
     }
 
-    /// Says whether the log may still be the one the anchor was taken from: no other record lies where that one did.
+    /// Whether the log can still be the anchor's: no other record lies at its offset.
     ///
-    /// A record that is damaged or was deleted since speaks against nothing.
+    /// A missing or damaged record does not invalidate the anchor.
     pub(crate) fn is_held_by<D: crate::files::disk::Disk>(self, log: &MappedFileQueue<D>) -> bool {
         let Some(file) = log.find(self.physical_offset) else { return true };
         let bytes = file.read(self.physical_offset..file.end());
@@ -45,7 +46,7 @@ impl Anchor {
     }
 }
 
-/// A file of ours: `magic`, the anchor, `content` and a CRC32 over all of it. Integers are big-endian.
+/// Encodes a file: `magic`, the anchor, `content` and a CRC32 over all of it. Integers are big-endian.
 pub(crate) fn seal(magic: &[u8; 8], anchor: Anchor, content: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEAD_LEN + content.len() + 4);
     out.extend_from_slice(magic);
@@ -57,7 +58,10 @@ pub(crate) fn seal(magic: &[u8; 8], anchor: Anchor, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Anchor and content of what [`seal`] made; says which rule is broken where it is no such file.
+/// Decodes the anchor and the content of a file that [`seal`] encoded.
+///
+/// # Errors
+/// The broken rule.
 pub fn unseal<'a>(magic: &[u8; 8], bytes: &'a [u8]) -> Result<(Anchor, &'a [u8]), &'static str> {
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or("too short")?;
     let rest = body.strip_prefix(magic).ok_or("wrong magic or version")?;

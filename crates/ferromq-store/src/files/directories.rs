@@ -1,6 +1,6 @@
-//! The directories a row of files lies in: where a new file goes, and which names are not durable yet.
+//! The directories of a file queue: where a new file goes, and which directory entries are not durable yet.
 //!
-//! It knows paths only; what is in the files, and which there are, is `mapped_file_queue`'s business.
+//! It knows paths only; `mapped_file_queue` knows the files.
 
 use std::{
     collections::BTreeMap,
@@ -20,18 +20,17 @@ use crate::{
     files::disk::Disk,
 };
 
-/// Directories of a store that have entries a crash may still forget; rows share those above them.
+/// The directories of a store whose entries may not be durable. File queues share their parent directories.
 pub(crate) struct DirectoryNames<D: Disk> {
-    /// The store's directory.
     root: PathBuf,
-    changed: Mutex<Changed>,
-    /// Directories that stay open: those a flush of the log needs, which must not want a descriptor.
+    changed: Mutex<UnsyncedDirectories>,
+    /// Directories kept open, so that a flush of the log needs no descriptor.
     kept: Mutex<BTreeMap<PathBuf, Arc<D::Directory>>>,
 }
 
-/// Directories with the number of their last change; a number is given once.
+/// Directories by the number of their last change; each number is used once.
 #[derive(Default)]
-struct Changed {
+struct UnsyncedDirectories {
     last: u64,
     of: BTreeMap<PathBuf, u64>,
 }
@@ -41,7 +40,7 @@ impl<D: Disk> DirectoryNames<D> {
         Arc::new(Self { root: root.to_path_buf(), changed: Mutex::default(), kept: Mutex::default() })
     }
 
-    /// The directory and those above it up to the root, because topic and queue directories may be new too.
+    /// The directory and its parents up to the root, because topic and queue directories may be new too.
     fn with_parents<'a>(&'a self, directory: &'a Path) -> impl Iterator<Item = &'a Path> {
         let is_inside = directory.starts_with(&self.root);
         let levels = if is_inside { usize::MAX } else { 1 };
@@ -49,7 +48,7 @@ impl<D: Disk> DirectoryNames<D> {
         parents.take_while(move |parent| !is_inside || parent.starts_with(&self.root))
     }
 
-    /// Keeps the directory open, and those above it.
+    /// Keeps the directory and its parents open.
     fn keep(&self, disk: &D, directory: &Path) -> Result<()> {
         for directory in self.with_parents(directory) {
             let open =
@@ -71,7 +70,7 @@ impl<D: Disk> DirectoryNames<D> {
         }
     }
 
-    /// Returns when a sync that began after the last change of each directory has ended, whoever did it.
+    /// Waits for a sync that began after the last change of each directory, on this or another thread.
     fn sync(&self, disk: &D, directory: &Path) -> Result<()> {
         for directory in self.with_parents(directory) {
             let Some(number) = self.changed.lock().of.get(directory).copied() else { continue };
@@ -79,7 +78,7 @@ impl<D: Disk> DirectoryNames<D> {
             let synced = kept.map_or_else(|| disk.sync_dir(directory), |kept| disk.sync_open_dir(&kept));
             synced.map_err(|source| StoreError::io("flush", directory, source))?;
             let mut changed = self.changed.lock();
-            // What came meanwhile may not be covered.
+            // A later change may not be covered.
             if changed.of.get(directory) == Some(&number) {
                 changed.of.remove(directory);
             }
@@ -88,27 +87,27 @@ impl<D: Disk> DirectoryNames<D> {
     }
 }
 
-/// The directories of a row.
-pub(crate) struct FilePlaces<D: Disk> {
+/// The directories of a file queue.
+pub(crate) struct FileDirectories<D: Disk> {
     names: Arc<DirectoryNames<D>>,
-    /// First those new files are made in, in the order of their names.
+    /// Writable directories first, ordered by name.
     directories: Vec<PathBuf>,
     writable: usize,
-    /// Bytes that stay free in a directory while another one has more.
+    /// Bytes to keep free in a directory while another has more space.
     reserve: u64,
-    /// By directory, in the same order.
+    /// Changes of each directory, in the same order.
     changes: Vec<Changes>,
 }
 
-/// How often the row changed a directory's entries, and how many of these changes no crash forgets.
+/// Number of changes to a directory's entries, and how many of them are durable.
 #[derive(Default)]
 struct Changes {
     made: AtomicU64,
     durable: AtomicU64,
 }
 
-impl<D: Disk> FilePlaces<D> {
-    /// One directory of the store.
+impl<D: Disk> FileDirectories<D> {
+    /// A single directory of the store.
     pub(crate) fn one(names: &Arc<DirectoryNames<D>>, directory: PathBuf) -> Self {
         Self {
             names: Arc::clone(names),
@@ -119,10 +118,10 @@ impl<D: Disk> FilePlaces<D> {
         }
     }
 
-    /// The directories of a commit log, made where new files may go to them: the store's own or those configured, on
-    /// other disks perhaps.
+    /// The directories of a commit log: the store's own, or the configured ones. Creates the writable ones.
     ///
-    /// Errors: `Io` where one cannot be made, or one that only is read is not there: its disk may not be mounted.
+    /// # Errors
+    /// `Io` if a directory cannot be created, or if a read-only one is missing: its disk may not be mounted.
     pub(crate) fn of_log(disk: &D, names: &Arc<DirectoryNames<D>>, config: &StoreConfig) -> Result<Self> {
         let root = &names.root;
         let own = [root.join("commitlog")];
@@ -156,7 +155,7 @@ impl<D: Disk> FilePlaces<D> {
         self.directories.iter().map(PathBuf::as_path)
     }
 
-    /// Those new files are made in.
+    /// Directories for new files.
     pub(crate) fn writable(&self) -> impl Iterator<Item = &Path> {
         self.directories().take(self.writable)
     }
@@ -173,7 +172,7 @@ impl<D: Disk> FilePlaces<D> {
         self.directory(number).join(file_name(base))
     }
 
-    /// Which directory a new file goes to: in turn, by the file's number, those without space left out, as RocketMQ.
+    /// Number of the directory for a new file: by turns, as in RocketMQ, skipping full disks.
     pub(crate) fn for_new(&self, disk: &D, base: u64, len: u64) -> usize {
         let turn = |among: usize| (base / len.max(1) % among.max(1) as u64) as usize;
         if self.writable < 2 {
@@ -187,15 +186,15 @@ impl<D: Disk> FilePlaces<D> {
         with_space.get(turn(with_space.len())).copied().unwrap_or_else(|| turn(self.writable))
     }
 
-    /// Where a new file is made before it is renamed into its directory, so that a crash leaves no file of half its
-    /// size there. On the same file system; a Java broker skips directories among its files.
+    /// Directory in which a new file is created before it is renamed, so that a crash leaves no partial file. It is on
+    /// the same file system; a Java broker skips directories among its files.
     pub(crate) fn staging(&self, number: usize) -> PathBuf {
         let directory = self.directory(number);
         let parent = if directory.starts_with(&self.names.root) { &self.names.root } else { directory };
         parent.join("ferromq")
     }
 
-    /// A directory has entries that a crash may forget, or still have.
+    /// Notes that a directory has entries that are not durable.
     pub(crate) fn set_changed(&self, number: usize) {
         self.names.set_changed(self.directory(number));
         if let Some(changes) = self.changes.get(number) {
@@ -213,7 +212,7 @@ impl<D: Disk> FilePlaces<D> {
         self.sync_but(disk, Some(number))
     }
 
-    /// Two threads may both sync what changed: neither may go on before a sync has ended that covers it.
+    /// Two threads may sync the same change; each waits for a sync that covers it.
     fn sync_but(&self, disk: &D, left_out: Option<usize>) -> Result<()> {
         for (number, changes) in self.changes.iter().enumerate() {
             let made = changes.made.load(Ordering::Acquire);
@@ -226,7 +225,7 @@ impl<D: Disk> FilePlaces<D> {
     }
 }
 
-/// The paths from the root on, each once, in the order of their names.
+/// Absolute paths without duplicates, ordered by name.
 fn absolute<D: Disk>(disk: &D, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let find = |path: &PathBuf| {
         disk.absolute(path).map_err(|source| {
@@ -243,7 +242,7 @@ fn absolute<D: Disk>(disk: &D, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Makes the name of a directory durable, where the directory above may be read at all.
+/// Makes the name of a directory durable, if its parent is readable.
 pub(crate) fn sync_parent<D: Disk>(disk: &D, directory: &Path) -> Result<()> {
     let Some(parent) = directory.parent() else { return Ok(()) };
     match disk.sync_dir(parent) {
@@ -252,7 +251,7 @@ pub(crate) fn sync_parent<D: Disk>(disk: &D, directory: &Path) -> Result<()> {
     }
 }
 
-/// RocketMQ's name of the file that begins at `base`.
+/// RocketMQ's name for the file that begins at `base`.
 pub(crate) fn file_name(base: u64) -> String {
     format!("{base:020}")
 }

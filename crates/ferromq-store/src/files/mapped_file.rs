@@ -1,7 +1,7 @@
-//! One fixed-size file: mapped for reading, and written through the map or by `pwrite`.
+//! One fixed-size file: read through a map, written through the map or by `pwrite`.
 //!
-//! The only unsafe code of the crate. It never hands out a `&mut [u8]` over a map, and it neither knows
-//! what the bytes mean nor which of them may be read: that is the owner's published watermark.
+//! It holds the only unsafe code of the crate. It never returns a `&mut [u8]` into a map. Owners publish a watermark
+//! that says which bytes are readable.
 
 use std::{
     fs::File,
@@ -22,10 +22,10 @@ use crate::{
     platform,
 };
 
-/// Bytes of one `pread` of what is only to be in memory.
+/// Bytes of one `pread` that only loads pages into memory.
 const LOADED: usize = 16 << 10;
 
-/// A file of the operating system, mapped.
+/// A mapped file of the operating system.
 #[derive(Debug)]
 pub struct MappedRegion {
     file: File,
@@ -36,7 +36,7 @@ pub struct MappedRegion {
 /// How a region is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Through the map: all blocks exist, so it can never meet a full disk (which would be a SIGBUS).
+    /// Through the map. All blocks exist, so no write meets a full disk (a SIGBUS).
     Map,
     /// By `pwrite`.
     File,
@@ -45,9 +45,7 @@ pub(crate) enum Access {
 }
 
 impl MappedRegion {
-    /// Maps `file`, whose size stays as it is from now on.
-    ///
-    /// `Access::Map` promises that every block of the file is allocated.
+    /// Maps `file`, whose size must not change. `Access::Map` requires that every block of the file is allocated.
     pub(crate) fn new(file: File, access: Access) -> io::Result<Self> {
         let map = match access {
             Access::Map => MmapOptions::new().map_raw(&file)?,
@@ -56,7 +54,7 @@ impl MappedRegion {
         Ok(Self { file, map, access })
     }
 
-    /// Translates to positions in the map; `None` where the range leaves the file.
+    /// Positions in the map; `None` if the range leaves the file.
     fn bounds(&self, range: Range<u64>) -> Option<(usize, usize)> {
         let start = usize::try_from(range.start).ok()?;
         let end = usize::try_from(range.end).ok()?;
@@ -71,10 +69,9 @@ impl Region for MappedRegion {
 
     fn read(&self, range: Range<u64>) -> &[u8] {
         let Some((start, end)) = self.bounds(range) else { return &[] };
-        // SAFETY: `bounds` keeps the range inside the map, which lives as long as `self` and was not made
-        // shorter (the store holds the lock of its directory). Callers read below a watermark published
-        // after the bytes were written, and bytes below it are written again only while the store recovers,
-        // before it has readers.
+        // SAFETY: `bounds` keeps the range inside the map, which lives as long as `self` and is never shortened (the
+        // store holds the lock of its directory). Callers read below a watermark published after the bytes were
+        // written. Bytes below it are rewritten only during recovery, before readers exist.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(start), end - start) }
     }
 
@@ -94,8 +91,9 @@ impl Region for MappedRegion {
         }
         let mut at = start;
         for part in parts {
-            // SAFETY: `bounds` keeps `at + part.len()` inside the map, which is writable by `Access::Map`. A byte has one writer at a time and no reader before it is published, and `part`
-            // is memory of the caller, never of this map.
+            // SAFETY: `bounds` keeps `at + part.len()` inside the map, which `Access::Map` makes writable. A byte has
+            // one writer at a time and no reader before it is published, and `part` belongs to the caller, never to
+            // this map.
             unsafe { ptr::copy_nonoverlapping(part.as_ptr(), self.map.as_mut_ptr().add(at), part.len()) };
             at += part.len();
         }
@@ -123,8 +121,8 @@ impl Region for MappedRegion {
     #[cfg(all(target_os = "linux", not(feature = "portable")))]
     fn begin_flush(&self, range: Range<u64>) {
         let (start, end) = (range.start as libc::off64_t, range.end as libc::off64_t);
-        // SAFETY: a system call on a descriptor that `self` keeps open; it touches no memory of this process.
-        // What it answers is of no interest: the flush that follows tells.
+        // SAFETY: a system call on a descriptor that `self` keeps open; it touches no memory of this process. The
+        // following flush reports failures, so the result is ignored.
         let _ = unsafe {
             libc::sync_file_range(
                 std::os::fd::AsRawFd::as_raw_fd(&self.file),
@@ -137,8 +135,8 @@ impl Region for MappedRegion {
 
     #[cfg(all(target_os = "linux", not(feature = "portable")))]
     fn release(&self) {
-        // SAFETY: the map is a shared one of a file, so that its bytes come back from there, written ones too; readers
-        // meet page faults, nothing else.
+        // SAFETY: the map is a shared map of a file, so its bytes, written ones too, come back from the file; readers
+        // only meet page faults.
         let _ = unsafe { self.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
     }
 
@@ -158,12 +156,12 @@ impl Region for MappedRegion {
         let mut pages = [0; 64];
         while at < end {
             let len = (end - at).min(page * pages.len());
-            // SAFETY: `at` is the begin of a page of the map, `len` bytes from there lie inside it, and `pages` has room
-            // for one byte for each page of them. The call reads no byte of the map.
+            // SAFETY: `at` is the start of a page of the map, `len` bytes from there lie inside it, and `pages` has one
+            // byte for each of their pages. The call reads no byte of the map.
             let done =
                 unsafe { libc::mincore(self.map.as_mut_ptr().add(at).cast(), len, pages.as_mut_ptr()) };
             if done != 0 {
-                // The system does not tell: readers take it as they find it.
+                // Unknown: readers may have to wait.
                 return range.end;
             }
             let there = pages.iter().take(len.div_ceil(page)).take_while(|page| **page & 1 != 0).count();
@@ -185,13 +183,13 @@ impl Region for MappedRegion {
     }
 }
 
-/// The error of a flush itself, which may have lost something: without the number of a shortage when opening, after
-/// which nothing is lost.
+/// The error of a failed flush, which may have lost bytes. It hides the number of a shortage, which would mean that
+/// nothing was lost.
 pub(crate) fn of_flush(error: io::Error) -> io::Error {
     if platform::is_shortage(&error) { io::Error::other(format!("flush: {error}")) } else { error }
 }
 
-/// Writes all parts by one call of the system, and by more where it writes less than asked.
+/// Writes all parts with one system call, or with more after a short write.
 fn write_file(file: &File, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
     let mut written = platform::write_parts_at(file, parts, offset)?;
     let mut at = offset;
@@ -204,9 +202,9 @@ fn write_file(file: &File, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
     Ok(())
 }
 
-/// A file in a row of files, named by the offset of its first byte.
+/// A file of a file queue, named by the offset of its first byte.
 ///
-/// Readers hold it by `Arc`; the bytes stay readable until the last one lets go, also when the file is removed.
+/// Readers hold it by `Arc`. Its bytes stay readable while any reader holds it, even after the file is removed.
 pub(crate) struct MappedFile<R: Region> {
     base: u64,
     path: PathBuf,
@@ -233,12 +231,12 @@ impl<R: Region> MappedFile<R> {
         self.region.len()
     }
 
-    /// The first place of the row from `offset` on that may hold anything but zeros; this file's end where none does.
+    /// The first offset from `offset` on that may hold nonzero bytes, or the end of the file.
     pub(crate) fn next_data(&self, offset: u64) -> u64 {
         self.base + self.region.next_data(offset.saturating_sub(self.base))
     }
 
-    /// The first place of the row from `offset` on where untouched zeros begin; this file's end where none are known.
+    /// The first hole from `offset` on, or the end of the file if none is known.
     pub(crate) fn next_hole(&self, offset: u64) -> u64 {
         self.base + self.region.next_hole(offset.saturating_sub(self.base))
     }
@@ -247,10 +245,10 @@ impl<R: Region> MappedFile<R> {
         &self.path
     }
 
-    /// Bytes between two offsets of the row; empty where they leave this file.
+    /// Bytes between two offsets; empty if the range leaves this file.
     ///
-    /// Only what was written: a look at a hole through the map fills it in memory, and on a tmpfs without space it ends
-    /// the process. [`Self::read_into`] reads anything.
+    /// Read written bytes only: reading a hole through the map fills it in memory and, on a full tmpfs, ends the
+    /// process. [`Self::read_into`] reads any bytes.
     pub(crate) fn read(&self, range: Range<u64>) -> &[u8] {
         match (range.start.checked_sub(self.base), range.end.checked_sub(self.base)) {
             (Some(start), Some(end)) => self.region.read(start..end),
@@ -258,7 +256,7 @@ impl<R: Region> MappedFile<R> {
         }
     }
 
-    /// The end of the part of a range of the row, from its start on, that can be read without waiting for the disk.
+    /// The end of the prefix of a range that is in memory.
     pub(crate) fn resident_to(&self, range: Range<u64>) -> u64 {
         match (range.start.checked_sub(self.base), range.end.checked_sub(self.base)) {
             (Some(start), Some(end)) if end <= self.region.len() => {
@@ -268,9 +266,9 @@ impl<R: Region> MappedFile<R> {
         }
     }
 
-    /// Reads a range of the row into memory, waiting for the disk.
+    /// Loads a range into memory and waits for the disk.
     ///
-    /// By `pread`, whose failure is an error: a look through the map would be a signal.
+    /// It uses `pread`, which reports a failure as an error; a map would raise a signal.
     pub(crate) fn load(&self, range: Range<u64>) -> Result<()> {
         let mut buffer = [0; LOADED];
         let mut at = range.start;
@@ -288,14 +286,14 @@ impl<R: Region> MappedFile<R> {
         Ok(())
     }
 
-    /// Copies bytes from an offset of the row on.
+    /// Copies bytes from an offset on.
     pub(crate) fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.region
             .read_at(offset.wrapping_sub(self.base), out)
             .map_err(|source| StoreError::io("read", &self.path, source))
     }
 
-    /// Copies so many bytes from an offset of the row on; zeros where they leave this file.
+    /// Copies `N` bytes from an offset on; zeros outside this file.
     pub(crate) fn copy<const N: usize>(&self, offset: u64) -> Result<[u8; N]> {
         let mut bytes = [0; N];
         let inside = self.end().saturating_sub(offset).min(N as u64) as usize;
@@ -303,23 +301,23 @@ impl<R: Region> MappedFile<R> {
         Ok(bytes)
     }
 
-    /// Writes `parts` one after the other at an offset of the row.
+    /// Writes `parts` in sequence at an offset.
     pub(crate) fn write(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
         self.region
             .write_at(offset.wrapping_sub(self.base), parts)
             .map_err(|source| StoreError::io("write", &self.path, source))
     }
 
-    /// As [`Self::write`], for bytes that will be flushed at once.
+    /// As [`Self::write`], for bytes that are flushed at once.
     pub(crate) fn write_flushed_soon(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
         self.region
             .write_flushed_soon(offset.wrapping_sub(self.base), parts)
             .map_err(|source| StoreError::io("write", &self.path, source))
     }
 
-    /// Writes zeros over a range of the row, to be flushed at once.
+    /// Writes zeros over a range that is flushed at once.
     pub(crate) fn zero(&self, range: Range<u64>) -> Result<()> {
-        // Small pieces: each keeps the appender from the file for its time.
+        // Small pieces, because each blocks the appender.
         const ZEROS: &[u8] = &[0; 16 << 10];
         let mut at = range.start;
         while at < range.end {
@@ -330,12 +328,12 @@ impl<R: Region> MappedFile<R> {
         Ok(())
     }
 
-    /// Gets memory for a range of the row ready.
+    /// Prepares memory for writes to a range.
     pub(crate) fn prefault(&self, range: Range<u64>) {
         self.region.prefault(range.start.saturating_sub(self.base)..range.end.saturating_sub(self.base));
     }
 
-    /// The parts of a range of the row that may hold something but untouched zeros.
+    /// The parts of a range outside holes.
     fn data_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut parts = Vec::new();
         let mut at = self.next_data(range.start);
@@ -347,14 +345,14 @@ impl<R: Region> MappedFile<R> {
         parts
     }
 
-    /// Zeroes what was once written in a range of the row; untouched parts of a sparse file stay holes.
+    /// Zeroes the written bytes of a range; holes of a sparse file stay.
     ///
-    /// Returns the end of what was written, the range's start where there was nothing.
+    /// Returns the end of the written bytes, or the start of the range if there were none.
     pub(crate) fn erase(&self, range: Range<u64>) -> Result<u64> {
-        // Copied out instead of read through the map, which would fill the holes of a file in memory.
+        // A copy, because reading through the map would fill holes in memory.
         let mut buffer = vec![0; 64 << 10];
         let mut written_to = range.start;
-        // All parts are found before one is read: what the system reads ahead looks like data, to the file's end.
+        // All parts are found before any is read, because the system's read-ahead looks like data.
         for part in self.data_in(range) {
             let mut at = part.start;
             while at < part.end {
@@ -365,7 +363,7 @@ impl<R: Region> MappedFile<R> {
                 let last = bytes.iter().rposition(|byte| *byte != 0);
                 if let (Some(first), Some(last)) = (first, last) {
                     written_to = at + last as u64 + 1;
-                    // Only what was written: a full disk has no blocks for holes.
+                    // Only written bytes: a full disk has no blocks for holes.
                     self.zero(at + first as u64..written_to)?;
                 }
                 at += len;
@@ -374,7 +372,7 @@ impl<R: Region> MappedFile<R> {
         Ok(written_to)
     }
 
-    /// Writes a range of the row again as it is, so that the next flush carries it whatever an earlier one did.
+    /// Rewrites a range unchanged, so that the next flush covers it whatever an earlier flush did.
     pub(crate) fn rewrite(&self, range: Range<u64>) -> Result<()> {
         let mut buffer = vec![0; 256 << 10];
         let mut at = range.start;
@@ -388,18 +386,18 @@ impl<R: Region> MappedFile<R> {
         Ok(())
     }
 
-    /// Lets go of the memory that holds the file's bytes until they are read again.
+    /// Releases the memory of the file's pages until they are read again.
     pub(crate) fn release(&self) {
         self.region.release();
     }
 
-    /// Begins to write a range of the row to the disk, without waiting for it.
+    /// Starts writing a range to disk without waiting.
     pub(crate) fn begin_flush(&self, range: Range<u64>) {
         let end = range.end.min(self.end()).saturating_sub(self.base);
         self.region.begin_flush(range.start.saturating_sub(self.base).min(end)..end);
     }
 
-    /// Makes a range of the row durable.
+    /// Makes a range durable.
     pub(crate) fn flush(&self, range: Range<u64>) -> Result<()> {
         let inside =
             range.start.saturating_sub(self.base)..range.end.min(self.end()).saturating_sub(self.base);

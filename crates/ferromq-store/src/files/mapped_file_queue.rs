@@ -1,7 +1,7 @@
-//! Ordered mapped files addressed as one endless byte range.
+//! A sequence of mapped files, addressed as one byte range (RocketMQ's `MappedFileQueue`).
 //!
-//! Callers see only offsets; which file holds a byte, where it lies and whether it is open is this module's
-//! business. It never interprets what is stored: records belong to `commit_log` and `consume_queue`.
+//! Callers use offsets only. This module knows which file holds a byte, where it lies and whether it is open. It does
+//! not interpret the bytes.
 
 use std::{
     collections::BTreeSet,
@@ -19,57 +19,57 @@ use parking_lot::Mutex;
 use crate::{
     error::{Result, StoreError},
     files::{
-        directories::{FilePlaces, file_name},
+        directories::{FileDirectories, file_name},
         disk::{Allocation, Disk, Region},
         mapped_file::MappedFile,
-        open_files::{FileSlot, OpenFiles, Row, RowKind, slot_at},
+        open_files::{FileKind, FileRow, FileSlot, OpenFiles, slot_at},
     },
 };
 
 type File<D> = Arc<MappedFile<<D as Disk>::Region>>;
 
-/// What the files of a row are like.
+/// Properties of the files of a queue.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct FileForm {
-    /// Size of new files where none are found.
+pub(crate) struct FileFormat {
+    /// Size of new files, in bytes, if none exist.
     pub(crate) size: u64,
     pub(crate) allocation: Allocation,
-    pub(crate) kind: RowKind,
+    pub(crate) kind: FileKind,
 }
 
-/// Files in a row; each begins where the one before it ends, or behind a gap where files are missing.
+/// A queue of files. Each begins at the end of the previous one, or after a gap if files are missing.
 ///
-/// A file is opened when it is looked for, and closed when the store has too many open.
+/// A file is opened on demand and closed when the store has too many open.
 pub(crate) struct MappedFileQueue<D: Disk> {
     disk: D,
-    places: FilePlaces<D>,
-    form: FileForm,
-    row: Arc<Row<D::Region>>,
+    places: FileDirectories<D>,
+    form: FileFormat,
+    row: Arc<FileRow<D::Region>>,
     open_files: Arc<OpenFiles<D::Region>>,
-    /// Held while files are made or removed.
+    /// Held while files are created or removed.
     changing: Mutex<()>,
-    /// Held while files are removed; taken before `changing`. Old files go without it: a large one takes its time, and
-    /// whoever needs a new one must not wait for that.
+    /// Held while files are removed; taken before `changing`. Removing a large old file takes long, and creating a file
+    /// must not wait for it.
     removing: Mutex<()>,
     /// Held while a file is opened, so that no file is opened twice at once.
     opening: Mutex<()>,
-    /// A file could not be opened; said once until one can.
+    /// A file could not be opened. Logged once until an open succeeds.
     is_failing: AtomicBool,
 }
 
 impl<D: Disk> MappedFileQueue<D> {
-    /// A row without files; nothing is touched on disk.
+    /// A queue without files; the disk is not touched.
     pub(crate) fn new(
         disk: D,
-        places: FilePlaces<D>,
-        form: FileForm,
+        places: FileDirectories<D>,
+        form: FileFormat,
         open_files: Arc<OpenFiles<D::Region>>,
     ) -> Self {
         Self {
             disk,
             places,
             form,
-            row: Row::new(form.kind),
+            row: FileRow::new(form.kind),
             open_files,
             changing: Mutex::new(()),
             removing: Mutex::new(()),
@@ -78,11 +78,13 @@ impl<D: Disk> MappedFileQueue<D> {
         }
     }
 
-    /// Finds the files in the directories; none is opened. Each has the size it has, and new files get the size of
-    /// the last one, or of the one before it where the last was cut short.
+    /// Finds the files in the directories without opening them. New files get the size of the last file, or of the one
+    /// before if the last was cut short.
     ///
-    /// Other names are ignored, and so are files without bytes. Where files are missing there are [`Self::gaps`].
-    /// Errors: `Corrupt` where two files claim the same bytes.
+    /// Other names and empty files are ignored. Missing files become [`Self::gaps`].
+    ///
+    /// # Errors
+    /// `Corrupt` if two files claim the same bytes.
     pub(crate) fn load(&mut self) -> Result<()> {
         let mut slots: Vec<FileSlot<D::Region>> = Vec::new();
         for (number, directory) in self.places.directories().enumerate() {
@@ -114,8 +116,8 @@ impl<D: Disk> MappedFileQueue<D> {
             let before = slots.len().checked_sub(2).and_then(|number| slots.get(number));
             self.form.size = before.map_or(last.len, |before| before.len.max(last.len));
         }
-        if self.form.kind == RowKind::Log {
-            // Whoever made them may have been killed before their names were durable.
+        if self.form.kind == FileKind::Log {
+            // A killed process may not have synced their names.
             slots.iter().map(|slot| slot.directory).collect::<BTreeSet<_>>().into_iter().for_each(|number| {
                 self.places.set_changed(number);
             });
@@ -124,30 +126,30 @@ impl<D: Disk> MappedFileQueue<D> {
         Ok(())
     }
 
-    /// Says how large new files are, where those that were found are no measure.
+    /// Sets the size of new files if the existing files do not determine it.
     pub(crate) fn set_file_size(&mut self, size: u64) {
         self.form.size = size;
     }
 
-    /// Size of new files.
+    /// Size of new files, in bytes.
     pub(crate) fn file_size(&self) -> u64 {
         self.form.size
     }
 
-    /// The directories new files are made in.
+    /// Directories for new files.
     pub(crate) fn writable_directories(&self) -> impl Iterator<Item = &Path> {
         self.places.writable()
     }
 
-    /// The directory named in what is said of the row as a whole.
+    /// The directory for messages about the whole queue.
     pub(crate) fn directory(&self) -> &Path {
         self.places.first()
     }
 
-    /// The file that holds the byte at `offset`, opened where it is not.
+    /// The file that holds the byte at `offset`, opened if necessary.
     ///
-    /// `None` also where it cannot be opened, which is logged: for readers. Whoever would take a file for missing
-    /// asks [`Self::open`].
+    /// Returns `None` for a missing file and, with a log line, for one that cannot be opened. [`Self::open`]
+    /// distinguishes them.
     pub(crate) fn find(&self, offset: u64) -> Option<File<D>> {
         if let Some(found) = self.row.find_open(offset, false) {
             return found;
@@ -166,17 +168,17 @@ impl<D: Disk> MappedFileQueue<D> {
         }
     }
 
-    /// The file that holds the byte at `offset`, `Some(None)` where none does; `None` where it is not open.
+    /// The file that holds the byte at `offset`, or `Some(None)` if no file does. `None` if the file is not open.
     pub(crate) fn find_open(&self, offset: u64) -> Option<Option<File<D>>> {
         self.row.find_open(offset, false)
     }
 
-    /// As [`Self::find`], telling a file that cannot be opened from one that is not there.
+    /// As [`Self::find`], but a file that cannot be opened is an error.
     pub(crate) fn open(&self, offset: u64) -> Result<Option<File<D>>> {
         self.open_as(offset, false)
     }
 
-    /// As [`Self::open`], for writing into a file that may be an old one.
+    /// As [`Self::open`], for writing to a file that may be an old one.
     pub(crate) fn open_writable(&self, offset: u64) -> Result<Option<File<D>>> {
         self.open_as(offset, true)
     }
@@ -203,12 +205,12 @@ impl<D: Disk> MappedFileQueue<D> {
             (slot.base, slot.len, slot.directory)
         };
         let path = self.places.path(directory, base);
-        // Sparse files are read through a map that cannot be written anyway, so they need not be opened twice.
+        // The map of a sparse file is read-only anyway, so one open serves both.
         let is_writable = is_writable || self.form.allocation == Allocation::Sparse;
         let allocation = if is_writable { self.form.allocation } else { Allocation::ReadOnly };
         let region = match self.disk.open(&path, allocation) {
             Ok(region) => region,
-            // Removed since it was looked up.
+            // The file was removed after the lookup.
             Err(source) if source.kind() == io::ErrorKind::NotFound && self.path_at(offset).is_none() => {
                 return Ok(None);
             }
@@ -226,7 +228,7 @@ impl<D: Disk> MappedFileQueue<D> {
         Ok(Some(file))
     }
 
-    /// Notes an open file in its slot, where it still has one.
+    /// Stores an open file in its slot, if the slot still exists.
     fn set_open(&self, base: u64, file: &File<D>, is_writable: bool) {
         let replaced = {
             let mut slots = self.row.slots.write();
@@ -248,19 +250,19 @@ impl<D: Disk> MappedFileQueue<D> {
         Some(self.places.path(slot.directory, slot.base))
     }
 
-    /// Where each file begins and ends, oldest first.
+    /// Byte range of each file, oldest first.
     pub(crate) fn spans(&self) -> Vec<Range<u64>> {
         self.row.slots.read().iter().map(|slot| slot.base..slot.end()).collect()
     }
 
-    /// What lies between two files that are there and in none.
+    /// Ranges between existing files that no file holds.
     pub(crate) fn gaps(&self) -> Vec<Range<u64>> {
         let slots = self.row.slots.read();
         let pairs = slots.iter().zip(slots.iter().skip(1));
         pairs.map(|(before, after)| before.end()..after.base).filter(|gap| !gap.is_empty()).collect()
     }
 
-    /// First byte kept, and the end of the last file.
+    /// The range from the first file's start to the last file's end.
     pub(crate) fn span(&self) -> Option<Range<u64>> {
         let slots = self.row.slots.read();
         Some(slots.first()?.base..slots.last()?.end())
@@ -273,27 +275,27 @@ impl<D: Disk> MappedFileQueue<D> {
         Some(slots.get(after.checked_sub(1)?)?.end())
     }
 
-    /// The begin of the first file that begins after `offset`.
+    /// The start of the first file that begins after `offset`.
     pub(crate) fn begin_after(&self, offset: u64) -> Option<u64> {
         let slots = self.row.slots.read();
         slots.get(slots.partition_point(|slot| slot.base <= offset)).map(|slot| slot.base)
     }
 
-    /// Says whether there is a file that holds the byte at `offset`, open or not.
+    /// Whether a file, open or not, holds the byte at `offset`.
     pub(crate) fn contains(&self, offset: u64) -> bool {
         slot_at(&self.row.slots.read(), offset).is_some()
     }
 
-    /// Files that end after `offset` stay open, because what they hold from there on is not flushed.
+    /// Keeps files open that end after `offset`, because their bytes from there on are not flushed.
     pub(crate) fn keep_open_from(&self, offset: u64) {
         self.row.keep_open_from(offset);
     }
 
-    /// The file that holds `offset`, to be written; made where it is not there yet, and so are files between the last
-    /// one and it.
+    /// The file that holds `offset`, for writing. Creates it and the missing files before it.
     ///
-    /// Errors: `Full` or `Io` where a file cannot be made or opened; nothing is left behind then. `Corrupt` where
-    /// files behind `offset` are there, but not its own.
+    /// # Errors
+    /// `Full` or `Io` if a file cannot be created or opened; nothing is left behind. `Corrupt` if files exist behind
+    /// `offset` but its own does not.
     pub(crate) fn ensure(&self, offset: u64) -> Result<File<D>> {
         if let Some(file) = self.open_writable(offset)? {
             return Ok(file);
@@ -343,7 +345,7 @@ impl<D: Disk> MappedFileQueue<D> {
         Ok(())
     }
 
-    /// `Full` with the numbers of the moment where the disk has no space, `Io` otherwise.
+    /// `Full` with the current numbers if the disk is full, `Io` otherwise.
     fn full_or_io(&self, path: &Path, source: io::Error) -> StoreError {
         if !StoreError::is_full(&source) {
             return StoreError::io("create", path, source);
@@ -357,7 +359,7 @@ impl<D: Disk> MappedFileQueue<D> {
         }
     }
 
-    /// Writes `bytes` at `offset`, over as many files as it takes.
+    /// Writes `bytes` at `offset`, across files if necessary.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
@@ -371,7 +373,7 @@ impl<D: Disk> MappedFileQueue<D> {
         Ok(())
     }
 
-    /// Begins to write a range without waiting for it; only [`Self::flush`] makes it durable.
+    /// Starts writing a range to disk; only [`Self::flush`] makes it durable.
     pub(crate) fn begin_flush(&self, range: Range<u64>) -> Result<()> {
         let mut at = range.start;
         while let Some(span) = self.span_from(at).filter(|span| span.start < range.end) {
@@ -383,12 +385,12 @@ impl<D: Disk> MappedFileQueue<D> {
         Ok(())
     }
 
-    /// Makes a range durable, and the directory's entries where files came new.
+    /// Makes a range durable, with the directory entries of new files.
     pub(crate) fn flush(&self, range: Range<u64>) -> Result<()> {
         self.sync_directory()?;
         let mut at = range.start;
         while let Some(span) = self.span_from(at).filter(|span| span.start < range.end) {
-            // Removed meanwhile is as good as flushed.
+            // A removed file needs no flush.
             if let Some(file) = self.open(span.start)? {
                 file.flush(at.max(span.start)..range.end.min(span.end))?;
             }
@@ -404,8 +406,7 @@ impl<D: Disk> MappedFileQueue<D> {
         Some(slot.base..slot.end())
     }
 
-    /// Makes the names of new and removed files durable, up to the store's root: topic and queue directories may be
-    /// new too.
+    /// Makes the names of new and removed files durable, with their directories up to the store's root.
     pub(crate) fn sync_directory(&self) -> Result<()> {
         self.places.sync(&self.disk)
     }
@@ -418,7 +419,7 @@ impl<D: Disk> MappedFileQueue<D> {
         self.sync_directory()
     }
 
-    /// Removes whatever has the name of a file of the row, fitting or not; the row is not loaded then.
+    /// Removes every file with a valid name, whatever its size, without loading the queue.
     pub(crate) fn remove_all_found(&self) -> Result<()> {
         for directory in self.places.directories() {
             let paths =
@@ -432,7 +433,7 @@ impl<D: Disk> MappedFileQueue<D> {
 
     /// Removes the files that lie wholly at or after `offset`.
     ///
-    /// Only for recovery: bytes after `offset` in the file that holds it stay as they are.
+    /// For recovery only. Bytes after `offset` in its own file stay.
     pub(crate) fn truncate(&self, offset: u64) -> Result<()> {
         let _removing = self.removing.lock();
         let _changing = self.changing.lock();
@@ -446,7 +447,7 @@ impl<D: Disk> MappedFileQueue<D> {
         }
     }
 
-    /// Newest first: a crash in the middle must leave a contiguous prefix.
+    /// Removes the newest file first: a crash must leave a contiguous prefix.
     fn remove_last(&self) -> Result<bool> {
         let Some(slot) = self.row.slots.write().pop() else { return Ok(false) };
         match self.remove_file(&slot) {
@@ -461,10 +462,10 @@ impl<D: Disk> MappedFileQueue<D> {
         }
     }
 
-    /// Removes the files that lie wholly before `offset`, but never the last one. Returns how many bytes they had.
+    /// Removes the files that lie wholly before `offset`, except the last file, and returns their size in bytes.
     ///
-    /// Readers that hold one keep their bytes. What is removed stays removed after a crash once this returns, and
-    /// whatever a crash leaves has no gap that was not there.
+    /// Readers keep the bytes of files that they hold. On return the removal is durable. A crash before that leaves no
+    /// new gap.
     pub(crate) fn remove_below(&self, offset: u64) -> Result<u64> {
         let _removing = self.removing.lock();
         let mut removed = 0;
@@ -474,10 +475,10 @@ impl<D: Disk> MappedFileQueue<D> {
                 if slots.len() < 2 || slots.first().is_none_or(|slot| slot.end() > offset) {
                     break;
                 }
-                // From here on nobody opens it.
+                // No reader can open it from here on.
                 slots.remove(0)
             };
-            // Oldest first, and durable in that order: another directory may be another disk.
+            // Oldest first, durable in that order: another directory may be on another disk.
             let gone = self.places.sync_others(&self.disk, slot.directory);
             if let Err(error) = gone.and_then(|()| self.remove_file(&slot)) {
                 self.row.slots.write().insert(0, slot);
@@ -493,7 +494,7 @@ impl<D: Disk> MappedFileQueue<D> {
     fn remove_file(&self, slot: &FileSlot<D::Region>) -> Result<()> {
         let path = self.places.path(slot.directory, slot.base);
         match self.disk.remove(&path) {
-            // Somebody was faster.
+            // Another thread removed it.
             Err(source) if source.kind() == io::ErrorKind::NotFound => {}
             done => done.map_err(|source| StoreError::io("remove", &path, source))?,
         }
@@ -502,16 +503,16 @@ impl<D: Disk> MappedFileQueue<D> {
     }
 }
 
-/// Names the file that is being made in the staging directory; one maker at a time for each kind.
-fn staged_name(kind: RowKind) -> &'static str {
+/// Name of a new file in the staging directory; each kind has one creator at a time.
+fn staged_name(kind: FileKind) -> &'static str {
     match kind {
-        RowKind::Log => "commitlog.new",
-        RowKind::Derived => "consumequeue.new",
-        RowKind::Timer => "timerlog.new",
+        FileKind::Log => "commitlog.new",
+        FileKind::Derived => "consumequeue.new",
+        FileKind::Timer => "timerlog.new",
     }
 }
 
-/// The offset in the name of a file, where it has RocketMQ's 20 digits.
+/// The offset in a file name of RocketMQ's 20 digits.
 fn parse_name(path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?;
     (name.len() == 20 && name.bytes().all(|b| b.is_ascii_digit())).then(|| name.parse().ok())?

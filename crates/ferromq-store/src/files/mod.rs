@@ -1,4 +1,4 @@
-//! All I/O: the two traits every file goes through, mapped files, and rows of files with a budget of open ones.
+//! All file I/O: the two traits, mapped files, queues of files, and the limit on open files.
 
 pub mod anchor;
 pub(crate) mod directories;

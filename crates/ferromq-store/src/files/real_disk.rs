@@ -1,4 +1,4 @@
-//! The operating system's files: [`RealDisk`], and the lock of a store's directory.
+//! [`RealDisk`], the operating system's files, and the lock of a store's directory.
 
 use std::{
     collections::BTreeMap,
@@ -24,15 +24,15 @@ use crate::{
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;
 
-/// The locked files, each with its number and the process that locked it.
+/// The locked files, each with the process that locked it.
 static HELD: Mutex<BTreeMap<u64, (u32, File)>> = Mutex::new(BTreeMap::new());
 
 static NEXT_LOCK: AtomicU64 = AtomicU64::new(0);
 
-/// The lock of a store directory, released on drop and by the system when the process ends.
+/// The lock of a store directory, released on drop and at the end of the process.
 ///
-/// It belongs to the open file, not to the process: closing another descriptor of the same file keeps it. A forked
-/// child has the open file too, so it must call [`release_in_forked_child`].
+/// It belongs to the open file, so closing another descriptor of the same file keeps it. A forked child inherits the
+/// open file and must call [`release_in_forked_child`].
 #[derive(Debug)]
 pub struct DirectoryLock(u64);
 
@@ -40,7 +40,7 @@ impl Drop for DirectoryLock {
     fn drop(&mut self) {
         let Some((process, file)) = HELD.lock().remove(&self.0) else { return };
         if process == process::id() {
-            // A forked child may still have the file open: closing it here would not be enough.
+            // A forked child may hold the open file, so closing it here does not release the lock.
             if let Err(error) = platform::unlock(&file) {
                 tracing::warn!(%error, "directory lock not released, the closed file releases it");
             }
@@ -48,11 +48,11 @@ impl Drop for DirectoryLock {
     }
 }
 
-/// Closes, in a forked child, the lock files of its parent, which keeps its locks.
+/// Closes the parent's lock files in a forked child; the parent keeps its locks.
 ///
-/// Without this call a store that a killed parent had open stays locked until the child ends.
+/// Without this call the store of a killed parent stays locked until the child ends.
 pub fn release_in_forked_child() {
-    // A fork may have caught the map locked. Then nothing can be done.
+    // The fork may have copied a locked mutex; the locks then cannot be closed.
     if let Some(mut held) = HELD.try_lock() {
         held.retain(|_, (process, _)| *process == process::id());
     }
@@ -74,7 +74,7 @@ impl Disk for RealDisk {
             MappedRegion::new(file, if is_reserved { Access::Map } else { Access::File })
         })();
         if made.is_err() {
-            // Half a file must not stay behind; the first error is the one worth telling.
+            // Removes the partial file and returns the first error.
             let _ = fs::remove_file(path);
         }
         made
@@ -85,7 +85,7 @@ impl Disk for RealDisk {
             return MappedRegion::new(File::open(path)?, Access::ReadOnly);
         }
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        // A Java broker's files have holes. Where the disk cannot fill them, `pwrite` meets the error later.
+        // A Java broker's files have holes. If the disk cannot fill them, `pwrite` reports it later.
         let is_reserved = allocation == Allocation::Reserved
             && platform::reserve(&file, file.metadata()?.len()).unwrap_or(false);
         if allocation == Allocation::Sparse {
@@ -231,7 +231,7 @@ mod tests {
         let kept = RealDisk.lock(&own).unwrap();
         HELD.lock().get_mut(&lock.0).unwrap().0 = process::id() + 1;
         release_in_forked_child();
-        // The only open file is closed here. In a fork the parent has another.
+        // Closes the only open file. After a fork the parent has another.
         assert!(!RealDisk.is_locked(&of_parent).unwrap());
         assert!(RealDisk.is_locked(&own).unwrap());
         drop((lock, kept));

@@ -1,26 +1,26 @@
 //! The free and used space of a file system.
 
-/// The space of a file system at one moment, in bytes.
+/// The space of a file system, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// What a writer may still use.
+    /// Bytes that a writer may still use.
     pub free: u64,
-    /// What is in use, by anybody.
+    /// Bytes in use by all files.
     pub used: u64,
 }
 
 impl Space {
-    /// As RocketMQ counts it: of what is used and what may still be.
+    /// Percentage in use as RocketMQ computes it: of used plus available bytes.
     pub(crate) fn used_percent(&self) -> f64 {
         self.used as f64 * 100.0 / (self.used as f64 + self.free as f64).max(1.0)
     }
 
-    /// What it will be once the file system has given back `bytes` that were removed.
+    /// The space after the file system has freed `bytes` of removed files.
     pub(crate) fn after_removal(&self, bytes: u64) -> Self {
         Self { free: self.free.saturating_add(bytes), used: self.used.saturating_sub(bytes) }
     }
 
-    /// The bytes that are free when `percent` of the space is used.
+    /// Free bytes when `percent` of the space is in use.
     pub(crate) fn free_at(&self, percent: f64) -> u64 {
         ((self.used as f64 + self.free as f64) * (100.0 - percent) / 100.0) as u64
     }

@@ -18,7 +18,7 @@ pub(crate) struct StoreDirectory<D: Disk> {
     pub(crate) root: PathBuf,
     is_closed: AtomicBool,
     lock: Mutex<Option<D::Lock>>,
-    /// Set before the lock is released; waits for those that hold it to write.
+    /// Set before the lock is released, after all holders have written.
     is_released: RwLock<bool>,
 }
 
@@ -33,7 +33,7 @@ impl<D: Disk> StoreDirectory<D> {
         }
     }
 
-    /// Marks the store as closed. `false` where it was before.
+    /// Marks the store as closed; `false` if it was closed before.
     pub(crate) fn close(&self) -> bool {
         !self.is_closed.swap(true, Ordering::AcqRel)
     }
@@ -42,23 +42,26 @@ impl<D: Disk> StoreDirectory<D> {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// `Closed` once the store is.
+    /// Fails with `Closed` after the store was closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.is_closed() { Err(StoreError::Closed) } else { Ok(()) }
     }
 
-    /// Says whether the directory's lock is released: nothing may be written any more.
+    /// Whether the directory's lock is released, so that nothing may be written.
     pub(crate) fn is_released(&self) -> bool {
         *self.is_released.read()
     }
 
-    /// Keeps the directory's lock until the guard is dropped; not reentrant. `Closed` where it was released.
+    /// Keeps the directory's lock until the guard is dropped; not reentrant.
+    ///
+    /// # Errors
+    /// `Closed` if the lock is released.
     pub(crate) fn hold(&self) -> Result<RwLockReadGuard<'_, bool>> {
         let is_released = self.is_released.read();
         if *is_released { Err(StoreError::Closed) } else { Ok(is_released) }
     }
 
-    /// Releases the directory's lock once all that hold it have written.
+    /// Releases the directory's lock after all holders have written.
     pub(crate) fn release(&self) {
         *self.is_released.write() = true;
         *self.lock.lock() = None;

@@ -1,5 +1,4 @@
-//! Tests of rows of files, of the directories they lie in and of the budget they share; what a whole store makes of
-//! them is in `tests/files.rs`.
+//! Tests of file queues, their directories and the limit on open files. `tests/files.rs` tests whole stores.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::{
@@ -14,10 +13,10 @@ use crate::{
     error::StoreError,
     fake_disk::{FakeDisk, Op, Random},
     files::{
-        directories::{DirectoryNames, FilePlaces},
+        directories::{DirectoryNames, FileDirectories},
         disk::{Allocation, Disk, Region},
-        mapped_file_queue::{FileForm, MappedFileQueue},
-        open_files::{Budget, OpenFiles, RowKind},
+        mapped_file_queue::{FileFormat, MappedFileQueue},
+        open_files::{FileKind, OpenFileLimits, OpenFiles},
         real_disk::RealDisk,
     },
 };
@@ -27,9 +26,9 @@ const SIZE: u64 = 256;
 
 fn log_of(disk: &FakeDisk, config: &StoreConfig, allocation: Allocation) -> MappedFileQueue<FakeDisk> {
     let names = DirectoryNames::of(Path::new(ROOT));
-    let form = FileForm { size: SIZE, allocation, kind: RowKind::Log };
-    let places = FilePlaces::of_log(disk, &names, config).unwrap();
-    MappedFileQueue::new(disk.clone(), places, form, OpenFiles::new(Budget::of(config)))
+    let form = FileFormat { size: SIZE, allocation, kind: FileKind::Log };
+    let places = FileDirectories::of_log(disk, &names, config).unwrap();
+    MappedFileQueue::new(disk.clone(), places, form, OpenFiles::new(OpenFileLimits::of(config)))
 }
 
 fn config(files: usize, log_files: u64) -> StoreConfig {
@@ -41,7 +40,7 @@ fn config(files: usize, log_files: u64) -> StoreConfig {
     }
 }
 
-/// A row of `count` flushed files, each full of its number plus one.
+/// A queue of `count` flushed files, each filled with its number plus one.
 fn filled(disk: &FakeDisk, config: &StoreConfig, count: u64) -> MappedFileQueue<FakeDisk> {
     let row = log_of(disk, config, Allocation::Reserved);
     for number in 0..count {
@@ -79,7 +78,7 @@ proptest! {
         const READS: usize = 16;
         let disk = FakeDisk::new();
         let row = log_of(&disk, &config(files, log_files), Allocation::Reserved);
-        // The bytes written, and whether these are all.
+        // The written bytes, and whether they are complete.
         let written: Mutex<(Vec<u8>, bool)> = Mutex::default();
         let grown = Condvar::new();
         std::thread::scope(|scope| {
@@ -89,7 +88,7 @@ proptest! {
                     let mut random = Random(seed ^ reader);
                     let (mut bytes, mut is_all) = (Vec::new(), false);
                     while !is_all {
-                        // A reader that polls for more keeps the lock from the writer for minutes on a busy machine.
+                        // A polling reader would keep the lock from the writer for minutes on a busy machine.
                         let held = written.lock().unwrap();
                         (bytes, is_all) =
                             grown.wait_while(held, |(now, is_all)| now.len() == bytes.len() && !*is_all).unwrap().clone();
@@ -116,10 +115,10 @@ proptest! {
             grown.notify_all();
         });
         let (bytes, _) = written.into_inner().unwrap();
-        // Each thread may just have opened one that is not counted yet, and the writer one more in its stead.
+        // Each thread may have opened a file that is not counted yet, and the writer one more.
         let (_, most) = disk.open_files();
         prop_assert!(most <= files + READERS + 2, "{most} open of {files}");
-        // Nobody reads any more: what is opened next shrinks it to the budget and the newest.
+        // Without readers, the next open shrinks to the limit and the newest files.
         row.ensure(row.spans().last().map_or(0, |span| span.end)).unwrap();
         for at in (0..bytes.len() as u64).step_by(SIZE as usize) {
             prop_assert!(row.find(at).is_some());
@@ -204,9 +203,9 @@ fn two_files_for_the_same_bytes_are_refused() {
 fn who_holds_a_removed_file_keeps_its_bytes() {
     let directory = tempfile::tempdir().unwrap();
     let names = DirectoryNames::of(directory.path());
-    let form = FileForm { size: 8192, allocation: Allocation::Reserved, kind: RowKind::Log };
-    let places = FilePlaces::one(&names, directory.path().join("commitlog"));
-    let row = MappedFileQueue::new(RealDisk, places, form, OpenFiles::new(Budget::of(&config(1, 0))));
+    let form = FileFormat { size: 8192, allocation: Allocation::Reserved, kind: FileKind::Log };
+    let places = FileDirectories::one(&names, directory.path().join("commitlog"));
+    let row = MappedFileQueue::new(RealDisk, places, form, OpenFiles::new(OpenFileLimits::of(&config(1, 0))));
     for number in 0..4u8 {
         row.write(u64::from(number) * 8192, &[number + 1; 8192]).unwrap();
     }
@@ -303,7 +302,7 @@ fn new_files_go_to_each_directory_in_turn_but_to_no_full_one() {
     row.ensure(5 * SIZE).unwrap();
     assert_eq!(row.path_at(5 * SIZE), Some(path_of("/b", 5 * SIZE)));
     let none = StoreConfig { read_only_commit_log_paths: vec!["/b".into()], ..read_only };
-    let refused = FilePlaces::of_log(&disk, &DirectoryNames::of(Path::new(ROOT)), &none).map(drop);
+    let refused = FileDirectories::of_log(&disk, &DirectoryNames::of(Path::new(ROOT)), &none).map(drop);
     assert!(matches!(refused, Err(StoreError::Invalid { what: "commit_log_paths", .. })));
 }
 

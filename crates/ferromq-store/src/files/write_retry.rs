@@ -1,4 +1,4 @@
-//! A file of the store's own that cannot be written now: said once, tried again at a bounded cost.
+//! Retries a file that cannot be written, with a bounded cost and one log line.
 
 use std::{
     io,
@@ -11,25 +11,25 @@ use parking_lot::Mutex;
 
 use crate::error::{Result, StoreError};
 
-/// The pause after a try, at least and in times of what the try took.
+/// Shortest pause after an attempt.
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_TIMES: u32 = 20;
 
-/// What is known of one file.
+/// The write errors of one file.
 #[derive(Debug, Default)]
-pub(crate) struct Trouble {
-    is_on: AtomicBool,
-    /// Why it could not be written last time, and when it is tried again.
+pub(crate) struct WriteRetry {
+    is_failing: AtomicBool,
+    /// The last error, and when to try again.
     last: Mutex<Option<(String, Instant)>>,
 }
 
-impl Trouble {
-    /// Says whether the last try failed.
-    pub(crate) fn is_on(&self) -> bool {
-        self.is_on.load(Ordering::Acquire)
+impl WriteRetry {
+    /// Whether the last attempt failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.is_failing.load(Ordering::Acquire)
     }
 
-    /// The error of the last try, until it is time for the next one.
+    /// Returns the last error until the next attempt is due.
     pub(crate) fn check(&self, path: &Path) -> Result<()> {
         match &*self.last.lock() {
             Some((reason, at)) if Instant::now() < *at => {
@@ -39,10 +39,10 @@ impl Trouble {
         }
     }
 
-    /// A try that began at `began` is over. `what` is the subject of the line in the log.
+    /// Records the outcome of an attempt begun at `began`. `what` is the subject of the log line.
     pub(crate) fn note(&self, path: &Path, began: Instant, outcome: &Result<()>, what: &str) {
         let file = path.display();
-        let was_on = self.is_on.swap(outcome.is_err(), Ordering::AcqRel);
+        let was_failing = self.is_failing.swap(outcome.is_err(), Ordering::AcqRel);
         *self.last.lock() = outcome.as_ref().err().map(|error| {
             let reason = match error {
                 StoreError::Io { source, .. } => source.to_string(),
@@ -51,10 +51,10 @@ impl Trouble {
             (reason, Instant::now() + LEAST_PAUSE.max(began.elapsed() * PAUSE_TIMES))
         });
         match outcome {
-            Err(error) if !was_on => {
-                tracing::error!(%error, file = %file, "{what} cannot be written now; it is tried again");
+            Err(error) if !was_failing => {
+                tracing::error!(%error, file = %file, "{what} cannot be written; retrying");
             }
-            Ok(()) if was_on => tracing::info!(file = %file, "{what} is written again"),
+            Ok(()) if was_failing => tracing::info!(file = %file, "{what} is written again"),
             _ => {}
         }
     }

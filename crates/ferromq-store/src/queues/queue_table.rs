@@ -15,10 +15,10 @@ use crate::{
     config::StoreConfig,
     error::{Result, StoreError},
     files::{
-        directories::{DirectoryNames, FilePlaces},
+        directories::{DirectoryNames, FileDirectories},
         disk::{Allocation, Disk},
-        mapped_file_queue::{FileForm, MappedFileQueue},
-        open_files::{OpenFiles, RowKind},
+        mapped_file_queue::{FileFormat, MappedFileQueue},
+        open_files::{FileKind, OpenFiles},
     },
     queues::{
         consume_queue::{ConsumeQueue, ENTRY_LEN, NO_BATCH},
@@ -136,8 +136,8 @@ impl<D: Disk> ConsumeQueues<D> {
             queue_id,
             files: MappedFileQueue::new(
                 self.disk.clone(),
-                FilePlaces::one(&self.names, directory),
-                FileForm { size: self.file_size, allocation: Allocation::Sparse, kind: RowKind::Derived },
+                FileDirectories::one(&self.names, directory),
+                FileFormat { size: self.file_size, allocation: Allocation::Sparse, kind: FileKind::Derived },
                 Arc::clone(&self.open_files),
             ),
             min_offset: AtomicU64::new(0),

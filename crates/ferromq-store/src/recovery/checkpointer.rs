@@ -226,7 +226,7 @@ impl<D: Disk> Checkpointer<D> {
             let has_more = end as i64 != self.checkpoint.marks().durable_end
                 || !self.dirty.is_empty()
                 || self.sequences.dedup.is_stepped(self.clock.stepped_ms())
-                || self.sequences.dedup.trouble.is_on();
+                || self.sequences.dedup.trouble.is_failing();
             let is_due = has_more && !self.log.is_poisoned() && !self.due.is_stopped();
             if is_due && self.log.policy().leaves_pages() {
                 let goal = *awaited.get_or_insert(self.dispatched.end());

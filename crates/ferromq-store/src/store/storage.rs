@@ -12,10 +12,10 @@ use crate::{
     },
     error::{Result, StoreError},
     files::{
-        directories::{DirectoryNames, FilePlaces, sync_parent},
+        directories::{DirectoryNames, FileDirectories, sync_parent},
         disk::{Allocation, Disk},
-        mapped_file_queue::{FileForm, MappedFileQueue},
-        open_files::{Budget, OpenFiles, RowKind},
+        mapped_file_queue::{FileFormat, MappedFileQueue},
+        open_files::{FileKind, OpenFileLimits, OpenFiles},
         store_directory::StoreDirectory,
     },
     index::key_index::Index,
@@ -84,14 +84,14 @@ impl<D: Disk> Storage<D> {
     pub(super) fn open(home: StoreDirectory<D>, config: StoreConfig, clock: Clock) -> Result<Opened<D>> {
         let (home, config) = (Arc::new(home), Arc::new(config));
         let (disk, root) = (&home.disk, &*home.root);
-        let open_files = OpenFiles::new(Budget::of(&config));
+        let open_files = OpenFiles::new(OpenFileLimits::of(&config));
         let names = DirectoryNames::of(root);
-        let form = FileForm {
+        let form = FileFormat {
             size: config.commit_log_file_size,
             allocation: Allocation::Reserved,
-            kind: RowKind::Log,
+            kind: FileKind::Log,
         };
-        let places = FilePlaces::of_log(disk, &names, &config)?;
+        let places = FileDirectories::of_log(disk, &names, &config)?;
         let mut log_files = MappedFileQueue::new(disk.clone(), places, form, Arc::clone(&open_files));
         log_files.load()?;
         let archive = Archive::load(disk, root, &log_files)?;

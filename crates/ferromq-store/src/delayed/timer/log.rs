@@ -9,10 +9,10 @@ use std::{collections::HashSet, ops::Range, path::Path, sync::Arc};
 use crate::{
     error::{Result, StoreError},
     files::{
-        directories::{DirectoryNames, FilePlaces},
+        directories::{DirectoryNames, FileDirectories},
         disk::{Allocation, Disk},
-        mapped_file_queue::{FileForm, MappedFileQueue},
-        open_files::{OpenFiles, RowKind},
+        mapped_file_queue::{FileFormat, MappedFileQueue},
+        open_files::{FileKind, OpenFiles},
     },
     record::reader::Reader,
 };
@@ -123,8 +123,8 @@ impl<D: Disk> TimerLog<D> {
     ) -> Result<Self> {
         let mut files = MappedFileQueue::new(
             disk.clone(),
-            FilePlaces::one(names, root.join("timerlog")),
-            FileForm { size: file_size, allocation: Allocation::Sparse, kind: RowKind::Timer },
+            FileDirectories::one(names, root.join("timerlog")),
+            FileFormat { size: file_size, allocation: Allocation::Sparse, kind: FileKind::Timer },
             Arc::clone(open_files),
         );
         files.load()?;
