@@ -1,8 +1,8 @@
-//! One index file: an on-disk hash from keys to physical offsets.
+//! One index file: an on-disk hash table from keys to physical offsets.
 //!
-//! A header of 40 bytes, slots of 4 and entries of 20; the slots of a file that is being filled are kept in
-//! memory and written when it is full or the store closes, because they follow from the entries. Which files
-//! there are, and what is trusted after a stop, is `key_index`'s business.
+//! It has a header of 40 bytes, slots of 4 and entries of 20. The slots of an unfinished file stay in memory, because
+//! the entries determine them; they are written when the file is full or the store closes. `key_index` manages the
+//! files and decides what to trust after a crash.
 
 use std::{
     ops::RangeInclusive,
@@ -17,11 +17,11 @@ use crate::{
     record::names::java_hash,
 };
 
-/// Bytes of the header.
+/// Length of the header, in bytes.
 pub const HEADER_LEN: u64 = 40;
-/// Bytes of a hash slot.
+/// Length of a hash slot, in bytes.
 pub const SLOT_LEN: u64 = 4;
-/// Bytes of an entry.
+/// Length of an entry, in bytes.
 pub const ENTRY_LEN: u64 = 20;
 const ENTRY: usize = ENTRY_LEN as usize;
 
@@ -33,27 +33,27 @@ pub(crate) struct IndexKey {
     pub(crate) store_timestamp: i64,
 }
 
-/// RocketMQ's hash of a key of a topic: Java's hash of `topic#key`, made positive.
+/// RocketMQ's hash of a topic's key: Java's hash of `topic#key`, made positive.
 pub fn key_hash(topic: &str, key: &str) -> u32 {
     let hash = java_hash(java_hash(java_hash(0, topic), "#"), key);
-    // Java: abs of the smallest integer stays negative and becomes 0.
+    // Java's `abs` leaves the smallest integer negative, which then becomes 0.
     if hash == i32::MIN { 0 } else { hash.unsigned_abs() }
 }
 
-/// The first 40 bytes of a file.
+/// The first 40 bytes of an index file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Store timestamp of the first entry, in milliseconds.
+    /// Store timestamp of the first entry, in milliseconds since 1970.
     pub begin_timestamp: i64,
-    /// Store timestamp of the last entry, in milliseconds.
+    /// Store timestamp of the last entry, in milliseconds since 1970.
     pub end_timestamp: i64,
     /// Physical offset of the first entry.
     pub begin_physical_offset: u64,
     /// Physical offset of the last entry.
     pub end_physical_offset: u64,
-    /// Hash slots that hold an entry.
+    /// Number of hash slots with an entry.
     pub used_slots: u32,
-    /// Entries plus one: the first is never used.
+    /// Number of entries plus one; entry 0 is never used.
     pub count: u32,
 }
 
@@ -73,7 +73,7 @@ impl Header {
         bytes
     }
 
-    /// Decodes the bytes of a header.
+    /// Decodes a header.
     pub fn decode(bytes: &[u8; HEADER_LEN as usize]) -> Self {
         let mut fields = bytes.as_chunks::<8>().0.iter().map(|field| u64::from_be_bytes(*field));
         let mut next = || fields.next().unwrap_or(0);
@@ -90,7 +90,7 @@ impl Header {
     }
 }
 
-/// Leads from the hash of a key to a record.
+/// An index entry: from the hash of a key to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// Hash of topic and key.
@@ -99,7 +99,7 @@ pub struct Entry {
     pub physical_offset: u64,
     /// Seconds since the file's begin timestamp.
     seconds: u32,
-    /// The entry of the same slot before this one, 0 where there is none.
+    /// The previous entry of the same slot; 0 for none.
     pub before: u32,
 }
 
@@ -111,7 +111,7 @@ impl Entry {
         out.extend_from_slice(&self.before.to_be_bytes());
     }
 
-    /// Decodes an entry; `None` if there are too few bytes.
+    /// Decodes an entry; `None` if `bytes` is too short.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (hash, rest) = bytes.split_first_chunk::<4>()?;
         let (physical_offset, rest) = rest.split_first_chunk::<8>()?;
@@ -126,7 +126,7 @@ impl Entry {
     }
 }
 
-/// Slots and entries of a file, which its length alone does not tell.
+/// Number of slots and entries of a file, which its length alone does not determine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Hash slots.
@@ -136,12 +136,12 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Bytes of a file of this shape.
+    /// Length of a file of this shape, in bytes.
     pub fn file_len(self) -> u64 {
         HEADER_LEN + u64::from(self.slots) * SLOT_LEN + u64::from(self.entries) * ENTRY_LEN
     }
 
-    /// The shape of a file found: the configured one, or RocketMQ's four entries a slot.
+    /// The shape of an existing file: the configured one, or RocketMQ's four entries a slot.
     fn of_len(self, len: u64) -> Option<Self> {
         if len == self.file_len() {
             return Some(self);
@@ -155,7 +155,7 @@ impl Shape {
         HEADER_LEN + u64::from(hash % self.slots) * SLOT_LEN
     }
 
-    /// Where an entry begins in the file.
+    /// Position of an entry in the file.
     pub fn entry_at(self, index: u32) -> u64 {
         HEADER_LEN + u64::from(self.slots) * SLOT_LEN + u64::from(index) * ENTRY_LEN
     }
@@ -163,7 +163,7 @@ impl Shape {
 
 struct State {
     header: Header,
-    /// The slots of a file that is being filled or whose slots on disk cannot be trusted.
+    /// The slots of an unfinished file, or of one whose slots on disk are not trusted.
     slots: Option<Vec<u32>>,
 }
 
@@ -175,7 +175,7 @@ pub(crate) struct IndexFile<R: Region> {
 }
 
 impl<R: Region> IndexFile<R> {
-    /// Opens a file found; `None` where its length fits neither the configured shape nor RocketMQ's.
+    /// Opens an existing file; `None` if its length fits neither the configured shape nor RocketMQ's.
     pub(crate) fn open(path: PathBuf, region: R, configured: Shape) -> Result<Option<Self>> {
         let Some(shape) = configured.of_len(region.len()) else { return Ok(None) };
         let file = MappedFile::new(0, path, region);
@@ -185,9 +185,9 @@ impl<R: Region> IndexFile<R> {
         Ok(Some(Self { file, shape, state: Mutex::new(state) }))
     }
 
-    /// A new file, which follows the file with the header `before`.
+    /// Creates a file that follows the file with the header `before`.
     pub(crate) fn new(path: PathBuf, region: R, shape: Shape, before: Option<Header>) -> Self {
-        // RocketMQ begins a file with the end of the one before it; the first entry replaces both.
+        // RocketMQ copies the end of the previous file; the first entry replaces both fields.
         let mut header = Header { count: 1, ..Header::default() };
         if let Some(before) = before {
             header.begin_timestamp = before.end_timestamp;
@@ -208,12 +208,12 @@ impl<R: Region> IndexFile<R> {
         self.shape
     }
 
-    /// Says whether something in memory is not on disk yet.
+    /// Whether the memory holds changes that are not on disk.
     pub(crate) fn is_pending(&self) -> bool {
         self.state.lock().slots.is_some()
     }
 
-    /// Says of the newest record's entries whether `key` is among them; `None` where all there is is of that record.
+    /// Whether `key` is among the entries of the newest record; `None` if all entries belong to that record.
     pub(crate) fn has_newest(&self, key: &IndexKey) -> Option<bool> {
         let newest = (1..self.header().count).rev().filter_map(|index| self.entry(index));
         for entry in newest {
@@ -232,7 +232,7 @@ impl<R: Region> IndexFile<R> {
         self.file.copy::<ENTRY>(at).ok().and_then(|bytes| Entry::decode(&bytes))
     }
 
-    /// Adds keys until the file is full; returns how many. Queries see them when it returns.
+    /// Adds keys until the file is full and returns how many it took. Queries see them on return.
     pub(crate) fn add(&self, keys: &[IndexKey], buffer: &mut Vec<u8>) -> Result<usize> {
         let mut guard = self.state.lock();
         let State { header, slots: Some(slots) } = &mut *guard else { return Ok(0) };
@@ -264,7 +264,7 @@ impl<R: Region> IndexFile<R> {
         }
         let written = self.file.write(self.shape.entry_at(before.count), &[buffer]);
         if let Err(error) = written {
-            // The slots must not lead to entries that are not there.
+            // Slots must not lead to unwritten entries.
             for (index, bytes) in
                 (before.count..).zip(buffer.chunks_exact(ENTRY)).collect::<Vec<_>>().into_iter().rev()
             {
@@ -281,7 +281,7 @@ impl<R: Region> IndexFile<R> {
         Ok(buffer.len() / ENTRY)
     }
 
-    /// Says whether header and entries agree, and whether the file may follow the one with the header `before`.
+    /// Whether header and entries agree, and whether the file may follow the one with the header `before`.
     pub(crate) fn is_sound_after(&self, before: Option<Header>) -> bool {
         let header = self.header();
         if header.count <= 1 {
@@ -299,7 +299,7 @@ impl<R: Region> IndexFile<R> {
         is_possible && follows && ends.into_iter().all(agree)
     }
 
-    /// Bytes of the file.
+    /// Length of the file, in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.shape.file_len()
     }
@@ -312,9 +312,9 @@ impl<R: Region> IndexFile<R> {
         self.state.lock().header
     }
 
-    /// Calls `visit` with the physical offset of each entry with this hash, newest first, until it says `false` or
-    /// `entries_left` is 0; and with the physical offset of the entry after it, where that record most often ends.
-    /// Says whether to go on in the file before this one.
+    /// Calls `visit` with the physical offset of each entry with this hash, newest first, until it returns `false` or
+    /// `entries_left` is 0. The second argument is the offset of the next entry, where the record usually ends. Returns
+    /// whether to continue in the previous file.
     pub(crate) fn find(
         &self,
         hash: u32,
@@ -327,10 +327,10 @@ impl<R: Region> IndexFile<R> {
             let slot = |slots: &Vec<u32>| slots.get((hash % self.shape.slots) as usize).copied().unwrap_or(0);
             (state.header, state.slots.as_ref().map(slot))
         };
-        // Nothing writes the slots of a full file. They may lie on the disk alone, so the lock is released first.
+        // The slots of a full file do not change and may be on disk only, so the lock is released first.
         let mut index = first.unwrap_or_else(|| {
             let at = self.shape.slot_at(hash);
-            // Most slots of a file with few keys are holes.
+            // In a file with few keys, most slots are holes.
             self.file.copy::<4>(at).map_or(0, u32::from_be_bytes)
         });
         let may_hold = header.begin_timestamp <= *times.end()
@@ -341,7 +341,7 @@ impl<R: Region> IndexFile<R> {
             }
             *entries_left -= 1;
             let Some(entry) = self.entry(index) else { break };
-            // Whole seconds after the begin; the first entry's may count from the file before.
+            // Whole seconds after the beginning; the first entry may count from the previous file's.
             let time = match index {
                 1 => header.begin_timestamp,
                 _ => header.begin_timestamp.saturating_add(i64::from(entry.seconds) * 1000),
@@ -363,7 +363,7 @@ impl<R: Region> IndexFile<R> {
         header.begin_timestamp >= *times.start()
     }
 
-    /// Makes the entries durable, then the header that counts them; slots too where the file is full or closing.
+    /// Makes the entries durable, then the header that counts them; also the slots of a full or closing file.
     pub(crate) fn flush(&self, with_slots: bool) -> Result<()> {
         let (header, slots) = {
             let state = self.state.lock();
@@ -377,14 +377,14 @@ impl<R: Region> IndexFile<R> {
         self.file.flush(whole.clone())?;
         self.file.write(0, &[&header.encode()])?;
         self.file.flush(whole)?;
-        // Nothing is added to a file that is full or closing.
+        // No key is added to a full or closing file.
         if slots.is_some() {
             self.state.lock().slots = None;
         }
         Ok(())
     }
 
-    /// Writes the slots that are in use; the others are holes of the file or zero already.
+    /// Writes the used slots; the others are holes or zero.
     fn write_slots(&self, slots: &[u32]) -> Result<()> {
         const STEP: usize = 16 << 10;
         let mut bytes = Vec::with_capacity(STEP * SLOT_LEN as usize);
@@ -399,7 +399,7 @@ impl<R: Region> IndexFile<R> {
         Ok(())
     }
 
-    /// Reads the slots of a file that goes on being filled.
+    /// Reads the slots of a file that takes more keys.
     pub(crate) fn load_slots(&self) -> Result<()> {
         let mut bytes = vec![0; self.shape.slots as usize * SLOT_LEN as usize];
         self.file.read_into(HEADER_LEN, &mut bytes)?;
@@ -408,13 +408,13 @@ impl<R: Region> IndexFile<R> {
         Ok(())
     }
 
-    /// Takes the entries that can be trusted and derives header and slots from them.
+    /// Keeps the trusted entries and derives header and slots from them.
     ///
-    /// Entries follow each other in the log, so the first that goes back, or past `limit`, ends them.
+    /// Entries follow the order of the log, so the first that goes back or passes `limit` ends them.
     pub(crate) fn rebuild(&self, limit: u64) -> Result<()> {
         let mut state = self.state.lock();
         let mut slots = vec![0; self.shape.slots as usize];
-        // Without a header that was once flushed nobody knows what the seconds of the entries count from.
+        // Without a flushed header, the base of the entries' seconds is unknown.
         let has_header = state.header.count > 1;
         let mut header = Header { count: 1, used_slots: 0, ..state.header };
         let data_end = self.file.next_hole(self.shape.entry_at(1));

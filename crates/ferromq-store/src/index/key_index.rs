@@ -1,6 +1,6 @@
-//! All index files, by which messages are found by key.
+//! All index files, which find messages by key.
 //!
-//! One dispatching thread adds, anyone queries. Whether a found message really has the key is the caller's to check.
+//! One dispatching thread adds keys; any thread queries. The caller checks that a found message has the key.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use crate::{
 pub(crate) struct Index<D: Disk> {
     disk: D,
     directory: PathBuf,
-    /// Keys are added. Otherwise the files are only read, and flushed like those of a closed store.
+    /// Keys are added. Otherwise the files are read only, and flushed like those of a closed store.
     is_enabled: bool,
     shape: Mutex<Shape>,
     files: RwLock<Vec<Arc<IndexFile<D::Region>>>>,
@@ -34,15 +34,14 @@ pub(crate) struct Index<D: Disk> {
     durable_timestamp: AtomicU64,
     is_directory_dirty: AtomicBool,
     was_missing: bool,
-    /// Names of files that could not be opened as what they should be.
+    /// Files of a wrong length or form.
     unfit: Vec<PathBuf>,
     /// Why the files cannot be used.
     unusable: Mutex<Option<StoreError>>,
 }
 
 impl<D: Disk> Index<D> {
-    /// Opens the files found in `index`. What they hold is checked by [`Self::recover`]; where they cannot be used,
-    /// [`Self::check_usable`] tells.
+    /// Opens the files in `index`. [`Self::recover`] checks their content; [`Self::check_usable`] reports a failure.
     pub(crate) fn load(disk: &D, root: &Path, config: &StoreConfig) -> Self {
         let mut index = Self {
             disk: disk.clone(),
@@ -83,7 +82,7 @@ impl<D: Disk> Index<D> {
                 index.open_file(path)?;
             }
         }
-        // New files are made like those found: Java takes all to be of one shape.
+        // New files get the same shape: Java assumes one shape for all.
         let found = index.files.get_mut().last().map(|file| file.shape());
         if let Some(found) = found {
             *index.shape.get_mut() = found;
@@ -91,17 +90,17 @@ impl<D: Disk> Index<D> {
         Ok(())
     }
 
-    /// Says whether keys are added.
+    /// Whether keys are added.
     pub(crate) fn is_enabled(&self) -> bool {
         self.is_enabled
     }
 
-    /// The error that the files met when they were opened.
+    /// The error that opening the files met.
     pub(crate) fn check_usable(&self) -> Result<()> {
         self.unusable.lock().take().map_or(Ok(()), Err)
     }
 
-    /// Opens the files anew that could not be used. Returns the last record with keys, as [`Self::recover`].
+    /// Reopens files that could not be used. Returns the same as [`Self::recover`].
     pub(crate) fn reload(
         &self,
         root: &Path,
@@ -119,7 +118,7 @@ impl<D: Disk> Index<D> {
         Ok(last)
     }
 
-    /// Says whether keys can be added: opens or makes the file they go to.
+    /// Opens or creates the file for the next keys.
     pub(crate) fn prepare(&self, now_ms: i64) -> Result<()> {
         self.file_with_room(now_ms).map(drop)
     }
@@ -141,11 +140,11 @@ impl<D: Disk> Index<D> {
         Ok(())
     }
 
-    /// Checks what a stop left behind and prepares the last file for more.
+    /// Recovers the files after a stop and prepares the last one for more keys.
     ///
-    /// `limit` is the log's end, `trusted_timestamp` the checkpoint's: after an unclean stop slots and header
-    /// of files that may not be whole are derived anew from their entries. Returns the physical offset of the last record
-    /// that is in the index: indexing goes on there.
+    /// `limit` is the end of the log, `trusted_timestamp` the checkpoint's. After a crash, slots and headers of
+    /// unfinished files are derived from their entries. Returns the physical offset of the last indexed record, where
+    /// indexing continues.
     pub(crate) fn recover(&self, limit: u64, trusted_timestamp: i64, left: Left) -> Result<Option<u64>> {
         let mut files = self.files.write();
         let mut is_cut = false;
@@ -153,8 +152,8 @@ impl<D: Disk> Index<D> {
         for (number, file) in files.iter().enumerate() {
             let is_last = number + 1 == files.len();
             let header = file.header();
-            // Ours count a whole file only once its slots are durable; of others only the checkpoint speaks,
-            // and a file that ends in the same millisecond may not be the one it means.
+            // ferromq counts a full file only after its slots are durable. For other brokers only the checkpoint
+            // decides, and it may not mean a file that ends in the same millisecond.
             let is_whole = file.is_full();
             let is_trusted =
                 left.is_clean() || is_whole && (left.is_ours() || header.end_timestamp < trusted_timestamp);
@@ -177,16 +176,16 @@ impl<D: Disk> Index<D> {
         Ok(self.last_physical_offset())
     }
 
-    /// Says whether the last file has keys and is not full yet.
+    /// Whether the last file has keys and is not full.
     pub(crate) fn is_filling(&self) -> bool {
         let is_last_filling = |file: &Arc<IndexFile<_>>| file.header().count > 1 && !file.is_full();
         self.is_enabled && self.files.read().last().is_some_and(is_last_filling)
     }
 
-    /// Removes the first file that is not what it should be, and all behind it: their keys are redone from the log.
+    /// Removes the first unsound file and all later ones; the log is indexed again from there.
     ///
-    /// `listed` tells which files there were, where that is known. Returns whether all was as it should be. Where no keys
-    /// are added nothing is redone, so all that is there stays.
+    /// `listed` names the files that existed, if known. Returns whether all files are sound. A disabled index keeps its
+    /// files.
     pub(crate) fn remove_unfit(&self, listed: Option<&BTreeMap<u64, u64>>, log_start: u64) -> Result<bool> {
         if !self.is_enabled {
             return Ok(true);
@@ -196,7 +195,7 @@ impl<D: Disk> Index<D> {
         let mut before = None;
         let unsound = files.iter().find(|file| !file.is_sound_after(before.replace(file.header())));
         let is_there = |name: u64| files.iter().any(|file| name_of(file.path()) == Some(name));
-        // Files whose messages are all gone may be gone too.
+        // Retention may have removed files without messages.
         let missing =
             listed.into_iter().flatten().filter(|(name, end)| **end >= log_start && !is_there(**name));
         let first = unfit
@@ -215,7 +214,7 @@ impl<D: Disk> Index<D> {
         Ok(false)
     }
 
-    /// The files by name, each with the physical offset of its last record.
+    /// File names with the physical offset of each last record.
     pub(crate) fn names(&self) -> BTreeMap<u64, u64> {
         let files = self.files.read();
         let named = files.iter().filter_map(|file| Some((name_of(file.path())?, file.header())));
@@ -225,7 +224,7 @@ impl<D: Disk> Index<D> {
             .collect()
     }
 
-    /// Adds keys in log order.
+    /// Adds keys in the order of the log.
     pub(crate) fn add(&self, mut keys: &[IndexKey], now_ms: i64, buffer: &mut Vec<u8>) -> Result<()> {
         while !keys.is_empty() {
             let file = self.file_with_room(now_ms)?;
@@ -235,7 +234,7 @@ impl<D: Disk> Index<D> {
         Ok(())
     }
 
-    /// Physical offset of the last record that is in the index, wholly or in part.
+    /// Physical offset of the last record whose keys are wholly or partly indexed.
     pub(crate) fn last_physical_offset(&self) -> Option<u64> {
         let files = self.files.read();
         files
@@ -246,7 +245,7 @@ impl<D: Disk> Index<D> {
             .map(|h| h.end_physical_offset)
     }
 
-    /// Says whether the key of the last indexed record is there already: a record may have been cut between its keys.
+    /// Whether the last indexed record already has this key: a crash may have cut a record's keys.
     pub(crate) fn has_last(&self, key: &IndexKey) -> bool {
         self.files.read().iter().rev().find_map(|file| file.has_newest(key)).unwrap_or(false)
     }
@@ -265,7 +264,7 @@ impl<D: Disk> Index<D> {
 
     fn make(&self, last: Option<&IndexFile<D::Region>>, now_ms: i64) -> Result<IndexFile<D::Region>> {
         let directory = &self.directory;
-        // Java takes the last name as the newest file, so a name must sort behind all others whatever the clock says.
+        // Java takes the last name as the newest file, so the name must sort last whatever the clock says.
         let after = last.and_then(|file| name_of(file.path())).map_or(0, |name| name + 1);
         let path = directory.join(format!("{:017}", file_name(now_ms).max(after)));
         let shape = *self.shape.lock();
@@ -280,8 +279,8 @@ impl<D: Disk> Index<D> {
         Ok(IndexFile::new(path, region, shape, last.map(IndexFile::header)))
     }
 
-    /// Calls `visit` with physical offsets of records that may have the key, newest first, until it says `false`
-    /// or `entries_left`, which counts down with each entry looked at, is 0. As [`IndexFile::find`].
+    /// Calls `visit` with the physical offsets of records that may have the key, newest first, until it returns `false`
+    /// or `entries_left`, which counts every entry read, is 0. See [`IndexFile::find`].
     pub(crate) fn find(
         &self,
         hash: u32,
@@ -295,7 +294,7 @@ impl<D: Disk> Index<D> {
         }
     }
 
-    /// The file before one, the newest where none is given.
+    /// The file before `file`; the newest one for `None`.
     fn before(&self, file: Option<&Arc<IndexFile<D::Region>>>) -> Option<Arc<IndexFile<D::Region>>> {
         let files = self.files.read();
         let after = match file {
@@ -305,13 +304,13 @@ impl<D: Disk> Index<D> {
         files.get(after.checked_sub(1)?).map(Arc::clone)
     }
 
-    /// Place and store timestamp of the last record in the index.
+    /// Physical offset and store timestamp of the last indexed record.
     pub(crate) fn end(&self) -> (u64, i64) {
         let last = self.files.read().last().map(|file| file.header());
         last.map_or((0, 0), |header| (header.end_physical_offset, header.end_timestamp))
     }
 
-    /// Removes files whose messages all lie below `log_start`, oldest first, but never the last. Returns their bytes.
+    /// Removes files whose messages all lie below `log_start`, oldest first, except the last. Returns their bytes.
     pub(crate) fn remove_below(&self, log_start: u64) -> Result<u64> {
         let mut removed = 0;
         loop {
@@ -336,9 +335,9 @@ impl<D: Disk> Index<D> {
         Ok(removed)
     }
 
-    /// Makes what was added durable. `is_closing` writes the slots of the last file too.
+    /// Makes the added keys durable. `is_closing` also writes the slots of the last file.
     ///
-    /// Returns the timestamp up to which whole files are durable: what the checkpoint says of the index.
+    /// Returns the time up to which full files are durable, for the checkpoint.
     pub(crate) fn flush(&self, is_closing: bool) -> Result<i64> {
         let is_closing = is_closing || !self.is_enabled;
         let files = self.files.read().clone();
@@ -365,16 +364,16 @@ impl<D: Disk> Index<D> {
     }
 }
 
-/// The number that is a file's name.
+/// The number in a file name.
 fn name_of(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.parse().ok()
 }
 
-/// The name Java gives a file made at this time, `yyyyMMddHHmmssSSS` (in UTC), as a number.
+/// Java's name for a file created at this time, `yyyyMMddHHmmssSSS` in UTC, as a number.
 fn file_name(now_ms: i64) -> u64 {
     let now_ms = now_ms.max(0) as u64;
     let (days, ms) = (now_ms / 86_400_000, now_ms % 86_400_000);
-    // Days to year, month and day with years that begin in March, so that the leap day comes last.
+    // Converts days to a date. Years begin in March, so that the leap day comes last.
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let day_of_era = shifted % 146_097;

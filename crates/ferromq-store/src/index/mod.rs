@@ -1,4 +1,4 @@
-//! The key index: messages found by key.
+//! The key index, which finds messages by key.
 
 pub mod index_file;
 pub(crate) mod key_index;

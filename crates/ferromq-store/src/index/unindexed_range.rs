@@ -1,7 +1,7 @@
-//! `ferromq/unindexed`: the part of the log whose keys are missing in the index, because no index was built.
+//! `ferromq/unindexed`: the part of the log without index entries, because the index was disabled.
 //!
-//! It decides nothing in an open store: it tells those who verify a directory that the keys are not lost. It is about
-//! places of the log, so it stays true whatever another broker does to the index.
+//! An open store does not use it. It tells verification that the keys are not lost. It holds log offsets, so another
+//! broker's work on the index does not invalidate it.
 
 use std::{ops::Range, path::Path};
 
@@ -20,7 +20,10 @@ use crate::{
 pub const NAME: &str = "unindexed";
 const MAGIC: &[u8; 8] = b"FMQUNIX1";
 
-/// The range in the bytes of a file, and the record it was noted at. It ends at `u64::MAX` while no index is built.
+/// Decodes the range and the record at which it was noted. The range ends at `u64::MAX` while the index is disabled.
+///
+/// # Errors
+/// The broken rule.
 pub fn read(bytes: &[u8]) -> std::result::Result<(Anchor, Range<u64>), &'static str> {
     let (anchor, content) = anchor::unseal(MAGIC, bytes)?;
     let ([from, to], []) = content.as_chunks::<8>() else { return Err("wrong length") };
@@ -42,7 +45,7 @@ fn load<D: Disk>(disk: &D, path: &Path) -> Result<Option<(Anchor, Range<u64>)>> 
     }
 }
 
-/// What the note is made of.
+/// The state that the note records.
 pub(crate) struct UnindexedNote<'a, D: Disk> {
     pub(crate) home: &'a StoreDirectory<D>,
     pub(crate) log: &'a CommitLog<D>,
@@ -52,8 +55,8 @@ pub(crate) struct UnindexedNote<'a, D: Disk> {
 }
 
 impl<D: Disk> UnindexedNote<'_, D> {
-    /// Notes which part of the log has no keys in the index, at the end of a recovery that entered those of records
-    /// from `index_from` on. Nothing depends on the note but what a verification tells, so a failure is only logged.
+    /// Notes the unindexed part of the log after a recovery that indexed records from `index_from` on. Only
+    /// verification reads the note, so a failure is only logged.
     pub(crate) fn write(&self, index_from: u64) {
         if let Err(error) = self.try_write(index_from) {
             tracing::warn!(%error, "the part of the log without an index cannot be recorded: verification will report its keys as missing");
@@ -70,7 +73,7 @@ impl<D: Disk> UnindexedNote<'_, D> {
             held.map(|range| range.start..range.end.min(index_from))
                 .filter(|range| range.start < range.end && range.end > log_start)
         } else {
-            // The keys of the last record in the index may be there in part.
+            // The last indexed record may lack some of its keys.
             let indexed_to = self.index.last_physical_offset().unwrap_or(0).max(log_start);
             Some(held.map_or(indexed_to, |range| range.start.min(indexed_to))..u64::MAX)
         };

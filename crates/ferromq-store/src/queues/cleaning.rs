@@ -1,6 +1,6 @@
-//! What cleaning asks of and changes in a consume queue: its first offset kept, and the files before it.
+//! Removes the old entries and files of a consume queue.
 //!
-//! A queue whose messages are all gone keeps its last file: its end says where offsets go on, here and for Java.
+//! An empty queue keeps its last file, whose end determines the next offset, here and for Java.
 
 use std::sync::atomic::Ordering;
 
@@ -11,9 +11,9 @@ use crate::{
 };
 
 impl<D: Disk> ConsumeQueue<D> {
-    /// Moves the first offset kept past entries that lead below `log_start`.
+    /// Moves the first kept offset past entries that lead below `log_start`.
     ///
-    /// Errors: `Io` where an entry cannot be read now; then nothing moves.
+    /// Errors: `Io` if an entry cannot be read; the offset then stays.
     pub(crate) fn move_min_offset(&self, log_start: u64) -> Result<()> {
         let (min, max) = (self.min_offset(), self.max_offset());
         let is_kept = |entry: Option<Entry>| entry.is_some_and(|entry| entry.physical_offset >= log_start);
@@ -25,7 +25,7 @@ impl<D: Disk> ConsumeQueue<D> {
         Ok(())
     }
 
-    /// The entry of the queue's last message before `physical_end`, where it has one that is kept.
+    /// The entry of the queue's last kept message before `physical_end`.
     pub(crate) fn last_entry_below(&self, physical_end: u64) -> Result<Option<Entry>> {
         let (min, max) = (self.min_offset(), self.max_offset());
         let is_behind =
@@ -37,7 +37,7 @@ impl<D: Disk> ConsumeQueue<D> {
         self.find_entry(found.saturating_sub(1))
     }
 
-    /// Removes whole files below the first offset kept, but not the one with the last entry. Returns their bytes.
+    /// Removes whole files below the first kept offset, except the one with the last entry. Returns their bytes.
     pub(crate) fn remove_passed_files(&self) -> Result<u64> {
         let first = self.min_offset().min(self.max_offset().saturating_sub(1));
         if self.files.span().is_none_or(|span| span.start + self.files.file_size() > first * ENTRY_LEN) {
@@ -46,7 +46,7 @@ impl<D: Disk> ConsumeQueue<D> {
         self.files.remove_below(first * ENTRY_LEN)
     }
 
-    /// The first of the offsets `low..high` whose entry is wanted, where all behind it are; `high` where none is.
+    /// The first offset of `low..high` whose entry matches, by bisection; `high` if none does.
     fn search(&self, low: u64, high: u64, is_wanted: impl Fn(Option<Entry>) -> bool) -> Result<u64> {
         let (mut low, mut high) = (low, high);
         while low < high {
@@ -60,7 +60,7 @@ impl<D: Disk> ConsumeQueue<D> {
         Ok(low)
     }
 
-    /// The entry at `queue_offset`; none where there is no file, or a filler.
+    /// The entry at `queue_offset`; `None` for a missing file or a filler.
     fn find_entry(&self, queue_offset: u64) -> Result<Option<Entry>> {
         let at = queue_offset * ENTRY_LEN;
         let Some(file) = self.files.open(at)? else { return Ok(None) };

@@ -1,7 +1,6 @@
-//! The 20-byte entries of one (topic, queue): queue offset → physical offset, size, tag hash.
+//! One consume queue: entries of 20 bytes from queue offset to physical offset, size and tag hash.
 //!
-//! Written only by the dispatching thread, read by everyone below the published max offset. It never
-//! opens the commit log; what an entry leads to is the reader's business.
+//! The dispatching thread writes; any thread reads below the published max offset. It does not read the commit log.
 
 use std::{
     ops::Range,
@@ -23,19 +22,19 @@ use crate::{
 /// Bytes of an entry: physical offset 8, size 4, tag hash 8, all big-endian.
 pub const ENTRY_LEN: u64 = 20;
 const ENTRY: usize = ENTRY_LEN as usize;
-/// The size RocketMQ writes into entries that only fill the space before the first real one.
+/// The size that RocketMQ writes into fillers, the entries before the first real one.
 const FILLER_SIZE: u32 = i32::MAX as u32;
-/// A queue that takes part in no round.
+/// `batch` of a queue outside the current round.
 pub(crate) const NO_BATCH: u32 = u32::MAX;
 
 /// One entry of a consume queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Physical offset of the record.
+    /// Physical offset of the record, in bytes.
     pub physical_offset: u64,
-    /// Bytes of the record.
+    /// Size of the record, in bytes.
     pub size: u32,
-    /// Hash of the tag, or the time of delivery in milliseconds.
+    /// Hash of the tag, or the delivery time in milliseconds since 1970.
     pub tag_hash: i64,
 }
 
@@ -50,7 +49,7 @@ impl Entry {
         bytes
     }
 
-    /// Decodes the entry at the start of `bytes`; `None` where no entry was written.
+    /// Decodes the entry at the start of `bytes`; `None` if no entry is written there.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (offset, rest) = bytes.split_first_chunk::<8>()?;
         let (size, rest) = rest.split_first_chunk::<4>()?;
@@ -64,17 +63,17 @@ impl Entry {
             .then_some(entry)
     }
 
-    /// End of the record in the commit log.
+    /// Physical offset of the record's end.
     pub fn end(self) -> u64 {
         self.physical_offset + u64::from(self.size)
     }
 
-    /// An entry for an offset whose message is lost, leading to a damaged place of the log.
+    /// An entry for a lost message, which leads to a damaged part of the log.
     pub(crate) fn leading_nowhere(physical_offset: u64) -> Self {
         Self { physical_offset, size: 1, tag_hash: 0 }
     }
 
-    /// Says whether no record has this size: the message is lost.
+    /// Whether the message is lost: no record has this size.
     pub(crate) fn leads_nowhere(self) -> bool {
         self.size < MIN_RECORD_LEN
     }
@@ -93,24 +92,24 @@ pub(crate) struct ConsumeQueue<D: Disk> {
     pub(crate) min_offset: AtomicU64,
     /// Published after the entries below it are written.
     pub(crate) max_offset: AtomicU64,
-    /// The next queue offset to give out; only touched under the append lock.
+    /// The next queue offset to assign. Guarded by the append lock.
     pub(super) next_offset: AtomicU64,
     /// Entries below it are durable.
     pub(crate) flushed: AtomicU64,
-    /// Listed among the queues that must be flushed.
+    /// The queue is listed for the next flush.
     pub(super) is_dirty: AtomicBool,
-    /// Files were missing or unfit when the store was opened: entries may be missing.
+    /// Files were missing or unsound at open, so entries may be missing.
     pub(crate) is_cut: AtomicBool,
-    /// Entries below it were there when the store was opened …
+    /// Entries below this offset existed at open …
     pub(super) found_end: AtomicU64,
-    /// … and the records of those below this were looked at since.
+    /// … and the records of entries below this one were checked since.
     pub(super) checked_to: AtomicU64,
-    /// The queue's place in the current round of the dispatcher, which alone uses it.
+    /// The queue's position in the dispatcher's current round; only the dispatcher uses it.
     pub(crate) batch: AtomicU32,
     pub(super) times: KnownTimes,
-    /// A page of entries that was seen in memory, and when: see [`Self::in_memory_to`].
+    /// A page of entries last seen in memory, and when: see [`Self::in_memory_to`].
     pub(super) seen_page: AtomicU64,
-    /// What was deleted with the topic, and who may use the queue.
+    /// Deletion and access state.
     pub(crate) marks: QueueMarks,
 }
 
@@ -128,12 +127,12 @@ impl<D: Disk> ConsumeQueue<D> {
         &self.files
     }
 
-    /// What searches by time remember.
+    /// Times that searches by time remember.
     pub(crate) fn times(&self) -> &KnownTimes {
         &self.times
     }
 
-    /// Entries below it are durable, perhaps more.
+    /// Entries below this offset are durable.
     pub(crate) fn flushed(&self) -> u64 {
         self.flushed.load(Ordering::Acquire)
     }
@@ -150,41 +149,40 @@ impl<D: Disk> ConsumeQueue<D> {
         self.max_offset.load(Ordering::Acquire)
     }
 
-    /// Gives out the next queue offset. Only under the append lock.
+    /// Assigns the next queue offset. Call it under the append lock.
     pub(crate) fn take_next_offset(&self) -> u64 {
         let offset = self.next_offset.load(Ordering::Relaxed);
         self.next_offset.store(offset + 1, Ordering::Relaxed);
         offset
     }
 
-    /// Takes back the last offset given out, whose record was not written. Only under the append lock.
+    /// Takes back the last offset, whose record was not written. Call it under the append lock.
     pub(crate) fn give_back_offset(&self) {
         self.next_offset.store(self.next_offset.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// The next queue offset to give out. Only under the append lock.
+    /// The next queue offset to assign. Call it under the append lock.
     pub(crate) fn next_offset(&self) -> u64 {
         self.next_offset.load(Ordering::Relaxed)
     }
 
-    /// Says whether it has, or had, messages that were not deleted with the topic.
+    /// Whether the queue has or had messages that were not deleted with the topic.
     pub(crate) fn has_messages(&self) -> bool {
         self.max_offset() > 0 && !self.marks.is_deleted()
     }
 
-    /// Offsets below `offset` were given out, whatever entries there are: none is given out again. For a queue whose end
-    /// is not known.
+    /// Reserves the offsets below `offset`, which were assigned before, for a queue whose end is unknown.
     pub(crate) fn expect_end(&self, offset: u64) {
         self.next_offset.fetch_max(offset, Ordering::Relaxed);
     }
 
-    /// Entries below it were there when the store was opened, or when its end became known.
+    /// End of the entries that existed at open, or when the end became known.
     pub(crate) fn found_end(&self) -> u64 {
         self.found_end.load(Ordering::Acquire)
     }
 
-    /// Offsets below `offset` that no record has any more are not given out again: they get entries that lead nowhere,
-    /// behind the last one's record and before `physical_end`.
+    /// Reserves offsets below `offset` whose records are lost. They get entries that lead nowhere, after the last
+    /// entry's record and before `physical_end`.
     pub(crate) fn keep_offsets(&self, offset: u64, physical_end: u64) -> Result<()> {
         let max_offset = self.max_offset();
         if max_offset >= offset {
@@ -196,7 +194,7 @@ impl<D: Disk> ConsumeQueue<D> {
         }
     }
 
-    /// The next queue offset to give out follows the entries there are; for recovery.
+    /// Continues offsets after the existing entries; for recovery.
     pub(crate) fn continue_after_entries(&self) {
         let kept = self.found_end.load(Ordering::Acquire);
         if self.max_offset() == 0 && kept > 0 {
@@ -207,25 +205,25 @@ impl<D: Disk> ConsumeQueue<D> {
         self.found_end.store(self.max_offset(), Ordering::Release);
     }
 
-    /// Says whether nobody has looked yet at the record behind an entry that was there when the store was opened.
+    /// Whether the record of an entry that existed at open is still unchecked.
     pub(crate) fn is_unchecked(&self, queue_offset: u64) -> bool {
         queue_offset < self.found_end.load(Ordering::Acquire)
             && queue_offset >= self.checked_to.load(Ordering::Relaxed)
     }
 
-    /// The record behind an entry is sound.
+    /// Notes that the record of an entry is sound.
     pub(crate) fn set_checked(&self, queue_offset: u64) {
-        // Another reader may be further; then this one looks again, which harms nobody.
+        // A concurrent reader may be further; its records are then checked twice.
         let next = queue_offset + 1;
         let _ = self.checked_to.compare_exchange(queue_offset, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Says whether files were missing or unfit when the store was opened.
+    /// Whether files were missing or unsound at open.
     pub(crate) fn is_cut(&self) -> bool {
         self.is_cut.load(Ordering::Relaxed)
     }
 
-    /// Gives the offsets of `missing`, whose messages are lost, entries that lead into `range`; for recovery.
+    /// Fills the offsets of `missing`, whose messages are lost, with entries that lead into `range`; for recovery.
     pub(crate) fn pad(&self, missing: Range<u64>, range: Range<u64>) -> Result<()> {
         const STEP: usize = 64 << 10;
         let mut places = range.map(Entry::leading_nowhere);
@@ -243,43 +241,43 @@ impl<D: Disk> ConsumeQueue<D> {
         Ok(())
     }
 
-    /// Removes all entries, so that they can be redone from the log's start; for recovery.
+    /// Removes all entries, to derive them again from the start of the log; for recovery.
     pub(crate) fn clear(&self) -> Result<()> {
         self.files.clear()?;
         self.begin_empty_at(self.marks.floor().offset);
         Ok(())
     }
 
-    /// As [`Self::clear`]; where nothing is redone, offsets go on at `offset`.
+    /// As [`Self::clear`], but offsets continue at `offset` if no entry is derived.
     pub(crate) fn clear_keeping(&self, offset: u64) -> Result<()> {
         self.clear()?;
         self.found_end.store(offset, Ordering::Release);
         Ok(())
     }
 
-    /// What is known of a queue whose files cannot be read now; for recovery.
+    /// Sets the extent of a queue whose files cannot be read; for recovery.
     pub(crate) fn set_extent(&self, extent: Extent) {
         self.min_offset.store(extent.min_offset, Ordering::Release);
         self.max_offset.store(extent.max_offset, Ordering::Release);
     }
 
-    /// The queue has no messages any more, but its offsets go on at `offset`; for recovery.
+    /// Makes the queue empty, with offsets continuing at `offset`; for recovery.
     pub(crate) fn begin_empty_at(&self, offset: u64) {
         for mark in [&self.min_offset, &self.max_offset, &self.flushed] {
             mark.store(offset, Ordering::Release);
         }
     }
 
-    /// The entry at `queue_offset`, where one is published.
+    /// The published entry at `queue_offset`.
     pub(crate) fn entry(&self, queue_offset: u64) -> Option<Entry> {
         (self.min_offset()..self.max_offset())
             .contains(&queue_offset)
             .then(|| self.entry_anywhere(queue_offset))?
     }
 
-    /// The entry of the newest message, where one is kept; for recovery.
+    /// The newest message's entry, if one is kept; for recovery.
     ///
-    /// Errors: `Io` where its file cannot be opened now, which must not be taken for having none.
+    /// Errors: `Io` if its file cannot be opened. It does not mean that there is no entry.
     pub(crate) fn last_entry(&self) -> Result<Option<Entry>> {
         match self.max_offset().checked_sub(1).filter(|last| *last >= self.min_offset()) {
             Some(last) => self.read_entry(last),
@@ -287,14 +285,14 @@ impl<D: Disk> ConsumeQueue<D> {
         }
     }
 
-    /// What lies at a queue offset, published or not, a filler too; for recovery. Errors as [`Self::last_entry`].
+    /// The entry at a queue offset, published or not, even a filler; for recovery. Errors as [`Self::last_entry`].
     pub(crate) fn read_entry(&self, queue_offset: u64) -> Result<Option<Entry>> {
         let at = queue_offset * ENTRY_LEN;
         let Some(file) = self.files.open(at)? else { return Ok(None) };
         Ok(Entry::decode(&file.copy::<ENTRY>(at)?))
     }
 
-    /// As [`Self::entry`] for an offset known to be published, looking first into the file of the one before.
+    /// As [`Self::entry`] for a published offset; tries the file of the previous read first.
     pub(crate) fn entry_in(
         &self,
         file: &mut Option<Arc<MappedFile<D::Region>>>,
@@ -307,7 +305,7 @@ impl<D: Disk> ConsumeQueue<D> {
         Entry::decode(file.as_ref()?.read(at..at + ENTRY_LEN)).filter(|entry| !entry.is_filler())
     }
 
-    /// The first queue offset from `from` on whose message lies at or after a place of the log.
+    /// The first queue offset from `from` on whose message lies at or after a physical offset.
     pub(crate) fn first_at_or_after(&self, physical_offset: u64, from: u64) -> u64 {
         let (mut low, mut high) = (from, self.max_offset());
         while low < high {
@@ -320,7 +318,7 @@ impl<D: Disk> ConsumeQueue<D> {
         low
     }
 
-    /// Where to go on behind a place that has no entry: the next file where the file is missing.
+    /// The offset after a missing entry: the next file if the file is missing.
     pub(crate) fn behind_hole(&self, queue_offset: u64) -> u64 {
         let at = queue_offset * ENTRY_LEN;
         let max_offset = self.max_offset();
@@ -330,16 +328,16 @@ impl<D: Disk> ConsumeQueue<D> {
         self.files.begin_after(at).map_or(max_offset, |begin| max_offset.min(begin / ENTRY_LEN))
     }
 
-    /// The end of the entries from `from` on that can be read without waiting for the disk; looks at `most` of them.
+    /// The end of the entries from `from` on that are in memory; examines at most `most`.
     ///
-    /// `tick` counts moments: where the page of `from` was seen within the last one it is taken to be there still, so
-    /// that readers at the end of a queue ask the system once a moment.
+    /// `tick` counts moments. A page seen in memory within the last moment counts as in memory, so that readers at the
+    /// end of a queue ask the system once a moment.
     pub(crate) fn in_memory_to(&self, from: u64, most: u64, tick: u64) -> u64 {
         const PAGE: u64 = 4096;
         let (at, end) = (from * ENTRY_LEN, self.max_offset());
         let file = match self.files.find_open(at) {
             None => return from,
-            // Readers find out that it is missing.
+            // Readers report the missing file.
             Some(None) => return end,
             Some(Some(file)) => file,
         };
@@ -364,17 +362,16 @@ impl<D: Disk> ConsumeQueue<D> {
         Entry::decode(file.read(at..at + ENTRY_LEN))
     }
 
-    /// Calls `visit` with queue offset and entry from `from` on until it says `false` or the published end.
+    /// Calls `visit` with the queue offset and entry from `from` on, until it returns `false` or at the published end.
     ///
-    /// `None` stands for a place where an entry should be and is not. Where a file cannot be opened now it ends early:
-    /// what is there must not be taken for missing.
+    /// `None` stands for a missing entry. A file that cannot be opened ends the walk: its entries are not missing.
     pub(crate) fn walk(&self, from: u64, visit: impl FnMut(u64, Option<Entry>) -> bool) {
         if let Err(error) = self.walk_to(from, u64::MAX, visit) {
             tracing::error!(%error, topic = self.topic(), queue_id = self.queue_id, "queue cannot be read now");
         }
     }
 
-    /// As [`Self::walk`], to `to` at most. Errors: `Io`, `Corrupt` for a file that cannot be opened now.
+    /// As [`Self::walk`], at most to `to`. Errors: `Io`, `Corrupt` for a file that cannot be opened.
     pub(crate) fn walk_to(
         &self,
         from: u64,
@@ -396,7 +393,7 @@ impl<D: Disk> ConsumeQueue<D> {
                 at += 1;
             }
             if at == begin {
-                // The entry would lie in two files, which no file of the right size lets it.
+                // The entry would span two files, which is impossible at a valid file size.
                 visit(at, None);
                 return Ok(());
             }
@@ -407,13 +404,13 @@ impl<D: Disk> ConsumeQueue<D> {
         Ok(())
     }
 
-    /// Writes entries that follow each other, beginning with the one of `first`. Readers do not see them yet.
+    /// Writes consecutive entries from offset `first` on. Readers do not see them yet.
     pub(crate) fn write(&self, first: u64, entries: &[u8]) -> Result<()> {
         self.begin_files(first)?;
         self.files.write(first * ENTRY_LEN, entries)
     }
 
-    /// Opens the file of the entry `first`, or makes it: says whether the queue can be written.
+    /// Opens or creates the file for entry `first`, to find out whether the queue is writable.
     pub(crate) fn prepare(&self, first: u64) -> Result<()> {
         self.begin_files(first)?;
         self.files.ensure(first * ENTRY_LEN).map(drop)
@@ -424,30 +421,30 @@ impl<D: Disk> ConsumeQueue<D> {
         if first > 0 && self.files.span().is_none() { self.begin_at(first) } else { Ok(()) }
     }
 
-    /// All entries are gone, and so are the files; the next entry is that of `offset`.
+    /// Removes all entries and files; the next entry is for `offset`.
     pub(crate) fn begin_at_offset(&self, offset: u64) -> Result<()> {
         self.files.clear()?;
         self.begin_empty_at(offset);
         Ok(())
     }
 
-    /// Where the queue's files lie in the store directory `root`.
+    /// The queue's directory in the store directory `root`.
     pub(crate) fn directory_in(&self, root: &Path) -> PathBuf {
         root.join("consumequeue").join(self.topic()).join(self.queue_id.to_string())
     }
 
-    /// What the arrival listener is told of the queue as it is now.
+    /// The arrival event for the queue's current state.
     pub(crate) fn arrival(&self) -> Arrival<'_> {
         Arrival { topic: self.topic(), queue_id: self.queue_id, max_offset: self.max_offset() }
     }
 
-    /// The error of an append while the queue is set aside.
+    /// The error for an append while the queue is set aside.
     pub(crate) fn refusal(&self) -> StoreError {
         let reason = self.marks.aside_reason().unwrap_or_default();
         StoreError::QueueSetAside { topic: self.topic().to_owned(), queue_id: self.queue_id, reason }
     }
 
-    /// The messages before `first` were deleted: their entries are filled as RocketMQ does.
+    /// Fills the entries before `first` as RocketMQ does; their messages were deleted.
     fn begin_at(&self, first: u64) -> Result<()> {
         let file = self.files.ensure(first * ENTRY_LEN)?;
         let filler = Entry { physical_offset: 0, size: FILLER_SIZE, tag_hash: 0 }.encode();
@@ -458,24 +455,24 @@ impl<D: Disk> ConsumeQueue<D> {
         Ok(())
     }
 
-    /// Lets readers see the entries below `max_offset`. Says whether the queue must be listed for a flush.
+    /// Publishes the entries below `max_offset`. Returns whether the queue must be listed for a flush.
     pub(crate) fn publish(&self, max_offset: u64) -> bool {
         self.max_offset.fetch_max(max_offset, Ordering::SeqCst);
         self.marks.set_alive();
         self.list()
     }
 
-    /// Says whether the queue must be listed for a flush; it is then.
+    /// Marks the queue as listed for a flush. Returns whether it was not.
     pub(crate) fn list(&self) -> bool {
         !self.is_dirty.swap(true, Ordering::SeqCst)
     }
 
-    /// The queue is in no list of those to flush any more.
+    /// Marks the queue as not listed for a flush.
     pub(crate) fn unlist(&self) {
         self.is_dirty.store(false, Ordering::SeqCst);
     }
 
-    /// Begins to write what [`Self::flush`] will wait for: many queues then share what each alone would wait for.
+    /// Starts the writes that [`Self::flush`] waits for, so that many queues share one wait.
     pub(crate) fn begin_flush(&self) -> Result<()> {
         let end = self.max_offset.load(Ordering::SeqCst);
         let from = self.flushed.load(Ordering::Acquire);
@@ -484,7 +481,7 @@ impl<D: Disk> ConsumeQueue<D> {
 
     /// Makes the published entries durable.
     pub(crate) fn flush(&self) -> Result<()> {
-        // In one order with `publish`: whoever finds the queue listed is seen here, whoever is not lists it again.
+        // Ordered with `publish`: a queue published before this is flushed here, a later one is listed again.
         self.is_dirty.swap(false, Ordering::SeqCst);
         let end = self.max_offset.load(Ordering::SeqCst);
         let from = self.flushed.load(Ordering::Acquire);
@@ -497,7 +494,7 @@ impl<D: Disk> ConsumeQueue<D> {
     }
 }
 
-/// Checks that a topic can be a directory and a queue id a queue.
+/// Checks that a topic is a valid directory name and a queue ID is valid.
 pub(crate) fn check_name(topic: &str, queue_id: i32) -> Result<u32> {
     let refuse = |what, reason| Err(StoreError::Invalid { what, reason });
     if topic.is_empty() {

@@ -1,7 +1,7 @@
-//! What was deleted of a queue, while the store runs and after a restart.
+//! Deleted entries of a queue, while the store runs and after a restart.
 //!
-//! Records of a deleted topic stay in the log until retention takes them; nobody is led to them any more, also after
-//! a restart, and a topic made again goes on behind their offsets: an offset is given out once.
+//! Records of a deleted topic stay in the log until retention removes them, but no reader finds them, even after a
+//! restart. A topic created again continues behind their offsets: each offset is assigned once.
 
 use std::sync::atomic::Ordering;
 
@@ -18,14 +18,14 @@ use crate::{
 };
 
 impl<D: Disk> ConsumeQueue<D> {
-    /// The queue takes the place of one whose files could not be read.
+    /// Replaces a queue whose files could not be read.
     pub(crate) fn adopt(&self, before: &Self) {
         self.marks.adopt(&before.marks);
         self.begin_empty_at(self.marks.floor().offset);
         self.expect_end(before.next_offset());
     }
 
-    /// Deletes what is below the floor. No round of the dispatcher is under way.
+    /// Deletes the entries below the floor. Call it between rounds of the dispatcher.
     pub(crate) fn delete_below(&self, floor: Floor) {
         self.marks.set_floor(floor);
         self.marks.must_clear.store(true, Ordering::Release);
@@ -33,7 +33,7 @@ impl<D: Disk> ConsumeQueue<D> {
         self.begin_empty_at(floor.offset);
     }
 
-    /// Removes the files of what was deleted, where that is still to be done.
+    /// Removes the files of deleted entries, if that is still to be done.
     pub(crate) fn clear_deleted(&self) -> Result<()> {
         if self.marks.must_clear.load(Ordering::Acquire) {
             self.files.clear()?;
@@ -42,7 +42,7 @@ impl<D: Disk> ConsumeQueue<D> {
         Ok(())
     }
 
-    /// After a restart: removes what a crash left of deleted entries.
+    /// Removes the deleted entries that a crash left behind.
     pub(crate) fn settle_deleted(&self) -> Result<()> {
         let floor = self.marks.floor();
         if floor.offset == 0 {
@@ -56,7 +56,7 @@ impl<D: Disk> ConsumeQueue<D> {
         let is_other =
             min < max && self.read_entry(min)?.is_some_and(|e| e.physical_offset >= floor.physical_end);
         if is_other {
-            // Another broker made the topic anew.
+            // Another broker created the topic again.
             self.forget_floor();
         } else if max > floor.offset {
             self.min_offset.fetch_max(floor.offset, Ordering::AcqRel);
@@ -68,7 +68,8 @@ impl<D: Disk> ConsumeQueue<D> {
         Ok(())
     }
 
-    /// A record that is none of the deleted ones says that another broker made the topic anew, with offsets from 0 on.
+    /// Handles a record above the floor's physical end but below its offset: another broker created the topic again,
+    /// with offsets from 0 on.
     pub(crate) fn begin_anew(&self, queue_offset: u64, physical_offset: u64) {
         let floor = self.marks.floor();
         if self.marks.is_deleted() && queue_offset < floor.offset && physical_offset >= floor.physical_end {
@@ -83,7 +84,7 @@ impl<D: Disk> ConsumeQueue<D> {
     }
 }
 
-/// Reads what was deleted and closed, before queues are recovered.
+/// Reads the deleted and closed queues, before queues are recovered.
 pub(crate) fn load_marks<D: Disk>(
     home: &StoreDirectory<D>,
     log: &CommitLog<D>,

@@ -1,4 +1,4 @@
-//! Consume queues with entries that no checkpoint has flushed yet.
+//! Consume queues with unflushed entries.
 
 use std::sync::Arc;
 

@@ -1,28 +1,28 @@
-//! What is known of a queue's entries when a store is opened.
+//! What recovery knows about a queue's entries when it opens a store.
 
-/// What is known of the entries when the store is opened.
+/// The entries that recovery may trust.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum KnownEntries {
-    /// We closed the store: each queue ends where its extent says.
+    /// ferromq closed the store: each queue ends at its noted extent.
     Closed,
-    /// Entries that lead below the limit are whole and durable; others may be anything.
+    /// Entries for records below the limit are complete and durable; later ones may be anything.
     DurableBelow(u64),
-    /// Nothing: entries that lead below the limit are kept up to the first hole. Where `is_cut`, the rest is erased.
+    /// Entries for records below the limit are kept up to the first hole. `is_cut` erases the rest.
     Nothing { limit: u64, is_cut: bool },
 }
 
 impl KnownEntries {
-    /// What is still known of a queue that is read later, while the store is open.
+    /// What stays known for a queue that is read later, while the store is open.
     pub(crate) fn later(self, end: u64) -> Self {
         match self {
-            // Its extent is no longer looked at.
+            // Its extent no longer holds.
             Self::Closed => Self::DurableBelow(end),
             Self::Nothing { limit, .. } => Self::Nothing { limit, is_cut: true },
             known @ Self::DurableBelow(_) => known,
         }
     }
 
-    /// No entry is missing that leads below it.
+    /// Entries for records below this physical offset are complete.
     pub(crate) fn whole_below(self) -> u64 {
         match self {
             Self::DurableBelow(limit) => limit,

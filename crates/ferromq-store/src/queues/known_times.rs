@@ -1,7 +1,7 @@
-//! Store timestamps of some messages of a queue, as searches by time found them.
+//! Store timestamps of a queue's messages, remembered from searches by time.
 //!
-//! A search over a long queue ends in memory that nobody touched for long; with what earlier ones learned it gets
-//! near without. Messages keep their times, so what is remembered stays true as long as the queue is open.
+//! A search over a long queue reads cold memory; remembered times narrow it first. A message's time never changes, so
+//! the cache stays valid while the queue is open.
 
 use std::{
     ops::{Deref, Range},
@@ -10,13 +10,13 @@ use std::{
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Messages remembered of a queue at most: 8 bytes each, and twice as many before they are thinned out.
+/// Most remembered messages, at 8 bytes each; twice as many before they are thinned out.
 const SAMPLES: u64 = 4096;
 const MIN_STRIDE: u64 = 64;
-/// No message has this time.
+/// Stands for a time that is not known.
 const UNKNOWN: i64 = i64::MIN;
 
-/// What one queue remembers; empty until it is asked for.
+/// The cache of one queue; empty until the first search.
 #[derive(Default)]
 pub(crate) struct KnownTimes(RwLock<Times>);
 
@@ -30,7 +30,7 @@ pub(crate) struct Times {
 }
 
 impl KnownTimes {
-    /// The table with a place for each sample of a range of queue offsets, which is long enough to have some.
+    /// The table with room for each sample of a range of queue offsets, which must be long enough for samples.
     pub(crate) fn covering(&self, offsets: Range<u64>) -> impl Deref<Target = Times> {
         let known = self.0.read();
         if known.covers(&offsets) {
@@ -99,7 +99,7 @@ mod tests {
             bytes = bytes.max(times.times.len() * 8);
         }
         assert!(bytes <= 2 * SAMPLES as usize * 8 + 8, "{bytes}");
-        // The queue's begin was deleted: places before it are not asked for any more.
+        // The beginning of the queue was deleted; earlier samples are not used.
         let times = known.covering(2_900_000..3_000_000);
         assert!(times.covers(&(2_900_000..3_000_000)));
     }

@@ -1,4 +1,4 @@
-//! Consume queues: entries by queue offset, their recovery, cleaning, administration, and searches by time.
+//! Consume queues: entries by queue offset, recovery, cleaning, deletion, and searches by time.
 
 pub mod admin_files;
 pub(crate) mod cleaning;

@@ -1,4 +1,4 @@
-//! What was decided about a queue, next to what is in it: deleted, closed, set aside.
+//! The administrative state of a queue: deleted, closed or set aside.
 
 use std::sync::{
     Arc,
@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 /// Who may use a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueueAccess {
-    /// Everybody.
+    /// Producers and consumers.
     #[default]
     Open,
-    /// Readers: what is there drains, nothing is added.
+    /// Consumers only: the queue drains.
     ReadOnly,
-    /// Nobody.
+    /// Neither producers nor consumers.
     Closed,
 }
 
@@ -33,29 +33,29 @@ impl QueueAccess {
     }
 }
 
-/// What was decided about a queue, next to what is in it.
+/// The administrative state of a queue.
 #[derive(Default)]
 pub(crate) struct QueueMarks {
     floor_offset: AtomicU64,
     floor_end: AtomicU64,
-    /// Nothing came since it was deleted: for readers there is no such queue.
+    /// No message came since the deletion, so the queue does not exist for readers.
     pub(super) is_deleted: AtomicBool,
-    /// Its files are still to be removed.
+    /// The files of deleted entries are still to be removed.
     pub(super) must_clear: AtomicBool,
     access: AtomicU8,
-    /// It cannot be written now.
+    /// The queue cannot be written.
     is_aside: AtomicBool,
-    /// Why.
+    /// The reason why it cannot be written.
     aside: Mutex<Option<Arc<str>>>,
-    /// Its files could not be read at open: it is closed to readers until they can.
+    /// The files could not be read at open; the queue is closed to readers until they can.
     is_unread: AtomicBool,
-    /// It was set aside while the store was opened: where it ends is not known before all is written. Nothing lasting is
-    /// decided by its end meanwhile. It is asked before the end is, which is complete once this says it is.
+    /// The queue was set aside at open, so its end is unknown until all entries are written. Nothing durable may depend
+    /// on its end meanwhile. Readers check this flag before they read the end.
     is_end_unknown: AtomicBool,
 }
 
 impl QueueMarks {
-    /// What was deleted of the queue; offset 0 where nothing was.
+    /// The deleted part of the queue; offset 0 if nothing was deleted.
     pub(crate) fn floor(&self) -> Floor {
         Floor {
             offset: self.floor_offset.load(Ordering::Acquire),
@@ -72,7 +72,7 @@ impl QueueMarks {
         self.is_deleted.load(Ordering::Acquire)
     }
 
-    /// It has messages again.
+    /// Notes that the queue has messages again.
     pub(crate) fn set_alive(&self) {
         if self.is_deleted() {
             self.is_deleted.store(false, Ordering::Release);
@@ -87,7 +87,7 @@ impl QueueMarks {
         self.access.load(Ordering::Relaxed) == 0 && !self.is_aside()
     }
 
-    /// Says whether the queue is closed to readers now.
+    /// Whether the queue is closed to readers.
     pub(crate) fn is_shut(&self) -> bool {
         self.access() == QueueAccess::Closed || self.is_unread()
     }
@@ -122,7 +122,7 @@ impl QueueMarks {
         self.is_end_unknown.store(is_unknown, Ordering::Release);
     }
 
-    /// Takes over what was decided about the queue when its files are read anew.
+    /// Copies the state when the queue's files are read again.
     pub(super) fn adopt(&self, before: &Self) {
         self.set_end_unknown(before.is_end_unknown());
         self.set_floor(before.floor());
@@ -136,11 +136,11 @@ impl QueueMarks {
     }
 }
 
-/// What was deleted of a queue.
+/// The deleted part of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Floor {
-    /// Queue offsets below it were given out before …
+    /// Queue offsets below this were assigned to deleted records.
     pub(crate) offset: u64,
-    /// … to records that lie before this physical offset.
+    /// Physical offset at which the deleted records end.
     pub physical_end: u64,
 }

@@ -1,4 +1,4 @@
-//! All consume queues of a store, by topic and queue id.
+//! All consume queues of a store.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,10 +30,10 @@ use crate::{
     sync::parallel::side_by_side,
 };
 
-/// By topic and queue id. Peers choose the names of topics, so their hash is keyed.
+/// Queues by topic and queue ID. Clients choose topic names, so the hash is keyed.
 type QueueMap<D> = HashMap<Box<str>, BTreeMap<u32, Arc<ConsumeQueue<D>>>>;
 
-/// All queues of all topics.
+/// The queues of all topics.
 pub(crate) struct ConsumeQueues<D: Disk> {
     disk: D,
     names: Arc<DirectoryNames<D>>,
@@ -41,16 +41,16 @@ pub(crate) struct ConsumeQueues<D: Disk> {
     file_size: u64,
     open_files: Arc<OpenFiles<D::Region>>,
     table: RwLock<QueueMap<D>>,
-    /// Topics whose directories could not be listed, for recovery to set their queues aside.
+    /// Topics whose directories could not be listed; recovery sets their queues aside.
     pub(crate) unlisted: Mutex<Vec<(Box<str>, StoreError)>>,
-    /// Queues whose files could not be read, for recovery to set aside.
+    /// Queues whose files could not be read; recovery sets them aside.
     pub(crate) unread: Mutex<Vec<(Arc<ConsumeQueue<D>>, StoreError)>>,
-    /// No record at or after it belongs to what was deleted with its topic.
+    /// Records from this physical offset on were not deleted with their topic.
     pub(crate) deleted_to: AtomicU64,
 }
 
 impl<D: Disk> ConsumeQueues<D> {
-    /// Opens `consumequeue/TOPIC/QUEUE` of a store directory; entries are recovered later.
+    /// Opens `consumequeue/TOPIC/QUEUE` of a store directory. Entries are recovered later.
     pub(crate) fn load(
         disk: &D,
         root: &Path,
@@ -76,7 +76,7 @@ impl<D: Disk> ConsumeQueues<D> {
             found.lock().insert(path, queues);
         });
         let found: Vec<_> = found.into_inner().into_values().flatten().collect();
-        // New queues get files of this size too: Java opens a store only where all are of one size.
+        // New queues get the same file size: Java requires one size for all.
         let last = found.iter().rev().find(|(queue, _)| queue.files.span().is_some());
         queues.file_size = last.map_or(queues.file_size, |(queue, _)| queue.files.file_size());
         for (mut queue, error) in found {
@@ -95,7 +95,7 @@ impl<D: Disk> ConsumeQueues<D> {
         Ok(queues)
     }
 
-    /// The queues in a topic's directory, each with why its files cannot be found now.
+    /// The queues in a topic's directory, each with the error if its files cannot be listed.
     fn load_topic(&self, directory: &Path) -> Vec<(ConsumeQueue<D>, Option<StoreError>)> {
         let Some(topic) = directory.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
         let mut found = Vec::new();
@@ -155,7 +155,7 @@ impl<D: Disk> ConsumeQueues<D> {
         }
     }
 
-    /// Reads the files of a queue anew that could not be read at open, and lets the new queue take its place.
+    /// Reads the files of a queue again after a failure at open, and replaces the queue.
     pub(crate) fn reload(
         &self,
         before: &ConsumeQueue<D>,
@@ -177,12 +177,12 @@ impl<D: Disk> ConsumeQueues<D> {
         self.find_any(topic, queue_id).filter(|queue| !queue.marks.is_deleted())
     }
 
-    /// As [`Self::find`], also a deleted one.
+    /// As [`Self::find`], but also finds a deleted queue.
     pub(crate) fn find_any(&self, topic: &str, queue_id: u32) -> Option<Arc<ConsumeQueue<D>>> {
         self.table.read().get(topic)?.get(&queue_id).map(Arc::clone)
     }
 
-    /// The queue, which begins empty where there is none yet. Its files come with its first entry.
+    /// Finds or creates a queue. Its files are created with its first entry.
     pub(crate) fn find_or_make(&self, topic: &str, queue_id: u32) -> Arc<ConsumeQueue<D>> {
         if let Some(queue) = self.find(topic, queue_id) {
             return queue;
@@ -192,29 +192,29 @@ impl<D: Disk> ConsumeQueues<D> {
         Arc::clone(queues.entry(queue_id).or_insert_with(|| Arc::new(self.make(topic, queue_id))))
     }
 
-    /// How many queues have messages.
+    /// Number of queues with messages.
     pub(crate) fn count(&self) -> usize {
         let table = self.table.read();
         table.values().flat_map(|queues| queues.values()).filter(|queue| queue.has_messages()).count()
     }
 
-    /// Where each queue with messages begins and ends.
+    /// Extents of the queues with messages.
     pub(crate) fn extents(&self) -> BTreeMap<(Box<str>, u32), Extent> {
         let queues = self.all().into_iter().filter(|queue| queue.has_messages());
         queues.map(|queue| ((queue.topic().into(), queue.queue_id()), queue.extent())).collect()
     }
 
-    /// All queues, in no order.
+    /// All queues in any order.
     pub(crate) fn all(&self) -> Vec<Arc<ConsumeQueue<D>>> {
         self.table.read().values().flat_map(|queues| queues.values().map(Arc::clone)).collect()
     }
 
-    /// All queues of a topic, also deleted ones, in no order.
+    /// All queues of a topic, deleted ones included, in any order.
     pub(crate) fn of_topic(&self, topic: &str) -> Vec<Arc<ConsumeQueue<D>>> {
         self.table.read().get(topic).map_or_else(Vec::new, |queues| queues.values().map(Arc::clone).collect())
     }
 
-    /// Topics that have messages, each with its queue ids in order.
+    /// Topics with messages, each with its queue IDs in order.
     pub(crate) fn names(&self) -> Vec<(String, Vec<u32>)> {
         let table = self.table.read();
         let mut names: Vec<(String, Vec<u32>)> = table

@@ -1,6 +1,6 @@
-//! How a consume queue's entries are found, and cut, when a store is opened.
+//! Finds and cuts a consume queue's entries when a store is opened.
 //!
-//! What is missing afterwards `rebuild` derives from the log again.
+//! `rebuild` then derives missing entries from the log.
 
 use std::sync::{
     Arc,
@@ -25,11 +25,11 @@ use crate::{
 };
 
 const ENTRY: usize = ENTRY_LEN as usize;
-/// Entries read at once, where all are read.
+/// Entries read at once.
 const READ_ENTRIES: usize = 4096;
 
 impl<D: Disk> ConsumeQueue<D> {
-    /// Finds the queue's files. Files that do not fit the row are removed, and so are all behind them: `false` then.
+    /// Lists the queue's files. Removes files of a wrong size or position and all later ones, and then returns `false`.
     pub(crate) fn load(&mut self) -> Result<bool> {
         let configured = self.files.file_size();
         match self.files.load() {
@@ -57,15 +57,15 @@ impl<D: Disk> ConsumeQueue<D> {
         if self.files.span().is_some_and(|span| span.start >= cut) {
             self.files.clear()?;
         }
-        // The size of new files was taken from one that is gone.
+        // The size came from a file that is gone.
         self.files.set_file_size(configured);
         self.files.load()?;
         Ok(false)
     }
 
-    /// Finds the end of the entries and cuts what is behind it, so that no stale entry is ever taken for a new one.
+    /// Finds the end of the entries and erases everything behind it, so that no stale entry is taken for a new one.
     ///
-    /// Returns the end of the last record the kept entries lead to.
+    /// Returns the end of the last record that a kept entry leads to.
     pub(crate) fn recover(
         &self,
         log_start: u64,
@@ -88,13 +88,13 @@ impl<D: Disk> ConsumeQueue<D> {
             KnownEntries::Closed | KnownEntries::Nothing { .. } => read_through(&last, is_kept)?,
         };
         if met_other || !matches!(known, KnownEntries::Closed | KnownEntries::Nothing { is_cut: false, .. }) {
-            // Flushed at once: after another crash the old bytes must not be back.
+            // Flushed at once: a second crash must not bring the old bytes back.
             if last.erase(end..last.end())? > end {
                 last.flush(end..last.end())?;
             }
         }
         if end == first && first > 0 {
-            // Entries before these may be missing, and what comes before cannot be added to files.
+            // Entries before these may be missing, and earlier entries cannot be added to files.
             self.clear_keeping(first / ENTRY_LEN)?;
             return Ok(None);
         }
@@ -105,7 +105,7 @@ impl<D: Disk> ConsumeQueue<D> {
             KnownEntries::Closed | KnownEntries::Nothing { is_cut: false, .. } => {
                 max_offset.min(last.base() / ENTRY_LEN)
             }
-            // Another broker was killed: once, all is flushed.
+            // Another broker was killed: flush all entries once.
             KnownEntries::Nothing { is_cut: true, .. } => first / ENTRY_LEN,
         };
         self.publish_extent(flushed, max_offset);
@@ -113,8 +113,8 @@ impl<D: Disk> ConsumeQueue<D> {
         Ok((physical_end > 0).then_some(physical_end))
     }
 
-    /// Where the entries end before recovery changes any, and where the last record before `limit` ends they lead to. `None`
-    /// where there are none, or they cannot be read now.
+    /// The end of the entries before recovery changes any, and the end of their last record before `limit`. `None` if
+    /// there are no entries or they cannot be read.
     fn found_ends(&self, limit: u64) -> Option<(u64, u64)> {
         let is_kept = |entry: Entry| entry.is_filler() || entry.end() <= limit;
         for span in self.files.spans().into_iter().rev() {
@@ -132,7 +132,7 @@ impl<D: Disk> ConsumeQueue<D> {
         self.flushed.store(flushed, Ordering::Release);
     }
 
-    /// Says whether the entries end where it was noted: one before the end, none behind it.
+    /// Whether the entries end at the noted extent: one before its end, none behind it.
     fn ends_at(&self, extent: Extent) -> Result<bool> {
         let has_last = match extent.max_offset.checked_sub(1) {
             Some(last) if extent.min_offset < extent.max_offset => self.read_entry(last)?.is_some(),
@@ -141,7 +141,7 @@ impl<D: Disk> ConsumeQueue<D> {
         Ok(has_last && self.read_entry(extent.max_offset)?.is_none())
     }
 
-    /// The newest file that begins with an entry to keep: those before it were flushed earlier.
+    /// The newest file that begins with a kept entry; earlier files were flushed before.
     fn last_kept_file(
         &self,
         first: u64,
@@ -163,7 +163,7 @@ impl<D: Disk> ConsumeQueue<D> {
         };
         let begin = extent.min_offset.max(first);
         let (mut low, mut high) = (first, extent.max_offset);
-        // Most often nothing was deleted since.
+        // The usual case: nothing was deleted since.
         if begin < high && is_kept(begin)? && (begin == first || !is_kept(begin - 1)?) {
             (low, high) = (begin, begin);
         }
@@ -176,16 +176,16 @@ impl<D: Disk> ConsumeQueue<D> {
     }
 }
 
-/// What the consume queues of a broker that stopped cleanly tell: all of it was on disk.
+/// The ends of the queues of a broker that stopped cleanly: all its entries were on disk.
 pub(crate) struct FoundEnds<D: Disk> {
-    /// The log ended here or later.
+    /// Lower bound of the end of the log.
     pub(crate) log_end: u64,
-    /// Queue offsets below these were given out.
+    /// Queue offsets below these were assigned.
     pub(crate) queues: Vec<(Arc<ConsumeQueue<D>>, u64)>,
 }
 
 impl<D: Disk> ConsumeQueues<D> {
-    /// Looks how far each queue goes, before recovery changes any; entries that lead past `limit` do not count.
+    /// Finds the end of each queue before recovery changes any; entries that lead past `limit` do not count.
     pub(crate) fn found_ends(&self, limit: u64) -> FoundEnds<D> {
         let (log_end, queues) = (AtomicU64::new(0), Mutex::new(Vec::new()));
         side_by_side(&self.all(), |queue| {
@@ -197,8 +197,8 @@ impl<D: Disk> ConsumeQueues<D> {
         FoundEnds { log_end: log_end.into_inner(), queues: queues.into_inner() }
     }
 
-    /// Recovers all queues, many at once; returns the end of the newest record that any of them leads to. Those that
-    /// cannot be read are in `unread` then.
+    /// Recovers all queues in parallel and returns the end of the newest record that an entry leads to. Unreadable
+    /// queues are collected in `unread`.
     pub(crate) fn recover(
         &self,
         log_start: u64,
@@ -210,7 +210,7 @@ impl<D: Disk> ConsumeQueues<D> {
         side_by_side(&all, |queue| {
             match queue.recover(log_start, known, listed(queue.topic(), queue.queue_id())) {
                 Ok(end) => drop(newest.fetch_max(end.unwrap_or(0), Ordering::AcqRel)),
-                // The other queues need not wait for this one.
+                // The other queues are recovered all the same.
                 Err(error) => self.unread.lock().push((Arc::clone(queue), error)),
             }
         });
@@ -222,8 +222,8 @@ fn entry_in<R: Region>(file: &MappedFile<R>, at: u64) -> Result<Option<Entry>> {
     Ok(Entry::decode(&file.copy::<ENTRY>(at)?))
 }
 
-/// Reads entries up to the first that must not be kept: where they end, where their last record ends, and whether
-/// something else than nothing follows.
+/// Reads entries up to the first that must not be kept. Returns their end, the end of their last record, and whether
+/// nonzero bytes follow.
 fn read_through<R: Region>(
     file: &MappedFile<R>,
     is_kept: impl Fn(Entry) -> bool,
@@ -250,9 +250,9 @@ fn read_through<R: Region>(
     Ok((end, physical_end, false))
 }
 
-/// The same where all entries to keep are known to be there: what follows them leads further, or nowhere.
+/// As [`read_through`], when all entries to keep are known to exist: later ones lead further or nowhere.
 fn last_below<R: Region>(file: &MappedFile<R>, is_kept: impl Fn(Entry) -> bool) -> Result<(u64, u64, bool)> {
-    // Entries lie side by side from the file's begin on, so there are none behind its first hole.
+    // Entries are contiguous from the start of the file, so none follow its first hole.
     let data = file.next_hole(file.base()) - file.base();
     let (mut low, mut high) = (0, data.div_ceil(ENTRY_LEN).min((file.end() - file.base()) / ENTRY_LEN));
     while low < high {

@@ -1,8 +1,7 @@
-//! Finding a queue offset by store timestamp.
+//! Finds a queue offset by store timestamp.
 //!
-//! Timestamps do not go back within a queue of ours; in a log of Java's they may, then any place where they
-//! pass the time looked for is an answer. Messages that are gone or cannot be read have no time: they lie in runs,
-//! which are stepped over.
+//! ferromq's timestamps never go back within a queue. In a Java broker's log they may; any crossing of the searched
+//! time is then a valid answer. Lost and unreadable messages have no time; the search steps over runs of them.
 
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ type File<D> = Option<Arc<MappedFile<<D as Disk>::Region>>>;
 /// Queues with fewer messages remember no times.
 const SHORT: u64 = 4096;
 
-/// One search in one queue. It holds the files it looked at last, which are most often those of the next look.
+/// A search in one queue. It holds the files of the last read, which the next read usually needs.
 pub(crate) struct TimeSearch<'a, D: Disk> {
     log: &'a CommitLog<D>,
     queue: &'a ConsumeQueue<D>,
@@ -33,12 +32,12 @@ impl<'a, D: Disk> TimeSearch<'a, D> {
         Self { log, queue, begin, end, entries: None, records: None }
     }
 
-    /// The time of the first message that has one.
+    /// Time of the first message with a time.
     pub(crate) fn earliest(&mut self) -> Option<i64> {
         self.known_from(self.begin, self.end).map(|(_, time)| time)
     }
 
-    /// The first message stored at `time` or later; the queue's end where there is none.
+    /// The first message stored at or after `time`; the end of the queue if there is none.
     pub(crate) fn first_since(&mut self, time: i64) -> u64 {
         let (mut low, mut high) = self.narrow(time).unwrap_or((self.begin, self.end));
         let mut answer = high;
@@ -53,9 +52,9 @@ impl<'a, D: Disk> TimeSearch<'a, D> {
         answer
     }
 
-    /// Between which messages, whose times are remembered, the first one stored at `time` or later lies.
+    /// The remembered messages between which the first message stored at or after `time` lies.
     ///
-    /// `None` for a short queue, and where one of the messages looked at has no time.
+    /// `None` for a short queue, or if a message read has no time.
     fn narrow(&mut self, time: i64) -> Option<(u64, u64)> {
         if self.end.saturating_sub(self.begin) < SHORT {
             return None;
@@ -85,7 +84,7 @@ impl<'a, D: Disk> TimeSearch<'a, D> {
         Some((begin, end))
     }
 
-    /// The last message stored at `time` or earlier.
+    /// The last message stored at or before `time`.
     pub(crate) fn last_until(&mut self, time: i64) -> Option<u64> {
         let end = match time.checked_add(1) {
             Some(later) => self.first_since(later),
@@ -94,20 +93,20 @@ impl<'a, D: Disk> TimeSearch<'a, D> {
         self.known_before(end)
     }
 
-    /// When the message at a queue offset was stored.
+    /// Store timestamp of the message at a queue offset.
     pub(crate) fn time(&mut self, queue_offset: u64) -> Option<i64> {
         let entry = self.queue.entry_in(&mut self.entries, queue_offset)?;
         self.log.store_timestamp(&mut self.records, entry.physical_offset, entry.size)
     }
 
-    /// The first message of `from..end` that has a time.
+    /// The first message of `from..end` with a time.
     fn known_from(&mut self, from: u64, end: u64) -> Option<(u64, i64)> {
         let (mut unknown, mut step) = (from, 1);
         let first = self.time(from).map(|time| (from, time));
         if first.is_some() || from >= end {
             return first.filter(|_| from < end);
         }
-        // Ever longer steps over the run, then back to its end.
+        // Steps over the run in growing strides, then bisects to its end.
         let (mut known, mut found) = loop {
             let at = (unknown + step).min(end - 1);
             match self.time(at) {
@@ -126,7 +125,7 @@ impl<'a, D: Disk> TimeSearch<'a, D> {
         Some((known, found))
     }
 
-    /// The last message before `end` that has a time.
+    /// The last message before `end` with a time.
     fn known_before(&mut self, end: u64) -> Option<u64> {
         let last = end.checked_sub(1).filter(|last| *last >= self.begin)?;
         if self.time(last).is_some() {
