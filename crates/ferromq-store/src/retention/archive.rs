@@ -1,7 +1,8 @@
-//! The archive hook: what takes a file before it is deleted, and what is remembered of it.
+//! The archive hook, which takes a file before it is deleted.
 //!
-//! `ferromq/archived` names the file the hook took last, so that neither a crash between hook and removal hands it over
-//! twice nor another file of the same name is taken for it. Which files are due, and their removal, are `cleaner`'s.
+//! `ferromq/archived` names the file that the hook took last. After a crash between hook and removal the hook does not
+//! get that file twice, and another file of the same name is not mistaken for it. `cleaner` chooses and removes the
+//! files.
 
 use std::{
     ops::Range,
@@ -22,32 +23,31 @@ use crate::{
 };
 
 const MAGIC: &[u8; 8] = b"FMQARCH1";
-/// Pause after the first failure of a hook; each further one doubles it …
+/// Pause after the first failure of a hook. Each further failure doubles it, up to [`LONGEST_PAUSE_MS`].
 const FIRST_PAUSE_MS: i64 = 10_000;
-/// … up to this.
 const LONGEST_PAUSE_MS: i64 = 600_000;
 
 /// A file of the commit log that is about to be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpiredFile {
-    /// Where it lies. It stays there, unchanged, until the hook has returned.
+    /// Its path. The file stays there, unchanged, until the hook has returned.
     pub path: PathBuf,
     /// The physical offsets it holds.
     pub range: Range<u64>,
-    /// When its first message was stored, milliseconds since 1970.
+    /// Store time of its first message, milliseconds since 1970.
     pub oldest_ms: i64,
-    /// When its last message was stored.
+    /// Store time of its last message.
     pub newest_ms: i64,
 }
 
-/// Takes a file before it is deleted; an error keeps the file, and the hook is called again later.
+/// Takes a file before it is deleted. An error keeps the file, and the hook is called again later.
 pub(crate) type ArchiveHook = Arc<dyn Fn(&ExpiredFile) -> std::result::Result<(), String> + Send + Sync>;
 
-/// Why a file was not taken.
+/// Why the hook did not take a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NotTaken {
     pub(crate) reason: String,
-    /// When it is tried again, where time alone leads to that.
+    /// When the hook is tried again, if time alone decides.
     pub(crate) retry_ms: Option<i64>,
 }
 
@@ -62,13 +62,13 @@ struct Taken {
 #[derive(Default)]
 struct State {
     taken: Option<Taken>,
-    /// `taken` is on disk.
+    /// Whether `taken` is on disk.
     is_noted: bool,
     failures: u32,
     failed: Option<NotTaken>,
 }
 
-/// The hook, and how it went so far.
+/// The hook, and the outcome of its last call.
 #[derive(Default)]
 pub(crate) struct Archive {
     hook: RwLock<Option<ArchiveHook>>,
@@ -76,7 +76,7 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// Reads what was taken last, where the log still is the one it was taken from.
+    /// Reads the last file taken. It counts only while the log still holds that file's first record.
     pub(crate) fn load<D: Disk>(disk: &D, root: &Path, log: &MappedFileQueue<D>) -> Result<Self> {
         let path = path(root);
         let taken = match disk.read_file(&path) {
@@ -94,9 +94,9 @@ impl Archive {
         (state.failures, state.failed) = (0, None);
     }
 
-    /// Hands a file to the hook unless it has it, and notes that durably. May take as long as the hook does.
+    /// Hands a file to the hook unless it was taken before, and records that durably. Blocks as long as the hook does.
     ///
-    /// One caller at a time. `is_asked` tries again also before its time. Says whether the hook took it now.
+    /// One caller at a time. `is_asked` ignores the pause after a failure. Returns whether the hook took the file now.
     pub(crate) fn take<D: Disk>(
         &self,
         (disk, root, is_gone): (&D, &Path, impl Fn() -> bool),
@@ -122,14 +122,14 @@ impl Archive {
             let Some(hook) = self.hook.read().clone() else {
                 return Err(NotTaken { reason: "no archive hook is set".to_owned(), retry_ms: None });
             };
-            // No lock is held: the hook may replace itself, or ask the store whatever it likes.
+            // No lock is held here: the hook may replace itself or call the store.
             let called = call(&hook, file);
             let mut state = self.state.lock();
             called.map_err(|reason| fail(&mut state, reason, now_ms))?;
             (state.taken, state.is_noted) = (Some(taken.clone()), false);
         }
         if is_gone() {
-            // The hook closed the store, which may have another owner by now.
+            // The hook closed the store, and another process may own it now.
             return Err(NotTaken { reason: "the store is closed".to_owned(), retry_ms: None });
         }
         let path = path(root);
@@ -143,7 +143,7 @@ impl Archive {
     }
 }
 
-/// A hook that panics has not taken the file, and must not end the thread that cleans.
+/// Calls the hook. A panic counts as a failure and does not end the cleaning thread.
 fn call(hook: &ArchiveHook, file: &ExpiredFile) -> std::result::Result<(), String> {
     catch_unwind(AssertUnwindSafe(|| hook(file)))
         .unwrap_or_else(|_| Err("the archive hook panicked".to_owned()))
@@ -163,7 +163,7 @@ fn encode(taken: &Taken) -> Vec<u8> {
     anchor::seal(MAGIC, taken.anchor, &content)
 }
 
-/// What cannot be read was not taken: the hook gets the file once more.
+/// An unreadable file counts as nothing taken: the hook gets the file once more.
 fn decode(bytes: &[u8]) -> Option<Taken> {
     let (anchor, content) = anchor::unseal(MAGIC, bytes)
         .inspect_err(|reason| {
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_taken_is_read_again_and_nothing_else_is() {
+    fn the_last_taken_file_survives_encoding_and_damage_is_refused() {
         let anchor = Anchor { physical_offset: 5, store_timestamp: 6, body_crc: 7 };
         let taken = Taken { range: 5..900, anchor };
         let bytes = encode(&taken);

@@ -1,7 +1,7 @@
-//! Cleaning: removes files of the commit log that may go, oldest first, and what was derived from them.
+//! Cleaning: removes the oldest files of the commit log that may go, and the entries derived from them.
 //!
-//! Whether a file may go is `policy`'s business, who takes it before is `archive`'s. It runs on a thread of its
-//! own and holds nothing an append, a read or a look at the disk waits for.
+//! `policy` decides whether a file may go, `archive` hands it to the hook first. Cleaning has its own thread. It holds
+//! no lock that an append, a read or a check of the disk waits for.
 
 use std::{
     collections::BTreeMap,
@@ -35,12 +35,12 @@ use crate::{
     time::local_time::LocalTime,
 };
 
-/// How often files are looked at, as in RocketMQ.
+/// How often files are checked, as in RocketMQ.
 const INTERVAL_MS: i64 = 10_000;
-/// Most files that disk usage removes in that time, as in RocketMQ.
+/// Most files that disk usage removes per interval, as in RocketMQ.
 const MOST_BY_USAGE: u64 = 10;
 
-/// What a cleaning did.
+/// The outcome of a cleaning.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CleanReport {
     /// Files of the commit log that were removed.
@@ -51,7 +51,7 @@ pub struct CleanReport {
     pub archived_files: u64,
     /// Their bytes.
     pub archived_bytes: u64,
-    /// Files that should go and stay, because the hook has not taken them; younger ones wait behind.
+    /// Files that should go but stay because the hook has not taken them. Younger files wait behind them.
     pub refused_files: u64,
     /// Their bytes.
     pub refused_bytes: u64,
@@ -59,13 +59,13 @@ pub struct CleanReport {
     pub derived_bytes: u64,
     /// First byte kept in the commit log.
     pub min_physical_offset: u64,
-    /// When the oldest file may go, milliseconds since 1970, where time alone decides.
+    /// When the oldest file may go, milliseconds since 1970, if time alone decides.
     pub next_due_ms: Option<i64>,
-    /// Why it stopped before everything that may go was gone.
+    /// Why cleaning stopped before it removed everything that may go.
     pub failure: Option<String>,
 }
 
-/// What all cleanings since open did.
+/// The outcome of all cleanings since open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CleaningStats {
     /// Sums over all cleanings; `next_due_ms`, `failure` and `min_physical_offset` are of the last one.
@@ -91,20 +91,20 @@ impl CleaningStats {
     }
 }
 
-/// What one pass leaves for the next.
+/// State that one pass leaves for the next.
 #[derive(Default)]
 struct Pass {
-    /// Derived files were removed below it.
+    /// Derived files below this offset were removed.
     swept_to: Option<u64>,
     round: Round,
 }
 
-/// What was measured and removed within one interval. A file system may give space back late, where somebody still reads
-/// the file; until it had time to, what was removed counts as free.
+/// Space measured and removed within one interval. A file system may free space late, while another process still reads
+/// a removed file; until the interval ends, removed bytes count as free.
 #[derive(Default)]
 struct Round {
     began_ms: i64,
-    /// The space as it was then.
+    /// The space at its beginning.
     space: Option<Space>,
     removed_bytes: u64,
     /// Files removed whatever their age.
@@ -112,14 +112,14 @@ struct Round {
 }
 
 impl Round {
-    /// Measures anew where the interval is over.
+    /// Measures again once the interval is over.
     fn renew(&mut self, now_ms: i64, space: Option<Space>) {
         if self.space.is_none() || now_ms.abs_diff(self.began_ms) >= INTERVAL_MS.unsigned_abs() {
             *self = Self { began_ms: now_ms, space, ..Self::default() };
         }
     }
 
-    /// The space there is `now`, with what the file system has still to give back.
+    /// The space `now`, plus the bytes that the file system has still to free.
     fn space(&self, now: Option<Space>) -> Option<Space> {
         let (began, now) = (self.space?, now?);
         let given_back = now.free.saturating_sub(began.free);
@@ -127,7 +127,7 @@ impl Round {
     }
 }
 
-/// What may go, and what happens to it before.
+/// The policies, and what happens to a file before it is removed.
 struct Rules {
     policies: Vec<Arc<dyn RetentionPolicy>>,
     on_expiry: OnExpiry,
@@ -139,17 +139,17 @@ impl Rules {
     }
 }
 
-/// Removes what may go; shared by its thread and callers that ask for a cleaning.
+/// Removes expired files. Its thread and callers that ask for a cleaning share it.
 pub(crate) struct Cleaner<D: Disk> {
     parts: CleanerParts<D>,
     rules: RwLock<Arc<Rules>>,
     zone: LocalTime,
     pub(crate) archive: Archive,
-    /// The topics of the file that begins at an offset; they do not change unless one is deleted.
+    /// The topics of the file that begins at an offset. They change only when a topic is deleted.
     topics: Mutex<Option<(u64, TopicTimes)>>,
     /// One pass at a time.
     pass: Mutex<Pass>,
-    /// Who is at it.
+    /// The thread that runs the pass.
     owner: Mutex<Option<ThreadId>>,
     stats: Mutex<CleaningStats>,
 }
@@ -186,19 +186,19 @@ impl<D: Disk> Cleaner<D> {
         self.stats.lock().clone()
     }
 
-    /// What was found out about files may no longer be so.
+    /// Drops the cached topics, after a change to queues or topics.
     pub(crate) fn forget_topics(&self) {
         *self.topics.lock() = None;
     }
 
-    /// Returns once no pass is under way, unless the caller is in one: a hook may close the store.
+    /// Waits until no pass is running. Returns at once within a pass: a hook may close the store.
     pub(crate) fn wait_idle(&self) {
         if !self.is_mine() {
             drop(self.pass.lock());
         }
     }
 
-    /// Says whether the calling thread is at a pass: it must not wait for its end.
+    /// Whether the calling thread runs the pass; such a thread must not wait for its end.
     fn is_mine(&self) -> bool {
         *self.owner.lock() == Some(thread::current().id())
     }
@@ -209,7 +209,7 @@ impl<D: Disk> Cleaner<D> {
     }
 }
 
-/// The calling thread is at a pass until this goes, also where a policy panics.
+/// Marks the calling thread as the pass's owner until it is dropped, also when a policy panics.
 struct CleaningTurn<'a> {
     owner: &'a Mutex<Option<ThreadId>>,
 }
@@ -220,21 +220,21 @@ impl Drop for CleaningTurn<'_> {
     }
 }
 
-/// The oldest file, where it may be removed at all.
+/// The oldest file, if it may be removed.
 struct Oldest {
     path: PathBuf,
     range: Range<u64>,
-    /// Where the log begins without it.
+    /// Where the log begins after its removal.
     next: u64,
 }
 
 impl<D: Disk> Cleaner<D> {
-    /// Changes what may go and what happens to it before.
+    /// Replaces the policies and what happens to a file before it is removed.
     pub(crate) fn set_rules(&self, retention: &Retention) {
         *self.rules.write() = Rules::new(retention);
     }
 
-    /// Cleans at intervals and when asked to, until stopped.
+    /// Cleans at intervals and on request, until stopped.
     pub(crate) fn run(&self) {
         let (wake, clock) = (&self.parts.wake, &self.parts.files.clock);
         let mut next_ms = clock.now_ms() + INTERVAL_MS;
@@ -246,7 +246,7 @@ impl<D: Disk> Cleaner<D> {
             if is_due() && !wake.due.is_stopped() {
                 wake.begin_turn();
                 next_ms = clock.now_ms() + INTERVAL_MS;
-                // A pass under way does what this one would; its hook may be closing the store, and wait for this thread.
+                // A running pass does the same work. Its hook may be closing the store and waiting for this thread.
                 if let Some(mut pass) = self.pass.try_lock() {
                     self.clean_pass(&mut pass, false);
                 }
@@ -254,10 +254,10 @@ impl<D: Disk> Cleaner<D> {
         }
     }
 
-    /// One pass over everything that may go.
+    /// One pass over all files that may go.
     pub(crate) fn clean(&self, is_asked: bool) -> CleanReport {
         if self.is_mine() {
-            let failure = Some("a cleaning is under way, which asked for this one".to_owned());
+            let failure = Some("this call comes from within a running cleaning".to_owned());
             return CleanReport {
                 min_physical_offset: self.parts.files.log.start(),
                 failure,
@@ -279,16 +279,16 @@ impl<D: Disk> Cleaner<D> {
         report.min_physical_offset = self.parts.files.log.start();
         drop(turn);
         let mut stats = self.stats.lock();
-        // Said once, however often it is tried again.
+        // Log each failure once, however often it is retried.
         match (&report.failure, &stats.total.failure) {
             (Some(reason), before) if before.as_ref() != Some(reason) => {
                 tracing::warn!(
                     reason,
                     physical_offset = report.min_physical_offset,
-                    "cleaning stopped, trying again"
+                    "cleaning failed and will be retried"
                 );
             }
-            (None, Some(_)) => tracing::info!("cleaning goes on"),
+            (None, Some(_)) => tracing::info!("cleaning works again"),
             _ => {}
         }
         stats.add(&report, self.parts.files.clock.now_ms());
@@ -327,7 +327,7 @@ impl<D: Disk> Cleaner<D> {
                     break;
                 }
             }
-            // The hook may have taken minutes.
+            // The hook may have run for minutes.
             if self.parts.wake.due.is_stopped() {
                 break;
             }
@@ -341,17 +341,17 @@ impl<D: Disk> Cleaner<D> {
         Ok(())
     }
 
-    /// Readers learn of the new begin first: whoever comes from now on is told where to go on.
+    /// Removes a file. Readers see the new beginning of the log first, so that none reads the removed range.
     fn remove(&self, oldest: &Oldest) -> Result<()> {
         for queue in self.parts.files.queues.all() {
-            // The sweep reports one that cannot be read, and moves it later.
+            // The sweep reports an unreadable queue and moves its offset later.
             let _ = queue.move_min_offset(oldest.next);
         }
         self.parts.files.aside.note_removed_log(oldest.next);
         self.parts.files.log.files().remove_below(oldest.range.end).map(drop)
     }
 
-    /// Removes derived files of what is gone, also where an earlier pass or a crash left them.
+    /// Removes derived entries of deleted files, including those that an earlier pass or a crash left.
     fn sweep(&self, pass: &mut Pass, report: &mut CleanReport) -> Result<()> {
         let start = self.parts.files.log.start();
         if pass.swept_to == Some(start) {
@@ -365,7 +365,7 @@ impl<D: Disk> Cleaner<D> {
             let swept = queue.move_min_offset(start).and_then(|()| queue.remove_passed_files());
             match swept {
                 Ok(bytes) => report.derived_bytes += bytes,
-                // The other queues are swept all the same, this one at the next pass.
+                // The sweep goes on with the other queues; this one follows at the next pass.
                 Err(error) => failed = failed.and(Err(error)),
             }
         }
@@ -381,7 +381,7 @@ impl<D: Disk> Cleaner<D> {
         failed
     }
 
-    /// The oldest file, unless messages are still appended to it or it is needed to redo something after a crash.
+    /// The oldest file, unless it is the active one or recovery still needs it.
     fn oldest_file(&self) -> Result<Option<Oldest>> {
         let files = self.parts.files.log.files();
         let spans = files.spans();
@@ -399,13 +399,13 @@ impl<D: Disk> Cleaner<D> {
             };
             let mut written = self.parts.checkpointer.write(false);
             if written.is_ok() && is_behind() {
-                // A queue came back while it was written: the next one flushes that queue.
+                // A queue returned to service during the write. The next write flushes it.
                 written = self.parts.checkpointer.write(false);
             }
             let last_ms = || {
                 self.parts.files.log.stored_at(next.start).unwrap_or_else(|| self.parts.files.clock.now_ms())
             };
-            // Nothing else that could not be written needs the file.
+            // No other unwritten state needs the file.
             if is_behind() || self.needs_for_sequences(range.end, last_ms()) {
                 written?;
             }
@@ -414,8 +414,8 @@ impl<D: Disk> Cleaner<D> {
         Ok(Some(Oldest { path, range: range.clone(), next: next.start }))
     }
 
-    /// Says whether the file that ends at `end` must stay for the snapshot of numbered messages. Not where space is short:
-    /// the snapshot may fail for want of it.
+    /// Whether the file that ends at `end` must stay for the snapshot of numbered messages. It need not when space is
+    /// short, because the snapshot itself may then fail.
     fn needs_for_sequences(&self, end: u64, last_ms: i64) -> bool {
         let space = &self.parts.space;
         self.parts.sequences.needs(end, last_ms) && !space.space().is_some_and(|found| space.is_short(&found))
@@ -438,9 +438,9 @@ impl<D: Disk> Cleaner<D> {
                     *known = Some((range.start, topics.clone()));
                     topics
                 }
-                // A queue that cannot be read may have messages there that must stay.
+                // An unreadable queue may have messages there that must stay.
                 Err(error) => {
-                    tracing::warn!(%error, physical_offset = range.start, "topics of a file unknown: it stays");
+                    tracing::warn!(%error, physical_offset = range.start, "topics of a file unknown: file kept");
                     BTreeMap::from([("".into(), self.parts.files.clock.now_ms())])
                 }
             }
@@ -457,7 +457,7 @@ impl<D: Disk> Cleaner<D> {
                 *known = (*known).max((entry.physical_offset, entry.size));
             }
         }
-        // What cannot be read is taken for as young as what follows.
+        // An unreadable record counts as young as the next readable one.
         let mut file = None;
         let youngest =
             || self.parts.files.log.stored_at(next).unwrap_or_else(|| self.parts.files.clock.now_ms());
@@ -483,7 +483,7 @@ impl<D: Disk> Cleaner<D> {
         }
     }
 
-    /// Hands a file to the archive hook where that is wanted. Says whether the hook took it now.
+    /// Hands a file to the archive hook if archiving is on. Returns whether the hook took it now.
     fn archive(&self, facts: &FileFacts<'_>, is_asked: bool) -> std::result::Result<bool, NotTaken> {
         if self.rules.read().on_expiry == OnExpiry::Discard {
             return Ok(false);

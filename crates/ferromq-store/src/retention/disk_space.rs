@@ -1,6 +1,7 @@
-//! Free space: what is left, when sends are refused, and when cleaning is called before that.
+//! Free disk space: refuses sends when too little is left, and starts cleaning before that.
 //!
-//! It has a thread of its own, which also looks whether dispatch moves (`dispatch_stall`): a look at the disk waits for no flush, no file being removed and no archive hook.
+//! It has its own thread, so that checking the disk waits for no flush, file removal or archive hook. The thread also
+//! checks whether dispatch moves (`dispatch_stall`).
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,21 +15,20 @@ use crate::{
     sync::{signal::Signal, wake::Wake},
 };
 
-/// How often the disk is looked at.
+/// How often the disk is checked.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Cleaning begins when less than so many new files would fit.
+/// Cleaning begins when fewer new files than this would fit.
 const FILES_AHEAD: u64 = 2;
 
-/// Watches the free space for a store.
 pub(crate) struct DiskSpace<D: Disk> {
     home: Arc<StoreDirectory<D>>,
     log: Arc<CommitLog<D>>,
-    /// Bytes that stay free in any case.
+    /// Bytes that always stay free.
     reserve: u64,
     usage: RwLock<Option<DiskUsage>>,
-    /// Asks for a cleaning.
+    /// Requests a cleaning.
     cleaning: Arc<Wake>,
-    /// Wakes and stops the thread that looks at the disk.
+    /// Wakes and stops the checking thread.
     pub(crate) due: Arc<Signal>,
 }
 
@@ -43,7 +43,7 @@ impl<D: Disk> DiskSpace<D> {
         Self { home, log, reserve, usage, cleaning, due: Arc::default() }
     }
 
-    /// Looks at the disk until stopped, and calls `also` each time.
+    /// Checks the disk until stopped, and calls `also` each time.
     pub(crate) fn run(&self, also: impl Fn()) {
         while !self.due.is_stopped() {
             self.watch();
@@ -52,7 +52,7 @@ impl<D: Disk> DiskSpace<D> {
         }
     }
 
-    /// Changes the steps of disk usage.
+    /// Replaces the thresholds of disk usage.
     pub(crate) fn set_usage(&self, usage: Option<DiskUsage>) {
         *self.usage.write() = usage;
     }
@@ -61,7 +61,7 @@ impl<D: Disk> DiskSpace<D> {
         *self.usage.read()
     }
 
-    /// Closes the gate where too little is free, opens it where enough is, and calls the cleaning before.
+    /// Refuses sends when too little space is free, allows them when enough is, and requests a cleaning before that.
     pub(crate) fn watch(&self) {
         let Some(space) = self.space() else { return };
         let refused = self.usage().map_or(0, |usage| space.free_at(usage.refuse));
@@ -80,11 +80,11 @@ impl<D: Disk> DiskSpace<D> {
                 .inspect_err(|error| tracing::debug!(%error, file = %path.display(), "free space unknown"))
                 .ok()
         });
-        // Where the log lies on several disks, sends go on while one has space.
+        // A log on several disks takes sends while one disk has space.
         spaces.max_by_key(|space| space.free)
     }
 
-    /// Says whether sends are refused, or will be after a few more files.
+    /// Whether sends are refused, or will be after a few more files.
     pub(crate) fn is_short(&self, space: &Space) -> bool {
         let ahead = self.log.files().file_size().saturating_mul(FILES_AHEAD);
         let is_over = self.usage().is_some_and(|usage| space.used_percent() > usage.expired);

@@ -1,4 +1,4 @@
-//! What may be deleted, when, and who archives it first; free disk space.
+//! Retention: which files of the commit log are deleted, when, and how they are archived first; free disk space.
 
 pub(crate) mod archive;
 pub(crate) mod cleaner;

@@ -1,6 +1,6 @@
-//! Which files of the commit log may go: the options, what a policy is told, and the policies that are shipped.
+//! Retention policies: the options, the facts a policy gets, and the built-in policies.
 //!
-//! Pure decisions. Who asks, archives and deletes is `cleaner`'s business.
+//! Decisions only. `cleaner` calls the policies, archives and deletes.
 
 use std::{
     collections::BTreeMap,
@@ -16,20 +16,20 @@ use crate::error::{Result, StoreError};
 /// When files are deleted, and what happens to them before.
 #[derive(Debug, Clone)]
 pub struct Retention {
-    /// Age of its newest message at which a file goes; `None` keeps files whatever their age.
+    /// Age of its newest message at which a file is removed; `None` keeps files at any age.
     pub age: Option<Duration>,
-    /// Ages of single topics instead of `age`. A file goes when every topic in it allows it.
+    /// Ages of single topics instead of `age`. A file is removed when every topic in it allows it.
     pub age_by_topic: BTreeMap<String, Duration>,
-    /// Hours of the day, 0 to 23 in local time, in which files go by age; empty for any. Where space gets short
-    /// they go at once.
+    /// Hours of the day, 0 to 23 in local time, in which files are removed by age; empty for any. When space is short
+    /// they are removed at once.
     pub hours: Vec<u8>,
-    /// Most bytes of the commit log: above, the oldest files go whatever their age.
+    /// Most bytes of the commit log. Above it, the oldest files are removed at any age.
     pub total_bytes: Option<u64>,
-    /// Steps of disk usage as a Java broker has them; they delete messages that have not expired.
+    /// Thresholds of disk usage, as in RocketMQ. They delete messages that have not expired.
     pub disk_usage: Option<DiskUsage>,
     /// What happens to a file before it is deleted.
     pub on_expiry: OnExpiry,
-    /// Policies besides the ones above, asked after them.
+    /// Further policies, called after the built-in ones.
     pub policies: Vec<Arc<dyn RetentionPolicy>>,
 }
 
@@ -48,7 +48,7 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// Checks that ages, hours and steps are such.
+    /// Checks the ranges of ages, hours and thresholds.
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |what, reason| Err(StoreError::Invalid { what, reason });
         if self.hours.iter().any(|hour| *hour > 23) {
@@ -77,7 +77,7 @@ impl Retention {
         Ok(())
     }
 
-    /// The policies these options ask for, in order.
+    /// The policies that these options describe, in order.
     pub(crate) fn to_policies(&self) -> Vec<Arc<dyn RetentionPolicy>> {
         let mut policies: Vec<Arc<dyn RetentionPolicy>> = Vec::new();
         if self.age.is_some() || !self.age_by_topic.is_empty() {
@@ -98,14 +98,14 @@ impl Retention {
     }
 }
 
-/// Percentages of the file system in use at which a Java broker does more and more.
+/// Percentages of the file system in use that trigger RocketMQ's three steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DiskUsage {
-    /// Above, files that have expired go at any hour (`diskMaxUsedSpaceRatio`).
+    /// Above it, expired files are removed at any hour (`diskMaxUsedSpaceRatio`).
     pub expired: f64,
-    /// Above, the oldest files go whatever their age (`diskSpaceCleanForciblyRatio`).
+    /// Above it, the oldest files are removed at any age (`diskSpaceCleanForciblyRatio`).
     pub any: f64,
-    /// Above, sends are refused (`diskSpaceWarningLevelRatio`).
+    /// Above it, sends are refused (`diskSpaceWarningLevelRatio`).
     pub refuse: f64,
 }
 
@@ -115,37 +115,37 @@ impl Default for DiskUsage {
     }
 }
 
-/// What happens to a file that may go.
+/// What happens to a file that a policy removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnExpiry {
     /// It is deleted.
     #[default]
     Discard,
-    /// It is deleted once the archive hook has taken it; without a hook, or while it fails, it stays.
+    /// It is deleted once the archive hook has taken it. Without a hook, or while the hook fails, it stays.
     Archive,
 }
 
-/// What a policy says of the oldest file.
+/// A policy's decision about the oldest file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It may go.
+    /// Remove the file.
     Remove,
-    /// This policy has no reason to remove it.
+    /// This policy has no reason to remove the file.
     Keep {
-        /// When that may change, milliseconds since 1970, where time alone changes it.
+        /// When that may change, milliseconds since 1970, if time alone decides.
         until_ms: Option<i64>,
     },
-    /// It must stay, whatever other policies say.
+    /// Keep the file, whatever other policies decide.
     Hold,
 }
 
-/// Decides about the oldest file of the commit log; the file messages are appended to is never asked about.
+/// Decides about the oldest file of the commit log, never about the active file.
 ///
-/// A file is removed when one policy says [`Decision::Remove`] and none [`Decision::Hold`].
+/// A file is removed when one policy returns [`Decision::Remove`] and none returns [`Decision::Hold`].
 pub trait RetentionPolicy: Send + Sync {
-    /// What reports and logs call it.
+    /// Its name in reports and logs.
     fn name(&self) -> &str;
-    /// Says what should become of `file`.
+    /// Decides about `file`.
     fn decide(&self, file: &FileFacts<'_>, store: &RetentionFacts) -> Decision;
 }
 
@@ -158,7 +158,7 @@ impl fmt::Debug for dyn RetentionPolicy {
 /// Topics, each with the store time of a message.
 pub(crate) type TopicTimes = BTreeMap<Box<str>, i64>;
 
-/// What a policy may know of a file.
+/// The facts about a file that a policy gets.
 pub struct FileFacts<'a> {
     path: PathBuf,
     range: Range<u64>,
@@ -168,7 +168,8 @@ pub struct FileFacts<'a> {
 }
 
 impl<'a> FileFacts<'a> {
-    /// Facts of a file; `find_topics` finds its topics, each with the time of its newest message, when first asked.
+    /// Facts of a file. `find_topics` returns its topics, each with the store time of its newest message; it runs at
+    /// most once, on first use.
     pub fn new(
         path: PathBuf,
         range: Range<u64>,
@@ -178,7 +179,7 @@ impl<'a> FileFacts<'a> {
         Self { path, range, oldest_ms, topics: OnceLock::new(), find_topics: Box::new(find_topics) }
     }
 
-    /// Where it lies.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -190,43 +191,43 @@ impl<'a> FileFacts<'a> {
         self.range.clone()
     }
 
-    /// When its first message was stored, milliseconds since 1970.
+    /// Store time of its first message, milliseconds since 1970.
     #[must_use]
     pub fn oldest_ms(&self) -> i64 {
         self.oldest_ms
     }
 
-    /// When its last message was stored. Looks into the consume queues when first asked, as [`Self::topics`] does.
+    /// Store time of its last message. The first call reads the consume queues, as in [`Self::topics`].
     #[must_use]
     pub fn newest_ms(&self) -> i64 {
         self.topics().values().copied().max().unwrap_or(self.oldest_ms)
     }
 
-    /// The topics that have messages in it, each with the store time of its newest one there.
+    /// The topics with messages in this file, each with the store time of its newest message here.
     #[must_use]
     pub fn topics(&self) -> &BTreeMap<Box<str>, i64> {
         self.topics.get_or_init(|| (self.find_topics)())
     }
 }
 
-/// What a policy may know of the store.
+/// The facts about the store that a policy gets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RetentionFacts {
-    /// The time, milliseconds since 1970.
+    /// The current time, milliseconds since 1970.
     pub now_ms: i64,
     /// The hour of the day, 0 to 23, in local time.
     pub local_hour: u8,
-    /// Bytes of the commit log's files, this one and those prepared ahead included.
+    /// Bytes of the commit log's files, including this one and files prepared ahead.
     pub total_bytes: u64,
-    /// Percent of the file system in use, where it can be asked. What was removed a moment ago counts as free already.
+    /// Percent of the file system in use, if known. Files just removed already count as free.
     pub disk_used_percent: Option<f64>,
-    /// Sends are refused for want of space, or soon will be.
+    /// Whether sends are refused for lack of space, or soon will be.
     pub is_space_short: bool,
-    /// Somebody asked for a cleaning now, at whatever hour.
+    /// Whether a caller asked for this cleaning, which ignores the hours.
     pub is_asked: bool,
 }
 
-/// Removes files whose messages all have reached their age.
+/// Removes files whose messages have all reached their age.
 struct ByAge {
     age: Option<Duration>,
     by_topic: BTreeMap<String, Duration>,
@@ -234,7 +235,7 @@ struct ByAge {
 }
 
 impl ByAge {
-    /// When a file whose newest messages are `topics` has expired; `None` for never.
+    /// When a file with these newest messages expires; `None` for never.
     fn expires_at<'a>(&self, topics: impl Iterator<Item = (Option<&'a str>, i64)>) -> Option<i64> {
         let mut latest = i64::MIN;
         for (topic, newest_ms) in topics {
@@ -245,7 +246,7 @@ impl ByAge {
         Some(latest)
     }
 
-    /// No file can expire before it: what the shortest age and its first message give.
+    /// Lower bound of the expiry, from the shortest age and the first message.
     fn earliest(&self, file: &FileFacts<'_>) -> Option<i64> {
         let shortest = self.age.iter().chain(self.by_topic.values()).min()?;
         file.oldest_ms().checked_add(i64::try_from(shortest.as_millis()).ok()?)
@@ -258,7 +259,7 @@ impl RetentionPolicy for ByAge {
     }
 
     fn decide(&self, file: &FileFacts<'_>, store: &RetentionFacts) -> Decision {
-        // Most often the first message tells enough, and no queue need be looked into.
+        // The first message usually decides, without a look into the queues.
         match self.earliest(file) {
             None => return Decision::Keep { until_ms: None },
             Some(earliest) if earliest > store.now_ms => return Decision::Keep { until_ms: Some(earliest) },
@@ -266,7 +267,7 @@ impl RetentionPolicy for ByAge {
         }
         let topics = file.topics();
         let expires_at = if topics.is_empty() {
-            // Nothing in it can be read through a queue any more.
+            // No queue leads to a message in this file any more.
             self.expires_at([(None, file.newest_ms())].into_iter())
         } else {
             self.expires_at(topics.iter().map(|(topic, newest)| (Some(&**topic), *newest)))
@@ -283,13 +284,13 @@ impl RetentionPolicy for ByAge {
     }
 }
 
-/// The begin of the next quarter of an hour: zones differ by as little.
+/// The next quarter of an hour: time zones differ in quarters.
 fn next_hour(now_ms: i64) -> i64 {
     const QUARTER: i64 = 15 * 60 * 1000;
     (now_ms.div_euclid(QUARTER) + 1) * QUARTER
 }
 
-/// Removes the oldest files while the commit log has more bytes than it may.
+/// Removes the oldest files while the commit log exceeds its size.
 struct ByTotalSize(u64);
 
 impl RetentionPolicy for ByTotalSize {
@@ -302,10 +303,10 @@ impl RetentionPolicy for ByTotalSize {
     }
 }
 
-/// Removes files whatever their age while the file system is fuller than it may be.
+/// Removes files at any age while the file system is too full.
 struct ByDiskUsage(DiskUsage);
 
-/// What the policy that removes files whatever their age is called.
+/// Name of the policy [`ByDiskUsage`].
 pub(crate) const BY_DISK_USAGE: &str = "disk usage";
 
 impl RetentionPolicy for ByDiskUsage {
@@ -321,7 +322,7 @@ impl RetentionPolicy for ByDiskUsage {
     }
 }
 
-/// Asks all `policies` in order. Says which one wants the file removed, or when to ask again.
+/// Calls all `policies` in order. Returns the name of the first that removes the file, or when to call them again.
 pub(crate) fn decide<'a>(
     policies: &'a [Arc<dyn RetentionPolicy>],
     file: &FileFacts<'_>,
@@ -342,7 +343,7 @@ pub(crate) fn decide<'a>(
     removed_by.map_or(RetentionVerdict::Keep { until_ms: next_ms }, RetentionVerdict::RemovedBy)
 }
 
-/// What all policies together say.
+/// The decision of all policies together.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RetentionVerdict<'a> {
     RemovedBy(&'a str),
@@ -406,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn expired_files_wait_for_their_hour_unless_space_is_short_or_somebody_asks() {
+    fn expired_files_wait_for_their_hour_unless_space_is_short_or_a_caller_asks() {
         let retention = Retention { hours: vec![4, 16], ..Retention::default() };
         let expired = file(&[("a", 0)]);
         assert_eq!(verdict(&retention, &expired, &at(75)), "75.25");
@@ -417,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn size_and_usage_remove_what_has_not_expired_and_only_where_they_are_configured() {
+    fn size_and_disk_usage_remove_unexpired_files_only_when_configured() {
         let young = file(&[("a", 0)]);
         let full = RetentionFacts { disk_used_percent: Some(85.1), is_space_short: true, ..at(1) };
         assert_eq!(verdict(&Retention::default(), &young, &full), "72");
@@ -446,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_make_no_sense_are_refused_by_name() {
+    fn invalid_options_are_refused_by_name() {
         let refused = |retention: Retention| match retention.check() {
             Err(StoreError::Invalid { what, .. }) => what,
             other => panic!("{other:?}"),
