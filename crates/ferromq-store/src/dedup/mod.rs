@@ -1,4 +1,4 @@
-//! Numbered messages: a row that a writer sends again is stored once.
+//! Numbered messages: a message that a writer sends again is stored once.
 
 pub(crate) mod sequence;
 pub(crate) mod sequences_file;

@@ -1,4 +1,4 @@
-//! The property by which a writer numbers its messages, so that one sent again is known: `FERROMQ_SEQUENCE`.
+//! `FERROMQ_SEQUENCE`: the property with which a writer numbers its messages, so that duplicates are recognized.
 //!
 //! ```text
 //! writer / partition / epoch / row
@@ -15,24 +15,24 @@ use crate::{
     },
 };
 
-/// The longest name of a writer, in bytes.
+/// Longest name of a writer, in bytes.
 pub const MAX_WRITER_LEN: usize = 128;
 
-/// The number of a message among those of its writer.
+/// The number of a message of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sequence<'a> {
-    /// Who writes: a query, or a job.
+    /// Name of the writer: a query or a job.
     pub writer: &'a str,
-    /// The part of the writer that runs by itself.
+    /// Part of the writer that runs independently.
     pub partition: u32,
-    /// Rises with each round of the writer.
+    /// Grows with each round of the writer.
     pub epoch: u64,
-    /// Rises within an epoch of a partition.
+    /// Grows within an epoch of a partition.
     pub row: u64,
 }
 
 impl<'a> Sequence<'a> {
-    /// Reads the value of the property. Errors: `Invalid`, which says what it must be like.
+    /// Parses the value of the property. Errors: `Invalid` with the expected form.
     pub fn parse(text: &'a str) -> Result<Self> {
         let reason = "it must be WRITER/PARTITION/EPOCH/ROW: letters, digits and _ . : - (at most 128), and three whole \
                       numbers";
@@ -51,7 +51,7 @@ impl<'a> Sequence<'a> {
         Some(Self { writer, partition, epoch: number(epoch)?, row: number(row)? })
     }
 
-    /// The number in the properties of a message; `None` where it has none. Errors: as [`Self::parse`].
+    /// The number in a message's properties; `None` if it has none. Errors: those of [`Self::parse`].
     pub fn of(properties: &'a [u8]) -> Result<Option<Self>> {
         let named = properties::iter_bytes(properties).filter(|(name, _)| *name == SEQUENCE.as_bytes());
         let Some((_, value)) = named.last() else { return Ok(None) };
@@ -59,13 +59,13 @@ impl<'a> Sequence<'a> {
     }
 }
 
-/// A sign or a space is no part of a number, and Java has no more than 63 bits.
+/// Signs and spaces are refused, and numbers are limited to Java's 63 bits.
 fn number(text: &str) -> Option<u64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|number| is_plain && *number <= i64::MAX as u64)
 }
 
-/// A numbered message and the queue its consumers find it in, also while it waits elsewhere.
+/// A numbered message with its consumers' queue, even while it waits elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Numbered<'a> {
     pub(crate) sequence: Sequence<'a>,
@@ -74,7 +74,7 @@ pub(crate) struct Numbered<'a> {
 }
 
 impl<'a> Numbered<'a> {
-    /// What a record, or a message to become one, says of itself; `None` where nothing needs to be known of it.
+    /// The number of a record or a new message; `None` if it has none to remember.
     pub(crate) fn of(topic: &'a str, queue_id: i32, properties: &'a [u8]) -> Result<Option<Self>> {
         let Some(sequence) = Sequence::of(properties)? else { return Ok(None) };
         let place = match topic {

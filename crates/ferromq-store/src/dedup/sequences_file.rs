@@ -1,13 +1,12 @@
-//! `ferromq/sequences`: a snapshot of what is known of numbered messages, and how it is had again at open.
+//! `ferromq/sequences`: a snapshot of the numbered messages, and how it is restored at open.
 //!
 //! ```text
 //! content     between anchor and checksum, see `anchor`; magic "FMQSEQU1"
-//! 8  end of the log the snapshot holds for: all below is in it, and on disk
-//! 4  number of names; each  2+n  the name of a writer or a topic
-//! each entry: 4 writer  4 topic (places in the names)  4 partition  4 queue id  8 epoch  8 row  8 store timestamp
+//! 8  end of the log that the snapshot covers; all of it is on disk
+//! 4  number of names; each  2+n  name of a writer or topic
+//! each entry: 4 writer  4 topic (indexes of names)  4 partition  4 queue id  8 epoch  8 row  8 store timestamp
 //! ```
-//! The log decides: records behind the end are read again at open, and where the log is not the one the snapshot was
-//! taken of, all records that are young enough.
+//! At open, records behind that end are replayed; if the log is not the snapshot's, all records within the window.
 
 use std::{
     convert::Infallible,
@@ -41,7 +40,7 @@ use crate::{
 };
 
 const MAGIC: &[u8; 8] = b"FMQSEQU1";
-/// So much of the log is read again after a kill, and what lies in a file of the log that is not the last one.
+/// Bytes of the log that may be replayed after a crash, besides older log files.
 const REPLAYED_BYTES: u64 = 64 << 20;
 
 fn path(root: &Path) -> PathBuf {
@@ -65,10 +64,10 @@ fn encode(table: &SequenceTable, end: u64) -> Vec<u8> {
     out
 }
 
-/// A snapshot in the bytes of a file: the record it was taken at, the end of the log then, and the table.
+/// Decodes a snapshot: its anchor, the end of the log at the time, and the table.
 pub(crate) fn read(bytes: &[u8]) -> std::result::Result<(Anchor, u64, SequenceTable), &'static str> {
     let (anchor, content) = anchor::unseal(MAGIC, bytes)?;
-    let (end, table) = decode(content).ok_or("it ends in the middle, or an entry has no name")?;
+    let (end, table) = decode(content).ok_or("the table is truncated, or an entry has no name")?;
     Ok((anchor, end, table))
 }
 
@@ -95,7 +94,7 @@ fn decode(bytes: &[u8]) -> Option<(u64, SequenceTable)> {
     Some((end, table))
 }
 
-/// The snapshot of a store, and the numbered messages it tells of.
+/// Saves and restores the snapshot of numbered messages.
 pub(crate) struct SequencesFile<D: Disk> {
     pub(crate) home: Arc<StoreDirectory<D>>,
     pub(crate) clock: Clock,
@@ -105,14 +104,14 @@ pub(crate) struct SequencesFile<D: Disk> {
 }
 
 impl<D: Disk> SequencesFile<D> {
-    /// Writes the snapshot where it is due; `anchor` is a record on disk.
+    /// Writes the snapshot if it is due. `anchor` is a record on disk.
     pub(crate) fn save(&self, anchor: Anchor, is_closing: bool) -> Result<()> {
         let stepped_ms = self.clock.stepped_ms();
         let end = {
             let tail = self.log.tail.lock();
             let saved_to = self.dedup.saved_to();
             let behind = tail.end.saturating_sub(saved_to);
-            // The file that holds what is not in the snapshot could not be deleted.
+            // Retention could not delete the file that holds messages outside the snapshot.
             let is_in_older_file = tail.file_begin() > saved_to;
             let is_needed = behind >= REPLAYED_BYTES || is_in_older_file || is_closing && behind > 0;
             if !is_needed && !self.dedup.is_stepped(stepped_ms) && !self.dedup.trouble.is_failing() {
@@ -133,8 +132,8 @@ impl<D: Disk> SequencesFile<D> {
     fn write_snapshot(&self, path: &Path, anchor: Anchor, end: u64, stepped_ms: i64) -> Result<()> {
         let mut table = self.dedup.copy(|| self.log.tail.lock());
         if self.log.flushed() < self.log.written() {
-            // A snapshot never names a message that a crash may take, and this one may name what was appended while
-            // it was copied.
+            // A snapshot must not cover a message that a crash can lose, and the copy may cover messages appended
+            // meanwhile.
             self.log.flush()?;
         }
         table.purge(self.dedup.horizon(self.clock.steady_ms()));
@@ -145,34 +144,34 @@ impl<D: Disk> SequencesFile<D> {
         Ok(())
     }
 
-    /// Says whether a file of the log must stay because it may hold numbered messages within the window that are not in
-    /// the snapshot. `last_ms` is when the last message of the file was stored, or later.
+    /// Whether a log file must stay because it may hold numbered messages within the window that the snapshot lacks.
+    /// `last_ms` is an upper bound of its last store timestamp.
     pub(crate) fn needs(&self, end: u64, last_ms: i64) -> bool {
         end > self.dedup.saved_to()
             && self.dedup.entries() > 0
             && last_ms >= self.dedup.horizon(self.clock.steady_ms())
     }
 
-    /// The snapshot, where it cannot be written now.
+    /// The path and error of a snapshot that cannot be written.
     pub(crate) fn damage(&self) -> Option<Damage> {
         let range = self.dedup.saved_to()..self.log.written();
         let damage = |file| Damage { file, range, reason: DamageReason::Unwritten };
         self.dedup.trouble.is_failing().then(|| damage(path(&self.home.root)))
     }
 
-    /// The next [`Self::save`] writes the snapshot whatever is in it: something was forgotten that it may name.
+    /// Makes the next [`Self::save`] write the snapshot, because entries in it were dropped.
     pub(crate) fn forget_saved(&self) {
         self.dedup.set_saved(0, self.clock.stepped_ms());
     }
 
-    /// Has again what is known of numbered messages, once the log is recovered.
+    /// Restores the table after the log is recovered.
     pub(crate) fn load(&self) -> Result<()> {
         let (files, end) = (self.log.files(), self.log.written());
         let found = self.read_snapshot()?;
         let is_found = found.is_some();
         let found = found.filter(|(anchor, to, _)| *to <= end && anchor.is_held_by(files));
         if is_found && found.is_none() {
-            // The log may grow to where the snapshot would seem to be one of it.
+            // The growing log could later match the stale snapshot's anchor.
             let path = path(&self.home.root);
             self.home.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
         }
@@ -221,7 +220,7 @@ impl<D: Disk> SequencesFile<D> {
             let Ok(stop) = walked;
             at = stop;
             if at < limit {
-                // Damage nobody met yet: it lies where no record needed to be looked at.
+                // Damage in records that recovery did not read.
                 at = find_record(self.log.files(), at + 1..limit, u64::MAX)?.unwrap_or(limit);
             }
         }
@@ -229,7 +228,7 @@ impl<D: Disk> SequencesFile<D> {
     }
 }
 
-/// Where the first file begins that may hold records stored at `horizon_ms` or later.
+/// Start of the first file that may hold records stored at or after `horizon_ms`.
 fn young_from<D: Disk>(files: &MappedFileQueue<D>, horizon_ms: i64) -> Result<u64> {
     let spans = files.spans();
     for span in spans.iter().rev() {

@@ -1,8 +1,8 @@
-//! Which numbered messages are in the log already, so that one sent again is not stored again.
+//! The numbered messages in the log, so that a message sent again is not stored again.
 //!
-//! For each writer, partition, topic and queue the highest epoch and row that was appended: whoever numbers messages
-//! sends them to a queue in rising order, so what is not higher is there. Looked up and raised under the append's lock;
-//! at open it comes from the snapshot and the records behind it (`sequences_file`).
+//! For each writer, partition, topic and queue the table holds the highest epoch and row appended. A writer sends to
+//! each queue in rising order, so a message that is not higher is a duplicate. The table is guarded by the append lock.
+//! At open it is restored from the snapshot and the records behind it (`sequences_file`).
 
 use std::{
     collections::HashMap,
@@ -22,18 +22,18 @@ use crate::{
     files::write_retry::WriteRetry,
 };
 
-/// Fewer entries are not worth looking for what is out of the window.
+/// Smallest table that is searched for expired entries.
 const LEAST_PURGED: usize = 1024;
 
-/// A step of the clock that is worth a snapshot.
+/// Smallest clock step that makes a snapshot due.
 const STEP_MS: u64 = 1_000;
 
 /// Names copied at once.
 const NAMES_A_PIECE: usize = 4096;
-/// A copy that was overtaken so often is made at once.
+/// After this many interrupted copies, the table is copied at once.
 const MOST_COPIES: usize = 4;
 
-/// Whose rows these are, and where they go: names by their numbers.
+/// Writer, partition, topic and queue; names are stored as numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) writer: u32,
@@ -42,20 +42,20 @@ pub(crate) struct Key {
     pub(crate) queue_id: u32,
 }
 
-/// The highest row that was appended.
+/// The highest row appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Highest {
     pub(crate) epoch: u64,
     pub(crate) row: u64,
-    /// When it was stored, by the clock without its steps ([`crate::time::clock::Clock::steady_ms`]): a step changes no one's age. In a
-    /// snapshot by the wall clock as it was when the snapshot was taken.
+    /// When the row was stored, by the clock without its steps ([`crate::time::clock::Clock::steady_ms`]), so that a
+    /// step changes no age. A snapshot holds the wall time instead.
     pub(crate) at_ms: i64,
 }
 
-/// How many parts a table has: a copy of one is short work.
+/// Number of parts of a table, each short enough to copy at once.
 const PARTS: usize = 256;
 
-/// The rows of a table in parts, so that one that is in use can be copied part by part.
+/// The rows of a table in parts, so that a table in use can be copied part by part.
 #[derive(Debug, Clone)]
 pub(crate) struct Rows {
     parts: Vec<HashMap<Key, Highest>>,
@@ -70,7 +70,7 @@ impl Default for Rows {
 
 impl Rows {
     fn part_of(key: &Key) -> usize {
-        // Writers have few partitions, and each a queue or two.
+        // Writers have few partitions, each with one or two queues.
         let mixed = [key.topic, key.partition, key.queue_id]
             .iter()
             .fold(key.writer, |mixed, number| mixed.wrapping_mul(31).wrapping_add(*number));
@@ -136,16 +136,16 @@ impl WriterNames {
     }
 }
 
-/// What is known of all writers.
+/// The highest rows of all writers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SequenceTable {
     pub(crate) names: WriterNames,
     pub(crate) rows: Rows,
-    /// No row is older.
+    /// Lower bound of the rows' times.
     oldest_ms: i64,
-    /// With so many entries those out of the window are looked for.
+    /// Number of entries at which expired ones are purged.
     purge_at: usize,
-    /// How often names got other numbers.
+    /// How often the names were renumbered.
     renumbered: u64,
 }
 
@@ -164,11 +164,10 @@ impl SequenceTable {
         Key { writer: self.names.number(writer), topic: self.names.number(topic), partition, queue_id }
     }
 
-    /// Says that a row was appended at `at_ms`, when what is older than `horizon_ms` was forgotten. Lower ones change
-    /// nothing.
+    /// Notes a row appended at `at_ms`, with entries older than `horizon_ms` expired. Lower rows change nothing.
     pub(crate) fn note(&mut self, numbered: &Numbered<'_>, at_ms: i64, horizon_ms: i64) {
         let key = self.new_key(numbered);
-        // Who numbers anew after the window must be known by the new numbers.
+        // A writer may number anew after the window; the old number must not count.
         if self.rows.get(&key).is_some_and(|known| known.at_ms < horizon_ms) {
             self.rows.remove(&key);
         }
@@ -186,8 +185,8 @@ impl SequenceTable {
         self.rows.insert(key, highest);
     }
 
-    /// Moves the times of all rows by `by_ms`, after those later than `latest_ms` were set to that: no clock that was
-    /// wrong keeps a row for longer than the window.
+    /// Limits the times of all rows to `latest_ms`, then adds `by_ms`. A wrong clock thus keeps no row longer than the
+    /// window.
     pub(crate) fn move_times(&mut self, latest_ms: i64, by_ms: i64) {
         for highest in self.rows.parts.iter_mut().flat_map(HashMap::values_mut) {
             highest.at_ms = highest.at_ms.min(latest_ms).saturating_add(by_ms);
@@ -205,7 +204,7 @@ impl SequenceTable {
         }
     }
 
-    /// Forgets what was stored before `horizon_ms`, and the names nobody has any more.
+    /// Removes entries stored before `horizon_ms`, and unused names.
     pub(crate) fn purge(&mut self, horizon_ms: i64) {
         if self.oldest_ms < horizon_ms {
             self.rows.retain(|_, highest| highest.at_ms >= horizon_ms);
@@ -225,24 +224,24 @@ impl SequenceTable {
     }
 }
 
-/// What an append took of the table, to be given back where it fails.
+/// The changes of an append, to undo them if it fails.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
-    /// Of each message, whether it is to be stored.
+    /// For each message, whether it must be stored.
     pub(crate) is_new: Vec<bool>,
     before: Vec<(Key, Option<Highest>)>,
 }
 
-/// The table of an open store.
+/// The numbered messages of an open store.
 pub(crate) struct Dedup {
-    /// Locked under the append's lock, never the other way.
+    /// Locked after the append lock.
     table: Mutex<SequenceTable>,
     window_ms: i64,
     limit: usize,
     duplicates: AtomicU64,
-    /// The log up to here is in the snapshot on disk.
+    /// The snapshot on disk covers the log up to here.
     saved_to: AtomicU64,
-    /// How far the clock had stepped when it was taken.
+    /// Clock steps at the time of the snapshot, in milliseconds.
     saved_stepped_ms: AtomicI64,
     pub(crate) trouble: WriteRetry,
 }
@@ -260,10 +259,10 @@ impl Dedup {
         }
     }
 
-    /// Decides for each message whether it is to be stored, and takes those that are as appended. To be called under
-    /// the append's lock; [`Self::give_back`] undoes it.
+    /// Decides for each message whether to store it, and notes the new ones as appended. Call it under the append lock;
+    /// [`Self::give_back`] undoes it.
     ///
-    /// Errors: `DedupFull` where one is of a writer, partition and queue that has no place any more.
+    /// Errors: `DedupFull` if there is no room for another writer, partition and queue.
     pub(crate) fn take(&self, messages: &[Option<Numbered<'_>>], now_ms: i64) -> Result<Taken> {
         let mut table = self.table.lock();
         let mut taken = Taken { is_new: Vec::with_capacity(messages.len()), before: Vec::new() };
@@ -290,7 +289,7 @@ impl Dedup {
             }
             let key = table.new_key(numbered);
             taken.before.push((key, known));
-            // What is out of the window may be higher.
+            // An expired entry may be higher.
             table.rows.remove(&key);
             table.put(key, Highest { epoch, row, at_ms: now_ms });
             taken.is_new.push(true);
@@ -298,12 +297,12 @@ impl Dedup {
         Ok(taken)
     }
 
-    /// The append failed: nothing of it is in the log.
+    /// Undoes a failed append.
     pub(crate) fn give_back(&self, taken: &Taken) {
         undo(&mut self.table.lock(), taken);
     }
 
-    /// Forgets what was appended to queues that are deleted. To be called under the append's lock.
+    /// Forgets the messages of deleted queues. Call it under the append lock.
     pub(crate) fn forget(&self, queues: &[(&str, u32)]) {
         self.table.lock().forget(queues);
     }
@@ -313,36 +312,37 @@ impl Dedup {
         self.duplicates.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Messages that were sent again and not stored, since open.
+    /// Number of duplicates refused since open.
     pub(crate) fn duplicates(&self) -> u64 {
         self.duplicates.load(Ordering::Relaxed)
     }
 
-    /// Writers, partitions and queues that are remembered.
+    /// Number of writers, partitions and queues in the table.
     pub(crate) fn entries(&self) -> u64 {
         self.table.lock().rows.len() as u64
     }
 
-    /// What was stored before is forgotten.
+    /// Messages stored before this time are expired.
     pub(crate) fn horizon(&self, now_ms: i64) -> i64 {
         now_ms.saturating_sub(self.window_ms)
     }
 
-    /// A copy made piece by piece, each while `hold` holds the append's lock: no append waits for more than a piece.
+    /// Copies the table in pieces, each under the append lock taken by `hold`, so that no append waits for more than a
+    /// piece.
     ///
-    /// All is in it that was appended before the call; of what was appended meanwhile some may be.
+    /// The copy has all messages appended before the call, and perhaps some appended during it.
     pub(crate) fn copy<G>(&self, hold: impl Fn() -> G) -> SequenceTable {
         for _ in 0..MOST_COPIES {
             if let Some(copy) = self.try_copy(&hold) {
                 return copy;
             }
         }
-        // Names get other numbers all the time, as where the table is at its limit.
+        // Frequent renumbering, for example at the table's limit, interrupts each copy.
         let _held = hold();
         self.table.lock().clone()
     }
 
-    /// `None` where names got other numbers meanwhile.
+    /// `None` if the names were renumbered meanwhile.
     fn try_copy<G>(&self, hold: &impl Fn() -> G) -> Option<SequenceTable> {
         let mut copy = SequenceTable::default();
         let renumbered = {
@@ -360,7 +360,7 @@ impl Dedup {
             *part = table.rows.parts.get(number).cloned().unwrap_or_default();
         }
         copy.rows.len = copy.rows.parts.iter().map(HashMap::len).sum();
-        // Those of all rows copied: names are only added.
+        // Names are only added, so these cover all copied rows.
         let count = locked()?.1.names.texts.len();
         while copy.names.texts.len() < count {
             let known = copy.names.texts.len();
@@ -380,7 +380,7 @@ impl Dedup {
         self.set_saved(saved_to, stepped_ms);
     }
 
-    /// Says whether the clock stepped since the snapshot was taken: its times look older than they are.
+    /// Whether the clock stepped since the snapshot, whose times then look older than they are.
     pub(crate) fn is_stepped(&self, stepped_ms: i64) -> bool {
         let moved = stepped_ms.abs_diff(self.saved_stepped_ms.load(Ordering::Acquire));
         moved >= STEP_MS && self.entries() > 0
@@ -433,7 +433,7 @@ mod tests {
             }
             let (pieces, lens) = (Cell::new(0_u32), Cell::new(0));
             let copy = dedup.copy(|| {
-                // Others append before each piece, and what is out of the window goes once.
+                // Appends happen before each piece, and expired entries are purged once.
                 pieces.set(pieces.get() + 1);
                 let now = if must_renumber && pieces.get() == 100 { 1100 } else { 950 };
                 if now == 1100 {

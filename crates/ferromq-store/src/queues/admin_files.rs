@@ -1,7 +1,5 @@
-//! What our own files say of single queues: `ferromq/deleted`, from which offset on a deleted queue goes on, and
-//! `ferromq/access`, which queues are closed.
-//!
-//! Only the files; what follows from them is `admin`'s business.
+//! The files of administrative decisions on queues: `ferromq/deleted`, the offset at which a deleted queue continues,
+//! and `ferromq/access`, the closed queues.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +22,7 @@ const ACCESS_MAGIC: &[u8; 8] = b"FMQACCS1";
 /// Topic and queue id.
 pub type QueueName = (Box<str>, u32);
 
-/// Reads the deleted queues, where `is_held` says of the anchor that the log still is the one they were deleted from.
+/// Reads the deleted queues if `is_held` confirms that the log still is the anchor's.
 pub(crate) fn load_deleted<D: Disk>(
     disk: &D,
     root: &Path,
@@ -44,13 +42,16 @@ fn floor(reader: &mut Reader<'_>) -> Option<Floor> {
     Some(Floor { offset: reader.u64()?, physical_end: reader.u64()? })
 }
 
-/// The deleted queues in the bytes of `ferromq/deleted`, and the record they were noted at.
+/// Decodes `ferromq/deleted` and the record at which it was noted.
+///
+/// # Errors
+/// The broken rule.
 pub fn read_deleted(bytes: &[u8]) -> std::result::Result<(Anchor, BTreeMap<QueueName, Floor>), &'static str> {
     let (anchor, content) = anchor::unseal(DELETED_MAGIC, bytes)?;
     Ok((anchor, decode(content, floor).ok_or("its queues cannot be read")?))
 }
 
-/// For each queue topic length 2, topic, queue id 4, first offset 8, physical end 8.
+/// Each queue: topic length 2, topic, queue ID 4, first offset 8, physical end 8.
 pub(crate) fn save_deleted<D: Disk>(
     disk: &D,
     root: &Path,
@@ -64,7 +65,7 @@ pub(crate) fn save_deleted<D: Disk>(
     save(disk, &path(root, "deleted"), &anchor::seal(DELETED_MAGIC, anchor, &bytes))
 }
 
-/// Reads which queues are closed. Somebody decided that, so it holds whatever became of the log: it has no anchor.
+/// Reads the closed queues. An administrator closed them, so the file holds for any log and has no anchor.
 pub(crate) fn load_access<D: Disk>(disk: &D, root: &Path) -> Result<BTreeMap<QueueName, QueueAccess>> {
     let found = load(disk, &path(root, "access"), ACCESS_MAGIC, |rest| {
         let access = rest.u8()?;
@@ -73,7 +74,7 @@ pub(crate) fn load_access<D: Disk>(disk: &D, root: &Path) -> Result<BTreeMap<Que
     Ok(found.map_or_else(BTreeMap::new, |(_, queues)| queues))
 }
 
-/// For each queue that is not open topic length 2, topic, queue id 4, access 1.
+/// Each queue that is not open: topic length 2, topic, queue ID 4, access 1.
 pub(crate) fn save_access<D: Disk>(
     disk: &D,
     root: &Path,

@@ -1,7 +1,7 @@
-//! `ferromq/queues`: which consume queues there were, and how far each went, when last noted.
+//! `ferromq/queues`: the consume queues and their extents when last noted.
 //!
-//! Consume queues can be redone from the log, but a queue whose files are gone looks like one that never was.
-//! What is noted here was durable when it was written, so a queue that now has less has lost something.
+//! Queues can be derived again from the log, but a queue without files looks like one that never existed. The noted
+//! extents were durable, so a queue that now has less has lost entries.
 
 use std::{
     collections::BTreeMap,
@@ -19,28 +19,28 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"FMQQUEU1";
 
-/// Where a queue began and ended.
+/// The extent of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// First queue offset.
     pub min_offset: u64,
-    /// Queue offset behind the last.
+    /// Queue offset after the last message.
     pub max_offset: u64,
 }
 
 /// All queues with messages, by topic and queue id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueList {
-    /// First byte of the log that was kept.
+    /// Start of the kept log.
     pub(crate) log_start: u64,
     /// Index files by name, each with the physical offset of its last record.
     pub(crate) indexes: BTreeMap<u64, u64>,
-    /// Extents by topic and queue id.
+    /// Extents by topic and queue ID.
     pub queues: BTreeMap<(Box<str>, u32), Extent>,
 }
 
 impl QueueList {
-    /// Reads the list of a store directory and the record it was noted at; `None` where there is none that can be read.
+    /// Reads the list of a store directory and the record at which it was noted; `None` if it is missing or unreadable.
     pub(crate) fn load<D: Disk>(disk: &D, root: &Path) -> Result<Option<(Anchor, Self)>> {
         let path = path(root);
         let bytes = match disk.read_file(&path) {
@@ -63,8 +63,8 @@ impl QueueList {
         disk.replace_file(&path, &bytes).map_err(|source| StoreError::io("write", &path, source))
     }
 
-    /// Log start 8; number of index files 4, for each its name 8 and the physical offset of its last record 8; for each
-    /// queue topic length 2, topic, queue id 4, min offset 8, max offset 8.
+    /// Log start 8; number of index files 4, each with its name 8 and the physical offset of its last record 8; each
+    /// queue with topic length 2, topic, queue ID 4, min offset 8, max offset 8.
     fn encode(&self) -> Vec<u8> {
         let mut out = self.log_start.to_be_bytes().to_vec();
         out.extend((self.indexes.len() as u32).to_be_bytes());
@@ -82,7 +82,10 @@ impl QueueList {
         out
     }
 
-    /// The list in the bytes of a file, and the record it was noted at.
+    /// Decodes the list and the record at which it was noted.
+    ///
+    /// # Errors
+    /// The broken rule.
     pub fn read(bytes: &[u8]) -> std::result::Result<(Anchor, Self), &'static str> {
         let (anchor, content) = anchor::unseal(MAGIC, bytes)?;
         Ok((anchor, Self::decode(content).ok_or("it ends in the middle")?))

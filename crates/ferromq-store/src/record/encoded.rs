@@ -1,19 +1,19 @@
-//! A record that is encoded but for what the log gives it.
+//! An encoded record without the fields that the log assigns.
 
-/// What [`encode`] produced: everything of a record but its body lies in the caller's buffer.
+/// The result of [`encode`]: the caller's buffer holds everything of a record but its body.
 #[derive(Debug, Clone, Copy)]
 pub struct Encoded {
-    /// Where the bytes before the body begin in the buffer.
+    /// Start of the bytes before the body, in the buffer.
     pub(crate) head_at: usize,
-    /// Where they end and the bytes after the body begin.
+    /// End of the bytes before the body and start of those after it.
     pub tail_at: usize,
-    /// Where the bytes after the body end.
+    /// End of the bytes after the body.
     pub(crate) tail_end: usize,
-    /// Length of the whole record.
+    /// Length of the whole record, in bytes.
     pub(crate) len: u32,
     /// The system flag as stored.
     pub sys_flag: i32,
-    /// CRC32 of the body, where the record gets a property CRC: [`property_crc::seal`] goes on from it.
+    /// CRC32 of the body, if the record gets a property CRC: [`property_crc::seal`] continues it.
     pub(crate) body_hash: Option<u32>,
 }
 

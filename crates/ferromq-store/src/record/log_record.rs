@@ -1,4 +1,4 @@
-//! A record in the log, as readers hold it.
+//! A record of the log in the hands of a reader.
 
 use std::{ops::Range, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
     record::message,
 };
 
-/// A record in the log, kept mapped as long as this lives. Cloning copies no bytes.
+/// A record of the log. Its file stays mapped while it lives. Cloning copies no bytes.
 pub struct Record<R: Region = <RealDisk as Disk>::Region> {
     file: Arc<MappedFile<R>>,
     range: Range<u64>,
@@ -28,27 +28,30 @@ impl<R: Region> Record<R> {
         (self.range.end - self.range.start) as usize
     }
 
-    /// Says whether the record says of itself that it lies at `physical_offset` and has `size` bytes.
+    /// Whether the record holds this physical offset and size.
     pub(crate) fn is_at(&self, physical_offset: u64, size: u32) -> bool {
         message::is_at(self.bytes(), physical_offset, size)
     }
 
-    /// Where the record begins in the log.
+    /// Physical offset of the record, in bytes.
     pub(crate) fn physical_offset(&self) -> u64 {
         self.range.start
     }
 
-    /// How often the message was delivered before it was written.
+    /// Number of deliveries before the record was written.
     pub(crate) fn reconsume_times(&self) -> u32 {
         message::reconsume_times(self.bytes())
     }
 
-    /// Reads all bytes into memory, waiting for the disk. `Io` where it cannot be read now.
+    /// Loads all bytes into memory and waits for the disk.
+    ///
+    /// # Errors
+    /// `Io` if the record cannot be read.
     pub fn read_ahead(&self) -> Result<()> {
         self.file.load(self.range.clone())
     }
 
-    /// The record's bytes as they lie on disk; decode them with [`crate::record::message::MessageView`].
+    /// The stored bytes of the record; decode them with [`crate::record::message::MessageView`].
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.file.read(self.range.clone())

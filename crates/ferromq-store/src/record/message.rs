@@ -1,6 +1,6 @@
 //! The record on disk and on the wire: encode, decode, checksum.
 //!
-//! Knows nothing of files and queues. All integers are big-endian, hosts and topic lengths vary:
+//! All integers are big-endian; hosts and topic lengths vary:
 //!
 //! | bytes | field | | bytes | field |
 //! | --- | --- | --- | --- | --- |
@@ -23,62 +23,61 @@ use crate::record::{
     reader::Reader,
 };
 
-/// Magic code of a record whose topic length takes one byte.
+/// Magic code of a record with a topic length of one byte.
 pub const MAGIC_V1: u32 = 0xDAA3_20A7;
-/// Magic code of a record whose topic length takes two bytes.
+/// Magic code of a record with a topic length of two bytes.
 pub const MAGIC_V2: u32 = 0xDAA3_20AB;
 /// Magic code of the record that fills the end of a file.
 pub const MAGIC_BLANK: u32 = 0xCBD4_3194;
-/// Size and magic code: what a blank record needs at least.
+/// Length of the shortest blank record: size and magic code.
 pub const BLANK_LEN: u64 = 8;
-/// The shortest record there can be: two IPv4 hosts, nothing else.
+/// Length of the shortest record: two IPv4 hosts and nothing else.
 pub const MIN_RECORD_LEN: u32 = 91;
-/// RocketMQ keeps the length of properties in a signed 16-bit integer.
+/// RocketMQ stores the length of properties as a signed 16-bit integer.
 pub(crate) const MAX_PROPERTIES_LEN: usize = 32_767;
-/// RocketMQ's limit for topic names.
+/// RocketMQ's limit for topic names, in bytes.
 pub(crate) const MAX_TOPIC_LEN: usize = 255;
 const MAX_V1_TOPIC_LEN: usize = 127;
 
 const BORN_HOST_V6: i32 = 16;
 const STORE_HOST_V6: i32 = 32;
-/// System flag of a record that was appended as one with those that follow, and is not the last of them.
-///
-/// RocketMQ leaves the bit alone. Only the store sets it.
+/// System flag of a record of an atomic batch that is not its last. RocketMQ does not use the bit; only the store sets
+/// it.
 pub const CONTINUED: i32 = 1 << 24;
 const TRANSACTION_BITS: i32 = 12;
 const TRANSACTION_COMMIT: i32 = 8;
 const TRANSACTION_ROLLBACK: i32 = 12;
-/// Most bytes of a decompressed body; RocketMQ's own messages end at 4 MiB.
+/// Largest decompressed body, in bytes; RocketMQ's own messages are at most 4 MiB.
 pub const MAX_DECOMPRESSED: usize = 64 << 20;
-/// System flag of a batch that is one record; it has another kind of queue.
+/// System flag of a batch in one record, which needs another kind of queue.
 pub const INNER_BATCH: i32 = 128;
 
-/// Where the queue offset lies in a record; the physical offset follows.
+/// Position of the queue offset in a record; the physical offset follows.
 pub const QUEUE_OFFSET_AT: usize = 20;
-/// Where the physical offset lies in a record.
+/// Position of the physical offset in a record.
 pub const PHYSICAL_OFFSET_AT: usize = 28;
 
-/// Says whether records with this flag enter the consume queue: half and rolled-back ones do not.
+/// Whether records with this flag enter the consume queue. Half and rolled-back messages do not.
 pub fn is_consumable(sys_flag: i32) -> bool {
     matches!(sys_flag & TRANSACTION_BITS, 0 | TRANSACTION_COMMIT)
 }
 
-/// Says whether a record with this flag ends a transaction.
+/// Whether a record with this flag ends a transaction.
 pub fn is_transaction_end(sys_flag: i32) -> bool {
     matches!(sys_flag & TRANSACTION_BITS, TRANSACTION_COMMIT | TRANSACTION_ROLLBACK)
 }
 
-/// Says whether records with this flag are found by key: all but rolled-back ones.
+/// Whether records with this flag are indexed. Rolled-back messages are not.
 pub fn is_indexed(sys_flag: i32) -> bool {
     sys_flag & TRANSACTION_BITS != TRANSACTION_ROLLBACK
 }
 
-/// Where the system flag lies in a record.
+/// Position of the system flag in a record.
 const SYS_FLAG_AT: usize = 36;
 
-/// Adds to the reconsume times of a record that is about to leave: the log tells of the first delivery only.
+/// Adds to the reconsume times of a record before it is sent: the log holds those of the first delivery only.
 ///
-/// Bytes too short for a record stay as they are.
+/// Bytes too short for a record stay unchanged.
 pub fn add_reconsume_times(record: &mut [u8], more: u32) {
     if let Some(at) = reconsume_times_at(record)
         && let Some(bytes) = record.get_mut(at..at + 4)
@@ -89,7 +88,7 @@ pub fn add_reconsume_times(record: &mut [u8], more: u32) {
     }
 }
 
-/// The reconsume times a record tells of; 0 where it is too short to tell.
+/// The reconsume times in a record; 0 if it is too short.
 pub(crate) fn reconsume_times(record: &[u8]) -> u32 {
     let bytes = reconsume_times_at(record).and_then(|at| record.get(at..at + 4));
     let times = bytes.and_then(|bytes| bytes.try_into().ok()).map_or(0, i32::from_be_bytes);
@@ -103,7 +102,7 @@ fn reconsume_times_at(record: &[u8]) -> Option<usize> {
     Some(SYS_FLAG_AT + 4 + 8 + host(BORN_HOST_V6) + 8 + host(STORE_HOST_V6))
 }
 
-/// Where the store timestamp lies in a record with this system flag.
+/// Position of the store timestamp in a record with this system flag.
 pub fn store_timestamp_at(sys_flag: i32) -> usize {
     if sys_flag & BORN_HOST_V6 == 0 { 56 } else { 68 }
 }
@@ -111,29 +110,29 @@ pub fn store_timestamp_at(sys_flag: i32) -> usize {
 /// A message to append. Everything is borrowed; the body is copied once, into the log.
 #[derive(Debug, Clone, Copy)]
 pub struct NewMessage<'a> {
-    /// Topic name, 1 to 127 bytes (longer ones need V2 records and are stored as such, up to 255).
+    /// Topic name of 1 to 127 bytes; longer names, up to 255 bytes, are stored as V2 records.
     pub topic: &'a str,
-    /// Queue of the topic.
+    /// Queue ID.
     pub queue_id: i32,
     /// The application's own flag.
     pub flag: i32,
-    /// RocketMQ's system flag; the host bits 16 and 32 and bit 24 (continued) are the store's own, 128 is refused.
+    /// RocketMQ's system flag. The store sets the host bits 16 and 32 and bit 24 (continued); it refuses 128.
     pub sys_flag: i32,
-    /// When the producer made the message, milliseconds since 1970.
+    /// When the producer created the message, in milliseconds since 1970.
     pub born_timestamp: i64,
-    /// Where the producer sits.
+    /// Address of the producer.
     pub born_host: SocketAddr,
-    /// How often the message was consumed again.
+    /// Number of redeliveries.
     pub reconsume_times: i32,
-    /// Physical offset of the half message, 0 where there is none.
+    /// Physical offset of the half message; 0 for none.
     pub prepared_transaction_offset: i64,
     /// The body.
     pub body: &'a [u8],
-    /// Properties in RocketMQ's text form: `NAME \x01 VALUE \x02 …`, see [`properties`].
+    /// Properties as `NAME \x01 VALUE \x02 …`, see [`properties`].
     pub properties: &'a [u8],
 }
 
-/// Length of the record [`encode`] makes.
+/// Length of the record that [`encode`] produces, in bytes.
 pub(crate) fn encoded_len(message: &NewMessage<'_>, store_host: SocketAddr, with_property_crc: bool) -> u64 {
     let hosts = [message.born_host, store_host].iter().filter(|host| host.is_ipv6()).count() * 12;
     let wide_topic = usize::from(message.topic.len() > MAX_V1_TOPIC_LEN);
@@ -142,14 +141,14 @@ pub(crate) fn encoded_len(message: &NewMessage<'_>, store_host: SocketAddr, with
     (fields + message.body.len() + message.topic.len() + properties) as u64
 }
 
-/// Length of the properties as stored.
+/// Length of the stored properties, in bytes.
 pub(crate) fn stored_properties_len(given: &[u8], with_property_crc: bool) -> usize {
     let kept = property_crc::kept(given, with_property_crc);
     kept.len() + if with_property_crc { property_crc::added_len(&kept) } else { 0 }
 }
 
-/// Appends the head and tail of a record to `out`; queue offset, physical offset and store timestamp stay 0, and the
-/// property CRC, where there is to be one, waits for them.
+/// Appends the head and tail of a record to `out`. Queue offset, physical offset, store timestamp and property CRC are
+/// filled in later.
 ///
 /// The caller has checked the limits.
 pub fn encode(
@@ -206,18 +205,18 @@ pub fn encode(
     Encoded { head_at, tail_at, tail_end, len, sys_flag, body_hash }
 }
 
-/// Ties an encoded record to the one that follows it.
+/// Marks an encoded record as followed by another record of its atomic batch.
 pub(crate) fn mark_continued(bytes: &mut [u8], encoded: &mut Encoded) {
     encoded.sys_flag |= CONTINUED;
     patch(bytes, encoded.head_at + SYS_FLAG_AT, encoded.sys_flag.to_be_bytes());
 }
 
-/// Makes an encoded record the last of those it is tied to.
+/// Marks an encoded record as the last of its atomic batch.
 pub(crate) fn mark_last(bytes: &mut [u8], encoded: &Encoded) {
     patch(bytes, encoded.head_at + SYS_FLAG_AT, (encoded.sys_flag & !CONTINUED).to_be_bytes());
 }
 
-/// Overwrites `bytes` at `at`; positions are the codec's own, so they always fit.
+/// Overwrites `bytes` at `at`; the codec's positions always fit.
 pub fn patch<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) {
     if let Some(place) = out.get_mut(at..at + N) {
         place.copy_from_slice(&bytes);
@@ -237,31 +236,31 @@ pub fn body_crc(body: &[u8]) -> u32 {
     crc32fast::hash(body) & CRC_BITS
 }
 
-/// Says whether a record says of itself that it lies at `physical_offset` and has `size` bytes.
+/// Whether the record holds this physical offset and size.
 pub(crate) fn is_at(record: &[u8], physical_offset: u64, size: u32) -> bool {
     let told = record.get(PHYSICAL_OFFSET_AT..).and_then(|rest| rest.first_chunk::<8>());
     record.first_chunk::<4>().is_some_and(|told| u32::from_be_bytes(*told) == size)
         && told.is_some_and(|told| u64::from_be_bytes(*told) == physical_offset)
 }
 
-/// The store timestamp of a record, without looking at the rest.
+/// The store timestamp of a record, without decoding the rest.
 pub(crate) fn store_timestamp(record: &[u8]) -> Option<i64> {
     let sys_flag = i32::from_be_bytes(*record.get(SYS_FLAG_AT..)?.first_chunk::<4>()?);
     Some(i64::from_be_bytes(*record.get(store_timestamp_at(sys_flag)..)?.first_chunk::<8>()?))
 }
 
-/// What lies at a place of the commit log.
+/// Content at a position of the commit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peek {
-    /// A message record of this total size, not checked further.
+    /// A record of this total size, not checked further.
     Message(u32),
-    /// The rest of the file is unused.
+    /// A blank record: the rest of the file is unused.
     Blank,
     /// No record begins here.
     Nothing,
 }
 
-/// Looks at the first eight bytes of a record.
+/// Reads the first eight bytes of a record.
 pub fn peek(bytes: &[u8]) -> Peek {
     let mut reader = Reader::new(bytes);
     let (Some(size), Some(magic)) = (reader.u32(), reader.u32()) else { return Peek::Nothing };
@@ -275,45 +274,46 @@ pub fn peek(bytes: &[u8]) -> Peek {
 /// A record, decoded in place.
 #[derive(Debug, Clone, Copy)]
 pub struct MessageView<'a> {
-    /// Whole length in bytes.
+    /// Length of the record, in bytes.
     pub total_size: u32,
-    /// CRC32 of the body with the top bit cleared, as RocketMQ stores it.
+    /// CRC32 of the body with the top bit cleared.
     pub body_crc: u32,
-    /// Queue of the topic.
+    /// Queue ID.
     pub queue_id: i32,
     /// The application's own flag.
     pub flag: i32,
-    /// Index of the message in its queue.
+    /// Offset of the message in its queue.
     pub queue_offset: u64,
-    /// Byte position in the commit log.
+    /// Physical offset of the record, in bytes.
     pub physical_offset: u64,
     /// RocketMQ's system flag.
     pub sys_flag: i32,
-    /// When the producer made the message, milliseconds since 1970.
+    /// When the producer created the message, in milliseconds since 1970.
     pub born_timestamp: i64,
-    /// Where the producer sits.
+    /// Address of the producer.
     pub born_host: SocketAddr,
-    /// When the broker stored it, milliseconds since 1970.
+    /// When the broker stored the message, in milliseconds since 1970.
     pub store_timestamp: i64,
-    /// The broker's own address.
+    /// Address of the broker.
     pub store_host: SocketAddr,
-    /// How often the message was consumed again.
+    /// Number of redeliveries.
     pub reconsume_times: i32,
-    /// Physical offset of the half message, 0 where there is none.
+    /// Physical offset of the half message; 0 for none.
     pub prepared_transaction_offset: i64,
     /// The body.
     pub body: &'a [u8],
     /// Topic name.
     pub topic: &'a str,
-    /// Properties in RocketMQ's text form.
+    /// Properties as `NAME \x01 VALUE \x02 …`.
     pub properties: &'a [u8],
 }
 
 impl<'a> MessageView<'a> {
-    /// Decodes the record at the start of `bytes` and checks lengths, magic code and, where `check_crc`, the body's CRC32
-    /// and the property CRC if there is one.
+    /// Decodes the record at the start of `bytes` and checks its lengths and magic code. With `check_crc` it also
+    /// checks the body's CRC32 and the property CRC, if there is one. Accepts any bytes.
     ///
-    /// Any bytes may be given. The reason of a refusal names the rule that is broken.
+    /// # Errors
+    /// The broken rule.
     pub fn decode(bytes: &'a [u8], check_crc: bool) -> std::result::Result<Self, &'static str> {
         const SHORT: &str = "the record is shorter than its fields";
         let Peek::Message(total_size) = peek(bytes) else { return Err("no record begins here") };
@@ -370,7 +370,7 @@ impl<'a> MessageView<'a> {
         })
     }
 
-    /// The properties the store itself looks at; the last of a name counts, as in RocketMQ.
+    /// The properties that the store uses; the last of equal names counts, as in RocketMQ.
     pub fn marks(&self) -> RecordMarks<'a> {
         let mut marks = RecordMarks::default();
         for (name, value) in properties::iter_bytes(self.properties) {
@@ -386,7 +386,7 @@ impl<'a> MessageView<'a> {
     }
 }
 
-/// What a query looks at in a record. Nothing else is decoded, so that it costs little.
+/// The fields that a query needs, decoded alone to be cheap.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Brief<'a> {
     pub(crate) store_timestamp: i64,
@@ -395,7 +395,7 @@ pub(crate) struct Brief<'a> {
 }
 
 impl<'a> Brief<'a> {
-    /// `None` where the lengths in the record do not fill it.
+    /// `None` if the lengths in the record do not match its size.
     pub(crate) fn of(record: &'a [u8]) -> Option<Self> {
         let sys_flag = i32::from_be_bytes(*record.get(SYS_FLAG_AT..)?.first_chunk::<4>()?);
         let is_wide = record.get(4..8) == Some(&MAGIC_V2.to_be_bytes());
@@ -411,7 +411,7 @@ impl<'a> Brief<'a> {
         reader.is_empty().then_some(Self { store_timestamp, topic, properties })
     }
 
-    /// Says whether the unique key is `key` or, unless only that counts, one of the words of `KEYS`.
+    /// Whether `key` is the unique key or, unless `is_unique`, one of the words of `KEYS`.
     pub(crate) fn has_key(&self, key: &str, is_unique: bool) -> bool {
         let (mut keys, mut unique_key) = (None, None);
         for (name, value) in properties::iter_bytes(self.properties) {
@@ -427,7 +427,7 @@ impl<'a> Brief<'a> {
     }
 }
 
-/// The properties the store itself looks at.
+/// The properties that the store uses.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RecordMarks<'a> {
     /// Tag.
@@ -438,26 +438,26 @@ pub struct RecordMarks<'a> {
 }
 
 impl<'a> RecordMarks<'a> {
-    /// Each key the message is found by: the unique key first, then the words of `KEYS`.
+    /// The keys of the message: the unique key, then the words of `KEYS`.
     pub fn each_key(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let words = self.keys.unwrap_or_default().split(' ').filter(|word| !word.is_empty());
         self.unique_key.into_iter().chain(words)
     }
 }
 
-/// The tag hash of a consume queue entry; 0 without tag.
+/// The tag hash of a consume queue entry; 0 without a tag.
 pub fn tag_hash(tags: Option<&str>) -> i64 {
     tags.map_or(0, |tags| i64::from(java_hash(0, tags)))
 }
 
-/// Reads a host: its address, and four bytes of a port.
+/// Reads a host: its address and a port of four bytes.
 fn host(reader: &mut Reader<'_>, is_v6: bool) -> Option<SocketAddr> {
     let ip: IpAddr = if is_v6 {
         Ipv6Addr::from(reader.array::<16>()?).into()
     } else {
         Ipv4Addr::from(reader.array::<4>()?).into()
     };
-    // Four bytes on disk, as Java writes an int; the port is the low half.
+    // Java writes the port as an int; the low half holds it.
     Some(SocketAddr::new(ip, reader.u32()? as u16))
 }
 
@@ -544,7 +544,7 @@ mod tests {
             let in_body = (88..188).contains(&at);
             let in_lengths = at < 8 || (84..88).contains(&at) || at == 188 || (194..196).contains(&at);
             let decoded = MessageView::decode(&changed, true);
-            // A top bit of the checksum is not part of it.
+            // The CRC does not cover the top bit.
             if in_body || in_lengths {
                 prop_assert!(decoded.is_err(), "byte {} bit {}", at, bit);
             }

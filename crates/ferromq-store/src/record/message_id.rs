@@ -1,6 +1,6 @@
-//! RocketMQ's message id that names a place: the broker's address and a physical offset in hexadecimal.
+//! RocketMQ's message ID of a stored record: the broker's address and a physical offset in hexadecimal.
 //!
-//! The other kind of id, the unique key a producer gives, has no form the store would know.
+//! The store does not interpret the other kind of ID, the producer's unique key.
 
 use std::{
     fmt,
@@ -10,21 +10,21 @@ use std::{
 
 use crate::record::message::MessageView;
 
-/// Names a record by the broker that stored it and its place in that broker's log.
+/// Identifies a record by its broker and its physical offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OffsetMessageId {
-    /// The broker's own address, as kept in the record.
+    /// Address of the broker, as stored in the record.
     pub store_host: SocketAddr,
-    /// Byte position in the commit log.
+    /// Physical offset of the record, in bytes.
     pub physical_offset: u64,
 }
 
-/// Hexadecimal digits of the port, which takes 4 bytes, and of the physical offset.
+/// Hexadecimal digits of the port, which takes four bytes.
 const PORT_DIGITS: usize = 8;
 const OFFSET_DIGITS: usize = 16;
 
 impl OffsetMessageId {
-    /// The id of a record by its place.
+    /// The ID of a record.
     #[must_use]
     pub fn of(view: &MessageView<'_>) -> Self {
         Self { store_host: view.store_host, physical_offset: view.physical_offset }
@@ -50,7 +50,7 @@ impl FromStr for OffsetMessageId {
         };
         let port = u32::from_str_radix(port, 16).ok().and_then(|port| u16::try_from(port).ok());
         Ok(Self {
-            store_host: SocketAddr::new(ip, port.ok_or("the port in the message id is no port")?),
+            store_host: SocketAddr::new(ip, port.ok_or("the port in the message ID is invalid")?),
             physical_offset: u64::from_str_radix(offset, 16).map_err(|_| REFUSED)?,
         })
     }

@@ -1,4 +1,4 @@
-//! One record: its bytes in the log, its properties, its checksums, its ids. It knows no files.
+//! The record format: bytes, properties, checksums and IDs. It knows no files.
 
 pub(crate) mod encoded;
 pub(crate) mod log_record;

@@ -1,12 +1,12 @@
 //! RocketMQ's text form of properties: `NAME \x01 VALUE \x02 …`.
 
-/// Walks over name and value of each property; parts that are not UTF-8 are skipped.
+/// Iterates over names and values; skips parts that are not UTF-8.
 pub fn iter(properties: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     iter_bytes(properties)
         .filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?)))
 }
 
-/// As [`iter`], without looking at the encoding. Empty names and values count as absent, as in RocketMQ.
+/// As [`iter`], for any encoding. Empty names and values count as absent, as in RocketMQ.
 pub(crate) fn iter_bytes(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     properties.split(|byte| *byte == 2).filter_map(|pair| {
         let at = pair.iter().position(|byte| *byte == 1)?;
@@ -15,7 +15,7 @@ pub(crate) fn iter_bytes(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8
     })
 }
 
-/// Returns the value of `name`; the last one where a name stands twice, as in RocketMQ.
+/// Returns the value of `name`; the last one of equal names, as in RocketMQ.
 #[must_use]
 pub fn get<'a>(properties: &'a [u8], name: &str) -> Option<&'a str> {
     iter(properties).filter(|(n, _)| *n == name).last().map(|(_, v)| v)
@@ -29,9 +29,9 @@ pub fn push(out: &mut Vec<u8>, name: &str, value: &str) {
     out.push(2);
 }
 
-/// The properties without those named in `remove` and in `set`, and then those of `set`.
+/// The properties without the names in `remove` and `set`, followed by those of `set`.
 ///
-/// Parts that are no property are left out; everything else stays as it is, whatever its encoding.
+/// Parts that are no property are dropped; the rest stays unchanged in any encoding.
 #[must_use]
 pub fn replace(properties: &[u8], remove: &[&str], set: &[(&str, &str)]) -> Vec<u8> {
     let added: usize = set.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
@@ -50,18 +50,17 @@ pub fn replace(properties: &[u8], remove: &[&str], set: &[(&str, &str)]) -> Vec<
     out
 }
 
-/// Says whether a property is no user's: consumers over gRPC and readers of columns do not see it.
+/// Whether a property is hidden from gRPC consumers and from readers of columns.
 ///
-/// Beside RocketMQ's own that is the number by which a writer's messages are stored once: of value to the log alone, and
-/// wrong in any message that is made of this one.
+/// That is RocketMQ's own names and the number by which a writer's message is stored once, which only the log needs.
 #[must_use]
 pub fn is_hidden(name: &str) -> bool {
     is_reserved(name) || name == crate::record::properties::SEQUENCE
 }
 
-/// Says whether a property name is RocketMQ's own: producers may not set it, consumers do not see it.
+/// Whether a property name is RocketMQ's own: producers may not set it, and consumers do not see it.
 ///
-/// These are its proxy's names, and with them those by which its broker tells how to treat a message.
+/// These are the names of RocketMQ's proxy and the names that tell its broker how to treat a message.
 #[must_use]
 pub fn is_reserved(name: &str) -> bool {
     matches!(

@@ -1,7 +1,6 @@
 //! RocketMQ's checksum over a whole record (its `enabledAppendPropCRC`), kept as the record's last property.
 //!
-//! It covers every byte before that property: with the offsets and the store timestamp, so it is set last. Here is its
-//! form, and what becomes of one that a caller passes along; where a record lies is the commit log's business.
+//! It covers every byte before that property, offsets and store timestamp included, so it is written last.
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -23,9 +22,9 @@ pub(crate) const LEN: usize = NAME.len() + 1 + DIGITS + 1;
 const NAME_END: u8 = 1;
 const PROPERTY_END: u8 = 2;
 
-/// The properties to store of those given: a checksum that came along, of another record, is left out.
+/// The properties to store: without the checksum of another record that came along.
 ///
-/// Where none is written only one at the end has to go, as it would be taken for the record's own.
+/// If no checksum is written, only one at the end is dropped, because it would be taken for the record's own.
 pub(crate) fn kept(given: &[u8], with_property_crc: bool) -> Cow<'_, [u8]> {
     if with_property_crc && given.windows(NAME.len()).any(|part| part == NAME) {
         let is_other = |property: &&[u8]| !matches!(property.strip_prefix(NAME), Some([NAME_END, ..]));
@@ -39,7 +38,7 @@ pub(crate) fn kept(given: &[u8], with_property_crc: bool) -> Cow<'_, [u8]> {
     Cow::Borrowed(kept)
 }
 
-/// How many bytes [`reserve`] adds to these properties.
+/// Number of bytes that [`reserve`] adds to these properties.
 pub(crate) fn added_len(properties: &[u8]) -> usize {
     LEN + usize::from(needs_end(properties))
 }
@@ -48,7 +47,7 @@ fn needs_end(properties: &[u8]) -> bool {
     properties.last().is_some_and(|byte| *byte != PROPERTY_END)
 }
 
-/// Appends the place of a checksum to the properties that begin at `from`.
+/// Appends space for a checksum to the properties that begin at `from`.
 pub(crate) fn reserve(out: &mut Vec<u8>, from: usize) {
     if out.get(from..).is_some_and(needs_end) {
         out.push(PROPERTY_END);
@@ -56,7 +55,7 @@ pub(crate) fn reserve(out: &mut Vec<u8>, from: usize) {
     out.extend_from_slice(&[0; LEN]);
 }
 
-/// Writes the checksum of a record that is complete but for it; nothing where the record gets none.
+/// Writes the checksum into an otherwise complete record, if it gets one.
 pub(crate) fn seal(bytes: &mut [u8], record: &Encoded) {
     let Some(body_hash) = record.body_hash else { return };
     let at = record.tail_end.saturating_sub(LEN);
@@ -70,9 +69,7 @@ pub(crate) fn seal(bytes: &mut [u8], record: &Encoded) {
     }
 }
 
-/// Says whether the checksum at the end of a record is right, or whether there is none.
-///
-/// `properties` are the last bytes of `record`.
+/// Whether the checksum at the end of a record is right or absent. `properties` are the last bytes of `record`.
 pub fn matches(record: &[u8], properties: &[u8]) -> bool {
     let Some((_, digits)) = split(properties) else { return true };
     let covered = record.get(..record.len().saturating_sub(LEN)).unwrap_or_default();
@@ -185,7 +182,7 @@ mod tests {
         ) {
             let mut record = record(given.as_bytes(), &body, true);
             prop_assert!(MessageView::decode(&record, true).is_ok());
-            // Without the end of the property before it, it is no property and nothing is checked.
+            // Without the terminator of the previous property it is no property, and nothing is checked.
             let end = record.len() - LEN - usize::from(!given.is_empty());
             record[at.index(end)] ^= 1 << bit;
             prop_assert!(MessageView::decode(&record, true).is_err());

@@ -1,22 +1,20 @@
-//! Records as clients are to see them where they do not lie where they seem to.
+//! Rewrites a retry-topic record under the topic that the client asked for.
 
 use crate::record::{
     message::{MAGIC_V1, MAGIC_V2, MessageView},
     properties,
 };
 
-/// Longest topic of a record whose topic length takes one byte.
+/// Longest topic of a record with a topic length of one byte.
 const MAX_SHORT: usize = 127;
 
-/// Longest properties clients can read: the length is a signed number of two bytes to them.
+/// Longest properties that clients can read: they store the length as a signed 16-bit integer.
 const MAX_PROPERTIES: usize = i16::MAX as usize;
 
-/// The record as one of another topic, with one more property. It lies in no log, so it has no checksum of properties.
+/// The record under another topic, with one more property and without a property CRC.
 ///
-/// Where there is no room for one more, the longest of the others are left out: without the added one nobody could
-/// acknowledge the message.
-///
-/// `record` are the bytes `view` was decoded from.
+/// If there is no room, the longest other properties are dropped: without the added one, consumers could not
+/// acknowledge the message. `view` is the decoded `record`.
 #[must_use]
 pub fn readdressed(record: &[u8], view: &MessageView<'_>, topic: &str, property: (&str, &str)) -> Vec<u8> {
     let mut properties = properties::replace(view.properties, &["__CRC32#"], &[property]);
@@ -40,7 +38,7 @@ pub fn readdressed(record: &[u8], view: &MessageView<'_>, topic: &str, property:
     out
 }
 
-/// Leaves out the longest property that is not `kept`; says whether there was one.
+/// Drops the longest property that is not `kept`; returns it.
 fn drop_longest(properties: &mut Vec<u8>, kept: &str) -> bool {
     let others = properties::iter_bytes(properties).filter(|(name, _)| *name != kept.as_bytes());
     let Some((longest, _)) = others.max_by_key(|(name, value)| name.len() + value.len()) else {

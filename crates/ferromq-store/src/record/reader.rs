@@ -1,23 +1,23 @@
-//! Reads big-endian numbers and bytes, one after the other. `None` where the bytes end too early.
+//! Reads big-endian numbers and bytes in sequence. `None` if the bytes end early.
 
-/// What is left to read.
+/// The unread bytes.
 #[derive(Debug, Clone)]
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Begins with the first of `bytes`.
+    /// Reads `bytes` from the beginning.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// Says whether all bytes were read.
+    /// Whether all bytes were read.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The bytes that are left.
+    /// The unread bytes.
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
         self.0
@@ -37,7 +37,7 @@ impl<'a> Reader<'a> {
         Some(*taken)
     }
 
-    /// Bytes behind their length, a `u16`.
+    /// Bytes prefixed by their length, a `u16`.
     pub fn short_bytes(&mut self) -> Option<&'a [u8]> {
         let len = self.u16()?;
         self.take(len.into())
