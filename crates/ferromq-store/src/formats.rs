@@ -1,6 +1,6 @@
-//! The files of a store as bytes, for readers that look at a directory from outside.
+//! Decoders of a store's files, for readers of a directory from outside.
 //!
-//! `docs/storage-format.md` describes them. The engine itself is behind [`crate::MessageStore`].
+//! `docs/storage-format.md` describes the formats. [`crate::MessageStore`] runs a store.
 
 pub use crate::{
     delayed::timer::checkpoint_files,

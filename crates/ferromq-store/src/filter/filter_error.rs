@@ -1,11 +1,11 @@
-//! Why a filter was refused.
+//! The error of a filter expression.
 
 /// Why an expression is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the filter expression is wrong at position {position}: {reason}")]
 pub struct FilterError {
-    /// The character of the expression, counted from 0, where it goes wrong.
+    /// Position of the error, in characters from 0.
     pub position: usize,
-    /// What is wrong there.
+    /// What is wrong.
     pub reason: String,
 }

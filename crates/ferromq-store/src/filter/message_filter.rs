@@ -1,4 +1,4 @@
-//! Which messages a reader wants: all, those with a tag, or those an SQL92 expression holds for.
+//! Selects messages: all, by tag, or by an SQL92 expression.
 
 use std::sync::Arc;
 
@@ -7,23 +7,23 @@ use crate::{
     record::{names::java_hash, properties},
 };
 
-/// Which messages a reader wants.
+/// The messages that a reader wants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum MessageFilter {
     /// Every message.
     #[default]
     All,
-    /// Messages with one of these tags: Java hash (looked up in the consume queue) and the tag itself.
+    /// Messages with one of these tags: the tag's Java hash, compared with the consume queue, and the tag.
     Tags(Vec<(i64, String)>),
-    /// Messages whose properties the expression holds for.
+    /// Messages for which the expression holds.
     Sql(Arc<SqlFilter>),
 }
 
 impl MessageFilter {
-    /// Compiles an expression of RocketMQ's kinds: `TAG` (or no kind), as [`Self::tags`], and `SQL92`.
+    /// Compiles an expression of a RocketMQ type: `TAG` or empty, as [`Self::tags`], or `SQL92`.
     ///
     /// # Errors
-    /// An expression that is not well-formed, or of another kind.
+    /// A malformed expression or an unknown type.
     pub fn parse(expression_type: &str, expression: &str) -> Result<Self, FilterError> {
         match expression_type {
             "TAG" | "" => Ok(Self::tags(expression)),
@@ -36,7 +36,7 @@ impl MessageFilter {
         }
     }
 
-    /// Makes the filter of `*`, an empty string, or tags joined by `||`.
+    /// The filter for `*`, an empty string, or tags joined by `||`.
     #[must_use]
     pub fn tags(expression: &str) -> Self {
         let tags: Vec<(i64, String)> = expression
@@ -48,7 +48,7 @@ impl MessageFilter {
         if tags.is_empty() || tags.iter().any(|(_, tag)| tag == "*") { Self::All } else { Self::Tags(tags) }
     }
 
-    /// Looks at what the consume queue knows: `false` is final, `true` asks for [`Self::wants`].
+    /// Compares the tag hash of the consume queue: `false` is final, `true` requires [`Self::wants`].
     pub(crate) fn may_have_hash(&self, hash: i64) -> bool {
         match self {
             Self::All | Self::Sql(_) => true,
@@ -56,7 +56,7 @@ impl MessageFilter {
         }
     }
 
-    /// Looks at the properties of the message.
+    /// Compares the properties of the message.
     pub(crate) fn wants(&self, properties: &[u8]) -> bool {
         match self {
             Self::All => true,

@@ -1,4 +1,4 @@
-//! Which messages a reader wants: by tag or by an SQL92 expression.
+//! Filters of readers: by tag or by an SQL92 expression.
 
 pub(crate) mod filter_error;
 pub(crate) mod message_filter;

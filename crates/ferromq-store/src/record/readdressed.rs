@@ -38,14 +38,14 @@ pub fn readdressed(record: &[u8], view: &MessageView<'_>, topic: &str, property:
     out
 }
 
-/// Drops the longest property that is not `kept`; returns it.
+/// Drops the longest property that is not `kept`; returns whether there was one.
 fn drop_longest(properties: &mut Vec<u8>, kept: &str) -> bool {
     let others = properties::iter_bytes(properties).filter(|(name, _)| *name != kept.as_bytes());
     let Some((longest, _)) = others.max_by_key(|(name, value)| name.len() + value.len()) else {
         return false;
     };
     let longest = longest.to_vec();
-    tracing::warn!(property = %String::from_utf8_lossy(&longest), "no room for the receipt handle: a property is left out");
+    tracing::warn!(property = %String::from_utf8_lossy(&longest), "no room for the receipt handle: dropping a property");
     *properties = properties::iter_bytes(properties)
         .filter(|(name, _)| *name != longest)
         .flat_map(|(name, value)| [name, b"\x01", value, b"\x02"].concat())

@@ -1,16 +1,16 @@
-//! Work on many things at once, each of which mostly waits for the disk. What is done is the caller's business.
+//! Runs work on many items that mostly wait for the disk.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     thread,
 };
 
-/// Items worth a thread of their own: each takes some microseconds where nothing is read from the disk.
+/// Items per thread: each takes microseconds if it reads nothing from disk.
 const ITEMS_A_THREAD: usize = 64;
-/// More than there are cores: a disk answers several reads in the time of one.
+/// More threads than cores, because a disk serves several reads at once.
 const MOST_THREADS: usize = 16;
 
-/// Calls `work` with each item, in no order where there are many.
+/// Calls `work` with each item, in parallel and in any order if there are many.
 pub(crate) fn side_by_side<'a, T: Sync>(items: &'a [T], work: impl Fn(&'a T) + Sync) {
     let next = AtomicUsize::new(0);
     let run = || {
@@ -21,7 +21,7 @@ pub(crate) fn side_by_side<'a, T: Sync>(items: &'a [T], work: impl Fn(&'a T) + S
     thread::scope(|scope| {
         for number in 1..MOST_THREADS.min(items.len() / ITEMS_A_THREAD + 1) {
             let thread = thread::Builder::new().name(format!("ferromq-open-{number}"));
-            // With fewer threads it only takes longer.
+            // With fewer threads the work takes longer.
             let _ = thread.spawn_scoped(scope, run);
         }
         run();

@@ -1,6 +1,6 @@
-//! Wakes one background thread, cheaply when that thread is already awake.
+//! Wakes one background thread; cheap if the thread is awake.
 //!
-//! It carries no data: the thread looks at published offsets itself.
+//! It carries no data: the thread reads published offsets.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering, fence},
@@ -9,20 +9,20 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-/// A doorbell with one listener.
+/// A wake-up signal with one listener.
 #[derive(Default)]
 pub(crate) struct Signal {
     rung: Mutex<bool>,
     condvar: Condvar,
-    /// True only while the listener sleeps or is about to: an awake listener costs the ringer one load.
+    /// True while the listener sleeps or is about to, so that signalling an awake listener costs one load.
     asleep: AtomicBool,
     stopped: AtomicBool,
 }
 
 impl Signal {
-    /// Wakes the listener if it sleeps. What it shall see must be published before.
+    /// Wakes the listener if it sleeps. Publish what it must see before.
     pub(crate) fn ring(&self) {
-        // Pairs with the fence in `wait`: either the listener sees the work, or we see it asleep.
+        // Pairs with the fence in `wait`: the listener sees the work, or the caller sees it asleep.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel) {
             *self.rung.lock() = true;
@@ -30,24 +30,24 @@ impl Signal {
         }
     }
 
-    /// Tells the listener to end once it has nothing left to do.
+    /// Asks the listener to end after its remaining work.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         *self.rung.lock() = true;
         self.condvar.notify_one();
     }
 
-    /// There is a listener again after [`Self::stop`].
+    /// Accepts a new listener after [`Self::stop`].
     pub(crate) fn begin(&self) {
         self.stopped.store(false, Ordering::SeqCst);
     }
 
-    /// Says whether [`Self::stop`] was called.
+    /// Whether [`Self::stop`] was called.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Sleeps until rung, stopped or `timeout`; returns at once where there is work already.
+    /// Sleeps until signalled, stopped or `timeout`; returns at once if there is work.
     pub(crate) fn wait(&self, has_work: impl Fn() -> bool, timeout: Option<Duration>) {
         let mut rung = self.rung.lock();
         self.asleep.store(true, Ordering::Relaxed);

@@ -15,7 +15,7 @@ pub(crate) fn join(thread: Option<JoinHandle<()>>) {
     if let Some(thread) = thread
         && !is_current(&thread)
     {
-        // A panic of the thread was printed where it happened.
+        // The thread printed its panic.
         let _ = thread.join();
     }
 }

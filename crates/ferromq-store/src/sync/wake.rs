@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::sync::signal::Signal;
 
-/// Wakes a thread, and remembers that it was asked for since its turn began.
+/// Wakes a thread and remembers requests since its turn began.
 #[derive(Default)]
 pub(crate) struct Wake {
     /// Wakes and stops the thread.
@@ -13,13 +13,13 @@ pub(crate) struct Wake {
 }
 
 impl Wake {
-    /// Asks for a turn. Costs a load where the thread is awake or does not run.
+    /// Requests a turn. Costs one load if the thread is awake or not running.
     pub(crate) fn ask(&self) {
         self.is_asked.store(true, Ordering::Release);
         self.due.ring();
     }
 
-    /// A turn begins, which answers what was asked so far.
+    /// Begins a turn, which serves all earlier requests.
     pub(crate) fn begin_turn(&self) {
         self.is_asked.store(false, Ordering::Release);
     }

@@ -1,6 +1,6 @@
-//! The one clock: wall milliseconds that never go back, real or moved by hand.
+//! The store's clock: wall time in milliseconds that never goes back, real or manual.
 //!
-//! What is believed of the machine's clocks is `wall_time`'s business.
+//! `wall_time` decides which steps of the machine's clock to follow.
 
 use std::{
     sync::{
@@ -17,37 +17,37 @@ use crate::time::wall_time::{Event, Reading, WallTime};
 type AdvanceListener = Box<dyn Fn() + Send + Sync>;
 type ReadingSource = Box<dyn Fn() -> Reading + Send + Sync>;
 
-/// A step forward below it is no step: the two clocks are read one after the other.
+/// Smaller steps are noise, because the two clocks are read one after the other.
 const NO_STEP_US: i64 = 1_000;
-/// Time that passed beside the time waited for: the machine slept, or its clock was set.
+/// Excess over the time waited that counts as a jump: the machine slept, or its clock was set.
 const JUMP_MS: i64 = 100;
 
-/// The machine's clocks, and what is believed of them.
+/// The machine's clocks and the steps that are followed.
 struct Machine {
     read: ReadingSource,
-    /// As in `time`: read without its lock.
+    /// A copy of the offset in `time`, read without its lock.
     offset_us: AtomicI64,
-    /// The same when the clock was made.
+    /// The offset when the clock was created.
     first_offset_us: i64,
     time: Mutex<WallTime>,
-    /// When the clock was last compared with the time that passed, and what it showed.
+    /// The time of the last comparison with elapsed time, and the clock's value.
     looked: Mutex<(Instant, i64)>,
 }
 
 struct ClockState {
-    /// None for a manual clock.
+    /// `None` for a manual clock.
     machine: Option<Machine>,
-    /// What a manual clock stands at, and how far a system clock was advanced.
+    /// The time of a manual clock, or the total advance of a system clock.
     base_ms: AtomicI64,
-    /// The latest answer.
+    /// The latest time returned.
     latest_ms: AtomicI64,
     listeners: Mutex<Vec<AdvanceListener>>,
 }
 
-/// The source of time for the store, the servers and the policy in Python; clones share one clock.
+/// The time of the store, the servers and Python; clones share one clock.
 ///
-/// A system clock follows the machine's wall clock forward, also while the machine sleeps, and never back: see decision
-/// 028. A manual clock stands still until [`Clock::advance`], which wakes everyone who waits.
+/// A system clock follows the machine's wall clock forward, also across sleep, and never back: see decision 028. A
+/// manual clock stands still until [`Clock::advance`], which wakes all waiting threads.
 #[derive(Clone)]
 pub struct Clock(Arc<ClockState>);
 
@@ -58,7 +58,7 @@ impl Clock {
         Self::of_machine(read_machine)
     }
 
-    /// Returns a clock that follows the clocks that `read` reads, as [`Clock::system`] follows the machine's.
+    /// Returns a clock that follows the clocks of `read`, as [`Clock::system`] follows the machine's.
     #[must_use]
     pub fn of_machine(read: impl Fn() -> Reading + Send + Sync + 'static) -> Self {
         let reading = read();
@@ -74,7 +74,7 @@ impl Clock {
         Self::new(Some(machine), 0)
     }
 
-    /// Returns a clock that stands at `start_ms` (milliseconds since 1970) until it is advanced.
+    /// Returns a clock that stands at `start_ms`, in milliseconds since 1970, until it is advanced.
     #[must_use]
     pub fn manual(start_ms: i64) -> Self {
         Self::new(None, start_ms)
@@ -89,19 +89,19 @@ impl Clock {
         }))
     }
 
-    /// Returns milliseconds since 1970; never less than an earlier answer.
+    /// Returns milliseconds since 1970, never less than before.
     #[must_use]
     pub fn now_ms(&self) -> i64 {
         let base = self.0.base_ms.load(Ordering::Acquire);
         let Some(machine) = &self.0.machine else { return base };
         let now = base.saturating_add(machine.now_us().div_euclid(1000));
-        // Written once a millisecond: most calls only read it.
+        // Stored once a millisecond; most calls only load it.
         let latest = self.0.latest_ms.load(Ordering::Acquire);
         if now > latest { self.0.latest_ms.fetch_max(now, Ordering::AcqRel).max(now) } else { latest }
     }
 
-    /// Returns the time by which files are old enough to be deleted: [`Clock::now_ms`], but for a step of the wall clock of
-    /// more than five minutes that has not lasted an hour.
+    /// Returns the time for deletion by age, in milliseconds since 1970: [`Clock::now_ms`] without steps of more than
+    /// five minutes in the last hour.
     #[must_use]
     pub fn age_ms(&self) -> i64 {
         let base = self.0.base_ms.load(Ordering::Acquire);
@@ -110,8 +110,8 @@ impl Clock {
         base.saturating_add(reading.boot_us.saturating_add(time.age_offset()).div_euclid(1000))
     }
 
-    /// Returns milliseconds since 1970 as [`Clock::now_ms`], but without the steps of the machine's clock since this clock was
-    /// made: its differences are the time that passed, asleep or not.
+    /// Returns milliseconds since 1970 without the clock's steps since its creation. Differences are elapsed time,
+    /// including sleep.
     #[must_use]
     pub fn steady_ms(&self) -> i64 {
         let base = self.0.base_ms.load(Ordering::Acquire);
@@ -119,7 +119,7 @@ impl Clock {
         base.saturating_add((machine.read)().boot_us.saturating_add(machine.first_offset_us).div_euclid(1000))
     }
 
-    /// Returns how far [`Clock::now_ms`] is ahead of [`Clock::steady_ms`], milliseconds.
+    /// Returns how far [`Clock::now_ms`] is ahead of [`Clock::steady_ms`], in milliseconds.
     #[must_use]
     pub fn stepped_ms(&self) -> i64 {
         let stepped = |machine: &Machine| {
@@ -128,23 +128,21 @@ impl Clock {
         self.0.machine.as_ref().map_or(0, stepped)
     }
 
-    /// Moves the clock forward by `ms` and wakes everyone who waits; works on both kinds of clock.
-    ///
-    /// Negative values are taken as 0: this clock never goes back.
+    /// Moves either kind of clock forward by `ms` and wakes all waiting threads. Negative values count as 0.
     pub fn advance(&self, ms: i64) {
         self.0.base_ms.fetch_add(ms.max(0), Ordering::AcqRel);
         self.wake();
     }
 
-    /// Calls `listener` after every [`Clock::advance`] and every jump that [`Clock::look`] finds, for timers that must look
+    /// Calls `listener` after every [`Clock::advance`] and every jump that [`Clock::look`] finds, so that timers check
     /// again.
     pub fn on_advance(&self, listener: impl Fn() + Send + Sync + 'static) {
         self.0.listeners.lock().push(Box::new(listener));
     }
 
-    /// Looks at the machine's clocks, and wakes everyone who waits where more time passed than they can have waited.
+    /// Compares the machine's clocks and wakes all waiting threads after a jump.
     ///
-    /// To be called about once a second: a sleep of the machine, and a step of its clock, wake no thread.
+    /// Call it about once a second: neither a sleep of the machine nor a step of its clock wakes a thread.
     pub fn look(&self) {
         let Some(machine) = &self.0.machine else { return };
         machine.take();
@@ -165,7 +163,7 @@ impl Clock {
         }
     }
 
-    /// Says whether time moves only by [`Clock::advance`].
+    /// Whether time moves only by [`Clock::advance`].
     #[must_use]
     pub fn is_manual(&self) -> bool {
         self.0.machine.is_none()
@@ -183,7 +181,7 @@ impl Machine {
         reading.boot_us.saturating_add(self.offset_us.load(Ordering::Acquire))
     }
 
-    /// Reads the clocks and takes in what they say.
+    /// Reads the clocks and updates the offset.
     fn take(&self) -> Reading {
         let mut time = self.time.lock();
         let reading = (self.read)();
@@ -220,7 +218,7 @@ fn say(event: Event) {
     }
 }
 
-/// The wall clock is read first: a pause between the two makes it seem late, which is not followed.
+/// Reads the wall clock first: a pause between the two makes it look late, which is ignored.
 fn read_machine() -> Reading {
     let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
     let wall_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros);

@@ -1,6 +1,6 @@
-//! The hour of the day where the broker stands, for RocketMQ's `deleteWhen`, and its month, for RocketMQ's unique keys.
+//! Local time: the hour for RocketMQ's `deleteWhen`, and the month for its unique keys.
 //!
-//! The zone is the one Java takes: `TZ`, else the system's. Nothing else of the store knows local time.
+//! The time zone is Java's choice: `TZ`, else the system's.
 
 use std::ops::Range;
 
@@ -8,12 +8,12 @@ use tz::{TimeZone, TzError};
 
 const DAY: i64 = 86_400;
 
-/// The zone the process lives in, with its daylight saving.
+/// The time zone of the process.
 #[derive(Debug, Clone)]
 pub struct LocalTime(TimeZone);
 
 impl LocalTime {
-    /// Reads the zone once. Where there is none, or none that can be read, it is UTC, as for Java.
+    /// Reads the zone once. A missing or invalid zone is UTC, as in Java.
     #[must_use]
     pub fn of_process() -> Self {
         let named = std::env::var("TZ").ok().filter(|name| !name.is_empty());
@@ -30,21 +30,21 @@ impl LocalTime {
         )
     }
 
-    /// Finds a zone by its name, or by rules in the form of `TZ`. Returns `None` for an unknown one.
+    /// Finds a zone by name or by rules in the form of `TZ`. Returns `None` for an unknown one.
     #[must_use]
     pub fn in_zone(name: &str) -> Option<Self> {
         TimeZone::from_posix_tz(name).ok().map(Self)
     }
 
-    /// The month `now_ms` is in: how many have passed since the year 0, and its milliseconds since 1970, from its first
-    /// day's midnight to the next one's.
+    /// Number of the month of `now_ms`, counted from the year 0, and its range in milliseconds since 1970, between
+    /// local midnights.
     #[must_use]
     pub fn month(&self, now_ms: i64) -> (i64, Range<i64>) {
         let seconds = now_ms.div_euclid(1000);
         let local = seconds.saturating_add(self.offset(seconds).unwrap_or(0));
         let month = month_of(local.div_euclid(DAY));
         let (start, end) = (self.begin_ms(month), self.begin_ms(month + 1));
-        // Where midnight is left out its month begins later, and where it comes twice at the second: as in Java.
+        // A month without a first midnight begins later; with two midnights it begins at the second, as in Java.
         if now_ms < start {
             return (month - 1, self.begin_ms(month - 1)..start);
         }
@@ -54,8 +54,7 @@ impl LocalTime {
         (month, start..end)
     }
 
-    /// Returns the midnight at which a month begins. Where a change of the clock repeats or skips it, Java takes the
-    /// one of standard time.
+    /// Returns the midnight at which a month begins. If a clock change repeats or skips it, Java takes standard time.
     fn begin_ms(&self, month: i64) -> i64 {
         let local = first_day(month) * DAY;
         let mut offsets = [local - DAY, local + DAY].map(|around| self.offset(around).unwrap_or(0));
@@ -65,7 +64,7 @@ impl LocalTime {
         (local - offset) * 1000
     }
 
-    /// The hour, 0 to 23, at `now_ms`.
+    /// The local hour, 0 to 23, at `now_ms`.
     pub(crate) fn hour(&self, now_ms: i64) -> u8 {
         let seconds = now_ms.div_euclid(1000);
         let offset = self.offset(seconds).unwrap_or(0);
@@ -77,7 +76,7 @@ impl LocalTime {
     }
 }
 
-/// Days from 1970-01-01 to the first of a month, counted from the year 0, in the calendar of today.
+/// Days from 1970-01-01 to the first day of a month, which is counted from the year 0 (Gregorian calendar).
 fn first_day(month: i64) -> i64 {
     // Years that begin in March have their leap day last.
     let from_march = month - 2;
@@ -86,9 +85,9 @@ fn first_day(month: i64) -> i64 {
     year * 365 + leaps + (place * 153 + 2) / 5 - 719_468
 }
 
-/// The month a day since 1970-01-01 is in, counted from the year 0.
+/// The month of a day since 1970-01-01, counted from the year 0.
 fn month_of(day: i64) -> i64 {
-    // 400 years have 146,097 days and 4,800 months: never off by more than one.
+    // 400 years have 146,097 days and 4,800 months, so the estimate is off by at most one.
     let near = (day + 719_528) * 4_800 / 146_097;
     [near + 1, near].into_iter().find(|month| first_day(*month) <= day).unwrap_or(near - 1)
 }
@@ -106,20 +105,20 @@ mod tests {
     #[test]
     fn a_month_begins_with_its_midnight_in_the_zone_and_its_daylight_saving() {
         let berlin = "CET-1CEST,M3.5.0,M10.5.0/3";
-        // The clocks go ahead at the midnight that begins October, and back at the one that begins April.
+        // A zone whose clock skips the first midnight of October and repeats that of April.
         let at_midnight = "<-04>4<-03>,J274/0,J91/0";
         for (rules, now, month, start) in [
-            // 2026-07-15 and 2026-03-31 23:30 there, which is in April in no zone east of it.
+            // 2026-07-15 and 2026-03-31 23:30 local time; further east it is April.
             ("UTC0", 1_784_088_000_000, 7, 1_782_864_000_000),
             (berlin, 1_784_088_000_000, 7, 1_782_856_800_000),
             (berlin, 1_774_992_600_000, 3, 1_772_319_600_000),
-            // The month of the change begins in winter's time.
+            // The month of the clock change begins in winter time.
             (berlin, 1_774_994_400_000, 4, 1_774_994_400_000),
             (berlin, 1_774_994_399_999, 3, 1_772_319_600_000),
-            // There is no midnight: October begins at 1 o'clock of its summer, 4 hours behind.
+            // There is no midnight: October begins at 1 o'clock summer time, 4 hours behind UTC.
             (at_midnight, 1_790_827_200_000, 10, 1_790_827_200_000),
             (at_midnight, 1_790_827_199_999, 9, 1_788_235_200_000),
-            // There are two: April begins with the second.
+            // There are two midnights: April begins at the second.
             (at_midnight, 1_775_016_000_000, 4, 1_775_016_000_000),
             (at_midnight, 1_775_015_999_999, 3, 1_772_334_000_000),
         ] {

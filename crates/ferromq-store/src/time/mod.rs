@@ -1,4 +1,4 @@
-//! The store's clock, the rule for steps of the machine's clock, and local time.
+//! The store's clock, the rules for clock steps, and local time.
 
 pub(crate) mod clock;
 pub(crate) mod local_time;

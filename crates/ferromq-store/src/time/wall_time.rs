@@ -1,49 +1,49 @@
-//! How time follows the machine's clocks: which steps of the wall clock are believed, when, and for what.
+//! Decides which steps of the machine's wall clock the store follows, when, and for what.
 //!
-//! Only the rule, without a clock of its own: `clock` reads the machine, and tests hand in readings.
+//! It reads no clock: `clock` reads the machine, and tests supply readings.
 
-/// A step forward up to here is believed at once for everything, in microseconds: clocks are corrected by as much.
+/// Largest forward step that is followed at once for everything, in microseconds; ordinary corrections are smaller.
 const SMALL_STEP: i64 = 5 * 60 * SECOND;
-/// A step further than this must last before it is followed at all: no machine is paused so long while it runs.
+/// A larger step must last before it is followed at all: no running machine pauses so long.
 const DOUBTED_STEP: i64 = 24 * 3600 * SECOND;
-/// How long it must last.
+/// How long such a step must last.
 const DOUBT: i64 = 60 * SECOND;
-/// How long a step that is not small must last before files are deleted by it.
+/// How long a step above `SMALL_STEP` must last before files are deleted by it.
 const SETTLING: i64 = 3600 * SECOND;
 const SECOND: i64 = 1_000_000;
 
 /// The machine's clocks at one moment, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// Time since 1970, as the machine has it.
+    /// Wall time since 1970.
     pub wall_us: i64,
-    /// Time since the machine was started, asleep or not. It never goes back.
+    /// Time since the machine started, including sleep. It never goes back.
     pub boot_us: i64,
 }
 
-/// What a log should say of a reading.
+/// An event to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The wall clock is so far ahead that it is not followed yet.
+    /// The wall clock is too far ahead to be followed yet.
     Doubted { ahead_us: i64 },
-    /// It was set back before it was followed.
+    /// The clock was set back before it was followed.
     DoubtEnded,
-    /// A step that is not small was followed; deletion by age waits.
+    /// A step above `SMALL_STEP` was followed; deletion by age waits.
     Followed { ahead_us: i64 },
-    /// Such a step has lasted: files are deleted by it.
+    /// The step has lasted, so files are deleted by it.
     Settled,
-    /// The wall clock is behind: time goes on by itself.
+    /// The wall clock is behind; time continues by itself.
     Behind { behind_us: i64 },
 }
 
-/// Where a step led, and when it was first seen.
+/// The target of a step, and when it was first seen.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     offset: i64,
     since: i64,
 }
 
-/// Wall time less time since the machine was started, as it is believed. None of the offsets ever goes back.
+/// Wall time minus time since the machine started, as followed. No offset goes back.
 #[derive(Debug)]
 pub(crate) struct WallTime {
     offset: i64,
@@ -54,23 +54,23 @@ pub(crate) struct WallTime {
 }
 
 impl WallTime {
-    /// Begins with the wall clock as it is.
+    /// Starts at the current wall clock.
     pub(crate) fn begin(reading: Reading) -> Self {
         let offset = reading.wall_us.saturating_sub(reading.boot_us);
         Self { offset, age_offset: offset, doubted: None, unsettled: None, is_behind: false }
     }
 
-    /// What is added to the time since the start of the machine.
+    /// Offset to add to the time since the machine started, in microseconds.
     pub(crate) fn offset(&self) -> i64 {
         self.offset
     }
 
-    /// The same for deletion by age: never more than [`Self::offset`].
+    /// The offset for deletion by age, at most [`Self::offset`].
     pub(crate) fn age_offset(&self) -> i64 {
         self.age_offset
     }
 
-    /// Takes a reading in.
+    /// Takes a reading and returns the event to log.
     pub(crate) fn read(&mut self, reading: Reading) -> Option<Event> {
         let wall = reading.wall_us.saturating_sub(reading.boot_us);
         let before = self.offset;
@@ -89,7 +89,7 @@ impl WallTime {
                 Some(step) if lasts(step, wall) => {
                     if boot - step.since >= DOUBT {
                         self.doubted = None;
-                        // What was stepped since then is a step of its own.
+                        // A later step is a step of its own.
                         self.offset = wall.min(step.offset.saturating_add(SMALL_STEP));
                     }
                     return None;
@@ -109,7 +109,7 @@ impl WallTime {
         was_doubted.then_some(Event::DoubtEnded)
     }
 
-    /// Says whether a step that is not small has lasted.
+    /// Whether a step above `SMALL_STEP` has lasted.
     fn settle(&mut self, offset: i64, boot: i64) -> bool {
         let ahead = offset.saturating_sub(self.age_offset);
         if ahead <= SMALL_STEP {
@@ -134,7 +134,7 @@ impl WallTime {
     }
 }
 
-/// Says whether the clock still is where a step led, or further.
+/// Whether the clock is still at the step's target or beyond.
 fn lasts(step: Step, offset: i64) -> bool {
     offset >= step.offset.saturating_sub(SMALL_STEP)
 }
@@ -148,7 +148,7 @@ mod tests {
     const DAY: i64 = 24 * 3600 * SECOND;
     const START: i64 = 1_700_000_000 * SECOND;
 
-    /// A machine whose clocks are moved by hand.
+    /// A machine with manual clocks.
     struct Machine {
         reading: Reading,
         time: WallTime,
@@ -175,7 +175,7 @@ mod tests {
             self.time.read(self.reading)
         }
 
-        /// Time since the begin, in seconds.
+        /// Time since the start, in seconds.
         fn now(&self) -> i64 {
             (self.reading.boot_us + self.time.offset() - START) / SECOND
         }
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!((machine.now(), machine.age()), (3650 * 86_400 + 60, 60));
         assert!(matches!(machine.step(-3650 * DAY), Some(Event::Behind { .. })));
         assert_eq!(machine.pass(7200), None);
-        // Time goes on at its pace, so that what waits for a while ends.
+        // Time continues at its pace, so that waits end.
         assert_eq!((machine.now(), machine.age()), (3650 * 86_400 + 7260, 7260));
     }
 

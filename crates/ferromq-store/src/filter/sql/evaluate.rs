@@ -1,4 +1,4 @@
-//! Whether an expression holds for the properties of a message.
+//! Evaluates an expression for the properties of a message.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ use crate::record::properties::iter_bytes;
 /// True, false or unknown.
 type Truth = Result<Option<bool>, Incomparable>;
 
-/// A message as an expression sees it. Nothing is copied.
+/// The properties of a message during evaluation. Nothing is copied.
 pub(super) struct Context<'a> {
     found: [Option<&'a [u8]>; MAX_NAMES],
 }
@@ -50,12 +50,12 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// What a condition is worth. Parts are looked at from the left, and no further than the answer needs: what
-    /// cannot be compared further on does no harm.
+    /// The value of a condition. Parts are evaluated from the left until the result is known, so an illegal comparison
+    /// after that does no harm.
     pub(super) fn truth(&self, expression: &'a Expression) -> Truth {
         Ok(match expression {
             Expression::Bool(value) => Some(*value),
-            // A property is a text, and a text is not true.
+            // A property is text, and text is not true.
             Expression::Cast(index) => (self.property(*index) != Value::Null).then_some(false),
             Expression::Not(of) => self.truth(of)?.map(|value| !value),
             Expression::And(parts) => return self.joined(parts, false),
@@ -83,7 +83,7 @@ impl<'a> Context<'a> {
                 }
                 _ => None,
             },
-            // The parser casts properties, and nothing else is a condition.
+            // The parser casts properties; nothing else is a condition.
             Expression::Null
             | Expression::Int(_)
             | Expression::Long(_)
@@ -94,7 +94,7 @@ impl<'a> Context<'a> {
         })
     }
 
-    /// AND, which is false as soon as a part is, or OR, which is true as soon as a part is.
+    /// AND, false once a part is false, or OR, true once a part is true.
     fn joined(&self, parts: &'a [Expression], decisive: bool) -> Truth {
         let mut is_unknown = false;
         for part in parts {
@@ -107,7 +107,7 @@ impl<'a> Context<'a> {
         Ok((!is_unknown).then_some(!decisive))
     }
 
-    /// Two comparisons joined by AND, or by OR where it is negated.
+    /// Two comparisons joined by AND, or by OR if negated.
     fn between(&self, is_negated: bool, parts: &'a [Expression; 3]) -> Truth {
         let [value, low, high] = parts;
         let value = self.value(value)?;
@@ -129,8 +129,8 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Equality in RocketMQ: two that are absent are equal, something is not equal to what is absent, and what is absent
-/// is not known to be equal to something.
+/// RocketMQ's equality: two absent values are equal; a present value differs from an absent one; an absent value
+/// compared with a present one is unknown.
 fn equal(left: Value<'_>, right: Value<'_>) -> Truth {
     Ok(match (left, right) {
         (Value::Null, Value::Null) => Some(true),

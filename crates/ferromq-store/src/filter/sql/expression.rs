@@ -1,8 +1,8 @@
-//! A filter expression as a tree, and back as text.
+//! The syntax tree of a filter expression, and its text form.
 
 use std::fmt;
 
-/// How two values are compared.
+/// Comparison operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Comparison {
     Equal,
@@ -12,7 +12,7 @@ pub(super) enum Comparison {
     GreaterOrEqual,
 }
 
-/// How a text is searched.
+/// Text searches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Search {
     Contains,
@@ -20,7 +20,7 @@ pub(super) enum Search {
     EndsWith,
 }
 
-/// One node. What RocketMQ calls a boolean expression is told by [`Expression::is_condition`].
+/// A node. [`Expression::is_condition`] tells RocketMQ's boolean expressions.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Expression {
     Null,
@@ -29,10 +29,10 @@ pub(super) enum Expression {
     Long(i64),
     Double(f64),
     Text(Box<str>),
-    /// A property, by its place among the names of the filter.
+    /// A property, by its index among the filter's names.
     Property(usize),
     Negate(Box<Expression>),
-    /// A property where a condition is asked for.
+    /// A property used as a condition.
     Cast(usize),
     Not(Box<Expression>),
     And(Vec<Expression>),
@@ -41,7 +41,7 @@ pub(super) enum Expression {
     /// Value, low end, high end.
     Between(bool, Box<[Expression; 3]>),
     IsNull(Box<Expression>),
-    /// The negation of a search is no NOT: without a text both are false.
+    /// A negated search is not NOT: both are false without a text.
     Find(Search, bool, Box<Expression>, Box<str>),
     /// Sorted texts.
     In(bool, usize, Box<[Box<str>]>),
@@ -80,7 +80,7 @@ impl Expression {
     }
 }
 
-/// An expression as text that is read as the same expression: with brackets round everything.
+/// Writes an expression with brackets around every part, so that it parses as the same expression.
 pub(super) struct Shown<'a> {
     pub expression: &'a Expression,
     pub names: &'a [Box<str>],

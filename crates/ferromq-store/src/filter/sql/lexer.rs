@@ -1,10 +1,10 @@
-//! The words of an SQL92 filter expression.
+//! Splits an SQL92 filter expression into tokens.
 
 use std::fmt;
 
 use crate::filter::filter_error::FilterError;
 
-/// Keywords, in any case, and signs; of signs the longer ones stand first.
+/// Keywords, in any case, and operators; longer operators first.
 const KEYWORDS: [&str; 12] = [
     "NOT",
     "AND",
@@ -21,20 +21,20 @@ const KEYWORDS: [&str; 12] = [
 ];
 const SIGNS: [&str; 11] = ["<>", ">=", "<=", "=", ">", "<", "(", ")", ",", "+", "-"];
 
-/// One word.
+/// A token.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Token<'a> {
-    /// A keyword, in capitals, or a sign.
+    /// A keyword in capitals, or an operator.
     Fixed(&'static str),
     /// The name of a property.
     Name(&'a str),
-    /// Digits.
+    /// An integer.
     Whole(&'a str),
     /// A number with a point or an exponent.
     Float(&'a str),
-    /// What stands between quotes, each two of them read as one.
+    /// A quoted text; two quotes stand for one.
     Text(String),
-    /// Nothing follows.
+    /// End of the expression.
     End,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Token<'_> {
     }
 }
 
-/// Reads an expression word by word.
+/// Reads an expression token by token.
 pub(super) struct Lexer<'a> {
     source: &'a str,
     at: usize,
@@ -61,13 +61,13 @@ impl<'a> Lexer<'a> {
         Self { source, at: 0 }
     }
 
-    /// An error at a byte of the expression; people count characters.
+    /// An error at a byte of the expression, reported in characters.
     pub(super) fn error(&self, byte: usize, reason: impl Into<String>) -> FilterError {
         let before = self.source.get(..byte).unwrap_or(self.source);
         FilterError { position: before.chars().count(), reason: reason.into() }
     }
 
-    /// The next word and the byte where it begins.
+    /// The next token and its first byte.
     pub(super) fn next(&mut self) -> Result<(Token<'a>, usize), FilterError> {
         self.skip_blanks()?;
         let start = self.at;
@@ -94,8 +94,8 @@ impl<'a> Lexer<'a> {
         self.source.get(self.at..).unwrap_or("")
     }
 
-    /// Steps over blanks and comments. A comment of a line ends with the line: on the last one, as in RocketMQ, two
-    /// signs are two signs.
+    /// Skips blanks and comments. A line comment ends with its line; on the last line, as in RocketMQ, two minus signs
+    /// are operators.
     fn skip_blanks(&mut self) -> Result<(), FilterError> {
         loop {
             let rest = self.rest();
@@ -115,7 +115,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Steps over the characters that are wanted and returns them.
+    /// Skips matching characters and returns them.
     fn take_while(&mut self, is_wanted: impl Fn(char) -> bool) -> &'a str {
         let rest = self.rest();
         let end = rest.find(|c| !is_wanted(c)).unwrap_or(rest.len());

@@ -1,8 +1,8 @@
-//! SQL92 over the properties of messages, as RocketMQ means it.
+//! RocketMQ's SQL92 filter over the properties of messages.
 //!
-//! Grammar, kinds of values and three-valued logic are RocketMQ's. An expression is compiled once; looking at a message
-//! copies and allocates nothing. Two things differ, both where an expression is read: words after a complete expression
-//! are an error here and are passed over there, and `0.0` is a number here.
+//! Grammar, types and three-valued logic are RocketMQ's. An expression is compiled once; evaluation copies and
+//! allocates nothing. Parsing differs in two points: words after a complete expression are an error, where RocketMQ
+//! ignores them, and `0.0` is a number.
 
 mod evaluate;
 mod expression;
@@ -23,30 +23,30 @@ use self::{
 };
 use crate::filter::filter_error::FilterError;
 
-/// Longest expression in bytes.
+/// Longest expression, in bytes.
 const MAX_BYTES: usize = 64 << 10;
-/// Most properties an expression names: they are looked up in one walk over those of a message.
+/// Most properties in an expression, which one pass over a message's properties finds.
 const MAX_NAMES: usize = 128;
-/// Deepest tree of an expression; each level of brackets costs stack where it is read and where it is evaluated.
+/// Deepest tree of an expression: each level uses stack in parsing and in evaluation.
 const MAX_DEPTH: usize = 128;
 
 /// A compiled expression.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SqlFilter {
     condition: Expression,
-    /// The properties it looks at.
+    /// The properties that it reads.
     names: Box<[Box<str>]>,
 }
 
-/// Numbers of an expression are finite: it equals itself.
+/// The numbers of an expression are finite, so it equals itself.
 impl Eq for SqlFilter {}
 
 impl SqlFilter {
     /// Compiles an expression such as `region = 'eu' AND price BETWEEN 3 AND 5`.
     ///
     /// # Errors
-    /// An expression that is not well-formed, compares what cannot be compared, is longer than 64 KiB, nested more
-    /// than 128 deep, or that names more than 128 properties.
+    /// An expression that is malformed, compares incomparable values, is longer than 64 KiB, is nested more than 128
+    /// deep, or names more than 128 properties.
     pub fn parse(expression: &str) -> Result<Self, FilterError> {
         if expression.len() > MAX_BYTES {
             let reason = format!("it has {} bytes, more than {MAX_BYTES}", expression.len());
@@ -56,16 +56,16 @@ impl SqlFilter {
         Ok(Self { condition, names: names.into() })
     }
 
-    /// Whether the expression holds for a message with these properties, in RocketMQ's form.
+    /// Whether the expression holds for a message's properties, given as `NAME \x01 VALUE \x02 …`.
     ///
-    /// It does not where its value is unknown, or where it compares a property that is no number with a number.
+    /// An unknown value, or a comparison of a number with a property that is none, does not hold.
     #[must_use]
     pub fn matches(&self, properties: &[u8]) -> bool {
         Context::new(properties, &self.names).truth(&self.condition) == Ok(Some(true))
     }
 }
 
-/// The expression with brackets round every part; it is read as the same filter.
+/// The expression with brackets around every part; it parses as the same filter.
 impl fmt::Display for SqlFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Shown { expression: &self.condition, names: &self.names })

@@ -1,4 +1,4 @@
-//! From text to a tree: RocketMQ's grammar and its checks, with the place of what is wrong.
+//! Parses text to a tree by RocketMQ's grammar and type checks, and reports the position of an error.
 
 use std::cmp::Ordering;
 
@@ -10,18 +10,18 @@ use super::{
 };
 use crate::filter::filter_error::FilterError;
 
-/// Reads one expression.
+/// Parses one expression.
 pub(super) struct Parser<'a> {
     lexer: Lexer<'a>,
     token: Token<'a>,
-    /// The byte where the token begins.
+    /// First byte of the current token.
     at: usize,
-    /// Brackets and signs that are open.
+    /// Depth of open brackets and signs.
     nesting: usize,
     names: Vec<Box<str>>,
 }
 
-/// A part of the expression, where it begins, and how deep its tree is.
+/// A part of the expression, its first byte, and the depth of its tree.
 struct Part {
     expression: Expression,
     at: usize,
@@ -31,7 +31,7 @@ struct Part {
 type Parsed = Result<Part, FilterError>;
 
 impl<'a> Parser<'a> {
-    /// Reads the whole expression; what follows a complete one is an error.
+    /// Parses the whole expression; tokens after its end are an error.
     pub(super) fn parse(source: &'a str) -> Result<(Expression, Vec<Box<str>>), FilterError> {
         let mut lexer = Lexer::new(source);
         let (token, at) = lexer.next()?;
@@ -50,7 +50,7 @@ impl<'a> Parser<'a> {
         Ok(std::mem::replace(&mut self.token, token))
     }
 
-    /// Steps over a keyword or sign, if it is the next word.
+    /// Accepts a keyword or operator, if it is the next token.
     fn accept(&mut self, word: &'static str) -> Result<bool, FilterError> {
         let is_it = self.token == Token::Fixed(word);
         if is_it {
@@ -79,7 +79,7 @@ impl<'a> Parser<'a> {
             .error(at, format!("the expression is nested more than {MAX_DEPTH} deep; join conditions with AND, OR or IN without brackets"))
     }
 
-    /// What stands where a condition is asked for; a property is read as one.
+    /// Requires a condition; a property is cast to one.
     fn condition(&self, part: Part) -> Parsed {
         match part.expression {
             Expression::Property(index) => Ok(Part { expression: Expression::Cast(index), ..part }),
@@ -259,7 +259,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A value with its signs. NOT binds as tightly as they do: `NOT a = 3` asks whether `NOT a` is 3.
+    /// A value with its signs. NOT binds as tightly: `NOT a = 3` compares `NOT a` with 3.
     fn unary(&mut self) -> Parsed {
         let at = self.at;
         if self.nesting == MAX_DEPTH {

@@ -1,4 +1,4 @@
-//! An evaluator that is too simple to be wrong, and what both say of expressions nobody thought of.
+//! A simple reference evaluator, compared with the real one on generated expressions.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::{
     tests::encoded,
 };
 
-/// What the simple evaluator says: nothing where a comparison is illegal.
+/// A value of the reference evaluator; `None` for an illegal comparison.
 #[derive(Debug, Clone, PartialEq)]
 enum Plain {
     Null,
@@ -23,7 +23,7 @@ enum Plain {
 
 type Named = HashMap<String, String>;
 
-/// Looks at both sides always and at everything by value, as Java's objects do.
+/// Evaluates both sides always and compares by value, as Java's objects do.
 fn plain(expression: &Expression, names: &[Box<str>], of: &Named) -> Option<Plain> {
     let again = |expression: &Expression| plain(expression, names, of);
     let property =
@@ -127,7 +127,7 @@ fn against(
     }))
 }
 
-/// Numbers as doubles: those of the test are small. Texts here are never blank or in Java's odder forms.
+/// Compares small numbers as doubles. Texts here are never blank or in Java's rarer number forms.
 fn order(left: Plain, right: Plain, is_order: bool) -> Option<i32> {
     fn number(plain: &Plain) -> Option<f64> {
         match plain {
@@ -162,7 +162,7 @@ fn order(left: Plain, right: Plain, is_order: bool) -> Option<i32> {
     Some(if left < right { -1 } else { i32::from(left > right) })
 }
 
-/// Words that make expressions, right and wrong.
+/// Words of valid and invalid expressions.
 fn words() -> impl Strategy<Value = String> {
     let word = prop::sample::select(vec![
         "a",
@@ -214,7 +214,7 @@ fn words() -> impl Strategy<Value = String> {
     prop::collection::vec(word, 1..12).prop_map(|words| words.join(" "))
 }
 
-/// Expressions by the grammar; what only the checks of types refuse is among them.
+/// Grammatical expressions, some of which only the type checks refuse.
 fn expressions() -> impl Strategy<Value = String> {
     let value = prop::sample::select(vec![
         "a",

@@ -1,4 +1,4 @@
-//! Facts of RocketMQ's own tests and sources.
+//! Cases from RocketMQ's own tests and sources.
 
 use super::SqlFilter;
 use crate::record::properties;
@@ -17,7 +17,7 @@ fn holds(expression: &str, pairs: &[(&str, &str)]) -> bool {
     parse(expression).matches(&encoded(pairs))
 }
 
-/// What matches, and what does not, by expression.
+/// An expression, with properties that match and that do not.
 type Facts = [(
     &'static str,
     &'static [&'static [(&'static str, &'static str)]],
@@ -257,7 +257,7 @@ fn an_expression_names_so_many_properties_and_no_more() {
     let names = |count: usize| {
         (0..count).map(|number| format!("n{number} IS NULL")).collect::<Vec<_>>().join(" AND ")
     };
-    // A property that is named again is the same one.
+    // A repeated property counts once.
     let most = names(128) + " AND n127 IS NULL";
     assert!(SqlFilter::parse(&most).unwrap().matches(b""));
     assert!(!SqlFilter::parse(&most).unwrap().matches(b"n127\x01v\x02"));

@@ -1,11 +1,11 @@
-//! Values of a filter expression and how Java compares them.
+//! Values of a filter expression, compared as Java does.
 //!
-//! A property is a text. Compared with a number it is read as a number of that very kind, as RocketMQ does: `3.5` is
-//! none where the expression says `3`, and is one where it says `3.0`.
+//! A property is text. Compared with a number it is parsed as that type of number, as in RocketMQ: `3.5` is no number
+//! if the expression has `3`, and is one if it has `3.0`.
 
 use std::cmp::Ordering;
 
-/// What a part of an expression is worth.
+/// The value of a part of an expression.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Value<'a> {
     Null,
@@ -16,11 +16,11 @@ pub(super) enum Value<'a> {
     Text(&'a [u8]),
 }
 
-/// Two values that cannot be compared: the whole expression does not hold.
+/// Two values that cannot be compared; the whole expression then does not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Incomparable;
 
-/// Compares two values as RocketMQ does; kinds that have nothing in common are less than each other.
+/// Compares two values as RocketMQ does. Of two unrelated types, each is less than the other.
 pub(super) fn compare(left: Value<'_>, right: Value<'_>) -> Result<Ordering, Incomparable> {
     use Value::{Bool, Double, Int, Long, Text};
     Ok(match (left, right) {
@@ -47,7 +47,7 @@ pub(super) fn compare(left: Value<'_>, right: Value<'_>) -> Result<Ordering, Inc
     })
 }
 
-/// As [`compare`], for what asks which is greater: two texts are compared as numbers.
+/// As [`compare`], for order operators: two texts are compared as numbers.
 pub(super) fn compare_order(left: Value<'_>, right: Value<'_>) -> Result<Ordering, Incomparable> {
     match (left, right) {
         (Value::Text(left), Value::Text(right)) => Ok(compare_doubles(double(left)?, double(right)?)),
@@ -55,7 +55,7 @@ pub(super) fn compare_order(left: Value<'_>, right: Value<'_>) -> Result<Orderin
     }
 }
 
-/// Java's order: minus zero is below zero, and what is no number is above all.
+/// Java's order: -0.0 is below 0.0, and NaN is above all numbers.
 fn compare_doubles(left: f64, right: f64) -> Ordering {
     match (left.is_nan(), right.is_nan()) {
         (false, false) => left.total_cmp(&right),
@@ -67,7 +67,7 @@ fn whole<N: std::str::FromStr>(text: &[u8]) -> Result<N, Incomparable> {
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(Incomparable)
 }
 
-/// Reads what Java's `Double.valueOf` reads, but for its hexadecimal form.
+/// Parses what Java's `Double.valueOf` parses, without its hexadecimal form.
 fn double(text: &[u8]) -> Result<f64, Incomparable> {
     let text = std::str::from_utf8(text).map_err(|_| Incomparable)?.trim_matches(|c: char| c <= ' ');
     let (is_negative, digits) = match text.as_bytes() {
