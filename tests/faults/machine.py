@@ -1,4 +1,4 @@
-"""How much later than on an idle machine things may happen on this one now."""
+"""Time limits for a busy machine."""
 
 import os
 from pathlib import Path
@@ -8,11 +8,11 @@ _MOST = 4.0
 
 def in_load(seconds: float) -> float:
     """
-    Return the time that *seconds* on an idle machine become where other programs want the processors, too.
+    Return how long *seconds* of an idle machine take under the current load.
 
-    For limits that are promises: they hold in full on an idle machine, and a program that gets a third of a processor
-    is three times as late without a fault of its own. A limit grows to four times as much at most: more would find no
-    fault. Tests of shorter promises are marked `alone`. Ask for it after what is measured.
+    For limits that are promises: they hold on an idle machine, but a program that gets a third of a processor is three
+    times as late without a fault of its own. A limit grows at most fourfold, so that it still finds faults. Tests of
+    shorter promises are marked `alone`. Call it after the measured action.
     """
     lately = os.getloadavg()[0]
     try:

@@ -179,7 +179,7 @@ class Page:
 
     def _start(self, line: str) -> None:
         """Start a server, and wait until it is ready."""
-        # A file: nobody reads what it logs while the page runs, and a pipe would fill up.
+        # A file: nothing reads its log while the page runs, and a pipe would fill up.
         log = tempfile.NamedTemporaryFile("w+", dir=self._directory, suffix=".log", delete=False)  # noqa: SIM115
         words = shlex.split(line, comments=True)
         server = subprocess.Popen(

@@ -34,13 +34,13 @@ class Entry:
     group: str = ""
     number: int = 0
     is_poison: bool = False
-    """Nobody ever acknowledges it."""
+    """It is never acknowledged."""
     kills_before: int = 0
     deliveries: int = 0
     attempts: int = 0
     """Highest number of an attempt seen."""
     is_acknowledged: bool = False
-    """Somebody began to acknowledge it."""
+    """An acknowledgement has begun."""
     is_dead: bool = False
     """It came as a dead letter."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# What several files need and is no test, as `remoting_peer`.
+# Modules that several test files import, such as `remoting_peer`.
 sys.path.insert(0, str(Path(__file__).parent))
 
 PATIENCE = 30.0
@@ -17,9 +17,9 @@ PAUSE = 0.01
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], bool]:
     """
-    Return a function that waits until a condition holds, thirty seconds at most, and says whether it does.
+    Return a function that waits until a condition holds, at most thirty seconds, and returns whether it does.
 
-    For what happens without an answer to wait for: dispatch, a closed connection, a process that ends.
+    For events without an answer to wait for: dispatch, a closed connection, the end of a process.
     """
     pause = threading.Event()
 
@@ -31,4 +31,4 @@ def eventually() -> Callable[[Callable[[], bool]], bool]:
 
 @pytest.fixture(autouse=True)
 def nothing_outlives_a_test(no_process_left: None) -> None:
-    """Fail where a program that the test started still runs."""
+    """Fail if a program that the test started still runs."""

@@ -1,5 +1,5 @@
 """
-The consumers of both interfaces behind one set of calls that block, for tests of what both promise.
+The consumers of both interfaces behind one set of blocking calls, for tests of their common promises.
 
 `SyncShell` calls `ferromq.Consumer`; `AioShell` calls `ferromq.aio.Consumer` on an event loop in a thread of its own.
 Handlers and bodies of loops are plain functions; the loop runs them in threads.
@@ -19,7 +19,7 @@ PATIENCE = 20.0
 
 
 class Broker(Protocol):
-    """Whatever has the address of a broker."""
+    """An object with the address of a broker."""
 
     @property
     def endpoint(self) -> str:
@@ -33,12 +33,12 @@ class Shells:
 
     @property
     def ahead(self) -> int:
-        """How many messages iteration has received ahead of their use."""
+        """How many messages iteration has prefetched."""
         return len(self.consumer._ahead._ahead.waiting)
 
     @property
     def brokers(self) -> list[str]:
-        """The brokers it is known to, in the order in which it came to know them."""
+        """The brokers that know it, in the order of its registrations."""
         client = self.consumer._client
         return [*(client.base if isinstance(self, AioShell) else client).session._streams]
 
@@ -68,7 +68,7 @@ class SyncShell(Shells):
         message.change_invisible_duration(duration)
 
     def give_back(self, messages: list[MessageView], seconds: float) -> None:
-        """Give back messages that were not used, as `close` does."""
+        """Give back unused messages, as `close` does."""
         self.consumer._leases.give_back(messages, time.monotonic() + seconds)
 
     def change_by_consumer(self, message: MessageView, duration: Any) -> None:
@@ -84,7 +84,7 @@ class SyncShell(Shells):
         self.consumer.flush(timeout)
 
     def begin_flush(self) -> Callable[[], None]:
-        """Begin a flush, and return what waits for its end."""
+        """Begin a flush, and return a function that waits for its end."""
         pool = ThreadPoolExecutor(1)
         flushed = pool.submit(self.consumer.flush, PATIENCE)
         while not self.consumer._leases._hurry and not flushed.done():
@@ -163,7 +163,7 @@ class AioShell(Shells):
         self.call(change())
 
     def give_back(self, messages: list[MessageView], seconds: float) -> None:
-        """Give back messages that were not used, as `close` does."""
+        """Give back unused messages, as `close` does."""
         self.call(self.consumer._leases.give_back(messages, time.monotonic() + seconds))
 
     def change_by_consumer(self, message: MessageView, duration: Any) -> None:
@@ -179,7 +179,7 @@ class AioShell(Shells):
         self.call(self.consumer.flush(timeout))
 
     def begin_flush(self) -> Callable[[], None]:
-        """Begin a flush, and return what waits for its end."""
+        """Begin a flush, and return a function that waits for its end."""
         flushed = asyncio.run_coroutine_threadsafe(self.consumer.flush(PATIENCE), self._loop)
         self.call(asyncio.sleep(0))  # begun after the flush
         return lambda: flushed.result(2 * PATIENCE)

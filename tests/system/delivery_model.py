@@ -1,5 +1,5 @@
 """
-The life of a message as ferromq promises it, by the simplest means: what the model test compares a broker with.
+A simple model of a message's life as ferromq promises it; the model test compares a broker with it.
 
 Pure: time is an argument, and nothing here knows a socket. A message of a topic and a group is in one of the states of
 `State`; a crash makes some knowledge doubtful, which is kept as a range of attempts and as `MAYBE`.
@@ -10,18 +10,18 @@ from enum import Enum, auto
 
 
 class State(Enum):
-    """Where a message is."""
+    """The state of a message."""
 
     OPEN = auto()
-    """A half message nobody decided about."""
+    """An open half message."""
     WAITING = auto()
-    """It has a time of delivery."""
+    """It waits for its delivery time."""
     READY = auto()
-    """Whoever receives gets it."""
+    """The next receive gets it."""
     LEASED = auto()
-    """Somebody has it until a time."""
+    """A consumer has it under a lease."""
     DONE = auto()
-    """Acknowledged, or rolled back, or recalled: never again."""
+    """Acknowledged, rolled back, or recalled: it is never delivered again."""
     DEAD = auto()
     """Among the dead letters."""
 
@@ -36,7 +36,7 @@ class Life:
     lease_end_ms: int = 0
     handle: str = ""
     attempts: tuple[int, int] = (0, 0)
-    """Fewest and most deliveries so far: the same number, unless a crash left doubts."""
+    """Fewest and most deliveries so far: equal, unless a crash left a doubt."""
     may_return: bool = False
     """A crash may have forgotten that it ended, or that it was delivered."""
 
@@ -59,12 +59,12 @@ class Queue:
         return [] if is_out else found
 
     def may_come(self, now: int) -> list[Life]:
-        """Return the messages a receive may get though they need not come."""
+        """Return the messages that a receive may get, but need not."""
         doubtful = [life for life in self.lives.values() if life.may_return]
         return doubtful + [life for life in self.lives.values() if self._may_be_dying(life, now)]
 
     def dying(self, now: int) -> list[Life]:
-        """Return the messages whose last delivery failed: who receives next sends them to the dead letters."""
+        """Return the messages whose last delivery failed: the next receive sends them to the dead letters."""
         return [
             life for life in self.lives.values() if self._has_ended(life, now) and life.attempts[0] >= self.max_attempts
         ]
@@ -78,7 +78,7 @@ class Queue:
         life.may_return = is_two
 
     def settle(self, now: int) -> None:
-        """Let messages whose time has come be ready."""
+        """Make due messages ready."""
         for life in self.lives.values():
             if life.state is State.WAITING and life.due_ms <= now:
                 life.state = State.READY

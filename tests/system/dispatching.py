@@ -1,4 +1,4 @@
-"""What tests wait for between a send and a read that does not wait: the queues have it a moment after the answer."""
+"""The wait between a send and a read that does not wait: a message is in its queue a moment after the answer."""
 
 import threading
 
@@ -9,7 +9,7 @@ PAUSE = 0.005
 
 
 def dispatched(mq: ferromq.Embedded) -> None:
-    """Return once everything that was stored lies in its queue."""
+    """Return once every stored message is in its queue."""
     end = mq.store.stats()["max_physical_offset"]
     pause = threading.Event()
     for _ in range(int(PATIENCE / PAUSE)):

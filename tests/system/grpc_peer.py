@@ -1,7 +1,7 @@
 """
-A gRPC client of the tests: RocketMQ's v2 messages over a plain channel, nothing of ferromq's client in it.
+A gRPC client of the tests: RocketMQ's v2 messages over a plain channel, without ferromq's client.
 
-Each method is one call, and returns what the server answered; what it *should* answer is up to each test.
+Each method is one call, and returns the server's answer; each test decides which answer is right.
 """
 
 import itertools
@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Received:
-    """A message under a lease, with what tests look at."""
+    """A message under a lease, with the fields that tests read."""
 
     body: str
     attempt: int
@@ -88,7 +88,7 @@ class GrpcPeer:
         attempt_id: str | None = None,
         expression: Any = None,
     ) -> list[Received]:
-        """Receive messages; none where there are none within *wait* seconds. Any other status fails."""
+        """Receive messages; none if none arrives within *wait* seconds. Any other status fails."""
         request = pb.ReceiveMessageRequest(
             group=pb.Resource(name=group),
             message_queue=pb.MessageQueue(topic=pb.Resource(name=topic), id=queue_id),
@@ -165,7 +165,7 @@ def timestamp(at_ms: int) -> Any:
 
 
 def _unpacked(packets: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the responses of a packed stream; each is after a varint that says its length."""
+    """Yield the responses of a packed stream; each follows a varint with its length."""
     for packet in packets:
         at = 0
         while at < len(packet):

@@ -1,5 +1,5 @@
 """
-A gRPC proxy in front of a broker, for tests of what clients do when answers are late or lost.
+A gRPC proxy in front of a broker, for tests of clients whose answers are late or lost.
 
 It carries bytes and names itself in routes, so that clients send everything through it. Calls of a method can hang
 until they are released, and their answers can be lost after the broker has done its work. With another proxy beside it
@@ -39,7 +39,7 @@ class GrpcProxy(grpc.GenericRpcHandler):
         self.hanging = threading.Semaphore(0)
         """Released for each call that begins to hang."""
         self.hung = 0
-        """How many calls hang now: a client that gives one up is heard a moment later."""
+        """How many calls hang now: a cancellation arrives a moment later."""
         self._server = grpc.server(ThreadPoolExecutor(64), handlers=[self])
         self.endpoint = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
@@ -50,12 +50,12 @@ class GrpcProxy(grpc.GenericRpcHandler):
         self._released.clear()
 
     def release(self) -> None:
-        """Let what hangs go on."""
+        """Release the hanging calls."""
         self._hung = set()
         self._released.set()
 
     def drop_streams(self) -> None:
-        """End the telemetry streams there are."""
+        """End the open telemetry streams."""
         for call in self._talks:
             call.cancel()
 
@@ -107,7 +107,7 @@ class GrpcProxy(grpc.GenericRpcHandler):
         method = path.rpartition("/")[2]
         self._wait(method, context)
         if not context.is_active():
-            return b""  # given up while it hung: the broker never hears of it
+            return b""  # cancelled while it hung: the broker never gets it
         answer: bytes = self._passed(context, self._channel.unary_unary(path), request)
         with self._lock:
             lost = self._lost.get(method, 0)

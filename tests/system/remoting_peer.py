@@ -1,7 +1,7 @@
 """
-A remoting client of the tests: one socket, frames made by struct and json, nothing of ferromq in it.
+A remoting client of the tests: one socket, frames made by struct and json, without code of ferromq.
 
-It receives what the server asks of its own accord, and answers as it is told to. What clients *should* send is up to
+It receives the server's own requests, and answers as the test configures. What clients *should* send is up to
 each test.
 """
 
@@ -37,12 +37,12 @@ class Frame:
 
     @property
     def is_response(self) -> bool:
-        """Says whether it answers a request."""
+        """Whether it answers a request."""
         return bool(self.flag & _RESPONSE)
 
     @property
     def is_one_way(self) -> bool:
-        """Says whether nobody waits for an answer."""
+        """Whether it is one-way."""
         return bool(self.flag & _ONE_WAY)
 
     def json(self) -> Any:
@@ -141,7 +141,7 @@ class Peer:
         self.send(self._frame(code, fields, body, _ONE_WAY).encode())
 
     def asked(self, code: int, *, timeout: float = PATIENCE) -> Frame:
-        """Return the next request of the server with this code; raises `queue.Empty` where none comes in time."""
+        """Return the next request of the server with this code; raises `queue.Empty` if none arrives in time."""
         return self._queue(code).get(timeout=timeout)
 
     def has_been_asked(self, code: int) -> bool:
@@ -161,7 +161,7 @@ class Peer:
         version: int = 1,
         **more: Any,
     ) -> Frame:
-        """Say who it is: *consumes* is group → topic → tags, *produces* the producer groups."""
+        """Send a heartbeat: *consumes* is group → topic → tags, *produces* the producer groups."""
         consumers = [
             {
                 "groupName": group,
@@ -226,7 +226,7 @@ class Peer:
             self.send(replace(reply(frame), opaque=frame.opaque, flag=_RESPONSE).encode())
 
     def _exactly(self, size: int) -> bytes | None:
-        """Return so many bytes; None where the connection ended first."""
+        """Return so many bytes; None if the connection ended first."""
         content = bytearray()
         while len(content) < size:
             try:

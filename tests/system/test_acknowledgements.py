@@ -1,4 +1,4 @@
-"""Acknowledgements: once is enough, a refusal is told once, leaving is never an error; both interfaces promise it."""
+"""Acknowledgements: one is enough, a refusal is reported once, leaving raises no error; for both interfaces."""
 
 import contextlib
 import re
@@ -40,10 +40,10 @@ def test_waiting_for_an_acknowledgement_raises_its_refusal(mq: ferromq.Embedded,
         assert mq.broker._server.stats()["acked"] == 1
 
 
-def test_an_acknowledgement_has_one_timeout_for_all_it_waits_for(
+def test_one_timeout_bounds_all_waits_of_an_acknowledgement(
     mq: ferromq.Embedded, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What those on their way took is no longer there for the others."""
+    """Time spent on earlier ones is missing for later ones."""
     limits: list[float | None] = []
 
     def noted(*given: Any, timeout: float | None = None) -> Any:
@@ -67,7 +67,7 @@ def test_an_acknowledgement_has_one_timeout_for_all_it_waits_for(
 def test_the_thread_of_a_broker_that_is_gone_ends(
     mq: ferromq.Embedded, shell: Shell, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
-    """Once it has sent what it was given; a later acknowledgement for the same address begins another one."""
+    """After its last acknowledgement; a later one for the same address starts another thread."""
     if shell is AioShell:
         pytest.skip("has no threads")
     with mq.producer() as producer:
@@ -85,7 +85,7 @@ def test_the_thread_of_a_broker_that_is_gone_ends(
 
 
 def test_a_second_acknowledgement_returns_without_a_call(mq: ferromq.Embedded, shell: Shell) -> None:
-    """Whichever way the first one went, and also after the broker has gone."""
+    """After any kind of first acknowledgement, and also without a broker."""
     with mq.producer() as producer:
         producer.send("orders", b"y")
     with shell(mq, "billing", "orders") as consumer:
@@ -115,7 +115,7 @@ def refusals(caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
 def test_a_refused_acknowledgement_in_the_background_is_logged_and_raised_by_flush(
     mq: ferromq.Embedded, shell: Shell, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the number of all; leaving the consumer raises none."""
+    """With their number; leaving the consumer raises nothing."""
     with mq.producer() as producer:
         producer.send_all("orders", [b"y", b"z"])
     with shell(mq, "billing", "orders", invisible_duration=10) as consumer:
@@ -141,7 +141,7 @@ def test_a_refused_acknowledgement_in_the_background_is_logged_and_raised_by_flu
 def test_refused_acknowledgements_under_run_are_counted_by_a_few_lines_of_the_log(
     mq: ferromq.Embedded, shell: Shell, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However many there are: each by one line, the last ones when the consumer is closed."""
+    """However many there are; the last ones when the consumer is closed."""
     total = 60
     with mq.admin() as admin:
         admin.create_topic("single", 1)
@@ -150,7 +150,7 @@ def test_refused_acknowledgements_under_run_are_counted_by_a_few_lines_of_the_lo
     with mq.consumer("billing", "single", invisible_duration=3600) as other:
 
         def handler(message: ferromq.MessageView) -> None:
-            # The lease ends meanwhile, and the message is another's.
+            # The lease expires, and another consumer gets the message.
             mq.clock.advance(seconds=11)
             (stolen,) = other.receive(1, wait=PATIENCE)
             assert stolen.message_id == message.message_id
@@ -167,7 +167,7 @@ def test_refused_acknowledgements_under_run_are_counted_by_a_few_lines_of_the_lo
         assert lines <= 5 * (2 + (time.monotonic() - begin) // 10)
 
 
-def test_leases_that_are_not_renewed_are_told_in_a_few_lines_of_the_log(
+def test_failed_renewals_are_logged_in_a_few_lines(
     mq: ferromq.Embedded,
     shell: Shell,
     caplog: pytest.LogCaptureFixture,
@@ -204,13 +204,13 @@ def test_leases_that_are_not_renewed_are_told_in_a_few_lines_of_the_log(
     assert 0 < lines <= 5 * (2 + (time.monotonic() - begin) // 10)
 
 
-def test_acknowledgements_that_are_under_way_at_the_end_are_in_the_log(
+def test_unanswered_acknowledgements_at_the_end_are_logged(
     mq: ferromq.Embedded,
     shell: Shell,
     caplog: pytest.LogCaptureFixture,
     eventually: Callable[[Callable[[], bool]], bool],
 ) -> None:
-    """Those that the broker did not answer before `close` was over."""
+    """Those without an answer before the end of `close`."""
     with GrpcProxy(mq.endpoint) as proxy:
         with shell(proxy, "billing", "orders") as consumer:
             (message,) = consumer.receive(wait=PATIENCE)
@@ -226,7 +226,7 @@ def test_acknowledgements_that_are_under_way_at_the_end_are_in_the_log(
 def test_a_handler_may_end_its_message_itself(
     mq: ferromq.Embedded, shell: Shell, end: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Returning afterwards, or raising, changes nothing; leaving raises nothing."""
+    """Its return, or its exception, changes nothing then; leaving raises nothing."""
     with mq.producer() as producer:
         producer.send("orders", b"raises")
     left = threading.Semaphore(2)
@@ -251,7 +251,7 @@ def test_a_handler_may_end_its_message_itself(
 
 
 def test_a_lost_answer_and_a_refused_repetition_leave_the_outcome_unknown(mq: ferromq.Embedded, shell: Shell) -> None:
-    """The first attempt may have done its work, or not; both ways of an end say so."""
+    """The first attempt may have succeeded; `ack` and `flush` both report that."""
     with mq.producer() as producer:
         producer.send("orders", b"y")
     with GrpcProxy(mq.endpoint) as proxy, shell(proxy, "billing", "orders", invisible_duration=10) as consumer:
@@ -276,7 +276,7 @@ def test_a_lost_answer_and_a_refused_repetition_leave_the_outcome_unknown(mq: fe
 def test_a_broker_that_hangs_delays_no_acknowledgement_of_another(
     mq: ferromq.Embedded, shell: Shell, eventually: Callable[[Callable[[], bool]], bool], in_background: bool
 ) -> None:
-    """Neither those in the background nor those that are waited for."""
+    """Neither in the background nor with a waiting caller."""
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(ferromq.embedded(name="other"))
         with other.producer() as producer:
@@ -343,7 +343,7 @@ def one_of_each(consumer: SyncShell | AioShell, both: tuple[GrpcProxy, GrpcProxy
 
 
 def test_a_flush_waits_for_what_was_acknowledged_before_it(both: tuple[GrpcProxy, GrpcProxy], shell: Shell) -> None:
-    """What others acknowledge meanwhile is not its business."""
+    """It does not wait for later acknowledgements of other threads."""
     first, second = both
     with shell(first, "billing", "orders", timeout=60) as consumer:
         one, two = one_of_each(consumer, both)
@@ -360,7 +360,7 @@ def test_a_flush_waits_for_what_was_acknowledged_before_it(both: tuple[GrpcProxy
 
 
 def test_a_second_acknowledgement_waits_for_no_other_broker(both: tuple[GrpcProxy, GrpcProxy], shell: Shell) -> None:
-    """Although it waits for its own message, which may be on its way."""
+    """Although it waits for its own message, which may be in flight."""
     first, second = both
     with shell(first, "billing", "orders", timeout=3) as consumer:
         one, two = one_of_each(consumer, both)
@@ -373,11 +373,11 @@ def test_a_second_acknowledgement_waits_for_no_other_broker(both: tuple[GrpcProx
 
 
 class Interrupt(BaseException):
-    """What Ctrl-C raises in a synchronous program, and a cancellation in an asynchronous one."""
+    """The exception of Ctrl-C in a synchronous program, and of a cancellation in an asynchronous one."""
 
 
 @pytest.mark.parametrize("end", ["ack", "forward"])
-def test_an_interrupted_end_is_not_taken_for_done(
+def test_an_interrupted_acknowledgement_does_not_count(
     mq: ferromq.Embedded, shell: Shell, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A later one asks the broker."""
@@ -398,7 +398,7 @@ def test_an_interrupted_end_is_not_taken_for_done(
 def test_a_lease_whose_change_failed_is_renewed_as_before(
     mq: ferromq.Embedded, shell: Shell, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
-    """The message is in use, whatever became of the change."""
+    """The message is in use, with or without the change."""
     with GrpcProxy(mq.endpoint) as proxy, shell(proxy, "billing", "orders", invisible_duration=1) as consumer:
         renewed: list[bool] = []
 

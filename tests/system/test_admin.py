@@ -62,13 +62,13 @@ def test_a_message_is_found_by_its_ids(mq: ferromq.Embedded, eventually: Eventua
             assert admin.query_by_id("by-id", unknown) is None
 
 
-def test_questions_about_an_unknown_topic_say_so(mq: ferromq.Embedded) -> None:
+def test_queries_of_an_unknown_topic_fail(mq: ferromq.Embedded) -> None:
     """The error names the topic."""
     with mq.admin() as admin, pytest.raises(ferromq.TopicNotFound, match="nowhere"):
         admin.query_by_key("nowhere", "k")
 
 
-def test_a_wrong_port_is_guessed(mq: ferromq.Embedded) -> None:
+def test_the_error_at_a_wrong_port_names_the_right_kind(mq: ferromq.Embedded) -> None:
     """Clients at a remoting port and administrators at a gRPC port are told which one they want."""
     for port in (mq.namesrv, mq.broker.address):
         with ferromq.Producer(port, attempts=1) as producer, pytest.raises(ferromq.ConnectionFailed, match="8081"):
@@ -78,7 +78,7 @@ def test_a_wrong_port_is_guessed(mq: ferromq.Embedded) -> None:
 
 
 def test_asking_for_no_message_is_refused(mq: ferromq.Embedded) -> None:
-    """Before anybody is asked."""
+    """Before any request."""
     with mq.admin() as admin, pytest.raises(ValueError, match="at least 1"):
         admin.query_by_key("orders", "k", max_messages=0)
 
@@ -102,8 +102,8 @@ def test_an_odd_parameter_is_an_illegal_name_only_if_it_is_one(
         assert type(caught.value) is error
 
 
-def test_a_name_server_that_is_away_is_passed_over(mq: ferromq.Embedded) -> None:
-    """The next one is asked; where none answers, the error says so."""
+def test_an_absent_name_server_is_skipped(mq: ferromq.Embedded) -> None:
+    """The next one is asked; if none answers, the error says so."""
     with ferromq.Admin(f"127.0.0.1:1;{mq.namesrv}") as admin:
         assert admin.topics()
     with ferromq.Admin("127.0.0.1:1", timeout=1) as admin, pytest.raises(ferromq.ConnectionFailed):
@@ -133,6 +133,6 @@ def test_a_group_is_created_where_first_use_creates_none() -> None:
 
 
 def test_a_missing_topic_says_how_to_create_it(mq: ferromq.Embedded) -> None:
-    """Also where the name server answers."""
+    """Also if the name server answers."""
     with mq.admin() as admin, pytest.raises(ferromq.TopicNotFound, match=r"create_topic\('nowhere'\)"):
         admin.query_by_key("nowhere", "k")

@@ -1,4 +1,4 @@
-"""The administrator changes nothing it was not asked to change: create, alter and delete, in one cluster or in two."""
+"""The administrator changes only what it was asked to change: create, alter and delete, in one cluster or two."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -31,7 +31,7 @@ def mq() -> Iterator[ferromq.Embedded]:
 
 
 def topic_of(broker: BrokerController, name: str) -> TopicConfig:
-    """Return a topic that is there."""
+    """Return an existing topic."""
     found = broker.topics.get(name)
     assert found is not None
     return found
@@ -47,7 +47,7 @@ def call(address: str, code: int, fields: Mapping[str, str], body: bytes = b"") 
 
 
 def test_a_topic_that_exists_is_not_changed_by_creating_it(mq: ferromq.Embedded) -> None:
-    """Only what is given is compared; what differs is an error with both values, and `alter_topic` changes it."""
+    """Only given values are compared; a difference is an error with both values, and `alter_topic` changes it."""
     with mq.admin() as admin:
         admin.create_topic("wide", queues=16, message_type="FIFO")
         before = topic_of(mq.broker, "wide")
@@ -130,8 +130,8 @@ def test_a_message_type_may_be_in_lower_case(mq: ferromq.Embedded) -> None:
             admin.create_topic("TBW102")
 
 
-def test_an_option_is_changed_whatever_configure_made_of_it(mq: ferromq.Embedded) -> None:
-    """An administrator who asks for a flush gets it, or is refused."""
+def test_a_changed_option_has_an_effect_or_is_refused(mq: ferromq.Embedded) -> None:
+    """A request for a flush policy has an effect, or is refused."""
     mq.configure(flush="interval")
     assert call(mq.broker.address, UPDATE_CONFIG, {}, b"flushDiskType=SYNC_FLUSH\n") == 0
     assert mq.store.options()["flush"] == "group"
@@ -150,7 +150,7 @@ def broker(directory: Path, namesrv: str, name: str, **options: Any) -> BrokerCo
 
 
 def test_two_clusters_are_never_changed_by_one_call(tmp_path: Path) -> None:
-    """Where a name server knows two, the cluster has to be given, and the other one stays as it is."""
+    """If a name server knows two, the call must name the cluster, and the other one stays unchanged."""
     with closing(NamesrvController(NameServerConfig(listen=FREE))) as name_server:
         prod = broker(tmp_path, name_server.address, "b1", cluster="prod")
         test = broker(tmp_path, name_server.address, "b2", cluster="test")
@@ -185,7 +185,7 @@ class InterruptedCalls(Calls):
         return super().ask(address, code, *rest, **options)  # type: ignore[arg-type]
 
 
-def test_a_broker_that_one_name_server_knows_is_taken_out_of_none(tmp_path: Path) -> None:
+def test_a_broker_that_is_registered_anywhere_is_not_removed(tmp_path: Path) -> None:
     """The error comes before a change."""
     with ExitStack() as stack:
         one, other = (stack.enter_context(closing(NamesrvController(NameServerConfig(listen=FREE)))) for _ in range(2))
@@ -219,7 +219,7 @@ def test_a_deletion_that_failed_halfway_is_finished_by_asking_again(tmp_path: Pa
 
 
 def test_a_creation_that_failed_halfway_is_finished_by_asking_again(tmp_path: Path) -> None:
-    """A broker that has it already is no obstacle; one that has another is found before any is changed."""
+    """A broker that already has it is no obstacle; a broker with a different one is found before any change."""
     with closing(NamesrvController(NameServerConfig(listen=FREE))) as name_server:
         one, two = (broker(tmp_path, name_server.address, name) for name in ("b1", "b2"))
         with closing(one), closing(two), ferromq.Admin(name_server.address) as admin:
@@ -233,7 +233,7 @@ def test_a_creation_that_failed_halfway_is_finished_by_asking_again(tmp_path: Pa
 
 
 def test_a_new_broker_gets_a_topic_as_the_others_have_it(tmp_path: Path) -> None:
-    """What is not given is not the default there."""
+    """Missing values come from the other brokers, not from the defaults."""
     with closing(NamesrvController(NameServerConfig(listen=FREE))) as name_server:
         one, two = (broker(tmp_path, name_server.address, name) for name in ("b1", "b2"))
         with closing(one), closing(two), ferromq.Admin(name_server.address) as admin:

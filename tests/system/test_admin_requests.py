@@ -52,12 +52,12 @@ def fill(mq: ferromq.Embedded, topic: str, count: int, *, queues: int = 2) -> No
 
 
 def settled(mq: ferromq.Embedded, topic: str, count: int) -> Callable[[], bool]:
-    """Return what says that the messages can be read."""
+    """Return a function that checks that the messages can be read."""
     return lambda: mq.broker.store.max_offset(topic, 0) == count
 
 
 def test_a_new_topic_has_all_its_queues_in_its_report(peer: Peer) -> None:
-    """RocketMQ's tools take an empty one for a topic that is not there."""
+    """RocketMQ's tools take an empty report for a missing topic."""
     fields = {"topic": "fresh", "defaultTopic": "TBW102", "readQueueNums": "3", "writeQueueNums": "2", "perm": "6"}
     assert peer.call(17, {**fields, "topicFilterType": "SINGLE_TAG", "order": "false"}).code == SUCCESS
     answer = peer.call(202, {"topic": "fresh"})
@@ -69,7 +69,7 @@ def test_a_new_topic_has_all_its_queues_in_its_report(peer: Peer) -> None:
 
 
 def test_topics_and_groups_are_made_by_list_all_or_none(peer: Peer) -> None:
-    """One that may not be keeps the others from being made, and is named."""
+    """An invalid one prevents the others, and is named."""
     good = [{"topicName": f"list-{number}", "readQueueNums": 1, "writeQueueNums": 1} for number in range(50)]
     bad = peer.call(18, body={"topicConfigList": [*good, {"topicName": "two words"}]})
     assert (bad.code, "two words" in (bad.remark or "")) == (INVALID, True)
@@ -87,7 +87,7 @@ def test_topics_and_groups_are_made_by_list_all_or_none(peer: Peer) -> None:
     ("name", "value"),
     [("topicSysFlag", -1), ("topicSysFlag", 1 << 31), ("perm", -1), ("perm", 8), ("readQueueNums", 1 << 40)],
 )
-def test_a_number_of_a_topic_that_may_not_be_is_refused(peer: Peer, name: str, value: int) -> None:
+def test_an_invalid_number_of_a_topic_is_refused(peer: Peer, name: str, value: int) -> None:
     """By request and by list; the topic is not made."""
     fields = {"topic": "odd", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", name: str(value)}
     for refused in (
@@ -99,7 +99,7 @@ def test_a_number_of_a_topic_that_may_not_be_is_refused(peer: Peer, name: str, v
 
 
 def test_a_broker_starts_again_after_a_group_with_odd_numbers(tmp_path: Path) -> None:
-    """Neither a request nor the file of another broker makes it unable to."""
+    """Neither a request nor the file of another broker prevents it."""
     with ferromq.embedded(tmp_path) as mq, Peer(mq.remoting) as peer:
         assert peer.call(200, body={"groupName": "odd", "retryQueueNums": 1 << 40}).code == INVALID
         assert peer.call(200, body={"groupName": "even"}).code == SUCCESS
@@ -113,7 +113,7 @@ def test_a_broker_starts_again_after_a_group_with_odd_numbers(tmp_path: Path) ->
 
 
 def test_tables_come_whole_or_in_pages(peer: Peer) -> None:
-    """Old clients send nothing and get all; a place counts only with the version it was told with."""
+    """Old clients send nothing and get all; a position counts only with the version of its page."""
     whole = peer.call(21)
     table, version = whole.json()["topicConfigTable"], whole.json()["dataVersion"]
     assert whole.fields["totalTopicNum"] == str(len(table))
@@ -153,7 +153,7 @@ def test_a_group_goes_with_its_progress_where_asked(mq: ferromq.Embedded, peer: 
 def test_a_new_group_begins_at_zero_where_the_queue_does(
     mq: ferromq.Embedded, peer: Peer, eventually: Eventually
 ) -> None:
-    """Also in an empty queue, so that nothing sent meanwhile is skipped; unless the client does not want that."""
+    """Also in an empty queue, so that no later message is skipped; unless the client declines that."""
     fill(mq, "beginning", 0)
     queue = {"consumerGroup": "new", "topic": "beginning", "queueId": "1"}
     assert peer.call(14, queue).fields == {"offset": "0"}
@@ -232,7 +232,7 @@ def test_progress_is_reported_and_cloned(mq: ferromq.Embedded, peer: Peer, event
 
 
 def test_a_consume_queue_shows_its_entries(mq: ferromq.Embedded, peer: Peer, eventually: Eventually) -> None:
-    """Place, size and tag hash of each; a place that is not there, and a queue, are named."""
+    """Offset, size and tag hash of each; a missing offset or queue is named."""
     fill(mq, "entries", 3)
     assert eventually(settled(mq, "entries", 3))
     fields = {"topic": "entries", "queueId": "0", "index": "1", "count": "10"}
@@ -268,7 +268,7 @@ def test_a_deleted_topic_takes_what_groups_were_to_get_again(
 def test_a_deleted_topic_leaves_the_retries_of_a_group_named_like_it(
     mq: ferromq.Embedded, peer: Peer, eventually: Eventually
 ) -> None:
-    """What a group a_b waits for has the name of what the group a was to get again of the topic b."""
+    """The retry topic of the group a_b has the name of the pop retries of group a and topic b."""
     fill(mq, "b", 1)
     assert eventually(settled(mq, "b", 1))
     mq.broker.store.commit_offset("a", "b", 0, 1)
@@ -281,7 +281,7 @@ def test_a_deleted_topic_leaves_the_retries_of_a_group_named_like_it(
 
 
 def test_the_options_show_the_address_that_was_found(mq: ferromq.Embedded, peer: Peer) -> None:
-    """As clients reach it, where the options leave it open."""
+    """As clients reach it, if the options leave it open."""
     host, _, port = mq.broker.address.rpartition(":")
     lines = peer.call(26).body.decode().splitlines()
     assert (f"brokerIP1={host}" in lines, f"listenPort={port}" in lines) == (True, True)
@@ -318,8 +318,8 @@ def test_reading_is_forbidden_and_allowed_again(mq: ferromq.Embedded, peer: Peer
     assert peer.call(11, pull).code == PULL_NOT_FOUND
 
 
-def test_the_broker_says_what_it_does(peer: Peer) -> None:
-    """Under every name RocketMQ's tools look for."""
+def test_the_broker_reports_runtime_information(peer: Peer) -> None:
+    """Under every name that RocketMQ's tools read."""
     table = peer.call(28).json()["table"]
     wanted = {
         *("bootTimestamp", "runtime", "brokerActive", "brokerVersionDesc", "msgPutTotalTodayNow", "putTps"),
@@ -334,7 +334,7 @@ def test_the_broker_says_what_it_does(peer: Peer) -> None:
 
 
 def test_traffic_is_counted_by_topic_and_group(mq: ferromq.Embedded, peer: Peer) -> None:
-    """At once, in messages and bytes; over all topics under the cluster's name; what nobody sent has no statistics."""
+    """In messages and bytes; all topics together under the cluster's name; an unused topic has no statistics."""
     fill(mq, "counted", 0, queues=1)
     today = int(peer.call(28).json()["table"]["msgPutTotalTodayNow"])
     sent = {"a": "P", "b": "counted", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": ""}
@@ -357,7 +357,7 @@ def test_traffic_is_counted_by_topic_and_group(mq: ferromq.Embedded, peer: Peer)
     assert (missing.code, "silent" in (missing.remark or "")) == (SYSTEM_ERROR, True)
 
 
-def test_system_topics_and_what_is_not_served_are_named(peer: Peer) -> None:
+def test_system_topics_and_unsupported_requests_are_named(peer: Peer) -> None:
     """A code of a later version is refused on a connection that stays open."""
     assert {"TBW102", "broker-a", "SCHEDULE_TOPIC_XXXX"} <= set(peer.call(305).json()["topicList"])
     refused = peer.call(323, {"topic": "t", "msgId": "0" * 32})
@@ -371,7 +371,7 @@ def test_system_topics_and_what_is_not_served_are_named(peer: Peer) -> None:
 
 
 def test_options_are_shown_and_changed(tmp_path: Path) -> None:
-    """At once, for every client; what may not change is named and nothing is changed."""
+    """At once, for every client; an option that cannot change is named, and nothing changes."""
     with ferromq.embedded(str(tmp_path)) as mq, Peer(mq.remoting) as peer:
         shown = peer.call(26)
         lines = dict(line.split("=", 1) for line in shown.body.decode().splitlines())

@@ -1,4 +1,4 @@
-"""The archive hook: it gets each file before it is deleted, and what it has not taken stays."""
+"""The archive hook: it gets each file before deletion, and a file that it did not take stays."""
 
 import shutil
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def fill(mq: ferromq.Embedded, wait: Eventually) -> None:
 
 
 def test_each_file_is_taken_whole_before_it_is_deleted(tmp_path: Path, eventually: Eventually) -> None:
-    """Copied aside, the files together hold every message that is no longer served."""
+    """The copied files together hold every message that is no longer served."""
     kept = tmp_path / "kept"
     kept.mkdir()
     taken: list[ferromq.ExpiredFile] = []
@@ -85,7 +85,7 @@ def test_a_hook_that_fails_keeps_the_file(
 def test_without_a_hook_nothing_is_deleted_where_files_are_to_be_archived(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Eventually
 ) -> None:
-    """The start says so."""
+    """The start fails with that reason."""
     options = {**SMALL, "retention_on_expiry": "archive"}
     with ferromq.embedded(tmp_path, clock=ferromq.Clock.manual(START), **options) as mq:
         fill(mq, eventually)
@@ -107,17 +107,17 @@ def test_a_hook_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_a_hook_is_found_by_its_name_in_embedded_too(tmp_path: Path) -> None:
-    """As a broker finds it; what is neither a name nor a function is refused."""
+    """As a broker finds it; a value that is neither a name nor a function is refused."""
     with ferromq.embedded(tmp_path, archive="json:loads") as mq:
         assert mq.store.options()["retention_on_expiry"] == "archive"
     with pytest.raises(ferromq.ConfigError, match="archive is 5"):
         ferromq.embedded(tmp_path, archive=5)  # type: ignore[arg-type] # what is tested
 
 
-def test_what_is_cleaned_while_a_broker_starts_waits_for_the_hook(
+def test_cleaning_during_the_start_waits_for_the_hook(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
-    """A store cleans from the moment it is open; a file that has expired by then is taken before it goes."""
+    """A store cleans from the moment it is open; the hook gets an expired file before its deletion."""
     with ferromq.embedded(tmp_path, clock=ferromq.Clock.manual(START), **{**SMALL, "retention_age": "forever"}) as mq:
         fill(mq, eventually)
     opened = controller.open_store

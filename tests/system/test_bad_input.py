@@ -75,7 +75,7 @@ def test_an_unknown_topic_with_auto_creation_off_is_refused(tmp_path: Path) -> N
     ids=["http", "zero", "negative", "huge", "header-past-end", "no-json", "random"],
 )
 def test_a_corrupt_frame_ends_only_its_own_connection(mq: ferromq.Embedded, frame: bytes) -> None:
-    """Remoting and gRPC ports both take garbage; neighbours do not notice."""
+    """On remoting and gRPC ports; other connections notice nothing."""
     for address in (mq.namesrv, mq.remoting, mq.endpoint):
         host, port = address.rsplit(":", 1)
         # The server may answer before it closes, or close with our bytes unread, which is a reset: OSError.
@@ -101,8 +101,8 @@ def test_a_second_process_on_the_same_store_is_refused(mq: ferromq.Embedded, tmp
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 @pytest.mark.parametrize("flush", ["interval", "group"])
-def test_a_full_disk_is_an_error_and_space_opens_the_gate_again(tmp_path: Path, flush: str) -> None:
-    """StoreFull names the numbers, what was acknowledged stays, and freed space lets sends pass again."""
+def test_a_full_disk_is_an_error_until_there_is_space(tmp_path: Path, flush: str) -> None:
+    """StoreFull has the numbers, acknowledged sends stay, and sends pass again once space is free."""
     mount = tmp_path / "small"
     mount.mkdir()
     mounted = subprocess.run(

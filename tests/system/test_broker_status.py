@@ -60,7 +60,7 @@ def peer(mq: ferromq.Embedded) -> Iterator[Peer]:
 
 
 def status(peer: Peer) -> dict[str, str]:
-    """Ask what the broker does now."""
+    """Ask for the broker's status."""
     answer = peer.call(RUNTIME_INFO, {})
     assert answer.code == 0
     table: dict[str, str] = json.loads(answer.body)["table"]
@@ -103,7 +103,7 @@ def test_no_key_is_missing_and_each_has_the_form_that_tools_parse(peer: Peer) ->
 
 
 def test_a_pool_that_is_not_there_holds_nothing(peer: Peer) -> None:
-    """Neither does one more fit."""
+    """Its capacity is 0, too."""
     table = status(peer)
     of_pools = {name: value for name, value in table.items() if "Queue" in name and name != "consumeQueueDiskRatio"}
     assert len(of_pools) == 17

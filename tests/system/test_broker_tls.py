@@ -14,8 +14,8 @@ SUCCESS = 0
 FILES = Path(__file__).parents[1] / "fixtures" / "tls"
 
 
-def test_a_broker_takes_tls_alone_where_told_so(tmp_path: Path) -> None:
-    """By RocketMQ's keys; a client in plaintext gets nothing."""
+def test_a_broker_can_enforce_tls(tmp_path: Path) -> None:
+    """By RocketMQ's keys; a plaintext client gets nothing."""
     file = tmp_path / "broker.conf"
     file.write_text(
         f"storePathRootDir={tmp_path / 'store'}\nmappedFileSizeCommitLog=1048576\ntls.server.mode=enforcing\n"

@@ -1,4 +1,4 @@
-"""Check-back over sockets, on a clock moved by hand: producers of both protocols are asked, and their answer counts."""
+"""Check-back over sockets, on a virtual clock: producers of both protocols are asked, and their answer counts."""
 
 import queue
 import threading
@@ -64,7 +64,7 @@ def bodies(store: Store, topic: str = "orders") -> list[bytes]:
 
 
 class GrpcProducer:
-    """A gRPC client that says it produces `orders`, and keeps what it is told on its telemetry stream."""
+    """A gRPC producer of `orders` that keeps the commands of its telemetry stream."""
 
     def __init__(self, endpoint: str) -> None:
         self.channel = grpc.insecure_channel(endpoint)
@@ -116,7 +116,7 @@ def settled(mq: ferromq.Embedded) -> bool:
 
 
 def test_a_remoting_producer_is_asked_until_it_knows(mq: ferromq.Embedded, eventually: Eventually) -> None:
-    """It says twice that it does not know, then that it is committed: as when it had said so at once."""
+    """It answers "unknown" twice, then "commit": as if it had committed at once."""
     with Peer(mq.broker.address) as peer:
         peer.heartbeat(produces=("payers",))
         first = prepare(peer, b"paid")
@@ -141,7 +141,7 @@ def test_a_remoting_producer_is_asked_until_it_knows(mq: ferromq.Embedded, event
 def test_a_grpc_producer_is_asked_and_ends_by_the_id_it_was_told(
     mq: ferromq.Embedded, producer: GrpcProducer, eventually: Eventually
 ) -> None:
-    """Its producer group is the topic; what it answers again changes nothing."""
+    """Its producer group is the topic; a second answer changes nothing."""
     with Peer(mq.broker.address) as peer:
         prepare(peer, b"paid", group="orders")
     assert eventually(lambda: settled(mq))
@@ -193,10 +193,10 @@ def test_an_answer_may_leave_out_the_version_of_the_message_id(
         ({"resolution": pb.TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED}, pb.Code.OK),
     ],
 )
-def test_what_ends_no_transaction_over_grpc_leaves_it_open(
+def test_an_invalid_end_over_grpc_leaves_the_transaction_open(
     mq: ferromq.Embedded, producer: GrpcProducer, eventually: Eventually, fields: dict[str, Any], code: int
 ) -> None:
-    """Another id, message or topic is refused; no decision is none."""
+    """Another id, message or topic is refused; an unspecified decision decides nothing."""
     with Peer(mq.broker.address) as peer:
         half = prepare(peer, b"paid", group="orders")
     right = {
@@ -210,8 +210,8 @@ def test_what_ends_no_transaction_over_grpc_leaves_it_open(
     assert eventually(lambda: bodies(mq.store) == [b"paid"])
 
 
-def test_how_messages_are_taken_is_an_option_that_can_change(tmp_path: Path, eventually: Eventually) -> None:
-    """Half messages may be refused, and what others are stamped with is told to their senders: RocketMQ's keys."""
+def test_options_of_half_messages_change_at_run_time(tmp_path: Path, eventually: Eventually) -> None:
+    """RocketMQ's keys: half messages may be refused, and the properties that the broker adds are in the answer."""
     options = {"reject_transactions": True, "region": "north", "trace": False}
     with ferromq.embedded(tmp_path, **options) as mq, Peer(mq.broker.address) as peer:
         with pytest.raises(AssertionError, match=r"transaction"):
@@ -250,7 +250,7 @@ def test_the_time_between_rounds_is_an_option(tmp_path: Path, eventually: Eventu
 
 
 def test_committed_messages_count_as_stored(mq: ferromq.Embedded, eventually: Eventually) -> None:
-    """Once for each, whoever sent them; what is rolled back does not."""
+    """Once each, from any sender; rolled back ones do not."""
     with Peer(mq.broker.address) as peer:
         assert end(peer, prepare(peer, b"paid"), COMMIT) == 0
         assert end(peer, prepare(peer, b"not paid"), ROLLBACK) == 0
@@ -263,14 +263,14 @@ def test_committed_messages_count_as_stored(mq: ferromq.Embedded, eventually: Ev
 
 
 def counts(peer: Peer) -> dict[str, int]:
-    """Return what request 28 tells of transactions, by the rest of its names."""
+    """Return the values of request 28 about transactions, by the rest of their names."""
     table = peer.call(RUNTIME_INFO).json()["table"]
     prefix = "transaction"
     return {name.removeprefix(prefix): int(value) for name, value in table.items() if name.startswith(prefix)}
 
 
 def test_open_transactions_and_their_checks_are_counted(tmp_path: Path, eventually: Eventually) -> None:
-    """`brokerStatus` tells how many are open, were asked about, or were given up."""
+    """`brokerStatus` has the numbers of open, checked and abandoned ones."""
     options = {"transaction_check_max": 2}
     with (
         ferromq.embedded(tmp_path, clock=Clock.manual(START), **options) as mq,

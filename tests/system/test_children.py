@@ -1,4 +1,4 @@
-"""What the fixtures of the suite do with programs that a test starts: none of them outlives it."""
+"""The fixtures of the suite end the programs that a test starts."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def test_that_fails():
 
 
 def test_no_program_outlives_the_test_that_started_it(tmp_path: Path) -> None:
-    """It is killed, and the test fails, whether it forgot the program or never came to its end."""
+    """It is killed, and the test fails, even if the test itself was interrupted."""
     (tmp_path / "conftest.py").write_text(CONFTEST.read_text().replace("PATIENCE = 10.0", "PATIENCE = 0.1"))
     (tmp_path / "test_it.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly", "test_it.py"]

@@ -70,7 +70,7 @@ def test_many_are_sent_and_iterated(mq: ferromq.Embedded) -> None:
 
 
 def test_failures_are_told_as_in_the_synchronous_client(mq: ferromq.Embedded) -> None:
-    """A batch names its message, a submitted one fails alone, a late acknowledgement is raised by flush."""
+    """A batch names its message, a submitted one fails alone, `flush` raises a late acknowledgement."""
     too_large = b"x" * (4 * 1024 * 1024 + 1)
 
     async def use() -> None:

@@ -39,7 +39,7 @@ atexit.register(lambda: print("ends", flush=True))
 
 @pytest.mark.parametrize("broker", ["up", "down"])
 def test_a_program_ends_in_its_time_where_no_thread_starts_any_more(broker: str) -> None:
-    """Clients say good-bye on the threads there are; no error of the interpreter is shown."""
+    """Clients unregister on the existing threads; the interpreter shows no error."""
     run = subprocess.run(
         [sys.executable, "-c", CODE, broker], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
@@ -48,7 +48,7 @@ def test_a_program_ends_in_its_time_where_no_thread_starts_any_more(broker: str)
     assert ("submitted messages were not sent" in run.stderr) == (broker == "down")
 
 
-def test_what_could_not_be_finished_at_exit_keeps_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_finisher_at_exit_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     """The error is in the log; the other finishers run, and the client is closed."""
 
     class Work:

@@ -1,4 +1,4 @@
-"""Life signs of a client: each broker gets its own in time, whatever another one does; both interfaces promise it."""
+"""Heartbeats of a client: each broker gets its own in time, whatever another one does; for both interfaces."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def proxies() -> Iterator[tuple[GrpcProxy, GrpcProxy]]:
 def test_a_broker_that_hangs_delays_no_heartbeat_of_another(
     proxies: tuple[GrpcProxy, GrpcProxy], shell: Shell, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
-    """Though its own is under way for long."""
+    """Though its own takes long."""
     monkeypatch.setattr(session, "HEARTBEAT_PERIOD", 0.02)
     monkeypatch.setattr(session, "_HEARTBEAT_TIMEOUT", LONG)
     proxy, hung = proxies
@@ -45,10 +45,10 @@ def test_a_broker_that_hangs_delays_no_heartbeat_of_another(
         hung.release()
 
 
-def test_a_broker_that_hangs_delays_no_farewell_to_another(
+def test_a_broker_that_hangs_delays_no_unregistration_from_another(
     proxies: tuple[GrpcProxy, GrpcProxy], shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that is closed says good-bye to all at once, and ends in its time."""
+    """A closing client unregisters from all at once, and ends in its time."""
     monkeypatch.setattr(session, "_FAREWELL", LONG)
     consumer = shell(proxies[0], "billing", "orders")
     for _ in range(2):

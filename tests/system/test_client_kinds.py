@@ -82,7 +82,7 @@ def test_message_groups_keep_the_order_of_sending(mq: ferromq.Embedded, way: str
 
 
 def test_the_next_of_a_message_group_comes_once_the_one_before_is_acknowledged(mq: ferromq.Embedded) -> None:
-    """Iteration drops what follows one that was not; it comes again behind it."""
+    """Iteration drops the messages behind an unacknowledged one; they are redelivered behind it."""
     create(mq, "steps", "FIFO")
     create_fifo_group(mq, "walker")
     with mq.producer() as producer:
@@ -119,7 +119,7 @@ def test_a_delayed_message_comes_when_it_is_due_and_not_before(mq: ferromq.Embed
 
 
 def test_a_recalled_message_never_comes(mq: ferromq.Embedded) -> None:
-    """Its receipt is the handle; what is due at the same time comes."""
+    """Its receipt is the handle; a message with the same delivery time is delivered."""
     create(mq, "reminders", "DELAY")
     with mq.producer() as producer, mq.consumer("desk", "reminders") as consumer:
         recalled = producer.send("reminders", b"recalled", delay=timedelta(hours=1))
@@ -135,7 +135,7 @@ def test_a_recalled_message_never_comes(mq: ferromq.Embedded) -> None:
 
 
 def test_a_transaction_is_seen_once_committed_and_never_when_rolled_back(mq: ferromq.Embedded) -> None:
-    """Leaving the block commits, an exception rolls back, both can be said."""
+    """Leaving the block commits, an exception rolls back, both can be explicit."""
     create(mq, "payments", "TRANSACTION")
     with (
         mq.producer(checker=lambda _: Resolution.UNKNOWN) as producer,
@@ -200,7 +200,7 @@ def test_a_transaction_whose_producer_died_is_settled_by_the_checker_of_another(
 def test_a_lost_commit_is_repeated_by_the_producer_that_decided(
     mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its checker is not asked; the error says what happens."""
+    """Its checker is not asked; the error explains what happens."""
     create(mq, "payments", "TRANSACTION")
     never: list[bytes] = []
     with (
@@ -224,7 +224,7 @@ def test_a_lost_commit_is_repeated_by_the_producer_that_decided(
 
 
 def lose_answers(patch: pytest.MonkeyPatch, method: str) -> None:
-    """Let requests of a method go nowhere."""
+    """Lose the requests of a method."""
     call = Channels.call
 
     def lost(self: Channels, endpoint: str, name: str, *request: Any) -> bytes:
@@ -247,8 +247,8 @@ def test_higher_priorities_come_first(mq: ferromq.Embedded) -> None:
         assert (first.body, first.priority) == (b"7", 7)
 
 
-def test_a_group_minds_priorities_as_often_as_it_says(mq: ferromq.Embedded) -> None:
-    """Its `priority.factor` is of a hundred receives; it counts from the next receive on."""
+def test_a_group_obeys_its_priority_factor(mq: ferromq.Embedded) -> None:
+    """Its `priority.factor` is a percentage of receives; it counts from the next receive on."""
     create(mq, "calls", "PRIORITY", 2)
     remoting = RemotingClient()
 
@@ -273,7 +273,7 @@ def test_a_group_minds_priorities_as_often_as_it_says(mq: ferromq.Embedded) -> N
 
 
 def test_a_condition_in_sql_chooses_by_properties(mq: ferromq.Embedded) -> None:
-    """Others of the topic are passed over."""
+    """Other messages of the topic are skipped."""
     with mq.producer() as producer:
         for price in range(6):
             producer.send("offers", b"%d" % price, properties={"price": str(price), "region": "eu"})
@@ -283,8 +283,8 @@ def test_a_condition_in_sql_chooses_by_properties(mq: ferromq.Embedded) -> None:
         assert consumer.receive(wait=AT_ONCE) == []
 
 
-def test_a_condition_that_is_none_is_refused_with_its_position(mq: ferromq.Embedded) -> None:
-    """Where it is written, not when messages fail to come."""
+def test_an_invalid_condition_is_refused_with_its_position(mq: ferromq.Embedded) -> None:
+    """When the consumer is made, not when messages fail to arrive."""
     with pytest.raises(ferromq.IllegalFilter, match="position 7"):
         ferromq.Sql("price >")
     with pytest.raises(TypeError, match="int"):
@@ -301,7 +301,7 @@ def test_a_topic_refuses_messages_of_another_kind(mq: ferromq.Embedded) -> None:
 
 
 def test_a_message_can_be_given_up(mq: ferromq.Embedded) -> None:
-    """It lies in the dead letter queue of the group, and its life in the group is over."""
+    """It moves to the group's dead letter queue, and is never redelivered in the group."""
     with mq.producer() as producer:
         producer.send("orders", b"bad", properties={"p": "q"})
     with mq.consumer("billing", "orders") as consumer:
@@ -309,7 +309,7 @@ def test_a_message_can_be_given_up(mq: ferromq.Embedded) -> None:
         consumer.forward_to_dead_letter(message)
         mq.clock.advance(minutes=5)
         assert consumer.receive(wait=AT_ONCE) == []
-        consumer.ack(message)  # which returns: nothing is left to do
+        consumer.ack(message)  # it returns at once: nothing is left to do
     with mq.consumer("undertaker", "%DLQ%billing") as consumer:
         (dead,) = received(consumer, 1)
         assert (dead.body, dead.properties["p"]) == (b"bad", "q")

@@ -103,7 +103,7 @@ def test_a_transaction_is_seen_once_committed_and_never_when_rolled_back(mq: fer
             assert message.body == b"committed"
             await consumer.ack(message)
             for tag in ("bad", "good"):
-                # Nobody holds them afterwards.
+                # No consumer has them afterwards.
                 await producer.transaction().send("payments", tag.encode(), tag=tag)
             for _ in range(100):
                 mq.clock.advance(seconds=31)
@@ -125,7 +125,7 @@ def test_a_transaction_is_seen_once_committed_and_never_when_rolled_back(mq: fer
 def test_what_follows_a_message_that_comes_again_does_not_go_before_it(
     mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its end was not told: those behind it are given back, and come behind it."""
+    """Its acknowledgement got lost: the messages behind it are given back, and are redelivered behind it."""
     seen: list[bytes] = []
 
     async def main() -> None:
@@ -156,7 +156,7 @@ def test_what_follows_a_message_that_comes_again_does_not_go_before_it(
     assert seen == [b"0", b"0", b"0", b"1", b"2", b"3"]
 
 
-def test_closing_while_a_checker_is_asked_says_nothing(mq: ferromq.Embedded, caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_cancels_a_running_checker_silently(mq: ferromq.Embedded, caplog: pytest.LogCaptureFixture) -> None:
     """It is cancelled, and the broker asks another one: that is an orderly end."""
 
     async def main() -> None:
@@ -187,7 +187,7 @@ def test_closing_while_a_checker_is_asked_says_nothing(mq: ferromq.Embedded, cap
 
 @pytest.mark.filterwarnings("error")
 def test_a_checker_whose_loop_has_ended_is_not_asked(mq: ferromq.Embedded) -> None:
-    """No coroutine is left that nobody awaits; the broker asks another producer."""
+    """No coroutine is left without an await; the broker asks another producer."""
 
     async def checker(_message: MessageView) -> Resolution:
         return Resolution.COMMIT
@@ -206,7 +206,7 @@ def test_a_checker_whose_loop_has_ended_is_not_asked(mq: ferromq.Embedded) -> No
 
 
 def test_a_handler_gets_every_message_that_a_condition_in_sql_chooses(mq: ferromq.Embedded) -> None:
-    """Several at once; what it returned from is acknowledged, and the consumer stays usable."""
+    """Several at once; a return acknowledges, and the consumer stays usable."""
 
     async def main() -> list[bytes]:
         seen: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The consumer works with servers that know nothing of packed streams, as RocketMQ's own."""
+"""The consumer works with servers without packed streams, such as RocketMQ's."""
 
 from collections.abc import Iterator
 from concurrent import futures
@@ -63,7 +63,7 @@ class Rocket(grpc.GenericRpcHandler):
         return pb.AckMessageResponse(status=OK).SerializeToString()
 
     def notifyclienttermination(self, _request: bytes, _context: Any) -> bytes:
-        """Say good-bye."""
+        """Unregister."""
         return pb.NotifyClientTerminationResponse(status=OK).SerializeToString()
 
 
@@ -79,7 +79,7 @@ def rocket() -> Iterator[Rocket]:
 
 
 def test_plain_streams_are_understood(rocket: Rocket) -> None:
-    """The consumer asks for packets, is not given any, and takes the messages one by one."""
+    """The consumer asks for packed streams, gets none, and takes the messages one by one."""
     with ferromq.Consumer(rocket.endpoint, "billing", "orders") as consumer:
         messages = consumer.receive(5, wait=1)
         consumer.ack(messages)
@@ -88,7 +88,7 @@ def test_plain_streams_are_understood(rocket: Rocket) -> None:
     assert rocket.acknowledged == [f"handle-{number}" for number in range(5)]
 
 
-def test_every_request_says_who_asks(rocket: Rocket) -> None:
+def test_every_request_identifies_its_client(rocket: Rocket) -> None:
     """The metadata RocketMQ's proxy expects; the client's id is the same everywhere."""
     with ferromq.Consumer(rocket.endpoint, "billing", "orders") as consumer:
         consumer.receive(1, wait=1)

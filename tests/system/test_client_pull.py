@@ -47,7 +47,7 @@ def test_a_reader_that_keeps_its_offsets_reads_everything_again_and_again(mq: fe
             assert sorted(map(int, bodies)) == list(range(40))
 
 
-def test_a_pull_passes_over_what_the_filter_does_not_want(mq: ferromq.Embedded) -> None:
+def test_a_pull_skips_messages_outside_its_filter(mq: ferromq.Embedded) -> None:
     """The next offset is past it."""
     fill(mq)
     with mq.consumer("reader", "log", filter=ferromq.Sql("n >= 30")) as reader:
@@ -103,7 +103,7 @@ def test_a_pull_waits_for_the_first_message(mq: ferromq.Embedded) -> None:
 
 
 def test_wrong_use_is_told(mq: ferromq.Embedded) -> None:
-    """What was pulled has no lease; queues and times that are none."""
+    """A pulled message has no lease; invalid queues and times."""
     fill(mq, 2)
     with mq.consumer("reader", "log") as reader:
         queue, other = reader.queues()

@@ -50,7 +50,7 @@ def test_an_unacknowledged_message_comes_again_and_an_acknowledged_one_does_not(
 
 
 def test_groups_receive_for_themselves(mq: ferromq.Embedded) -> None:
-    """What one group acknowledged another still gets, what was sent before it came to be included."""
+    """A group gets the messages that another one acknowledged, including those sent before its start."""
     send(mq, b"x")
     for group in ("one", "two"):
         with mq.consumer(group, "orders") as consumer:
@@ -74,7 +74,7 @@ def test_a_waiting_receive_wakes_when_a_message_comes(mq: ferromq.Embedded) -> N
 
 
 def test_a_changed_lease_ends_when_it_was_told_to(mq: ferromq.Embedded) -> None:
-    """Longer keeps it, zero gives it back at once, and the message is acknowledged by its new handle."""
+    """A longer one keeps it, zero gives it back at once, and the new handle acknowledges."""
     send(mq, b"x")
     with mq.consumer("billing", "orders", invisible_duration=timedelta(seconds=10)) as consumer:
         (message,) = consumer.receive(wait=SOON)
@@ -204,7 +204,7 @@ def test_background_acknowledgements_are_sent_before_the_next_receive(mq: ferrom
 
 
 def test_a_failure_reaches_every_thread_that_iterates(mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each that waits gets it; who comes later tries anew."""
+    """Each waiting thread gets it; a later call tries again."""
     with mq.consumer("two", "orders") as consumer:
         waiting = threading.Semaphore(0)
         fail = threading.Event()
@@ -249,10 +249,8 @@ def test_a_receive_sends_all_acknowledgements_that_wait(mq: ferromq.Embedded, mo
         assert mq.broker._server.stats()["acked"] == 20
 
 
-def test_what_a_silent_broker_keeps_from_ending_is_told_in_time(
-    mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`flush` names the number that waits; `close` gives nothing back for longer than it was given."""
+def test_a_silent_broker_does_not_delay_the_error(mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`flush` names the number of waiting ones; `close` keeps its timeout."""
     send(mq, *[b"%d" % number for number in range(20)])
     consumer = ferromq.Consumer(mq.endpoint, "g", "orders", timeout=60)
     messages = consumer.receive(5, wait=SOON)
@@ -283,7 +281,7 @@ def test_asking_for_nothing_is_refused(mq: ferromq.Embedded, count: int) -> None
 
 
 def test_names_are_checked_when_the_consumer_is_made(mq: ferromq.Embedded) -> None:
-    """Before anything is asked."""
+    """Before any request."""
     with pytest.raises(ferromq.IllegalName, match="topic"):
         mq.consumer("billing", "two words")
     with pytest.raises(ferromq.IllegalName, match="group"):

@@ -24,7 +24,7 @@ SOON = timedelta(seconds=10)
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
-    """Yield an endpoint a broker can be started on, twice; bound here, so that nobody else is given it meanwhile."""
+    """Yield an endpoint on which a broker can start twice; it stays bound, so no other process gets it."""
     with socket.socket() as reservation:
         reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reservation.bind(("127.0.0.1", 0))
@@ -70,7 +70,7 @@ def test_a_producer_sends_again_after_a_restart(
         assert time.monotonic() - begin < in_load(3 * 2 + 2)
         with ferromq.embedded(tmp_path, grpc_listen=endpoint) as mq:
             producer.send("orders", b"after")
-            # The new broker is told who sends, too.
+            # The new broker gets the producer's settings, too.
             assert eventually(lambda: mq.broker._server.stats()["telemetry_streams"] == 1)
 
 
@@ -93,14 +93,14 @@ def test_a_short_restart_is_ridden_out(tmp_path: Path, endpoint: str, verb: str)
 
 @contextmanager
 def silent_server() -> Iterator[str]:
-    """Yield the endpoint of a server that takes connections and never says a word."""
+    """Yield the endpoint of a server that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_a_server_that_never_answers_costs_the_timeout_and_no_more(attempts: int) -> None:
-    """The error comes in time and says which step did not end."""
+    """The error comes in time and names the unfinished step."""
     with silent_server() as endpoint, ferromq.Producer(endpoint, timeout=0.3, attempts=attempts) as producer:
         begin = time.monotonic()
         with pytest.raises(ferromq.OutcomeUnknown, match="QueryRoute"):
@@ -108,8 +108,8 @@ def test_a_server_that_never_answers_costs_the_timeout_and_no_more(attempts: int
         assert time.monotonic() - begin < in_load(5)
 
 
-def test_what_is_submitted_fails_in_its_own_time() -> None:
-    """However many batches of its group, or other groups, wait before it for a broker that does not answer."""
+def test_a_submitted_message_fails_in_its_own_time() -> None:
+    """However many batches wait before it for a broker that does not answer."""
     with silent_server() as endpoint, ferromq.Producer(endpoint, timeout=1) as producer:
         begin = time.monotonic()
         futures = [producer.submit("orders", b"x" * 600_000, message_group="one") for _ in range(30)]
@@ -122,7 +122,7 @@ def test_what_is_submitted_fails_in_its_own_time() -> None:
                 future.result()
 
 
-def test_what_an_asyncio_producer_is_given_fails_in_its_own_time() -> None:
+def test_a_message_of_an_asyncio_producer_fails_in_its_own_time() -> None:
     """As with the synchronous one."""
 
     async def submit(endpoint: str) -> None:
@@ -136,7 +136,7 @@ def test_what_an_asyncio_producer_is_given_fails_in_its_own_time() -> None:
         asyncio.run(submit(endpoint))
 
 
-def test_nobody_there_is_connection_failed(endpoint: str) -> None:
+def test_a_refused_connection_is_connection_failed(endpoint: str) -> None:
     """Quickly, with the address."""
     with ferromq.Producer(endpoint, attempts=1) as producer, pytest.raises(ferromq.ConnectionFailed, match=endpoint):
         producer.send("orders", b"x")
@@ -145,7 +145,7 @@ def test_nobody_there_is_connection_failed(endpoint: str) -> None:
 
 
 def test_close_returns_whatever_the_broker_does() -> None:
-    """Also with work under way, within its timeout; futures of what did not get out end with an error."""
+    """Also with running work, within its timeout; futures of unsent messages end with an error."""
     with silent_server() as endpoint:
         producer = ferromq.Producer(endpoint, timeout=60, attempts=100)
         future = producer.submit("orders", b"x")
@@ -231,7 +231,7 @@ producer.submit("orders", b"held")
 """
 
 
-def test_what_is_held_at_exit_is_sent_or_counted() -> None:
+def test_unsent_messages_at_exit_are_sent_or_counted() -> None:
     """Submitted messages and acknowledgements go out when a program ends; a warning says how many did not."""
 
     def run(endpoint: str, broker: str) -> str:
@@ -248,7 +248,7 @@ def test_what_is_held_at_exit_is_sent_or_counted() -> None:
 
 
 def test_a_program_that_closes_nothing_ends_all_the_same() -> None:
-    """Quickly, with a good word for the broker and none on stderr from the clients."""
+    """Quickly; it unregisters from the broker, and clients print nothing on stderr."""
     run = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, timeout=30, check=True)
     assert "telemetry" not in run.stderr
     assert "no messages" not in run.stderr

@@ -30,7 +30,7 @@ def run(consumer: ferromq.Consumer, handler: object, threads: int = 1) -> thread
 
 
 def test_a_handler_gets_every_message_once_and_the_end_is_clean(mq: ferromq.Embedded) -> None:
-    """What it returned from is acknowledged; `stop` ends `run`, and the consumer stays usable."""
+    """A return acknowledges; `stop` ends `run`, and the consumer stays usable."""
     bodies = {b"%d" % number for number in range(200)}
     with mq.producer() as producer:
         producer.send_all("orders", sorted(bodies))
@@ -84,7 +84,7 @@ def test_a_failed_message_comes_again_as_the_group_says_and_ends_as_a_dead_lette
     assert "no such customer" in caplog.text
 
 
-def test_a_body_that_does_not_decompress_ends_as_a_dead_letter_and_holds_nobody_up(
+def test_a_body_that_does_not_decompress_becomes_a_dead_letter_and_blocks_no_other(
     mq: ferromq.Embedded, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It fails in the handler that asks for it, each attempt counts, and no byte of it is lost."""
@@ -154,7 +154,7 @@ def test_order_is_kept_over_failures(mq: ferromq.Embedded) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     give_up = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < give_up
@@ -194,7 +194,7 @@ def test_a_group_takes_up_order_or_gives_it_up_while_its_consumer_runs(mq: ferro
 def test_what_follows_a_message_that_comes_again_does_not_go_before_it(
     mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """A message whose end the broker was not told: those of its order that waited are given back, and come behind."""
+    """Its acknowledgement got lost: the waiting messages of its order are given back, and are redelivered behind it."""
     with mq.admin() as admin:
         admin.create_topic("steps", 1, message_type="FIFO")
         admin.create_group("walker", fifo=True, retries=1, retry_delays=[0.01])
@@ -253,7 +253,7 @@ def test_one_message_group_does_not_hold_up_the_others(mq: ferromq.Embedded) -> 
 
 
 def test_runs_leave_nothing_behind(mq: ferromq.Embedded) -> None:
-    """However often a consumer runs and iterates, what its client keeps in mind stays the same."""
+    """However often a consumer runs and iterates, its client's state does not grow."""
     with mq.producer() as producer, mq.consumer("billing", "orders") as consumer:
         kept = []
         for _ in range(3):
@@ -264,7 +264,7 @@ def test_runs_leave_nothing_behind(mq: ferromq.Embedded) -> None:
 
 
 def test_closing_ends_run_and_gives_back_what_was_received_ahead(mq: ferromq.Embedded) -> None:
-    """From another thread, while a handler works; what it did is acknowledged, the rest comes to others at once."""
+    """From another thread, while a handler works; its message is acknowledged, others get the rest at once."""
     with mq.producer() as producer:
         producer.send_all("orders", [b"%d" % number for number in range(20)])
     begun = threading.Event()
@@ -293,8 +293,8 @@ def test_closing_ends_run_and_gives_back_what_was_received_ahead(mq: ferromq.Emb
     assert sorted(left + handled) == sorted(b"%d" % number for number in range(20))
 
 
-def test_what_is_no_exception_ends_run(mq: ferromq.Embedded) -> None:
-    """A handler that asks the program to end is heard; its message comes again."""
+def test_a_base_exception_ends_run(mq: ferromq.Embedded) -> None:
+    """A handler may end the program; its message is redelivered."""
     with mq.producer() as producer:
         producer.send("orders", b"x")
 
@@ -309,7 +309,7 @@ def test_what_is_no_exception_ends_run(mq: ferromq.Embedded) -> None:
 
 
 def test_a_consumer_runs_once_at_a_time(mq: ferromq.Embedded) -> None:
-    """The second call says what to do instead; a group that may not be made ends it with its error."""
+    """The second call says what to do instead; a group that cannot be created ends it with its error."""
     with mq.consumer("billing", "orders") as consumer:
         begun = threading.Event()
         with mq.producer() as producer:

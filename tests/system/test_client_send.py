@@ -1,4 +1,4 @@
-"""Producers: what a receipt promises, many at once, in the background, and what happens to what cannot be sent."""
+"""Producers: the promise of a receipt, batches, sends in the background, and messages that cannot be sent."""
 
 import threading
 from collections.abc import Iterator
@@ -115,7 +115,7 @@ def test_a_lone_submitted_message_does_not_wait_for_long(mq: ferromq.Embedded) -
 
 
 def test_one_bad_message_does_not_spoil_its_neighbours(mq: ferromq.Embedded) -> None:
-    """Of messages that lingered together, only the refused one and the one that is too large fail."""
+    """Of messages in one batch, only the refused one and the one that is too large fail."""
     with mq.producer(linger=timedelta(hours=1)) as producer:
         futures = [producer.submit("orders", b"x", properties={name: "x"}) for name in ("fine", "UNIQ_KEY", "good")]
         producer.flush(SOON)
@@ -131,7 +131,7 @@ def test_one_bad_message_does_not_spoil_its_neighbours(mq: ferromq.Embedded) -> 
 
 
 def test_submit_makes_its_caller_wait_instead_of_filling_memory(mq: ferromq.Embedded) -> None:
-    """With room for two messages the third waits until one is out."""
+    """With space for two messages the third waits until one is sent."""
     with mq.producer(linger=timedelta(hours=1), max_pending_bytes=2000) as producer:
         futures = [producer.submit("orders", b"x" * 1000) for _ in range(2)]
         third = threading.Thread(target=lambda: futures.append(producer.submit("orders", b"x" * 1000)))

@@ -1,4 +1,4 @@
-"""The client over TLS: what it trusts, and what it says where it does not."""
+"""The client over TLS: trusted brokers, and errors for others."""
 
 import asyncio
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def test_a_client_that_does_not_trust_the_broker_says_so(mq: ferromq.Embedded, t
         producer.send("orders", b"x")
 
 
-def test_files_that_cannot_be_are_refused_when_the_client_is_made(mq: ferromq.Embedded) -> None:
+def test_invalid_files_are_refused_when_the_client_is_made(mq: ferromq.Embedded) -> None:
     """With the path."""
     with pytest.raises(ferromq.ConfigError, match=r"missing\.pem"):
         mq.producer(tls=FILES / "missing.pem")

@@ -1,4 +1,4 @@
-"""A closed client says so, with an error of its own that no retry loop takes for a lost connection."""
+"""A closed client raises an error of its own, which no retry loop takes for a lost connection."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ def is_told(call: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
 def test_a_closed_consumer(mq: ferromq.Embedded, shell: Shell) -> None:
-    """Whatever it is asked; closing it again is no error."""
+    """By every call; closing it again is no error."""
     with shell(mq, "billing", "orders") as consumer:
         messages: list[ferromq.MessageView] = []
         while len(messages) < 2:
@@ -87,7 +87,7 @@ def test_a_closed_asynchronous_producer(mq: ferromq.Embedded) -> None:
 
 
 def test_a_broker_that_is_not_there_is_named(mq: ferromq.Embedded) -> None:
-    """With the reason, in words that are not those of the transport."""
+    """With the reason, not in the transport's words."""
     mq.close()
     with (
         ferromq.Producer(mq.endpoint, timeout=30, attempts=1) as producer,

@@ -1,4 +1,4 @@
-"""`compat` takes RocketMQ's side where ferromq allows more, and a named option takes it back."""
+"""`compat` chooses RocketMQ's stricter behaviour, and a named option overrides it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def _fields(topic: str) -> dict[str, str]:
 
 
 def test_grpc_clients_create_no_topic(strict: ferromq.Embedded) -> None:
-    """As at RocketMQ's proxy a route, a receive and a send have three answers, and none creates it."""
+    """As RocketMQ's proxy answers: a route, a receive and a send have three answers, and none creates it."""
     with GrpcPeer(strict.endpoint) as peer:
         assert _route(peer, "orders") == pb.Code.TOPIC_NOT_FOUND
         request = pb.QueryAssignmentRequest(topic=pb.Resource(name="orders"), group=pb.Resource(name="billing"))
@@ -51,8 +51,8 @@ def test_remoting_clients_create_topics_as_their_own_option_says(strict: ferromq
         assert _route(grpc, "orders") == pb.Code.OK
 
 
-def test_types_that_are_not_checked_leave_the_topic_to_be_missed() -> None:
-    """Where RocketMQ's proxy checks no types it looks for the route next."""
+def test_without_a_check_of_types_a_missing_topic_is_the_error() -> None:
+    """Without a check of types RocketMQ's proxy looks up the route next."""
     with ferromq.embedded(compat="rocketmq", check_types="none") as mq, GrpcPeer(mq.endpoint) as peer:
         assert peer.send("orders", "a", wanted=None).status.code == pb.Code.TOPIC_NOT_FOUND
 
@@ -88,7 +88,7 @@ def _received(peer: GrpcPeer, count: int, attempt_id: str | None = None) -> list
 
 
 def test_an_ordered_group_gets_all_again_from_the_first_it_did_not_acknowledge(tmp_path: Path) -> None:
-    """Across a restart too; the same messages, acknowledged again, are done with."""
+    """Across a restart, too; a second acknowledgement finishes them."""
     clock = ferromq.Clock.manual()
     with ferromq.embedded(tmp_path, clock=clock, compat="rocketmq") as mq:
         _fill(mq)
@@ -123,7 +123,7 @@ def test_ordered_redelivery_changes_while_the_broker_runs_and_holds_over_remotin
 
 
 def test_a_receive_below_ten_seconds_and_any_lease_above_twelve_hours_are_refused(strict: ferromq.Embedded) -> None:
-    """Where the broker does not renew; a change may be as short as the client likes."""
+    """Unless the broker renews; a change has no lower bound."""
     with GrpcPeer(strict.endpoint) as peer, strict.admin() as admin:
         admin.create_topic("orders")
         for invisible in (9.999, 12 * 3600 + 1):
@@ -140,7 +140,7 @@ def test_a_receive_below_ten_seconds_and_any_lease_above_twelve_hours_are_refuse
 
 
 def test_a_delay_of_more_than_a_day_is_refused_over_grpc(strict: ferromq.Embedded) -> None:
-    """The own client sends over gRPC, too."""
+    """Ferromq's own client sends over gRPC, too."""
     with strict.admin() as admin:
         admin.create_topic("later", message_type="DELAY")
     with strict.producer() as producer:

@@ -28,7 +28,7 @@ def proxy() -> Iterator[GrpcProxy]:
 
 
 def lasts(call: Callable[[], object]) -> float:
-    """Return how many seconds a call takes that may fail because of the broker."""
+    """Return how many seconds a call takes, which may fail."""
     begin = time.monotonic()
     with suppress(ferromq.OutcomeUnknown):
         call()
@@ -37,7 +37,7 @@ def lasts(call: Callable[[], object]) -> float:
 
 @pytest.mark.parametrize("hung", [(), ("ReceiveMessage",), ("Telemetry",), ("QueryRoute",)])
 def test_a_receive_ends_three_seconds_after_its_wait(proxy: GrpcProxy, shell: Shell, hung: tuple[str, ...]) -> None:
-    """Whatever hangs: everything, or one step of it."""
+    """If everything hangs, or one step."""
     with shell(proxy, "billing", "orders") as consumer:
         proxy.hang(*hung)
         assert lasts(lambda: consumer.receive(wait=0.5)) <= in_load(0.5 + 3)
@@ -46,7 +46,7 @@ def test_a_receive_ends_three_seconds_after_its_wait(proxy: GrpcProxy, shell: Sh
 
 
 def test_acknowledgements_that_hang_do_not_hold_up_a_receive(proxy: GrpcProxy, shell: Shell) -> None:
-    """They have a second; then the receive goes on without them."""
+    """The receive waits a second for them."""
     with shell(proxy, "billing", "orders") as consumer:
         (message,) = consumer.receive(1, wait=PATIENCE)
         proxy.hang("AckMessage")
@@ -60,7 +60,7 @@ def test_acknowledgements_that_hang_do_not_hold_up_a_receive(proxy: GrpcProxy, s
 @pytest.mark.alone
 @pytest.mark.parametrize("call", ["ack", "forward"])
 def test_other_calls_end_within_the_timeout(proxy: GrpcProxy, shell: Shell, call: str) -> None:
-    """Repetitions included, with an error that leaves the outcome open."""
+    """Repetitions included, with `OutcomeUnknown`."""
     with shell(proxy, "billing", "orders", timeout=1) as consumer:
         (message,) = consumer.receive(1, wait=PATIENCE)
         proxy.hang()
@@ -74,7 +74,7 @@ def test_other_calls_end_within_the_timeout(proxy: GrpcProxy, shell: Shell, call
 @pytest.mark.alone
 @pytest.mark.parametrize("state", ["new", "idle", "acknowledges", "iterates", "waits", "runs"])
 def test_closing_keeps_its_time(proxy: GrpcProxy, shell: Shell, state: str) -> None:
-    """Whatever the consumer does, and though nothing is answered any more."""
+    """Whatever the consumer does, though no request is answered."""
     consumer = shell(proxy, "billing", "orders")
     begun, go_on = threading.Event(), threading.Event()
 

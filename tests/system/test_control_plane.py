@@ -97,7 +97,7 @@ def test_the_route_of_an_illegal_name_is_refused(rpc: Rpc, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "TBW102", "broker-a", "DefaultCluster"])
 def test_the_route_of_a_system_topic_is_not_given(mq: ferromq.Embedded, rpc: Rpc, name: str) -> None:
-    """The text says whose it is; nor is one created under its name."""
+    """The text names the system; no topic is created under its name."""
     status = rpc("QueryRoute", pb.QueryRouteRequest(topic=topic(name))).status
     assert (status.code, "belongs to" in status.message) == (pb.Code.ILLEGAL_TOPIC, True), status.message
     assert mq.broker.topics.get(name) is None
@@ -194,8 +194,8 @@ def test_a_broker_without_name_servers_answers_for_itself(tmp_path: Path) -> Non
         alone.close()
 
 
-def test_an_assignment_is_all_that_may_be_read(mq: ferromq.Embedded, rpc: Rpc) -> None:
-    """One for all queues, one each where the group consumes in order; a topic nobody may read is refused."""
+def test_an_assignment_has_all_readable_queues(mq: ferromq.Embedded, rpc: Rpc) -> None:
+    """One for all queues, one each if the group consumes in order; an unreadable topic is refused."""
     request = pb.QueryAssignmentRequest(topic=topic("orders"), group=topic("billing"))
     response = rpc("QueryAssignment", request)
     assert [a.message_queue.id for a in response.assignments] == [-1]
@@ -253,7 +253,7 @@ def test_settings_are_answered_with_settings(rpc: Rpc) -> None:
 
 
 def filtered(expression: str) -> pb.Settings:
-    """Return the settings of a consumer that wants some messages by SQL92."""
+    """Return the settings of a consumer with an SQL92 filter."""
     by_sql = pb.FilterExpression(type=pb.FilterType.SQL, expression=expression)
     entry = pb.SubscriptionEntry(topic=topic("orders"), expression=by_sql)
     return pb.Settings(client_type=3, subscription=pb.Subscription(group=topic("g"), subscriptions=[entry]))
@@ -270,8 +270,8 @@ def filtered(expression: str) -> pb.Settings:
         (filtered("price BETWEEN 3"), pb.Code.ILLEGAL_FILTER_EXPRESSION),
     ],
 )
-def test_settings_that_may_not_be_end_the_stream(rpc: Rpc, wrong: pb.Settings, code: int) -> None:
-    """After a status that says why, with the code of gRPC that RocketMQ's proxy gives."""
+def test_invalid_settings_end_the_stream(rpc: Rpc, wrong: pb.Settings, code: int) -> None:
+    """After a status with the reason, with the gRPC code of RocketMQ's proxy."""
     call = rpc.channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry")
     outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     outgoing.put(pb.TelemetryCommand(settings=wrong).SerializeToString())
@@ -284,7 +284,7 @@ def test_settings_that_may_not_be_end_the_stream(rpc: Rpc, wrong: pb.Settings, c
 
 
 def test_a_heartbeat_needs_a_client_id(rpc: Rpc) -> None:
-    """With one it is fine, also before any settings came: a restarted broker knows nobody."""
+    """With one it is accepted, also before any settings: a restarted broker knows no clients."""
     request = pb.HeartbeatRequest(client_type=3, group=topic("billing"))
     assert rpc("Heartbeat", request).status.code == pb.Code.OK
     assert rpc("Heartbeat", request, metadata=()).status.code == pb.Code.CLIENT_ID_REQUIRED
@@ -315,7 +315,7 @@ def test_an_rpc_of_a_later_version_is_unimplemented(rpc: Rpc) -> None:
 def test_messages_are_found_by_key_and_by_offset(
     mq: ferromq.Embedded, remoting: RemotingClient, eventually: Eventually
 ) -> None:
-    """Requests 12 and 33: records as they lie on disk, and answers where there is nothing."""
+    """Requests 12 and 33: records as they lie on disk, and answers without a match."""
     offsets = [mq.store.append("orders", 0, b"body %d" % n, {"KEYS": "k", "UNIQ_KEY": f"u{n}"})[1] for n in range(3)]
     assert eventually(lambda: mq.store.max_offset("orders", 0) == 3)
     fields = {"topic": "orders", "key": "k", "maxNum": "2", "beginTimestamp": "0", "endTimestamp": str(2**63 - 1)}
@@ -339,7 +339,7 @@ def test_messages_are_found_by_key_and_by_offset(
 
 
 def test_offsets_are_answered(mq: ferromq.Embedded, rpc: Rpc, eventually: Eventually) -> None:
-    """Beginning, end, by time, and committed; a queue or topic that is not there is named."""
+    """First, last, by time, and committed; a missing queue or topic is named."""
     rpc("QueryRoute", pb.QueryRouteRequest(topic=topic("orders")))
     for number in range(3):
         mq.store.append("orders", 1, b"%d" % number)
@@ -401,7 +401,7 @@ def test_an_administrator_creates_and_changes_topics(mq: ferromq.Embedded, remot
 
 
 def test_kinds_are_checked_where_the_options_say_so(tmp_path: Path) -> None:
-    """Producers are told, and told again where it changes; an administrator's topic takes its kind alone."""
+    """Producers learn it, and each change of it; an administrator's topic takes its kind alone."""
     with ferromq.embedded(tmp_path) as mq, mq.admin() as admin:
         rpc = Rpc(mq.endpoint)
         admin.create_topic("later", message_type="DELAY")
@@ -495,10 +495,8 @@ def test_a_group_is_created_and_changed_by_remoting(
         (b'{"groupName":"g","groupRetryPolicy":{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":["x"]}}}', "body"),
     ],
 )
-def test_a_group_that_may_not_be_is_refused(
-    mq: ferromq.Embedded, remoting: RemotingClient, body: bytes, named: str
-) -> None:
-    """The remark names what is wrong, and nothing is created."""
+def test_an_invalid_group_is_refused(mq: ferromq.Embedded, remoting: RemotingClient, body: bytes, named: str) -> None:
+    """The remark has the reason, and nothing is created."""
     code, remark, _, _ = remoting.call(mq.remoting, UPDATE_GROUP, {}, body)
     assert (code, named in (remark or "")) == (INVALID, True), remark
     assert {group.name for group in mq.broker.groups.all()} == set(naming.SYSTEM_GROUPS)

@@ -53,7 +53,7 @@ def group_of(topic: str) -> str:
 
 
 class DeliveryLife(RuleBasedStateMachine):
-    """A broker and what is to be expected of it."""
+    """A broker and the expected state of its messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class DeliveryLife(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Stop the broker and start it again: nobody notices."""
+        """Stop the broker and start it again: clients notice nothing."""
         self.running.close()
         self._open(self.directory)
 
@@ -123,7 +123,7 @@ class DeliveryLife(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
         self._open(left)
         self.was_killed = True
-        # Whatever lease was kept ends, so that there is one outcome.
+        # Every lease expires, so that there is one outcome.
         self._advance(HOUR)
         for queue in self.queues.values():
             queue.crash(self.clock.now_ms())
@@ -146,7 +146,7 @@ class DeliveryLife(RuleBasedStateMachine):
 
     @rule(over_remoting=st.booleans())
     def send(self, *, over_remoting: bool) -> None:
-        """Send a message that comes at once."""
+        """Send a message without a delay."""
         body = self._body()
         if over_remoting:
             fields = {"a": "p", "b": PLAIN, "c": "TBW102", "d": "4", "e": "-1", "f": "0", "g": str(self.clock.now_ms())}
@@ -176,7 +176,7 @@ class DeliveryLife(RuleBasedStateMachine):
     @precondition(lambda self: self.recalls)
     @rule(data=st.data())
     def recall(self, data: st.DataObject) -> None:
-        """Call back a message that waits, a minute before its time at least."""
+        """Recall a delayed message, at least a minute before its delivery time."""
         body = data.draw(st.sampled_from(sorted(self.recalls)))
         life = self.queues[TIMED].lives[body]
         if life.state is State.WAITING and life.due_ms > self.clock.now_ms() + 60 * SECOND:
@@ -205,13 +205,13 @@ class DeliveryLife(RuleBasedStateMachine):
 
     @rule(topic=HANDED_OUT, count=st.integers(1, 6), invisible=st.sampled_from([1, 10, 60]))
     def receive(self, topic: str, count: int, invisible: int) -> None:
-        """Lease messages: those that are ready, in order where there is one, and no others."""
+        """Lease messages: all ready ones, in their order, and no others."""
         self._settle()
         self._receive(topic, count, invisible)
 
     @rule(topic=HANDED_OUT, data=st.data())
     def acknowledge(self, topic: str, data: st.DataObject) -> None:
-        """Acknowledge a message somebody received once; late ones are refused."""
+        """Acknowledge a message that was received once; late acknowledgements are refused."""
         message = self._pick(topic, data)
         if message is None:
             return
@@ -262,7 +262,7 @@ class DeliveryLife(RuleBasedStateMachine):
                 life = queue.lives[message.body]
                 if life.state is State.LEASED and life.handle == message.handle and not life.may_return:
                     committed = self.mq.store.committed_offset(group_of(topic), topic, message.queue_id)
-                    # Killed at once, it may not know that the group ever came: that begins anew.
+                    # Killed at once, it may not know the group, which then begins anew.
                     assert (self.was_killed and committed is None) or committed <= message.queue_offset
 
     # --- how
@@ -289,7 +289,7 @@ class DeliveryLife(RuleBasedStateMachine):
         return received
 
     def _drain(self, topic: str) -> None:
-        """Receive and acknowledge until nothing is left, then compare with what had to come."""
+        """Receive and acknowledge until nothing is left, then compare with the model."""
         self._settle()
         group, queue = group_of(topic), self.queues[topic]
         while received := self._receive(topic, 32, 600):

@@ -31,7 +31,7 @@ def test_rows_go_round_unchanged(flights: data.Flights) -> None:
 @pytest.mark.crash
 @pytest.mark.timeout(300)
 def test_acknowledged_rows_survive_the_kill(flights: data.Flights, tmp_path: Path) -> None:
-    """The child is killed before it is done, and what it was told is there."""
+    """The child is killed in the middle, and every acknowledged row is there."""
     step = demo.survive_kill(flights, tmp_path)
     assert ROWS // 10 <= step.count < ROWS
 

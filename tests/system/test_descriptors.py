@@ -1,4 +1,4 @@
-"""The limit of open files: a server raises it as far as it may, an embedded broker leaves it."""
+"""The limit of open files: a server raises it to the hard limit, an embedded broker leaves it."""
 
 import contextlib
 import resource
@@ -54,7 +54,7 @@ def test_a_server_raises_the_soft_limit_to_the_hard_one(entry: str, words: list[
 
 @pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="tells limits otherwise")
 def test_an_embedded_broker_leaves_the_limit_of_its_process(tmp_path: Path) -> None:
-    """It is the program's to decide."""
+    """The program decides it."""
     program = (
         "import ferromq, resource, sys\n"
         "with ferromq.embedded(sys.argv[1]):\n"
@@ -72,7 +72,7 @@ def test_an_embedded_broker_leaves_the_limit_of_its_process(tmp_path: Path) -> N
 
 LIMIT = 256
 ROOM = LIMIT - LIMIT // 2 - 64
-"""What is left beside the store's half and the process's own."""
+"""The rest, without the store's half and the process's own."""
 
 
 def few() -> None:

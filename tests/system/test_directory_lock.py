@@ -1,4 +1,4 @@
-"""One process at a time has a store directory open, whatever its program does with the files."""
+"""One process at a time has a store directory open, even if its program opens the files, too."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ public class Lock {
 
 
 def second(directory: Path) -> str:
-    """Open *directory* in a process of its own and say what became of it."""
+    """Open *directory* in a process of its own and return the outcome."""
     command = [sys.executable, "-c", SECOND, str(directory)]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
 
@@ -67,7 +67,7 @@ def process(*command: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def test_a_program_that_copies_its_open_store_keeps_the_lock(tmp_path: Path) -> None:
-    """Reading the lock file, and being refused, take nothing away."""
+    """Neither reading the lock file nor a refused open releases it."""
     with ferromq.embedded(tmp_path / "store"):
         shutil.copytree(tmp_path / "store", tmp_path / "copy")
         with pytest.raises(ferromq.StoreLocked):

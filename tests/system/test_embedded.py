@@ -145,7 +145,7 @@ def test_a_wrong_option_is_named() -> None:
 
 
 def test_a_failed_start_leaves_nothing_running(tmp_path: Path) -> None:
-    """The store is not locked by a broker whose port was taken."""
+    """A broker whose port was taken does not lock the store."""
     with ferromq.embedded() as mq:
         with pytest.raises(OSError, match=mq.endpoint.rpartition(":")[2]):
             ferromq.embedded(tmp_path, grpc_listen=mq.endpoint)
@@ -166,7 +166,7 @@ def test_the_process_has_no_threads_left_of_it(
         for _ in range(5):
             with ferromq.embedded(tmp_path):
                 pass
-        # Threads nobody waits for at close end a moment later.
+        # Threads that close does not join end a moment later.
         assert eventually(lambda: all(now <= then + 2 for now, then in zip(files_and_threads(), before, strict=True)))
     finally:
         gc.enable()

@@ -25,7 +25,7 @@ def test_ordered() -> None:
 
 
 def test_transaction() -> None:
-    """examples/transaction.py hears of both orders, the second by a check-back."""
+    """examples/transaction.py settles both orders, the second by a check-back."""
     main = runpy.run_path(str(ROOT / "examples" / "transaction.py"))["main"]
     assert sorted(main()) == ["o-1", "o-2"]
 

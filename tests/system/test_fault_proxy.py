@@ -1,4 +1,4 @@
-"""The proxy that tests of talks between processes use: each of its faults is the one it is called."""
+"""The proxy of the tests of calls between processes: each fault does what its name says."""
 
 import contextlib
 import socket

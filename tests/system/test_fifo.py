@@ -13,7 +13,7 @@ import ferromq
 
 SUCCESS, NOTHING, POP, ACK = 0, 210, 200050, 200051
 BODY_AT = 84
-"""Where the length of the body is in a record of two IPv4 hosts."""
+"""The position of the body's length in a record of two IPv4 hosts."""
 AT_ONCE, SOON, LEASE = timedelta(), timedelta(seconds=10), timedelta(seconds=60)
 
 
@@ -73,7 +73,7 @@ def received(consumer: ferromq.Consumer, count: int = 32, wait: timedelta = SOON
 
 
 def test_both_protocols_share_one_order(mq: ferromq.Embedded, clock: ferromq.Clock) -> None:
-    """While one holds the queue the other gets nothing; then it begins at the first message that is left, counted."""
+    """While one holds the queue the other gets nothing; then it begins at the first remaining message."""
     send(mq, b"0", b"1", b"2", b"3")
     with Peer(mq.broker.address) as peer, mq.consumer("g", "orders", invisible_duration=LEASE) as consumer:
         first = consumer.receive(3, wait=SOON)
@@ -95,7 +95,7 @@ def test_both_protocols_share_one_order(mq: ferromq.Embedded, clock: ferromq.Clo
 def test_the_lock_outlives_the_broker_and_the_last_attempt_ends_in_the_dead_letters(
     mq: ferromq.Embedded, clock: ferromq.Clock, tmp_path: Path
 ) -> None:
-    """After a restart the queue is still somebody's; what failed twice is a dead letter, and those behind it come."""
+    """The queue stays locked; a message that failed twice is a dead letter, and the next ones follow."""
     send(mq, b"bad", b"good")
     with mq.consumer("g", "orders", invisible_duration=LEASE) as consumer:
         assert received(consumer, 1) == [(b"bad", 1)]

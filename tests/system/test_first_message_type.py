@@ -73,7 +73,7 @@ def test_a_transaction_decides_too(mq: ferromq.Embedded) -> None:
 
 
 def test_a_route_query_or_a_consumer_decides_nothing(mq: ferromq.Embedded) -> None:
-    """The route offers every kind that RocketMQ offers for a topic of any kind, until there is a message."""
+    """The route offers RocketMQ's kinds of a MIXED topic until there is a message."""
     every = [pb.MessageType.NORMAL, pb.MessageType.FIFO, pb.MessageType.DELAY, pb.MessageType.TRANSACTION]
     assert accepted(mq, "asked") == every
     with mq.consumer("g", "asked") as consumer:

@@ -1,4 +1,4 @@
-"""Flush policies: what a receipt says about the disk, and that this can change while the broker runs."""
+"""Flush policies: what a receipt promises about the disk, also after a change while the broker runs."""
 
 import math
 import time
@@ -79,8 +79,8 @@ def test_a_topic_has_a_threshold_of_its_own(tmp_path: Path) -> None:
         ({"flush": "every 0"}, "flush is 'every 0'"),
     ],
 )
-def test_a_policy_that_is_none_is_named(tmp_path: Path, options: dict[str, object], told: str) -> None:
-    """With what it may be, at the start and while running; the old one stays."""
+def test_an_unknown_policy_is_named(tmp_path: Path, options: dict[str, object], told: str) -> None:
+    """With the valid ones, at the start and at run time; the old one stays."""
     with pytest.raises(ferromq.ConfigError, match=told):
         ferromq.embedded(tmp_path, **options)
     with ferromq.embedded(tmp_path, flush="group") as mq:

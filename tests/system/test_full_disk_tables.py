@@ -45,7 +45,7 @@ def mq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ferromq.Embe
 def test_a_change_is_refused_with_store_full(
     mq: ferromq.Embedded, change: Callable[[ferromq.Admin], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It names the reason and the way out, without a traceback in the log."""
+    """With the reason and the way out, without a traceback in the log."""
     before = mq.broker.topics.content, mq.broker.groups.content
     with (
         mq.admin() as admin,
@@ -58,7 +58,7 @@ def test_a_change_is_refused_with_store_full(
 
 
 def test_a_topic_of_first_use_is_refused_and_not_denied(mq: ferromq.Embedded) -> None:
-    """Over gRPC and over remoting: that it does not exist and should be created would be no help."""
+    """Over gRPC and remoting: "does not exist, create it" would be no help."""
     with mq.producer(attempts=1) as producer, pytest.raises(ferromq.StoreFull):
         producer.send("new", b"x")
     client = RemotingClient()

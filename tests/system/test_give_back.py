@@ -1,4 +1,4 @@
-"""What a consumer did not use it gives back, each message for itself: none waits for the failure of another one."""
+"""A consumer gives back its unused messages, each separately: none waits for another one's failure."""
 
 import threading
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def mq() -> Iterator[ferromq.Embedded]:
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-def test_one_that_fails_stops_no_other(mq: ferromq.Embedded, shell: Shell, lost: int) -> None:
+def test_a_failing_give_back_stops_no_other(mq: ferromq.Embedded, shell: Shell, lost: int) -> None:
     """Of a group that keeps order `run` holds many messages; all are given back at its end."""
     with mq.admin() as admin:
         admin.create_topic("steps", 1, message_type="FIFO")
@@ -57,7 +57,7 @@ def test_one_that_fails_stops_no_other(mq: ferromq.Embedded, shell: Shell, lost:
     assert sorted(seen) == sorted(b"%d" % number for number in range(TOTAL))
 
 
-def test_none_waits_for_a_broker_that_hangs(mq: ferromq.Embedded, shell: Shell) -> None:
+def test_no_give_back_waits_for_a_hanging_broker(mq: ferromq.Embedded, shell: Shell) -> None:
     """Those of another broker come to other consumers at once."""
     with ferromq.embedded(name="other") as other:
         for each in (mq, other):

@@ -72,7 +72,7 @@ class Cluster:
         return self.name_server.kv_config.get(ORDER, TOPIC)
 
     def counted(self, broker: BrokerController, topic: str = TOPIC) -> list[tuple[str, int]]:
-        """Return the queues that message groups count, as a broker tells them."""
+        """Return the queues of the order configuration, from a broker's route."""
         with GrpcPeer(broker.endpoint) as peer:
             answer = peer.call("QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name=topic)))
         assert answer.status.code == pb.OK, answer.status.message
@@ -134,7 +134,7 @@ def test_groups_keep_their_queues_while_a_broker_is_away(cluster: Cluster) -> No
 
 
 def test_a_broker_without_the_topic_tells_the_same_queues(cluster: Cluster) -> None:
-    """It is one of several endpoints of a producer, maybe, or the only one."""
+    """It may be one of a producer's endpoints, or the only one."""
     c = cluster.broker("c")
     assert cluster.counted(c) == ALL
     cluster.b.close()
@@ -181,7 +181,7 @@ def test_submitted_messages_of_other_brokers_do_not_wait(cluster: Cluster) -> No
 
 
 def test_submitted_messages_of_a_broker_that_is_away_leave_room_in_time(cluster: Cluster) -> None:
-    """They fail with its name once their time is over, all of them; what waits for room goes on."""
+    """All fail with its name after their timeout; senders that wait for space go on."""
     with ferromq.Producer(cluster.a.endpoint, timeout=1, max_pending_bytes=4 << 20) as producer:
         places(producer, GROUPS)
         cluster.b.close()
@@ -194,7 +194,7 @@ def test_submitted_messages_of_a_broker_that_is_away_leave_room_in_time(cluster:
 
 
 def test_a_topic_of_a_broker_that_is_away_holds_up_no_other(cluster: Cluster) -> None:
-    """Neither do messages without a group take all the threads that send."""
+    """Messages without a group do not take all sending threads, either."""
     cluster.b.topics.put(TopicConfig("clicks", 4, 4), {}, "test")
     endpoints = f"{cluster.a.endpoint};{cluster.b.endpoint}"
     with ferromq.Producer(endpoints, timeout=30) as producer:
@@ -220,7 +220,7 @@ def test_an_operator_takes_a_broker_out(cluster: Cluster, remoting: RemotingClie
 
 
 def test_an_administrator_takes_a_broker_out(cluster: Cluster) -> None:
-    """One that is registered is refused."""
+    """A registered one is refused."""
     assert cluster.admin.order_configurations() == {TOPIC: {"a": 4, "b": 4}}
     with pytest.raises(RequestError, match="the broker b is registered"):
         cluster.admin.take_out_broker("b")
@@ -269,7 +269,7 @@ def like_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("like_rocketmq")
 def test_a_part_that_was_overwritten_is_completed_soon(cluster: Cluster) -> None:
-    """By a broker that had read the value before; what an operator changes later stays."""
+    """By a broker with an older value; an operator's later change stays."""
     assert cluster.order == "a:4;b:4"
     cluster.name_server.kv_config.put(ORDER, TOPIC, "b:4")
     cluster.clock.advance(seconds=2)
@@ -283,14 +283,14 @@ def test_a_part_that_was_overwritten_is_completed_soon(cluster: Cluster) -> None
 @pytest.mark.usefixtures("like_rocketmq")
 @pytest.mark.parametrize("named", ["DefaultCluster", None])
 def test_a_topic_that_is_deleted_has_none(cluster: Cluster, named: str | None) -> None:
-    """With the parts of brokers that are away, also where the name server leaves that to others."""
+    """With the parts of absent brokers, also if the name server leaves that to others."""
     cluster.b.close()
     cluster.admin.delete_topic(TOPIC, cluster=named)
     assert [cluster.order] == [""]
 
 
 def test_a_name_server_that_lost_its_table_gets_it_again(cluster: Cluster, eventually: Eventually) -> None:
-    """With the broker that is away meanwhile."""
+    """With the absent broker."""
     cluster.b.close()
     cluster.clock.advance(seconds=60)
     assert cluster.counted(cluster.a) == ALL

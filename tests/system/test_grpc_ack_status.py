@@ -1,4 +1,4 @@
-"""What the whole answer to an acknowledgement says: official clients show it instead of the texts of its entries."""
+"""The status of a whole acknowledgement answer: official clients show it instead of the texts of its entries."""
 
 from collections.abc import Iterator
 

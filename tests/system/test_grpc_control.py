@@ -1,4 +1,4 @@
-"""What a broker and its gRPC clients say to each other beside messages: commands, pushed settings, resets, refusals."""
+"""Exchanges of a broker and its gRPC clients beside messages: commands, pushed settings, resets, refusals."""
 
 import json
 import queue
@@ -39,7 +39,7 @@ def remoting() -> Iterator[RemotingClient]:
 
 
 class Consumer:
-    """A gRPC client that is nothing but its telemetry stream, on which it answers commands as it is told to."""
+    """A gRPC client with only a telemetry stream, on which it answers commands as the test configures."""
 
     def __init__(self, mq: ferromq.Embedded, group: str, topic: str = "t") -> None:
         self.channel = grpc.insecure_channel(mq.endpoint)
@@ -93,7 +93,7 @@ def ask(mq: ferromq.Embedded, remoting: RemotingClient, code: int, group: str, *
 def test_a_grpc_client_is_asked_for_its_threads(
     shared: ferromq.Embedded, remoting: RemotingClient, consumer: Consumer, request: pytest.FixtureRequest
 ) -> None:
-    """Where an administrator wants them; what else RocketMQ's tools show is known here."""
+    """At an administrator's request; the broker knows everything else that RocketMQ's tools show."""
     group = request.node.name[:100]
 
     def stacks(command: pb.TelemetryCommand) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def test_a_grpc_client_verifies_a_message(
     status: int | None,
     answered: tuple[int, str],
 ) -> None:
-    """It gets the message itself; how it ended is told in RocketMQ's words, and that it never ended, too."""
+    """It gets the message itself; the outcome, or its absence, is reported in RocketMQ's words."""
     group = f"verify-{status}"
     consumer = Consumer(shared, group)
     with shared.producer() as producer:
@@ -236,7 +236,7 @@ def test_a_lite_subscription_is_refused(shared: ferromq.Embedded) -> None:
 
 
 def test_topics_of_a_group_have_routes_where_the_group_is_there(shared: ferromq.Embedded) -> None:
-    """Consumers of dead letters may come before the first one does; a topic of no group is not made."""
+    """Consumers of dead letters may start before the first one; without a group no topic is created."""
 
     def route(name: str) -> pb.QueryRouteResponse:
         request = pb.QueryRouteRequest(topic=pb.Resource(name=name))
@@ -279,7 +279,7 @@ with ferromq.embedded() as mq:
 
 
 def test_the_log_level_changes_where_the_logs_are_ours() -> None:
-    """Of Rust and of Python; a library's logs are its program's, and unknown levels are refused."""
+    """Of Rust and Python; a library's program controls its logs, and unknown levels are refused."""
     done = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, check=True, timeout=50)
     first, second, third = done.stdout.splitlines()
     assert "belong to the program" in first

@@ -1,4 +1,4 @@
-"""gRPC clients, encrypted and not, of one port."""
+"""gRPC clients, encrypted and plain, on one port."""
 
 import contextlib
 import ssl
@@ -57,7 +57,7 @@ def test_encrypted_and_plain_clients_send_to_the_same_port(tmp_path: Path) -> No
 
 
 def test_a_broker_that_was_given_no_certificate_shows_one_of_its_own(tmp_path: Path) -> None:
-    """Who has looked at it once can trust it; who asks an authority cannot."""
+    """A client that stored it can trust it; one with an authority cannot."""
     with _broker(tmp_path) as broker:
         host, _, port = broker.endpoint.rpartition(":")
         shown = ssl.get_server_certificate((host, int(port))).encode()

@@ -1,4 +1,4 @@
-"""What `run` calls: a handler of the other kind is refused, and never acknowledges a message it did not handle."""
+"""Handlers of `run`: one of the other kind is refused, and never acknowledges an unhandled message."""
 
 import asyncio
 import functools
@@ -115,7 +115,7 @@ def test_a_handler_that_cannot_be_awaited_is_refused(mq: ferromq.Embedded, handl
 
 @pytest.mark.parametrize("function", [asynchronous, generator, asynchronous_generator])
 def test_a_result_that_still_has_to_run_ends_run_and_acknowledges_nothing(mq: ferromq.Embedded, function: Any) -> None:
-    """The program is wrong, not the message, which costs no attempt."""
+    """The program is wrong, not the message: no attempt is counted."""
     with mq.consumer("billing", "orders") as consumer:
         with pytest.raises(TypeError, match="not acknowledged"):
             consumer.run(lambda message: function(message))  # noqa: PLW0108 (which shows nothing before it is called)
@@ -141,7 +141,7 @@ def test_a_result_that_cannot_be_awaited_ends_run_and_acknowledges_nothing(mq: f
 
 @functools.wraps(asynchronous)
 def wrapper(message: MessageView) -> Any:
-    """Return what is awaited."""
+    """Return an awaitable."""
     return asynchronous(message)
 
 

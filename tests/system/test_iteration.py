@@ -59,7 +59,7 @@ def test_several_loops_share_the_messages_and_get_each_once(mq: ferromq.Embedded
 def test_a_receive_after_a_loop_returns_what_the_loop_received_ahead(
     mq: ferromq.Embedded, shell: Shell, invisible_duration: float | None
 ) -> None:
-    """None of it has to expire first; the leases last as long as the receive asks for."""
+    """None has to expire first; the leases get the duration of the receive."""
     bodies = send(mq, 40)
     with shell(mq, "billing", "orders", invisible_duration=60) as consumer:
 
@@ -86,7 +86,7 @@ def test_a_receive_after_a_loop_returns_what_the_loop_received_ahead(
 def test_in_order_a_loop_gives_back_what_follows_a_message_that_it_did_not_acknowledge(
     mq: ferromq.Embedded, shell: Shell
 ) -> None:
-    """It comes behind that message, and has cost no attempt."""
+    """They are redelivered behind that message, without an attempt."""
     with mq.admin() as admin:
         admin.create_topic("orders", 1, message_type="FIFO")
         admin.create_group("billing", fifo=True)

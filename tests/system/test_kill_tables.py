@@ -1,4 +1,4 @@
-"""Kill -9 in the middle of changes: what was answered is there, and offsets but for the last interval."""
+"""Kill -9 in the middle of changes: answered changes are there, and offsets except the last interval."""
 
 import contextlib
 import json
@@ -90,7 +90,7 @@ def test_no_answered_topic_or_group_is_lost(tmp_path: Path) -> None:
 @pytest.mark.crash
 @pytest.mark.timeout(120)
 def test_of_offsets_the_last_interval_alone_is_lost(tmp_path: Path, eventually: Eventually) -> None:
-    """What is in consumerOffset.json stays; what came after it may be there, or not, and nothing else."""
+    """Offsets of consumerOffset.json stay; later ones may be there or not."""
     file = tmp_path / "config" / "consumerOffset.json"
     with served(tmp_path) as (process, _):
         assert process.stdin is not None
@@ -98,7 +98,7 @@ def test_of_offsets_the_last_interval_alone_is_lost(tmp_path: Path, eventually: 
         process.stdin.write("1\n")
         process.stdin.flush()
         assert process.stdout.readline() == "committed\n"
-        # Nobody closes anything: the interval alone brings it there.
+        # Nothing is closed: only the interval writes it.
         assert eventually(lambda: file.exists() and '"read@g"' in file.read_text())
         process.stdin.write("2\n")
         process.stdin.flush()

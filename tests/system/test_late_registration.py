@@ -1,4 +1,4 @@
-"""A name server that answers a registration late goes on to know the broker: no route is missing meanwhile."""
+"""A name server that answers a registration late still knows the broker: no route is missing."""
 
 import contextlib
 import threading
@@ -93,6 +93,6 @@ def test_a_late_answer_takes_no_route_away(
 def test_a_broker_that_is_gone_leaves_at_once(
     name_server: NamesrvController, broker: BrokerController, eventually: Eventually
 ) -> None:
-    """By its goodbye; a killed one by its connection, which its system closes."""
+    """By its unregistration; a killed one by its closed connection."""
     broker.close()
     assert eventually(lambda: name_server.routes.lookup("orders") is None)

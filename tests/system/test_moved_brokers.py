@@ -1,4 +1,4 @@
-"""A client leaves brokers that are gone from its routes: it keeps no thread and no connection for them."""
+"""A client drops brokers that left its routes: it keeps no thread and no connection for them."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 
 def test_a_broker_that_moved_is_left_where_it_was(cluster: Cluster, eventually: Eventually) -> None:
-    """As pods do, each time with another address; the client goes on at the new one."""
+    """Like a pod, each time with another address; the client goes on at the new one."""
     before = streams()
     with ferromq.Producer(cluster.a.endpoint) as producer:
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""`mqbroker`, as who comes from RocketMQ starts it."""
+"""`mqbroker`, started with RocketMQ's command line."""
 
 import os
 import signal
@@ -37,8 +37,8 @@ def printed(output: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in output.splitlines())
 
 
-def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:
-    """It says that it is up in RocketMQ's words, and keeps its store where RocketMQ does."""
+def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
+    """It reports its start in RocketMQ's words, and keeps its store in RocketMQ's directory."""
     file = tmp_path / "broker.conf"
     file.write_text("bindAddress=127.0.0.1\nlistenPort=0\nbrokerName=b\nbrokerClusterName=C\nbrokerRole=ASYNC_MASTER\n")
     process = start(tmp_path, "-c", str(file), *SMALL)
@@ -80,7 +80,7 @@ def test_it_prints_its_configuration_and_ends(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_what_is_not_said_is_as_in_rocketmq(tmp_path: Path) -> None:
+def test_defaults_are_those_of_rocketmq(tmp_path: Path) -> None:
     """The host's name for the broker, name servers from the environment; `-m` prints RocketMQ's keys alone."""
     code, output, _ = run(tmp_path, "-m", NAMESRV_ADDR="10.0.0.1:9876")
     shown = printed(output)
@@ -90,7 +90,7 @@ def test_what_is_not_said_is_as_in_rocketmq(tmp_path: Path) -> None:
 
 
 def test_a_proxy_beside_it_is_asked_for_as_in_rocketmq(tmp_path: Path) -> None:
-    """The broker answers gRPC itself; the proxy's file says where, the broker's file all else, flags win."""
+    """The broker answers gRPC itself; the proxy's file has the address, the broker's file all else, flags win."""
     (tmp_path / "broker.conf").write_text("brokerName=b\nnamesrvAddr=a:1\n")
     (tmp_path / "rmq-proxy.json").write_text(
         '{"rocketMQClusterName": "C", "grpcServerPort": 18081, "namesrvAddr": "b:2"}'
@@ -120,8 +120,8 @@ def test_a_proxy_beside_it_is_asked_for_as_in_rocketmq(tmp_path: Path) -> None:
         (["-c", "gone.conf"], "gone.conf"),
     ],
 )
-def test_what_cannot_be_is_an_error(tmp_path: Path, arguments: list[str], message: str) -> None:
-    """Exit code 2, and what to do."""
+def test_an_impossible_configuration_is_an_error(tmp_path: Path, arguments: list[str], message: str) -> None:
+    """Exit code 2, and the way out."""
     code, _, errors = run(tmp_path, *arguments)
     assert code == 2
     assert message in errors

@@ -1,4 +1,4 @@
-"""`mqnamesrv`, as who comes from RocketMQ starts it."""
+"""`mqnamesrv`, started with RocketMQ's command line."""
 
 import json
 import os
@@ -31,8 +31,8 @@ def run(home: Path, *arguments: str) -> tuple[int, str, str]:
     return process.returncode, output, errors
 
 
-def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:
-    """It says that it is up in RocketMQ's words, and keeps keys and values where RocketMQ does."""
+def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
+    """It reports its start in RocketMQ's words, and keeps keys and values in RocketMQ's file."""
     file = tmp_path / "namesrv.properties"
     file.write_text("bindAddress=127.0.0.1\nlistenPort=0\n")
     process = start(tmp_path, "-c", str(file), "-n", "127.0.0.1:9876", "--orderMessageEnable", "true")
@@ -79,8 +79,8 @@ def test_it_prints_its_configuration_and_ends(tmp_path: Path) -> None:
         (["-c", "gone.conf"], "gone.conf"),
     ],
 )
-def test_what_cannot_be_is_an_error(tmp_path: Path, arguments: list[str], message: str) -> None:
-    """Exit code 2, and what to do."""
+def test_an_impossible_configuration_is_an_error(tmp_path: Path, arguments: list[str], message: str) -> None:
+    """Exit code 2, and the way out."""
     code, _, errors = run(tmp_path, *arguments)
     assert code == 2
     assert message in errors

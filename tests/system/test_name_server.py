@@ -122,7 +122,7 @@ def test_a_registered_broker_is_found_until_it_says_goodbye(
 def test_a_silent_broker_is_forgotten_after_its_lease(
     name_server: NamesrvController, client: RemotingClient, clock: Clock
 ) -> None:
-    """120 s after its last sign of life, and its connection is closed; a heartbeat or a version query renews."""
+    """120 s after its last request, and its connection is closed; a heartbeat or a version query renews."""
     broker = Broker(name_server)
     broker.register()
     clock.advance(seconds=100)
@@ -140,7 +140,7 @@ def test_a_silent_broker_is_forgotten_after_its_lease(
 
 
 def test_the_connection_of_a_silent_broker_is_closed(name_server: NamesrvController, clock: Clock) -> None:
-    """So that a broker that hangs, and is not dead, notices and registers again."""
+    """So that a hanging broker notices and registers again."""
     broker = Broker(name_server)
     header = json.dumps({"code": REGISTER, "opaque": 1, "extFields": {**broker.fields, "haServerAddr": "x"}}).encode()
     body = broker.body()
@@ -196,7 +196,7 @@ def test_ten_thousand_topics_are_registered_at_once(name_server: NamesrvControll
 
 
 def test_a_damaged_registration_is_refused(name_server: NamesrvController, client: RemotingClient) -> None:
-    """By its checksum, by its form, by a missing field; nothing of it is taken over."""
+    """By its checksum, its form, a missing field; none of it is used."""
     broker = Broker(name_server)
     code, remark, _, _ = broker.register(bodyCrc32="12345")
     assert code == SYSTEM_ERROR
@@ -215,7 +215,7 @@ def test_a_damaged_registration_is_refused(name_server: NamesrvController, clien
 
 
 def test_a_changed_version_is_seen(name_server: NamesrvController) -> None:
-    """Query 322 says whether a broker has to register again, and what is known of it."""
+    """Query 322 tells whether a broker must register again, and its known version."""
     broker = Broker(name_server)
     ask = json.dumps(broker.version).encode()
     _, _, fields, body = broker.remoting.call(name_server.address, DATA_VERSION, broker.fields, ask)

@@ -1,4 +1,4 @@
-"""What administrators and brokers ask a name server beside routes."""
+"""Requests of administrators and brokers to a name server beside routes."""
 
 import json
 import zlib
@@ -90,7 +90,7 @@ def listed(call: Call, code: int, **fields: str) -> Any:
 
 
 def test_the_write_permission_of_a_broker_is_taken_and_given(call: Call) -> None:
-    """Of all its topics, whose number is told."""
+    """Of all its topics; the answer has their number."""
     register(call)
     assert call(WIPE, {"brokerName": "a"})[2] == {"wipeTopicCount": "3"}
     assert json.loads(call(ROUTE, {"topic": "orders"})[3])["queueDatas"][0]["perm"] == 4
@@ -136,7 +136,7 @@ def test_one_topic_is_registered_after_its_broker(call: Call) -> None:
 
 
 def test_the_members_of_a_broker_name_are_told(call: Call) -> None:
-    """Masters and slaves; none where nobody registered."""
+    """Masters and slaves; none without a registration."""
     register(call)
     register(call, brokerId="1", brokerAddr="10.0.0.2:10911")
     for name, addresses in (("a", {"0": "10.0.0.1:10911", "1": "10.0.0.2:10911"}), ("b", {})):
@@ -157,11 +157,11 @@ def test_an_order_configuration_is_part_of_the_route_where_switched_on(call: Cal
 
 
 def test_a_route_is_looked_up_once_until_it_changes(name_server: NamesrvController, call: Call) -> None:
-    """Answered without Python then, and at once anew after whatever changes it."""
+    """Then answered without Python, and looked up again after each change."""
     client = {"topic": "orders", "acceptStandardJsonOnly": "true"}
 
     def changed() -> bool:
-        """Look up twice, the second time from memory, and say whether the first was not."""
+        """Look up twice, the second time from memory; return whether the first one was not."""
         before = name_server._server.stats()["routes"]
         first = call(ROUTE, client)
         is_looked_up = name_server._server.stats()["routes"] == before
@@ -197,7 +197,7 @@ def test_a_route_is_looked_up_once_until_it_changes(name_server: NamesrvControll
 
 
 def test_old_clients_get_the_old_form(name_server: NamesrvController, call: Call) -> None:
-    """Broker ids without quotes, the first time and from memory; who asks for standard JSON gets it."""
+    """Broker ids without quotes, the first time and from memory; standard JSON on request."""
     register(call)
     old, new = b'"brokerAddrs":{0:"10.0.0.1:10911"}', b'"brokerAddrs":{"0":"10.0.0.1:10911"}'
     with Peer(name_server.address, version=400) as before, Peer(name_server.address, version=401) as after:
@@ -217,7 +217,7 @@ def test_a_lookup_waits_for_no_registration(name_server: NamesrvController, call
 
 
 def test_a_client_may_ask_for_the_brokers_of_its_zone(call: Call) -> None:
-    """Brokers say theirs when they register; one without a master is there for all."""
+    """Brokers register theirs; one without a master serves all zones."""
     register(call, __ZONE_NAME="east")
     register(call, __ZONE_NAME="west", brokerName="b", brokerAddr="10.0.0.2:10911")
 
@@ -232,7 +232,7 @@ def test_a_client_may_ask_for_the_brokers_of_its_zone(call: Call) -> None:
 
 
 def test_options_are_shown_and_changed_while_it_runs(call: Call, config_file: Path) -> None:
-    """What changes is in force at once and in the file; what may not be changed is named."""
+    """A change takes effect at once and is in the file; an option that cannot change is named."""
     shown = dict(line.split("=", 1) for line in call(GET_CONFIG)[3].decode().splitlines())
     assert (shown["bindAddress"], shown["orderMessageEnable"]) == ("127.0.0.1", "false")
     assert call(SET_CONFIG, None, b"supportActingMaster=true\n")[0] == SUCCESS
@@ -268,7 +268,7 @@ def test_routes_wait_for_the_brokers_where_asked(call: Call, clock: Clock) -> No
 
 
 def test_brokers_are_told_of_a_new_lowest_id(call: Call, eventually: Eventually) -> None:
-    """Where switched on, by request 905, when the master of a name with an acting master goes."""
+    """If enabled, by request 905, when the master of a name with an acting master leaves."""
     told: list[dict[str, str]] = []
 
     def keep(request: Request) -> tuple[int, str | None, dict[str, str], bytes]:

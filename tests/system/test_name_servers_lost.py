@@ -1,4 +1,4 @@
-"""Several name servers: brokers and clients use all of them, and go on with any one that is left."""
+"""Several name servers: brokers and clients use all of them, and go on with any one."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -57,17 +57,17 @@ def client() -> Iterator[RemotingClient]:
     remoting.close()
 
 
-def test_each_knows_the_broker_by_itself(
+def test_each_name_server_knows_the_broker(
     name_servers: list[NamesrvController], broker: BrokerController, client: RemotingClient
 ) -> None:
-    """They do not talk to each other; the broker registers with all of them, and changes too."""
+    """They are independent; the broker registers itself and its changes with each."""
     assert client.call(broker.address, UPDATE_TOPIC, {"topic": "orders"})[0] == SUCCESS
     for server in name_servers:
         assert client.call(server.address, ROUTE, {"topic": "orders"})[0] == SUCCESS
 
 
 @pytest.mark.parametrize("left", [0, 1, 2])
-def test_one_is_enough(
+def test_one_name_server_is_enough(
     name_servers: list[NamesrvController],
     broker: BrokerController,
     client: RemotingClient,
@@ -88,7 +88,7 @@ def test_one_is_enough(
         assert [message.body for message in consumer.receive(1, wait=20)] == [b"still here"]
 
 
-def test_one_that_comes_back_learns_everything_again(
+def test_a_returning_name_server_learns_everything_again(
     name_servers: list[NamesrvController], broker: BrokerController, client: RemotingClient, clock: Clock
 ) -> None:
     """With the next registration at the latest."""
@@ -101,10 +101,10 @@ def test_one_that_comes_back_learns_everything_again(
     assert client.call(again.address, ROUTE, {"topic": "orders"})[0] == SUCCESS
 
 
-def test_other_rights_arrive_at_each(
+def test_changed_permissions_arrive_at_each_name_server(
     name_servers: list[NamesrvController], broker: BrokerController, client: RemotingClient
 ) -> None:
-    """They are no change of a topic, and yet routes show them at once."""
+    """Permissions change no topic, but routes show them at once."""
     assert client.call(broker.address, UPDATE_TOPIC, {"topic": "orders"})[0] == SUCCESS
     for permission in (4, 6):
         broker.configure(permission=permission)

@@ -218,7 +218,7 @@ def test_delayed_messages_come_at_their_time_unless_recalled(mq: ferromq.Embedde
 
 
 def test_transactions_end_as_decided_or_as_their_producer_answers(mq: ferromq.Embedded) -> None:
-    """What is committed or rolled back at once is not asked about; what is forgotten is."""
+    """Committed or rolled back ones are not checked; forgotten ones are."""
     lines = run(mq, SETUP + TRANSACTIONS)
     assert lines == ["['checked', 'committed'] ['checked', 'forgotten']"]
 
@@ -229,7 +229,7 @@ def test_messages_have_their_priority(mq: ferromq.Embedded) -> None:
 
 
 def test_a_topic_refuses_another_kind(mq: ferromq.Embedded) -> None:
-    """The client itself refuses, for it knows the kinds of the topic from its route."""
+    """The client itself refuses: the route has the topic's kinds."""
     assert run(mq, SETUP + WRONG_KIND) == ["refused"]
 
 

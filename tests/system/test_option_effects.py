@@ -1,4 +1,4 @@
-"""What RocketMQ's keys in a broker's file do, as its clients and its directory show it."""
+"""The effects of RocketMQ's keys in a broker's file, seen by clients and in the directory."""
 
 import contextlib
 import itertools
@@ -93,7 +93,7 @@ def test_a_send_is_answered_with_region_and_trace(start: Start) -> None:
 
 
 def test_a_topic_created_on_first_use_has_its_queues(start: Start) -> None:
-    """No more than the broker allows, whatever the client asks for; fewer where it asks for fewer."""
+    """No more than the broker allows; fewer if the client asks for fewer."""
     broker = start("defaultTopicQueueNums=3")
     with reach(broker) as peer:
         assert send(peer).code == SUCCESS
@@ -199,7 +199,7 @@ def test_a_client_without_heartbeats_is_forgotten_in_time(start: Start, clock: C
 
 
 def test_a_group_is_not_created_on_first_use(start: Start) -> None:
-    """A pull of one that there is not is refused."""
+    """A pull of an unknown group is refused."""
     broker = start("autoCreateSubscriptionGroup=false")
     with reach(broker) as peer:
         assert send(peer).code == SUCCESS
@@ -208,8 +208,8 @@ def test_a_group_is_not_created_on_first_use(start: Start) -> None:
         assert peer.call(PULL, {**asked, "subVersion": "0"}).code == NO_GROUP
 
 
-def test_messages_are_not_taken_back(start: Start) -> None:
-    """Where the key says so, the answer names the option."""
+def test_recalls_can_be_refused(start: Start) -> None:
+    """With the key, the answer names the option."""
     with reach(start("recallMessageEnable=false")) as peer:
         answer = peer.call(RECALL, {"producerGroup": "makers", "topic": "orders", "recallHandle": "x"})
     assert (answer.code, "recall is off" in (answer.remark or "")) == (FORBIDDEN, True)

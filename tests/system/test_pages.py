@@ -18,7 +18,7 @@ SPARK = {"archive.md", "pipelines.md", "spark.md"}
     ids=lambda page: page.name,
 )
 def test_a_page_runs(page: Path, tmp_path: Path) -> None:
-    """From top to bottom, in one process; what it says is printed is."""
+    """From top to bottom, in one process; the output is the printed one."""
     program = [sys.executable, str(RUNNER), str(page)]
     done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=50, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

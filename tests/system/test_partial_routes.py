@@ -1,4 +1,4 @@
-"""A route that is known in part is never served as the whole one, whatever becomes of name servers and brokers."""
+"""A partial route is never served as the whole one, whatever fails."""
 
 import contextlib
 import socket
@@ -101,8 +101,8 @@ def test_a_change_here_forgets_nothing_of_others(cluster: Cluster) -> None:
     assert queues(a.endpoint, "orders") == ALL
 
 
-def test_a_name_server_that_knows_no_broker_yet_is_no_authority(cluster: Cluster, clock: Clock) -> None:
-    """It has just started: to it every topic is unknown, or has the queues of those that came first."""
+def test_a_name_server_without_brokers_is_no_authority(cluster: Cluster, clock: Clock) -> None:
+    """It has just started: it knows no topics, or only the queues of the first brokers."""
     name_server, a, b = cluster
     name_server.close()
     again = NamesrvController(NameServerConfig(listen=name_server.address), clock=clock)
@@ -115,7 +115,7 @@ def test_a_name_server_that_knows_no_broker_yet_is_no_authority(cluster: Cluster
 
 
 def test_a_broker_that_was_never_told_the_route_says_so(hung: str, start: Start) -> None:
-    """What it has itself may be a part."""
+    """Its own queues may be a part."""
     broker = start("a", hung)
     broker.topics.ensure("orders", "test")
     with pytest.raises(ServerError, match="the complete route of orders is not known"):
@@ -123,7 +123,7 @@ def test_a_broker_that_was_never_told_the_route_says_so(hung: str, start: Start)
 
 
 def test_heartbeats_are_answered_while_a_name_server_hangs(hung: str, start: Start) -> None:
-    """However many ask for routes meanwhile: they do not take every thread that answers."""
+    """However many requests for routes wait: they do not take every handler thread."""
     broker = start("a", hung)
     broker.topics.ensure("orders", "test")
     done = threading.Event()
@@ -155,7 +155,7 @@ def heartbeat(endpoint: str) -> float:
 
 
 def test_a_reader_is_told_of_a_broker_that_is_away(cluster: Cluster, clock: Clock, eventually: Eventually) -> None:
-    """Its rows are not left out in silence; others see its queues closed, and send elsewhere."""
+    """Its rows are not silently missing; producers see its queues closed, and send elsewhere."""
     _, a, b = cluster
     assert len(over_grpc.queues(a.endpoint, "orders")) == len(ALL)
     b.close()
@@ -166,7 +166,7 @@ def test_a_reader_is_told_of_a_broker_that_is_away(cluster: Cluster, clock: Cloc
 
 
 def test_a_reader_is_told_of_a_broker_that_was_away_before_the_first_question(cluster: Cluster, start: Start) -> None:
-    """A broker that has just started does not know whether it has rows; an administrator does."""
+    """A broker that just started does not know whether the other has rows; an administrator does."""
     name_server, _, b = cluster
     b.close()
     c = start("c", name_server.address)
@@ -178,7 +178,7 @@ def test_a_reader_is_told_of_a_broker_that_was_away_before_the_first_question(cl
     assert len(over_grpc.queues(c.endpoint, "orders")) == 4
 
 
-def test_a_broker_that_was_taken_out_is_missed_no_more(cluster: Cluster, clock: Clock) -> None:
+def test_a_removed_broker_is_not_missed(cluster: Cluster, clock: Clock) -> None:
     """As the error says."""
     name_server, a, b = cluster
     b.close()
@@ -187,8 +187,8 @@ def test_a_broker_that_was_taken_out_is_missed_no_more(cluster: Cluster, clock: 
     assert len(over_grpc.queues(a.endpoint, "orders")) == 4
 
 
-def test_a_topic_that_was_deleted_elsewhere_is_missed_no_more(cluster: Cluster, clock: Clock) -> None:
-    """Its broker is there, and says that it has it no more."""
+def test_a_topic_that_was_deleted_elsewhere_is_not_missed(cluster: Cluster, clock: Clock) -> None:
+    """Its broker is there, and answers that it no longer has it."""
     name_server, a, b = cluster
     b.topics.delete("orders", "test")
     name_server.routes.delete_topic("orders")

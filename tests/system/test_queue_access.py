@@ -83,7 +83,7 @@ def test_a_closed_queue_stays_closed_across_a_restart(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_closed_is_named(mq: ferromq.Embedded) -> None:
-    """A queue that is not there, and a word that is none."""
+    """A missing queue, and an unknown word."""
     with pytest.raises(ferromq.TopicNotFound, match="queue 2 of the topic orders"):
         mq.broker.set_queue_access("orders", 2, "closed")
     with pytest.raises(ferromq.ConfigError, match="ajar"):

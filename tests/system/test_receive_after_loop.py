@@ -1,4 +1,4 @@
-"""A receive that asks for a duration of its own changes the leases of what a loop before it received ahead."""
+"""A receive with a duration of its own changes the leases of messages that an earlier loop prefetched."""
 
 import threading
 import time
@@ -89,7 +89,7 @@ def test_leases_are_changed_several_at_once(mq: ferromq.Embedded, proxy: GrpcPro
 
 
 def test_a_change_that_fails_loses_no_message(mq: ferromq.Embedded, proxy: GrpcProxy, shell: Shell) -> None:
-    """The others are received; it comes again at the end of the lease that it may have."""
+    """The others are received; it is redelivered when its lease expires."""
     with shell(proxy, "billing", "orders", invisible_duration=60) as consumer:
         used = loop(consumer)
         proxy.lose(CHANGE)
@@ -128,7 +128,7 @@ def test_a_broker_that_hangs_costs_three_seconds_and_no_message(
     assert used.isdisjoint(bodies(rest(mq, TOTAL - len(used))))
 
 
-def test_what_a_failed_receive_kept_is_given_back_at_close(
+def test_messages_of_a_failed_receive_are_given_back_at_close(
     mq: ferromq.Embedded, proxy: GrpcProxy, shell: Shell, eventually: Eventually
 ) -> None:
     """At once, and without an attempt."""

@@ -1,4 +1,4 @@
-"""How long a receive over gRPC waits: as RocketMQ's proxy has its clients wait, and as the own client asks for."""
+"""How long a receive over gRPC waits: RocketMQ's clients as behind its proxy, our own client as long as it asks for."""
 
 import contextlib
 import queue
@@ -74,7 +74,7 @@ def settings(mq: ferromq.Embedded, client: str, request_timeout: float) -> Itera
 
 
 def test_rocketmqs_clients_wait_five_seconds_at_least(mq: ferromq.Embedded) -> None:
-    """Whatever they send, or where they send nothing; a client without a deadline is served as well."""
+    """With any wait, or none; a client without a deadline is served, too."""
     asked = (
         ("rocket", 0.0, _DEADLINE),
         ("rocket", 1.0, _DEADLINE),
@@ -97,14 +97,14 @@ def test_rocketmqs_clients_wait_five_seconds_at_least(mq: ferromq.Embedded) -> N
 def test_a_deadline_that_leaves_less_is_refused_though_messages_wait(
     mq: ferromq.Embedded, version: str | None, code: int
 ) -> None:
-    """Java's clients before 5.0.3 know no code for it; the topic is not even looked at."""
+    """Java's clients before 5.0.3 know no code for it; the topic is not checked."""
     metadata = [("x-mq-client-version", version)] if version else []
     for topic in ("full", "no topic"):
         assert receive(mq, *metadata, wait=1, deadline=_TOO_SHORT, topic=topic)[0] == code
 
 
 def test_the_own_client_waits_as_long_as_it_asks_for(mq: ferromq.Embedded) -> None:
-    """It says so by asking for packed answers."""
+    """Its request for packed answers identifies it."""
     with mq.consumer("billing", "orders") as consumer:
         begin = time.monotonic()
         assert consumer.receive(wait=0) == []

@@ -1,4 +1,4 @@
-"""What a broker says of a store that was not closed, or is damaged: in its log, and to whoever asks."""
+"""How a broker reports an unclosed or damaged store: in its log, and to administrators."""
 
 import logging
 import signal
@@ -30,7 +30,7 @@ def kill(directory: Path) -> None:
 
 
 def test_a_recovery_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With what was walked and cut; after a clean stop there is nothing to say."""
+    """With the walked and cut ranges; after a clean stop nothing is reported."""
     kill(tmp_path)
     for is_clean in (False, True):
         caplog.clear()
@@ -45,7 +45,7 @@ def test_a_recovery_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 
 def test_damage_in_the_middle_is_named_and_never_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Others of the queue are; the range is named to whoever asks, and in the log at every start."""
+    """Other messages of the queue are served; `damages` and the log of every start name the range."""
     with ferromq.embedded(tmp_path, default_queues=1) as mq, mq.producer() as producer:
         for number in range(100):
             producer.send("orders", b"%d" % number)

@@ -1,4 +1,4 @@
-"""What cannot be meant is refused at the call, with a text that says what was given and what is expected."""
+"""Invalid arguments are refused at the call, with a text that names the given and the expected value."""
 
 from typing import Any
 
@@ -29,20 +29,20 @@ from ferromq.errors import ClientClosed, ConfigError, IllegalName
 @pytest.mark.parametrize(
     "make", [ferromq.Producer, lambda endpoint: ferromq.Consumer(endpoint, "g", "t"), ferromq.Admin]
 )
-def test_an_endpoint_that_is_none(make: Any, endpoint: Any) -> None:
-    """It is named; nothing is connected."""
+def test_an_invalid_endpoint(make: Any, endpoint: Any) -> None:
+    """It is named; no connection is made."""
     with pytest.raises(ConfigError, match="endpoint"):
         make(endpoint)
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:8081", "[::1]:8081", "a_b.c-d:1;e:2", "größe.example:1"])
-def test_an_endpoint_that_is_one(endpoint: str) -> None:
+def test_a_valid_endpoint(endpoint: str) -> None:
     """Names, addresses, several."""
     ferromq.Producer(endpoint).close()
 
 
 @pytest.mark.parametrize("topic", [None, 5, b"orders"])
-def test_a_topic_that_is_no_text(topic: Any) -> None:
+def test_a_topic_that_is_not_a_string(topic: Any) -> None:
     """Before anything is sent."""
     with ferromq.Producer("127.0.0.1:1", timeout=60) as producer:
         for call in (producer.send, producer.submit):

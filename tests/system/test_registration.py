@@ -1,4 +1,4 @@
-"""What a broker tells its name servers, seen by one that writes down all it is told."""
+"""A broker's requests to its name servers, recorded by one of them."""
 
 import json
 import socket
@@ -23,7 +23,7 @@ Answer = tuple[int, str | None, dict[str, str], bytes]
 
 
 class NameServer:
-    """Answers a broker as told, and keeps its requests."""
+    """Answers a broker as configured, and records its requests."""
 
     def __init__(self, clock: Clock) -> None:
         self.told: list[tuple[int | str, dict[str, str], bytes]] = []
@@ -73,7 +73,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def name_server(clock: Clock) -> Iterator[NameServer]:
-    """Run a name server that writes down."""
+    """Run a name server that records."""
     server = NameServer(clock)
     yield server
     server.answering.set()
@@ -109,8 +109,10 @@ def create(broker: BrokerController, name: str) -> None:
     client.close()
 
 
-def test_a_broker_says_all_it_has_to_at_once_and_goodbye(name_server: NameServer, broker: BrokerController) -> None:
-    """Its gRPC address before its topics: who sees it in a route finds the way to it."""
+def test_a_broker_registers_everything_at_once_and_unregisters(
+    name_server: NameServer, broker: BrokerController
+) -> None:
+    """Its gRPC address before its topics: a client that sees it in a route can reach it."""
     told = {code: fields for code, fields, _ in name_server.told}
     assert name_server.codes() == [GET_KV, PUT_KV, REGISTER]
     assert told[PUT_KV] == {"namespace": "FERROMQ_GRPC", "key": "broker-a", "value": broker.endpoint}
@@ -142,7 +144,7 @@ def test_it_registers_again_every_30_seconds(name_server: NameServer, broker: Br
     assert name_server.codes() == [GET_KV, PUT_KV, REGISTER]
 
 
-def test_a_change_is_told_at_once_and_alone(name_server: NameServer, broker: BrokerController) -> None:
+def test_a_change_is_registered_at_once_and_alone(name_server: NameServer, broker: BrokerController) -> None:
     """One topic, not the table; before the administrator has an answer."""
     name_server.codes()
     create(broker, "orders")
@@ -151,7 +153,7 @@ def test_a_change_is_told_at_once_and_alone(name_server: NameServer, broker: Bro
 
 
 def test_a_name_server_that_refuses_a_change_gets_the_table(name_server: NameServer, broker: BrokerController) -> None:
-    """A restarted name server does not know the broker, and takes no single topic of it."""
+    """A restarted name server does not know the broker, and refuses a single topic."""
     name_server.codes()
     name_server.refused = 1
     create(broker, "orders")
@@ -159,8 +161,10 @@ def test_a_name_server_that_refuses_a_change_gets_the_table(name_server: NameSer
     assert {"orders", "SELF_TEST_TOPIC", "TBW102"} <= set(name_server.topics())
 
 
-def test_what_failed_is_told_again_soon(name_server: NameServer, broker: BrokerController, clock: Clock) -> None:
-    """After two seconds, not after a whole period; and again, until it is taken."""
+def test_a_failed_registration_is_repeated_soon(
+    name_server: NameServer, broker: BrokerController, clock: Clock
+) -> None:
+    """After two seconds, not a whole period; and again, until it succeeds."""
     name_server.codes()
     name_server.refused = 3
     create(broker, "orders")
@@ -176,7 +180,7 @@ def test_what_failed_is_told_again_soon(name_server: NameServer, broker: BrokerC
     assert name_server.codes() == [REGISTER]
 
 
-def test_a_name_server_that_hangs_keeps_nobody_waiting(
+def test_a_name_server_that_hangs_delays_no_stop(
     name_server: NameServer, broker: BrokerController, clock: Clock, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
     """The broker stops in the middle of a registration."""
@@ -195,7 +199,7 @@ def test_a_name_server_that_hangs_keeps_nobody_waiting(
 def test_the_period_is_between_10_and_60_seconds(
     wanted: str, period: int, start: Callable[..., BrokerController], name_server: NameServer, clock: Clock
 ) -> None:
-    """RocketMQ's limits; and a lease is asked for that outlives four periods."""
+    """RocketMQ's limits; the requested lease outlives four periods."""
     start(register_interval=wanted)
     *_, (_, fields, _) = name_server.told
     assert int(fields["heartbeatTimeoutMillis"]) == max(120_000, 4_000 * period)
@@ -206,7 +210,7 @@ def test_the_period_is_between_10_and_60_seconds(
     assert REGISTER in name_server.codes()
 
 
-def test_who_does_not_force_asks_before_it_sends_all_topics(
+def test_without_force_a_broker_asks_before_it_sends_all_topics(
     start: Callable[..., BrokerController], name_server: NameServer, clock: Clock
 ) -> None:
     """The first registration is whole; the next only where the name server has another version, or none."""
@@ -236,10 +240,10 @@ def test_a_registration_may_be_deflated(start: Callable[..., BrokerController], 
     assert {"SELF_TEST_TOPIC", "TBW102", "BenchmarkTest"} <= found.queues.keys()
 
 
-def test_what_a_broker_does_not_allow_no_route_allows(
+def test_routes_have_the_permissions_of_the_broker(
     start: Callable[..., BrokerController], name_server: NameServer
 ) -> None:
-    """It may be taken back, and is told at once."""
+    """The change is registered at once, and can be undone."""
     broker = start(permission=4)
     create(broker, "orders")
     name_server.codes()
@@ -263,7 +267,9 @@ def test_a_slave_registers_as_one(start: Callable[..., BrokerController], name_s
     assert "TBW102" in name_server.topics()
 
 
-def test_a_role_may_change_and_is_told_at_once(start: Callable[..., BrokerController], name_server: NameServer) -> None:
+def test_a_change_of_role_is_registered_at_once(
+    start: Callable[..., BrokerController], name_server: NameServer
+) -> None:
     """From master to slave and back; the same word again changes nothing."""
     broker = start()
     name_server.codes()
@@ -296,10 +302,10 @@ def test_a_fast_port_that_is_taken_says_what_to_do(start: Callable[..., BrokerCo
 
 
 @pytest.mark.parametrize("bad", [b"", b"{}", b"[1]", b'{"table":5}'])
-def test_a_topic_with_an_order_configuration_is_one_of_order(
+def test_a_topic_with_an_order_configuration_is_ordered(
     bad: bytes, broker: BrokerController, name_server: NameServer, clock: Clock
 ) -> None:
-    """As name servers tell whoever registers; what they tell of others, or in another form, is passed over."""
+    """As the answer to a registration has it; entries of other topics, or in another form, are ignored."""
     create(broker, "orders")
     create(broker, "clicks")
     name_server.ordered = bad
@@ -328,7 +334,7 @@ def heartbeat(group: str) -> bytes:
 def test_a_heartbeat_waits_for_no_name_server(
     start: Callable[..., BrokerController], name_server: NameServer, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
-    """The retry topic it creates is told at once, beside the answer."""
+    """The retry topic that it creates is registered at once, in parallel to the answer."""
     broker = start(register_timeout="120s")
     name_server.codes()
     name_server.answering.clear()
@@ -348,7 +354,7 @@ def test_a_heartbeat_waits_for_no_name_server(
 def test_a_deletion_waits_for_no_name_server(
     start: Callable[..., BrokerController], name_server: NameServer, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
-    """The tables without the topic, and without what groups were to receive of it again, are told once."""
+    """One registration drops the topic and its retry topics."""
     broker = start(register_timeout="120s")
     create(broker, "orders")
     broker.store.commit_offset("g", "orders", 0, 1)
@@ -367,10 +373,10 @@ def test_a_deletion_waits_for_no_name_server(
     assert broker.topics.find("%RETRY%g_orders") is None
 
 
-def test_what_was_told_to_another_role_is_passed_over(
+def test_an_answer_to_an_earlier_role_is_ignored(
     start: Callable[..., BrokerController], name_server: NameServer, clock: Clock
 ) -> None:
-    """The answer of a name server may come when the broker is not any more what it registered as."""
+    """A name server's answer may arrive after the broker changed its role."""
     broker = start(broker_id=1)
     registrar = broker._registrar
     tell = registrar._on_master

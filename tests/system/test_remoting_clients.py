@@ -1,4 +1,4 @@
-"""Remoting clients of a broker, seen over their sockets: members of groups, locks, questions passed on, replies."""
+"""Remoting clients of a broker, over their sockets: members of groups, locks, forwarded requests, replies."""
 
 import json
 import random
@@ -68,8 +68,8 @@ def test_an_unknown_code_leaves_the_connection_open(connect: Connect) -> None:
     assert peer.call(UNKNOWN_CODE).code == UNKNOWN
 
 
-def test_members_hear_at_once_who_comes_and_goes(mq: ferromq.Embedded, connect: Connect) -> None:
-    """By a heartbeat, a goodbye, a lost connection and an ended lease."""
+def test_members_are_notified_of_changes_at_once(mq: ferromq.Embedded, connect: Connect) -> None:
+    """By a heartbeat, an unregistration, a lost connection and an expired lease."""
     a, b, c = (connect(name) for name in "abc")
     join(a)
     told(a)
@@ -95,7 +95,7 @@ def test_members_hear_at_once_who_comes_and_goes(mq: ferromq.Embedded, connect: 
     assert members(a) == ["a"]
 
 
-def test_a_client_that_is_only_seen_again_disturbs_nobody(connect: Connect) -> None:
+def test_a_renewal_notifies_no_member(connect: Connect) -> None:
     """Nor do producers."""
     a, b, c = (connect(name) for name in "abc")
     join(a)
@@ -114,7 +114,7 @@ def test_a_client_that_is_only_seen_again_disturbs_nobody(connect: Connect) -> N
 def test_grpc_clients_and_remoting_clients_are_members_of_one_group(
     mq: ferromq.Embedded, connect: Connect, eventually: Eventually
 ) -> None:
-    """The remoting ones are told when the others come and go, and see them in the list."""
+    """The remoting ones are notified of the others, and see them in the list."""
     a = connect("a")
     join(a)
     told(a)
@@ -140,7 +140,7 @@ def test_a_group_that_is_not_online_is_named(connect: Connect) -> None:
 
 
 def test_one_member_at_a_time_locks_a_queue(mq: ferromq.Embedded, connect: Connect) -> None:
-    """Until it frees it, or 60 seconds passed without a renewal."""
+    """Until it unlocks it, or 60 seconds pass without a renewal."""
     a, b = connect("a"), connect("b")
     queues = [{"topic": "orders", "brokerName": "broker-a", "queueId": number} for number in range(2)]
 
@@ -159,8 +159,8 @@ def test_one_member_at_a_time_locks_a_queue(mq: ferromq.Embedded, connect: Conne
     assert lock(a) == [0, 1]
 
 
-def test_questions_are_passed_on_and_answered(connect: Connect) -> None:
-    """What a client says of itself comes back as it is; a client that hangs up is named."""
+def test_requests_are_forwarded_and_answered(connect: Connect) -> None:
+    """A client's answer is forwarded unchanged; a client that hangs up is named."""
     a, admin = connect("a"), connect("admin")
     join(a)
     a.replies[RUNNING_INFO] = lambda asked: Frame(SUCCESS, {}, json.dumps({"for": asked.fields["clientId"]}).encode())
@@ -185,9 +185,7 @@ def test_questions_are_passed_on_and_answered(connect: Connect) -> None:
     assert "not online" in (admin.call(RUNNING_INFO, asked).remark or "")
 
 
-def test_members_are_told_where_a_reset_puts_them(
-    mq: ferromq.Embedded, connect: Connect, eventually: Eventually
-) -> None:
+def test_members_get_the_offsets_of_a_reset(mq: ferromq.Embedded, connect: Connect, eventually: Eventually) -> None:
     """All of them, with the offsets the answer has."""
     a, admin = connect("a"), connect("admin")
     with mq.producer() as producer:
@@ -205,7 +203,7 @@ def test_members_are_told_where_a_reset_puts_them(
 def test_the_next_pull_of_a_member_tells_it_of_a_reset(
     mq: ferromq.Embedded, connect: Connect, eventually: Eventually
 ) -> None:
-    """What it commits before that changes nothing; after it, it does."""
+    """Its commits before that have no effect."""
     a, admin = connect("a"), connect("admin")
     with mq.admin() as topics, mq.producer() as producer:
         topics.create_topic("orders", queues=1)
@@ -226,10 +224,8 @@ def test_the_next_pull_of_a_member_tells_it_of_a_reset(
     assert mq.broker.store.committed_offset("g", "orders", 0) == 3
 
 
-def test_a_reset_is_told_to_those_it_was_for_alone(
-    mq: ferromq.Embedded, connect: Connect, eventually: Eventually
-) -> None:
-    """Whatever another member reads; once the group was empty, and reset again, nobody hears of the first."""
+def test_a_reset_reaches_only_its_own_members(mq: ferromq.Embedded, connect: Connect, eventually: Eventually) -> None:
+    """Whatever another member reads; after the group was empty and reset again, the first reset is gone."""
     a, b, admin = connect("a"), connect("b"), connect("admin")
     with mq.admin() as topics, mq.producer() as producer:
         topics.create_topic("orders", queues=1)
@@ -254,8 +250,8 @@ def test_a_reset_is_told_to_those_it_was_for_alone(
     assert mq.broker.store.committed_offset("g", "orders", 0) == 2
 
 
-def test_a_reply_reaches_who_asked(connect: Connect) -> None:
-    """By the id in its property; who is not there is named."""
+def test_a_reply_reaches_its_requester(connect: Connect) -> None:
+    """By the id in its property; a missing client is named."""
     asking, answering = connect("asking"), connect("answering")
     asking.heartbeat(produces=("p",))
     properties = "REPLY_TO_CLIENT\x01asking\x02CORRELATION_ID\x017\x02"
@@ -278,8 +274,8 @@ def test_a_reply_reaches_who_asked(connect: Connect) -> None:
     assert (answer.code, "nobody" in (answer.remark or "")) == (SYSTEM_ERROR, True)
 
 
-def test_shares_are_worked_out_over_all_brokers(mq: ferromq.Embedded, connect: Connect) -> None:
-    """From the route of the name server; how a group asks for messages is kept."""
+def test_assignments_cover_all_brokers(mq: ferromq.Embedded, connect: Connect) -> None:
+    """From the name server's route; the group's request mode is kept."""
     a, b = connect("a"), connect("b")
     with mq.admin() as admin:
         admin.create_topic("orders", queues=4)
@@ -301,8 +297,8 @@ def test_shares_are_worked_out_over_all_brokers(mq: ferromq.Embedded, connect: C
     assert a.call(MODES).json() == {"messageRequestModeMap": {"orders": {"g": mode}}}
 
 
-def test_garbage_hurts_neither_the_connection_nor_others(connect: Connect) -> None:
-    """Every code of this room is answered for a body that is none; the members stay who they are."""
+def test_garbage_harms_neither_the_connection_nor_others(connect: Connect) -> None:
+    """Every code is answered for an invalid body; the members stay."""
     a, b = connect("a"), connect("b")
     join(b)
     chance = random.Random(5)  # the same garbage in every run
@@ -310,6 +306,6 @@ def test_garbage_hurts_neither_the_connection_nor_others(connect: Connect) -> No
     for code in (*codes, WHO_CONSUMES, RUNNING_INFO, 309, REPLY, 325, 343, 345, ASSIGNMENT, SET_MODE):
         for size in (0, 1, 40):
             answer = a.call(code, {"topic": "\x00", "queueId": "x"}, chance.randbytes(size))
-            # A topic may have any name where it is only asked who consumes it.
+            # The query for a topic's consumers takes any name.
             assert answer.code in {SYSTEM_ERROR, INVALID, NOT_ONLINE} or code == WHO_CONSUMES, (code, answer)
     assert members(a) == ["b"]

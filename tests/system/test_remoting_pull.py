@@ -18,7 +18,7 @@ PULL, COMMIT, POP, ACK, BATCH_ACK, CHANGE = 11, 15, 200050, 200051, 200151, 2000
 REFUSED, CHECK_SUBSCRIPTION, UPDATE_CONFIG, GET_CONFIG = 1, 46, 25, 26
 COMMIT_FLAG, SUSPEND, OWN_SUBSCRIPTION = 1, 2, 4
 BODY_AT = 84
-"""Where the length of the body is in a record of two IPv4 hosts."""
+"""The position of the body's length in a record of two IPv4 hosts."""
 Eventually = Callable[[Callable[[], bool]], bool]
 
 
@@ -62,7 +62,7 @@ def pop(peer: Peer, *, invisible_ms: int = 60_000, poll_ms: int = 0) -> Frame:
 
 
 def of_message(popped: Frame, offset: int, **more: str) -> dict[str, str]:
-    """Return the fields that name a popped message, as Java's client makes them."""
+    """Return the fields that identify a popped message, as Java's client makes them."""
     start = popped.fields["startOffsetInfo"].split(" ")[2]
     told = (popped.fields[name] for name in ("popTime", "invisibleTime", "reviveQid"))
     info = f"{start} {' '.join(told)} 0 broker 0 {offset}"
@@ -126,8 +126,8 @@ def test_commits_of_both_protocols_are_one_offset(mq: ferromq.Embedded, peer: Pe
         assert [message.body for message in received] == [b"2", b"3"]
 
 
-def test_a_stray_commit_brings_nothing_into_being(mq: ferromq.Embedded, peer: Peer) -> None:
-    """A topic or group that is gone stays gone."""
+def test_a_stray_commit_creates_nothing(mq: ferromq.Embedded, peer: Peer) -> None:
+    """A removed topic or group is not created again."""
     peer.heartbeat(consumes={"g": {"orders": "*"}})
     place = {"queueId": "0", "commitOffset": "1"}
     assert peer.call(COMMIT, {"consumerGroup": "other", "topic": "orders", **place}).code == GROUP_MISSING
@@ -137,7 +137,7 @@ def test_a_stray_commit_brings_nothing_into_being(mq: ferromq.Embedded, peer: Pe
 
 
 def test_a_popped_message_belongs_to_the_group_whatever_it_speaks(mq: ferromq.Embedded, peer: Peer) -> None:
-    """Popped and received messages are never the same; the acknowledgement of either ends a message for both."""
+    """A message is popped or received, never both; either acknowledgement counts for both."""
     peer.heartbeat(consumes={"g": {"orders": "*"}})
     send(mq, b"0", b"1")
     popped = pop(peer)
@@ -180,7 +180,7 @@ def test_a_changed_invisible_duration_gives_a_message_back_at_once(mq: ferromq.E
 
 
 def test_filters_by_sql_may_be_switched_off_while_the_broker_runs(mq: ferromq.Embedded, peer: Peer) -> None:
-    """As RocketMQ refuses them: pulls that bring one, pulls of who subscribed so, and the question before."""
+    """As RocketMQ refuses them: pulls with such a filter, pulls with such a subscription, and its check."""
     send(mq, b"a")
     by_sql = {"expressionType": "SQL92", "subscription": "price IS NULL"}
     wanted = {"topic": "orders", "expressionType": "SQL92", "subString": "price IS NULL", "subVersion": 1}

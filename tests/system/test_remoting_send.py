@@ -1,4 +1,4 @@
-"""What RocketMQ's remoting producers are promised, over sockets: stored, found by others, refused with a reason."""
+"""The promises to RocketMQ's remoting producers, over sockets: stored, found by others, refused with a reason."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -92,7 +92,7 @@ def test_a_message_sent_over_grpc_is_pulled_over_remoting(
 def test_a_topic_is_made_after_the_default_topic_with_as_many_queues_as_the_producer_wants(
     mq: ferromq.Embedded, peer: Peer
 ) -> None:
-    """RocketMQ's rule: the default topic's queues, but at most what the producer says."""
+    """RocketMQ's rule: the default topic's queues, but at most the producer's number."""
     assert peer.call(SEND, fields("small", d="2"), b"x").code == SUCCESS
     assert peer.call(SEND, fields("large", d="64"), b"x").code == SUCCESS
     small, large, default = (mq.broker.topics.find(name) for name in ("small", "large", "TBW102"))
@@ -190,7 +190,7 @@ def test_a_message_given_back_comes_again_for_its_group(
 def test_a_message_has_the_level_of_its_last_wait_and_waits_no_more_for_it(
     tmp_path: Path, eventually: Eventually
 ) -> None:
-    """Delivered, retried, dead, as in RocketMQ; what is delivered is delivered, also to a broker started again."""
+    """Delivered, retried, dead, as in RocketMQ; also after a restart."""
     clock = Clock.manual()
 
     def seen(mq: ferromq.Embedded, topic: str) -> StoredMessage:
@@ -227,7 +227,7 @@ def test_a_message_has_the_level_of_its_last_wait_and_waits_no_more_for_it(
 def test_a_message_that_shall_not_come_again_is_kept_in_the_groups_dead_letter_topic(
     mq: ferromq.Embedded, peer: Peer, eventually: Eventually
 ) -> None:
-    """A negative level says so; the topic has one queue."""
+    """A negative level means that; the topic has one queue."""
     answer = send(peer, "orders", b"dead")
     place = int(answer.fields["msgId"][16:], 16)
     given = peer.call(GIVE_BACK, {"offset": str(place), "group": "readers", "delayLevel": "-1"})
@@ -263,7 +263,7 @@ def test_what_a_member_that_consumes_in_order_gives_up_is_dead_at_once(
     assert dead() == [b"in order"]
 
 
-def test_what_is_not_taken_is_refused_by_its_reason(mq: ferromq.Embedded, peer: Peer) -> None:
+def test_a_refusal_has_its_reason(mq: ferromq.Embedded, peer: Peer) -> None:
     """RocketMQ's codes, with the name, the limit or the rule in the remark."""
     assert send(peer, "orders", b"x").code == SUCCESS
     queues = mq.broker.topics.get("orders")
@@ -285,8 +285,8 @@ def test_what_is_not_taken_is_refused_by_its_reason(mq: ferromq.Embedded, peer: 
     assert mq.store.stats()["appended"] == 1
 
 
-def test_a_half_message_is_seen_by_nobody(mq: ferromq.Embedded, peer: Peer, eventually: Eventually) -> None:
-    """It waits in RocketMQ's own topic with its destination, until its producer ends the transaction."""
+def test_no_consumer_sees_a_half_message(mq: ferromq.Embedded, peer: Peer, eventually: Eventually) -> None:
+    """It waits in RocketMQ's half topic until its producer ends the transaction."""
     answer = send(peer, "orders", b"half", 2, TRAN_MSG="true", PGROUP="PG", UNIQ_KEY="7F04")
     assert (answer.code, answer.fields["queueId"]) == (SUCCESS, "2")
     assert eventually(lambda: mq.store.max_offset("RMQ_SYS_TRANS_HALF_TOPIC", 0) == 1)

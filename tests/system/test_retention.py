@@ -1,4 +1,4 @@
-"""Retention: files go when every message in them is old enough, and what a policy may not delete stays."""
+"""Retention: a file is deleted when every message in it is old enough, and protected files stay."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -58,14 +58,14 @@ def minimum(mq: ferromq.Embedded, topic: str) -> int:
 
 
 def test_files_of_old_messages_go_and_young_ones_stay(mq: ferromq.Embedded, eventually: Eventually) -> None:
-    """Queue offsets stay what they are, the min offset moves, and nobody is served what is gone."""
+    """Queue offsets stay, the min offset moves, and deleted messages are not served."""
     fill(mq, "orders")
     mq.clock.advance(minutes=50)
     young = fill(mq, "orders", 200)
     before = logs(mq)
     mq.clock.advance(minutes=20)
     assert eventually(lambda: minimum(mq, "orders") > 0)
-    # The file in which the first young message lies holds old ones, too.
+    # The file of the first young message holds old ones, too.
     assert 0 < minimum(mq, "orders") <= young[0].queue_offset
     assert logs(mq)[0] > before[0]
     assert mq.store.get("orders", 0, 0)[0] == "OFFSET_TOO_SMALL"
@@ -76,7 +76,7 @@ def test_files_of_old_messages_go_and_young_ones_stay(mq: ferromq.Embedded, even
     assert (status, len(messages)) == ("FOUND", 200)
 
 
-def test_what_was_deleted_does_not_come_back_after_a_restart(tmp_path: Path, clock: ferromq.Clock) -> None:
+def test_deleted_files_stay_deleted_after_a_restart(tmp_path: Path, clock: ferromq.Clock) -> None:
     """Offsets go on where they were."""
     with ferromq.embedded(tmp_path, clock=clock, retention_age="1h", **SMALL) as mq:
         fill(mq, "orders")
@@ -136,7 +136,7 @@ def test_files_wait_for_their_hour_unless_an_administrator_asks(mq: ferromq.Embe
 
 
 def test_retention_changes_while_the_broker_runs(mq: ferromq.Embedded) -> None:
-    """From the next look on; what cannot change is refused by name."""
+    """From the next check on; a fixed option is refused by name."""
     mq.configure(retention_age="10h")
     fill(mq, "orders")
     mq.clock.advance(hours=2)
@@ -171,8 +171,8 @@ def test_none_switches_an_option_off(mq: ferromq.Embedded, option: str, value: o
     assert mq.store.options()[option] == off  # type: ignore[literal-required]
 
 
-def test_without_an_age_nothing_is_deleted_for_it(mq: ferromq.Embedded) -> None:
-    """However long it is."""
+def test_without_an_age_no_file_is_deleted_for_its_age(mq: ferromq.Embedded) -> None:
+    """However old it is."""
     mq.configure(retention_age=None)
     fill(mq, "orders")
     mq.clock.advance(days=30)
@@ -181,7 +181,7 @@ def test_without_an_age_nothing_is_deleted_for_it(mq: ferromq.Embedded) -> None:
 
 
 @pytest.mark.parametrize("option", ["flush", "retention_on_expiry"])
-def test_what_cannot_be_switched_off_is_refused(mq: ferromq.Embedded, option: str) -> None:
+def test_a_required_option_cannot_be_switched_off(mq: ferromq.Embedded, option: str) -> None:
     """By name, and nothing changes."""
     before = mq.store.options()
     with pytest.raises(ferromq.ConfigError, match=f"{option} is None"):
@@ -190,7 +190,7 @@ def test_what_cannot_be_switched_off_is_refused(mq: ferromq.Embedded, option: st
 
 
 def test_only_what_changed_is_logged(mq: ferromq.Embedded, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing where nothing did."""
+    """Nothing if nothing changed."""
     caplog.set_level("INFO", logger="ferromq.broker")
     mq.configure()
     mq.configure(retention_age="1h")

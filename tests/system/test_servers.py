@@ -91,7 +91,7 @@ def brokers(client: RemotingClient, namesrv: str) -> Any:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_dev_is_a_whole_broker_until_a_signal(tmp_path: Path, client: RemotingClient, number: int) -> None:
-    """It shows its addresses, serves, and stops cleanly and quickly with exit code 0."""
+    """It prints its addresses, serves, and stops cleanly and quickly with exit code 0."""
     with running(*dev(tmp_path / "store")) as server:
         assert brokers(client, server.shown["name server"]) == {"broker-a": {"0": server.shown["broker"]}}
         host, _, port = server.shown["gRPC"].rpartition(":")
@@ -105,7 +105,7 @@ def test_dev_is_a_whole_broker_until_a_signal(tmp_path: Path, client: RemotingCl
 
 
 def test_name_server_and_broker_run_apart(tmp_path: Path, client: RemotingClient, eventually: Eventually) -> None:
-    """A broker registers with every name server, says goodbye when it stops, and is dropped when it is killed."""
+    """A broker registers with every name server, unregisters when it stops, and is dropped when it is killed."""
     with running("namesrv", "--listen", FREE) as one, running("namesrv", "--listen", FREE) as two:
         names = one.shown["name server"], two.shown["name server"]
         arguments = ("broker", "--namesrv", ";".join(names), "--listen", FREE, "--grpc-listen", FREE)
@@ -153,7 +153,7 @@ def test_a_broker_registers_with_a_name_server_that_comes_later(
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
-        # Held until the end, as the broker holds its own: nobody else gets the port, and a server may listen beside it.
+        # Held until the end, as the broker holds its own: no other process gets the port, and a server may share it.
         namesrv = f"127.0.0.1:{reserved.getsockname()[1]}"
         arguments = ("broker", "--namesrv", namesrv, "--listen", FREE, "--grpc-listen", FREE, "--store", str(tmp_path))
         with running(*arguments) as server:
@@ -209,7 +209,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...], environment: dict[str, str], named: str) -> None:
-    """The last line says what is wrong."""
+    """The last line has the reason."""
     result = run(*arguments, **environment)
     assert result.returncode == 2
     assert named in result.stderr.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""A consume queue that cannot be written: other topics go on, and it is complete once it can be."""
+"""A consume queue that cannot be written: other topics go on, and it is completed later."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def eventually(what: str, condition: Callable[[], bool]) -> None:
 
 
 def test_a_queue_that_cannot_be_written_stops_no_other_topic(tmp_path: Path) -> None:
-    """Neither while the broker runs nor at its next start; sends to it say what is wrong."""
+    """Neither at run time nor at the next start; sends to it fail with the reason."""
 
     def opened() -> ferromq.Embedded:
         return ferromq.embedded(tmp_path, default_queues=1, consume_queue_file_entries=20, disk_reserve=1 << 20)

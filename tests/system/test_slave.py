@@ -1,4 +1,4 @@
-"""What a slave takes over from its master, and when; the master here is one that answers as it is told."""
+"""What a slave replicates from its master, and when; the master here gives configured answers."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ Answer = tuple[int, str | None, dict[str, str], bytes]
 
 
 class Master:
-    """Answers a slave with what it has, and keeps what it was asked."""
+    """Answers a slave from its tables, and records the requests."""
 
     def __init__(self, clock: Clock, namesrv: NamesrvController, port: int = 0) -> None:
         self.asked: list[int] = []
@@ -54,7 +54,7 @@ class Master:
         namesrv.routes.register(broker, RegisteredTopics(), clock.now_ms(), None)
 
     def answer(self, request: Request) -> Answer:
-        """Answer from `bodies`; what is not there, it does not know."""
+        """Answer from `bodies`; other requests are unknown."""
         code = int(request.route)
         self.asked.append(code)
         if code not in self.bodies:
@@ -62,7 +62,7 @@ class Master:
         return SUCCESS, None, {}, self.bodies[code]
 
     def heard(self) -> list[int]:
-        """Return what it was asked since the last call."""
+        """Return the requests since the last call."""
         asked, self.asked = self.asked, []
         return asked
 
@@ -137,7 +137,7 @@ def test_it_asks_after_3_seconds_and_then_every_10(master: Master, clock: Clock)
 
 
 def test_the_period_is_an_option(master: Master, start: Callable[..., BrokerController], clock: Clock) -> None:
-    """60 seconds, as in RocketMQ 5; the first time is not waited for as long."""
+    """60 seconds, as in RocketMQ 5; the first request comes earlier."""
     start(sync_interval="60s")
     clock.advance(seconds=3)
     assert master.heard() == ORDER
@@ -148,7 +148,7 @@ def test_the_period_is_an_option(master: Master, start: Callable[..., BrokerCont
 
 
 def test_topics_become_those_of_the_master(slave: BrokerController, master: Master, clock: Clock) -> None:
-    """With their version, in the file, and in the route; what the slave had and the master has not is gone."""
+    """With their version, in the file, and in the route; topics that the master lacks are gone."""
     clock.advance(seconds=3)
     assert saved(slave, "topics.json")["dataVersion"] == VERSION
     master.bodies[TOPICS] = encoded(topicConfigTable={"clicks": {**TOPIC, "topicName": "clicks"}}).replace(b"41", b"42")
@@ -175,7 +175,7 @@ def test_a_table_of_the_same_version_is_left_alone(slave: BrokerController, mast
 
 
 def test_a_large_table_comes_in_pages(slave: BrokerController, master: Master, clock: Clock) -> None:
-    """As masters of RocketMQ 5 send it; where it changes meanwhile it is read from its beginning."""
+    """As masters of RocketMQ 5 send it; if it changes in between, it is read from its beginning."""
     tables = [
         (VERSION, {"a": TOPIC, "b": TOPIC}),
         ({**VERSION, "counter": 42}, {"c": TOPIC}),
@@ -199,7 +199,7 @@ def test_a_large_table_comes_in_pages(slave: BrokerController, master: Master, c
 
 
 def test_groups_become_those_of_the_master(slave: BrokerController, clock: Clock) -> None:
-    """With their version, and what they may not read."""
+    """With their version and forbidden topics."""
     clock.advance(seconds=3)
     group = slave.groups.get("g")
     assert group is not None
@@ -212,8 +212,8 @@ def kept(broker: BrokerController, name: str) -> Any:
     return json.loads((Path(broker.config.store) / "ferromq" / "master" / name).read_text())
 
 
-def test_what_a_master_says_of_its_log_is_kept_apart(slave: BrokerController, master: Master, clock: Clock) -> None:
-    """Offsets, delays and timer, with the master's name; none of it counts for the log that lies here."""
+def test_positions_of_a_master_are_kept_apart(slave: BrokerController, master: Master, clock: Clock) -> None:
+    """Offsets, delays and timer, with the master's name; none of it counts for the slave's own log."""
     clock.advance(seconds=3)
     from_master = {"master": master.address}
     assert kept(slave, "consumerOffset.json") == from_master | {"offsetTable": {"orders@g": {"0": 12, "2": 7}}}
@@ -232,8 +232,8 @@ def test_what_a_master_says_of_its_log_is_kept_apart(slave: BrokerController, ma
     assert kept(slave, "consumerOffset.json")["offsetTable"] == {"orders@h": {"0": 1}}
 
 
-def test_how_groups_ask_is_taken_over(slave: BrokerController, clock: Clock) -> None:
-    """It says nothing of a log."""
+def test_request_modes_are_replicated(slave: BrokerController, clock: Clock) -> None:
+    """Request modes do not depend on a log."""
     clock.advance(seconds=3)
     mode = saved(slave, "messageRequestMode.json")["messageRequestModeMap"]["orders"]["g"]
     assert (mode["mode"], mode["popShareQueueNum"]) == ("POP", 2)
@@ -242,7 +242,7 @@ def test_how_groups_ask_is_taken_over(slave: BrokerController, clock: Clock) -> 
 def test_a_group_reads_its_unread_messages_once_its_broker_is_master_again(
     start: Callable[..., BrokerController], namesrv: NamesrvController, clock: Clock
 ) -> None:
-    """However far it is on another master meanwhile, whose log is another one."""
+    """Whatever its progress on another master, which has another log."""
     broker = start(broker_id=0, default_queues=1)
     with ferromq.Producer(broker.endpoint) as producer, ferromq.Consumer(broker.endpoint, "g", "orders") as consumer:
         for number in range(5):
@@ -266,7 +266,7 @@ def test_a_group_reads_its_unread_messages_once_its_broker_is_master_again(
 def test_topics_and_groups_of_its_own_messages_outlive_a_master_that_has_none(
     start: Callable[..., BrokerController], namesrv: NamesrvController, clock: Clock
 ) -> None:
-    """A new master's empty table is no reason to lose them; what holds nothing here goes."""
+    """A new master's empty table does not remove them; those without messages go."""
     broker = start(broker_id=0)
     with ferromq.Producer(broker.endpoint) as producer, ferromq.Consumer(broker.endpoint, "g", "mine") as consumer:
         producer.send("mine", b"x", message_group="anna")
@@ -290,7 +290,7 @@ def test_topics_and_groups_of_its_own_messages_outlive_a_master_that_has_none(
 
 
 def test_a_slave_refuses_consumers_until_it_is_a_master(slave: BrokerController, clock: Clock) -> None:
-    """It has no messages, and its own offsets are no answer: a client would take them for its master's."""
+    """It has no messages, and a client would take its offsets for its master's."""
     clock.advance(seconds=3)
     client = RemotingClient()
     pull = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "12", "maxMsgNums": "32"}
@@ -319,7 +319,7 @@ def test_a_slave_refuses_consumers_until_it_is_a_master(slave: BrokerController,
 def test_a_slave_announces_no_place_of_its_log(
     start: Callable[..., BrokerController], namesrv: NamesrvController
 ) -> None:
-    """Nor does a master: nothing listens there, and RocketMQ's slaves would try it for ever."""
+    """Nor does a master: nothing listens there, and RocketMQ's slaves would retry for ever."""
     start(broker_id=0)
     [live] = namesrv.routes.broker_live_table.values()
     assert live.ha_address == ""
@@ -329,7 +329,7 @@ def test_a_slave_announces_no_place_of_its_log(
 def test_a_bad_answer_harms_nothing_and_stops_nothing(
     bad: bytes, slave: BrokerController, master: Master, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The tables stay, the other parts are taken over, and each part is warned of once."""
+    """The tables stay, the other parts are replicated, and each part is warned of once."""
     clock.advance(seconds=3)
     of_master = kept(slave, "consumerOffset.json")
     known, groups, offsets = slave.topics.content, slave.groups.content, slave.store.committed_offsets()
@@ -352,10 +352,10 @@ def test_a_bad_answer_harms_nothing_and_stops_nothing(
     assert slave.topics.content.version.counter == 43
 
 
-def test_what_a_master_does_not_know_is_not_missed(
+def test_requests_that_a_master_does_not_know_are_skipped(
     slave: BrokerController, master: Master, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """RocketMQ 4 has neither modes nor a timer; all else is taken over without a word."""
+    """RocketMQ 4 has neither modes nor a timer; all else is replicated without a warning."""
     for code in (MODES, TIMER, METRICS):
         del master.bodies[code]
     caplog.set_level(logging.WARNING, "ferromq.broker")
@@ -388,7 +388,7 @@ def test_a_lost_master_is_warned_of_once_and_asked_again(
 def test_another_master_is_followed(
     slave: BrokerController, master: Master, namesrv: NamesrvController, clock: Clock
 ) -> None:
-    """Once the name servers name it, which the slave hears when it registers again."""
+    """Once the name servers name it in the answer to the slave's next registration."""
     clock.advance(seconds=3)
     other = Master(clock, namesrv)
     other.bodies[TOPICS] = other.bodies[TOPICS].replace(b"41", b"50")
@@ -402,7 +402,7 @@ def test_another_master_is_followed(
 
 
 def test_a_change_of_role_ends_it_and_begins_it_anew(slave: BrokerController, master: Master, clock: Clock) -> None:
-    """A master asks nobody; who becomes a slave asks after 3 seconds."""
+    """A master asks no broker; a new slave asks after 3 seconds."""
     clock.advance(seconds=3)
     assert master.heard() == ORDER
     slave.configure(broker_id=0)
@@ -426,14 +426,14 @@ def test_a_master_that_becomes_a_slave_begins_to_ask(
     master.server.stop()
 
 
-def test_what_waits_in_its_own_log_comes_once_it_is_master_again(
+def test_delayed_messages_of_its_own_log_are_delivered_once_it_is_master_again(
     start: Callable[..., BrokerController],
     namesrv: NamesrvController,
     clock: Clock,
     eventually: Callable[[Callable[[], bool]], bool],
     tmp_path: Path,
 ) -> None:
-    """How far a master is tells of the master's log: nothing of this one is lost for it, and nothing comes twice."""
+    """A master's positions belong to its log: no message of this log is lost or delivered twice."""
     broker, client = start(broker_id=0, store=tmp_path / "own"), RemotingClient()
 
     def send(body: bytes, name: str, value: int) -> None:
@@ -472,7 +472,7 @@ def test_what_waits_in_its_own_log_comes_once_it_is_master_again(
 
 
 def test_a_slave_creates_nothing_by_itself(slave: BrokerController) -> None:
-    """Its tables are its master's, whoever asks for a topic."""
+    """Its tables are its master's."""
     assert slave.topics.ensure("new", "peer") is None
     assert slave.groups.ensure("new", "peer") is None
     slave.configure(broker_id=0)
@@ -480,10 +480,10 @@ def test_a_slave_creates_nothing_by_itself(slave: BrokerController) -> None:
 
 
 @pytest.mark.parametrize("code", [17, 18, 200, 207, 215, 222, 225, 314, 316, 353, 401])
-def test_a_slave_changes_nothing_it_would_take_back(
+def test_a_slave_refuses_changes_of_replicated_state(
     code: int, slave: BrokerController, master: Master, clock: Clock
 ) -> None:
-    """Topics, groups and offsets are its master's, which is named; a master does as it is asked, or says why not."""
+    """Topics, groups and offsets belong to its master, which the refusal names; a master obeys, or says why not."""
     clock.advance(seconds=3)
     before = slave.topics.content, slave.groups.content, slave.store.committed_offsets()
     fields = {"topic": "orders", "group": "g", "groupName": "g", "timestamp": "-1", "readable": "false"}
@@ -506,7 +506,7 @@ def test_a_slave_changes_nothing_it_would_take_back(
     client.close()
 
 
-def test_a_slave_says_what_is_forbidden(slave: BrokerController, clock: Clock) -> None:
+def test_a_slave_answers_queries_of_permissions(slave: BrokerController, clock: Clock) -> None:
     """Only the change is its master's."""
     clock.advance(seconds=3)
     client = RemotingClient()
@@ -532,7 +532,7 @@ def test_a_slave_makes_no_retry_topic_at_a_heartbeat(slave: BrokerController, cl
 def test_its_own_address_is_never_asked(
     start: Callable[..., BrokerController], namesrv: NamesrvController, clock: Clock
 ) -> None:
-    """Whatever a name server says: it would take over from itself."""
+    """Even if a name server names it: it would replicate itself."""
     slave = start()
     own = Registration("DefaultCluster", slave.address, "broker-a", 0)
     namesrv.routes.register(own, RegisteredTopics(), clock.now_ms(), None)
@@ -552,7 +552,7 @@ def test_the_cluster_shows_a_slave_with_its_id(
 
 
 def test_a_slave_takes_no_messages(slave: BrokerController, clock: Clock) -> None:
-    """The answer says so, of single messages and of batches; once it is a master it takes them."""
+    """Neither single messages nor batches; once it is a master it takes them."""
     clock.advance(seconds=3)
     client = RemotingClient()
     fields = {"a": "p", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": str(START), "h": "0", "i": ""}

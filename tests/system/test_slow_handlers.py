@@ -1,4 +1,4 @@
-"""A consumer holds what its handlers soon finish: nothing it holds expires, and others get what they could handle."""
+"""A consumer prefetches only messages that its handlers soon finish: none expires, idle consumers get the others."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -85,10 +85,10 @@ def receive_all(mq: ferromq.Embedded, count: int) -> list[MessageView]:
 
 
 @pytest.mark.parametrize(("workers", "prefetch"), [(1, None), (4, None), (4, 2)])
-def test_one_message_a_worker_is_held_before_there_is_a_rate(
+def test_one_message_a_worker_is_prefetched_before_there_is_a_rate(
     mq: ferromq.Embedded, shell: Shell, way: str, workers: int, prefetch: int | None
 ) -> None:
-    """Whatever a handler costs: the others go to other members. `prefetch` is an upper bound."""
+    """Other members get the other messages. `prefetch` is an upper bound."""
     begun, go_on = threading.Semaphore(0), threading.Event()
     held = prefetch or workers
 
@@ -133,7 +133,7 @@ def test_a_message_that_is_worked_on_does_not_expire(mq: ferromq.Embedded, shell
     assert (stats["acked"], stats["stale_receipts"], stats["dead"]) == (TOTAL + 1, 0, 0)
 
 
-def test_what_waits_for_a_handler_that_became_slow_is_given_back(mq: ferromq.Embedded, shell: Shell, way: str) -> None:
+def test_messages_that_wait_for_a_slow_handler_are_given_back(mq: ferromq.Embedded, shell: Shell, way: str) -> None:
     """Without an attempt: time does not move here, so what another member receives has not expired."""
     begun, go_on = threading.Event(), threading.Event()
     seen: list[bytes] = []
@@ -155,7 +155,7 @@ def test_what_waits_for_a_handler_that_became_slow_is_given_back(mq: ferromq.Emb
 
 
 def test_a_message_that_its_handler_gave_up_is_not_renewed(mq: ferromq.Embedded, shell: Shell, way: str) -> None:
-    """It was given back at once by its handler, which still works: another member has it."""
+    """Its handler gave it back and still runs: another member has it."""
     receive_all(mq, TOTAL)
     with mq.producer() as producer:
         producer.send("orders", b"given back")

@@ -1,4 +1,4 @@
-"""The soak of `make soak`, for a few seconds: that it runs, and that a short one finds nothing."""
+"""A few seconds of `make soak`: it runs, and finds nothing."""
 
 import random
 from collections import Counter
@@ -24,7 +24,7 @@ def test_every_message_is_accounted_for(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_last_delivery_is_not_the_end_of_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It becomes a dead letter after its last lease; who looks for it before that would report it as lost."""
+    """It becomes a dead letter after its last lease; an earlier check would report it as lost."""
     monkeypatch.syspath_prepend(str(SOAK))
     from ledger import Entry, Fate, Ledger  # noqa: PLC0415
 

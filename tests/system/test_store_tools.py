@@ -54,7 +54,7 @@ def store(made: Path, tmp_path: Path) -> Path:
 
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
-    """Type `ferromq store …`."""
+    """Run `ferromq store …`."""
     command = [sys.executable, "-m", "ferromq", "store", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
@@ -91,7 +91,7 @@ def test_stat_for_programs(made: Path) -> None:
 
 
 def test_a_sound_store_is_verified_with_exit_code_0(made: Path) -> None:
-    """The summary says what was looked at, and that it is sound."""
+    """The summary has the checked parts and no findings."""
     done = run("verify", made)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("sound\n")
@@ -121,7 +121,7 @@ def test_findings_come_with_file_and_bytes_and_exit_code_1(store: Path) -> None:
 
 
 @pytest.mark.parametrize("action", [["stat"], ["verify"], ["dump", "--topic", "orders"]])
-def test_what_cannot_be_read_is_named_with_exit_code_2(action: list[str], tmp_path: Path) -> None:
+def test_an_unreadable_store_is_named_with_exit_code_2(action: list[str], tmp_path: Path) -> None:
     """No such directory, no store directory."""
     missing = run(*action, tmp_path / "nowhere")
     assert missing.returncode == 2
@@ -135,10 +135,8 @@ def test_what_cannot_be_read_is_named_with_exit_code_2(action: list[str], tmp_pa
 
 
 @pytest.mark.parametrize("action", [["stat"], ["verify"], ["dump", "--topic", "orders"]])
-def test_a_commit_log_that_is_not_there_is_named_with_exit_code_2(
-    action: list[str], made: Path, tmp_path: Path
-) -> None:
-    """A directory that was given is not passed over."""
+def test_a_missing_commit_log_is_named_with_exit_code_2(action: list[str], made: Path, tmp_path: Path) -> None:
+    """A given directory is not skipped."""
     done = run(*action, made, "--commit-log", tmp_path / "none")
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{tmp_path / 'none'} in commit_log_paths is not a directory" in done.stderr
@@ -157,7 +155,7 @@ def test_a_commit_log_that_is_not_there_is_named_with_exit_code_2(
         (("dump", "--to-time", "12345678901234567890123"), "argument --to-time: '12345678901234567890123' is no"),
     ],
 )
-def test_a_number_that_may_not_be_is_named_with_exit_code_2(words: tuple[str, ...], told: str, made: Path) -> None:
+def test_an_invalid_number_is_named_with_exit_code_2(words: tuple[str, ...], told: str, made: Path) -> None:
     """With what it may be."""
     action, option, value = words
     topic = ["--topic", "orders"] if action == "dump" else []
@@ -242,7 +240,7 @@ def test_an_unknown_topic_is_named_with_those_there_are(made: Path) -> None:
 
 
 def test_a_dump_goes_on_behind_a_lost_record(store: Path) -> None:
-    """The entry that leads nowhere, and the record that is damaged, are told; the exit code is 1."""
+    """The entry without a target, and the damaged record, are reported; the exit code is 1."""
     log = store / "commitlog" / f"{0:020}"
     second = int.from_bytes(log.read_bytes()[:4], "big")
     change(log, second + 4, 0)
@@ -258,7 +256,7 @@ def test_a_dump_goes_on_behind_a_lost_record(store: Path) -> None:
 
 
 def test_a_store_that_is_open_is_looked_at(tmp_path: Path) -> None:
-    """Without taking its lock away; what is said is up to where it was."""
+    """Without taking its lock; the result covers the store at that moment."""
     directory = tmp_path / "store"
     with ferromq.embedded(directory) as mq:
         mq.store.append("orders", 0, b"hello")
@@ -274,7 +272,7 @@ def test_a_store_that_is_open_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_verification_from_python(store: Path) -> None:
-    """Findings are iterated, progress is told, the report comes last; closing ends it early."""
+    """Findings and progress are iterated, the report comes last; closing ends it early."""
     told: list[tuple[int, int]] = []
     with store_tools.verify(store, on_progress=lambda done, total: told.append((done, total))) as verification:
         assert list(verification) == []
@@ -289,7 +287,7 @@ def test_verification_from_python(store: Path) -> None:
 
 
 def test_one_file_of_the_log_is_read_alone(store: Path) -> None:
-    """Its records, of all topics; and what is no record as a finding."""
+    """Its records of all topics; other bytes are a finding."""
     second = store / "commitlog" / f"{16 << 10:020}"
     messages = list(store_tools.read_log_file(second))
     assert messages[0].physical_offset == 16 << 10
@@ -304,7 +302,7 @@ def test_one_file_of_the_log_is_read_alone(store: Path) -> None:
 
 
 def golden() -> list[Path]:
-    """Return store directories made by Java, where they are checked in."""
+    """Return the checked-in store directories of Java."""
     return sorted({path.parent for path in FIXTURES.rglob("commitlog") if path.is_dir()})
 
 

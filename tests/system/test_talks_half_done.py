@@ -1,4 +1,4 @@
-"""What an administrator and a name server ask several others, one of which does not answer; and that they ask again."""
+"""Requests of an administrator and a name server to several servers, one of which hangs, and their repetition."""
 
 import contextlib
 import time
@@ -23,7 +23,7 @@ from ferromq.protocol.codes import RequestCode
 
 FREE, TIMEOUT = "127.0.0.1:0", 3.0
 PATIENCE = 60
-# On an idle machine; what is not bounded takes much longer.
+# On an idle machine; a call without a bound takes much longer.
 SLACK = 1.5
 ORDER, TOPIC = "ORDER_TOPIC_CONFIG", "orders"
 Eventually = Callable[[Callable[[], bool]], bool]
@@ -57,7 +57,7 @@ def broker(name_servers: list[NamesrvController], tmp_path: Path) -> Iterator[Br
 def admin(
     name_servers: list[NamesrvController], proxy: FaultProxy, broker: BrokerController
 ) -> Iterator[ferromq.Admin]:
-    """Return an administrator who reaches the first name server, and the second by the proxy."""
+    """Return an administrator of both name servers, the second behind the proxy."""
     assert broker.address
     with ferromq.Admin(f"{name_servers[0].address};{proxy.address}", timeout=TIMEOUT) as admin:
         yield admin
@@ -67,7 +67,7 @@ def admin(
 def patient(
     name_servers: list[NamesrvController], proxy: FaultProxy, broker: BrokerController
 ) -> Iterator[ferromq.Admin]:
-    """Return one who waits as long as it takes, and has created a topic."""
+    """Return an administrator without a time limit, which has created a topic."""
     assert broker.address
     with ferromq.Admin(f"{name_servers[0].address};{proxy.address}", timeout=PATIENCE) as admin:
         admin.create_topic(TOPIC, 1, message_type="FIFO")
@@ -75,7 +75,7 @@ def patient(
 
 
 def fails_in_time(call: Callable[[], object], requests: int) -> None:
-    """Fail where a call is answered, raises another error, or takes longer than its requests may."""
+    """Fail if a call succeeds, raises another error, or exceeds the time of its requests."""
     begin = time.monotonic()
     with pytest.raises(OutcomeUnknown):
         call()
@@ -86,14 +86,14 @@ def fails_in_time(call: Callable[[], object], requests: int) -> None:
 def test_a_deletion_that_a_name_server_missed(
     name_servers: list[NamesrvController], proxy: FaultProxy, admin: ferromq.Admin, patient: ferromq.Admin, fault: Fault
 ) -> None:
-    """Is done by the next call, and only then is there no such topic."""
+    """The next call finishes it; only then is the topic gone."""
     fault(proxy)
     fails_in_time(lambda: admin.delete_topic(TOPIC), 1)
     assert name_servers[0].routes.lookup(TOPIC) is None
-    # Asked for again while it does not answer, it is not known whether there is such a topic.
+    # A repetition without its answer cannot tell whether the topic exists.
     fails_in_time(lambda: admin.delete_topic(TOPIC), 1)
     proxy.resume()
-    # The request may have arrived, and only its answer not.
+    # The request may have arrived, though its answer got lost.
     with contextlib.suppress(TopicNotFound):
         patient.delete_topic(TOPIC)
     assert name_servers[1].routes.lookup(TOPIC) is None
@@ -105,7 +105,7 @@ def test_a_deletion_that_a_name_server_missed(
 def test_a_broker_that_one_name_server_still_counts(
     name_servers: list[NamesrvController], proxy: FaultProxy, admin: ferromq.Admin, patient: ferromq.Admin, fault: Fault
 ) -> None:
-    """Is taken out there by the next call, which names the topics it was in."""
+    """The next call removes it there, and names its topics."""
     for server in name_servers:
         server.kv_config.put(ORDER, TOPIC, "here:1;gone:1")
     fault(proxy)
@@ -121,7 +121,7 @@ def test_a_broker_that_one_name_server_still_counts(
 def test_order_configurations_are_those_of_the_first_that_answers(
     name_servers: list[NamesrvController], proxy: FaultProxy, patient: ferromq.Admin, fault: Fault
 ) -> None:
-    """Which costs the timeout of one that does not; where none does, that is the error."""
+    """A hanging one costs its timeout; if none answers, that is the error."""
     assert patient.order_configurations() == {TOPIC: {"here": 1}}
     fault(proxy)
     with ferromq.Admin(f"{proxy.address};{name_servers[0].address}", timeout=TIMEOUT) as other:
@@ -145,7 +145,7 @@ def test_a_slow_name_server_is_one_that_answers(
 
 
 class Told:
-    """Something that is told of lowest broker ids, as brokers are."""
+    """A receiver of notices about lowest broker ids, like a broker."""
 
     def __init__(self) -> None:
         self.notices: list[str] = []
@@ -164,14 +164,14 @@ class Told:
 
 @pytest.fixture
 def told() -> Iterator[Told]:
-    """Yield one that is told."""
+    """Yield a receiver of notices."""
     with contextlib.closing(Told()) as told:
         yield told
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_notices_go_on_where_a_broker_does_not_answer(told: Told, fault: Fault, eventually: Eventually) -> None:
-    """The teller waits for nobody, other brokers are told, and so is this one of what changes later."""
+    """The name server waits for no broker, other brokers get their notices, and this one gets later ones."""
     with (
         FaultProxy(told.address) as proxy,
         contextlib.closing(Told()) as other,
@@ -185,12 +185,12 @@ def test_notices_go_on_where_a_broker_does_not_answer(told: Told, fault: Fault, 
         assert eventually(lambda: other.notices == ["0", "1"])
         proxy.resume()
         out.notify(MinBrokerIdChange("b", 2, "h:1", None, None, (proxy.address, other.address)))
-        # What hung may come after it.
+        # The hanging notice may arrive after it.
         assert eventually(lambda: other.notices == ["0", "1", "2"] and "2" in told.notices)
 
 
 def test_notices_end_at_once(no_thread_left: None, told: Told) -> None:
-    """Though many were to be told to a broker that does not answer."""
+    """Though many wait for a broker that does not answer."""
     with FaultProxy(told.address) as proxy:
         proxy.hang()
         out = MinBrokerIdNotifier()

@@ -1,4 +1,4 @@
-"""What an administrator asks of name servers and brokers that stand still, are gone, or answer half."""
+"""An administrator's requests to name servers and brokers that hang, are gone, or answer half."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ import ferromq
 from ferromq import OutcomeUnknown
 
 TIMEOUT = 0.5
-# On an idle machine; what is not bounded takes much longer.
+# On an idle machine; a call without a bound takes much longer.
 SLACK = 1.5
 
 
@@ -40,7 +40,7 @@ def proxy(mq: ferromq.Embedded) -> Iterator[FaultProxy]:
 
 
 def fails_in_time(call: Callable[[], object], requests: int = 1) -> None:
-    """Fail where a call is answered, raises another error, or takes longer than its requests may."""
+    """Fail if a call succeeds, raises another error, or exceeds the time of its requests."""
     begin = time.monotonic()
     with pytest.raises(OutcomeUnknown):
         call()
@@ -49,7 +49,7 @@ def fails_in_time(call: Callable[[], object], requests: int = 1) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_name_server_that_does_not_answer(mq: ferromq.Embedded, proxy: FaultProxy, fault: Fault) -> None:
-    """Costs the timeout; the next one of the list is asked instead where there is one; it is asked again later."""
+    """It costs its timeout; the next one of the list is asked, and later this one again."""
     with (
         ferromq.Admin(proxy.address, timeout=TIMEOUT) as admin,
         ferromq.Admin(f"{proxy.address};{mq.namesrv}", timeout=TIMEOUT) as with_two,
@@ -96,7 +96,7 @@ def test_a_broker_that_does_not_answer(mq: ferromq.Embedded, broker_proxy: Fault
 
 
 def test_the_timeout_bounds_a_call_of_many_requests(mq: ferromq.Embedded) -> None:
-    """However many servers it asks that hang, one after the other; the last one that answers is reached in time."""
+    """However many servers hang, one after the other; the last one still answers in time."""
     with ExitStack() as stack:
         hung = [stack.enter_context(FaultProxy(mq.namesrv)) for _ in range(8)]
         for each in hung:
@@ -116,7 +116,7 @@ def test_the_timeout_bounds_a_call_of_many_requests(mq: ferromq.Embedded) -> Non
             assert mq.broker.topics.get("orders") is not None
 
 
-def test_what_is_not_asked_for_want_of_time_is_named(mq: ferromq.Embedded, proxy: FaultProxy) -> None:
+def test_a_server_that_was_not_asked_for_lack_of_time_is_named(mq: ferromq.Embedded, proxy: FaultProxy) -> None:
     """With the way out."""
     proxy.hang()
     with (
@@ -130,7 +130,7 @@ def test_what_is_not_asked_for_want_of_time_is_named(mq: ferromq.Embedded, proxy
 def test_a_change_that_may_have_been_made_is_made_again(
     mq: ferromq.Embedded, broker_proxy: FaultProxy, fault: Fault
 ) -> None:
-    """What alters and deletes fails in time, and the same call does the rest, whether or not the broker heard it."""
+    """A change fails in time, and the same call finishes it, whether or not the broker got it."""
     with ferromq.Admin(mq.namesrv, timeout=TIMEOUT) as hasty, ferromq.Admin(mq.namesrv, timeout=60) as patient:
         patient.create_topic("orders", 1)
         patient.create_topic("clicks", 1)

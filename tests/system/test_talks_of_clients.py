@@ -1,5 +1,5 @@
 """
-What clients ask of a broker that stands still, is gone, or answers half: every verb ends in time, and nothing is lost.
+Calls of clients to a broker that hangs, is gone, or answers half: every verb ends in time, and nothing is lost.
 
 Between client and broker is a `FaultProxy`, which the broker advertises as its own address. All verbs are under way at
 once, so one that holds up another shows, too.
@@ -26,7 +26,7 @@ from ferromq import OutcomeUnknown, aio
 
 TIMEOUT = 2.0
 WAITS = (0.2, 10)
-# On an idle machine; what is not bounded takes much longer.
+# On an idle machine; a call without a bound takes much longer.
 SLACK = 1.5
 ONCE = {"transaction", "commit", "rollback", "change"}
 REPEATED = {
@@ -41,7 +41,7 @@ Eventually = Callable[[Callable[[], bool]], bool]
 
 @dataclass
 class Scene:
-    """Clients that are known to the broker, and what they have in hand."""
+    """Clients that the broker knows, and their messages and receipts."""
 
     kind: ModuleType
     mq: ferromq.Embedded
@@ -54,7 +54,7 @@ class Scene:
     taken: dict[str, list[ferromq.MessageView]] = field(default_factory=dict)
     deals: dict[str, list[Any]] = field(default_factory=dict)
     sent: set[bytes] = field(default_factory=set)
-    """What was sent, and the broker said so."""
+    """Sent and acknowledged by the broker."""
 
     def verbs(self, number: int) -> dict[str, Call]:
         """Return each verb of the clients; *number* is 0 while the broker is away, 1 after that."""
@@ -129,7 +129,7 @@ def made(kind: ModuleType, name: str, *arguments: str, **options: Any) -> Any:
 
 @asynccontextmanager
 async def prepared(kind: ModuleType) -> AsyncIterator[Scene]:
-    """Make clients of a broker behind a proxy, and let them have something of everything in hand."""
+    """Make clients of a broker behind a proxy, each with a message, a lease and an open transaction."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32))
     with kept_port() as address, FaultProxy(address) as proxy:
         options = {"grpc_listen": address, "grpc_advertise": proxy.address}
@@ -149,7 +149,7 @@ async def prepared(kind: ModuleType) -> AsyncIterator[Scene]:
 
 
 async def filled(scene: Scene) -> Scene:
-    """Let the clients have something of everything in hand."""
+    """Give each client a message, a lease and an open transaction."""
     kind, producer = scene.kind, scene.producer
     for name in ("ack", "change", "forward"):
         some = [f"{name} {number}".encode() for number in range(2)]
@@ -169,7 +169,7 @@ async def filled(scene: Scene) -> Scene:
 
 
 def bodies(mq: ferromq.Embedded, topic: str) -> list[bytes]:
-    """Return what lies in the queues of a topic."""
+    """Return the messages in the queues of a topic."""
     found: list[bytes] = []
     for queue_id in mq.store.queues().get(topic, []):
         end = mq.store.max_offset(topic, queue_id)
@@ -183,7 +183,7 @@ def bodies(mq: ferromq.Embedded, topic: str) -> list[bytes]:
 def test_every_verb_ends_in_time_and_works_again(
     kind: ModuleType, fault: Fault, no_thread_left: None, eventually: Eventually
 ) -> None:
-    """Each raises `OutcomeUnknown`, what is asked after `resume` is answered, and what was answered is so."""
+    """Each raises `OutcomeUnknown`, calls after `resume` succeed, and every success is true."""
 
     async def test() -> None:
         async with prepared(kind) as scene:

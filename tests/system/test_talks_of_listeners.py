@@ -1,4 +1,4 @@
-"""Peers that send half a request, are slow, or vanish, at each port that servers open: others notice nothing."""
+"""Peers that send half a request, are slow, or vanish, at each port of the servers: others notice nothing."""
 
 import contextlib
 import socket
@@ -35,7 +35,7 @@ def mq() -> Iterator[ferromq.Embedded]:
 
 
 class Listener:
-    """One listener, and how it is spoken to."""
+    """One listener, and its protocol."""
 
     def __init__(self, mq: ferromq.Embedded, name: str) -> None:
         self.address = {"name server": mq.namesrv, "remoting": mq.remoting, "gRPC": mq.endpoint}[name]
@@ -71,7 +71,7 @@ def listener(mq: ferromq.Embedded, request: pytest.FixtureRequest) -> Listener:
 
 
 def stat(mq: ferromq.Embedded, name: str) -> int:
-    """Return what the broker's server counts."""
+    """Return the counters of the broker's server."""
     return mq.broker._server.stats()[name]
 
 
@@ -81,7 +81,7 @@ def vanish(connection: socket.socket) -> None:
     connection.close()
 
 
-def test_half_requests_hold_nobody_up_and_leave_nothing(listener: Listener, eventually: Eventually) -> None:
+def test_half_requests_block_no_other_and_leave_nothing(listener: Listener, eventually: Eventually) -> None:
     """Many peers that stop in the middle: others are answered, and nothing is left when they vanish."""
     before = listener.connections
     halves = [listener.connect() for _ in range(MANY)]
@@ -117,7 +117,7 @@ def test_a_request_that_comes_byte_by_byte_is_one(mq: ferromq.Embedded, name: st
 
 
 def test_waiting_receives_of_peers_that_vanish_wait_no_more(mq: ferromq.Embedded, eventually: Eventually) -> None:
-    """Over both protocols; a message that comes then goes to one who is there."""
+    """Over both protocols; the next message goes to a connected consumer."""
     parked = partial(stat, mq, "parked")
     fields = {"consumerGroup": "r", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1"}
     more = {"sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "60000", "subVersion": "0"}

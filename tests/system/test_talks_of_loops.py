@@ -1,8 +1,8 @@
 """
-What consumers that run and iterate go through while their broker is slow, stands still, is gone, or answers half.
+Consumers that run and iterate while their broker is slow, hangs, is gone, or answers half.
 
 Between consumers and broker is a `FaultProxy`, which the broker advertises as its own address. The broker's time is
-moved by hand: a lease ends when the test says so, and whatever comes twice before that was handled twice.
+moved by hand: the test ends a lease, and a message that comes twice before that was handled twice.
 """
 
 import threading
@@ -38,13 +38,13 @@ ALL = {**FAULTS, "slow": slow}
 
 
 class Broker:
-    """A broker, and the way to it that is disturbed; messages are sent around that."""
+    """A broker behind a proxy with faults; messages are sent without the proxy."""
 
     def __init__(self, mq: ferromq.Embedded, proxy: FaultProxy) -> None:
         self.mq = mq
         self.proxy = proxy
         self.endpoint = proxy.address
-        """The disturbed way."""
+        """The proxy."""
         self.sent: set[str] = set()
 
     def send(self) -> set[str]:
@@ -107,7 +107,7 @@ class Loop:
         assert self.go_on.wait(2 * PATIENCE)
 
     def has(self, bodies: set[str]) -> bool:
-        """Say whether all of these were handled, or are just now."""
+        """Return whether all of these were handled, or are being handled."""
         return bodies <= {*self.seen}
 
     def close(self, timeout: float) -> float:
@@ -152,7 +152,7 @@ def test_loops_go_on_after_a_fault(loops: list[Loop], broker: Broker, fault: Fau
         each.go_on.set()
     broker.send()
     for each in loops:
-        # The fault is felt: what they acknowledge now is not answered, or late.
+        # The fault is active: acknowledgements are not answered, or late.
         with suppress(OutcomeUnknown):
             each.consumer.flush(1)
     broker.proxy.resume()
@@ -176,7 +176,7 @@ def test_loops_go_on_after_a_fault(loops: list[Loop], broker: Broker, fault: Fau
 @pytest.mark.parametrize("fault", ALL.values(), ids=ALL)
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
 def test_a_loop_that_is_closed_during_a_fault_ends_in_time(loops: list[Loop], broker: Broker, fault: Fault) -> None:
-    """Though a handler works, and acknowledgements wait. What it did not handle comes to others."""
+    """Though a handler works, and acknowledgements wait. Other consumers get its unhandled messages."""
     fault(broker.proxy)
     for each in loops:
         assert each.close(1) < 1 + in_load(SLACK), each.way

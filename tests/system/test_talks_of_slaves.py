@@ -1,4 +1,4 @@
-"""What a slave asks of a master that stands still, is gone, or answers half: it keeps what it has, and asks again."""
+"""A slave whose master hangs, is gone, or answers half: it keeps its tables, and asks again."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ from ferromq.process.clock import Clock
 UPDATE_TOPIC, SUCCESS = 17, 0
 FREE = "127.0.0.1:0"
 TIMEOUT = 0.5
-# On an idle machine; what is not bounded takes much longer.
+# On an idle machine; a call without a bound takes much longer.
 SLACK = 1.5
 PATIENCE = 10.0
 
@@ -61,7 +61,7 @@ def proxy() -> Iterator[FaultProxy]:
 
 
 def in_time(call: Callable[[], object]) -> None:
-    """Fail where a call takes long."""
+    """Fail if a call takes long."""
     begin = time.monotonic()
     call()
     assert time.monotonic() - begin < TIMEOUT + in_load(SLACK)

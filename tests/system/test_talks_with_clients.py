@@ -1,4 +1,4 @@
-"""What a broker says to clients unasked, to one that stands still or is gone: no other client waits for it."""
+"""A broker's own requests to a client that hangs or is gone: no other client waits for it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ SEND, END_TRANSACTION, CHECK, MEMBERS_CHANGED, RUNNING_INFO = 310, 37, 39, 40, 3
 SUCCESS, COMMIT = 0, 8
 START = 1_700_000_000_000
 CALL_SECONDS = 0.5
-# On an idle machine; what is not bounded takes much longer.
+# On an idle machine; a call without a bound takes much longer.
 SLACK = 1.5
 Eventually = Callable[[Callable[[], bool]], bool]
 
@@ -37,7 +37,7 @@ def proxy(mq: ferromq.Embedded) -> Iterator[FaultProxy]:
 
 
 def in_time(call: Callable[[], object]) -> None:
-    """Fail where a call takes long."""
+    """Fail if a call takes long."""
     begin = time.monotonic()
     call()
     assert time.monotonic() - begin < CALL_SECONDS + in_load(SLACK)
@@ -67,10 +67,10 @@ def stored(mq: ferromq.Embedded) -> list[bytes]:
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_another_producer_is_asked_what_became_of_a_transaction(
+def test_another_producer_is_asked_for_the_outcome_of_a_transaction(
     mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, fault: Fault
 ) -> None:
-    """In the next round, and none waits for the one that does not answer; the message is delivered once."""
+    """In the next round, without waiting for the hanging one; the message is delivered once."""
     with Peer(proxy.address, client_id="lost@1") as lost, Peer(mq.remoting, client_id="well@1") as well:
         for peer in (lost, well):
             peer.heartbeat(produces=("payers",))
@@ -91,13 +91,13 @@ def test_another_producer_is_asked_what_became_of_a_transaction(
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_members_of_a_group_hear_of_a_new_one(mq: ferromq.Embedded, proxy: FaultProxy, fault: Fault) -> None:
-    """Though one of them does not listen; that one hears it once it does, where its connection still stands."""
+def test_members_of_a_group_are_notified_of_a_new_one(mq: ferromq.Embedded, proxy: FaultProxy, fault: Fault) -> None:
+    """Though one of them hangs; it gets the notice later, if its connection is still open."""
     group = {"readers": {"orders": "*"}}
     with Peer(proxy.address, client_id="lost@1") as lost, Peer(mq.remoting, client_id="well@1") as well:
         for peer in (lost, well):
             peer.heartbeat(consumes=group)
-        # Of each other, the second of the first.
+        # Both members are notified.
         well.asked(MEMBERS_CHANGED)
         lost.asked(MEMBERS_CHANGED)
         while lost.has_been_asked(MEMBERS_CHANGED):
@@ -133,5 +133,5 @@ def test_a_question_to_a_client_ends_in_time(
 
 
 def refused(code: int) -> None:
-    """Fail where an answer is a good one."""
+    """Fail if an answer is a success."""
     assert code != SUCCESS

@@ -1,5 +1,5 @@
 """
-What a broker asks of a name server that stands still, is gone, or answers half: it goes on, and registers again.
+A broker whose name server hangs, is gone, or answers half: it goes on, and registers again.
 
 Between them is a `FaultProxy`; a second name server is reached without one, and must not notice.
 """
@@ -26,7 +26,7 @@ UPDATE_TOPIC = 17
 SUCCESS = 0
 FREE = "127.0.0.1:0"
 REGISTER_TIMEOUT = 0.5
-# On an idle machine; what is not bounded takes much longer.
+# On an idle machine; a call without a bound takes much longer.
 SLACK = 1.5
 Eventually = Callable[[Callable[[], bool]], bool]
 
@@ -78,7 +78,7 @@ def start(
 
 
 def in_time(call: Callable[[], object], seconds: float = REGISTER_TIMEOUT) -> None:
-    """Fail where a call takes longer."""
+    """Fail if a call takes longer."""
     begin = time.monotonic()
     call()
     assert time.monotonic() - begin < seconds + in_load(SLACK)
@@ -104,7 +104,7 @@ def test_a_broker_serves_on_and_registers_again(
     clock: Clock,
     fault: Fault,
 ) -> None:
-    """The other name server has each change at once, clients notice nothing, and the first one learns all of it."""
+    """The other name server gets each change at once, clients notice nothing, and the first one catches up."""
     broker = start()
     create(broker, "before")
     fault(proxy)
@@ -159,7 +159,7 @@ def test_routes_are_answered_meanwhile(
     proxy: FaultProxy,
     fault: Fault,
 ) -> None:
-    """By what the other name server says; many questions at once keep no heartbeat waiting."""
+    """From the other name server; many at once do not delay heartbeats."""
     broker = start()
     create(broker, "orders")
     fault(proxy)

@@ -59,7 +59,7 @@ def test_it_is_removed_by_a_later_start_once_its_process_is_gone(temporary: Path
 
 
 def test_a_store_that_was_given_a_directory_is_never_removed(temporary: Path) -> None:
-    """Not even where its name begins alike, it is closed and it is old; nor is a link or a store that is open here."""
+    """Not even with such a name, closed and old; nor is a link or an open store."""
     kept = temporary / "ferromq-data"
     ferromq.embedded(kept).close()
     make_old(kept)

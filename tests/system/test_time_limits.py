@@ -47,7 +47,7 @@ def test_an_awaited_send_ends_in_its_time(hung: str) -> None:
 
 
 def test_a_producer_is_closed_in_its_time(hung: str) -> None:
-    """What it was to send is told as failed."""
+    """Its unsent messages are reported as failed."""
     producer = ferromq.Producer(hung)
     future = producer.submit("orders", b"x")
     begin = time.monotonic()

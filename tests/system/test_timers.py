@@ -1,4 +1,4 @@
-"""Messages with a time of delivery of their own: sent, delivered at their time, and taken back before it."""
+"""Messages with a delivery time: sent, delivered at their time, and recalled before it."""
 
 import base64
 import struct
@@ -51,8 +51,8 @@ def recall(peer: Peer, handle: str, topic: str = "orders") -> Frame:
     return peer.call(RECALL, {"producerGroup": "makers", "topic": topic, "recallHandle": handle})
 
 
-def test_the_broker_tells_how_many_messages_wait(mq: ferromq.Embedded, eventually: Eventually) -> None:
-    """In what RocketMQ's brokers say of themselves at run time (28)."""
+def test_runtime_information_has_the_number_of_waiting_messages(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """In the runtime information (28)."""
     with Peer(mq.broker.address) as peer:
         assert send(peer, b"late", TIMER_DELAY_SEC="90").code == 0
         assert eventually(lambda: in_wheel(mq.store, 1))
@@ -67,7 +67,7 @@ def test_the_broker_tells_how_many_messages_wait(mq: ferromq.Embedded, eventuall
 def test_a_message_comes_at_the_time_its_producer_gave(
     mq: ferromq.Embedded, eventually: Eventually, name: str, value: str
 ) -> None:
-    """Not a millisecond before, whichever of RocketMQ's three properties says it."""
+    """Not a millisecond before, by each of RocketMQ's three properties."""
     due = 90_000 if name == "TIMER_DELAY_SEC" else 90_250
     with Peer(mq.broker.address) as peer:
         assert send(peer, b"late", **{name: value}).code == 0
@@ -80,9 +80,7 @@ def test_a_message_comes_at_the_time_its_producer_gave(
     assert message.store_timestamp == START + due
 
 
-def test_a_time_that_is_over_is_now_and_one_too_far_ahead_is_refused(
-    mq: ferromq.Embedded, eventually: Eventually
-) -> None:
+def test_a_past_time_is_now_and_one_too_far_ahead_is_refused(mq: ferromq.Embedded, eventually: Eventually) -> None:
     """The refusal names the limit."""
     with Peer(mq.broker.address) as peer:
         assert send(peer, b"past", TIMER_DELIVER_MS="5").code == 0
@@ -93,8 +91,8 @@ def test_a_time_that_is_over_is_now_and_one_too_far_ahead_is_refused(
         assert (answer.code, "TIMER_DELAY_SEC" in (answer.remark or "")) == (13, True)
 
 
-def test_a_message_is_taken_back_over_remoting_and_over_grpc(mq: ferromq.Embedded, eventually: Eventually) -> None:
-    """Its handle is in the answer to its send; what was not taken back comes."""
+def test_a_message_is_recalled_over_remoting_and_over_grpc(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """Its handle is in the answer to its send; the others are delivered."""
     with Peer(mq.broker.address) as peer:
         handles = [
             send(peer, b"%d" % number, UNIQ_KEY=f"KEY{number}", TIMER_DELAY_SEC="60").fields["recallHandle"]
@@ -119,7 +117,7 @@ def test_a_message_is_taken_back_over_remoting_and_over_grpc(mq: ferromq.Embedde
     assert eventually(lambda: mq.store.stats()["timed_recalled"] == 2)
 
 
-def test_taking_back_may_be_switched_off(mq: ferromq.Embedded, eventually: Eventually) -> None:
+def test_recalls_can_be_switched_off(mq: ferromq.Embedded, eventually: Eventually) -> None:
     """While the broker runs, by RocketMQ's key: the answer is its 16, and the message comes."""
     with Peer(mq.broker.address) as peer:
         handle = send(peer, b"stays", TIMER_DELAY_SEC="60").fields["recallHandle"]
@@ -130,9 +128,7 @@ def test_taking_back_may_be_switched_off(mq: ferromq.Embedded, eventually: Event
         assert eventually(lambda: bodies(mq.store) == [b"stays"])
 
 
-def test_what_is_delivered_or_was_never_sent_here_is_not_taken_back(
-    mq: ferromq.Embedded, eventually: Eventually
-) -> None:
+def test_a_delivered_or_foreign_message_is_not_recalled(mq: ferromq.Embedded, eventually: Eventually) -> None:
     """Each with RocketMQ's code."""
     with Peer(mq.broker.address) as peer:
         handle = send(peer, b"done", TIMER_DELAY_SEC="1").fields["recallHandle"]

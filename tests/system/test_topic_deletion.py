@@ -46,7 +46,7 @@ def test_a_deleted_topic_is_gone(mq: ferromq.Embedded, eventually: Eventually) -
             admin.query_by_key("gone", "k")
         with pytest.raises(ferromq.TopicNotFound, match="gone"):
             admin.delete_topic("gone")
-        # Nor is a name that can be no topic's told how to be created.
+        # An illegal name gets no advice to create it.
         with pytest.raises(ferromq.IllegalName, match="' '"):
             admin.delete_topic("a b")
         assert "gone" not in mq.store.queues()
@@ -89,7 +89,7 @@ def test_a_topic_of_the_system_is_not_deleted(mq: ferromq.Embedded) -> None:
 
 
 def test_unused_queues_are_cleaned(mq: ferromq.Embedded, eventually: Eventually) -> None:
-    """Queues of topics the broker does not have, written by somebody who skipped it; others stay."""
+    """Queues without a topic, written around the broker; others stay."""
     send(mq, "orders", b"kept")
     mq.store.append("left-over", 3, b"x")
     assert eventually(lambda: "left-over" in mq.store.queues())

@@ -1,4 +1,4 @@
-"""Transactions and delay levels over remoting: what a producer decides is what consumers see, at its time, once."""
+"""Transactions and delay levels over remoting: consumers see the producer's decision, at its time, once."""
 
 import contextlib
 import os
@@ -133,7 +133,7 @@ def test_a_message_with_a_delay_level_comes_at_its_time(
 
 
 class Payers:
-    """Producers of one group: what they decided, which they also say when they are asked."""
+    """Producers of one group: their decisions, which they also answer to checks."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -175,7 +175,7 @@ class Payers:
                 continue
             (message,) = decode_records(asked.body)
             fields = {"producerGroup": "payers", "fromTransactionCheck": "true", **asked.fields}
-            # What it knows nothing of, it was never told to be stored.
+            # The store of an unknown one was never acknowledged.
             decision = self.decided.get(message.body, ROLLBACK)
             with contextlib.suppress(OSError):
                 peer.one_way(END_TRANSACTION, {**fields, "commitOrRollback": str(decision)})
