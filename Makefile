@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates proto -type f -not -path '*/target/*' 2>/dev/null)
 PYTHON_SOURCES := pyproject.toml README.md $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
-# Recipes share one venv and install into it; those that gain from it run in parallel themselves.
+# Recipes share one venv and install into it; tests and builds run in parallel inside a recipe.
 .NOTPARALLEL:
 .PHONY: help demo docs test check fmt setup unit rust-test system compat matrix spark bench bench-peers proto jars node-client wheels sdist workflows nightly soak fuzz clean
 
@@ -21,7 +21,7 @@ help:
 
 # --- set-up --------------------------------------------------------------------------------------------------
 
-# The tools and the extras, pinned. Spark needs Java 17 or 21; where there is none the venv gets one.
+# The tools and the extras, pinned. Spark needs Java 17 or 21; without one the venv gets it.
 $(CACHE)/venv.stamp: requirements-dev.txt
 	@mkdir -p $(CACHE)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "ferromq needs Python 3.11 or newer; say which with make PYTHON=python3.12")'
@@ -49,7 +49,7 @@ demo: setup
 
 # --- tests ---------------------------------------------------------------------------------------------------
 
-# What the later tests need is fetched beside the Rust tests; where it cannot be had, `compat` says why.
+# The downloads of later tests run beside the Rust tests; `compat` reports a failed one.
 test:
 	@mkdir -p $(CACHE)
 	@$(MAKE) --no-print-directory jars node-client &>/dev/null & $(MAKE) --no-print-directory rust-test; code=$$?; wait; exit $$code
@@ -68,7 +68,7 @@ system: setup
 	$(BIN)/pytest tests/system -n $(JOBS) -m "not alone and not spark"
 	$(BIN)/pytest tests/system -m "alone"
 
-# Against Apache RocketMQ itself. Where it cannot be had (no JDK, no Maven, no network) the tests are skipped and say why.
+# Against Apache RocketMQ itself. Without it (no JDK, no Maven, no network) the tests are skipped, with the reason.
 # They wait for timers of Java's most of the time, so there are two workers a core; the longest tests begin first.
 compat: setup
 	@$(MAKE) --no-print-directory jars || echo "the jars of Apache RocketMQ could not be fetched (see above)"

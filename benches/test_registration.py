@@ -55,7 +55,7 @@ def test_start(benchmark: Any, start: Callable[..., BrokerController]) -> None:
 
 @pytest.mark.parametrize("is_compressed", [False, True])
 def test_register(benchmark: Any, start: Callable[..., BrokerController], clock: Clock, is_compressed: bool) -> None:
-    """A whole registration, as every period sends it."""
+    """A whole registration, as in every period."""
     start(compress_registration=is_compressed)
     benchmark.pedantic(lambda: clock.advance(seconds=30), rounds=10, warmup_rounds=1)
 

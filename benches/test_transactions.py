@@ -1,4 +1,4 @@
-"""How many transactions a second end, half message and commit, and how long a check of 100,000 open ones takes."""
+"""How many transactions a second end? How long does a check of 100,000 open ones take? Over remoting, and the check over both."""
 
 import json
 import queue
@@ -42,7 +42,7 @@ class Pipe:
         self._socket.sendall(b"".join(frames))
 
     def header(self) -> bytes:
-        """Return the header of the next answer, or of what is asked."""
+        """Return the header of the next answer or request."""
         return self._next()[0]
 
     def answer(self) -> bytes:
@@ -100,7 +100,7 @@ def mq() -> Iterator[ferromq.Embedded]:
 
 
 def test_complete_transactions(benchmark: Any, mq: ferromq.Embedded) -> None:
-    """Half message and commit, each answered, by two processes with 64 under way, whose start is in it."""
+    """Half message and commit, each answered, by two processes with 64 in flight, including their start."""
     firsts = iter(range(0, sys.maxsize, EACH))
 
     def transact() -> None:
@@ -115,7 +115,7 @@ def test_complete_transactions(benchmark: Any, mq: ferromq.Embedded) -> None:
 
 @pytest.mark.parametrize("protocol", ["remoting", "gRPC"])
 def test_check_of_many_open_ones(benchmark: Any, tmp_path: Any, protocol: str) -> None:
-    """One round over 100,000 half messages nobody ended; all are put back, and another process is asked about them."""
+    """One round over 100,000 open half messages; all are put back, and another process is asked about them."""
     clock = Clock.manual(time.time_ns() // 1_000_000)
     with ferromq.embedded(tmp_path, clock=clock, transaction_check_max=1_000) as mq:
         command = [sys.executable, __file__, protocol, mq.broker.address, mq.endpoint]
@@ -143,7 +143,7 @@ def _checked(pipe: Pipe) -> int:
 
 
 def swallow_remoting(address: str) -> None:
-    """Be a producer over remoting that reads what it is asked, and never answers."""
+    """Be a producer over remoting that reads its checks, and never answers."""
     pipe = Pipe(address)
     body = json.dumps({"clientID": "p@1", "producerDataSet": [{"groupName": "payers"}], "consumerDataSet": []})
     pipe.send([frame(HEART_BEAT, {}, body.encode())])
@@ -154,7 +154,7 @@ def swallow_remoting(address: str) -> None:
 
 
 def swallow_grpc(endpoint: str) -> None:
-    """Be a producer over gRPC that reads what it is asked, and never answers."""
+    """Be a producer over gRPC that reads its checks, and never answers."""
     channel = grpc.insecure_channel(endpoint)
     publishing = pb.Publishing(topics=[pb.Resource(name="bench")])
     settings = pb.Settings(client_type=pb.ClientType.PRODUCER, publishing=publishing)

@@ -1,5 +1,5 @@
 """
-How soon a receive that waits gets a message that is sent, and what a broker costs that has nothing to do.
+Measures how soon a waiting receive gets a message, and the cost of an idle broker.
 
     benches/wake.py [MESSAGES] [IDLE_SECONDS]
 
@@ -85,7 +85,7 @@ def show(what: str, values: list[float]) -> None:
 
 
 def fill(endpoint: str, namesrv: str) -> None:
-    """Give the broker what it has to look after: topics, groups, delayed messages and open leases."""
+    """Give the broker topics, groups, delayed messages and open leases."""
     with ferromq.Admin(namesrv) as admin:
         for number in range(TOPICS):
             admin.create_topic(f"topic-{number}", message_type="DELAY" if number == 1 else "NORMAL")

@@ -15,7 +15,7 @@ def main(count: int = COUNT) -> int:
         receipts = producer.send_all("batches", (ferromq.Message(body, keys=f"k-{n}") for n in range(count)))
         report("send_all", len(receipts), begin)
 
-        # submit returns at once; messages that come within the linger travel together.
+        # submit returns at once; messages within the linger share a request.
         begin = time.perf_counter()
         futures = [producer.submit("batches", body) for _ in range(count)]
         stored = [future.result() for future in futures]

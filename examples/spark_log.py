@@ -16,7 +16,7 @@ def main() -> dict[str, Any]:
             for product, count in ORDERS.items():
                 producer.send_all("orders", [ferromq.Message(b"1", tag=product)] * count)
 
-        # The broker is gone; one that runs is read just so, up to what it has flushed.
+        # The broker is closed; a running one is read in the same way, up to its last flush.
         session = spark.session("local[2]", config={"spark.ui.enabled": "false"})
         files = session.read.format("ferromq-log").option("topic", "orders").option("columns", "tag,queue_id")
         counts = files.load(store).where("tag <> 'milk'").groupBy("tag").count().orderBy("tag")

@@ -13,7 +13,7 @@ def main() -> dict[str, int]:
     counts: dict[str, int] = {}
 
     def count(batch: Any, number: int) -> None:
-        # Spark may hand over a batch again after a crash; under its number it is the same batch.
+        # Spark may repeat a batch after a crash; its number identifies it.
         for row in batch.groupBy("tag").count().collect():
             counts[row["tag"]] = counts.get(row["tag"], 0) + row["count"]
         print(f"batch {number}: {counts}")
@@ -35,7 +35,7 @@ def main() -> dict[str, int]:
         for products in [("tea", "coffee", "tea"), ("milk", "tea")]:
             for product in products:
                 producer.send("sales", b"1", tag=product)
-            # What is there now; without a trigger it would go on for ever.
+            # The messages of now; without a trigger it would go on for ever.
             writer.trigger(availableNow=True).start().awaitTermination()
     return counts
 

@@ -9,17 +9,17 @@ ORDERS = 2
 
 
 def main() -> list[str]:
-    """Return the orders a consumer heard of."""
+    """Return the orders that a consumer received."""
     database = sqlite3.connect(":memory:", check_same_thread=False)
     database.execute("CREATE TABLE orders (id TEXT PRIMARY KEY)")
 
     def checker(message: MessageView) -> Resolution:
-        """Say what became of a transaction whose end the broker did not hear: the row is there, or it is not."""
+        """Decide about a transaction whose end the broker did not get: the row is there, or it is not."""
         row = database.execute("SELECT 1 FROM orders WHERE id = ?", message.keys).fetchone()
         return Resolution.COMMIT if row else Resolution.ROLLBACK
 
     heard: list[str] = []
-    # The clock is moved by hand here, so that nobody has to wait until the broker asks.
+    # A virtual clock, so that the check-back comes without a wait.
     with ferromq.embedded(clock=ferromq.Clock.manual()) as mq:
         with mq.admin() as admin:
             admin.create_topic("orders", message_type="TRANSACTION")
@@ -41,7 +41,7 @@ def main() -> list[str]:
                     print(f"ship {message.keys[0]}: {message.body.decode()}")
                     heard.append(message.keys[0])
                     message.ack()
-                mq.clock.advance(seconds=10)  # in a while the broker asks the checker about o-2
+                mq.clock.advance(seconds=10)  # later the broker asks the checker about o-2
     return heard
 
 

@@ -4,7 +4,7 @@ Compiles the protocol files into `ferromq._proto`: a set of descriptors and the 
 The transport gets its own set, for reflection: RocketMQ's service, health and reflection.
 
     python proto/generate.py            write the files
-    python proto/generate.py --check    write nothing; exit 1 where they are not up to date
+    python proto/generate.py --check    write nothing; exit 1 if they are outdated
 
 No `_pb2.py` modules: they would register `apache.rocketmq.v2` in protobuf's default pool, where RocketMQ's own
 client registers it, too, and a process could import only one of the two. Needs grpcio-tools, at development only.
@@ -182,7 +182,7 @@ def field_types(field: FieldDescriptorProto, maps: dict[str, DescriptorProto]) -
 
 
 def main() -> None:
-    """Write the files, or say which is not up to date."""
+    """Write the files, or print the outdated ones."""
     descriptors = compile_descriptors(SOURCES)
     files = {
         TARGET / "descriptors.bin": descriptors,

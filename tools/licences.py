@@ -28,7 +28,7 @@ def is_allowed(expression: str) -> bool:
 
 
 def main() -> int:
-    """Print each crate whose licence is not allowed; 1 where there is one."""
+    """Print each crate whose licence is not allowed; return 1 if there is one."""
     command = ["cargo", "metadata", "--format-version", "1", "--locked"]
     packages = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["packages"]
     refused = [p for p in packages if not is_allowed(p["license"] or "")]

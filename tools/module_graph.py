@@ -1,10 +1,10 @@
 """
 Prints the graph of imports between the modules of each crate and of the Python package; fails at a circle.
 
-In Python it also fails where a module imports a private module of another package.
+In Python it also fails if a module imports a private module of another package.
 
-A module counts as importing another where it names it in a `use`, a path, or an `import`. What a parent re-exports
-is followed to where it is defined. Tests inside a module are left out. Depth is the longest chain of imports.
+A module imports another if it names it in a `use`, a path, or an `import`. Re-exports of a parent are followed to
+their definition. Tests inside a module are left out. Depth is the longest chain of imports.
 Against the direction are imports between two folders of which most go the other way.
 """
 

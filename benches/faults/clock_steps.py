@@ -1,11 +1,11 @@
 """
-Shows what steps of the machine's wall clock do to a broker, by libfaketime (Debian: `apt install faketime`).
+Shows the effect of wall clock steps on a broker, by libfaketime (Debian: `apt install faketime`).
 
     python benches/faults/clock_steps.py
 
 A broker and its clients see the same wall clock; their monotonic clocks are real. Ten years ahead for ten seconds
-change nothing. Eight hours ahead are followed, so that a message that is to come in five seconds does. Eight hours back
-stop nothing. It ends with exit code 1 where that is not so.
+change nothing. Eight hours ahead are followed, so that a message due in five seconds arrives. Eight hours back stop
+nothing. The exit code is 1 otherwise.
 """
 
 import contextlib

@@ -1,5 +1,5 @@
 """
-What readers of a cold backlog do to everyone's sends, and whether a filter that matches nothing advances.
+Measures how much readers of a cold backlog delay sends, and whether a filter without matches advances.
 
     benches/faults/cold_reads.py [--messages N] [--size BYTES] [--readers N] [--senders N] [--seconds S]
                                  [--memory MIB] [--speed MB]
@@ -78,7 +78,7 @@ class Peer:
         assert answer["code"] == 0, answer
 
     def pull(self, queue: int, offset: int, sql: str | None = None) -> tuple[int, int]:
-        """Return where to go on, and the bytes of the answer."""
+        """Return the next offset, and the bytes of the answer."""
         fields = {"consumerGroup": "readers", "topic": TOPIC, "queueId": queue, "queueOffset": offset, "maxMsgNums": 32}
         fields |= {"sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0}
         fields |= {"subscription": sql or "*", "expressionType": "SQL92" if sql else "TAG"}
@@ -163,7 +163,7 @@ def read(address: str, number: int, until: float, told: list[int]) -> None:
 
 
 def give_up(address: str, until: float, told: list[tuple[int, int]]) -> None:
-    """Note how far a reader got that waits 3 s for an answer, and how often it gave up."""
+    """Note the progress of a reader that waits 3 s for an answer, and how often it gave up."""
     offset, given_up = 0, 0
     while time.monotonic() < until:
         peer = Peer(address)
@@ -200,7 +200,7 @@ def line(name: str, times: Sequence[float]) -> str:
 
 
 def measure(address: str, options: argparse.Namespace) -> None:
-    """Print what the sends took without readers and with them, and how far the reader that gives up got."""
+    """Print the times of sends without and with readers, and the progress of the reader that gives up."""
     context = multiprocessing.get_context("spawn")
     for count in (0, options.readers):
         ended = threading.Event()

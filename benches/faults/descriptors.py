@@ -1,11 +1,11 @@
 """
-Starts a broker with few descriptors while a whole fleet connects again, and looks whether its store goes on writing.
+Starts a broker with few descriptors while a whole fleet reconnects, and checks that its store goes on writing.
 
     python benches/faults/descriptors.py --starts 20 --clients 1100 --limit 1024
 
 Each start gets a hard limit of open files, so that the broker cannot raise it. All clients connect at once and send to
 topics of their own, so that the store needs new files in the same moment; they stay for some seconds. Once they have
-left, one client sends again: a store that writes no more refuses it. With `--connections 16384` nothing is kept back
+left, one client sends again: a store that stopped writing refuses it. With `--connections 16384` nothing is reserved
 for the store, so that it meets the limit itself. Printed for each start: answers by code, the connections that broke,
 whether the store stopped writing, and the exit code. The program ends with 1 where any did.
 """
@@ -90,7 +90,7 @@ async def fleet(port: int, clients: int, seconds: float) -> collections.Counter[
 
 
 async def goes_on(port: int, patience: float = 15) -> bool:
-    """Say whether sends are taken, to an old topic and to a new one, once the fleet has left."""
+    """Return whether sends succeed, to an old topic and to a new one, once the fleet has left."""
     until = time.monotonic() + patience
     while time.monotonic() < until:
         with contextlib.suppress(OSError, EOFError, TimeoutError):
@@ -114,7 +114,7 @@ def free_port() -> int:
 
 
 def run(store: Path, options: argparse.Namespace, number: int) -> bool:
-    """Start, let the fleet come, look, stop. Say whether the store went on."""
+    """Start, let the fleet connect, check, stop. Return whether the store went on."""
     port, log = free_port(), store.parent / f"broker-{number}.log"
     limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (options.limit, options.limit))  # noqa: E731
     words = ["broker", "--store", str(store), "--listen", f"127.0.0.1:{port}", "--grpc-listen", "127.0.0.1:0"]

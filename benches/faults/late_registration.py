@@ -1,5 +1,5 @@
 """
-Counts what clients notice where the registrations of a broker reach one of two name servers late.
+Counts missed routes while a broker's registrations reach one of two name servers late.
 
 Starts two name servers and two brokers. What the first broker and the first name server say to each other takes a path
 that holds everything back, in both directions, for `--late` seconds from a moment on. Meanwhile the route of a topic
@@ -110,13 +110,13 @@ class Watch:
             time.sleep(PAUSE)
 
     def end(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self.is_done = True
         self._thread.join()
 
 
 def at_name_server(client: RemotingClient, address: str) -> Callable[[str], bool]:
-    """Return what says whether a name server has the route of a topic."""
+    """Return a function that checks whether a name server has a topic's route."""
 
     def ask(topic: str) -> bool:
         code, remark, _, _ = client.call(address, ROUTE, {"topic": topic})
@@ -128,7 +128,7 @@ def at_name_server(client: RemotingClient, address: str) -> Callable[[str], bool
 
 
 def at_broker(channel: grpc.Channel) -> Callable[[str], bool]:
-    """Return what says whether a broker answers with the route of a topic."""
+    """Return a function that checks whether a broker has a topic's route."""
 
     def ask(topic: str) -> bool:
         request = pb.QueryRouteRequest(topic=pb.Resource(name=topic)).SerializeToString()

@@ -1,5 +1,5 @@
 """
-Measures what creating a topic costs where there are many, and what sends cost then.
+Measures the cost of creating a topic among many, and of sends then.
 
 Starts a name server and a broker, each in a process of its own, creates topics of 8 queues one after the other and with
 many requests under way on one connection, and measures sends with few topics and with all of them.
@@ -66,7 +66,7 @@ class Peer:
         self._read = self._socket.makefile("rb", 1 << 16)
 
     def drive(self, frames: Iterable[bytes], width: int) -> None:
-        """Send all frames, with at most *width* under way; fails where an answer is no success."""
+        """Send all frames, with at most *width* under way; fails if an answer is no success."""
         under_way = 0
         for frame in frames:
             if under_way == width:

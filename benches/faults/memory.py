@@ -1,9 +1,9 @@
 """
-What strangers can make a broker and a name server hold, and whether others notice.
+Measures how much memory malicious clients can occupy in a broker and a name server, and whether others notice.
 
 `python benches/faults/memory.py [SCENARIO ...]`: each scenario starts its servers anew and attacks them over loopback,
 while a client sends small messages over both protocols and asks for an offset. It prints peak memory, log
-lines and the client's latencies. The exit code says whether the promise held: 512 MiB, no error, 100 log lines.
+lines and the client's latencies. The exit code is 0 if the promise held: 512 MiB, no error, 100 log lines.
 """
 
 import contextlib
@@ -175,7 +175,7 @@ class Rig:
             yield
 
     def connect(self, port: int | None = None) -> socket.socket:
-        """Return a connection that takes hardly anything."""
+        """Return a connection that reads almost nothing."""
         client = socket.socket()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", port or self.remoting))
@@ -183,7 +183,7 @@ class Rig:
         return client
 
     def close(self) -> dict[str, Any]:
-        """Stop everything and return what was seen."""
+        """Stop everything and return the results."""
         self.stopping.set()
         for thread in self.threads:
             thread.join()

@@ -1,5 +1,5 @@
 """
-Counts what message groups and readers notice of a name server that hangs and of a broker that is killed.
+Counts the effects of a hanging name server and a killed broker on message groups and readers.
 
 Starts a name server and two brokers with a FIFO topic on both, and a producer with a thread for each of twelve groups.
 The name server is stopped (SIGSTOP) for some time; meanwhile the second broker is killed and started again, and another
@@ -78,7 +78,7 @@ class Broker:
 
 
 class Load:
-    """What runs while faults happen."""
+    """The load during the faults."""
 
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()

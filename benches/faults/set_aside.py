@@ -27,7 +27,7 @@ PATIENCE = 30
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """Wait until something is so, and say whether it was in time."""
+    """Wait until a condition holds, and return whether it did in time."""
     until = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > until:
@@ -72,7 +72,7 @@ class Probe:
 
 
 def run(directory: Path, seconds: float) -> bool:
-    """Measure, and say whether the queue was set aside and completed."""
+    """Measure, and return whether the queue was set aside and completed."""
     options = {"default_queues": 1, "consume_queue_file_entries": ENTRIES, "disk_reserve": 1 << 20}
     with ferromq.embedded(directory, **options) as mq, mq.producer(attempts=1) as producer:
         producer.send("orders", b"x")

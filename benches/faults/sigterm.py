@@ -1,5 +1,5 @@
 """
-Stops many servers with one signal each, sent as soon as they say that they are ready.
+Stops many servers with one signal each, sent as soon as they report that they are ready.
 
     python benches/faults/sigterm.py --name-servers 1000 --brokers 300
 

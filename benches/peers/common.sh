@@ -8,13 +8,13 @@ stop() {
 }
 trap 'stop; rm -rf "$DIRECTORY"' EXIT
 
-# Wait until somebody listens on a port.
+# Wait until a process listens on a port.
 answers() {
   for _ in $(seq 1200); do
     (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return
     read -rt 0.1 <> <(:) || true
   done
-  echo "nobody listens on port $1; see $DIRECTORY/*.log" >&2
+  echo "nothing listens on port $1; see $DIRECTORY/*.log" >&2
   tail -5 "$DIRECTORY"/*.log >&2
   return 1
 }

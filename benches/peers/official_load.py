@@ -1,5 +1,5 @@
 """
-What RocketMQ's Python client gets out of a broker: a line `engine load<TAB>value<TAB>unit` for each figure.
+The throughput of RocketMQ's Python client: a line `engine load<TAB>value<TAB>unit` for each figure.
 
     official_load.py ENGINE HOST:PORT TOPIC send THREADS SECONDS PID
     official_load.py ENGINE HOST:PORT TOPIC receive GROUP SECONDS PID
@@ -33,7 +33,7 @@ def cpu_seconds(pid: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What is measured."""
+    """The measured server and load."""
 
     engine: str
     endpoint: str
@@ -42,7 +42,7 @@ class Server:
 
     @property
     def configuration(self) -> ClientConfiguration:
-        """Say where it is."""
+        """Set the target."""
         return ClientConfiguration(self.endpoint, Credentials())
 
     def show(self, load: str, count: int, seconds: float, cpu: float) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections import defaultdict
 
 OURS, THEIRS = sys.argv[1:3] or ("ferromq-store", "java-store")
-# What is asked for: how many times as good as the peer.
+# The goal: how many times as good as the peer.
 GOALS = {
     "append async, 1 threads, until dispatched": 4.0,
     "append async, 4 threads, until dispatched": 4.0,
@@ -61,7 +61,7 @@ def cell(values: list[float]) -> str:
 
 
 def times(engines: Values, unit: str) -> float | None:
-    """Say how many times as good ours is."""
+    """Return how many times as good ours is."""
     if unit not in COMPARED or not engines[OURS] or not engines[THEIRS]:
         return None
     ours, theirs = statistics.median(engines[OURS]), statistics.median(engines[THEIRS])
@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def shares(ours: dict[str, float]) -> list[str]:
-    """Say what one load is of another, where both were run."""
+    """Return the ratio of two loads, if both were run."""
     one, four = "append async, 1 threads, until dispatched", "append async, 4 threads, until dispatched"
     bare = "bare loop, copy and CRC32"
     wanted = [

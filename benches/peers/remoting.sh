@@ -4,7 +4,7 @@
 # Starts one pair after the other, drives both with the same light load, and prints a table of medians. Needs Java,
 # `make jars` and 8 GB of disk.
 #   ROUNDS=5 SECONDS_EACH=10 DIRECTORY=DIR LOADS="light clients routes" benches/peers/remoting.sh
-# GUARD is a command each measurement runs under, where a machine is shared. LINES keeps the single values.
+# GUARD is a command that wraps each measurement, for a shared machine. LINES keeps the single values.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 ROUNDS=${ROUNDS:-5}

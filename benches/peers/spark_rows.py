@@ -5,9 +5,9 @@ Measure how many rows of 1 KiB a second Spark reads from ferromq and writes to i
 
 One session, `local[2]`, reads the same rows by turns, each round beginning with another source, so that all see the
 same machine and the same warm Java. Lengths of all bodies are summed, so that each one really arrives. Prints a line
-`engine load<TAB>value<TAB>unit` for each figure; what Kafka does is set beside every way of ours to do the same.
+`engine load<TAB>value<TAB>unit` for each figure; Kafka's figure is set beside each way of ours to do the same.
 
-A stream query of either reads what there is when it starts (Trigger.AvailableNow, no limit) into the same sink with a
+A stream query of either reads the messages at its start (Trigger.AvailableNow, no limit) into the same sink with a
 new checkpoint. It is timed from its start to its end, and its batches alone, without the start.
 """
 
@@ -114,7 +114,7 @@ def stream(session: Any, load: Load, rows: int) -> Seconds:
 
 
 def check(count: int, size: int, rows: int) -> None:
-    """Stop where a source left rows out, or gave some twice."""
+    """Fail if a source lost or repeated rows."""
     if (count, size) != (rows, rows * BODY_BYTES):
         raise SystemExit(f"{count} rows of {size} bytes came instead of {rows}")
 
@@ -143,7 +143,7 @@ def loads(peers: Peers) -> Iterator[tuple[Measure, Load, dict[str, Load]]]:
 
 
 def turn(session: Any, measure: Measure, sources: dict[str, Load], rows: int, number: int) -> dict[str, Seconds]:
-    """Return what each source took in round *number*, which says who is first."""
+    """Return the time of each source in round *number*, which rotates the order."""
     names = list(sources)
     first = number % len(names)
     return {name: measure(session, sources[name], rows) for name in names[first:] + names[:first]}

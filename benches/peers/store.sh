@@ -3,7 +3,7 @@
 #
 # Runs both in turn, load by load, and prints a table of medians. Needs Java, `make jars` and 12 GB of disk.
 #   ROUNDS=5 DIRECTORY=DIR LOADS="put recover read" benches/peers/store.sh
-# GUARD is a command each measurement runs under, where a machine is shared. LINES keeps the single values.
+# GUARD is a command that wraps each measurement, for a shared machine. LINES keeps the single values.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 ROUNDS=${ROUNDS:-5}

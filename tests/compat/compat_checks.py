@@ -1,4 +1,4 @@
-"""What a directory must give on either side, and the options that make both sides write files of the same sizes."""
+"""What both sides must read from a directory, and options that make both write files of the same sizes."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ JAVAS = {
 
 
 def assert_java_reads(peer: Peer, name: str, placed: Sequence[Placed], log: Log) -> None:
-    """Every message by its queue offset and by its place in the log, byte for byte and field for field."""
+    """Check every message by queue offset and by physical offset, byte for byte and field for field."""
     lines = {one.physical_offset: line_of(one, log.record(one.physical_offset)) for one in placed}
     assert len(lines) == len(placed)
     assert_same(peer.queues(name), lines_by_queue(placed, log, lines))
@@ -38,7 +38,7 @@ def assert_java_reads(peer: Peer, name: str, placed: Sequence[Placed], log: Log)
 
 
 def assert_same(found: Sequence[str], expected: Sequence[str]) -> None:
-    """Two lists are the same; where not, the first difference is shown and not all of them."""
+    """Compare two lists; show only the first difference."""
     different = next((pair for pair in zip(found, expected, strict=False) if pair[0] != pair[1]), None)
     assert different is None
     assert len(found) == len(expected)
@@ -46,7 +46,7 @@ def assert_same(found: Sequence[str], expected: Sequence[str]) -> None:
 
 def assert_java_finds_keys(peer: Peer, name: str, placed: Sequence[Placed]) -> None:
     """
-    Every key and unique key leads to its messages: the newest 64, as many as Java returns at once.
+    Check that every key and unique key finds its newest 64 messages, as many as Java returns at once.
 
     Java compares only the hash of topic and key, so keys of one hash are found together.
     """
@@ -70,7 +70,7 @@ def found_keys(peer: Peer, name: str, placed: Sequence[Placed]) -> set[tuple[str
 
 
 def assert_we_find_keys(store: Store, placed: Sequence[Placed]) -> None:
-    """Every key leads to its messages in our store."""
+    """Check that every key finds its messages in our store."""
     for (topic, key), expected in places_by_key(placed).items():
         found = store.query_by_key(topic, key, 1_000)
         assert sorted(one.physical_offset for one in found) == expected, (topic, key)
@@ -92,7 +92,7 @@ def killed_writer(
             places = json.loads(writer.stdout.readline())
             placed += [Placed(message, V4_BROKER, *place, crc) for message, place in zip(messages, places, strict=True)]
             if number < rounds - 1:
-                # Checkpoints are written by the second; nothing tells when.
+                # Checkpoints are written every second, without a signal.
                 threading.Event().wait(pause)
                 writer.stdin.write("\n")
                 writer.stdin.flush()

@@ -1,7 +1,7 @@
 """
-Messages of every kind, how they are stored on either side, and what must be read back.
+Messages of every kind, how either side stores them, and the expected reads.
 
-What is expected is made from the messages themselves and from the bytes of the log files, never by a reader of ours.
+The expectation is made from the messages and the bytes of the log files, never by a reader of ours.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ class Message:
         return "".join(f"{name}\x01{value}\x02" for name, value in self.properties.items())
 
     def line(self, store_host: str) -> str:
-        """Return what the Java side stores it from."""
+        """Return the Java side's input for it."""
         body = (str(self.body_length), str(self.body_byte))
         numbers = (self.queue_id, self.flag, self.sys_flag, self.born_timestamp)
         return "\t".join(
@@ -136,7 +136,7 @@ def odd_ones() -> Iterator[Message]:
 
 
 def rounds_of(count: int, rounds: int) -> Iterator[list[Message]]:
-    """Make the messages of a writer that goes on in rounds; the first has those of every kind too."""
+    """Make the messages of a writer that works in rounds; the first one has every kind."""
     for number in range(rounds):
         yield [*bulk(count, seed=number), *(odd_ones() if number == 0 else ())]
 
@@ -177,7 +177,7 @@ class Log:
 
 
 def line_of(placed: Placed, record: bytes) -> str:
-    """Return what the Java side must say of a message: where it lies, its bytes, and each field."""
+    """Return the expected line of the Java side for a message: its place, its bytes, and each field."""
     message = placed.message
     born_v6, store_v6 = message.born_host.startswith("["), placed.store_host.startswith("[")
     properties = {name: value for name, value in message.properties.items() if value}
@@ -208,7 +208,7 @@ def line_of(placed: Placed, record: bytes) -> str:
 
 
 def lines_by_queue(placed: Iterable[Placed], log: Log, made: Mapping[int, str] | None = None) -> list[str]:
-    """Return what reading every queue must give; *made* holds lines by physical offset where they are made already."""
+    """Return the expected lines of every queue; *made* has lines by physical offset that exist already."""
     queued = [one for one in placed if one.message.is_queued]
     queued.sort(key=lambda one: (one.message.topic, one.message.queue_id, one.queue_offset))
     lines = []
@@ -220,7 +220,7 @@ def lines_by_queue(placed: Iterable[Placed], log: Log, made: Mapping[int, str] |
 
 
 def places_by_key(placed: Iterable[Placed]) -> dict[tuple[str, str], list[int]]:
-    """Return where the messages of each topic and key lie."""
+    """Return the physical offsets of the messages of each topic and key."""
     places: dict[tuple[str, str], list[int]] = {}
     for one in placed:
         for key in one.message.keys:
@@ -237,7 +237,7 @@ def java_hash(text: str) -> int:
 
 
 def read_ours(store: Store) -> list[str]:
-    """Read every queue of our store and return the lines Java says of the same messages."""
+    """Read every queue of our store and return the lines that Java returns for the same messages."""
     lines = []
     for topic, queues in sorted(store.queues().items()):
         for queue_id in sorted(queues):
@@ -273,7 +273,7 @@ def _line_of_stored(stored: Any) -> str:
 
 
 def open_ours(directory: Path, options: Mapping[str, Any]) -> Store:
-    """Open our store on the machine's clock."""
+    """Open our store with the machine's clock."""
     return Store(str(directory), Clock.system(), **options)
 
 

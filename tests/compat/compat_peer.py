@@ -1,4 +1,4 @@
-"""Apache RocketMQ in a Java process of its own: how it is built, started, asked and killed."""
+"""Apache RocketMQ in a Java process of its own: building, starting, commands and killing."""
 
 import hashlib
 import os
@@ -15,21 +15,21 @@ ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent / "java"
 """Programs over RocketMQ's own classes."""
 JARS = ROOT / ".cache" / "jars"
-"""RocketMQ and what it needs."""
+"""RocketMQ and its dependencies."""
 CLIENT_JARS = ROOT / ".cache" / "client-jars"
-"""RocketMQ's gRPC client, which brings what it needs; apart from the servers' jars."""
+"""RocketMQ's gRPC client with its dependencies, apart from the servers' jars."""
 
 
 class PeerError(RuntimeError):
-    """What the Java side answered that it could not do."""
+    """The error that the Java side answered."""
 
 
 def missing() -> str | None:
-    """Say what is missing for a Java process, if anything is."""
+    """Return what is missing for a Java process, if anything."""
     for program in ("java", "javac"):
         if shutil.which(program) is None:
             return f"no {program} on the PATH: tests against Apache RocketMQ need a JDK"
-    # Written last: without it a download did not come to its end.
+    # Written last: without it the download is incomplete.
     for jars in (JARS, CLIENT_JARS):
         if not jars.with_suffix(".stamp").is_file() or not any(jars.glob("rocketmq-*.jar")):
             return f"no jars of RocketMQ in .cache/{jars.name}: `make jars` fetches them (needs Maven and the network)"
@@ -53,12 +53,12 @@ def compiled(sources: Sequence[Path], jars: Path) -> Path:
 
 
 def java(directory: Path) -> list[str]:
-    """Return how a Java process that is driven begins."""
+    """Return the command of a Java process."""
     return ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Duser.home={directory}"]
 
 
 class Driven:
-    """A process of one of the programs here, driven line by line."""
+    """A process of one of these programs, with a command a line."""
 
     def __init__(self, directory: Path, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ class Driven:
             )
 
     def ask(self, command: str, name: str, *words: object) -> str:
-        """Send a command and return what it answered; raises `PeerError`."""
+        """Send a command and return its answer; raises `PeerError`."""
         send, answers = self._pipes()
         send.write("\t".join((command, name, *map(str, words))) + "\n")
         send.flush()
@@ -86,12 +86,12 @@ class Driven:
         return answer
 
     def kill(self) -> None:
-        """End the process with nothing written or flushed any more."""
+        """Kill the process; it writes and flushes nothing more."""
         self._process.kill()
         self.end()
 
     def end(self) -> None:
-        """End the process; what is still open is not closed."""
+        """End the process without closing its stores."""
         for pipe in self._pipes():
             pipe.close()
         self._process.wait()
@@ -113,7 +113,7 @@ class Driven:
 def _ours(directory: Path, program: str) -> list[str]:
     return [
         *java(directory),
-        # By default a consumer looks every 20 s for queues that nobody tells it of: those of its retry topic.
+        # By default a consumer looks every 20 s for queues without a notice: those of its retry topic.
         *("-Drocketmq.log.root.level=ERROR", "-Drocketmq.client.rebalance.waitInterval=2000"),
         *("-cp", f"{compiled(sorted(SOURCES.glob('*.java')), JARS)}:{JARS}/*", program),
     ]
@@ -153,7 +153,7 @@ class Peer(Driven):
         return answered.read_text().splitlines()
 
     def sql(self, messages: Iterable[Mapping[str, str]], expressions: Iterable[str]) -> list[list[bool] | None]:
-        """Tell for which messages, by their properties, each expression holds; None where it is refused."""
+        """Return the messages, by their properties, that match each expression; None if it is refused."""
         lines = ["\t".join(f"{name}={value}" for name, value in each.items()) for each in messages]
         given, answered = self.file([*lines, "", *expressions]), self.file()
         self.ask("sql", "-", given, answered)
@@ -161,14 +161,14 @@ class Peer(Driven):
         return [None if each == "refused" else [digit == "1" for digit in each] for each in answers]
 
     def keys(self, name: str, keys: Sequence[tuple[str, str]]) -> list[list[int]]:
-        """Return where the messages of each topic and key lie."""
+        """Return the physical offsets of the messages of each topic and key."""
         given, answered = self.file(f"{topic}\t{key}" for topic, key in keys), self.file(())
         self.ask("keys", name, given, answered)
         return [[int(word) for word in line.split()] for line in answered.read_text().splitlines()]
 
 
 class Clients(Driven):
-    """A Java process that holds RocketMQ's remoting clients, by name; `java/Clients.java` says what they are told."""
+    """A Java process with RocketMQ's remoting clients, by name; `java/Clients.java` has their commands."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, _ours(directory, "Clients"))
@@ -182,11 +182,11 @@ class Clients(Driven):
         return int(self.ask("send", name, how, *words))
 
     def wait_for(self, name: str, count: int, seconds: int = 60) -> int:
-        """Wait until a consumer has got *count* messages; return how many it has."""
+        """Wait until a consumer got *count* messages; return how many it has."""
         return int(self.ask("await", name, count, seconds))
 
     def taken(self, name: str) -> list["Taken"]:
-        """Return what a consumer got."""
+        """Return the messages of a consumer."""
         answered = self.file()
         self.ask("taken", name, answered)
         lines = (line.split("\t") for line in answered.read_text().splitlines())

@@ -1,4 +1,4 @@
-"""What the tests against Apache RocketMQ share; without what it needs each is skipped, with the reason."""
+"""Fixtures of the tests against Apache RocketMQ; without its jars each test is skipped, with the reason."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ _SPREAD = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts Java, and give it time; skip what cannot start. What is marked `node` needs no Java."""
+    """Mark the tests that start Java, and give them time; skip those that cannot start. `node` tests need no Java."""
     items.sort(key=lambda item: _FIRST.index(item.path.stem) if item.path.stem in _FIRST else len(_FIRST))
     reasons = {"java": compat_peer.missing(), "node": official_peer.missing_node()}
     for item in items:

@@ -1,7 +1,7 @@
 """
-A consumer of RocketMQ's gRPC protocol that shows what a server answered: codes, bodies, attempts.
+A consumer of RocketMQ's gRPC protocol that returns the server's answers: codes, bodies, attempts.
 
-It says its settings first, as official clients do: RocketMQ's proxy answers none that did not.
+It sends its settings first, as official clients do: RocketMQ's proxy requires that.
 """
 
 import itertools

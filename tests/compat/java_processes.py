@@ -1,7 +1,7 @@
 """
 Apache RocketMQ's name server, broker and `mqadmin` as processes of their own, on free ports of this machine.
 
-What a test asks of them is the test's business. Each writes into the directory it is given, its output to `output`
+Each writes into its given directory, its output to `output`
 there and its logs below `home`.
 """
 
@@ -89,7 +89,7 @@ class JavaProcess:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """End it at once: it takes many seconds to stop, and few tests need what it says or writes then."""
+        """Kill it: a stop takes many seconds, and few tests need its last output."""
         self.kill()
 
     def output(self) -> str:
@@ -97,7 +97,7 @@ class JavaProcess:
         return self._output.read_text()
 
     def stop(self) -> None:
-        """End it as an administrator does; it says goodbye. Idempotent."""
+        """Stop it as an administrator does; it unregisters. Idempotent."""
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
@@ -105,7 +105,7 @@ class JavaProcess:
             self.kill()
 
     def kill(self) -> None:
-        """End it with nothing said or written any more. Idempotent."""
+        """Kill it; it writes nothing more. Idempotent."""
         self._process.kill()
         self._process.wait()
 
@@ -174,10 +174,10 @@ class JavaBroker(JavaProcess):
 
     def _wait_until_known(self, name_server: str) -> None:
         """
-        Wait until *name_server*, where there is one, has it in a cluster.
+        Wait until *name_server*, if given, has it in a cluster.
 
-        It says that it has started whether or not its first registration arrived in time; until one has, name servers
-        refuse what it tells of single topics.
+        It reports its start even if its first registration failed; until one arrives, name servers refuse its
+        registrations of single topics.
         """
         pause, client = threading.Event(), RemotingClient()
         with contextlib.closing(client), contextlib.suppress(ConnectionError, FerromqError, OSError):
@@ -217,7 +217,7 @@ class JavaProxy(JavaProcess):
 
 
 def mqadmin(directory: Path, *words: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
-    """Run RocketMQ's `mqadmin` with *words*, and return its exit code and what it printed."""
+    """Run RocketMQ's `mqadmin` with *words*, and return its exit code and output."""
     return subprocess.run(
         [*_java(directory, ("-Xmx256m",)), "org.apache.rocketmq.tools.command.MQAdminStartup", *words],
         capture_output=True,

@@ -36,10 +36,10 @@ _SIZES = {
     "mappedFileSizeConsumeQueue": 20 * 20,
     "maxHashSlotNum": 50,
     "maxIndexNum": 200,
-    # Without it nothing is known to be on disk when a process is killed this soon.
+    # Without it the kill may come before anything is on disk.
     "flushConsumeQueueThoroughInterval": 1000,
 }
-# What a whole broker leaves beside the store: large, or of no use to anyone else.
+# Files of a whole broker beside the store: large, or useless here.
 _LEFT_OUT = ("timerwheel", "timerlog", "rocksdbstore", "compaction")
 
 
@@ -66,7 +66,7 @@ def messages(*, is_checked: bool) -> list[Message]:
 
 
 def expected(placed: Sequence[Placed], log: Log) -> list[str]:
-    """Return what a reader must find: each message, and where each key leads."""
+    """Return what a reader must find: each message, and the messages of each key."""
     lines = []
     for one in sorted(placed, key=lambda one: one.physical_offset):
         words = line_of(one, log.record(one.physical_offset)).split("\t")

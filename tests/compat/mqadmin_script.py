@@ -1,5 +1,5 @@
 """
-What an administrator does in a day with RocketMQ's `mqadmin`, and the facts in what it prints.
+An administrator's day with RocketMQ's `mqadmin`, and the facts in its output.
 
 The same steps run against Apache RocketMQ and against ferromq. Times, ports and counts of memory differ from run to run
 and are no facts; names, offsets, permissions, numbers of queues and codes of failures are.
@@ -29,7 +29,7 @@ _MASKS = (
 
 
 def lines(text: str) -> list[str]:
-    """Return the lines that hold facts, one blank between words, what differs from run to run masked."""
+    """Return the lines with facts, one blank between words, with varying values masked."""
     found = []
     for line in text.splitlines():
         if _NOISE.search(line):
@@ -47,20 +47,20 @@ def unordered(text: str) -> list[str]:
 
 
 def without_decimals(text: str) -> list[str]:
-    """Return the lines without rates, which depend on when they are asked for."""
+    """Return the lines without rates, which depend on the moment."""
     return sorted(re.sub(r"\d+\.\d+(ms|w)?", "RATE", line) for line in lines(text))
 
 
 def progress(text: str) -> list[str]:
-    """Return how far a group is, without rates and without what is pulled and not committed, which is not counted."""
-    # The consumer may or may not have come to its retry topic yet.
+    """Return a group's progress, without rates and without uncommitted pulls, which are not counted."""
+    # The consumer may or may not have pulled its retry topic yet.
     facts = (line for line in without_decimals(text) if "Inflight Total" not in line and "%RETRY%" not in line)
     rows = (line.split() for line in facts)
     return [" ".join(words[:6] + words[7:]) if words[0] == "orders" else " ".join(words) for words in rows]
 
 
 def keys(text: str) -> set[str]:
-    """Return what stands before `:` or `=` in a table of two columns."""
+    """Return the first column of a table with `:` or `=`."""
     names = (re.split(r" ?[:=]( |$)", line, maxsplit=1)[0] for line in lines(text) if re.search(r"[:=]( |$)", line))
     # A disk is named by its path.
     return {re.sub(r"/.*", "PATH", name) for name in names}
@@ -72,7 +72,7 @@ def succeeded(text: str) -> bool:
 
 
 def queues_and_bodies(text: str) -> list[str]:
-    """Return where each message lies that was printed."""
+    """Return the place of each printed message."""
     return sorted(re.findall(r"queueId=\d+, storeSize=\d+, queueOffset=\d+, sysFlag=\d+|m\w+Offset=\d+", text))
 
 
@@ -166,7 +166,7 @@ STEPS: Final[tuple[Step | Do, ...]] = (
 
 
 def run(clients: Clients, namesrv: str, broker: str) -> dict[str, str]:
-    """Do all steps one after the other; return what each command printed."""
+    """Do all steps one after the other; return each command's output."""
     printed: dict[str, str] = {}
     ids = {"broker": broker, "unique": "none", "id": "none"}
     for step in STEPS:
@@ -184,7 +184,7 @@ def run(clients: Clients, namesrv: str, broker: str) -> dict[str, str]:
 
 
 def _answered(clients: Clients, *words: str) -> str:
-    """Run a command, and again where no answer came in time: a busy machine is no fact."""
+    """Run a command, and again if no answer came in time: a busy machine is no fact."""
     for _ in range(3):
         text = clients.admin(*words)
         if "RemotingTimeoutException" not in text:

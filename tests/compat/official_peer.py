@@ -1,4 +1,4 @@
-"""RocketMQ's official gRPC clients in processes of their own: Java's and Node's, told the same words."""
+"""RocketMQ's official gRPC clients in processes of their own: Java's and Node's, with the same commands."""
 
 import shutil
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ _HERE = Path(__file__).parent
 
 
 def missing_node() -> str | None:
-    """Say what is missing for the Node client, if anything is."""
+    """Return what is missing for the Node client, if anything."""
     if shutil.which("node") is None:
         return "no node on the PATH: tests with the official Node client need Node 16.19 or newer"
     if not NODE.with_suffix(".stamp").is_file():
@@ -38,28 +38,28 @@ class Got(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a producer was told of a message it sent."""
+    """The outcome of a sent message."""
 
     message_id: str
     recall_handle: str
 
 
 class Official(Driven):
-    """A process that holds official clients, by name; `java5/Official.java` says what they are told."""
+    """A process with official clients, by name; `java5/Official.java` has their commands."""
 
     largest_body = 4 << 20
-    """The largest body the client can be given, whoever sent it."""
+    """The largest body that the client can receive."""
     securities: tuple[str, ...] = ("tls", "plain")
-    """How it can speak to a broker whose certificate nobody signed."""
+    """How it can reach a broker with a self-made certificate."""
 
     def producer(
         self, name: str, endpoint: str, *topics: str, security: str = "plain", verdict: str = "commit"
     ) -> None:
-        """Start a producer; *verdict* is what it answers when asked about a transaction."""
+        """Start a producer; *verdict* is its answer to a check of a transaction."""
         self.ask("producer", name, endpoint, security, verdict, *topics)
 
     def send(self, name: str, messages: Iterable[tuple[str, str, dict[str, object]]]) -> list[Sent]:
-        """Send messages: topic, body, and words as `java5/OfficialProducer.java` says. Raises `PeerError`."""
+        """Send messages: topic, body, and options of `java5/OfficialProducer.java`. Raises `PeerError`."""
         lines = (
             "\t".join((topic, body, *(f"{word}={value}" for word, value in words.items())))
             for topic, body, words in messages
@@ -112,7 +112,7 @@ class Official(Driven):
         return self.taken(name)
 
     def wait_for(self, name: str, count: int, seconds: int = 60) -> int:
-        """Wait until a push consumer was given *count* messages; return how many it was given."""
+        """Wait until a push consumer got *count* messages; return how many it got."""
         return int(self.ask("await", name, count, seconds))
 
     def taken(self, name: str) -> list[Got]:

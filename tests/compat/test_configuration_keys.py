@@ -52,7 +52,7 @@ def keys_of(classes: tuple[str, ...]) -> set[str]:
 def test_every_key_is_of_one_class(
     kind: type[Config], classes: tuple[str, ...], refused: frozenset[str], least: int
 ) -> None:
-    """It has an effect, is refused but for the value that says how it is here, or is named as having no effect."""
+    """It has an effect, is refused except for ferromq's value, or is listed as without effect."""
     keys = keys_of(classes)
     assert len(keys) > least
     joined = [key for group in kind.joined for key in group]

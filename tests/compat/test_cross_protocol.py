@@ -23,38 +23,38 @@ PATIENCE, PAUSE = 120, 0.1
 
 
 class Kind(NamedTuple):
-    """A kind of message: how each side is told to send it, what is asked for, and which numbers come."""
+    """A kind of message: how each side sends it, the subscription, and the expected numbers."""
 
     remoting: tuple[str, int] | None
-    """What the remoting producer is told: how, and a number; None where it knows no such kind."""
+    """The remoting producer's command: how, and a number; None if it lacks this kind."""
     grpc: Callable[[Embedded, int], dict[str, object]] | None
-    """What the gRPC producer is told of a message; None where it knows no such kind."""
+    """The gRPC producer's command for a message; None if it lacks this kind."""
     topic: str = "NORMAL"
     subscription: tuple[str, str] = ("tag", "*")
     expected: frozenset[int] = ALL
     wait: timedelta = timedelta()
-    """How long after they were sent the last of them come."""
+    """The time from the send to the last delivery."""
     before: frozenset[int] = ALL
-    """Those that come before."""
+    """The numbers that are delivered before."""
 
 
 def plain(_mq: Embedded, _number: int) -> dict[str, object]:
-    """Say nothing."""
+    """Return no option."""
     return {}
 
 
 def in_an_hour(mq: Embedded, _number: int) -> dict[str, object]:
-    """Say when a message is due, by the broker's clock."""
+    """Return a message's delivery time, by the broker's clock."""
     return {"at": mq.clock.now_ms() + HOUR_MS}
 
 
 def in_turn(_mq: Embedded, number: int) -> dict[str, object]:
-    """Say how a transaction ends, as `java/Sender.java` does."""
+    """Return how a transaction ends, as in `java/Sender.java`."""
     return {"transaction": ("commit", "rollback", "open")[number % 3]}
 
 
 def numbers(of: Callable[[int], bool]) -> frozenset[int]:
-    """Return the numbers that are so."""
+    """Return the matching numbers."""
     return frozenset(filter(of, ALL))
 
 
@@ -68,7 +68,7 @@ KINDS = {
     "timed": Kind(("timed", HOUR_MS), in_an_hour, "DELAY", wait=timedelta(hours=1), before=frozenset()),
     # Level 3 is ten seconds; gRPC knows no levels.
     "level": Kind(("delayed", 3), None, "DELAY", wait=timedelta(seconds=10), before=frozenset()),
-    # What was left open is committed when its producer is asked.
+    # An open one is committed when its producer is asked.
     "transactional": Kind(
         *(("transact", 0), in_turn, "TRANSACTION", ("tag", "*"), numbers(lambda number: number % 3 != 1)),
         wait=timedelta(minutes=2),
@@ -132,13 +132,13 @@ def stored(mq: Embedded, topic: str) -> int:
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """Wait until *condition* holds, and say whether it ever does."""
+    """Wait until *condition* holds, and return whether it does."""
     pause = Event()
     return any(condition() or pause.wait(PAUSE) for _ in range(int(PATIENCE / PAUSE)))
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.remoting])
-def test_what_remoting_sends_grpc_receives(
+def test_grpc_clients_receive_what_remoting_clients_send(
     mq: Embedded, clients: Clients, official: Official, remoting: str, name: str
 ) -> None:
     """Each message once, when it is due and not before, with its tag, key and property."""
@@ -163,25 +163,27 @@ def test_what_remoting_sends_grpc_receives(
 
 
 def shown_all(kind: Kind, among: frozenset[int]) -> list[str]:
-    """Return the bodies that come of some numbers."""
+    """Return the bodies of some numbers."""
     return sorted(shown(body(number, kind)) for number in kind.expected & among)
 
 
 def received(official: Official, name: str, expected: frozenset[int]) -> list[str]:
-    """Return the bodies a simple consumer has once there are enough of them, and no more come."""
-    # What came is held for longer than any kind waits.
+    """Return the bodies of a simple consumer once it has enough, and gets no more."""
+    # The leases last longer than the wait of any kind.
     official.receive_until(name, lambda got: len(got) >= len(expected), invisible_ms=4 * HOUR_MS)
     official.receive(name, invisible_ms=4 * HOUR_MS)
     return sorted(each.body for each in official.taken(name))
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.grpc])
-def test_what_grpc_sends_remoting_receives(mq: Embedded, clients: Clients, official: Official, name: str) -> None:
+def test_remoting_clients_receive_what_grpc_clients_send(
+    mq: Embedded, clients: Clients, official: Official, name: str
+) -> None:
     """Each message once, when it is due and not before."""
     kind = KINDS[name]
     topic, group = create(mq, f"to-remoting-{name}", kind)
     assert kind.grpc
-    # A producer is asked about open transactions of the topics it was told of at its start.
+    # A producer is asked about open transactions of the topics of its start.
     producer = f"{group}-producer"
     official.producer(producer, mq.endpoint, topic, verdict="commit")
     official.send(producer, [(topic, body(number, kind), sent_with(mq, kind, number)) for number in range(COUNT)])
@@ -198,7 +200,7 @@ def test_what_grpc_sends_remoting_receives(mq: Embedded, clients: Clients, offic
 
 
 def sent_with(mq: Embedded, kind: Kind, number: int) -> dict[str, object]:
-    """Return what the gRPC producer is told of a message: what a remoting producer gives it by itself, and its kind."""
+    """Return the gRPC producer's command for a message: the defaults of a remoting producer, and its kind."""
     assert kind.grpc
     return {"tag": "odd" if number % 2 else "even", "keys": f"m-{number}", "number": number, **kind.grpc(mq, number)}
 

@@ -1,4 +1,4 @@
-"""Apache RocketMQ's own consumers with a broker of ours: what they get, in which order, and what comes again."""
+"""Apache RocketMQ's own consumers with our broker: which messages, in which order, and redeliveries."""
 
 import itertools
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class Consumers:
             admin.create_group(self.group)
 
     def push(self, mode: str = "concurrent", failures: int = 0, sql: str | None = None) -> str:
-        """Start a push consumer, of what an SQL92 expression wants where one is given; return its name."""
+        """Start a push consumer, with an SQL92 expression if given; return its name."""
         return self._start("push", mode, failures, *(("sql", sql) if sql else ()))
 
     def lite(self) -> str:
@@ -51,7 +51,7 @@ class Consumers:
         return self._start("lite")
 
     def send(self, how: str, prefix: str, count: int, size: int = BATCH) -> None:
-        """Let the producer send messages, all of which are taken."""
+        """Let the producer send messages; all must be accepted."""
         assert self._clients.send("sender", how, self.topic, prefix, count, size) == count
 
     def bodies(self, *names: str) -> list[str]:
@@ -111,7 +111,7 @@ def expected(prefix: str, count: int) -> set[str]:
 
 
 def test_a_concurrent_consumer_gets_each_message_once(consumers: Consumers) -> None:
-    """What was there before it, and what comes while it waits."""
+    """Those before its start, and those during its wait."""
     consumers.send("sync", "before-", 50)
     name = consumers.push()
     consumers.wait(name, 50)
@@ -121,7 +121,7 @@ def test_a_concurrent_consumer_gets_each_message_once(consumers: Consumers) -> N
 
 
 def test_an_orderly_consumer_gets_each_queue_in_order(consumers: Consumers) -> None:
-    """Also where deliveries fail: the queue waits for the message."""
+    """Also after failures: the queue waits for the message."""
     consumers.send("selector", "o-", 200, 6)
     name = consumers.push("orderly", 10)
     taken = consumers.wait(name, 200)
@@ -150,7 +150,7 @@ def test_a_lite_pull_consumer_gets_each_message_once(consumers: Consumers) -> No
 
 
 def test_a_message_that_failed_comes_again(consumers: Consumers) -> None:
-    """By the retry topic, a delay level later; it knows how often it came before."""
+    """By the retry topic, a delay level later; it has its number of attempts."""
     consumers.send("sync", "r-", 20)
     name = consumers.push("concurrent", 5)
     taken = consumers.wait(name, 20)
@@ -159,7 +159,7 @@ def test_a_message_that_failed_comes_again(consumers: Consumers) -> None:
 
 
 def check_sql(consumers: Consumers, mode: str) -> None:
-    """Consume by an expression what was there before, and what comes while the consumer waits."""
+    """Consume with an expression: messages before the consumer's start, and during its wait."""
     consumers.send("selector", "a-", 60, 6)
     name = consumers.push(mode, 0, "number BETWEEN 10 AND 29 AND (TAGS = 'even' OR number IN ('13', '17'))")
     consumers.wait(name, 12)
@@ -184,7 +184,7 @@ def test_a_pop_consumer_by_sql_gets_exactly_what_its_expression_wants(
 
 
 def test_a_consumer_with_a_wrong_expression_does_not_start(consumers: Consumers) -> None:
-    """It is told where the expression is wrong."""
+    """The error has the position in the expression."""
     with pytest.raises(compat_peer.PeerError, match="position 10: expected a property"):
         consumers.push("concurrent", 0, "number >  ")
 

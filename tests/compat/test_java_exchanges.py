@@ -45,7 +45,7 @@ def create(mq: ferromq.Embedded, topic: str, group: str) -> None:
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """Wait until *condition* holds, and say whether it ever does."""
+    """Wait until *condition* holds, and return whether it does."""
     pause = threading.Event()
     return any(condition() or pause.wait(PAUSE) for _ in range(int(PATIENCE / PAUSE)))
 
@@ -58,14 +58,14 @@ def stored(mq: ferromq.Embedded, topic: str) -> int:
 def test_consumers_see_exactly_the_committed_messages(
     mq: ferromq.Embedded, clients: Clients, start: Callable[..., str]
 ) -> None:
-    """One third is committed, one is rolled back, and one, unknown to its producer, stays open: ended by nobody."""
+    """One third is committed, one rolled back, and one, unknown to its producer, stays open."""
     create(mq, "transacted", "transacted_group")
     producer = start("transactions", "transactions", "transacted_producers")
     assert int(clients.ask("transact", producer, "transacted", "t-", COUNT)) == COUNT
     # A decision goes one way, so it is waited for: two of three end, each with a mark.
     assert eventually(lambda: stored(mq, OP_TOPIC) >= COUNT * 2 // 3)
     assert stored(mq, HALF_TOPIC) == COUNT
-    # What was sent last is read last: nothing but the committed came before it.
+    # The last message is read last: only committed ones came before it.
     sender = start("producer", "after", "after_producers")
     assert clients.send(sender, "selector", "transacted", "last-", 4, 4) == 4
     taker = start("push", "committed", "transacted_group", "transacted", "concurrent", 0)
@@ -77,7 +77,7 @@ def test_consumers_see_exactly_the_committed_messages(
 
 
 def test_each_request_gets_the_reply_to_it(mq: ferromq.Embedded, clients: Clients, start: Callable[..., str]) -> None:
-    """The reply goes by the broker to the one producer that asked, whoever else is in its group."""
+    """The broker forwards the reply to the requesting producer, not to others of its group."""
     create(mq, "asked", "asked_group")
     replier = start("replier", "replier", "asked_group", "asked")
     first, second = (start("producer", name, "asking") for name in ("asking-1", "asking-2"))
@@ -93,7 +93,7 @@ def bodies(clients: Clients, name: str) -> set[str]:
 
 
 class Acknowledging(threading.Thread):
-    """A consumer of ours that acknowledges what it gets; a lease may have ended, where the Java consumer was faster."""
+    """A consumer of ours that acknowledges its messages; a lease may be gone if the Java consumer was faster."""
 
     def __init__(self, consumer: ferromq.Consumer) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ from java_processes import JavaBroker, JavaNameServer, mqadmin
 
 
 def test_javas_own_broker_registers_with_its_name_server(tmp_path: Path) -> None:
-    """What later tests compare with: name server, broker and mqadmin start, find each other and end."""
+    """The base of later comparisons: name server, broker and mqadmin start, find each other and end."""
     with (
         JavaNameServer(tmp_path / "namesrv") as name_server,
         JavaBroker(tmp_path / "broker", name_server.address) as broker,

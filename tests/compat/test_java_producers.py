@@ -1,4 +1,4 @@
-"""RocketMQ's `DefaultMQProducer` against an embedded broker: what it is told was taken is stored once, as sent."""
+"""RocketMQ's `DefaultMQProducer` against an embedded broker: an accepted message is stored once, as sent."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def test_every_message_taken_is_stored_once_as_it_was_sent(
     topic = f"from-java-{how}"
     size = 4 if how == "selector" else 32
     if how in {"oneway", "batch"}:
-        # Nobody tells a one-way producer that the topic is being made.
+        # A one-way producer gets no notice that the topic is being made.
         assert clients.send(producer, "sync", topic, "first-", 1, 0) == 1
         first = 1
     else:
@@ -133,7 +133,7 @@ def test_the_trace_of_a_message_is_kept_and_found_by_mqadmin(mq: ferromq.Embedde
     clients.start("traced", "traced", mq.namesrv, "traced-producers")
     assert clients.send("traced", "sync", "traced-from-java", "m-", 1, 0) == 1
     (message,) = all_of(mq, "traced-from-java", 1)
-    # Before the client ends: it sends its traces a while later, and its end cuts what is on the way.
+    # Before the client ends: it sends its traces later, and its end drops unsent ones.
     (trace,) = all_of(mq, "RMQ_SYS_TRACE_TOPIC", 1)
     clients.ask("close", "traced")
     unique = message.properties["UNIQ_KEY"]

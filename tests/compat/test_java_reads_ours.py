@@ -52,7 +52,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Placed
 def test_java_reads_every_message_and_goes_on_after_a_clean_stop(
     written: tuple[Path, list[Placed]], peer: Peer, tmp_path: Path
 ) -> None:
-    """Read by queue, by place and by key; Java appends; we read all of it and append; Java reads all of that."""
+    """Read by queue, by physical offset and by key; Java appends; we read and append; Java reads all of it."""
     directory, placed = tmp_path / "store", list(written[1])
     shutil.copytree(written[0], directory)
     assert len(placed) >= MANY
@@ -81,7 +81,7 @@ def test_java_reads_every_message_and_goes_on_after_a_clean_stop(
 def test_java_reads_every_message_and_goes_on_after_a_kill(
     peer: Peer, new_peer: Callable[[], Peer], tmp_path: Path
 ) -> None:
-    """As after a clean stop; of keys it finds as many as in a directory of its own in the same situation."""
+    """As after a clean stop; it finds as many keys as in its own directory after the same kill."""
     directory = tmp_path / "ours"
     placed = killed_writer(directory, OURS, count=20_000, rounds=3, pause=2.5)
     assert (directory / "abort").exists()
@@ -115,7 +115,7 @@ def test_java_reads_every_message_and_goes_on_after_a_kill(
 
 
 def test_java_builds_the_index_again_where_we_built_none(peer: Peer, tmp_path: Path) -> None:
-    """After a kill without one: what was indexed before is found, every message is read, and new ones are found."""
+    """After a kill without one: indexed messages are found, every message is read, and new ones are found."""
     directory = tmp_path / "store"
     store = open_ours(directory, OURS)
     before = store_ours(store, [*bulk(2_000, topic="before", seed=1)], OURS)

@@ -1,4 +1,4 @@
-"""One row of `make matrix`: a client that never says how long it waits, against the original and against ours."""
+"""One row of `make matrix`: a client without a polling timeout, against RocketMQ and against ferromq."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ _CHECKS = "send acknowledge tags sql order delay late_ack second_ack unknown_top
 
 @pytest.mark.timeout(_LIMIT_S + 2 * _END_S)
 def test_javas_client_5_0_3_finds_no_difference_without_a_reason(tmp_path: Path) -> None:
-    """The same program against both; what a busy machine makes the original fail is left to the other rows, nightly."""
+    """The same program against both; RocketMQ's failures on a busy machine are left to the nightly rows."""
     output = tmp_path / "output"
     command = [sys.executable, str(ROOT / "tests" / "matrix" / "run.py")]
     with output.open("w") as log:
@@ -42,7 +42,7 @@ def test_javas_client_5_0_3_finds_no_difference_without_a_reason(tmp_path: Path)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End what still runs: at first so that it ends what it started."""
+    """End the running processes: first with a signal that lets them end their children."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -28,7 +28,7 @@ SMALL = {"commit_log_file_size": "16MiB", "grpc_listen": "127.0.0.1:0"}
 
 
 def eventually(condition: Callable[[], Any]) -> Any:
-    """Wait until *condition* holds, and return what it is then; false where it never does."""
+    """Wait until *condition* holds, and return its value; false if it never does."""
     pause = threading.Event()
     for _ in range(int(PATIENCE / PAUSE)):
         found = condition()
@@ -39,7 +39,7 @@ def eventually(condition: Callable[[], Any]) -> Any:
 
 
 class Asking:
-    """Sends remoting requests, and takes no error for an answer."""
+    """Sends remoting requests, and fails on an error code."""
 
     def __init__(self) -> None:
         self.client = RemotingClient()
@@ -75,7 +75,7 @@ class Asking:
 
 @pytest.fixture(scope="module")
 def ask() -> Iterator[Asking]:
-    """Return what sends requests."""
+    """Return a client that sends requests."""
     asking = Asking()
     yield asking
     asking.client.close()
@@ -112,7 +112,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., BrokerController]]:
 
 
 def saved(store: Path, name: str) -> str:
-    """Return a file of a store directory, nothing where there is none."""
+    """Return a file of a store directory; empty if it is missing."""
     path = store / "config" / name
     return path.read_text() if path.exists() else ""
 
@@ -121,7 +121,7 @@ def saved(store: Path, name: str) -> str:
 def test_our_broker_registers_with_javas_name_server(
     is_compressed: bool, java_namesrv: JavaNameServer, start: Callable[..., BrokerController], ask: Asking
 ) -> None:
-    """Its topics have routes, its gRPC address is in the table of keys and values; goodbye is understood."""
+    """Its topics have routes, its gRPC address is in the key-value table; its unregistration works."""
     name = f"ours-{is_compressed}".lower()
     broker = start(java_namesrv.address, name=name, compress_registration=is_compressed)
     told, _ = ask(java_namesrv.address, GET_KV, {"namespace": "FERROMQ_GRPC", "key": name})
@@ -141,7 +141,7 @@ def test_our_broker_registers_with_javas_name_server(
 def test_javas_name_server_gets_the_order_configuration_of_fifo_topics(
     java_namesrv: JavaNameServer, start: Callable[..., BrokerController], ask: Asking
 ) -> None:
-    """It writes none by itself; message groups keep their queues while a broker is away."""
+    """It writes none by itself; message groups keep their queues while a broker is absent."""
     brokers = [start(java_namesrv.address, name=name) for name in ("fifo-b", "fifo-a")]
     fields = {"topic": "in-order", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6", "order": "false"}
     fields |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"}
@@ -163,10 +163,10 @@ def test_javas_name_server_gets_the_order_configuration_of_fifo_topics(
         assert [queue.broker_name for queue in route.in_order] == ["fifo-a"] * 4 + ["fifo-b"] * 4
 
 
-def test_javas_name_server_says_what_it_has_already(
+def test_javas_name_server_reports_an_unchanged_version(
     java_namesrv: JavaNameServer, start: Callable[..., BrokerController], ask: Asking
 ) -> None:
-    """A broker that does not force asks, and is told that nothing changed."""
+    """A broker without force asks, and learns that nothing changed."""
     broker = start(java_namesrv.address, name="asking", force_register=False)
     version = json.dumps(broker.topics.content.version.to_json()).encode()
     who = {"brokerName": "asking", "brokerAddr": broker.address, "clusterName": "DefaultCluster", "brokerId": "0"}
@@ -180,7 +180,7 @@ def test_javas_name_server_says_what_it_has_already(
 def test_a_java_broker_registers_with_our_name_server(
     namesrv: NamesrvController, clients: compat_peer.Clients, ask: Asking, tmp_path: Path
 ) -> None:
-    """RocketMQ's own tool finds it there, with the topics it makes."""
+    """RocketMQ's own tool finds it there, with its topics."""
     with JavaBroker(tmp_path, namesrv.address) as broker:
         ask.topic(broker.address, "topic-java", 3)
         route = eventually(lambda: ask.route(namesrv.address, "topic-java"))
@@ -217,7 +217,7 @@ def test_a_slave_of_ours_follows_a_java_master(
         shown = clients.admin("clusterList", "-n", java_namesrv.address)
         lines = [line.split()[:4] for line in shown.splitlines() if " pair " in line]
         assert [line[2:4] for line in lines] == [["0", master.address], ["1", slave.address]]
-        # What changes later arrives as well.
+        # Later changes arrive as well.
         ask.topic(master.address, "topic-later")
         assert eventually(lambda: slave.topics.get("topic-later"))
         assert slave.topics.content.version.counter == json.loads(saved(store, "topics.json"))["dataVersion"]["counter"]
@@ -249,7 +249,7 @@ def name_server(request: pytest.FixtureRequest) -> str:
 def test_one_topic_lies_on_brokers_of_both_kinds(
     name_server: str, start: Callable[..., BrokerController], clients: compat_peer.Clients, ask: Asking, tmp_path: Path
 ) -> None:
-    """RocketMQ's producer sends to both, its consumer reads both; whosever name server it is."""
+    """RocketMQ's producer sends to both, its consumer reads both; with either name server."""
     sender, taker = f"sender-{name_server[-5:]}", f"taker-{name_server[-5:]}"
     with JavaBroker(tmp_path, name_server, brokerName="theirs") as theirs:
         ours = start(name_server, name="ours")

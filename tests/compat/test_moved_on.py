@@ -1,4 +1,4 @@
-"""What we keep beside RocketMQ's files counts only as long as nobody else had the store."""
+"""Our own files beside RocketMQ's count only if no other broker used the store since."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -25,7 +25,7 @@ def lease_some(directory: Path) -> None:
 
 
 def received(mq: ferromq.Embedded, count: int) -> list[int]:
-    """Receive for an hour what comes at once."""
+    """Receive the available messages for an hour."""
     consumer = mq.consumer("workers", "work", invisible_duration=HOUR)
     found = []
     while len(found) < count and (messages := consumer.receive(count - len(found), wait=1)):
@@ -34,8 +34,8 @@ def received(mq: ferromq.Embedded, count: int) -> list[int]:
     return sorted(found)
 
 
-def test_leases_of_ours_hide_nothing_once_java_has_appended(peer: Peer, tmp_path: Path) -> None:
-    """They hold as long as the store is ours; after Java had it every message comes."""
+def test_our_leases_are_void_once_java_has_appended(peer: Peer, tmp_path: Path) -> None:
+    """They are valid while the store is ours; after Java used it every message is delivered."""
     directory = tmp_path / "store"
     lease_some(directory)
     with ferromq.embedded(directory, **EMBEDDED) as mq:
@@ -48,7 +48,7 @@ def test_leases_of_ours_hide_nothing_once_java_has_appended(peer: Peer, tmp_path
 
 
 def test_offsets_that_java_committed_count(new_peer: Callable[[], Peer], tmp_path: Path) -> None:
-    """Java consumes on without appending; our consumers go on where it left."""
+    """Java consumes without appending; our consumers go on behind it."""
     directory = tmp_path / "store"
     lease_some(directory)
     peer = new_peer()

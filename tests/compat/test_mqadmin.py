@@ -1,4 +1,4 @@
-"""RocketMQ's mqadmin prints the same facts of ferromq as it does of Apache RocketMQ."""
+"""RocketMQ's mqadmin prints the same facts about ferromq and about Apache RocketMQ."""
 
 import queue
 import threading
@@ -20,7 +20,7 @@ from ferromq._proto import messages as pb
 ROUTE = 105
 # Of a store in RocksDB, and of delays of any length, which are not there yet.
 _OTHERS = {"RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", "rmq_sys_wheel_timer"}
-# Asked of ours: at least what is there of these. RocketMQ names options of machinery that is not ours, too.
+# ferromq lists at least its own of these; RocketMQ also lists options of parts that ferromq lacks.
 _AT_LEAST = {
     "topicList": None,
     "brokerStatus -b {broker}": None,
@@ -56,7 +56,7 @@ def _run(directory: Path, namesrv: str, broker: str) -> dict[str, str]:
 
 
 def _wait_for_registration(namesrv: str) -> None:
-    """Wait until the name server knows the broker, whose name is a topic: Java's says that it serves before that."""
+    """Wait until the name server knows the broker, whose name is a topic: Java's reports its start earlier."""
     client, pause = RemotingClient(), threading.Event()
     try:
         found = (client.call(namesrv, ROUTE, {"topic": BROKER}, timeout=20)[0] == 0 for _ in range(600))
@@ -66,7 +66,7 @@ def _wait_for_registration(namesrv: str) -> None:
 
 
 def _difference(step: Step, expected: object, found: object) -> object:
-    """Return what is not as it should be; nothing where all is well."""
+    """Return the differences."""
     if step.words not in _AT_LEAST:
         return None if found == expected else {"expected": expected, "found": found}
     assert isinstance(expected, set)
@@ -77,7 +77,7 @@ def _difference(step: Step, expected: object, found: object) -> object:
 
 @pytest.mark.timeout(600)
 def test_mqadmin_prints_the_same_facts(tmp_path: Path) -> None:
-    """Command by command it ends as it does against the Java broker, and says the same."""
+    """Each command has the exit code and the output that it has against the Java broker."""
     # Side by side: most commands end after the three seconds that Java's client takes to close.
     with ThreadPoolExecutor() as threads:
         running = threads.submit(_of_java, tmp_path / "java"), threads.submit(_of_ours, tmp_path / "ours")
@@ -92,7 +92,7 @@ def test_mqadmin_prints_the_same_facts(tmp_path: Path) -> None:
 
 
 class GrpcConsumer:
-    """A gRPC consumer that is nothing but its telemetry stream, and does what it is told there."""
+    """A gRPC consumer with only a telemetry stream, which answers commands as configured."""
 
     def __init__(self, endpoint: str, group: str, topic: str) -> None:
         self._channel = grpc.insecure_channel(endpoint)
@@ -129,7 +129,7 @@ class GrpcConsumer:
 
 
 def test_mqadmin_asks_a_grpc_client(tmp_path: Path) -> None:
-    """What it is subscribed to, the stacks of its threads, and how it ends with a message."""
+    """Its subscriptions, the stacks of its threads, and its result for a message."""
     clients = Clients(tmp_path / "clients")
     with ferromq.embedded(tmp_path / "store") as mq:
         consumer = GrpcConsumer(mq.endpoint, "askers", "asked")

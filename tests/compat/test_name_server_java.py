@@ -1,7 +1,7 @@
 """
 RocketMQ's `mqadmin` and a Java broker against our name server and against RocketMQ's own, side by side.
 
-The broker registers with both, so that both know the same, and have to say the same.
+The broker registers with both, so both must give the same answers.
 """
 
 import re
@@ -21,7 +21,7 @@ BROKER = "broker-java"
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """Wait until *condition* holds, a minute at most, and say whether it does."""
+    """Wait until *condition* holds, at most a minute, and return whether it does."""
     pause = threading.Event()
     return any(condition() or pause.wait(0.1) for _ in range(600))
 
@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, clients: Clients) -> Itera
 
 @pytest.fixture
 def both(clients: Clients, cluster: Cluster) -> Callable[..., tuple[str, str]]:
-    """Return a function that runs a command against both, and returns what it printed."""
+    """Return a function that runs a command against both, and returns the outputs."""
 
     def run(*words: object) -> tuple[str, str]:
         java, ours = (clients.admin(*words, "-n", address) for address in (cluster.java, cluster.ours))
@@ -63,7 +63,7 @@ def both(clients: Clients, cluster: Cluster) -> Callable[..., tuple[str, str]]:
 
 
 def facts(printed: str) -> list[str]:
-    """Return what lines say, whatever their order and that of JSON's lines; of a failure its code, not our words."""
+    """Return the content of lines, independent of their order and of JSON's; of a failure its code, not our text."""
     lines = (re.sub(r"(CODE: \d+)\s+DESC: .*", r"\1", line) for line in printed.splitlines())
     return sorted(" ".join(line.strip().rstrip(",").split()) for line in lines if line.strip())
 
@@ -94,15 +94,15 @@ STORIES = {
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_commands_say_the_same(both: Callable[..., tuple[str, str]], story: str) -> None:
+def test_commands_print_the_same(both: Callable[..., tuple[str, str]], story: str) -> None:
     """One after the other, against each name server."""
     for words in STORIES[story]:
         java, ours = both(*words)
         assert facts(ours) == facts(java), words
 
 
-def test_a_topic_that_is_not_there_is_named(both: Callable[..., tuple[str, str]]) -> None:
-    """Under the same code; our remark says what to do."""
+def test_a_missing_topic_is_named(both: Callable[..., tuple[str, str]]) -> None:
+    """With the same code; our remark has the way out."""
     for printed in both("topicRoute", "-t", "nowhere"):
         assert "CODE: 17" in printed
         assert "nowhere" in printed
@@ -117,7 +117,7 @@ def test_the_cluster_is_listed_alike(both: Callable[..., tuple[str, str]], clust
         )
         return java, ours
 
-    # The command leaves a broker out that is slow to tell its rates, whoever names it.
+    # The command leaves out a broker that reports its rates slowly, with either name server.
     pause = threading.Event()
     java, ours = next(found for found in (listed() for _ in range(20)) if all(found) or pause.wait(0.5))
     assert ours == java
@@ -130,7 +130,7 @@ def options(printed: str) -> dict[str, str]:
 
 
 def test_options_are_shown_under_the_same_keys(both: Callable[..., tuple[str, str]]) -> None:
-    """With the same values, where nobody chose others: of files, addresses, threads, the seed's scan, and our lease."""
+    """With the same default values, except files, addresses, threads, the seed's scan, and our lease."""
     java, ours = (options(printed) for printed in both("getNamesrvConfig"))
     own = {"lease", "listenPort", "kvConfigPath", "bindAddress", "scanNotActiveBrokerInterval", "configBlackList"}
     own |= {"defaultThreadPoolNums", "network_memory", "max_connections"}
@@ -139,7 +139,7 @@ def test_options_are_shown_under_the_same_keys(both: Callable[..., tuple[str, st
 
 
 def test_an_option_is_changed_by_mqadmin(clients: Clients, cluster: Cluster) -> None:
-    """And in force at once; a key that may not be changed is an error that names it."""
+    """It takes effect at once; a key that cannot be changed is an error that names it."""
     change = ("updateNamesrvConfig", "-n", cluster.ours, "-k", "orderMessageEnable", "-v")
     assert "success" in clients.admin(*change, "true")
     assert cluster.name_server.settings.config.order_messages
@@ -150,7 +150,7 @@ def test_an_option_is_changed_by_mqadmin(clients: Clients, cluster: Cluster) -> 
 
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_java_broker_that_ends_is_forgotten(tmp_path: Path, *, kill: bool) -> None:
-    """With a goodbye, or because its connection is gone; it was found before."""
+    """After its unregistration, or when its connection is closed; it was found before."""
     name_server = NamesrvController(NameServerConfig(listen="127.0.0.1:0"))
     try:
         with JavaBroker(tmp_path, name_server.address) as broker:

@@ -1,4 +1,4 @@
-"""RocketMQ's official gRPC clients for Java and Node, unmodified, with a broker of ours: every kind of message."""
+"""RocketMQ's official gRPC clients for Java and Node, unmodified, with our broker: every kind of message."""
 
 import hashlib
 import itertools
@@ -64,11 +64,11 @@ class Room:
         return name
 
     def send(self, name: str, prefix: str, count: int = COUNT, **words: object) -> list[Sent]:
-        """Send messages PREFIX0, PREFIX1, …; return what the producer was told."""
+        """Send messages PREFIX0, PREFIX1, …; return the outcomes."""
         return self.official.send(name, [(self.topic, f"{prefix}{number}", words) for number in range(count)])
 
     def receive_all(self, name: str, count: int) -> list[Got]:
-        """Let a simple consumer receive until it has *count* messages, acknowledge what is new, and return all."""
+        """Let a simple consumer receive until it has *count* messages, acknowledge new ones, and return all."""
         got = self.official.receive_until(name, lambda taken: len(taken) >= count)
         for number in range(self._acknowledged[name], len(got)):
             self.official.ask("ack", name, number)
@@ -93,13 +93,13 @@ class Room:
         return sorted(dead)
 
     def eventually(self, condition: Callable[[], bool]) -> bool:
-        """Wait two seconds at most until *condition* holds, and say whether it does."""
+        """Wait at most two seconds until *condition* holds, and return whether it does."""
         pause = Event()
         return any(condition() or pause.wait(PAUSE) for _ in range(20))
 
     def step_until_given(self, name: str, count: int) -> None:
         """
-        Let time pass until a push consumer was given *count* messages.
+        Let time pass until a push consumer got *count* messages.
 
         A client tells the broker of a failure after its listener returned, so one step may come too early.
         """
@@ -115,7 +115,7 @@ class Room:
 
 @pytest.fixture
 def room(mq: ferromq.Embedded, official: Official, request: pytest.FixtureRequest) -> Iterator[Room]:
-    """Return what a test needs, named after it."""
+    """Return a test's topic, group and clients, named after it."""
     room = Room(mq, official, request.node.originalname)
     yield room
     for name in room.open:
@@ -138,7 +138,7 @@ def test_normal_messages_come_as_they_were_sent(room: Room) -> None:
 
 
 def test_a_body_up_to_the_limit_passes_both_ways(room: Room) -> None:
-    """4 MiB, which is what the settings allow, or what the client can take; it compresses or not, as it likes."""
+    """4 MiB, the limit of the settings, or the client's own limit; compressed or not."""
     room.create()
     producer, consumer = room.producer(), room.simple()
     limit = room.official.largest_body
@@ -148,7 +148,7 @@ def test_a_body_up_to_the_limit_passes_both_ways(room: Room) -> None:
 
 
 def test_tls_and_plaintext_are_served_on_one_port(room: Room) -> None:
-    """With the certificate the broker made for itself, as a client that insists on TLS accepts it."""
+    """With the broker's self-made certificate, for a client that insists on TLS."""
     room.create()
     sent = []
     for security in room.official.securities:
@@ -160,15 +160,15 @@ def test_tls_and_plaintext_are_served_on_one_port(room: Room) -> None:
         room.mq.clock.advance(seconds=2)
 
 
-def test_tags_choose_what_a_consumer_gets(room: Room) -> None:
-    """`a || b` gets both, and nothing else; what is left out does not come later."""
+def test_tags_select_messages(room: Room) -> None:
+    """`a || b` gets both, and nothing else; others are not delivered later."""
     room.create()
     producer = room.producer()
     for tag in ("a", "b", "c"):
         room.send(producer, f"{tag}-", 5, tag=tag)
     got = room.receive_all(room.simple(expression="a || b"), 10)
     assert Counter(each.tag for each in got) == {"a": 5, "b": 5}
-    # A last message that is wanted comes without those that are not.
+    # The last matching message comes without the others.
     room.send(producer, "last-", 1, tag="a")
     again = room.receive_all(room.simple(expression="a || b"), 1)
     assert [each.body for each in again] == ["last-0"]
@@ -192,7 +192,7 @@ def test_an_unacknowledged_message_comes_again_with_its_attempts_counted(room: R
 
 
 def test_a_push_consumer_gets_every_message_and_what_failed_again(room: Room) -> None:
-    """A failure comes again after the group's first delay, with one more attempt; all others come once."""
+    """A failed message is redelivered after the group's first delay, with one more attempt; all others come once."""
     room.create(retry=Customized((1_000,)))
     producer, consumer = room.producer(), room.push()
     room.send(producer, "good-")
@@ -204,7 +204,7 @@ def test_a_push_consumer_gets_every_message_and_what_failed_again(room: Room) ->
 
 
 def test_a_message_that_fails_too_often_is_dead(room: Room) -> None:
-    """It is delivered as often as the group allows, and then lies in the group's dead letter topic; others go on."""
+    """It is delivered as often as the group allows, then moves to the group's dead letter topic; others go on."""
     room.create(retries=1, retry=Customized((1_000,)))
     producer, consumer = room.producer(), room.push()
     room.send(producer, "bad-", 2, fail=99)
@@ -216,7 +216,7 @@ def test_a_message_that_fails_too_often_is_dead(room: Room) -> None:
 
 
 def test_messages_of_one_group_come_in_order_to_one_receiver_at_a_time(room: Room) -> None:
-    """Each message group in its order; what is not acknowledged holds back what follows it, and comes again first."""
+    """Each message group in its order; an unacknowledged message blocks the next ones, and is redelivered first."""
     room.create("FIFO", queues=1, fifo=True)
     producer, first, second = room.producer(), room.simple(), room.simple()
     room.send(producer, "m-", 6, group="g")
@@ -235,7 +235,7 @@ def test_messages_of_one_group_come_in_order_to_one_receiver_at_a_time(room: Roo
 
 
 def test_a_fifo_push_consumer_keeps_the_order_where_deliveries_fail(room: Room) -> None:
-    """The message that failed comes again before those after it."""
+    """A failed message is redelivered before the next ones."""
     # The Node client knows no customised delays; each waits by its own clock.
     room.create("FIFO", queues=1, fifo=True, retry=Exponential(initial_ms=1_000, max_ms=1_000))
     producer, consumer = room.producer(), room.push()
@@ -258,7 +258,7 @@ def test_a_message_of_a_group_that_always_fails_is_dead_and_those_after_it_go_on
 
 
 def test_a_delayed_message_comes_when_it_is_due_unless_it_is_recalled(room: Room) -> None:
-    """An hour later and no second earlier; the handle of the receipt takes one back."""
+    """An hour later and no second earlier; the receipt's handle recalls one."""
     room.create("DELAY")
     producer, consumer = room.producer(), room.simple()
     due = room.mq.clock.now_ms() + HOUR_MS
@@ -286,7 +286,7 @@ def test_a_transaction_ends_as_its_producer_says_also_when_asked_back(room: Room
     got = room.receive_all(consumer, 3)
     assert sorted(each.body for each in got) == [f"commit-{number}" for number in range(3)]
     for _ in range(60):
-        # The first check asks about all that are open; what is asked while an answer is on its way is asked twice.
+        # The first check covers all open ones; one whose answer is in flight is checked twice.
         room.mq.clock.advance(seconds=30)
         if room.eventually(lambda: int(room.official.ask("checked", producer)) >= 3):
             break
@@ -297,7 +297,7 @@ def test_a_transaction_ends_as_its_producer_says_also_when_asked_back(room: Room
     assert room.official.receive(consumer) == len(expected)
 
 
-def test_sql_chooses_what_a_consumer_gets(room: Room, caplog: pytest.LogCaptureFixture) -> None:
+def test_sql_selects_messages(room: Room, caplog: pytest.LogCaptureFixture) -> None:
     """Properties as numbers and texts; a broken expression is refused, with the place of the error."""
     room.create()
     producer = room.producer()
@@ -308,12 +308,12 @@ def test_sql_chooses_what_a_consumer_gets(room: Room, caplog: pytest.LogCaptureF
     assert sorted(each.body for each in got) == ["5-red-0", "7-blue-0"]
     with pytest.raises(PeerError):
         room.simple(expression="price >", kind="sql")
-    # The Java client does not tell what it was told.
+    # The Java client does not show the server's answer.
     assert "position 7" in caplog.text
 
 
 def test_higher_priorities_come_first(room: Room) -> None:
-    """Also where they were sent last."""
+    """Also if they were sent last."""
     room.create("PRIORITY", queues=8)
     producer, consumer = room.producer(), room.simple()
     for priority in (1, 3, 5):

@@ -1,4 +1,4 @@
-"""A queue that is consumed in order moves with the directory: its lock, its handles, its counts and what is next."""
+"""A queue that is consumed in order moves with the directory: its lock, handles, attempts and next message."""
 
 import time
 from pathlib import Path
@@ -18,16 +18,16 @@ POP, ACK = 200_050, 200_051
 
 
 class Popper:
-    """A consumer that pops in order, from whichever broker."""
+    """A consumer that pops in order, from either broker."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._client = RemotingClient()
         self.counts = ""
-        """How often the messages of the last pop came before, as the broker told it."""
+        """The attempts of the last pop's messages, from the broker's answer."""
 
     def pop(self, attempt: str, count: int = 32) -> dict[int, str]:
-        """Return the handles of what comes, by queue offset in the order in which it came."""
+        """Return the handles of a pop, by queue offset, in the order of the answer."""
         fields = {
             "consumerGroup": GROUP,
             "topic": TOPIC,
@@ -43,7 +43,7 @@ class Popper:
             "exp": "*",
         }
         code, remark, answer, body = self._client.call(self._address, POP, fields, timeout=20)
-        # 210 and 209: nothing came in no time.
+        # 210 and 209: no message in time.
         assert code in {0, 209, 210}, (code, remark)
         if code:
             return {}
@@ -53,7 +53,7 @@ class Popper:
         return {each.queue_offset: f"{handle}{each.queue_offset}" for each in decode_records(body)}
 
     def acknowledge(self, offset: int, handle: str) -> None:
-        """Say that a message is done."""
+        """Acknowledge a message."""
         fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "offset": str(offset), "extraInfo": handle}
         code, remark, *_ = self._client.call(self._address, ACK, fields, timeout=20)
         assert code == 0, remark
@@ -64,7 +64,7 @@ class Popper:
 
 
 def test_we_go_on_in_the_order_a_java_broker_left(peer: Peer, tmp_path: Path) -> None:
-    """The queue is still its receiver's, whose handles are good; after its time the rest comes, counted."""
+    """The receiver keeps the queue and its handles; when its lease expires the rest is redelivered, counted."""
     directory = tmp_path / "store"
     peer.open("ordered", directory, JAVAS, broker=True)
     peer.ask("topic", "ordered", TOPIC, 1)
@@ -94,7 +94,7 @@ def test_we_go_on_in_the_order_a_java_broker_left(peer: Peer, tmp_path: Path) ->
 
 
 def test_a_java_broker_goes_on_in_the_order_we_left(peer: Peer, tmp_path: Path) -> None:
-    """It keeps others from the queue, takes our handles, and goes on where the first one is left."""
+    """It locks the queue, accepts our handles, and goes on at the first unacknowledged message."""
     directory = tmp_path / "store"
     with ferromq.embedded(directory, **OURS) as mq:
         with mq.admin() as admin:

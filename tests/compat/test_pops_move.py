@@ -1,4 +1,4 @@
-"""What pop consumers hold moves with the directory: leased here and acknowledged there, the rest comes."""
+"""Leases of pop consumers move with the directory: leased here, acknowledged there, the rest is redelivered."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 
 class Popper:
-    """A pop consumer that speaks bytes, to whichever broker."""
+    """A pop consumer on bytes, of either broker."""
 
     def __init__(self, address: str, topic: str = TOPIC, invisible_ms: int = INVISIBLE_MS) -> None:
         self._address, self._topic, self._invisible_ms = address, topic, invisible_ms
@@ -54,7 +54,7 @@ class Popper:
             "exp": "*",
         }
         code, remark, answer, body = self._client.call(self._address, POP, fields, timeout=20)
-        # 210 and 209: nothing came in no time.
+        # 210 and 209: no message in time.
         assert code in {0, 209, 210}, (code, remark)
         if code:
             return {}
@@ -63,7 +63,7 @@ class Popper:
         return {each.queue_offset: f"{handle}{each.queue_offset}" for each in decode_records(body)}
 
     def acknowledge(self, offset: int, handle: str) -> None:
-        """Say that a message is done."""
+        """Acknowledge a message."""
         fields = {
             "consumerGroup": GROUP,
             "topic": self._topic,
@@ -80,16 +80,16 @@ class Popper:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what another process does soon and tells nobody."""
+    """Wait for an effect of another process that it does not report."""
     pause = threading.Event()
     assert any(condition() or pause.wait(0.1) for _ in range(int(PATIENCE * 10)))
 
 
-def test_what_a_java_brokers_consumers_hold_comes_from_us(peer: Peer, tmp_path: Path) -> None:
+def test_we_redeliver_the_leases_of_a_java_broker(peer: Peer, tmp_path: Path) -> None:
     """
-    1,000 leased, every other one acknowledged: until the leases end nothing comes, and then the other 500.
+    1,000 leased, every other one acknowledged: nothing comes until the leases expire, then the other 500.
 
-    What came back to that broker before, it put into a retry topic: it comes at once, as of its topic.
+    Messages that expired at that broker before are in a retry topic: they come at once, as of their topic.
     """
     directory = tmp_path / "store"
     peer.open("left", directory, JAVAS, broker=True)
@@ -128,8 +128,8 @@ def test_what_a_java_brokers_consumers_hold_comes_from_us(peer: Peer, tmp_path: 
             assert consumer.receive(AGAIN_COUNT, wait=0) == []
 
 
-def test_what_our_consumers_hold_comes_from_a_java_broker(peer: Peer, tmp_path: Path) -> None:
-    """1,000 leased, the first 500 acknowledged: the other 500 come, whoever opens the directory."""
+def test_a_java_broker_redelivers_our_leases(peer: Peer, tmp_path: Path) -> None:
+    """1,000 leased, the first 500 acknowledged: the other 500 come, with either broker."""
     directory = tmp_path / "store"
     with ferromq.embedded(directory, **OURS) as mq:
         with mq.admin() as admin:

@@ -1,4 +1,4 @@
-"""The checksum over whole records, that RocketMQ keeps among the properties: each side checks the other's."""
+"""RocketMQ's checksum over whole records, in a property: each side checks the other's."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -25,8 +25,8 @@ def change_last(directory: Path, placed: Sequence[Placed]) -> Placed:
     return last
 
 
-def test_java_takes_ours_as_sound_and_cuts_a_record_that_is_not(peer: Peer, tmp_path: Path) -> None:
-    """Java checks what it walks over after a kill, and asks for the checksum in each record."""
+def test_java_accepts_our_checksums_and_cuts_a_damaged_record(peer: Peer, tmp_path: Path) -> None:
+    """Java checks each record of its walk after a kill, and requires the checksum."""
     whole, changed = tmp_path / "whole", tmp_path / "changed"
     placed = killed_writer(whole, SUMMED, count=2_000, rounds=1, pause=0)
     shutil.copytree(whole, changed)
@@ -42,8 +42,8 @@ def test_java_takes_ours_as_sound_and_cuts_a_record_that_is_not(peer: Peer, tmp_
     peer.close("changed")
 
 
-def test_we_take_javas_as_sound_and_cut_a_record_that_is_not(new_peer: Callable[[], Peer], tmp_path: Path) -> None:
-    """We check wherever there is a checksum, whatever is set for new records."""
+def test_we_accept_javas_checksums_and_cut_a_damaged_record(new_peer: Callable[[], Peer], tmp_path: Path) -> None:
+    """We check every checksum, independent of the option for new records."""
     whole, changed = tmp_path / "whole", tmp_path / "changed"
     doomed = new_peer()
     doomed.open("java", whole, CHECKED)

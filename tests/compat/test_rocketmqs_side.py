@@ -1,4 +1,4 @@
-"""With `compat = "rocketmq"` a small program is told the same by ferromq and by Apache RocketMQ, its proxy included."""
+"""With `compat = "rocketmq"` a program gets the same answers from ferromq and from RocketMQ with its proxy."""
 
 import contextlib
 import threading
@@ -32,7 +32,7 @@ PATIENCE = 60.0
 SECOND = timedelta(seconds=1)
 LEASE = 60 * SECOND
 SOON = 0.3
-"""Seconds of a lease that is to end, and some more: a proxy knows of it then, too."""
+"""Seconds of a lease until its expiry, and a margin for the proxy."""
 
 
 class Side(NamedTuple):
@@ -59,7 +59,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Side]]:
 
 
 def _create(side: Side) -> None:
-    """Make topics and groups, before a proxy remembers that there are none."""
+    """Make topics and groups, before a proxy caches that they are missing."""
     with ferromq.Admin(side.namesrv, timeout=PATIENCE) as admin:
         for name in ("ordered", "popped", "dying"):
             admin.create_topic(name, queues=1, message_type="FIFO")
@@ -70,7 +70,7 @@ def _create(side: Side) -> None:
 
 
 def _same(sides: list[Side], program: Callable[[Side], Any]) -> Any:
-    """Run a program on both sides at once, and return what both told."""
+    """Run a program on both sides at once, and return both results."""
     with ThreadPoolExecutor(2) as both:
         original, ours = both.map(program, sides)
     assert ours == original
@@ -106,7 +106,7 @@ def _sent(topic: str) -> dict[str, str]:
     return {**named, "i": "", "j": "0", "k": "false", "m": "false"}
 
 
-def test_what_is_not_there_over_grpc(sides: list[Side]) -> None:
+def test_missing_topics_and_groups_over_grpc(sides: list[Side]) -> None:
     """Four questions, and none creates the topic; a group is created."""
 
     def program(side: Side) -> list[int]:
@@ -130,7 +130,7 @@ def test_a_send_over_remoting_creates_a_topic_that_grpc_finds(sides: list[Side])
 
 
 def test_invisible_durations_and_delays_have_the_originals_limits(sides: list[Side]) -> None:
-    """And its words, where they are the limit's alone; a change has no least duration, renewed receives have none."""
+    """And its texts, if they name only the limit; changes and renewed receives have no lower bound."""
 
     def program(side: Side) -> list[Any]:
         told = list[Any]()
@@ -176,7 +176,7 @@ def test_times_of_delivery_over_remoting_have_the_originals_limit(sides: list[Si
 
 
 def test_an_ordered_group_gets_everything_again(sides: list[Side]) -> None:
-    """From the first message that was not acknowledged; attempts, sizes and attempt ids as measured."""
+    """From the first unacknowledged message on; attempts, sizes and attempt ids as measured."""
 
     def program(side: Side) -> list[Any]:
         told = list[Any]()
@@ -211,7 +211,7 @@ def test_an_ordered_group_gets_everything_again(sides: list[Side]) -> None:
     ]
 
 
-def test_those_that_came_too_often_are_dead_acknowledged_or_not(sides: list[Side]) -> None:
+def test_messages_over_the_limit_are_dead_even_if_acknowledged(sides: list[Side]) -> None:
     """A batch whose first message fails dies with it."""
 
     def program(side: Side) -> list[Any]:
@@ -243,7 +243,7 @@ def test_those_that_came_too_often_are_dead_acknowledged_or_not(sides: list[Side
 
 
 def test_ordered_pops_over_remoting(sides: list[Side]) -> None:
-    """As over gRPC; what was acknowledged comes again."""
+    """As over gRPC; acknowledged messages are redelivered."""
 
     def program(side: Side) -> list[Any]:
         with Session(side.endpoint, "popped", "popped") as session:
@@ -254,7 +254,7 @@ def test_ordered_pops_over_remoting(sides: list[Side]) -> None:
                 fields = {**POPPED, "maxMsgNums": str(count)}
                 deadline = time.monotonic() + PATIENCE
                 while True:
-                    # What was born long ago is not looked at.
+                    # Messages with an old birth time are skipped.
                     fields["bornTime"] = str(int(time.time() * 1000))
                     code, remark, answer, body = client.call(side.broker, POP, fields, timeout=20)
                     if code == 0:

@@ -1,4 +1,4 @@
-"""SQL92 expressions nobody thought of: RocketMQ's own filter and ours say the same of each."""
+"""Random SQL92 expressions: RocketMQ's own filter and ours agree on each."""
 
 import random
 import threading
@@ -52,7 +52,7 @@ LEAVES = (
 
 
 def expression(draw: random.Random, depth: int) -> str:
-    """Return an expression by the grammar; kinds of values are not looked at, so that some are refused."""
+    """Return an expression by the grammar; it ignores kinds of values, so some are refused."""
     operand = draw.choice(OPERANDS)
     shapes = [
         lambda: f"{operand} {draw.choice(COMPARISONS)} {draw.choice(OPERANDS)}",
@@ -70,8 +70,8 @@ def expression(draw: random.Random, depth: int) -> str:
     return draw.choice(shapes)()
 
 
-def test_rocketmq_and_we_choose_the_same_messages(peer: compat_peer.Peer) -> None:
-    """Of 60 messages by each of 1,500 expressions; what RocketMQ refuses is refused here."""
+def test_rocketmq_and_ferromq_select_the_same_messages(peer: compat_peer.Peer) -> None:
+    """60 messages, 1,500 expressions; both refuse the same expressions."""
     draw = random.Random(6)
     messages = [{name: draw.choice(VALUES) for name in NAMES if draw.random() < 0.8} or {"d": "1"} for _ in range(60)]
     expressions = [expression(draw, 3) for _ in range(1_500)]

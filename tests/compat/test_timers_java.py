@@ -1,4 +1,4 @@
-"""Messages with a time of delivery wait on while the broker changes: from Java to ferromq, and from ferromq to Java."""
+"""Messages with a delivery time survive a change of broker: from Java to ferromq, and from ferromq to Java."""
 
 import sys
 import threading
@@ -22,7 +22,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 def now_ms() -> int:
-    """Return the time brokers of Java live by."""
+    """Return the time of Java brokers."""
     return time.time_ns() // 1_000_000
 
 
@@ -36,7 +36,7 @@ def send(peer: Peer, body: str, due: int) -> Frame:
 
 
 def awaited(condition: Callable[[], bool]) -> bool:
-    """Wait for what another process does."""
+    """Wait for an effect of another process."""
     pause = threading.Event()
     for _ in range(150):
         if condition():
@@ -45,8 +45,8 @@ def awaited(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-def test_what_waits_at_java_comes_at_its_time_from_ferromq(tmp_path: Path) -> None:
-    """Java stops before the first is due; on our clock each comes in its second, one that is days away too."""
+def test_ferromq_delivers_javas_timed_messages(tmp_path: Path) -> None:
+    """Java stops before the first is due; on our clock each comes in its second, even one that is days away."""
     with JavaBroker(tmp_path, NOWHERE, recallMessageEnable="true") as java, Peer(java.address) as peer:
         start = now_ms() + HOUR_MS
         sent = {str(number): start + 700 * number for number in range(COUNT)}
@@ -74,8 +74,8 @@ def test_what_waits_at_java_comes_at_its_time_from_ferromq(tmp_path: Path) -> No
         assert all(came[body] >= due for body, due in sent.items())
 
 
-def test_what_waits_at_ferromq_comes_at_its_time_from_java(tmp_path: Path) -> None:
-    """Java delivers all but what was delivered or taken back before it started."""
+def test_java_delivers_ferromqs_timed_messages(tmp_path: Path) -> None:
+    """Java delivers all, except those delivered or recalled before its start."""
     store = tmp_path / "store"
     clock = Clock.manual(now_ms())
     sizes = {"commit_log_file_size": 16 << 20, "consume_queue_file_entries": 10_000}

@@ -1,4 +1,4 @@
-"""Open transactions change the broker, RocketMQ to ferromq and back: each ends once, as its producer says."""
+"""Open transactions survive a change of broker, RocketMQ to ferromq and back: each ends once, as decided."""
 
 import sys
 import time
@@ -18,7 +18,7 @@ from remoting_peer import Peer
 
 COUNT = 30
 TOPIC = "orders"
-# As `java/Sender.java` decides: it commits, rolls back, or says when it is asked that it commits.
+# As in `java/Sender.java`: it commits, rolls back, or commits at the check-back.
 ENDED = Counter(f"m-{number}".encode() for number in range(COUNT) if number % 3 != 1)
 FILES = {"commit_log_file_size": 16 << 20, "consume_queue_file_entries": 10_000}
 FILES |= {"index_slots": 10_000, "index_entries": 40_000}
@@ -31,20 +31,20 @@ NOWHERE = "127.0.0.1:1"
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """Wait until a condition holds: Java's clients say every 30 s who they are."""
+    """Wait until a condition holds: Java's clients send a heartbeat every 30 s."""
     pause = Event()
     return any(condition() or pause.wait(PAUSE) for _ in range(int(PATIENCE / PAUSE)))
 
 
 def visible(store: Store) -> Counter[bytes]:
-    """Count the messages consumers see, but for those that let a client find the broker."""
+    """Count the visible messages, without those that let a client find the broker."""
     queues = store.queues().get(TOPIC, [])
     found = [message.body for queue in queues for message in store.get(TOPIC, queue, 0, 1_000)[1]]
     return Counter(body for body in found if body.startswith(b"m-"))
 
 
-def test_what_a_killed_rocketmq_broker_left_open_ends_here(clients: Clients, tmp_path: Path) -> None:
-    """It was killed before it said which half messages it had committed, and before it asked about others."""
+def test_open_transactions_of_a_killed_rocketmq_broker_end_here(clients: Clients, tmp_path: Path) -> None:
+    """It was killed before it noted its committed half messages, and before it checked others."""
     with (
         JavaNameServer(tmp_path / "names") as names,
         JavaBroker(tmp_path / "java", names.address, transactionCheckInterval=600_000) as java,
@@ -59,7 +59,7 @@ def test_what_a_killed_rocketmq_broker_left_open_ends_here(clients: Clients, tmp
         assert eventually(lambda: visible(mq.store) & ENDED == ENDED)
         found = visible(mq.store)
         assert found & ENDED == ENDED
-        # Of a rollback RocketMQ stores nothing but the op message: without it its producer is asked.
+        # RocketMQ stores only an op message for a rollback: without it the producer is asked.
         assert set(found.values()) == {1}
 
 
@@ -90,12 +90,12 @@ class Halves:
         }
 
     def end(self, number: int, decision: int) -> None:
-        """End one by the place it had first."""
+        """End one by its first place."""
         self._call(END_TRANSACTION, {**self._places[number], "commitOrRollback": str(decision)})
 
 
 def leave_halves(mq: ferromq.Embedded, peer: Peer) -> tuple[set[str], set[str]]:
-    """Leave some of every kind; return the bodies of what was committed and of what is open."""
+    """Leave some of every kind; return the bodies of the committed and the open ones."""
     halves, committed, open_ones = Halves(peer), set[str](), set[str]()
 
     def prepare(numbers: range) -> None:
@@ -110,7 +110,7 @@ def leave_halves(mq: ferromq.Embedded, peer: Peer) -> tuple[set[str], set[str]]:
     prepare(range(6))
     end(range(2))
     assert eventually(lambda: mq.store.max_offset(HALF_TOPIC, 0) == 6)
-    # Nobody is there to be asked; they are put back all the same.
+    # No producer is connected; they are put back all the same.
     mq.clock.advance(seconds=31)
     assert eventually(lambda: mq.store.max_offset(HALF_TOPIC, 0) == 10)
     end(range(2, 4))
@@ -131,7 +131,7 @@ def leave_halves(mq: ferromq.Embedded, peer: Peer) -> tuple[set[str], set[str]]:
 
 
 def asked_about(peer: Peer, bodies: set[str], rounds: int) -> dict[str, list[tuple[int, dict[str, str]]]]:
-    """Return what is asked until each of *bodies* was asked about so often: times checked, and what ends it."""
+    """Return the checks until each of *bodies* was checked so often: number of checks, and its end."""
     asked = dict[str, list[tuple[int, dict[str, str]]]]()
     while not all(len(asked.get(body, ())) >= rounds for body in bodies):
         question = peer.asked(CHECK, timeout=PATIENCE)
@@ -142,8 +142,8 @@ def asked_about(peer: Peer, bodies: set[str], rounds: int) -> dict[str, list[tup
     return asked
 
 
-def test_what_we_left_open_ends_under_rocketmq(tmp_path: Path) -> None:
-    """The open ones are asked about, once a round, put back before or not; nothing else is, and each is seen once."""
+def test_our_open_transactions_end_under_rocketmq(tmp_path: Path) -> None:
+    """Only the open ones are checked, once a round, put back before or not; each is seen once."""
     directory = tmp_path / "java" / "store"
     clock = Clock.manual(time.time_ns() // 1_000_000 - 200_000)
     with ferromq.embedded(directory, clock=clock, name="broker-java", **FILES) as mq, Peer(mq.broker.address) as peer:

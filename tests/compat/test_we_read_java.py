@@ -25,13 +25,13 @@ WAITING = "SCHEDULE_TOPIC_XXXX"
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what another process does soon and tells nobody."""
+    """Wait for an effect of another process that it does not report."""
     pause = threading.Event()
     assert any(condition() or pause.wait(0.1) for _ in range(int(PATIENCE * 10)))
 
 
 def serve(peer: Peer, name: str, directory: Path) -> list[str]:
-    """Run a broker with topics, groups, consumers' offsets and delayed messages; return what its queues hold."""
+    """Run a broker with topics, groups, consumers' offsets and delayed messages; return its messages."""
     peer.open(name, directory, JAVAS, broker=True)
     peer.ask("topic", name, "orders", 4, "message.type=FIFO")
     peer.ask("topic", name, "bulk", 4)
@@ -57,16 +57,16 @@ def serve(peer: Peer, name: str, directory: Path) -> list[str]:
 
 
 def delay_offsets(directory: Path) -> dict[str, int]:
-    """Return how far each delay level is delivered, as the file says."""
+    """Return each delay level's offset, from the file."""
     content = json_file.read(directory / "config" / "delayOffset.json") or {}
     return dict(content.get("offsetTable") or {})
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
-def test_we_serve_what_a_java_broker_left_and_it_goes_on_with_what_we_left(
+def test_a_store_moves_from_a_java_broker_to_us_and_back(
     new_peer: Callable[[], Peer], tmp_path: Path, *, is_killed: bool
 ) -> None:
-    """Messages, keys, topics, groups and offsets go over to us, and with ours back to it."""
+    """We take over messages, keys, topics, groups and offsets, and it takes them back with ours."""
     directory = tmp_path / "store"
     peer = new_peer()
     lines = serve(peer, "java", directory)
@@ -100,7 +100,7 @@ def test_we_serve_what_a_java_broker_left_and_it_goes_on_with_what_we_left(
         mq.store.commit_offset("workers", "orders", 1, 20)
         placed = store_ours(mq.store, bulk(500, topic="ours", queues=2), {"store_host": mq.remoting})
     now = delay_offsets(directory)
-    # What is due in two hours waits; what was due came.
+    # A message due in two hours waits; a due one was delivered.
     assert now["18"] == delays.get("18", 0)
     assert all(now[level] >= offset for level, offset in delays.items())
     log = Log(directory / "commitlog")
@@ -122,7 +122,7 @@ def _place(line: str) -> tuple[str, int, int]:
 
 
 def test_consume_queues_made_anew_are_javas_byte_for_byte(peer: Peer, tmp_path: Path) -> None:
-    """What we derive from Java's log is what Java derived: places, sizes, tag hashes, due times of waiting messages."""
+    """We derive the same as Java from its log: offsets, sizes, tag hashes, delivery times."""
     directory = tmp_path / "store"
     peer.open("derived", directory, JAVAS)
     waiting = [Message(WAITING, level % 18, {"DELAY": str(level), "TAGS": "t"}) for level in (0, 1, 5, 18, 30)]
@@ -163,7 +163,7 @@ def test_a_log_in_several_directories_is_read_and_goes_on(peer: Peer, tmp_path: 
 
 
 def test_a_store_that_is_open_is_closed_to_the_other_side(peer: Peer, tmp_path: Path) -> None:
-    """The lock excludes Java from our open store and us from Java's; whoever has it goes on undisturbed."""
+    """The lock excludes Java from our open store and us from Java's; its holder goes on undisturbed."""
     directory = tmp_path / "store"
     options = {**OURS, "commit_log_file_size": 64 << 10, "index_slots": 500, "index_entries": 2_000}
     javas = {**JAVAS, "mappedFileSizeCommitLog": 64 << 10, "maxHashSlotNum": 500, "maxIndexNum": 2_000}
@@ -171,7 +171,7 @@ def test_a_store_that_is_open_is_closed_to_the_other_side(peer: Peer, tmp_path: 
     placed = store_ours(store, bulk(3_000), options)
     with pytest.raises(PeerError, match="Lock failed"):
         peer.open("refused", directory, javas)
-    # Java looks at the files, and may remove some, before it asks for the lock.
+    # Java reads the files, and may remove some, before it takes the lock.
     placed += store_ours(store, bulk(3_000, seed=2), options)
     store.close()
     store = open_ours(directory, options)

@@ -1,7 +1,7 @@
 """
 Writes to our store until it is killed.
 
-Usage: writer.py DIRECTORY OPTIONS COUNT ROUNDS. Prints one line of JSON a round, its messages are durable as far as the
+Usage: writer.py DIRECTORY OPTIONS COUNT ROUNDS. Prints one line of JSON a round; its messages are durable as far as the
 flush policy promises; then waits to be killed. A round goes on when a line comes on standard input.
 """
 

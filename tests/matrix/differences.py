@@ -1,4 +1,4 @@
-"""The differences that have a reason, as `differences.toml` lists them."""
+"""The accepted differences, from `differences.toml`."""
 
 import tomllib
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ KINDS: Final = {
     "client": "the client fails",
 }
 NOT_REACHED: Final = "not reached: "
-"""How the text of a check begins that the program printed no verdict of."""
+"""The text of a check without a verdict begins so."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Reason:
     fails: str
     """`ours` or `original` alone, or `both`."""
     seen: str
-    """A pattern of what the check sees where it fails; `not reached` needs a pattern that begins so."""
+    """A pattern of the failing check's text; `not reached` needs a pattern that begins so."""
     compat: tuple[str, ...]
     """Under which values of `compat` it fails; "" is the default."""
     kind: str
@@ -39,7 +39,7 @@ class Reason:
     """Whether the check passes on both sides at other times."""
 
     def covers(self, row: Row, compat: str) -> bool:
-        """Say whether it is about a row."""
+        """Return whether it is about a row."""
         return (
             compat in self.compat
             and self.check in row.checks
@@ -48,7 +48,7 @@ class Reason:
         )
 
     def explains(self, seen: str) -> bool:
-        """Say whether this is what the check sees where it fails."""
+        """Return whether this is the failing check's text."""
         reached = not seen.startswith(NOT_REACHED) or self.seen.startswith(NOT_REACHED)
         return reached and fnmatchcase(seen, self.seen)
 
@@ -58,7 +58,7 @@ class Reason:
 
 
 def read(path: Path = FILE) -> list[Reason]:
-    """Read the reasons. Raises `ValueError` for one that nothing can fit."""
+    """Read the reasons. Raises `ValueError` for a reason that fits no row."""
     reasons = []
     for each in tomllib.loads(path.read_text()).get("difference", []):
         reason = Reason(**{**each, "compat": tuple(each.get("compat", [""]))})

@@ -18,18 +18,18 @@ CACHE: Final = ROOT / ".cache" / "matrix"
 PROGRAMS: Final = Path(__file__).parent / "programs"
 _BUILD_LIMIT_S: Final = 1_200.0
 SHORT_LIMIT_S: Final = 120.0
-"""A limit for runs that rather leave out what cannot be fetched soon."""
+"""A limit for runs that skip clients that cannot be fetched soon."""
 _OURS_IS_WRONG: Final = re.compile(
     r"Malformed POM|Non-parseable POM|'dependencies\.dependency\.\w+'|Could not find artifact|does not contain package"
     r"|--locked was passed|are in sync"
 )
-"""What Maven, Go, Cargo and npm say where what we gave them is wrong."""
+"""Errors of Maven, Go, Cargo and npm that are caused by our input."""
 limit_s = 1_200.0
 """How long each command that fetches may take."""
 
 
 def fetch(*words: object, cwd: Path | None = None) -> None:
-    """Run a command that needs the network. Raises `CannotFetchError`, or `BuildError` if what we gave it is wrong."""
+    """Run a command that needs the network. Raises `CannotFetchError`, or `BuildError` if our input is wrong."""
     said = _said(words, cwd, limit_s, CannotFetchError)
     if said is not None:
         error = BuildError if _OURS_IS_WRONG.search(said) else CannotFetchError
@@ -37,7 +37,7 @@ def fetch(*words: object, cwd: Path | None = None) -> None:
 
 
 def build(*words: object, cwd: Path | None = None) -> None:
-    """Run a command on what is here. Raises `BuildError`; `CannotFetchError` if there is no such command."""
+    """Run a command without the network. Raises `BuildError`; `CannotFetchError` if there is no such command."""
     said = _said(words, cwd, _BUILD_LIMIT_S, BuildError)
     if said is not None:
         raise BuildError(_failed(words, said))
@@ -68,15 +68,15 @@ def _said(words: Sequence[object], cwd: Path | None, limit: float, too_long: typ
 
 
 def sources(folder: str, *endings: str) -> list[Path]:
-    """Return the files of a program whose names end so, those of folders below it too."""
+    """Return the files of a program with these endings, including subfolders."""
     return sorted(path for path in (PROGRAMS / folder).rglob("*") if path.is_file() and path.name.endswith(endings))
 
 
 def once(directory: Path, name: str, given: Iterable[str | Path], make: Callable[[Path], None]) -> Path:
     """
-    Return the folder *name* in *directory*, which *make* fills; anew where what is *given* has changed.
+    Return the folder *name* in *directory*, which *make* fills; anew if *given* has changed.
 
-    Runs that go beside each other wait for each other.
+    Parallel runs wait for each other.
     """
     digest = hashlib.sha256()
     for each in given:
@@ -111,7 +111,7 @@ _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><vers
 
 
 def jars(directory: Path, *coordinates: str) -> Path:
-    """Fetch `GROUP:ARTIFACT:VERSION` and what they need from Maven; return the folder of the jars."""
+    """Fetch `GROUP:ARTIFACT:VERSION` and their dependencies from Maven; return the folder of the jars."""
     pom = _POM.format("".join(_DEPENDENCY.format(*each.split(":")) for each in coordinates))
 
     def fill(folder: Path) -> None:
@@ -146,7 +146,7 @@ def venv(directory: Path, *requirements: str) -> Path:
 
 
 def copied(directory: Path, name: str, files: Iterable[Path], finish: Callable[[Path], None], *given: str) -> Path:
-    """Copy *files* flat into the folder *name*, and finish there; once for each version of them and what is *given*."""
+    """Copy *files* flat into the folder *name*, and finish there; once for each version of them and of *given*."""
     files = list(files)
 
     def make(folder: Path) -> None:
@@ -170,7 +170,7 @@ def go_program(directory: Path, files: Sequence[Path], module: str, *, tags: str
 
 
 def rust_program(directory: Path, files: Sequence[Path]) -> list[str]:
-    """Build a Rust program, whose `Cargo.lock` pins what it needs."""
+    """Build a Rust program, whose `Cargo.lock` pins its dependencies."""
     target = directory / "target"
 
     def finish(folder: Path) -> None:

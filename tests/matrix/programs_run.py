@@ -1,4 +1,4 @@
-"""Runs the program of a row against a side, and reads what it checked."""
+"""Runs the program of a row against a side, and reads its checks."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ _LINE: Final = re.compile(r"CHECK (\w+) (ok|FAILED)(?: (.*))?")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found."""
+    """The result of a check."""
 
     passed: bool
     seen: str
@@ -36,7 +36,7 @@ class Programs:
 
     def run(self, row: Row, command: Sequence[str], side: Side, run: str, directory: Path) -> dict[str, Verdict]:
         """
-        Run the program once and return what each check of the row found.
+        Run the program once and return the result of each check of the row.
 
         Its output goes to `output` in *directory*, which is its working and its home directory.
         """
@@ -66,14 +66,14 @@ class Programs:
         return read_checks(row, output.read_text(errors="replace"), end)
 
     def end(self) -> None:
-        """End the programs that run, and what they started; no program starts afterwards."""
+        """End the running programs and their children; no program starts afterwards."""
         with self._lock:
             self._ended = True
             for process in self._running:
                 _kill(process)
 
     def _end(self, process: subprocess.Popen[bytes], limit_s: float) -> str:
-        """Wait until it ends, or end it and what it started; say how it ended."""
+        """Wait until it ends, or end it and its children; return how it ended."""
         try:
             return f"the program ended with {process.wait(limit_s)}"
         except subprocess.TimeoutExpired:

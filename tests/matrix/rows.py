@@ -1,7 +1,7 @@
 """
-A row of the matrix: one version of one client, the program it is tried with, and the checks that program makes.
+A row of the matrix: one version of one client, its program, and the checks of that program.
 
-What a check asks is in CONTRIBUTING.md. The topic of a check is `CHECK_RUN`, as is the group.
+CONTRIBUTING.md describes the checks. The topic of a check is `CHECK_RUN`, as is the group.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,23 +31,23 @@ TOPICS: Final[Mapping[str, str | None]] = {
     "big_body": "NORMAL",
     "wrong_type": "NORMAL",
 }
-"""The kind of messages that a check's topic takes; None: the check needs that there is no topic."""
+"""The kind of messages of a check's topic; None: the topic must not exist."""
 ORDERED: Final = frozenset({"order", "order_push"})
 """The checks whose group consumes in order."""
 DEAD_AFTER: Final = {"dead_letter": 1}
-"""How many retries a check's group allows, where it is not RocketMQ's 16."""
+"""The retries of a check's group, if not RocketMQ's 16."""
 RETRY_DELAYS: Final = (2.0,)
-"""What a gRPC consumer waits after a failure, in seconds."""
+"""The wait of a gRPC consumer after a failure, in seconds."""
 LIMIT_S: Final = 170.0
 """How long a program may run."""
 
 
 class CannotFetchError(Exception):
-    """A client cannot be fetched here; the text says why."""
+    """A client cannot be fetched here; the text has the reason."""
 
 
 class BuildError(Exception):
-    """A program of ours, or what it says that it needs, is wrong; the text says why."""
+    """A program of ours, or its list of dependencies, is wrong; the text has the reason."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Row:
     """One version of one client."""
 
     client: str
-    """As the table shows it, and as `differences.toml` names it."""
+    """Its name in the table and in `differences.toml`."""
     version: str
     checks: Sequence[str]
-    """What the program checks; each needs its `CHECK` line."""
+    """The program's checks; each needs its `CHECK` line."""
     prepare: Callable[[Path], Sequence[str]]
     """
     Fetches and compiles into the given directory, once, and returns the command.
@@ -66,11 +66,11 @@ class Row:
     Raises `CannotFetchError`, `BuildError`.
     """
     limit_s: float = LIMIT_S
-    """After so long the program is ended; what it has not checked has failed."""
+    """The program's time limit; its missing checks then fail."""
     beside: bool = True
-    """Whether the program may run against the original and against ours at the same time."""
+    """Whether the program can run against RocketMQ and ferromq at the same time."""
     topics: Mapping[str, str | None] = field(default_factory=dict)
-    """The topics of checks that only this client has, as `TOPICS`; other names are topics without a check."""
+    """The topics of this client's own checks, as in `TOPICS`; other names are topics without a check."""
 
     @property
     def slug(self) -> str:

@@ -9,7 +9,7 @@ from rows import Row
 
 
 def _maven_program(folder: str, main: str, directory: Path) -> Sequence[str]:
-    """Fetch what the program's `pom.xml` names, compile it with what all programs share, and return its command."""
+    """Fetch the dependencies of the program's `pom.xml`, compile it with the shared sources, and return its command."""
     pom = PROGRAMS / folder / "pom.xml"
 
     def fill(target: Path) -> None:

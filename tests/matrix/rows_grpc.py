@@ -80,7 +80,7 @@ ROWS: tuple[Row, ...] = (
     _python_row("5.0.1", without=_PUSH),
     _python_row("5.1.2", "recall", "priority"),
     _go_row("5.1.2", "", without=_PUSH),
-    # A producer that was given no topics hangs in it, on both sides.
+    # A producer without topics hangs in it, on both sides.
     _go_row("5.1.4", "push,newer", "recall", "priority", without=("unknown_topic",)),
     Row("node-grpc", "1.0.8", (*_ALL, "recall", "priority"), _node),
     Row(

@@ -24,9 +24,9 @@ _TOOLS: Final = (
 )
 """The calls of rocketmq-exporter and of rocketmq-dashboard's REST interface."""
 _PROXIED: Final = ("5.0.3", "5.2.0")
-"""The versions of the Java client that are tried before RocketMQ's proxy before either side."""
+"""The versions of the Java client for RocketMQ's proxy in front of either side."""
 _OVER_PROXY: Final = ("consume", "tags", "retry")
-"""What is tried over the proxy's remoting listener, which takes no message of another type than its topic's, say."""
+"""The checks over the proxy's remoting listener, which checks message types."""
 _PROXIED_LIMIT_S: Final = 230.0
 """Its start takes a while."""
 _OLD_NETTY: Final = (
@@ -62,12 +62,12 @@ def _go(directory: Path) -> Sequence[str]:
 
 
 def _behind_proxy(row: Row, words: Sequence[str], directory: Path) -> Sequence[str]:
-    """Return the command of a row with RocketMQ's proxy of its own, which knows the side's name server."""
+    """Return the command of a row with its own RocketMQ proxy on the side's name server."""
     return [sys.executable, str(PROGRAMS / "java-proxy" / "proxied.py"), *row.prepare(directory), *words]
 
 
 def _proxied(client: str, row: Row, *checks: str) -> Row:
-    """Return a row behind the proxy; its program makes these checks alone where there are any."""
+    """Return a row behind the proxy; its program makes only these checks, if given."""
     prepare = partial(_behind_proxy, row, checks)
     return replace(row, client=client, checks=checks or row.checks, prepare=prepare, limit_s=_PROXIED_LIMIT_S)
 

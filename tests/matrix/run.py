@@ -1,7 +1,7 @@
 """
-Runs the same program of each client against the original and against ours, and prints what differs.
+Runs the same program of each client against RocketMQ and ferromq, and prints the differences.
 
-`make matrix` calls it; CONTRIBUTING.md says how a row is added.
+`make matrix` calls it; CONTRIBUTING.md tells how to add a row.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def _run(chosen: Sequence[Row], reasons: Sequence[differences.Reason], compat: s
 
 
 def _result(row: Row, both: Sequence[sides.Side], run: str, directory: Path) -> Result:
-    """Run a row; what goes wrong is its result."""
+    """Run a row; a failure is its result."""
     try:
         original, ours = _found(row, both, run, directory)
     except CannotFetchError as error:
@@ -118,7 +118,7 @@ def _found(row: Row, both: Sequence[sides.Side], run: str, directory: Path) -> l
 
 
 def _end(number: int, _frame: object) -> None:
-    """End as an exception, once: what was started is stopped on the way."""
+    """Raise an exception, once, so that everything is stopped."""
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""The two sides of the matrix, each a name server, a broker and its gRPC door as processes of their own."""
+"""The two sides of the matrix, each a name server, a broker and its gRPC endpoint as processes."""
 
 import contextlib
 import shutil
@@ -28,7 +28,7 @@ _BROKER: Final[Mapping[str, object]] = {
     "recallMessageEnable": "true",
 }
 
-# The original writes down after 3 s that a transaction has ended; on a busy machine it asks about it before.
+# RocketMQ notes the end of a transaction after 3 s; on a busy machine it checks it before.
 # A send that waits longer than 200 ms is refused as busy by default.
 _ORIGINAL: Final[Mapping[str, object]] = {"transactionOpBatchInterval": 500, "waitTimeMillsInSendQueue": 10_000}
 
@@ -57,7 +57,7 @@ class Side:
             self._wait_for(admin, set(created))
 
     def _wait_for(self, admin: ferromq.Admin, topics: set[str]) -> None:
-        """Wait until the name server knows the topics: what the original's proxy does not find, it remembers."""
+        """Wait until the name server knows the topics: RocketMQ's proxy caches missing ones."""
         pause = threading.Event()
         for _ in range(int(_START_S / _PAUSE_S)):
             if topics <= set(admin.topics()):

@@ -1,4 +1,4 @@
-"""The Markdown table of the matrix, and what is wrong in it."""
+"""The Markdown table of the matrix, and its errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ _NAMES = {"ours": "ours", "original": "the original", "both": "both sides"}
 
 @dataclass(frozen=True)
 class Result:
-    """What the program of a row found on both sides."""
+    """The results of a row on both sides."""
 
     row: Row
     original: Mapping[str, Verdict]
@@ -33,18 +33,18 @@ class Result:
         return [name for name in self.original if not (self.original[name].passed and self.ours[name].passed)]
 
     def fails(self, check: str) -> str:
-        """Return where a check failed: `ours`, `original` or `both`; "" where it passed."""
+        """Return the failing side of a check: `ours`, `original` or `both`; "" if it passed."""
         sides = {"original": self.original[check], "ours": self.ours[check]}
         failed = [side for side, verdict in sides.items() if not verdict.passed]
         return "both" if len(failed) == len(sides) else "".join(failed)
 
     def where_ours_fails(self) -> "Result":
-        """Return it with what fails on the original alone as passed."""
+        """Return it with failures of RocketMQ alone as passed."""
         passed = {name: self.ours[name] for name in self.original if self.fails(name) == "original"}
         return replace(self, original={**self.original, **passed})
 
     def seen(self, check: str) -> list[str]:
-        """Return what was seen where the check failed."""
+        """Return the text of the failing check."""
         return [each[check].seen for each in (self.original, self.ours) if not each[check].passed]
 
     def summary(self) -> str:
@@ -57,7 +57,7 @@ class Result:
 
 
 def print_table(results: Sequence[Result], reasons: Sequence[Reason], compat: str) -> bool:
-    """Print the table and what is wrong; say whether nothing is."""
+    """Print the table and its errors; return whether there are none."""
     print(
         f"The original is Apache RocketMQ 5.5.0; ours runs with {f'compat={compat}' if compat else 'its defaults'}.\n"
     )
@@ -72,7 +72,7 @@ def print_table(results: Sequence[Result], reasons: Sequence[Reason], compat: st
 
 
 def wrong(results: Sequence[Result], reasons: Sequence[Reason], compat: str) -> list[str]:
-    """Return what is wrong, a sentence each."""
+    """Return the errors, a sentence each."""
     return [each for result in results for each in _wrong(result, reasons, compat)]
 
 
@@ -117,7 +117,7 @@ def _wrong(result: Result, reasons: Sequence[Reason], compat: str) -> Iterator[s
 
 
 def _text(result: Result, check: str) -> str:
-    """Return what was seen where a check failed, shortened."""
+    """Return the text of a failing check, shortened."""
     texts = dict.fromkeys(text if len(text) <= _LONG else f"{text[:_LONG]}…" for text in result.seen(check))
     return " / ".join(texts)
 

@@ -85,7 +85,7 @@ def test_a_failure_needs_a_reason_for_its_sides_and_its_compat() -> None:
 
 
 def test_a_reason_explains_only_what_it_names() -> None:
-    """On both sides, where the check fails on both; what was not reached needs a pattern of its own."""
+    """On both sides, if the check fails on both; an unreached check needs a pattern of its own."""
     other = Verdict(passed=False, seen="another text")
     lost = Verdict(passed=False, seen="not reached: the program ended with 1")
     assert not passes(OK, other, reason())
@@ -161,7 +161,7 @@ def rows_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
 
 def test_a_run_is_left_out_only_if_all_that_is_wrong_is_what_cannot_be_fetched(rows_of: Callable[..., int]) -> None:
-    """77 says so; a row that is broken counts more."""
+    """Exit code 77 reports it; a broken row takes precedence."""
     good, missing = Result(ROW, {"send": OK}, {"send": OK}), Result(ROW, {}, {}, missing="no network")
     assert rows_of(good) == 0
     assert rows_of(good, missing) == 77
