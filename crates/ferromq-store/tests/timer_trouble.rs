@@ -58,7 +58,7 @@ fn properties_that_leave_no_room_for_what_delivery_adds_are_refused_and_those_on
     assert_eq!(given(most - added).unwrap(), most);
     let error = given(most - added + 1).unwrap_err();
     assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
-    assert!(error.to_string().contains("time of delivery"), "{error}");
+    assert!(error.to_string().contains("delivery time"), "{error}");
     // Near, and so far that it is stored anew on the way.
     for (len, due) in [(32_767, START + 5_000), (32_767 - 61, START + 6_000), (32_767, START + 150_000)] {
         let text = waiting_properties(len, due);

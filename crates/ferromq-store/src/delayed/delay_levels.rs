@@ -1,7 +1,7 @@
-//! RocketMQ's delay levels: how long each lasts, how a message is made to wait, and when one that waits is due.
+//! RocketMQ's delay levels: how long each lasts, how a message waits at one, and when it is due.
 //!
 //! A waiting message lies in the topic [`SCHEDULE_TOPIC`], whose consume queues hold the due time in place of the tag
-//! hash. Pure; who delivers is `schedule`'s business.
+//! hash. `schedule` delivers it.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -10,15 +10,15 @@ use crate::{
     record::{names::SCHEDULE_TOPIC, properties},
 };
 
-/// The property with the delay level.
+/// The property that holds the delay level.
 const LEVEL: &str = "DELAY";
 const REAL_TOPIC: &str = "REAL_TOPIC";
 const REAL_QUEUE: &str = "REAL_QID";
-/// A delay level goes before any other time a producer gave.
+/// Delivery times of a producer. A delay level takes precedence over them.
 const TIMERS: [&str; 3] = ["TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"];
 /// RocketMQ's default `messageDelayLevel`.
 const DEFAULT: &str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h";
-/// More than anyone uses; each is a queue.
+/// An upper bound beyond any use; each level is a queue.
 const MAX_LEVELS: usize = 255;
 const UNITS: [(char, i64); 4] = [('s', 1_000), ('m', 60_000), ('h', 3_600_000), ('d', 86_400_000)];
 
@@ -27,20 +27,21 @@ const UNITS: [(char, i64); 4] = [('s', 1_000), ('m', 60_000), ('h', 3_600_000), 
 pub struct DelayLevels(Arc<[i64]>);
 
 impl DelayLevels {
-    /// How many levels there are, at least one.
+    /// The number of levels, at least one.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.0.len() as u32
     }
 
-    /// Milliseconds of `level`; one above the highest counts as the highest, and 0 is none.
+    /// Milliseconds of `level`. A level above the highest counts as the highest; 0 means no level.
     #[must_use]
     pub fn duration_ms(&self, level: u32) -> Option<i64> {
         let place = (level.min(self.count()) as usize).checked_sub(1)?;
         self.0.get(place).copied()
     }
 
-    /// The level of a message with these properties, none where it does not wait. Errors: `Invalid` for what is no number.
+    /// The level of a message with these properties; `None` for a message that does not wait. Errors: `Invalid` if it
+    /// is not a number.
     pub(super) fn of(&self, properties: &[u8]) -> Result<Option<u32>> {
         let Some(text) = properties::get(properties, LEVEL) else { return Ok(None) };
         let reason = "the delay level must be a whole number, 0 for none";
@@ -59,7 +60,7 @@ impl Default for DelayLevels {
 impl FromStr for DelayLevels {
     type Err = StoreError;
 
-    /// Reads the text form. Errors: `Invalid`, which shows it.
+    /// Reads the text form. Errors: `Invalid`, which names the text form.
     fn from_str(text: &str) -> Result<Self> {
         let reason = "it must be 1 to 255 times, level 1 first, each with s, m, h or d, as `1s 10s 5m 2h 1d`";
         let levels: Option<Vec<i64>> = text.split_whitespace().map(duration).collect();
@@ -88,20 +89,20 @@ fn duration(text: &str) -> Option<i64> {
     i64::from(count).checked_mul(*length)
 }
 
-/// What of a message differs while it waits.
+/// The fields of a message that differ while it waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delayed {
-    /// The topic it waits in: [`SCHEDULE_TOPIC`], or [`TIMER_TOPIC`] for one with a time of its own.
+    /// The topic it waits in: [`SCHEDULE_TOPIC`], or [`TIMER_TOPIC`] for a message with a delivery time.
     pub topic: &'static str,
     /// The queue it waits in, one less than its level.
     pub queue_id: i32,
-    /// Its properties, which keep where it goes once it is due.
+    /// Its properties, which hold its destination.
     pub properties: Vec<u8>,
-    /// When it is due, milliseconds since 1970, where it has a time of its own.
+    /// Its delivery time, milliseconds since 1970, if it has one.
     pub deliver_at: Option<i64>,
 }
 
-/// The message as it waits at `level`.
+/// The fields of the message while it waits at `level`.
 pub(crate) fn at_level(level: u32, topic: &str, queue_id: i32, properties: &[u8]) -> Delayed {
     let (level_text, queue_text) = (level.to_string(), queue_id.to_string());
     let set = [(LEVEL, level_text.as_str()), (REAL_TOPIC, topic), (REAL_QUEUE, queue_text.as_str())];
@@ -109,7 +110,7 @@ pub(crate) fn at_level(level: u32, topic: &str, queue_id: i32, properties: &[u8]
     Delayed { topic: SCHEDULE_TOPIC, queue_id: level.cast_signed() - 1, properties, deliver_at: None }
 }
 
-/// Where a waiting message goes: topic and queue; `None` where it does not say so.
+/// The destination of a waiting message: topic and queue. `None` if its properties lack one.
 pub(crate) fn destination(properties: &[u8]) -> Option<(&str, i32)> {
     let queue_id = properties::get(properties, REAL_QUEUE)?.parse().ok()?;
     Some((properties::get(properties, REAL_TOPIC)?, queue_id))
@@ -117,7 +118,7 @@ pub(crate) fn destination(properties: &[u8]) -> Option<(&str, i32)> {
 
 /// When a waiting message is due, milliseconds since 1970; `None` for every other message.
 ///
-/// `level` is the property `DELAY`; one above the highest counts as the highest.
+/// `level` is the property `DELAY`; a level above the highest counts as the highest.
 pub(crate) fn due_at(
     levels: &DelayLevels,
     topic: &str,
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_that_are_no_times_are_refused_by_the_name_of_the_option() {
+    fn invalid_levels_are_refused_by_the_name_of_the_option() {
         let too_many = "1s ".repeat(256);
         for text in ["", "5", "s", "1s 5x", "-1s", "+1s", "1.5s", "99999999999s", "1 s", &too_many] {
             match text.parse::<DelayLevels>() {
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_level_and_in_the_middle_of_a_transaction_nothing_waits() {
+    fn messages_without_a_level_and_half_messages_do_not_wait() {
         for properties in [made(&[]), made(&[("DELAY", "0")]), made(&[("DELAY", "-1")])] {
             assert_eq!(rewrite(&StoreConfig::default(), 0, "t", 0, 0, &properties).unwrap(), None);
         }

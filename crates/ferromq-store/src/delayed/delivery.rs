@@ -1,4 +1,4 @@
-//! The handle for messages that consumers see later.
+//! The handle for delayed messages.
 
 use std::{collections::BTreeMap, sync::Arc, thread::JoinHandle};
 
@@ -16,7 +16,7 @@ use crate::{
     sync::thread::{join, spawn},
 };
 
-/// Delivers messages that wait for a delay level or a time: the handle
+/// Delivers messages that wait at a delay level or for a delivery time: the handle
 /// [`MessageStore::delayed`](crate::MessageStore::delayed).
 pub struct DelayedDelivery<D: Disk> {
     pub(crate) home: Arc<StoreDirectory<D>>,
@@ -27,10 +27,11 @@ pub struct DelayedDelivery<D: Disk> {
 }
 
 impl<D: Disk> DelayedDelivery<D> {
-    /// Begins to deliver messages that wait at a delay level or for a time of their own; only a master may, a slave gets them from its master.
+    /// Starts the delivery of delayed messages. Only a master may do so; a slave receives them from its master.
     ///
-    /// Idempotent. Each message comes at its time or after it, at least once; after a kill what was delivered since
-    /// `config/delayOffset.json` and `config/timercheck` were last written comes again. Errors: `Corrupt` and `Io` of that file, `Closed`.
+    /// Idempotent. Each message is delivered at its time or later, at least once. After a kill, messages delivered
+    /// since `config/delayOffset.json` and `config/timercheck` were last written are delivered again. Errors: `Corrupt`
+    /// and `Io` of `config/delayOffset.json`, `Closed`.
     pub fn start_schedule(&self) -> Result<()> {
         self.home.check_open()?;
         let mut threads = self.threads.lock();
@@ -47,7 +48,7 @@ impl<D: Disk> DelayedDelivery<D> {
         Ok(())
     }
 
-    /// Ends what [`Self::start_schedule`] began, and writes how far it got. Idempotent; `close` does it too.
+    /// Stops the delivery and writes its progress. Idempotent; `close` does it too.
     pub fn stop_schedule(&self) -> Result<()> {
         if self.home.is_closed() {
             return Ok(());
@@ -58,7 +59,7 @@ impl<D: Disk> DelayedDelivery<D> {
         written
     }
 
-    /// Stops the delivering threads and waits for their end.
+    /// Stops the delivery threads and waits for their end.
     pub(crate) fn end(&self) {
         let mut threads = self.threads.lock();
         self.schedule.wake.due.stop();
@@ -66,42 +67,44 @@ impl<D: Disk> DelayedDelivery<D> {
         threads.drain(..).for_each(|thread| join(Some(thread)));
     }
 
-    /// Sets the listener the delivering thread tells of each message it delivered: its topic, and the bytes of its record.
+    /// Sets the listener that is called for each delivered message with its topic and the bytes of its record.
     pub fn on_delivery(&self, listener: impl Fn(&str, u32) + Send + Sync + 'static) {
         *self.schedule.due.listener.write() = Some(Arc::new(listener));
     }
 
-    /// Next queue offset to deliver of each delay level, of `config/delayOffset.json` where this store delivers nothing.
+    /// Next queue offset to deliver of each delay level; those of `config/delayOffset.json` while delivery is not
+    /// running.
     ///
     /// Errors: `Corrupt` and `Io` of that file.
     pub fn delay_offsets(&self) -> Result<BTreeMap<u32, u64>> {
         self.levels.all()
     }
 
-    /// As [`Self::delay_offsets`], in the form of that file.
+    /// Like [`Self::delay_offsets`], in the form of that file.
     pub fn delay_offset_json(&self) -> Result<String> {
         self.levels.json()
     }
 
-    /// How far the wheel of timed messages is, in the form a RocketMQ slave reads it (56 bytes).
+    /// The timer wheel's checkpoint in the form that a RocketMQ slave reads (56 bytes).
     #[must_use]
     pub fn timer_check_point(&self) -> Vec<u8> {
         self.timer.state.lock().check().encode()
     }
 
-    /// How many timed messages wait by topic, as RocketMQ's `timermetrics` (JSON).
+    /// The number of waiting timed messages by topic, as RocketMQ's `timermetrics` (JSON).
     #[must_use]
     pub fn timer_metrics(&self) -> String {
         self.timer.state.lock().metrics.encode()
     }
 
-    /// Messages of which memory knows: those of the slot that is being delivered.
+    /// The number of timed messages held in memory: those of the slot being delivered.
     #[must_use]
     pub fn timed_in_memory(&self) -> usize {
         self.timer.state.lock().active.as_ref().map_or(0, |active| active.waiting.len())
     }
 
-    /// Messages in the wheel that are not done, and how many of its topic's queue are not in it yet.
+    /// The number of undelivered messages in the wheel, and of messages in its topic's queue that are not in the wheel
+    /// yet.
     #[must_use]
     pub fn timed_waiting(&self) -> (i64, u64) {
         let state = self.timer.state.lock();

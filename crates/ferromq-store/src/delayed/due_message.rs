@@ -1,4 +1,4 @@
-//! Where a message goes that waited until it was due, and how it is stored there; whatever made it wait.
+//! Delivery of a due message: finds its destination and stores it there, whatever it waited for.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -19,26 +19,26 @@ use crate::{
     time::clock::Clock,
 };
 
-/// Why a message is given up that [`DueMessages::is_outlived`].
-pub(crate) const OUTLIVED: &str = "its topic has had closed queues alone for as long as messages are kept";
+/// Why a message is given up for which [`DueMessages::is_outlived`] holds.
+pub(crate) const OUTLIVED: &str = "all queues of its topic stayed closed until its retention ended";
 
-/// Why what a Java broker's pops left to wait goes nowhere: our leases tell it, and that broker must not read it again.
-pub(crate) const TAKEN_OVER: &str = "it was taken over when the store was opened";
+/// Why acknowledgement state of a Java broker's pops is not delivered: it became leases at open, and that broker must
+/// not read it again.
+pub(crate) const TAKEN_OVER: &str = "it became leases when the store was opened";
 
-/// Where a message that is due goes.
+/// The destination of a due message.
 pub(crate) enum Target {
-    /// Into this queue, its own or an open one of its topic.
+    /// This queue: its own or an open one of its topic.
     Queue(String, i32),
     /// All queues of its topic are closed; this is its own.
     Closed(String, i32),
-    /// Nowhere, and why.
+    /// None, and why.
     Nowhere(&'static str),
 }
 
-/// Told the topic and the size of each record delivered.
+/// Called with the topic and the size of each delivered record.
 pub(crate) type DeliveryListener = Arc<dyn Fn(&str, u32) + Send + Sync>;
 
-/// Finds where a due message goes, and stores it there.
 pub(crate) struct DueMessages<D: Disk> {
     pub(crate) log: Arc<Log<D>>,
     pub(crate) queues: Arc<ConsumeQueues<D>>,
@@ -52,19 +52,19 @@ impl<D: Disk> DueMessages<D> {
         self.listener.read().clone()
     }
 
-    /// Where the message goes, by its properties.
+    /// The destination of the message, by its properties.
     pub(crate) fn target(&self, view: &MessageView<'_>) -> Target {
         let Some((topic, queue_id)) = delay_levels::destination(view.properties) else {
-            return Target::Nowhere("it does not say where it goes");
+            return Target::Nowhere("it has no destination");
         };
         let Ok(queue) = check_name(topic, queue_id) else {
-            return Target::Nowhere("where it goes is no queue");
+            return Target::Nowhere("its destination is not a queue");
         };
         if topic.starts_with(REVIVE_PREFIX) {
             return Target::Nowhere(TAKEN_OVER);
         }
         if names::is_waiting_room(topic) {
-            return Target::Nowhere("nothing is delivered to that topic");
+            return Target::Nowhere("its destination is a topic of waiting messages");
         }
         if self.was_deleted_since(topic, view.physical_offset) {
             return Target::Nowhere("its topic was deleted");
@@ -75,8 +75,8 @@ impl<D: Disk> DueMessages<D> {
         }
     }
 
-    /// Says whether a message is as old as messages of its topic get: one that finds its queues closed is given up then.
-    /// Not while one of them is set aside: it takes messages again.
+    /// Whether the message has reached the age at which messages of its topic are deleted. Such a message is given up
+    /// if its queues are closed, but not while one of them is set aside, because that queue will take messages again.
     pub(crate) fn is_outlived(&self, topic: &str, view: &MessageView<'_>) -> bool {
         if self.queues.of_topic(topic).iter().any(|queue| queue.marks.is_aside()) {
             return false;
@@ -87,8 +87,8 @@ impl<D: Disk> DueMessages<D> {
         age.is_some_and(|age| i128::from(born_ago) >= age.as_millis().cast_signed())
     }
 
-    /// Appends the messages; those the store never takes are left out and told of. Returns the size of each record, 0 of
-    /// those left out.
+    /// Appends the messages. Logs and skips those that the store can never take. Returns the size of each record, 0 for
+    /// a skipped one.
     pub(crate) fn append(&self, messages: &[NewMessage<'_>]) -> Result<Vec<u32>> {
         let is_never_taken =
             |error: &StoreError| matches!(error, StoreError::TooLarge { .. } | StoreError::Invalid { .. });
@@ -103,7 +103,7 @@ impl<D: Disk> DueMessages<D> {
         }
         let is_kept = |message: &NewMessage<'_>| {
             let tell = |error: &StoreError| {
-                tracing::error!(%error, topic = message.topic, "due message is not to be stored: given up");
+                tracing::error!(%error, topic = message.topic, "due message cannot be stored: given up");
             };
             self.log.check(message).inspect_err(tell).is_ok()
         };
@@ -119,7 +119,7 @@ impl<D: Disk> DueMessages<D> {
         Ok(is_kept.into_iter().map(|is_kept| if is_kept { sizes.next().unwrap_or(0) } else { 0 }).collect())
     }
 
-    /// The queue where it takes messages, else another one of the topic that does.
+    /// The queue if it is open, else another open one of the topic.
     fn open_queue(&self, topic: &str, queue_id: u32) -> Option<u32> {
         let wanted = self.queues.find_any(topic, queue_id);
         if wanted.is_none_or(|queue| queue.marks.takes_messages()) {
@@ -130,7 +130,7 @@ impl<D: Disk> DueMessages<D> {
         open.map(|queue| queue.queue_id()).min()
     }
 
-    /// Says whether the topic was deleted after a message for it was stored at `physical_offset`.
+    /// Whether the topic was deleted after a message for it was stored at `physical_offset`.
     fn was_deleted_since(&self, topic: &str, physical_offset: u64) -> bool {
         self.queues.deleted_to.load(Ordering::Acquire) > physical_offset
             && self
@@ -141,7 +141,7 @@ impl<D: Disk> DueMessages<D> {
     }
 }
 
-/// The message of a record, for another queue.
+/// The message of a record, addressed to another queue.
 pub(crate) fn renewed<'a>(
     view: &MessageView<'a>,
     topic: &'a str,

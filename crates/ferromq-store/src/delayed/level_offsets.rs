@@ -1,7 +1,7 @@
 //! RocketMQ's `config/delayOffset.json`: how far each delay level is delivered, as text.
 //!
-//! Java writes the levels as bare integers, `{"offsetTable":{1:12}}`, which is not JSON; both forms are read, Java's is
-//! written. What this file does not know it keeps.
+//! Java writes the levels as bare integers, `{"offsetTable":{1:12}}`, which is not JSON. Both forms are read, Java's is
+//! written. Unknown fields are kept.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::{
 const TABLE: &str = "offsetTable";
 const VERSION: &str = "dataVersion";
 
-/// Next queue offset to deliver by level, the version of this data, and whatever else the file held.
+/// Next queue offset to deliver by level, the version of this data, and the file's other fields.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct DelayFile {
     pub(crate) offsets: BTreeMap<u32, u64>,
@@ -31,24 +31,24 @@ pub(crate) struct DelayFile {
 }
 
 impl DelayFile {
-    /// Where the file lies in the store directory; its last but one version lies beside it, with `.bak` behind the name.
+    /// The path of the file in a store directory. The previous version lies beside it with the suffix `.bak`.
     pub(crate) fn path(directory: &Path) -> PathBuf {
         directory.join("config").join("delayOffset.json")
     }
 
-    /// Reads the file, or its backup where it is missing, empty or broken; nothing where neither exists.
+    /// Reads the file, or its backup if the file is missing, empty or damaged; empty if neither exists.
     ///
-    /// `Corrupt` where the file is broken and the backup does not help.
+    /// `Corrupt` if the file is damaged and the backup cannot replace it.
     pub(crate) fn load<D: Disk>(disk: &D, directory: &Path) -> Result<Self> {
         Ok(load_with_backup(disk, &Self::path(directory), Self::parse)?.unwrap_or_default())
     }
 
-    /// Replaces the file; the version before becomes the backup.
+    /// Replaces the file; the previous version becomes the backup.
     pub(crate) fn save<D: Disk>(&self, disk: &D, directory: &Path) -> Result<()> {
         save_with_backup(disk, &Self::path(directory), self.encode().as_bytes())
     }
 
-    /// These offsets are newer than what is on disk.
+    /// Replaces the offsets and raises the version.
     pub(crate) fn advance(&mut self, offsets: BTreeMap<u32, u64>, now_ms: i64) {
         self.offsets = offsets;
         self.counter += 1;
@@ -88,7 +88,7 @@ impl DelayFile {
         out += &format!(
             "\t\"{VERSION}\":{{\n\t\t\"counter\":{counter},\n\t\t\"stateVersion\":{state_version},\n\t\t\"timestamp\":{timestamp}\n\t}},\n"
         );
-        // In Java's order, that of the text.
+        // In Java's order, which is the order of the text.
         let offsets: BTreeMap<String, u64> =
             self.offsets.iter().map(|(level, offset)| (level.to_string(), *offset)).collect();
         let lines: Vec<String> =
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// As RocketMQ 5.5.0 writes it (`DelayOffsetSerializeWrapper`, pretty).
+    /// Written by RocketMQ 5.5.0 (`DelayOffsetSerializeWrapper`, pretty).
     const JAVA: &str = include_str!("../../tests/data/delayOffset.json");
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(
+        fn a_written_file_is_read_back(
             offsets in prop::collection::btree_map(any::<u32>(), 0..=i64::MAX as u64, 0..5), now_ms in 0..i64::MAX
         ) {
             let mut file = DelayFile::default();

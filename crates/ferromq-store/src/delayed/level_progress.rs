@@ -1,4 +1,4 @@
-//! How far each delay level is delivered, in memory and in RocketMQ's file.
+//! How far each delay level is delivered: in memory, and in RocketMQ's file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,24 +20,24 @@ use crate::{
     time::clock::Clock,
 };
 
-/// How far each delay level is delivered.
+/// The offsets of the delay levels.
 pub(crate) struct LevelOffsets<D: Disk> {
     home: Arc<StoreDirectory<D>>,
     log: Arc<CommitLog<D>>,
     queues: Arc<ConsumeQueues<D>>,
     clock: Clock,
-    /// How many levels are configured.
+    /// The number of configured levels.
     level_count: u32,
-    /// Next queue offset to deliver by level, while the thread runs.
+    /// Next queue offset to deliver by level; `None` while delivery is not running.
     offsets: Mutex<Option<BTreeMap<u32, u64>>>,
-    /// Levels whose queue had no known end when the offsets were corrected.
+    /// Levels whose queue end was unknown when the offsets were corrected.
     unsettled: Mutex<BTreeSet<u32>>,
-    /// The offsets have moved since they were written.
+    /// Whether the offsets changed since they were written.
     is_file_due: AtomicBool,
-    /// The file names offsets past the end of their queues, and there was no space to correct it: what came to wait would
-    /// be taken for delivered after a kill.
+    /// Whether the file holds offsets past the end of their queues that could not be corrected for lack of space. After
+    /// a kill, new waiting messages would count as delivered.
     is_file_wrong: AtomicBool,
-    /// What is on disk; held by the thread that writes.
+    /// The content on disk; locked by the writing thread.
     file: Mutex<DelayFile>,
 }
 
@@ -56,7 +56,7 @@ impl<D: Disk> LevelOffsets<D> {
 }
 
 impl<D: Disk> LevelOffsets<D> {
-    /// Writes how far each level is delivered, where that has changed; what it tells of is durable before.
+    /// Writes changed offsets, after making the delivered messages durable.
     pub(crate) fn persist(&self) -> Result<()> {
         let _held = self.home.hold()?;
         let mut file = self.file.lock();
@@ -77,8 +77,8 @@ impl<D: Disk> LevelOffsets<D> {
         written
     }
 
-    /// Writes the offsets where those on disk lie past the end of their queues. To be asked before a message comes to wait;
-    /// costs a load where they are right. `Full` where there is no space.
+    /// Corrects offsets on disk that lie past the end of their queues. Call it before a message is made to wait; it
+    /// costs one atomic load if they are correct. `Full` if there is no space.
     pub(crate) fn correct(&self) -> Result<()> {
         if !self.is_file_wrong() {
             return Ok(());
@@ -86,8 +86,8 @@ impl<D: Disk> LevelOffsets<D> {
         self.persist().map_err(|error| self.log.full_or(error, 0))
     }
 
-    /// The offsets of all levels, configured or with messages that wait, none outside of its queue: where the log was cut
-    /// what was delivered of the lost end is not counted against what comes in its place.
+    /// The offsets of all levels that are configured or have waiting messages, each within its queue. After the log was
+    /// cut, messages that replace the lost end must not count as delivered.
     fn corrected(&self, offsets: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
         let names = self.queues.names();
         let waiting = names.iter().filter(|(topic, _)| topic == SCHEDULE_TOPIC).flat_map(|(_, ids)| ids);
@@ -110,7 +110,7 @@ impl<D: Disk> LevelOffsets<D> {
         levels.into_iter().map(correct).collect()
     }
 
-    /// Corrects the offset of a level whose queue had no known end before, once it has.
+    /// Corrects the offset of a level whose queue end became known.
     pub(crate) fn settle_level(&self, level: u32, queue: &ConsumeQueue<D>) {
         let mut unsettled = self.unsettled.lock();
         if !unsettled.contains(&level) || queue.marks.is_end_unknown() {
@@ -126,7 +126,7 @@ impl<D: Disk> LevelOffsets<D> {
         }
     }
 
-    /// Reads the file and corrects it, before messages are delivered and before anything new waits.
+    /// Reads the file and corrects it, before any message is delivered or made to wait.
     pub(crate) fn begin(&self) -> Result<()> {
         let file = DelayFile::load(&self.home.disk, &self.home.root)?;
         let offsets = self.corrected(&file.offsets);
@@ -134,11 +134,10 @@ impl<D: Disk> LevelOffsets<D> {
         let is_corrected = file.offsets.iter().any(|(level, known)| offsets.get(level) != Some(known));
         *self.file.lock() = file;
         *self.offsets.lock() = Some(offsets);
-        // Before anything new waits.
         self.is_file_wrong.store(is_corrected, Ordering::Release);
         match self.correct() {
             Err(error) if error.is_of_full_disk() => {
-                tracing::warn!(%error, "no space to correct delay offsets: no message comes to wait before there is");
+                tracing::warn!(%error, "no space to correct delay offsets: delayed messages are refused until there is");
             }
             Err(error) => {
                 *self.offsets.lock() = None;
@@ -149,14 +148,14 @@ impl<D: Disk> LevelOffsets<D> {
         Ok(())
     }
 
-    /// Ends the delivery. What is wrong on disk is still to be corrected before a message comes to wait.
+    /// Ends the delivery. A wrong file is still corrected before a message is made to wait.
     pub(crate) fn end(&self) {
         if !self.is_file_wrong() {
             *self.offsets.lock() = None;
         }
     }
 
-    /// The levels that are delivered.
+    /// The levels being delivered.
     pub(crate) fn levels(&self) -> Vec<u32> {
         self.offsets.lock().iter().flat_map(|offsets| offsets.keys().copied()).collect()
     }
@@ -173,7 +172,7 @@ impl<D: Disk> LevelOffsets<D> {
         self.is_file_due.store(true, Ordering::Release);
     }
 
-    /// Next queue offset to deliver of each level, of the file where this store delivers nothing.
+    /// Next queue offset to deliver of each level, from the file while delivery is not running.
     pub(crate) fn all(&self) -> Result<BTreeMap<u32, u64>> {
         if let Some(offsets) = self.offsets.lock().clone() {
             return Ok(offsets);
@@ -181,7 +180,7 @@ impl<D: Disk> LevelOffsets<D> {
         Ok(DelayFile::load(&self.home.disk, &self.home.root)?.offsets)
     }
 
-    /// As [`Self::all`], in the form of the file.
+    /// Like [`Self::all`], in the form of the file.
     pub(crate) fn json(&self) -> Result<String> {
         let Some(offsets) = self.offsets.lock().clone() else {
             return Ok(DelayFile::load(&self.home.disk, &self.home.root)?.encode());
@@ -191,7 +190,7 @@ impl<D: Disk> LevelOffsets<D> {
         Ok(file.encode())
     }
 
-    /// Says whether the offsets on disk are to be corrected before a message comes to wait.
+    /// Whether the offsets on disk must be corrected before a message is made to wait.
     pub(crate) fn is_file_wrong(&self) -> bool {
         self.is_file_wrong.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! Messages that consumers see later: delay levels, and times of delivery in [`timer`].
+//! Delayed messages: delay levels, and delivery times of their own in [`timer`].
 
 pub(crate) mod delay_levels;
 pub(crate) mod delivery;

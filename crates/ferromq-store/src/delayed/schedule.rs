@@ -1,8 +1,8 @@
-//! Delivers messages that wait at a delay level once they are due, and remembers how far it got.
+//! Delivers messages that wait at a delay level once they are due.
 //!
-//! One thread walks the queues of [`SCHEDULE_TOPIC`], each of which is in order of due time. It sleeps until the next
-//! message is due or one comes. How far it got is written only after what it delivered is durable, so a kill may deliver
-//! some messages again, and loses none. What a waiting message looks like is `delay_levels`'s business.
+//! One thread walks the queues of [`SCHEDULE_TOPIC`], each in order of due time, and sleeps until the next message is
+//! due or arrives. It writes its progress only after the delivered messages are durable: a kill may repeat some
+//! deliveries and loses none.
 
 use std::{
     collections::BTreeMap,
@@ -27,23 +27,23 @@ use crate::{
     sync::wake::Wake,
 };
 
-/// Most messages of a level in one turn: bounds how long another level waits for its turn.
+/// Most messages of a level in one turn. Bounds how long the other levels wait.
 const TURN_MESSAGES: usize = 64;
-/// Most bytes of a level in one turn, unless its first message alone has more.
+/// Most bytes of a level in one turn, unless the first message alone exceeds them.
 const TURN_BYTES: usize = 1 << 20;
-/// Pause where the log takes nothing or a queue cannot be read, and nobody can tell when that ends.
+/// Pause after a failure of the log or of a queue, whose end is unknown.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Delivers messages that wait at a delay level.
 pub(crate) struct Schedule<D: Disk> {
     pub(crate) due: Arc<DueMessages<D>>,
     pub(crate) offsets: Arc<LevelOffsets<D>>,
     pub(crate) reader: Arc<Reader<D>>,
-    /// Wakes and stops the delivering thread.
+    /// Wakes and stops the delivery thread.
     pub(crate) wake: Arc<Wake>,
     pub(crate) counts: ScheduleCounts,
 }
 
-/// What the delivering thread did.
+/// The counters of the delivery thread.
 #[derive(Default)]
 pub(crate) struct ScheduleCounts {
     delivered: AtomicU64,
@@ -51,15 +51,15 @@ pub(crate) struct ScheduleCounts {
     undeliverable: AtomicU64,
 }
 
-/// What the delivering thread did since the store was opened.
+/// What the delivery thread did since the store was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ScheduleStats {
-    /// Messages stored in the queue they were meant for.
+    /// Messages stored in their destination queue.
     pub delivered: u64,
-    /// Messages whose topic had only closed queues: they wait once more, a level higher where there is one.
+    /// Messages whose topic had only closed queues. They wait again, at the next level if there is one.
     pub put_back: u64,
-    /// Messages given up, each with a line in the log: their topic was deleted, their record is lost or not to be stored,
-    /// or their topic's queues stayed closed for as long as messages are kept.
+    /// Messages given up, each with a line in the log: their topic was deleted, their record is lost or cannot be
+    /// stored, or their topic's queues stayed closed until the message's retention ended.
     pub undeliverable: u64,
 }
 
@@ -78,37 +78,36 @@ impl<D: Disk> Schedule<D> {
     }
 }
 
-/// When a level has to be looked at again.
+/// When a level needs its next turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextLevelTurn {
-    /// There may be more that is due.
+    /// More messages may be due.
     Now,
-    /// Nothing is due before.
+    /// No message is due before this time.
     At(i64),
-    /// Nothing waits.
+    /// No message waits.
     OnArrival,
     /// Something failed.
     AfterPause,
 }
 
-/// What becomes of a message that is due.
+/// How a due message is handled.
 enum LevelVerdict {
     Deliver { topic: String, queue_id: i32 },
     PutBack(Delayed),
     GiveUp(&'static str),
 }
 
-/// The delivering thread.
+/// The delivery thread.
 struct Delivery<'a, D: Disk> {
     schedule: &'a Schedule<D>,
-    /// A failure was told of, and nothing went well since.
+    /// A failure was logged, and no turn succeeded since.
     is_stuck: bool,
-    /// By level.
     seen: BTreeMap<u32, Seen>,
 }
 
-/// Messages whose due time is further away than their level is long: another clock or another table gave it. They wait
-/// as long as the level takes from when they are seen on, and so none comes early, and none waits for that clock.
+/// Messages whose due time lies further ahead than their level is long: another clock or level table gave it. They wait
+/// for the level's length from now on, so that none comes early and none waits for the other clock.
 #[derive(Default)]
 struct Seen {
     end: u64,
@@ -116,7 +115,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// When the message at `queue_offset` is due, of those below `end`; `latest` for one seen now.
+    /// When the message at `queue_offset` is due, among those below `end`; `latest` for a message first seen now.
     fn due_at(&mut self, queue_offset: u64, end: u64, latest: i64) -> i64 {
         if queue_offset >= self.end || self.due_at > latest {
             *self = Self { end, due_at: latest };
@@ -154,7 +153,7 @@ impl<D: Disk> Delivery<'_, D> {
         }
     }
 
-    /// Delivers what is due of a level, as much as a turn holds.
+    /// Delivers the due messages of a level, up to the limits of a turn.
     fn turn(&mut self, level: u32) -> NextLevelTurn {
         let schedule = self.schedule;
         let Some(queue) = schedule.reader.queues.find(SCHEDULE_TOPIC, level - 1) else {
@@ -170,7 +169,7 @@ impl<D: Disk> Delivery<'_, D> {
         if found.status == GetStatus::QueueClosed || found.next_offset == from {
             return NextLevelTurn::AfterPause;
         }
-        // A read passes over what is lost, and so may get to messages that are not due.
+        // A read skips lost records, and so may return messages that are not due.
         let due_end = from + due_count as u64;
         let early = found.messages.iter().map(|(offset, _)| *offset).find(|offset| *offset >= due_end);
         let next_offset = early.unwrap_or(found.next_offset);
@@ -179,7 +178,7 @@ impl<D: Disk> Delivery<'_, D> {
         let lost = next_offset.saturating_sub(from).saturating_sub(records.len() as u64);
         if let Err(error) = self.deliver(level, &records) {
             if !std::mem::replace(&mut self.is_stuck, true) {
-                tracing::warn!(%error, level, "due messages not delivered, trying again");
+                tracing::warn!(%error, level, "due messages not delivered, will be retried");
             }
             return NextLevelTurn::AfterPause;
         }
@@ -192,11 +191,11 @@ impl<D: Disk> Delivery<'_, D> {
         NextLevelTurn::Now
     }
 
-    /// How many messages from `from` on are due, as many as a turn holds, and when to look again where none is.
+    /// How many messages from `from` on are due, up to the limits of a turn, and when to look again if none is.
     fn look(&mut self, queue: &ConsumeQueue<D>, level: u32, from: u64) -> (usize, NextLevelTurn) {
         let from_kept = from.max(queue.min_offset());
         if from_kept > from {
-            // Read to find out that they are gone.
+            // Read them to confirm that they are gone.
             return (TURN_MESSAGES, NextLevelTurn::Now);
         }
         let now = self.schedule.due.clock.now_ms();
@@ -217,7 +216,7 @@ impl<D: Disk> Delivery<'_, D> {
             count < TURN_MESSAGES
         });
         match walked {
-            // What can be read of them comes first.
+            // Deliver the readable ones first.
             _ if count > 0 => (count, next),
             Ok(()) => (0, next),
             Err(error) => {
@@ -227,7 +226,7 @@ impl<D: Disk> Delivery<'_, D> {
         }
     }
 
-    /// Stores messages that are due. All that can be are stored when this returns; an error: none is, try again.
+    /// Stores due messages. When it returns, all that can be stored are. On an error none is: try again.
     fn deliver(&self, level: u32, records: &[Record<D::Region>]) -> Result<()> {
         let views: Vec<MessageView<'_>> =
             records.iter().filter_map(|record| MessageView::decode(record.bytes(), false).ok()).collect();
@@ -235,7 +234,7 @@ impl<D: Disk> Delivery<'_, D> {
         let mut messages = Vec::with_capacity(views.len());
         for (view, verdict) in views.iter().zip(&verdicts) {
             match verdict {
-                // The level stays for consumers. Only a send looks at it, so the message does not wait again.
+                // The property DELAY stays for consumers. Only a send evaluates it, so the message does not wait again.
                 LevelVerdict::Deliver { topic, queue_id } => {
                     messages.push(renewed(view, topic, *queue_id, view.properties));
                 }
@@ -255,7 +254,7 @@ impl<D: Disk> Delivery<'_, D> {
         match self.schedule.due.target(view) {
             Target::Queue(topic, queue_id) => LevelVerdict::Deliver { topic, queue_id },
             Target::Nowhere(reason) => LevelVerdict::GiveUp(reason),
-            // Where it cannot wait at a higher level it would be stored again and again for ever.
+            // A message that cannot wait at a higher level would be stored again forever.
             Target::Closed(topic, _) if level >= highest && self.schedule.due.is_outlived(&topic, view) => {
                 LevelVerdict::GiveUp(OUTLIVED)
             }

@@ -1,4 +1,4 @@
-//! How a message is stored that must wait, at a delay level or for a time of its own.
+//! How a message that must wait is stored, at a delay level or for a delivery time.
 
 use crate::{
     config::StoreConfig,
@@ -9,10 +9,10 @@ use crate::{
     error::Result,
 };
 
-/// Says how a message must be stored that has a delay level or a time of delivery; `None` for one that does not wait.
+/// How to store a message with a delay level or a delivery time; `None` for one that does not wait.
 ///
-/// Rolled-back and half messages never wait. A level above the highest becomes the highest; times for a single message
-/// give way to it. Errors: `Invalid` for a level or a time that is no number, `TooFarAhead`.
+/// Rolled-back and half messages never wait. A level above the highest becomes the highest, and takes precedence over a
+/// delivery time. Errors: `Invalid` if the level or time is not a number, `TooFarAhead`.
 pub fn rewrite(
     config: &StoreConfig,
     now_ms: i64,

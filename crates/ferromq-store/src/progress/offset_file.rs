@@ -251,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(
+        fn a_written_file_is_read_back(
             offsets in prop::collection::btree_map("[a-zA-Z0-9_%-]{1,9}@[a-z\"\\\\]{1,5}",
                 prop::collection::btree_map(any::<u32>(), 0..=i64::MAX as u64, 0..4), 0..4)
         ) {

@@ -1,4 +1,4 @@
-//! RocketMQ's `config/timercheck`, how far the wheel is, and `config/timermetrics`, how many messages wait by topic.
+//! RocketMQ's `config/timercheck`, the wheel's progress, and `config/timermetrics`, waiting messages by topic.
 
 use std::{
     collections::BTreeMap,
@@ -16,16 +16,16 @@ use crate::{
 const LEN: usize = 4096;
 const FIELDS: usize = 56;
 
-/// What `config/timercheck` holds: 7 numbers of 8 bytes, big-endian, in 4,096 bytes.
+/// The content of `config/timercheck`: 7 numbers of 8 bytes, big-endian, in 4,096 bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TimerCheck {
-    /// Spans before it are done: their messages are delivered.
+    /// All messages of spans before this time are delivered.
     pub(crate) read_time: i64,
     /// End of the durable timer log.
     pub(crate) log_end: u64,
-    /// The next message to be put into the wheel, of queue 0 of the wheel's topic.
+    /// The next message to put into the wheel, in queue 0 of the wheel's topic.
     pub queue_offset: u64,
-    /// The same of the master.
+    /// The master's value of it.
     pub(crate) master_queue_offset: u64,
     pub(crate) state_version: i64,
     pub(crate) changed_at: i64,
@@ -37,7 +37,7 @@ impl TimerCheck {
         root.join("config").join("timercheck")
     }
 
-    /// Reads the file; `None` where there is none, or one too short to be it.
+    /// Reads the file; `None` if it is missing or too short.
     pub fn load<D: Disk>(disk: &D, root: &Path) -> Result<Option<Self>> {
         let path = Self::path(root);
         match disk.read_file(&path) {
@@ -85,7 +85,7 @@ impl TimerCheck {
     }
 }
 
-/// What `config/timermetrics` holds: messages that wait, by the topic they go to, and when that changed.
+/// The content of `config/timermetrics`: waiting messages by destination topic, and when their number changed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TimerMetrics {
     counts: BTreeMap<String, (i64, i64)>,
@@ -101,12 +101,12 @@ impl TimerMetrics {
         root.join("config").join("timermetrics")
     }
 
-    /// Reads the file or its backup; where neither can be read counting begins anew, which is told.
+    /// Reads the file or its backup. If both are unreadable, logs that and counts from zero.
     pub(crate) fn load<D: Disk>(disk: &D, root: &Path) -> Self {
         match load_with_backup(disk, &Self::path(root), Self::parse) {
             Ok(found) => found.unwrap_or_default(),
             Err(error) => {
-                tracing::warn!(%error, "timer metrics cannot be read: counted anew");
+                tracing::warn!(%error, "timer metrics cannot be read: counting from zero");
                 Self::default()
             }
         }
@@ -138,7 +138,7 @@ impl TimerMetrics {
         self.counts.clear();
     }
 
-    /// Parses the bytes of the file; the error names what is wrong.
+    /// Parses the bytes of the file; the error names the fault.
     pub fn parse(bytes: &[u8]) -> std::result::Result<Self, &'static str> {
         let Value::Object(mut other) = parse_json(bytes)? else { return Err("not a JSON object") };
         let mut metrics = Self::default();

@@ -1,7 +1,8 @@
-//! Delivers messages with a time of their own once they are due.
+//! Delivers messages with a delivery time once they are due.
 //!
-//! One thread fills the wheel from the queue of its topic and empties it. A message that takes another one back counts if it
-//! was stored before that one's time: so before anything is delivered everything stored by then is in the wheel.
+//! One thread fills the wheel from the queue of its topic and empties it. A message that recalls another counts if it
+//! was stored before the other's delivery time. So everything stored by now enters the wheel before anything is
+//! delivered.
 
 use std::{
     ops::Range,
@@ -38,14 +39,14 @@ use crate::{
     },
 };
 
-/// Most messages and bytes stored at once: bounds how long a send waits for its turn.
+/// Most messages and bytes stored at once. Bounds how long a send waits.
 const TURN_MESSAGES: usize = 64;
 const TURN_BYTES: usize = 1 << 20;
-/// Pause where the log takes nothing or something cannot be read, and nobody can tell when that ends.
+/// Pause after a failure of the log or of a file, whose end is unknown.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How much later a message is tried again whose topic has only closed queues.
+/// Delay before a message whose topic has only closed queues is tried again.
 const CLOSED_PAUSE_MS: i64 = 60_000;
-/// Delivers messages with a time of their own.
+/// Delivers messages with a delivery time.
 pub(crate) struct Timer<D: Disk> {
     pub(crate) sources: TimerSources<D>,
     due: Arc<DueMessages<D>>,
@@ -53,9 +54,9 @@ pub(crate) struct Timer<D: Disk> {
     /// Wakes and stops the thread.
     pub(crate) wake: Arc<TimerWake>,
     pub(crate) state: Mutex<TimerState<D>>,
-    /// Held while its progress is written, before `state`.
+    /// Held while the progress is written; locked before `state`.
     pub(crate) persisting: Mutex<()>,
-    /// The file because of which messages wait longer than they should, and what cannot be done with it.
+    /// The unreadable file that delays messages, and what is wrong with it.
     held: Mutex<Option<(PathBuf, DamageReason)>>,
     delivered: AtomicU64,
     rolled: AtomicU64,
@@ -88,7 +89,7 @@ impl<D: Disk> Timer<D> {
         }
     }
 
-    /// The file because of which messages wait longer than they should; `log` is the range of the log it is about.
+    /// The unreadable file that delays messages; `log` is the affected range of the log.
     pub(crate) fn damage(&self, log: Range<u64>) -> Option<Damage> {
         let held = self.held.lock().clone();
         held.map(|(file, reason)| Damage { file, range: log, reason })
@@ -109,31 +110,33 @@ impl<D: Disk> Timer<D> {
     }
 }
 
-/// When to look again.
+/// When the next turn is needed.
 pub(crate) enum NextTimerTurn {
     Now,
     At(i64),
-    /// Once the dispatcher got there.
+    /// Once the dispatcher has reached this offset.
     Dispatched(u64),
     OnArrival,
     AfterPause,
 }
 
-/// The delivering thread.
+/// The delivery thread.
 pub(crate) struct TimerDelivery<'a, D: Disk> {
     timer: &'a Timer<D>,
-    /// A failure was logged, and nothing went well since: of what is delivered, and of what is put into the wheel.
+    /// A failure of delivery or of filling was logged, and nothing succeeded since.
     is_stuck: bool,
     is_unfilled: bool,
     /// Everything stored before this time is in the wheel.
     filled_until: i64,
-    /// Once the log is dispatched up to here everything stored before that time can be put into the wheel.
+    /// A time, and the end of the log then. Once dispatch reaches that end, everything stored before that time can
+    /// enter the wheel.
     awaited: Option<(i64, u64)>,
-    /// Once the queue is in the wheel up to here everything stored before that time is.
+    /// A time, and the end of the queue then. Once the wheel holds the queue up to that end, it holds everything stored
+    /// before that time.
     goal: Option<(i64, u64)>,
 }
 
-/// What becomes of a message.
+/// How a due message is handled.
 enum TimerVerdict {
     Deliver {
         topic: String,
@@ -143,7 +146,7 @@ enum TimerVerdict {
     Roll(Vec<u8>),
     PutBack(Vec<u8>),
     Recalled,
-    /// The unit was another message's: this one has its own, at its time.
+    /// The unit belongs to another message. This one has its own unit at its own time.
     Strayed,
     GiveUp(&'static str),
 }
@@ -174,7 +177,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         self.stop();
     }
 
-    /// Waits before another try. What comes meanwhile makes it no shorter, a stop does.
+    /// Pauses before the next try. Only a stop shortens the pause.
     fn pause(&self) {
         let (due, begin) = (&self.timer.wake.wake.due, Instant::now());
         while let Some(left) = RETRY_PAUSE.checked_sub(begin.elapsed()).filter(|left| !left.is_zero())
@@ -184,7 +187,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         }
     }
 
-    /// A stop is clean where nothing comes twice after it.
+    /// Stops. A stop is clean if no message is delivered again after it.
     fn stop(&self) {
         let mut state = self.timer.state.lock();
         if state.is_unrecovered {
@@ -192,12 +195,12 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         }
         let settled = self.timer.sources.reader.log.flush().and_then(|_| state.settle());
         if let Err(error) = settled {
-            tracing::warn!(%error, "what was delivered in the last second is not noted: it comes again");
+            tracing::warn!(%error, "progress not written: messages delivered in the last second are delivered again");
         }
         state.pass_empty(self.timer.sources.clock.now_ms());
     }
 
-    /// One turn: puts messages that came into the wheel, and delivers what is due.
+    /// One turn: puts new messages into the wheel, and delivers due ones.
     pub(crate) fn turn(&mut self, state: &mut TimerState<D>) -> NextTimerTurn {
         if state.is_unrecovered {
             match state.recover(&self.timer.sources) {
@@ -205,7 +208,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                 Ok(()) => {
                     self.unstuck();
                 }
-                Err(error) => return self.stuck(&error, "timers not recovered, trying again"),
+                Err(error) => return self.stuck(&error, "timer wheel not recovered, will be retried"),
             }
         }
         let now = self.timer.sources.clock.now_ms();
@@ -228,21 +231,22 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             Err(error) => return self.unfilled(&error),
         };
         if std::mem::take(&mut self.is_unfilled) {
-            tracing::info!("timed messages are put into the wheel again");
+            tracing::info!("timed messages enter the wheel again");
             self.timer.held.lock().take_if(|(_, reason)| *reason == DamageReason::Unwritten);
         }
         if let Some((time, _)) = self.goal.take_if(|(_, end)| state.next_offset >= *end || !has_filled) {
             self.filled_until = time;
         }
-        // What comes all the time must not keep what is due waiting.
+        // Continuous arrivals must not delay due messages.
         let next = self.empty(state, now);
         if has_filled && !matches!(next, NextTimerTurn::AfterPause) { NextTimerTurn::Now } else { next }
     }
 
-    /// What came cannot be put into the wheel now. It may take back what is in there, so nothing is delivered meanwhile.
+    /// Handles a failure to fill the wheel. A message that is not in the wheel yet may recall another, so nothing is
+    /// delivered meanwhile.
     fn unfilled(&mut self, error: &StoreError) -> NextTimerTurn {
         if !std::mem::replace(&mut self.is_unfilled, true) {
-            tracing::error!(%error, "timed messages are not put into the wheel now: all wait, trying again");
+            tracing::error!(%error, "timed messages cannot enter the wheel: none is delivered until they can");
         }
         self.hold(error, DamageReason::Unwritten);
         NextTimerTurn::AfterPause
@@ -256,7 +260,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         *self.timer.held.lock() = Some((file, reason));
     }
 
-    /// Delivers of what is due as much as a turn holds.
+    /// Delivers due messages, up to the limits of a turn.
     fn empty(&mut self, state: &mut TimerState<D>, now: i64) -> NextTimerTurn {
         let Some(active) = &state.active else {
             return match state.next_slot() {
@@ -266,7 +270,9 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                 Some(Some(time)) if time > self.filled_until => self.fill_until(now),
                 Some(Some(time)) => match state.activate(&self.timer.sources, time) {
                     Ok(()) => self.unstuck(),
-                    Err(error) => self.stuck(&error, "due messages not found in the timer log, trying again"),
+                    Err(error) => {
+                        self.stuck(&error, "timer log cannot be read for due messages, will be retried")
+                    }
                 },
             };
         };
@@ -275,7 +281,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             Some((due, _)) if due > self.filled_until => self.fill_until(now),
             Some(_) => match self.deliver(state) {
                 Ok(()) => self.unstuck(),
-                Err(error) => self.stuck(&error, "due messages not delivered, trying again"),
+                Err(error) => self.stuck(&error, "due messages not delivered, will be retried"),
             },
             None => {
                 let end = active.time.saturating_add(state.config.precision_ms());
@@ -285,7 +291,8 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                         self.unstuck();
                     }
                     Err(error) => {
-                        return self.stuck(&error, "due messages not found in the timer log, trying again");
+                        return self
+                            .stuck(&error, "timer log cannot be read for due messages, will be retried");
                     }
                 }
                 if end > now {
@@ -297,7 +304,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         }
     }
 
-    /// Everything stored by now is to be in the wheel before anything else is done.
+    /// Fills the wheel with everything stored by `now`, before anything is delivered.
     fn fill_until(&mut self, now: i64) -> NextTimerTurn {
         if self.goal.is_some() {
             return NextTimerTurn::Now;
@@ -325,7 +332,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         NextTimerTurn::Now
     }
 
-    /// Delivers what is due of the active slot, as much as a turn holds. An error: nothing of it is, try again.
+    /// Delivers the due messages of the active slot, up to the limits of a turn. On an error none is stored: try again.
     fn deliver(&mut self, state: &mut TimerState<D>) -> Result<()> {
         let Some(active) = &mut state.active else { return Ok(()) };
         let (mut taken, mut bytes) = (Vec::with_capacity(TURN_MESSAGES), 0);
@@ -352,7 +359,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
             _ => {}
         }
         if taken.iter().any(|(_, unit)| unit.is_some_and(|unit| unit.is_rolled())) {
-            // What was stored anew must be in its slot before that one's turn comes.
+            // A message stored again must reach its slot before that slot's turn.
             (self.filled_until, self.awaited, self.goal) = (i64::MIN, None, None);
         }
         if done.is_ok() {
@@ -380,7 +387,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                 Some(found) => records.push(found),
                 None => {
                     *lost += 1;
-                    tracing::error!(place = next.1, "message that waited is removed or damaged: lost");
+                    tracing::error!(place = next.1, "timed message is removed or damaged: lost");
                 }
             }
         }
@@ -396,10 +403,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                 }
                 _ => {
                     *lost += 1;
-                    tracing::error!(
-                        physical_offset = unit.physical_offset,
-                        "message that waited is damaged: lost"
-                    );
+                    tracing::error!(physical_offset = unit.physical_offset, "timed message is damaged: lost");
                 }
             }
         }
@@ -453,8 +457,8 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         }
     }
 
-    /// The message's properties with those of `told` and `kept`; where they leave no room without the first, and at last
-    /// without what only the wait needed.
+    /// The message's properties with `told` and `kept` added. Without `told` if they do not fit, and finally without
+    /// those that only the wait needed.
     fn fitting(
         &self,
         view: &MessageView<'_>,
@@ -519,7 +523,7 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
     }
 }
 
-/// The record to be stored for a message, where one is.
+/// The record to store for a message, if any.
 fn made<'a>(view: &MessageView<'a>, verdict: &'a TimerVerdict) -> Option<NewMessage<'a>> {
     match verdict {
         TimerVerdict::Deliver { topic, queue_id, properties } => {
@@ -532,7 +536,7 @@ fn made<'a>(view: &MessageView<'a>, verdict: &'a TimerVerdict) -> Option<NewMess
     }
 }
 
-/// Says whether the message, or one with its topic and unique key, was taken back.
+/// Whether the message was recalled by its unique key, with or without its topic.
 fn is_recalled(recalled: &std::collections::HashSet<String>, view: &MessageView<'_>) -> bool {
     let topic = delay_levels::destination(view.properties).map(|(topic, _)| topic);
     let key = properties::get(view.properties, "UNIQ_KEY");

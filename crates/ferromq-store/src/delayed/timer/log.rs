@@ -1,8 +1,8 @@
-//! RocketMQ's `timerlog/`: units of 52 bytes, one for each message put into the wheel, chained backwards by slot.
+//! RocketMQ's `timerlog/`: units of 52 bytes, one for each message in the wheel, chained backwards by slot.
 //!
-//! Big-endian: size 52, place of the unit before it in its slot or -1, magic, time of the putting, milliseconds from there
-//! to the due time, physical offset and size of the message, hash of its topic, and 8 bytes RocketMQ reserves, where we put the due time. A file whose rest takes no
-//! unit ends with a blank one. What the due time means is `state`'s business.
+//! Big-endian: size 52, place of the previous unit in its slot or -1, magic, time of entry, milliseconds from entry to
+//! the due time, physical offset and size of the message, hash of its topic, and 8 bytes that RocketMQ reserves, where
+//! we put the exact due time. A blank unit fills the end of a file that has no room for a unit.
 
 use std::{collections::HashSet, ops::Range, path::Path, sync::Arc};
 
@@ -19,13 +19,13 @@ use crate::{
 
 pub(crate) const UNIT: usize = 52;
 const UNIT_LEN: u64 = UNIT as u64;
-/// Size, place before, magic.
+/// Size, place of the previous unit, magic.
 const BLANK: usize = 16;
 const BLANK_MAGIC: i32 = -875_286_124;
 const DEFAULT: i32 = 1;
 const ROLL: i32 = 2;
 const DELETE: i32 = 4;
-/// Bits RocketMQ takes for a magic.
+/// The bits of a magic that RocketMQ accepts.
 const KNOWN: i32 = 0xF;
 
 /// One unit.
@@ -34,12 +34,12 @@ pub(crate) struct Unit {
     pub(crate) before: Option<u64>,
     pub(crate) magic: i32,
     pub(crate) written_at: i64,
-    /// The begin of the span of the unit's slot, milliseconds since 1970.
+    /// Begin of the slot's span, milliseconds since 1970.
     pub(crate) time: i64,
     pub(crate) physical_offset: u64,
     pub(crate) size: u32,
     pub(crate) topic_hash: i32,
-    /// When the message is due to the millisecond; RocketMQ, which reserves these bytes, leaves them 0.
+    /// The exact due time in milliseconds. RocketMQ reserves these bytes and writes 0.
     pub(crate) due: i64,
 }
 
@@ -48,17 +48,17 @@ impl Unit {
         DEFAULT | if is_rolled { ROLL } else { 0 } | if is_delete { DELETE } else { 0 }
     }
 
-    /// The message is stored anew on its way, whatever it is.
+    /// Whether the unit's message must be stored again on its way.
     pub(crate) fn is_rolled(&self) -> bool {
         self.magic & ROLL != 0
     }
 
-    /// The message takes another one back.
+    /// Whether the message recalls another one.
     pub(crate) fn is_delete(&self) -> bool {
         self.magic & DELETE != 0
     }
 
-    /// Its bytes; `None` for a time that is more than 32 bits of milliseconds away from the putting.
+    /// Its bytes; `None` if the delay does not fit into 32 bits of milliseconds.
     pub(crate) fn encode(&self) -> Option<[u8; UNIT]> {
         let mut out = [0; UNIT];
         let before = self.before.map_or(-1, u64::cast_signed);
@@ -84,7 +84,7 @@ impl Unit {
         Some(out)
     }
 
-    /// The unit in these bytes, where they begin with one.
+    /// The unit at the beginning of these bytes, if there is one.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let (size, before, magic, written_at) = (reader.i32()?, reader.i64()?, reader.i32()?, reader.i64()?);
@@ -105,7 +105,7 @@ impl Unit {
     }
 }
 
-/// The files in a row.
+/// The files of the log, in order.
 pub(crate) struct TimerLog<D: Disk> {
     files: Arc<MappedFileQueue<D>>,
     end: u64,
@@ -113,7 +113,7 @@ pub(crate) struct TimerLog<D: Disk> {
 }
 
 impl<D: Disk> TimerLog<D> {
-    /// Finds the files; where they end is told by [`Self::recover`].
+    /// Opens the files. [`Self::recover`] finds their end.
     pub(crate) fn load(
         disk: &D,
         root: &Path,
@@ -139,12 +139,12 @@ impl<D: Disk> TimerLog<D> {
         self.end
     }
 
-    /// Where the first unit that is kept lies.
+    /// The place of the first unit.
     pub(crate) fn start(&self) -> u64 {
         self.files.span().map_or(0, |span| span.start)
     }
 
-    /// Goes over all units in order until one is not sound or `visit` says no; what follows is cut off.
+    /// Visits all units in order until one is invalid or `visit` returns `false`, and cuts off the rest.
     pub(crate) fn recover(&mut self, mut visit: impl FnMut(u64, Unit) -> Result<bool>) -> Result<()> {
         let mut end = self.start();
         'files: for span in self.files.spans() {
@@ -168,7 +168,7 @@ impl<D: Disk> TimerLog<D> {
         self.cut(end)
     }
 
-    /// The units that were found end at `end`, by the word of whoever closed the store. Says whether that may be.
+    /// Takes `end` from the checkpoint of a clean close as the end of the units. Returns whether it can be the end.
     pub(crate) fn trust(&mut self, end: u64) -> Result<bool> {
         let Some(span) = self.files.span() else { return Ok(end == 0) };
         let is_inside = (span.start..=span.end).contains(&end);
@@ -183,7 +183,7 @@ impl<D: Disk> TimerLog<D> {
     fn cut(&mut self, end: u64) -> Result<()> {
         self.files.truncate(end)?;
         if let Some(file) = self.files.open_writable(end)? {
-            // Later units of ours must not be followed by old ones.
+            // Erase old units, which must not follow new ones.
             let written_to = file.erase(end..file.end())?;
             self.files.flush(end..written_to)?;
         }
@@ -198,13 +198,13 @@ impl<D: Disk> TimerLog<D> {
         Ok(())
     }
 
-    /// The unit at `at`, where there is one. Errors: `Io` where its file cannot be read now.
+    /// The unit at `at`, if there is one. Errors: `Io` if its file cannot be read now.
     pub(crate) fn read(&self, at: u64) -> Result<Option<Unit>> {
         let Some(file) = self.files.open(at)? else { return Ok(None) };
         Ok(Unit::decode(&file.copy::<UNIT>(at)?))
     }
 
-    /// Where the next unit goes; a blank is written where it does not fit into the file.
+    /// The place of the next unit. Fills the file with a blank unit if the next does not fit.
     pub(crate) fn next_place(&mut self) -> Result<u64> {
         let size = self.files.file_size();
         let file_end = match self.files.span() {
@@ -226,20 +226,20 @@ impl<D: Disk> TimerLog<D> {
         Ok(self.end)
     }
 
-    /// Appends a unit at the place [`Self::next_place`] told.
+    /// Appends a unit at the place that [`Self::next_place`] returned.
     pub(crate) fn append(&mut self, unit: &Unit) -> Result<()> {
         self.files.write(self.end, &encoded(unit)?)?;
         self.end += UNIT_LEN;
         Ok(())
     }
 
-    /// The unit at `at`, the last one, does not count.
+    /// Removes the unit at `at`, which is the last one.
     pub(crate) fn take_back(&mut self, at: u64) {
         self.end = at;
         self.flushed = self.flushed.min(at);
     }
 
-    /// Where the messages lie, from `first` on, that have units.
+    /// The physical offsets, from `first` on, of messages that have units.
     pub(crate) fn physical_offsets_from(&self, first: u64) -> Result<HashSet<u64>> {
         let mut found = HashSet::new();
         for span in self.files.spans() {
@@ -255,14 +255,14 @@ impl<D: Disk> TimerLog<D> {
         Ok(found)
     }
 
-    /// Writes over a unit.
+    /// Overwrites a unit.
     pub(crate) fn rewrite(&mut self, at: u64, unit: &Unit) -> Result<()> {
         self.files.write(at, &encoded(unit)?)?;
         self.flushed = self.flushed.min(at);
         Ok(())
     }
 
-    /// What is to be flushed next. It counts as flushed, unless [`Self::not_flushed`] says it is not.
+    /// The next files and range to flush. They count as flushed unless [`Self::not_flushed`] is called.
     pub(crate) fn begin_flush(&mut self) -> (Arc<MappedFileQueue<D>>, Range<u64>) {
         let units = self.flushed..self.end;
         self.flushed = self.end;
@@ -273,11 +273,11 @@ impl<D: Disk> TimerLog<D> {
         self.flushed = self.flushed.min(from);
     }
 
-    /// Removes files whose messages are all in removed files of the commit log, but never the last one.
+    /// Removes files whose messages are all deleted from the commit log, but never the last file.
     pub(crate) fn clean(&self, log_start: u64) -> Result<()> {
         let spans = self.files.spans();
         let is_gone = |begin: u64| {
-            // The next file's first message is younger than all of this one's.
+            // The first message of the next file is younger than all of this file's.
             matches!(self.read(begin), Ok(Some(unit)) if unit.physical_offset < log_start)
         };
         let kept = spans.iter().skip(1).take_while(|span| is_gone(span.start)).last();
@@ -289,7 +289,7 @@ impl<D: Disk> TimerLog<D> {
 }
 
 fn encoded(unit: &Unit) -> Result<[u8; UNIT]> {
-    let (what, reason) = ("a time of delivery", "it is more than 24 days from where the clock is");
+    let (what, reason) = ("a time of delivery", "it is more than 24 days from the current time");
     unit.encode().ok_or(StoreError::Invalid { what, reason })
 }
 

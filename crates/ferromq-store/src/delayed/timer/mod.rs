@@ -1,4 +1,4 @@
-//! RocketMQ's timer wheel: messages with a time of delivery of their own.
+//! RocketMQ's timer wheel, which delivers messages at a time of their own.
 
 pub mod checkpoint_files;
 pub(crate) mod delivery;

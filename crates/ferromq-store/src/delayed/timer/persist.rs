@@ -1,5 +1,5 @@
-//! Writes down how far the wheel of timed messages is, while it goes on: the disk is waited for without the lock that
-//! delivery needs.
+//! Writes the progress of the timer wheel while delivery runs. It waits for the disk without the lock that delivery
+//! needs.
 
 use std::{ops::Range, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
     files::{disk::Disk, mapped_file::MappedFile, mapped_file_queue::MappedFileQueue},
 };
 
-/// What is to be written, as it was at one moment.
+/// The state to write, as of one moment.
 pub(crate) struct Snapshot<D: Disk> {
     check: TimerCheck,
     metrics: TimerMetrics,
@@ -23,7 +23,7 @@ pub(crate) struct Snapshot<D: Disk> {
 }
 
 impl<D: Disk> Timer<D> {
-    /// Writes down how far the wheel is, where that has changed; what it tells of is durable before.
+    /// Writes the wheel's progress if it changed, after making everything that it covers durable.
     pub(crate) fn persist(&self) -> Result<()> {
         let _held = self.sources.home.hold()?;
         let _one_at_a_time = self.persisting.lock();
@@ -45,7 +45,7 @@ impl<D: Disk> Timer<D> {
 }
 
 impl<D: Disk> Snapshot<D> {
-    /// What was delivered first, then what that makes true.
+    /// Writes delivered messages first, then the progress that counts them as delivered.
     fn write(&self, sources: &TimerSources<D>) -> Result<()> {
         sources.reader.log.flush()?;
         self.log.flush(self.units.clone())?;
@@ -58,7 +58,7 @@ impl<D: Disk> Snapshot<D> {
 }
 
 impl<D: Disk> TimerState<D> {
-    /// What is to be written; `None` where nothing has changed. Later changes are those of the next time.
+    /// The state to write; `None` if nothing changed. Later changes belong to the next write.
     fn snapshot(&mut self, now_ms: i64) -> Option<Snapshot<D>> {
         if !std::mem::take(&mut self.is_changed) {
             return None;

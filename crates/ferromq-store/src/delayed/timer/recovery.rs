@@ -1,7 +1,7 @@
-//! The wheel of timed messages at open: as it was left, from the timer log, or anew from the queue.
+//! Restores the timer wheel at open: from its files, from the timer log, or from its topic's queue.
 //!
-//! Slots, chains and the checkpoint of a broker that was killed promise little: what counts are the units of the timer log
-//! and the queue they were made from.
+//! After a kill, slots, chains and checkpoint are unreliable. The units of the timer log and the queue they come from
+//! are the truth.
 
 use crate::{
     delayed::timer::{
@@ -18,15 +18,15 @@ use crate::{
 };
 
 impl<D: Disk> TimerState<D> {
-    /// As [`Self::recover_files`]. Where there is no space for that the delivering thread tries it again.
+    /// Runs [`Self::recover_files`]. If space is short, the delivery thread tries it again.
     pub(crate) fn recover(&mut self, sources: &TimerSources<D>) -> Result<()> {
         let was_unrecovered = self.is_unrecovered;
         match self.recover_files(sources) {
             Err(error) if error.is_of_full_disk() => {
                 if !was_unrecovered {
-                    tracing::warn!(%error, "no space for timers: they are delivered once there is");
+                    tracing::warn!(%error, "no space for the timer wheel: timed messages wait until there is");
                 }
-                // The checkpoint on disk stays the truth.
+                // The checkpoint on disk remains valid.
                 (self.is_unrecovered, self.is_changed) = (true, false);
                 Ok(())
             }
@@ -37,8 +37,8 @@ impl<D: Disk> TimerState<D> {
         }
     }
 
-    /// Reads the files as they were left. What they tell of messages that the commit log does not hold any more is cut off,
-    /// and where they are missing or damaged they are made anew from the queue.
+    /// Reads the files. Cuts off units of messages that the commit log no longer holds, and rebuilds missing or damaged
+    /// files from the queue.
     fn recover_files(&mut self, sources: &TimerSources<D>) -> Result<()> {
         let (disk, root) = (&sources.home.disk, &sources.home.root);
         let found = TimerCheck::load(disk, root)?;
@@ -60,8 +60,8 @@ impl<D: Disk> TimerState<D> {
         if !(is_closed && self.log.trust(self.check.log_end)?) {
             self.is_changed = true;
             if !self.rebuild(sources)? {
-                tracing::warn!("timer log is missing or damaged: made anew from the messages that wait");
-                // Where its end is not known, what was done says how far it went at least.
+                tracing::warn!("timer log is missing or damaged: rebuilt from the waiting messages");
+                // An unknown end lies at least as far as the checkpoint.
                 let end = if self.is_unsettled { max.max(self.check.queue_offset) } else { max };
                 self.redo(sources, end)?;
             }
@@ -79,8 +79,8 @@ impl<D: Disk> TimerState<D> {
         Ok(())
     }
 
-    /// Sets where delivery goes on. Says whether the files tell of a time that has not come: the clock was wrong then, or is
-    /// now.
+    /// Sets where delivery continues. Returns whether the files hold a time in the future, which means that the clock
+    /// was or is wrong.
     fn begin(&mut self, sources: &TimerSources<D>) -> bool {
         let now = self.floor(sources.clock.now_ms());
         let told = self.floor(self.check.read_time);
@@ -89,7 +89,7 @@ impl<D: Disk> TimerState<D> {
         if told > now {
             tracing::warn!(
                 ahead_ms = told - now,
-                "timers were delivered up to a time that has not come: the clock was wrong, or is; the wheel is made anew"
+                "timer checkpoint lies in the future because the clock was or is wrong: wheel rebuilt"
             );
         }
         told > now
@@ -100,14 +100,15 @@ impl<D: Disk> TimerState<D> {
         self.wheel.as_ref().map_or(made, Wheel::span_ms)
     }
 
-    /// An empty wheel with the slots of the one that was found, where those can be.
+    /// An empty wheel with as many slots as the one found, if that number is valid.
     fn new_wheel(&self, sources: &TimerSources<D>) -> Result<Wheel<D>> {
         let is_possible = |wheel: &&Wheel<D>| wheel.span_ms() <= timed_message::MAX_SPAN_MS.cast_signed();
         let half = self.wheel.as_ref().filter(is_possible).map_or(self.config.wheel_slots, Wheel::half);
         Wheel::make(&sources.home.disk, &sources.home.root, self.config.precision_ms(), half)
     }
 
-    /// Makes the wheel from the timer log, which is cut where it is not sound. `false` where it lacks what was durable.
+    /// Rebuilds the wheel from the timer log, which it cuts at the first invalid unit. `false` if durable units are
+    /// missing.
     fn rebuild(&mut self, sources: &TimerSources<D>) -> Result<bool> {
         let precision = self.config.precision_ms();
         let wheel = self.new_wheel(sources)?;
@@ -144,10 +145,10 @@ impl<D: Disk> TimerState<D> {
         Ok(is_beyond || is_whole)
     }
 
-    /// Finds the first message of the queue that has no unit, where `last` is the last unit.
+    /// Finds the first message of the queue without a unit; `last` is the last unit.
     ///
-    /// We make units in the order of the queue. A Java broker makes none of what is due at once, so that behind its
-    /// checkpoint messages without one may stand before others: those others are noted, to be left out.
+    /// We add units in the order of the queue. A Java broker adds none for messages that are due at once. So behind its
+    /// checkpoint, messages without a unit may precede messages with one; the latter are recorded, to be skipped.
     fn go_on_after(&mut self, sources: &TimerSources<D>, last: Option<Unit>) -> Result<()> {
         let Some(record) = last.and_then(|unit| sources.reader.log.checked_record(unit.physical_offset))
         else {
@@ -172,8 +173,8 @@ impl<D: Disk> TimerState<D> {
         Ok(())
     }
 
-    /// Makes timer log and wheel anew from the queue; what the checkpoint says is done stays out. Where the queue cannot be
-    /// read now the thread goes on with it.
+    /// Rebuilds timer log and wheel from the queue, without messages that the checkpoint counts as delivered. If the
+    /// queue cannot be read now, the delivery thread continues.
     fn redo(&mut self, sources: &TimerSources<D>, end: u64) -> Result<()> {
         self.log.clear()?;
         self.metrics.clear();
@@ -190,7 +191,7 @@ impl<D: Disk> TimerState<D> {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
-                    tracing::warn!(%error, "timed messages are not all in the wheel, trying again");
+                    tracing::warn!(%error, "not all timed messages are in the wheel, will be retried");
                     break;
                 }
             }
@@ -198,7 +199,7 @@ impl<D: Disk> TimerState<D> {
     }
 }
 
-/// Where a unit belongs: the slot it is in, or an earlier one if it came there only because of what was done before.
+/// The slot that a unit belongs to: its own, or an earlier one if only the time of the checkpoint moved it.
 fn slot_of(unit: &Unit, precision: i64, roll_ms: i64) -> i64 {
     let floor = |time: i64| time.div_euclid(precision) * precision;
     match unit.due {

@@ -1,7 +1,7 @@
-//! What is left of the slot that is being delivered: the next messages, as many as memory may hold.
+//! The backlog of the slot being delivered: its next messages, up to a limit of memory.
 //!
-//! A slot may hold any number of messages. Those after the next ones stay in the chain of the timer log alone, which is
-//! gone over again once these are done.
+//! A slot may hold any number of messages. Those beyond the limit stay in the chain of the timer log, which is read
+//! again once the messages in memory are delivered.
 
 use std::{
     cmp::Reverse,
@@ -11,7 +11,7 @@ use std::{
 /// When a message is due, and the place of its unit in the timer log.
 pub(crate) type DueUnit = (i64, u64);
 
-/// Takes the first of entries that come in any order.
+/// Selects the first due of entries in any order.
 pub(crate) struct Selection {
     first: BinaryHeap<DueUnit>,
     after: Option<DueUnit>,
@@ -20,7 +20,7 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Of those behind `after`, `most` at most, at least one.
+    /// Selects at most `most` entries after `after`, but at least one.
     pub(crate) fn new(after: Option<DueUnit>, most: usize) -> Self {
         Self { first: BinaryHeap::new(), after, most: most.max(1), is_cut: false }
     }
@@ -53,15 +53,15 @@ impl Selection {
 /// The next messages of the slot.
 pub(crate) struct Waiting {
     next: BinaryHeap<Reverse<DueUnit>>,
-    /// What comes behind it is in the chain alone.
+    /// Entries from here on are only in the chain.
     beyond: Option<DueUnit>,
-    /// The furthest that was taken: what is in the chain up to it is done, or in `next`.
+    /// The furthest entry taken. Entries of the chain up to it are delivered, or in `next`.
     taken: Option<DueUnit>,
     most: usize,
 }
 
 impl Waiting {
-    /// Adds a message whose unit was put into the chain just now.
+    /// Adds a message whose unit was just added to the chain.
     pub(crate) fn push(&mut self, entry: DueUnit) {
         if self.beyond.is_some_and(|beyond| entry > beyond) {
             return;
@@ -72,17 +72,17 @@ impl Waiting {
         }
     }
 
-    /// Leaves to the chain what is more than memory may hold. What is due before something that was taken stays: the chain
-    /// would not tell it from what is done.
+    /// Drops entries beyond the limit of memory, which the chain still holds. Entries due before a taken one stay: the
+    /// chain could not tell them from delivered ones.
     fn shrink(&mut self) {
         let mut all = std::mem::take(&mut self.next).into_sorted_vec();
-        // Reversed entries: the last ones are the first due.
+        // Reversed entries: the first due are last.
         all.reverse();
         let late = all.partition_point(|Reverse(entry)| self.taken.is_some_and(|taken| *entry <= taken));
         let kept = late.max(self.most);
         if kept < all.len() {
             all.truncate(kept);
-            // What was taken is not to be looked for again.
+            // Entries already taken must not be selected again.
             self.beyond = all.last().map(|Reverse(entry)| *entry).max(self.taken);
         }
         self.next = all.into();
@@ -98,22 +98,22 @@ impl Waiting {
         Some(entry)
     }
 
-    /// Takes back what was taken and is not done.
+    /// Returns entries that were taken but not delivered.
     pub(crate) fn give_back(&mut self, entries: impl Iterator<Item = DueUnit>) {
         self.next.extend(entries.map(Reverse));
     }
 
-    /// Where the chain is to be gone over again from, once nothing is in memory; `None` where nothing is left.
+    /// Where to read the chain from once memory is empty; `None` if nothing is left.
     pub(crate) fn rest(&self) -> Option<Selection> {
         (self.next.is_empty() && self.beyond.is_some()).then(|| Selection::new(self.taken, self.most))
     }
 
-    /// Messages in memory.
+    /// The number of messages in memory.
     pub(crate) fn len(&self) -> usize {
         self.next.len()
     }
 
-    /// Tells for each entry of the chain whether it is still to be delivered; and whether any is.
+    /// Whether any entry is still to be delivered, and a test that decides it for each entry of the chain.
     pub(crate) fn pending(&self) -> (bool, impl Fn(DueUnit) -> bool + use<>) {
         let places: HashSet<u64> = self.next.iter().map(|Reverse((_, at))| *at).collect();
         let beyond = self.beyond;

@@ -1,7 +1,8 @@
-//! The wheel of a store: recovered, filled from the queue of its topic, emptied slot by slot, written down.
+//! The timer wheel of a store: recovered, filled from the queue of its topic, emptied slot by slot, and written to
+//! disk.
 //!
-//! Everything is derived from that queue. The timer log must never tell of more than the commit log holds, so it is cut
-//! with it at open; and nothing is kept in memory for each message but those of the slot that is being delivered.
+//! It is derived from that queue. The timer log must never cover more than the commit log holds, so both are cut
+//! together at open. Memory holds messages only of the slot being delivered.
 
 use std::{collections::HashSet, path::Path, sync::Arc};
 
@@ -34,84 +35,84 @@ use crate::{
     time::clock::Clock,
 };
 
-/// Messages put into the wheel in one turn, and their bytes: bounds how long a due message waits for it.
+/// Most messages put into the wheel in one turn, and their bytes. Bounds how long a due message waits.
 const TURN_MESSAGES: usize = 256;
 const TURN_BYTES: usize = 4 << 20;
-/// A unit counts the way to its time in 32 bits.
+/// A unit stores its delay in 32 bits.
 const MAX_DELAY_MS: i64 = i32::MAX as i64;
 
-/// The slot whose messages are being delivered.
+/// The slot being delivered.
 pub(crate) struct Active {
     pub(crate) time: i64,
-    /// What is not delivered yet.
+    /// Messages not delivered yet.
     pub(crate) waiting: Waiting,
-    /// What was taken back: topic and unique key.
+    /// Keys of recalled messages: topic and unique key.
     pub(crate) recalled: HashSet<String>,
-    /// A message was delivered whose unit is still in the chain.
+    /// Whether a message was delivered whose unit is still in the chain.
     pub(crate) is_begun: bool,
 }
 
-/// What became of messages with a time of delivery since the store was opened, and how far the wheel is.
+/// Counters of timed messages since the store was opened, and the wheel's progress.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TimerStats {
-    /// Messages stored in the queue they were meant for.
+    /// Messages stored in their destination queue.
     pub delivered: u64,
-    /// Messages stored anew on their way, because their time was further away than the wheel turns.
+    /// Messages stored again on their way, because their time lies beyond the wheel.
     pub rolled: u64,
-    /// Messages that were taken back.
+    /// Recalled messages.
     pub recalled: u64,
-    /// Messages whose topic had only closed queues: they wait a minute more.
+    /// Messages whose topic had only closed queues; each waits another minute.
     pub put_back: u64,
-    /// Messages given up, each with a line in the log: their topic was deleted, or they are not to be stored.
+    /// Messages given up, each with a line in the log: their topic was deleted, or they cannot be stored.
     pub undeliverable: u64,
-    /// Messages that waited longer than the log kept them, or that were damaged.
+    /// Messages that waited beyond their retention, or whose record is damaged.
     pub lost: u64,
-    /// Spans before it are done, milliseconds since 1970; 0 where no message ever waited.
+    /// All messages of spans before it are delivered, milliseconds since 1970; 0 if no message ever waited.
     pub read_time: i64,
-    /// The next message of the wheel's queue to be put into the wheel.
+    /// The next message of the queue to put into the wheel.
     pub queue_offset: u64,
 }
 
-/// What the wheel is made from.
+/// The parts of the store that the wheel is built from.
 pub(crate) struct TimerSources<D: Disk> {
     pub(crate) home: Arc<StoreDirectory<D>>,
     pub(crate) reader: Arc<Reader<D>>,
     pub(crate) clock: Clock,
-    /// How the store was left.
+    /// How the store was last closed.
     pub(crate) left: Left,
 }
 
-/// The wheel with its files.
+/// The wheel and its files.
 pub(crate) struct TimerState<D: Disk> {
     pub(crate) config: TimerConfig,
     pub(crate) log: TimerLog<D>,
-    /// There from the first message on.
+    /// Created with the first message.
     pub(crate) wheel: Option<Wheel<D>>,
     pub(crate) check: TimerCheck,
-    /// What was done, and where the queue ended, when the wheel was made anew from the queue.
+    /// The checkpoint and the end of the queue when the wheel was rebuilt from the queue.
     pub(crate) redone: Option<(TimerCheck, u64)>,
-    /// Where the commit log holds messages that have units although they come later in the queue.
+    /// Physical offsets of messages that already have units but come later in the queue.
     pub(crate) present: HashSet<u64>,
-    /// The most slots ahead at which retention is sure to keep a message.
+    /// How many slots ahead retention is sure to keep a message.
     kept_slots: i64,
     pub(crate) metrics: TimerMetrics,
-    /// Spans before it are done.
+    /// All messages of spans before it are delivered.
     pub(crate) read_time: i64,
-    /// The next message of the queue to be put into the wheel.
+    /// The next message of the queue to put into the wheel.
     pub(crate) next_offset: u64,
-    /// The next used slot: not known, or none.
+    /// The next used slot: `None` if unknown, `Some(None)` if there is none.
     next_slot: Option<Option<i64>>,
-    /// While it is not known: no slot before it is used, from `read_time` on.
+    /// While the next slot is unknown: no slot from `read_time` up to here is used.
     looked_to: i64,
     pub(crate) active: Option<Active>,
-    /// Messages that are gone: their records or their units.
+    /// Messages whose record or unit is gone.
     pub(crate) lost: u64,
-    /// Messages of the wheel's topic that are no timed messages.
+    /// Messages of the wheel's topic that are not timed messages.
     pub(crate) strange: u64,
     pub(crate) is_changed: bool,
-    /// Where the queue ends was not known when the next message was looked for.
+    /// Whether the end of the queue was unknown when the next message was determined.
     pub(crate) is_unsettled: bool,
-    /// There was no space to recover: what waits is delivered once there is.
+    /// Whether recovery lacked space. Waiting messages are delivered once it succeeds.
     pub(crate) is_unrecovered: bool,
 }
 
@@ -150,19 +151,19 @@ impl<D: Disk> TimerState<D> {
         time.div_euclid(precision) * precision
     }
 
-    /// Says whether so much time has passed that what comes now could share slots with what is not done.
+    /// Whether delivery is so far behind that new messages could share slots with undelivered ones.
     pub(crate) fn is_behind(&self, now_ms: i64) -> bool {
         let Some(wheel) = &self.wheel else { return false };
         let furthest = now_ms + self.roll_slots(wheel.half()) * self.config.precision_ms();
         self.read_time + wheel.span_ms() <= furthest
     }
 
-    /// The furthest slot from now that is filled.
+    /// The furthest slot from now that may be filled.
     pub(crate) fn roll_slots(&self, half: u32) -> i64 {
         self.config.roll_slots(half).min(self.kept_slots)
     }
 
-    /// Puts messages of the queue into the wheel, as many as a turn holds. `false` where there is none.
+    /// Puts messages of the queue into the wheel, up to the limits of a turn. `false` if there is none.
     pub(crate) fn fill(&mut self, sources: &TimerSources<D>) -> Result<bool> {
         let Some(queue) = sources.reader.queues.find(TIMER_TOPIC, 0) else { return Ok(false) };
         self.settle_end(&queue);
@@ -170,7 +171,7 @@ impl<D: Disk> TimerState<D> {
         if from > self.next_offset {
             tracing::error!(
                 lost = from - self.next_offset,
-                "messages were removed before they were put into the wheel"
+                "messages were removed before they entered the wheel"
             );
             self.lost += from - self.next_offset;
             self.next_offset = from;
@@ -188,7 +189,7 @@ impl<D: Disk> TimerState<D> {
         for (offset, record) in &found.messages {
             next = next.max(*offset);
             let Ok(view) = MessageView::decode(record.bytes(), false) else { continue };
-            // Where this fails what went before is in the wheel, and must not come again.
+            // After a failure, the earlier messages are in the wheel and must not enter it again.
             self.next_offset = *offset;
             if !self.present.remove(&view.physical_offset) {
                 self.put(sources, *offset, &view)?;
@@ -196,7 +197,7 @@ impl<D: Disk> TimerState<D> {
         }
         let missing = (found.next_offset - from).saturating_sub(found.messages.len() as u64);
         if missing > 0 {
-            tracing::error!(from, missing, "records of messages that wait are lost");
+            tracing::error!(from, missing, "records of timed messages are lost");
             self.lost += missing;
         }
         self.next_offset = found.next_offset;
@@ -205,7 +206,7 @@ impl<D: Disk> TimerState<D> {
         Ok(true)
     }
 
-    /// Where the end of the queue is known now, and was not before: no message behind it is taken for done.
+    /// Once the end of the queue becomes known: messages beyond it must not count as delivered.
     fn settle_end(&mut self, queue: &ConsumeQueue<D>) {
         if !self.is_unsettled || queue.marks.is_end_unknown() {
             return;
@@ -236,7 +237,7 @@ impl<D: Disk> TimerState<D> {
             self.strange += 1;
             tracing::error!(
                 physical_offset = view.physical_offset,
-                "message of the timer topic has no time or no topic: given up"
+                "message of the timer topic has no delivery time or topic: given up"
             );
             return Ok(());
         };
@@ -249,13 +250,13 @@ impl<D: Disk> TimerState<D> {
         if done.is_some_and(|done| offset < done.queue_offset && stop.unwrap_or(out) < done.read_time) {
             return Ok(());
         }
-        // What is late goes with what is due now.
+        // A late message goes with those that are due now.
         let time = stop.unwrap_or(out).max(self.read_time);
         let deletes = properties::get(view.properties, timed_message::DELETES);
         let unit = Unit {
             before: None,
             magic: Unit::magic(stop.is_some(), deletes.is_some()),
-            // The unit holds the time as so many milliseconds from here.
+            // The unit stores the delay relative to this time.
             written_at: written_at.clamp(time - MAX_DELAY_MS, time + MAX_DELAY_MS),
             time,
             physical_offset: view.physical_offset,
@@ -277,7 +278,7 @@ impl<D: Disk> TimerState<D> {
     /// Appends a unit to the timer log and to the chain of its slot. Returns its place.
     fn enter(&mut self, unit: Unit) -> Result<u64> {
         let Some(wheel) = &self.wheel else {
-            let (what, reason) = ("timer wheel", "it is not there yet");
+            let (what, reason) = ("timer wheel", "it does not exist yet");
             return Err(StoreError::Invalid { what, reason });
         };
         let (time, at) = (unit.time, self.log.next_place()?);
@@ -295,8 +296,8 @@ impl<D: Disk> TimerState<D> {
         Ok(at)
     }
 
-    /// When the next used slot begins, `Some(None)` where none is used; `None` where that needs another look: one look
-    /// goes over so many slots that nobody waits long.
+    /// When the next used slot begins; `Some(None)` if none is used. `None` if it needs another call: one call searches
+    /// a bounded number of slots.
     pub(crate) fn next_slot(&mut self) -> Option<Option<i64>> {
         if self.next_slot.is_none() {
             let Some(wheel) = &self.wheel else { return Some(None) };
@@ -310,17 +311,18 @@ impl<D: Disk> TimerState<D> {
         self.next_slot
     }
 
-    /// Says whether it is known what is delivered next.
+    /// Whether the next slot to deliver is known.
     pub(crate) fn is_next_known(&self) -> bool {
         self.active.is_some() || self.next_slot.is_some()
     }
 
-    /// The next used slot is to be looked for from the first that is not done.
+    /// Restarts the search for the next used slot at the first undelivered one.
     fn look_again(&mut self) {
         (self.next_slot, self.looked_to) = (None, self.read_time);
     }
 
-    /// Puts a message to its time whose unit stood elsewhere, unless it is there or still to come from the queue.
+    /// Moves a message whose unit was in another slot to its own time, unless it is there or still to come from the
+    /// queue.
     pub(crate) fn put_right(&mut self, sources: &TimerSources<D>, view: &MessageView<'_>) -> Result<()> {
         let precision = self.config.precision_ms();
         let due = timed_message::due_at(precision, view.properties, view.store_timestamp);
@@ -331,8 +333,8 @@ impl<D: Disk> TimerState<D> {
         if is_there { Ok(()) } else { self.put(sources, view.queue_offset, view) }
     }
 
-    /// Begins to deliver the slot at `time`, whose units are gone through: what they take back is known from here on.
-    /// Errors: `Io` where they, or what takes back, cannot be read now; then nothing has begun.
+    /// Begins to deliver the slot at `time`. Reads all its units, so that its recalls are known. Errors: `Io` if a unit
+    /// or a recall cannot be read now; then nothing has begun.
     pub(crate) fn activate(&mut self, sources: &TimerSources<D>, time: i64) -> Result<()> {
         let precision = self.config.precision_ms();
         let mut selection = Selection::new(None, self.config.in_memory);
@@ -364,12 +366,7 @@ impl<D: Disk> TimerState<D> {
         self.read_time = time;
         if let (Some(place), Some(slot)) = (end, slot) {
             let lost = i64::from(slot.count).saturating_sub(found).max(1).cast_unsigned();
-            tracing::error!(
-                place,
-                time,
-                lost,
-                "chain of the timer log is broken: messages that wait are lost"
-            );
+            tracing::error!(place, time, lost, "chain of the timer log is broken: timed messages are lost");
             self.lost += lost;
         }
         self.active = Some(Active { time, waiting: selection.finish(), recalled, is_begun: false });
@@ -377,8 +374,8 @@ impl<D: Disk> TimerState<D> {
         Ok(())
     }
 
-    /// Looks for the next messages of the active slot where those in memory are done. `false` where none are left.
-    /// Errors: as [`Self::activate`].
+    /// Finds the next messages of the active slot once those in memory are delivered. `false` if none are left. Errors:
+    /// as [`Self::activate`].
     pub(crate) fn refill(&mut self) -> Result<bool> {
         let Some((time, mut rest)) = self.active.as_ref().and_then(|a| Some((a.time, a.waiting.rest()?)))
         else {
@@ -386,7 +383,7 @@ impl<D: Disk> TimerState<D> {
         };
         let precision = self.config.precision_ms();
         let slot = self.wheel.as_ref().and_then(|wheel| wheel.get(time));
-        // Where the chain breaks was told when the slot was begun.
+        // A break of the chain was logged when the slot was activated.
         self.chain(slot, |at, unit| {
             if !unit.is_delete() || unit.is_rolled() {
                 rest.offer((due_of(unit, precision), at));
@@ -398,7 +395,7 @@ impl<D: Disk> TimerState<D> {
         Ok(true)
     }
 
-    /// Goes over the units of a slot, newest first. Returns the place where the chain breaks.
+    /// Visits the units of a slot, newest first. Returns the place where the chain breaks.
     fn chain(&self, slot: Option<WheelSlot>, mut visit: impl FnMut(u64, &Unit)) -> Result<Option<u64>> {
         let Some(slot) = slot else { return Ok(None) };
         let mut next = Some(slot.last);
@@ -413,7 +410,7 @@ impl<D: Disk> TimerState<D> {
         Ok(None)
     }
 
-    /// The slot that was delivered is done.
+    /// Marks the active slot as delivered.
     pub(crate) fn finish(&mut self) {
         if let Some(active) = self.active.take() {
             self.read_time = active.time + self.config.precision_ms();
@@ -422,8 +419,8 @@ impl<D: Disk> TimerState<D> {
         }
     }
 
-    /// Makes what was delivered of the active slot count as done, so that a clean stop delivers nothing twice: its units move to
-    /// a span that is over. To be asked once what was delivered is durable.
+    /// Marks the delivered messages of the active slot, so that a clean stop repeats none: their units move to a past
+    /// span. Call it once the delivered messages are durable.
     pub(crate) fn settle(&mut self) -> Result<()> {
         self.look_again();
         let Some(active) = self.active.take() else { return Ok(()) };
@@ -456,10 +453,10 @@ impl<D: Disk> TimerState<D> {
         }
     }
 
-    /// Spans that hold nothing are done, too, up to the present one.
+    /// Moves the progress over empty spans, up to the present.
     pub(crate) fn pass_empty(&mut self, now_ms: i64) {
         if self.active.is_none() && self.read_time > 0 {
-            // Up to where it was looked, where the next one is not known yet.
+            // If the next slot is unknown, up to where the search got.
             let next = self.next_slot().map_or(self.looked_to, |next| next.unwrap_or(i64::MAX));
             let passed = self.floor(now_ms).min(next);
             self.is_changed |= passed > self.read_time;
@@ -467,7 +464,7 @@ impl<D: Disk> TimerState<D> {
         }
     }
 
-    /// How far the wheel is.
+    /// The wheel's progress.
     pub(crate) fn check(&self) -> TimerCheck {
         TimerCheck {
             read_time: self.read_time,
@@ -479,8 +476,8 @@ impl<D: Disk> TimerState<D> {
     }
 }
 
-/// Retention keeps a message for two thirds of its age at least while it waits, so that a turn of the wheel and a stop of the
-/// broker have their time; RocketMQ's 48 hours of a turn are two thirds of its 72.
+/// How many slots ahead a message may wait: two thirds of its retention, which leaves time for a turn of the wheel and
+/// a stop of the broker. RocketMQ's 48 hours of a turn are two thirds of its 72.
 fn kept_slots(config: &StoreConfig) -> i64 {
     let retention = &config.retention;
     let Some(age) = retention.age_by_topic.get(TIMER_TOPIC).copied().or(retention.age) else {
@@ -490,9 +487,9 @@ fn kept_slots(config: &StoreConfig) -> i64 {
     i64::try_from(spans).unwrap_or(i64::MAX).max(2)
 }
 
-/// The record a unit leads to, where the log still holds it; looks first into the file of the one before.
+/// The record of a unit, if the log still holds it. Tries the file of the previous record first.
 ///
-/// Errors: `Io` where it cannot be read now, which is noted.
+/// Errors: `Io` if it cannot be read now, which is recorded.
 pub(crate) fn record_of<D: Disk>(
     sources: &TimerSources<D>,
     file: &mut Option<Arc<MappedFile<D::Region>>>,
@@ -511,7 +508,7 @@ pub(crate) fn record_of<D: Disk>(
     }
 }
 
-/// The slot with one unit more.
+/// The slot with one more unit.
 pub(crate) fn linked(before: Option<WheelSlot>, time: i64, at: u64, unit: &Unit) -> WheelSlot {
     let change = if unit.is_delete() { -1 } else { 1 };
     match before {
@@ -520,7 +517,7 @@ pub(crate) fn linked(before: Option<WheelSlot>, time: i64, at: u64, unit: &Unit)
     }
 }
 
-/// When a unit's message is to be delivered, or stored anew. What RocketMQ put there is due when its span ends.
+/// When a unit's message is delivered or stored again. A unit of RocketMQ is due when its span ends.
 pub(crate) fn due_of(unit: &Unit, precision: i64) -> i64 {
     let end = unit.time.saturating_add(precision);
     match unit.due {
@@ -530,8 +527,7 @@ pub(crate) fn due_of(unit: &Unit, precision: i64) -> i64 {
     }
 }
 
-/// Where a message too far ahead for the wheel stops on its way, as RocketMQ decides it: near its time with enough left for
-/// another turn.
+/// Where a message beyond the wheel stops on its way, as in RocketMQ: near its time, with enough left for another turn.
 fn rolled_time(slots: i64, precision: i64, now: i64, out: i64) -> Option<i64> {
     let ahead = out - now;
     if ahead < slots * precision {
@@ -541,7 +537,8 @@ fn rolled_time(slots: i64, precision: i64, now: i64, out: i64) -> Option<i64> {
     Some(now + if is_near { slots / 2 * precision } else { slots * precision })
 }
 
-/// Topic and unique key, joined by `+`, of what a message takes back: RocketMQ 5.5.0 writes the key alone, later ones both.
+/// Keys by which a message recalls another: topic and unique key joined by `+`. RocketMQ 5.5.0 writes the unique key
+/// alone, later versions both.
 fn keys_of(view: &MessageView<'_>) -> Option<[String; 2]> {
     let (topic, _) = delay_levels::destination(view.properties)?;
     let key = properties::get(view.properties, timed_message::DELETES)?;

@@ -1,4 +1,4 @@
-//! Tests of the delivering thread's single turns; what comes of them is in `tests/timer.rs`.
+//! Tests of single turns of the delivery thread. `tests/timer.rs` tests their outcome.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn put(store: &MessageStore, due: i64) {
 }
 
 #[test]
-fn what_is_due_is_delivered_although_messages_that_wait_come_before_every_turn() {
+fn due_messages_are_delivered_while_new_ones_arrive_before_every_turn() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let timer = TimerConfig { wheel_slots: 2_000, log_file_size: 4096, ..TimerConfig::default() };
     let config =

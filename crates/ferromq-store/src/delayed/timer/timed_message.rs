@@ -1,7 +1,6 @@
-//! Messages with a time of delivery of their own: how one is made to wait, and when it is due.
+//! Messages with a delivery time: how such a message waits, and when it is due.
 //!
-//! It waits in queue 0 of [`TIMER_TOPIC`], as RocketMQ's do. Pure; the wheel that orders them is `checkpoint_files`'
-//! business, delivery that of `delivery`.
+//! As in RocketMQ, it waits in queue 0 of [`TIMER_TOPIC`]. `wheel` orders the messages, `delivery` delivers them.
 
 use std::time::Duration;
 
@@ -11,13 +10,13 @@ use crate::{
     record::{message::MAX_PROPERTIES_LEN, names::TIMER_TOPIC, properties},
 };
 
-/// What a producer may set: milliseconds since 1970, or a delay. A delay in seconds goes first, as in RocketMQ.
+/// What a producer may set: milliseconds since 1970, or a delay. As in RocketMQ, a delay in seconds takes precedence.
 pub(crate) const DELIVER_MS: &str = "TIMER_DELIVER_MS";
 pub(crate) const DELAY_SECONDS: &str = "TIMER_DELAY_SEC";
 pub(crate) const DELAY_MS: &str = "TIMER_DELAY_MS";
-/// The broker's own mark: the begin of the span of the wheel in which the message is due.
+/// The broker's own mark: the begin of the wheel's span in which the message is due.
 pub(crate) const OUT_MS: &str = "TIMER_OUT_MS";
-/// The message is none, but takes back the one whose unique key it names, with its topic and a `+` before it or without.
+/// Makes the message a recall of another one, named by its unique key with or without its topic and a `+`.
 pub(crate) const DELETES: &str = "TIMER_DEL_UNIQKEY";
 pub(crate) const ENQUEUED_MS: &str = "TIMER_ENQUEUE_MS";
 pub(crate) const DEQUEUED_MS: &str = "TIMER_DEQUEUE_MS";
@@ -25,35 +24,34 @@ pub(crate) const ROLLS: &str = "TIMER_ROLL_TIMES";
 pub(crate) const REAL_TOPIC: &str = "REAL_TOPIC";
 pub(crate) const REAL_QUEUE: &str = "REAL_QID";
 
-/// Room in a record's properties for what is added until delivery: when the message was put into the wheel and taken out
-/// (31 bytes each), how often it was stored anew (28), a checksum (20).
+/// Room in a record's properties for what delivery adds: when the message entered and left the wheel (31 bytes each),
+/// how often it was stored again (28), a checksum (20).
 const RESERVE: usize = 110;
 
-/// Slots RocketMQ's wheel turns through: 7 days of a second each; the file has twice as many.
+/// Slots of one turn of RocketMQ's wheel: 7 days of one second each. The file has twice as many.
 const WHEEL_SLOTS: u32 = 7 * 86_400;
-/// What RocketMQ leaves between the furthest slot it fills and the wheel's half.
+/// The gap that RocketMQ leaves between the furthest slot it fills and half the wheel.
 const BLANK_SLOTS: u32 = 60;
 /// RocketMQ counts delays in 32 bits.
 pub(crate) const MAX_SPAN_MS: u64 = i32::MAX as u64;
 
-/// How messages with a time of delivery are kept. Precision, slots and the log's file size are those of files that RocketMQ
-/// opens: change them only where its broker's are changed.
+/// Options of timed messages. Precision, slots and log file size must match those of a RocketMQ broker that opens the
+/// same files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimerConfig {
-    /// Whether a time of delivery is taken at all (RocketMQ's `timerWheelEnable`).
+    /// Whether delivery times are accepted (RocketMQ's `timerWheelEnable`).
     pub enabled: bool,
-    /// How far ahead a time of delivery may be (`timerMaxDelaySec`).
+    /// How far ahead a delivery time may be (`timerMaxDelaySec`).
     pub max_delay: Duration,
-    /// The span of one slot of the wheel (`timerPrecisionMs`); messages come at their millisecond whatever it is.
+    /// The span of one slot of the wheel (`timerPrecisionMs`). Delivery is exact to the millisecond at any precision.
     pub precision: Duration,
-    /// Messages further ahead than so many slots are stored anew on the way (`timerRollWindowSlot`).
+    /// Messages further ahead than this many slots are stored again on their way (`timerRollWindowSlot`).
     pub roll_window: u32,
     /// Half the slots of a new wheel.
     pub wheel_slots: u32,
     /// Bytes of a new file of the timer log (`mappedFileSizeTimerLog`).
     pub log_file_size: u64,
-    /// Messages of one slot that memory knows of while they are delivered, 16 bytes each; the others are looked for in the
-    /// timer log once these are done. At least 1.
+    /// Messages of one slot held in memory during delivery, 16 bytes each; the timer log holds the others. At least 1.
     pub in_memory: usize,
 }
 
@@ -72,7 +70,7 @@ impl Default for TimerConfig {
 }
 
 impl TimerConfig {
-    /// Checks the limits. Errors: `Invalid`, which names the option.
+    /// Checks the ranges. Errors: `Invalid`, which names the option.
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |what, reason| Err(StoreError::Invalid { what, reason });
         let precision = self.precision.as_millis();
@@ -98,14 +96,14 @@ impl TimerConfig {
         self.precision.as_millis() as i64
     }
 
-    /// The furthest slot from now that is filled, as RocketMQ bounds it.
+    /// The furthest slot from now that may be filled, as in RocketMQ.
     pub(crate) fn roll_slots(&self, wheel_slots: u32) -> i64 {
         let most = wheel_slots.saturating_sub(BLANK_SLOTS).max(2);
         i64::from(if (2..=most).contains(&self.roll_window) { self.roll_window } else { most })
     }
 }
 
-/// As `delay::rewrite` for a message without a delay level. Errors: `Invalid`, `TooFarAhead`, `TooLarge` for
+/// Makes a message without a delay level wait for its delivery time. Errors: `Invalid`, `TooFarAhead`, `TooLarge` for
 /// properties that leave no room for what delivery adds.
 pub(crate) fn rewrite(
     config: &TimerConfig,
@@ -118,12 +116,12 @@ pub(crate) fn rewrite(
     }
     let Some(deliver_at) = asked_time(now_ms, properties)? else { return Ok(None) };
     if !config.enabled {
-        let reason = "the broker takes none (timer_enabled, timerWheelEnable); use a delay level";
+        let reason = "delivery times are disabled (timer_enabled, timerWheelEnable); use a delay level";
         return Err(StoreError::Invalid { what: "a time of delivery", reason });
     }
     if deliver_at <= now_ms {
         if properties::get(properties, DELETES).is_some() {
-            let reason = "the time of delivery is over: the message cannot be taken back";
+            let reason = "the delivery time is over: the message cannot be recalled";
             return Err(StoreError::Invalid { what: "property TIMER_DEL_UNIQKEY", reason });
         }
         return Ok(None);
@@ -137,12 +135,12 @@ pub(crate) fn rewrite(
     let properties = properties::replace(properties, &[], &set);
     let (len, limit) = (properties.len() as u64, (MAX_PROPERTIES_LEN - RESERVE) as u64);
     if len > limit {
-        return Err(StoreError::TooLarge { what: "properties with a time of delivery", len, limit });
+        return Err(StoreError::TooLarge { what: "properties with a delivery time", len, limit });
     }
     Ok(Some(Delayed { topic: TIMER_TOPIC, queue_id: 0, properties, deliver_at: Some(deliver_at) }))
 }
 
-/// When the producer wants the message delivered, milliseconds since 1970.
+/// The delivery time that the producer set, milliseconds since 1970.
 fn asked_time(now_ms: i64, properties: &[u8]) -> Result<Option<i64>> {
     let reason = "it must be a whole number";
     let number = |what: &'static str, name| match properties::get(properties, name) {
@@ -161,14 +159,14 @@ fn asked_time(now_ms: i64, properties: &[u8]) -> Result<Option<i64>> {
     number("property TIMER_DELIVER_MS", DELIVER_MS)
 }
 
-/// The begin of the span that ends at `deliver_at` or holds it: RocketMQ delivers once that span is over.
+/// The begin of the span that holds or ends at `deliver_at`. RocketMQ delivers once that span is over.
 pub(crate) fn slot_time(precision_ms: i64, deliver_at: i64) -> i64 {
     (deliver_at - 1).div_euclid(precision_ms) * precision_ms
 }
 
-/// When a waiting message is due to the millisecond, as far as its properties tell: inside of the span they name.
+/// When a waiting message is due, in milliseconds: within the span that its properties name.
 ///
-/// `None` where they name none. `stored_at` counts for delays, unless the message was stored anew on its way.
+/// `None` if they name none. Delays count from `stored_at`, unless the message was stored again on its way.
 pub(crate) fn due_at(precision_ms: i64, properties: &[u8], stored_at: i64) -> Option<i64> {
     let out: i64 = properties::get(properties, OUT_MS)?.parse().ok()?;
     let latest = out.saturating_add(precision_ms);
@@ -214,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_over_does_not_wait_and_takes_nothing_back() {
+    fn a_past_delivery_time_neither_waits_nor_recalls() {
         assert_eq!(waits(&[("TIMER_DELIVER_MS", "1700000000000")]).unwrap(), None);
         assert_eq!(waits(&[("TIMER_DELAY_SEC", "-5")]).unwrap(), None);
         assert_eq!(waits(&[("KEYS", "k")]).unwrap(), None);
@@ -233,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn where_timers_are_off_a_time_of_delivery_is_refused() {
+    fn a_delivery_time_is_refused_when_timers_are_disabled() {
         let off = TimerConfig { enabled: false, ..TimerConfig::default() };
         let error = rewrite(&off, NOW, ("orders", 3), &made(&[("TIMER_DELAY_SEC", "1")])).unwrap_err();
         assert!(error.to_string().contains("timer_enabled"), "{error}");
@@ -241,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_producer_gives_a_message_is_due_in_the_span_it_names_and_never_early(
+        fn a_message_is_due_within_its_span_and_never_early_for_any_properties(
             ahead in 1i64..259_200_000, precision in prop::sample::select(vec![1i64, 100, 500, 1000])
         ) {
             let config =

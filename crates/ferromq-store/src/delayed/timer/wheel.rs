@@ -1,7 +1,7 @@
-//! RocketMQ's file `timerwheel`: for each span of time where the chain of its messages in the timer log begins and ends.
+//! RocketMQ's file `timerwheel`: for each span of time, the first and last unit of its chain in the timer log.
 //!
-//! Slots of 32 bytes, big-endian; a slot's place is its time, in spans, modulo their number. It is derived from the timer
-//! log, and it knows nothing of what a chain holds.
+//! Slots of 32 bytes, big-endian. A slot's place is its time, in spans, modulo the number of slots. The wheel is
+//! derived from the timer log.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,20 +18,20 @@ use crate::{
 
 const SLOT: usize = 32;
 const SLOT_LEN: u64 = SLOT as u64;
-/// Fewer slots leave no room between the furthest that is filled and the half.
+/// Fewer slots leave no gap between the furthest filled slot and half the wheel.
 const MIN_HALF: u64 = 63;
-/// Slots looked at in one piece, and in one look.
+/// Slots checked at once, and in one call.
 const STEP: u64 = 2048;
 const LOOK: i64 = 64 * STEP as i64;
 
-/// One slot: the units of the timer log whose messages are due in its span.
+/// One slot: the chain of units whose messages are due in its span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WheelSlot {
     /// Milliseconds since 1970 at which the span begins.
     pub(crate) time: i64,
     pub(crate) first: u64,
     pub(crate) last: u64,
-    /// Messages, less those that take one back.
+    /// Messages, less the recalls.
     pub(crate) count: i32,
 }
 
@@ -49,14 +49,14 @@ impl WheelSlot {
         bytes
     }
 
-    /// The slot in 32 bytes; `None` for one that is not used.
+    /// The slot in 32 bytes; `None` if it is unused.
     pub(crate) fn decode(bytes: &[u8], precision: i64) -> Option<Self> {
         let (time, rest) = bytes.split_first_chunk::<8>()?;
         let (first, rest) = rest.split_first_chunk::<8>()?;
         let (last, rest) = rest.split_first_chunk::<8>()?;
         let (count, _) = rest.split_first_chunk::<4>()?;
         let time = i64::from_be_bytes(*time).checked_mul(precision).filter(|time| *time > 0)?;
-        // RocketMQ writes -1 where there is none.
+        // RocketMQ writes -1 for none.
         let last = u64::try_from(i64::from_be_bytes(*last)).ok()?;
         Some(Self { time, first: u64::from_be_bytes(*first), last, count: i32::from_be_bytes(*count) })
     }
@@ -66,7 +66,8 @@ fn precision_path(root: &Path) -> PathBuf {
     root.join("ferromq").join("timerprecision")
 }
 
-/// The span of a slot, in milliseconds, of the wheel we made; `None` where that is not known. The wheel does not tell it.
+/// The span of a slot in milliseconds, recorded when we made the wheel, because the file does not hold it. `None` if
+/// unknown.
 pub(crate) fn noted_precision<D: Disk>(disk: &D, root: &Path) -> Result<Option<i64>> {
     let path = precision_path(root);
     match disk.read_file(&path) {
@@ -82,13 +83,13 @@ fn note_precision<D: Disk>(disk: &D, root: &Path, precision: i64) -> Result<()> 
         .map_err(|source| StoreError::io("write", &path, source))
 }
 
-/// What a look for the next used slot found.
+/// The outcome of a search for the next used slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Looked {
     Found(WheelSlot),
     /// No slot is used.
     Nothing,
-    /// None before this time is; the look goes on there.
+    /// None before this time; the search continues there.
     Until(i64),
 }
 
@@ -104,7 +105,7 @@ impl<D: Disk> Wheel<D> {
         root.join("timerwheel")
     }
 
-    /// Opens the file where there is one whose length can be a wheel's; its number of slots is what it has.
+    /// Opens the file if its length is valid. The length gives the number of slots.
     pub(crate) fn open(disk: &D, root: &Path, precision: i64) -> Result<Option<Self>> {
         let path = Self::path(root);
         let failed = |source| StoreError::io("open", &path, source);
@@ -112,7 +113,7 @@ impl<D: Disk> Wheel<D> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(failed(source)),
             Ok(len) if len < 2 * MIN_HALF * SLOT_LEN || len % (2 * SLOT_LEN) != 0 => {
-                tracing::warn!(file = %path.display(), len, "timer wheel has an impossible length: made anew");
+                tracing::warn!(file = %path.display(), len, "timer wheel has an invalid length: rebuilt");
                 return Ok(None);
             }
             Ok(_) => {}
@@ -123,7 +124,7 @@ impl<D: Disk> Wheel<D> {
         Ok(Some(Self { file, precision, slots }))
     }
 
-    /// Makes an empty file of twice `half` slots in place of whatever is there.
+    /// Replaces the file with an empty one of twice `half` slots.
     pub(crate) fn make(disk: &D, root: &Path, precision: i64, half: u32) -> Result<Self> {
         let (path, staged) = (Self::path(root), root.join("ferromq").join("timerwheel.new"));
         let failed = |source| StoreError::io("create", &path, source);
@@ -140,12 +141,12 @@ impl<D: Disk> Wheel<D> {
         Ok(Self { file: Arc::new(MappedFile::new(0, path, region)), precision, slots })
     }
 
-    /// Half its slots, as RocketMQ counts them.
+    /// Half the number of slots, as RocketMQ counts them.
     pub(crate) fn half(&self) -> u32 {
         (self.slots / 2) as u32
     }
 
-    /// The time the wheel tells apart: what is further from each other shares slots.
+    /// The time that the wheel covers. Messages further apart share slots.
     pub(crate) fn span_ms(&self) -> i64 {
         self.slots.cast_signed() * self.precision
     }
@@ -154,7 +155,7 @@ impl<D: Disk> Wheel<D> {
         (time.div_euclid(self.precision)).rem_euclid(self.slots.cast_signed()).cast_unsigned() * SLOT_LEN
     }
 
-    /// The slot of the span that begins at `time`, where it is used.
+    /// The slot of the span that begins at `time`, if it is used.
     pub(crate) fn get(&self, time: i64) -> Option<WheelSlot> {
         let at = self.place(time);
         let bytes = self.file.copy::<SLOT>(at).ok()?;
@@ -165,13 +166,13 @@ impl<D: Disk> Wheel<D> {
         self.file.write(self.place(slot.time), &[&slot.encode(self.precision)])
     }
 
-    /// The slot is not used any more.
+    /// Marks the slot as unused.
     pub(crate) fn blank(&self, time: i64) -> Result<()> {
         self.file.write(self.place(time), &[&[0; SLOT]])
     }
 
-    /// Looks for the first used slot whose span begins at `from` or after it and before `end`, over so many slots that it
-    /// takes under a millisecond.
+    /// Searches for the first used slot whose span begins at `from` or later and before `end`. Checks a bounded number
+    /// of slots, in under a millisecond.
     pub(crate) fn look(&self, from: i64, end: i64) -> Looked {
         let stop = end.min(from.saturating_add(LOOK.saturating_mul(self.precision)));
         match self.next_before(from, stop) {
@@ -181,7 +182,7 @@ impl<D: Disk> Wheel<D> {
         }
     }
 
-    /// The first used slot whose span begins at `from` or after it and before `end`, at most once round.
+    /// The first used slot whose span begins at `from` or later and before `end`, within one round.
     fn next_before(&self, from: i64, end: i64) -> Option<WheelSlot> {
         let begin = self.place(from);
         let round = self.slots * SLOT_LEN;
@@ -192,12 +193,12 @@ impl<D: Disk> Wheel<D> {
             .or_else(|| self.next_in(0, stop.saturating_sub(round), from - spans(begin) + self.span_ms()))
     }
 
-    /// The first used slot whose span begins at `from` or after it, before the wheel comes round.
+    /// The first used slot whose span begins at `from` or later, within one round.
     pub(crate) fn next(&self, from: i64) -> Option<WheelSlot> {
         self.next_before(from, from + self.span_ms())
     }
 
-    /// The first used slot from place to place, where the span of place 0 begins at `base`.
+    /// The first used slot between two places; the span of place 0 begins at `base`.
     fn next_in(&self, from: u64, to: u64, base: i64) -> Option<WheelSlot> {
         let mut at = from;
         while at < to {
@@ -231,7 +232,7 @@ impl<D: Disk> Wheel<D> {
         count
     }
 
-    /// The file, to be flushed.
+    /// The file, to flush it.
     pub(crate) fn file(&self) -> Arc<MappedFile<D::Region>> {
         Arc::clone(&self.file)
     }
@@ -243,11 +244,11 @@ mod tests {
     use crate::files::real_disk::RealDisk;
 
     #[test]
-    fn a_look_goes_over_so_many_slots_and_all_looks_together_over_the_wheel() {
+    fn one_search_checks_a_bounded_number_of_slots_and_all_searches_cover_the_wheel() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("ferromq")).unwrap();
         let wheel = Wheel::make(&RealDisk, root.path(), 1_000, 200_000).unwrap();
-        // From the middle, so that the wheel comes round.
+        // Starts in the middle, so that the search wraps around.
         let from = 1_700_000_000_000;
         let end = from + wheel.span_ms();
         let all = |from: i64| {
