@@ -1,6 +1,6 @@
-//! What an append answers.
+//! The result of an append.
 
-/// Where one appended message lies.
+/// Where an appended message lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Location {
     /// Index in its queue.
@@ -12,15 +12,15 @@ pub struct Location {
 }
 
 impl Location {
-    /// Of a message that was sent again, see [`Log::append_once`](crate::log::Log::append_once): it is in
-    /// the log, but nobody knows where.
+    /// The location of a duplicate, see [`Log::append_once`](crate::log::Log::append_once): its position in the log is
+    /// not known.
     pub const THERE_ALREADY: Self = Self { queue_offset: u64::MAX, physical_offset: u64::MAX, len: 0 };
 }
 
 /// The outcome of an append.
 #[derive(Debug, Clone)]
 pub struct Appended {
-    /// One entry a message, in the order given.
+    /// One location per message, in the order given.
     pub locations: Vec<Location>,
     /// The broker's time, milliseconds since 1970.
     pub store_timestamp: i64,

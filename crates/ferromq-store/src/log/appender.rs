@@ -1,6 +1,6 @@
-//! The way of messages into the store: checked, encoded outside any lock, appended, answered.
+//! Appends messages: checks and encodes them outside any lock, then hands them to the commit log.
 //!
-//! Where records go is the commit log's business, when they are durable `flush`'s.
+//! The commit log assigns offsets; `flush` decides when records are durable.
 
 use std::{
     cell::RefCell,
@@ -32,29 +32,29 @@ use crate::{
     time::clock::Clock,
 };
 
-/// A buffer for records grows with the largest batch; above this it is not kept.
+/// Largest scratch buffer that a thread keeps between appends.
 const MAX_SCRATCH: usize = 1 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Which messages of an append are stored.
+/// What an append does with duplicates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kept {
-    /// Each.
-    All,
-    /// Each that has no number, and of the others those that are not there yet.
-    New,
+enum Duplicates {
+    /// It stores them.
+    Stored,
+    /// It stores only messages without a sequence, or with a new one.
+    Skipped,
 }
 
-/// Whether the records of an append stand for themselves.
+/// Whether a crash may keep some records of an append and lose the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tie {
-    /// A crash may keep some of them.
-    Loose,
-    /// All or none.
-    AsOne,
+enum Atomicity {
+    /// It may.
+    PerMessage,
+    /// All records survive or none.
+    AllOrNone,
 }
 
 /// Appends messages: the handle [`MessageStore::log`](crate::MessageStore::log).
@@ -74,69 +74,65 @@ pub struct Log<D: Disk> {
 impl<D: Disk> Log<D> {
     /// Appends `messages` in order, each its own record. Limits are checked before anything is written.
     ///
-    /// The promise of the flush policy holds once [`Self::wait_durable`] or [`Self::when_durable`] of
-    /// `Appended::end` says so. A crash before may keep the first of the messages and lose the others.
-    /// Errors: `TooLarge`, `Invalid`, `Full`, `QueueClosed`, `QueueSetAside`, `DispatchStalled`, `Poisoned`, `Closed`, `Io`:
-    /// nothing was stored.
+    /// The messages have the durability of the flush policy once [`Self::wait_durable`] or [`Self::when_durable`]
+    /// reports success for `Appended::end`. A crash before that may keep the first messages and lose the others.
+    /// Errors: `TooLarge`, `Invalid`, `Full`, `QueueClosed`, `QueueSetAside`, `DispatchStalled`, `Poisoned`, `Closed`,
+    /// `Io`; nothing was stored.
     pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.append_tied(messages, (Tie::Loose, Kept::All), true)
+        self.append_with(messages, (Atomicity::PerMessage, Duplicates::Stored), true)
     }
 
-    /// As [`Self::append`], but what has a [`SEQUENCE`](crate::record::properties::SEQUENCE) is stored where nothing of its writer's
-    /// partition as high is in the queue, whoever sent it: what is there already has
-    /// [`Location::THERE_ALREADY`](crate::log::appended::Location::THERE_ALREADY), and is as durable as the policy promises once
-    /// `Appended::end` is. Look at and append are one.
+    /// As [`Self::append`], but skips duplicates: a message with a [`SEQUENCE`](crate::record::properties::SEQUENCE) is
+    /// stored only if it is higher than all sequences of its writer's partition in the queue, whatever their producer.
     ///
-    /// The promise is that of `dedup_window`, and of writers that send rows to a queue in rising order and no row before
-    /// the one before it was answered. For messages that come from producers; of a message that waits for its time, the
-    /// queue it waits for counts. Errors: those of [`Self::append`]; `Invalid` for a property that is no sequence,
-    /// `DedupFull`.
+    /// A duplicate gets [`Location::THERE_ALREADY`](crate::log::appended::Location::THERE_ALREADY) and is acknowledged
+    /// with `Appended::end`. The check and the append are atomic. Duplicates are detected within `dedup_window` if each
+    /// writer sends rows to a queue in rising order and waits for each answer. A message with a delivery time counts in
+    /// its target queue. Errors: those of [`Self::append`]; `Invalid` for a malformed sequence, `DedupFull`.
     pub fn append_once(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.append_tied(messages, (Tie::Loose, Kept::New), true)
+        self.append_with(messages, (Atomicity::PerMessage, Duplicates::Skipped), true)
     }
 
-    /// As [`Self::append_once`], but whatever happens all that were to be stored are there afterwards or none.
+    /// As [`Self::append_once`], but after a crash all new messages are stored or none.
     pub fn append_once_as_one(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.append_tied(messages, (Tie::AsOne, Kept::New), true)
+        self.append_with(messages, (Atomicity::AllOrNone, Duplicates::Skipped), true)
     }
 
-    /// As [`Self::append`], but whatever happens all of the messages are there afterwards or none.
+    /// As [`Self::append`], but after a crash all messages are stored or none.
     pub fn append_as_one(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.append_tied(messages, (Tie::AsOne, Kept::All), true)
+        self.append_with(messages, (Atomicity::AllOrNone, Duplicates::Stored), true)
     }
 
-    /// Appends and waits until the promise of the flush policy holds; the place is given with it.
+    /// Appends and waits until the messages have the durability of the flush policy.
     ///
-    /// Cheaper than [`Self::append`] and [`Self::wait_durable`] one after the other: no other thread is asked
-    /// to flush. Errors: those of [`Self::append`], and `NotDurable` where the flush failed.
+    /// Cheaper than [`Self::append`] followed by [`Self::wait_durable`]: it does not wake the flushing thread.
+    /// Errors: those of [`Self::append`], and `NotDurable` if the flush failed.
     pub fn append_durable(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        let appended = self.append_tied(messages, (Tie::Loose, Kept::All), false)?;
+        let appended = self.append_with(messages, (Atomicity::PerMessage, Duplicates::Stored), false)?;
         self.wait_durable(appended.end)?;
         Ok(appended)
     }
 
-    /// Says how a message must be stored that has a delay level or a time of delivery, see [`waiting_message::rewrite`]; `None` for
-    /// one that does not wait.
+    /// How to store a message that has a delay level or a delivery time, see [`waiting_message::rewrite`]; `None` if it
+    /// has neither.
     ///
-    /// The store stores what it is given, so whoever takes messages from producers asks. Errors: `Invalid`, `TooFarAhead`.
+    /// `append` does not rewrite messages: call this for messages from producers. Errors: `Invalid`, `TooFarAhead`.
     pub fn delayed(&self, message: &NewMessage<'_>) -> Result<Option<Delayed>> {
         let NewMessage { topic, queue_id, sys_flag, properties, .. } = *message;
         waiting_message::rewrite(&self.config, self.clock.now_ms(), topic, queue_id, sys_flag, properties)
     }
 
-    /// Says whether the promise of the flush policy holds for what ends at `end`; `None` where a flush must come first.
-    ///
-    /// What [`Self::when_durable`] tells at once, without a callback.
+    /// The outcome that [`Self::when_durable`] would report for `end` at once; `None` if a flush must come first.
     pub fn durable_now(&self, end: u64) -> Option<Result<()>> {
         let outcome = self.log.durable_now(end);
         outcome.map(|outcome| outcome.inspect_err(|error| self.counters.count_failed_put(error)))
     }
 
-    /// Calls `done` once the promise of the flush policy holds for what ends at `end`, an `Appended::end`: at
-    /// once where a send is answered when written, after the covering flush otherwise.
+    /// Calls `done` once the append that ends at `end` has the durability of the flush policy: at once if the policy
+    /// acknowledges on write, else after the flush that covers it.
     ///
-    /// `done` gets `NotDurable` where that flush failed: the messages may be there after a restart. It may run
-    /// on the flushing thread, so it must return quickly.
+    /// `done` gets `NotDurable` if that flush failed; the messages may still exist after a restart. `done` may run on
+    /// the flushing thread, so it must return quickly.
     pub fn when_durable(&self, end: u64, done: impl FnOnce(Result<()>) + Send + 'static) {
         let counters = Arc::clone(&self.counters);
         self.log.when_durable(
@@ -147,7 +143,7 @@ impl<D: Disk> Log<D> {
         );
     }
 
-    /// As [`Self::when_durable`], waiting for it; the waiting thread flushes itself where nobody else does.
+    /// Waits for what [`Self::when_durable`] reports. The calling thread flushes itself if no other thread does.
     pub fn wait_durable(&self, end: u64) -> Result<()> {
         let outcome = self.log.wait_durable(end);
         outcome.inspect_err(|error| self.counters.count_failed_put(error))
@@ -155,41 +151,41 @@ impl<D: Disk> Log<D> {
 }
 
 impl<D: Disk> Log<D> {
-    /// The errors [`Self::append`] has for a message whatever the state of the log.
+    /// Checks a message for the errors of [`Self::append`] that do not depend on the state of the log.
     pub(crate) fn check(&self, message: &NewMessage<'_>) -> Result<()> {
         check_name(message.topic, message.queue_id)?;
         commit_log::check_limits(message, &self.config, self.log.max_record_len())
     }
 
-    fn append_tied(
+    fn append_with(
         &self,
         messages: &[NewMessage<'_>],
-        (tie, kept): (Tie, Kept),
+        (atomicity, duplicates): (Atomicity, Duplicates),
         is_flush_asked: bool,
     ) -> Result<Appended> {
         let begun = Instant::now();
         let open = self.home.check_open().and_then(|()| self.stall.check());
         let is_to_wait = |message: &NewMessage<'_>| message.topic == SCHEDULE_TOPIC;
-        // Almost never wrong: a load is less than a look at each topic.
+        // The flag is almost never set: test it before comparing topics.
         let is_wrong = self.levels.is_file_wrong() && messages.iter().any(is_to_wait);
         let open = open.and_then(|()| if is_wrong { self.levels.correct() } else { Ok(()) });
         let appended = open.and_then(|()| {
             SCRATCH.with_borrow_mut(|bytes| {
                 bytes.clear();
                 bytes.shrink_to(MAX_SCRATCH);
-                if kept == Kept::New {
+                if duplicates == Duplicates::Skipped {
                     let numbered = messages.iter().map(|m| Numbered::of(m.topic, m.queue_id, m.properties));
                     let numbered: Vec<_> = numbered.collect::<Result<_>>()?;
                     let steady_ms = self.clock.steady_ms();
                     let once = Once { dedup: &self.dedup, steady_ms, numbered: &numbered };
-                    let pending = self.encode_all(messages, tie, bytes)?;
+                    let pending = self.encode_all(messages, atomicity, bytes)?;
                     return self.log.append(&self.clock, messages, &pending, bytes, Some(once));
                 }
                 if let [message] = messages {
                     let pending = [self.encode(message, None, bytes)?];
                     return self.log.append(&self.clock, messages, &pending, bytes, None);
                 }
-                let pending = self.encode_all(messages, tie, bytes)?;
+                let pending = self.encode_all(messages, atomicity, bytes)?;
                 self.log.append(&self.clock, messages, &pending, bytes, None)
             })
         });
@@ -217,14 +213,14 @@ impl<D: Disk> Log<D> {
     fn encode_all(
         &self,
         messages: &[NewMessage<'_>],
-        tie: Tie,
+        atomicity: Atomicity,
         bytes: &mut Vec<u8>,
     ) -> Result<Vec<Pending<D>>> {
         let mut pending: Vec<Pending<D>> = Vec::with_capacity(messages.len());
         for (number, message) in messages.iter().enumerate() {
             let before = pending.last().and_then(|pending| pending.queue.as_ref());
             let mut next = self.encode(message, before, bytes)?;
-            if tie == Tie::AsOne && number + 1 < messages.len() {
+            if atomicity == Atomicity::AllOrNone && number + 1 < messages.len() {
                 message::mark_continued(bytes, &mut next.encoded);
             }
             pending.push(next);
@@ -232,7 +228,7 @@ impl<D: Disk> Log<D> {
         Ok(pending)
     }
 
-    /// Checks a message and encodes it; `before` is the queue of the message before it, most often the same.
+    /// Checks and encodes a message. `before` is the queue of the previous message, usually the same.
     fn encode(
         &self,
         message: &NewMessage<'_>,

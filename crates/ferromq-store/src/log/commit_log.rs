@@ -1,6 +1,6 @@
-//! The single append-only log: gives out physical offsets, queue offsets and store timestamps.
+//! The append-only log: assigns physical offsets, queue offsets and store timestamps.
 //!
-//! It knows records, but nothing of what is derived from them. Who waits for a flush is `flush`'s business.
+//! It knows records, but nothing derived from them. `flush` decides when records are durable.
 
 use std::{
     hint::black_box,
@@ -46,17 +46,17 @@ use crate::{
 
 type File<D> = Arc<MappedFile<<D as Disk>::Region>>;
 
-/// A record that is longer is read in pieces anyway.
+/// Largest record whose end is prefetched; longer ones take several reads anyway.
 const NEAR_END: u64 = 16 << 10;
-/// No append is under way.
+/// `locked_at_ms` while no append is under way.
 const NOT_LOCKED: i64 = i64::MAX;
-/// Bytes that come from memory at once.
+/// Bytes of a cache line.
 const LINE: u64 = 64;
 
-/// One record of an append, encoded but for what the log gives it.
+/// An encoded record; the log fills in its offsets and its timestamp.
 pub(crate) struct Pending<D: Disk> {
     pub(crate) encoded: Encoded,
-    /// The queue that gives out the queue offset; none for records that never enter a queue.
+    /// The queue that assigns the queue offset; `None` for records that never enter a queue.
     pub(crate) queue: Option<Arc<ConsumeQueue<D>>>,
 }
 
@@ -66,23 +66,23 @@ impl<D: Disk> Clone for Pending<D> {
     }
 }
 
-/// What of an append is stored only where it is not there yet.
+/// The deduplication of an append.
 #[derive(Clone, Copy)]
 pub(crate) struct Once<'a> {
     pub(crate) dedup: &'a Dedup,
-    /// The time that counts for the window.
+    /// Clock reading for the window.
     pub(crate) steady_ms: i64,
-    /// One entry a message; none for those that have no number.
+    /// One entry per message; `None` for messages without a sequence.
     pub(crate) numbered: &'a [Option<Numbered<'a>>],
 }
 
-/// The place of the next record, under the append lock.
+/// Where the next record goes; guarded by the append lock.
 pub(crate) struct Tail<D: Disk> {
     file: Option<Arc<MappedFile<D::Region>>>,
     pub(crate) end: u64,
     last_timestamp: i64,
     is_open: bool,
-    /// Where the flush policy limits something.
+    /// Present if the flush policy limits unflushed messages.
     pub(crate) unflushed: Option<Box<Unflushed>>,
 }
 
@@ -93,7 +93,7 @@ impl<D: Disk> Default for Tail<D> {
 }
 
 impl<D: Disk> Tail<D> {
-    /// Where the file begins that the next record goes to.
+    /// Start of the file that the next record goes to.
     pub(crate) fn file_begin(&self) -> u64 {
         self.file.as_ref().map_or(self.end, |file| file.base())
     }
@@ -108,19 +108,19 @@ pub(crate) struct CommitLog<D: Disk> {
     written: AtomicU64,
     pub(crate) flushing: Flushing,
     pub(crate) flush_mark: FlushMark<D>,
-    /// Wakes the dispatcher: readers may see more.
+    /// Wakes the dispatcher when readers may see more.
     pub(crate) arrived: Arc<Signal>,
     pub(crate) ahead: PreparedAhead,
     pub(crate) damages: Damages,
     pub(crate) freshness: Freshness,
     is_full: AtomicBool,
     reserve: AtomicU64,
-    /// When the append under way began to write.
+    /// When the append under way began to write, else `NOT_LOCKED`.
     locked_at_ms: AtomicI64,
 }
 
 impl<D: Disk> CommitLog<D> {
-    /// A log over files already loaded; [`Self::begin_at`] says where it goes on.
+    /// A log over loaded files; [`Self::begin_at`] sets its end.
     pub(crate) fn new(
         disk: D,
         files: MappedFileQueue<D>,
@@ -144,7 +144,7 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
-    /// Says where the log ends, before the first append. Everything below is taken as flushed.
+    /// Sets the end of the log before the first append. Everything below counts as flushed.
     pub(crate) fn begin_at(&self, end: u64, last_timestamp: i64) -> Result<()> {
         let file = self.files.open_writable(end)?;
         self.files.keep_open_from(end);
@@ -176,12 +176,12 @@ impl<D: Disk> CommitLog<D> {
         u64::try_from(clock.now_ms().saturating_sub(since)).unwrap_or(0)
     }
 
-    /// Refuses appends until there is space again: a write elsewhere met a full disk.
+    /// Refuses appends until there is space: another write met a full disk.
     pub(crate) fn set_full(&self) {
         self.is_full.store(true, Ordering::Release);
     }
 
-    /// Refuses every append from now on; those under way have ended when this returns.
+    /// Refuses all appends from now on. Appends under way have ended when this returns.
     pub(crate) fn close(&self) {
         self.tail.lock().is_open = false;
     }
@@ -191,9 +191,9 @@ impl<D: Disk> CommitLog<D> {
         self.files.file_size().saturating_sub(BLANK_LEN)
     }
 
-    /// Writes records one after the other and gives them their places. All or none, but for those `once` says are there.
+    /// Writes records and assigns their offsets: all or none, except the duplicates that `once` finds.
     ///
-    /// `bytes` holds what [`message::encode`] made, `messages` the bodies.
+    /// `bytes` holds the output of [`message::encode`], `messages` the bodies.
     pub(crate) fn append(
         &self,
         clock: &Clock,
@@ -233,7 +233,7 @@ impl<D: Disk> CommitLog<D> {
         let locations = written?;
         tail.last_timestamp = store_timestamp;
         let end = tail.end;
-        // What was there already is held back like the rest of the log before it.
+        // An append of duplicates alone wrote nothing: only the log before it can hold it back.
         let counted = tail.unflushed.as_mut().filter(|_| end > begin);
         let verdict = counted.map_or(AppendVerdict::default(), |unflushed| unflushed.add(messages, end));
         self.written.store(end, Ordering::Release);
@@ -245,7 +245,7 @@ impl<D: Disk> CommitLog<D> {
         Ok(Appended { locations, store_timestamp, end })
     }
 
-    /// Writes those that are not there yet. What is there is answered like them: once the log is durable to its end.
+    /// Writes the new messages. Duplicates are acknowledged once the log is durable up to the current end.
     fn write_new(
         &self,
         tail: &mut Tail<D>,
@@ -279,7 +279,7 @@ impl<D: Disk> CommitLog<D> {
         let new_pending: Vec<_> =
             pending.iter().zip(is_new()).filter(|(_, new)| **new).map(|(record, _)| record.clone()).collect();
         if let Some(last) = new_pending.last() {
-            // Where it was tied to one that is not stored, nothing would follow it.
+            // It may be tied to a duplicate that is not stored.
             message::mark_last(bytes, &last.encoded);
         }
         let written = self.write_records(tail, &new_messages, &new_pending, bytes, store_timestamp)?;
@@ -356,7 +356,7 @@ impl<D: Disk> CommitLog<D> {
     fn roll(&self, tail: &mut Tail<D>) -> Result<()> {
         if let Some(file) = &tail.file {
             let room = file.end() - tail.end;
-            // In a file that was cut short there may be no room for one: readers pass over so few bytes.
+            // A file that was cut short may lack room for a blank record; readers skip so few bytes.
             if room >= BLANK_LEN {
                 file.write(tail.end, &[&(room as u32).to_be_bytes(), &MAGIC_BLANK.to_be_bytes()])?;
             }
@@ -366,8 +366,8 @@ impl<D: Disk> CommitLog<D> {
         Ok(())
     }
 
-    /// Gets files and zeroed space for all records before the first byte is written. Returns their end, and the files
-    /// behind the one that is appended to.
+    /// Reserves files and zeroed space for all records before the first byte is written. Returns their end and the
+    /// files after the current one.
     fn make_room(&self, tail: &Tail<D>, pending: &[Pending<D>]) -> Result<(u64, Vec<File<D>>)> {
         let mut files = Vec::new();
         let mut end = tail.end;
@@ -388,9 +388,9 @@ impl<D: Disk> CommitLog<D> {
         Ok((end, files))
     }
 
-    /// Forgets what was written after `begin`, so that no later record is followed by its remains.
+    /// Erases everything written after `begin`, so that its remains cannot follow a later record.
     fn undo(&self, tail: &mut Tail<D>, begin: (Option<File<D>>, u64), planned_end: u64, files: &[File<D>]) {
-        // Held since before the first byte was written: nothing needs to be opened.
+        // These handles were opened before the first write, so no open can fail here.
         for file in begin.0.iter().chain(files) {
             let range = begin.1.max(file.base())..file.end().min(planned_end);
             if !range.is_empty()
@@ -402,7 +402,7 @@ impl<D: Disk> CommitLog<D> {
         (tail.file, tail.end) = begin;
     }
 
-    /// The file that begins at or holds `offset`, made if there is space for it.
+    /// The file that holds `offset`; creates it if there is space.
     pub(crate) fn file_at(&self, offset: u64) -> Result<Arc<MappedFile<D::Region>>> {
         if let Some(file) = self.files.open_writable(offset)? {
             return Ok(file);
@@ -416,7 +416,7 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
-    /// `Full` where a write of `needed` bytes met a full disk: the file's blocks were not reserved.
+    /// Turns an I/O error of a full disk into `Full`: the file's blocks were not reserved.
     pub(crate) fn full_or(&self, error: StoreError, needed: u64) -> StoreError {
         match error {
             StoreError::Io { source, .. } if StoreError::is_full(&source) => {
@@ -428,8 +428,8 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
-    /// `Full` where less than the reserve would stay free after writing `needed` bytes more. A system that cannot tell
-    /// the free space has no reserve.
+    /// Returns `Full` if writing `needed` bytes would leave less than the reserve free. Does nothing if the system
+    /// cannot report free space.
     fn check_space(&self, needed: u64) -> Result<()> {
         let mut roomiest = (0, self.files.directory());
         for path in self.files.writable_directories() {
@@ -447,12 +447,12 @@ impl<D: Disk> CommitLog<D> {
         Ok(())
     }
 
-    /// Refuses appends while less than the reserve is free, and no longer once it is. Called now and then.
+    /// Refuses appends while less than the reserve is free. Called periodically.
     pub(crate) fn watch_space(&self) {
         match self.check_space(0) {
             Ok(()) => self.is_full.store(false, Ordering::Release),
             Err(StoreError::Full { .. }) => self.set_full(),
-            // Nobody knows: the next new file will tell.
+            // The next new file checks again.
             Err(error) => tracing::debug!(%error, "free space unknown"),
         }
     }
@@ -466,15 +466,15 @@ impl<D: Disk> CommitLog<D> {
         self.reserve.store(bytes, Ordering::Release);
     }
 
-    /// Says whether appends are refused for want of space.
+    /// Whether appends are refused for lack of space.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Acquire)
     }
 
-    /// The record of `size` bytes at `physical_offset`, if it lies in a kept file and readers may see it; looks first
-    /// into the file of the record before it.
+    /// The record of `size` bytes at `physical_offset`, if its file is kept and readers may see it. `file` caches the
+    /// file of the previous record.
     ///
-    /// Errors: `Io` where the record's file cannot be opened now.
+    /// Errors: `Io` if the record's file cannot be opened now.
     pub(crate) fn record_in(
         &self,
         file: &mut Option<Arc<MappedFile<D::Region>>>,
@@ -486,8 +486,8 @@ impl<D: Disk> CommitLog<D> {
         Ok(file.map(|file| Record::new(Arc::clone(file), physical_offset..end)))
     }
 
-    /// Looks for the file that holds a place, first in the one given, without opening any. Says whether it is open, or
-    /// is not there at all.
+    /// Finds the open file that holds an offset, trying `file` first. Returns whether the answer is known without
+    /// opening a file: the file is open, or does not exist.
     pub(crate) fn find_open(
         &self,
         file: &mut Option<Arc<MappedFile<D::Region>>>,
@@ -503,7 +503,7 @@ impl<D: Disk> CommitLog<D> {
         is_known
     }
 
-    /// When the record that lies at `physical_offset` was stored, looking first into the file of the one before.
+    /// When the record at `physical_offset` was stored. `file` caches the file of the previous record.
     pub(crate) fn store_timestamp(
         &self,
         file: &mut Option<Arc<MappedFile<D::Region>>>,
@@ -515,7 +515,7 @@ impl<D: Disk> CommitLog<D> {
         message::is_at(bytes, physical_offset, size).then(|| message::store_timestamp(bytes))?
     }
 
-    /// The file that holds all of a range that readers may see, looking first into the one given.
+    /// The file that holds the whole range, if readers may see it. `file` caches the previous one.
     fn file_in<'a>(
         &self,
         file: &'a mut Option<Arc<MappedFile<D::Region>>>,
@@ -532,10 +532,9 @@ impl<D: Disk> CommitLog<D> {
         Ok(file.as_ref().filter(|file| is_inside(file) && end <= self.readable()))
     }
 
-    /// The record that begins at `physical_offset` by its own account; nothing else of it is checked.
+    /// The record at `physical_offset`, of the length that its head states; nothing else is checked.
     ///
-    /// Where it probably ends is looked at together with where it begins: both are far from each other and from
-    /// everything looked at lately, and two looks that do not wait for each other take the time of one.
+    /// Reads the probable end along with the head: both are likely cache misses, and this overlaps them.
     pub(crate) fn named_record(
         &self,
         file: &mut Option<Arc<MappedFile<D::Region>>>,
@@ -556,7 +555,7 @@ impl<D: Disk> CommitLog<D> {
         record.is_at(physical_offset, size).then_some(record)
     }
 
-    /// The record that begins at `physical_offset`; checked, because the offset may come from anywhere.
+    /// The record at `physical_offset`, fully checked: the offset may come from a client.
     pub(crate) fn checked_record(&self, physical_offset: u64) -> Option<Record<D::Region>> {
         let readable = self.readable();
         let file = self.files.find(physical_offset)?;
@@ -566,15 +565,15 @@ impl<D: Disk> CommitLog<D> {
         (view.physical_offset == physical_offset).then(|| Record::new(file, physical_offset..end))
     }
 
-    /// When the record that begins at `physical_offset` was stored; checked, as [`Self::checked_record`].
+    /// When the record at `physical_offset` was stored; checked as [`Self::checked_record`] does.
     pub(crate) fn stored_at(&self, physical_offset: u64) -> Option<i64> {
         let record = self.checked_record(physical_offset)?;
         message::store_timestamp(record.bytes())
     }
 
-    /// Walks over the records in `range`, which readers may see. `visit` gets each record's place and bytes.
+    /// Visits the records in `range`, which readers must be allowed to see, with each one's offset and bytes.
     ///
-    /// Returns where it stopped: the range's end, or the place where no record begins.
+    /// Returns where it stopped: the end of the range, or the first offset at which no record begins.
     pub(crate) fn walk<E>(
         &self,
         range: Range<u64>,
@@ -615,7 +614,7 @@ impl<D: Disk> CommitLog<D> {
     }
 }
 
-/// Checks what a producer may store, before anything is written.
+/// Checks the limits of a producer's message before anything is written.
 pub(crate) fn check_limits(message: &NewMessage<'_>, config: &StoreConfig, max_record: u64) -> Result<()> {
     let properties = message::stored_properties_len(message.properties, config.property_crc) as u64;
     let limits = [

@@ -1,7 +1,6 @@
-//! Ranges of the commit log that are damaged or missing: known since a recovery, or since a read met them.
+//! Damaged or missing ranges of the commit log, found by a recovery or by a read.
 //!
-//! `ferromq/damages` keeps them across restarts. How they are found is `recover`'s business; here they are only kept,
-//! asked for and told once.
+//! `ferromq/damages` keeps them across restarts. This module stores, looks up and logs them; `recover` finds them.
 
 use std::{
     fmt,
@@ -22,32 +21,32 @@ use crate::{
 };
 
 const MAGIC: &[u8; 8] = b"FMQDAMG1";
-/// More than that are not told apart: a disk that bad is one long damage.
+/// Most damages kept apart; beyond that the last two are merged.
 const MAX_DAMAGES: usize = 10_000;
 
-/// Why a range of the log is not served.
+/// Why a range of the log is not served, or a file of it does not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DamageReason {
-    /// The file that held it is not there.
+    /// The file does not exist.
     Missing,
-    /// The file that held it is shorter than it was.
+    /// The file is shorter than it was.
     Short,
-    /// No sound record begins where one should, or a record does not match its checksum.
+    /// No valid record begins where one should, or a record does not match its checksum.
     Corrupt,
-    /// The log is sound, but the consume queue or the index named cannot be written now: what it lacks is derived from
-    /// this range again once it can be.
+    /// The log is sound, but the named consume queue or index cannot be written now. Its missing entries are derived
+    /// from this range once it can be.
     SetAside,
-    /// The file holds these messages and cannot be read now. They are kept, and come once it can be read.
+    /// The file cannot be read now. Its messages are kept and served once it can be.
     Unreadable,
-    /// The file cannot be written now, and the store tries again. Nothing is lost: this range of the log holds the same.
-    /// Until then the store goes on with what is in memory.
+    /// The file cannot be written now; the store retries and uses its state in memory. Nothing is lost: this range of
+    /// the log holds the same.
     Unwritten,
-    /// Retention removed these messages of the consume queue named, before the queue could be written again.
+    /// Retention removed these messages before the named consume queue could be written again.
     Removed {
-        /// Queue offset of the first.
+        /// Queue offset of the first one.
         first: u64,
-        /// How many they are.
+        /// How many.
         count: u64,
     },
 }
@@ -60,7 +59,7 @@ impl fmt::Display for DamageReason {
             Self::Corrupt => "records are damaged",
             Self::SetAside => "it cannot be written now and is set aside: its messages wait in the log",
             Self::Unreadable => "it cannot be read now: its messages are kept until it can be",
-            Self::Unwritten => "it cannot be written now: what it should tell of this range is in memory and in the log",
+            Self::Unwritten => "it cannot be written now: its state of this range is in memory and in the log",
             Self::Removed { first, count } => {
                 let last = first.saturating_add(*count).saturating_sub(1);
                 return write!(f, "retention removed the messages at queue offsets {first} to {last} before it could be written");
@@ -72,7 +71,7 @@ impl fmt::Display for DamageReason {
 /// A range of the commit log whose records are lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// The file that holds it, or held it.
+    /// The file that is damaged or missing.
     pub file: PathBuf,
     /// Physical offsets.
     pub range: Range<u64>,
@@ -91,7 +90,7 @@ impl fmt::Display for Damage {
 #[derive(Debug, Default)]
 pub(crate) struct Damages {
     list: RwLock<Vec<Damage>>,
-    /// Almost always clear: then nobody looks further.
+    /// Almost always clear, so that reads skip the lock.
     has_any: AtomicBool,
     is_changed: AtomicBool,
 }
@@ -139,7 +138,7 @@ impl Damages {
         self.is_changed.store(true, Ordering::Release);
     }
 
-    /// Forgets what lies wholly below the first byte kept.
+    /// Forgets damages that lie wholly below the first kept byte.
     pub(crate) fn forget_below(&self, log_start: u64) {
         let mut list = self.list.write();
         let before = list.len();
@@ -149,9 +148,8 @@ impl Damages {
         }
     }
 
-    /// Damages that were known when the store was last open; none where the file is not of this log.
-    ///
-    /// `is_held` says of an anchor whether the log still holds its record.
+    /// Loads the damages of the last run, unless the file belongs to another log. `is_held`: whether the log still
+    /// holds the record of an anchor.
     pub(crate) fn load<D: Disk>(
         &self,
         disk: &D,
@@ -171,13 +169,15 @@ impl Damages {
                 found.into_iter().for_each(|damage| insert(&mut list, damage));
                 self.has_any.store(!list.is_empty(), Ordering::Release);
             }
-            Ok(_) => tracing::info!(file = %path.display(), "list of damages is of another time: ignored"),
+            Ok(_) => {
+                tracing::info!(file = %path.display(), "list of damages belongs to another log: ignored")
+            }
             Err(reason) => tracing::warn!(file = %path.display(), reason, "list of damages ignored"),
         }
         Ok(())
     }
 
-    /// Writes the list where it changed.
+    /// Writes the list if it changed.
     pub(crate) fn save<D: Disk>(&self, disk: &D, root: &Path, anchor: Anchor) -> Result<()> {
         if !self.is_changed.swap(false, Ordering::AcqRel) {
             return Ok(());
@@ -191,12 +191,12 @@ impl Damages {
     }
 }
 
-/// Keeps the list in order and its damages apart.
+/// Inserts a damage in order and merges those that touch it.
 fn insert(list: &mut Vec<Damage>, damage: Damage) {
     let touches = |known: &Damage| {
         known.range.start <= damage.range.end && damage.range.start <= known.range.end
             && known.file == damage.file
-            // A read finds one record of a damage a recovery saw whole.
+            // Recovery finds a whole range, a read single records inside it.
             && known.reason == damage.reason
     };
     let mut range = damage.range.clone();
@@ -217,7 +217,7 @@ fn insert(list: &mut Vec<Damage>, damage: Damage) {
     }
 }
 
-/// For each damage: start 8, end 8, reason 1, length of the file's path 2, the path.
+/// Layout of each damage: start 8, end 8, reason 1, length of the path 2, path.
 fn encode(list: &[Damage]) -> Vec<u8> {
     let mut out = Vec::new();
     for damage in list {

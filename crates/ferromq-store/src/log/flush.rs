@@ -1,7 +1,6 @@
-//! When appended bytes become durable and who is told: the policies, group commit, flushes in the background.
+//! Makes appended bytes durable and notifies waiters: policies, group commit, background flushes.
 //!
-//! Who may flush and who sleeps meanwhile is `flush_turns`'s business, what an answer waits for under a limit
-//! `unflushed`'s. The checkpoint is `message_store`'s.
+//! `flush_turns` decides which thread flushes; `unflushed` which appends wait under a limit.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -19,10 +18,10 @@ use crate::{
     time::clock::Clock,
 };
 
-/// A page as RocketMQ counts dirty ones.
+/// RocketMQ's unit of dirty data.
 const PAGE: u64 = 4 << 10;
 
-/// Pause before a flush is tried again that lacked a descriptor or memory.
+/// Pause before a retry of a flush that lacked a descriptor or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
 
 impl<D: Disk> CommitLog<D> {
@@ -31,7 +30,7 @@ impl<D: Disk> CommitLog<D> {
         self.flushing.flushed.load(Ordering::Acquire)
     }
 
-    /// End of what readers may see: under a synchronous policy never past what is durable.
+    /// End of what readers may see: under a synchronous policy only what is durable.
     pub(crate) fn readable(&self) -> u64 {
         if self.flushing.is_sync() {
             self.flushed().max(self.flushing.seen.load(Ordering::Acquire))
@@ -50,7 +49,7 @@ impl<D: Disk> CommitLog<D> {
     }
 
     pub(crate) fn policy(&self) -> FlushPolicy {
-        self.flushing.wish.lock().policy
+        self.flushing.settings.lock().policy
     }
 
     pub(crate) fn flushes(&self) -> u64 {
@@ -61,16 +60,16 @@ impl<D: Disk> CommitLog<D> {
         self.flushing.failure.get().is_some()
     }
 
-    /// Stops all writing: nobody knows what the disk holds.
+    /// Stops all writing: the content of the disk is unknown.
     pub(crate) fn poison(&self, cause: &StoreError) {
-        // The first failure is the one worth telling.
+        // Keeps the first failure.
         let _ = self.flushing.failure.set(cause.to_string().into());
         self.flushing.turns.wake_everyone();
-        self.decide();
+        self.notify();
     }
 
-    /// Whichever thread flushed or failed: the dispatcher and those who wait without blocking must hear of it.
-    fn decide(&self) {
+    /// Notifies the dispatcher and the callbacks after a flush or a failure.
+    fn notify(&self) {
         self.flushing.decisions.fetch_add(1, Ordering::SeqCst);
         if self.flushing.has_callbacks.load(Ordering::SeqCst) {
             self.flushing.due.ring();
@@ -78,7 +77,7 @@ impl<D: Disk> CommitLog<D> {
         self.arrived.ring();
     }
 
-    /// Changes when to flush, by policy and by topic. What was appended before is durable when this returns.
+    /// Changes the policy or the limit of a topic. Everything appended before is durable when this returns.
     pub(crate) fn change_flush(
         &self,
         policy: Option<FlushPolicy>,
@@ -86,28 +85,28 @@ impl<D: Disk> CommitLog<D> {
     ) -> Result<()> {
         let flushing = &self.flushing;
         {
-            let mut wish = flushing.wish.lock();
+            let mut settings = flushing.settings.lock();
             if let Some(policy) = policy {
                 policy.check()?;
-                wish.policy = policy;
+                settings.policy = policy;
             }
             match topic {
                 Some((_, Some(0))) => {
                     let reason = "a threshold of 0 answers nothing: use `each` or `group`";
                     return Err(StoreError::Invalid { what: "flush", reason });
                 }
-                Some((topic, Some(count))) => drop(wish.by_topic.insert(topic.to_owned(), count)),
-                Some((topic, None)) => drop(wish.by_topic.remove(topic)),
+                Some((topic, Some(count))) => drop(settings.by_topic.insert(topic.to_owned(), count)),
+                Some((topic, None)) => drop(settings.by_topic.remove(topic)),
                 None => {}
             }
             let mut tail = self.tail.lock();
-            // Who was held by the policy before goes on waiting.
+            // Appends that the old policy held stay held.
             flushing.changed_at.store(tail.end, Ordering::Release);
-            tail.unflushed = flushing.count(&wish);
-            let is_sync = wish.policy.is_synchronous();
+            tail.unflushed = flushing.count(&settings);
+            let is_sync = settings.policy.is_synchronous();
             if is_sync != flushing.is_sync() {
                 self.ahead.change(tail.end, is_sync);
-                // Readers keep what they saw; what comes later waits for its flush.
+                // Readers keep what they saw; later records wait for their flush.
                 flushing.seen.store(tail.end, Ordering::Release);
                 flushing.is_sync.store(is_sync, Ordering::Release);
             }
@@ -117,7 +116,7 @@ impl<D: Disk> CommitLog<D> {
         self.flush().map(drop)
     }
 
-    /// After an append that ends at `end`, for which the log's policy gave this verdict.
+    /// Records the verdict for an append that ends at `end`.
     pub(crate) fn note_append(&self, verdict: AppendVerdict, end: u64) {
         if verdict.is_held {
             self.flushing.newest_held.fetch_max(end, Ordering::AcqRel);
@@ -127,13 +126,13 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
-    /// Lets the flushing thread flush up to `end` soon, whether somebody waits for it or not.
+    /// Asks the flushing thread to flush up to `end`, even if no caller waits.
     pub(crate) fn ask_for_flush(&self, end: u64) {
         self.flushing.ask(end);
     }
 
-    /// Makes everything written so far durable and returns its end. A failed fsync poisons the log; where only a
-    /// descriptor or memory was short the next try may go well.
+    /// Makes everything written so far durable and returns its end. A failed fsync poisons the log; a shortage of
+    /// descriptors or memory does not, and a retry may succeed.
     pub(crate) fn flush(&self) -> Result<u64> {
         let goal = self.written();
         loop {
@@ -144,14 +143,14 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
-    /// Flushes what is written, or under `each` what the oldest unflushed append wrote.
+    /// Flushes what is written; under `each` only the oldest unflushed append.
     fn flush_in(&self, mut turn: FlushTurn<'_>) -> Result<u64> {
         if self.is_poisoned() {
             return Err(StoreError::Poisoned);
         }
         turn.begin();
         let from = self.flushed();
-        // In this order: what is appended after counting began is not among it, so no held append is passed over.
+        // This order matters: an append after counting began is not in `written`, so no held append is skipped.
         let written = self.written();
         let is_counting = self.flushing.is_counting.load(Ordering::SeqCst);
         let to = if is_counting {
@@ -164,7 +163,7 @@ impl<D: Disk> CommitLog<D> {
         } else {
             written
         };
-        turn.goes_to(to);
+        turn.set_goal(to);
         if from >= to {
             return Ok(from);
         }
@@ -184,7 +183,7 @@ impl<D: Disk> CommitLog<D> {
             tracing::info!(physical_offset = from, "flushes go on");
         }
         self.flushing.flushes.fetch_add(1, Ordering::Relaxed);
-        // An older mark is only an older truth.
+        // An older mark is still correct.
         if let Err(error) = self.flush_mark.note_flush(to) {
             tracing::warn!(%error, "end of the last flush not noted");
         }
@@ -194,11 +193,11 @@ impl<D: Disk> CommitLog<D> {
             unflushed.end_flush(to);
         }
         drop(turn);
-        self.decide();
+        self.notify();
         Ok(to)
     }
 
-    /// Says whether the append that ends at `end` must be flushed before it is answered.
+    /// Whether the append that ends at `end` must be flushed before it is acknowledged.
     fn must_wait(&self, end: u64) -> bool {
         if self.is_sync() {
             return true;
@@ -215,7 +214,7 @@ impl<D: Disk> CommitLog<D> {
             }
     }
 
-    /// What becomes of the append that ends at `end`; `None` while the flush that covers it may still come.
+    /// The outcome of the append that ends at `end`; `None` while a flush may still cover it.
     fn outcome(&self, end: u64) -> Option<Result<()>> {
         if self.flushed() >= end {
             Some(Ok(()))
@@ -228,7 +227,7 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
-    /// The answer where none has to wait: what was written before a failed flush may be gone.
+    /// The outcome of an append that need not wait: `NotDurable` if a failed flush may have lost it.
     fn answer_now(&self, end: u64) -> Result<()> {
         match self.flushing.failure.get() {
             Some(cause) if self.flushed() < end => Err(StoreError::NotDurable { cause: Arc::clone(cause) }),
@@ -236,7 +235,7 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
-    /// Waits until the append that ends at `end` may be answered, flushing itself where nobody else does.
+    /// Waits until the append that ends at `end` may be acknowledged. Flushes if no other thread does.
     pub(crate) fn wait_durable(&self, end: u64) -> Result<()> {
         if !self.must_wait(end) {
             return self.answer_now(end);
@@ -247,7 +246,7 @@ impl<D: Disk> CommitLog<D> {
                 return outcome;
             }
             if let Some(turn) = turn {
-                // A failure was logged and poisoned the log; the outcome tells of it.
+                // Other failures are logged and poison the log; `outcome` returns them.
                 if self.flush_in(turn).is_err_and(|error| error.is_shortage()) {
                     thread::sleep(SHORTAGE_PAUSE);
                 }
@@ -255,12 +254,12 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
-    /// The answer to the append that ends at `end`, where it need not wait.
+    /// The outcome of the append that ends at `end`, if it need not wait.
     pub(crate) fn durable_now(&self, end: u64) -> Option<Result<()>> {
         (!self.must_wait(end)).then(|| self.answer_now(end))
     }
 
-    /// Calls `done` once the append that ends at `end` may be answered.
+    /// Calls `done` once the append that ends at `end` may be acknowledged.
     pub(crate) fn when_durable(&self, end: u64, done: Done) {
         if !self.must_wait(end) {
             done(self.answer_now(end));
@@ -278,44 +277,45 @@ impl<D: Disk> CommitLog<D> {
         self.flushing.ask(end);
     }
 
-    fn tell(&self) {
-        let told: Vec<(Done, Result<()>)> = {
+    fn run_callbacks(&self) {
+        let decided: Vec<(Done, Result<()>)> = {
             let mut callbacks = self.flushing.callbacks.lock();
-            let told = callbacks
+            let decided = callbacks
                 .extract_if(.., |(end, _)| self.outcome(*end).is_some())
                 .map(|(end, done)| (done, self.outcome(end).unwrap_or(Ok(()))))
                 .collect();
             self.flushing.has_callbacks.store(!callbacks.is_empty(), Ordering::SeqCst);
-            told
+            decided
         };
-        for (done, outcome) in told {
+        for (done, outcome) in decided {
             done(outcome);
         }
     }
 
-    /// No flush will come any more: whoever still waits gets an error.
+    /// Fails all remaining waiters: no flush follows.
     pub(crate) fn end_flushes(&self) {
         self.flushing.has_ended.store(true, Ordering::Release);
         self.flushing.turns.wake_everyone();
-        self.tell();
+        self.run_callbacks();
     }
 
-    /// Flushes what was asked for and what is due by time, and tells who waits without blocking, until stopped.
+    /// Flushes on request and by time, and runs callbacks, until stopped.
     pub(crate) fn run_flushes(&self, clock: &Clock) {
         let flushing = &self.flushing;
         let decisions = || flushing.decisions.load(Ordering::SeqCst);
-        // What was decided before this thread began is told too.
+        // 0, so that decisions made before this thread began are notified too.
         let mut seen = 0;
-        let mut looked_ms = clock.now_ms();
-        let mut flushed_ms = looked_ms;
+        let mut checked_ms = clock.now_ms();
+        let mut flushed_ms = checked_ms;
         loop {
             let policy = self.policy();
-            let look = policy.look();
-            let left = look.map(|look| millis(look).saturating_sub(clock.now_ms() - looked_ms).max(0));
+            let interval = policy.check_interval();
+            let left =
+                interval.map(|interval| millis(interval).saturating_sub(clock.now_ms() - checked_ms).max(0));
             let is_wanted =
                 || flushing.wanted.load(Ordering::Acquire) > self.flushed() && !self.is_poisoned();
-            let is_time = || look.is_some_and(|look| clock.now_ms() - looked_ms >= millis(look));
-            // A clock moved by hand rings when it moves.
+            let is_time = || interval.is_some_and(|interval| clock.now_ms() - checked_ms >= millis(interval));
+            // A manual clock rings when it advances.
             let pause = left.filter(|_| !clock.is_manual()).map(|left| Duration::from_millis(left as u64));
             flushing.due.wait(|| is_wanted() || is_time() || decisions() != seen, pause);
             if flushing.due.is_stopped() {
@@ -323,25 +323,25 @@ impl<D: Disk> CommitLog<D> {
             }
             let is_time = is_time();
             if is_time {
-                looked_ms = clock.now_ms();
+                checked_ms = clock.now_ms();
             }
             let is_dirty = self.written() > self.flushed() && !self.is_poisoned();
-            if is_wanted() || (is_time && is_dirty && self.has_enough(&policy, looked_ms - flushed_ms)) {
-                // A failure was logged by the log and poisoned it; those who wait are told below.
+            if is_wanted() || (is_time && is_dirty && self.has_enough(&policy, checked_ms - flushed_ms)) {
+                // Other failures are logged and poison the log; the callbacks get them below.
                 if self.flush().is_err_and(|error| error.is_shortage()) {
-                    // Not longer than the log lives.
+                    // Ends early if the log closes.
                     flushing.due.wait(|| false, Some(SHORTAGE_PAUSE));
                 }
                 flushed_ms = clock.now_ms();
             }
             if decisions() != seen {
                 seen = decisions();
-                self.tell();
+                self.run_callbacks();
             }
         }
     }
 
-    /// Says whether enough is dirty to flush, the last time being `elapsed_ms` ago.
+    /// Whether enough is dirty for a flush `elapsed_ms` after the last one.
     fn has_enough(&self, policy: &FlushPolicy, elapsed_ms: i64) -> bool {
         match policy {
             FlushPolicy::Interval { least_pages, thorough, .. } => {

@@ -1,8 +1,8 @@
-//! `ferromq/flushed`: the end of the log at the last known flush.
+//! `ferromq/flushed`: the end of the log at the last known flush. Recovery tells corruption from a torn tail with it.
 //!
-//! The checkpoint follows only when everything derived is durable too, so it may lag; this mark is noted after each
-//! flush. What a kill leaves behind it is written and flushed again; what lies before it was on disk, and is
-//! damaged where it is not sound now. Written in place and not flushed itself: an older mark that a lost machine leaves
+//! Records before the mark were on disk: if one is invalid now, it is damaged. The checkpoint lags behind, because it
+//! waits for everything derived as well. The mark is written in place after each flush and not flushed itself: an
+//! older mark is still correct, and the checksum rejects a torn one.
 //! is only an older truth, and half of one is none.
 
 use std::path::Path;
@@ -19,9 +19,9 @@ use crate::{
 };
 
 const MAGIC: &[u8; 8] = b"FMQFLSH1";
-/// Magic, anchor, end and checksum: less than a block of the disk, so that it is written whole or not at all.
+/// Magic, anchor, end and checksum: less than a disk block, so that the write is atomic.
 const LEN: u64 = 40;
-/// Stands for "nobody knows": the file was lost, the log was not.
+/// The end is unknown: this file was lost, the log was not.
 const UNKNOWN: u64 = u64::MAX;
 
 fn decode(bytes: &[u8]) -> Option<(Anchor, u64)> {
@@ -30,20 +30,20 @@ fn decode(bytes: &[u8]) -> Option<(Anchor, u64)> {
     (end != UNKNOWN).then_some((anchor, end))
 }
 
-/// What the file of a store says that somebody else may have open; `None` where it says nothing, or is being written.
+/// Reads the mark of a store that another process may have open; `None` if it is unknown or being written.
 pub fn read<D: Disk>(disk: &D, root: &Path) -> Option<(Anchor, u64)> {
     disk.read_file(&root.join("ferromq").join("flushed")).ok().and_then(|bytes| decode(&bytes))
 }
 
-/// The open file.
+/// The open mark file.
 pub(crate) struct FlushMark<D: Disk> {
     file: MappedFile<D::Region>,
-    /// What the file says, and for which record.
+    /// The mark that the last run left.
     found: Option<(Anchor, u64)>,
     last: Mutex<Noted>,
 }
 
-/// What was noted since the store was opened.
+/// The mark written since the store was opened.
 #[derive(Default)]
 struct Noted {
     end: Option<u64>,
@@ -51,7 +51,7 @@ struct Noted {
 }
 
 impl<D: Disk> FlushMark<D> {
-    /// Opens the file of a store directory, made where there is none of its size: `is_new` says that the log is empty.
+    /// Opens the mark file of a store directory; creates it if its size is wrong. `is_new`: the log is empty.
     pub(crate) fn open(disk: &D, root: &Path, is_new: bool) -> Result<Self> {
         let path = root.join("ferromq").join("flushed");
         let failed = |source| StoreError::io("open", &path, source);
@@ -72,18 +72,18 @@ impl<D: Disk> FlushMark<D> {
         Ok(Self { file, found, last: Mutex::default() })
     }
 
-    /// The mark that was found, and the record it was noted at.
+    /// The mark that was found, and its anchor.
     pub(crate) fn found(&self) -> Option<(Anchor, u64)> {
         self.found
     }
 
-    /// Notes that everything below `end` is on disk. Later notes speak for the log with this record too.
+    /// Records that everything below `end` is on disk. Later marks use this anchor too.
     pub(crate) fn note(&self, end: u64, anchor: Anchor) -> Result<()> {
         self.last.lock().anchor = Some(anchor);
         self.note_flush(end)
     }
 
-    /// As [`Self::note`] right after a flush, for the record noted last; nothing before there is one.
+    /// As [`Self::note`] after a flush, with the last anchor; does nothing before there is one.
     pub(crate) fn note_flush(&self, end: u64) -> Result<()> {
         let mut last = self.last.lock();
         let Some(anchor) = last.anchor.filter(|_| last.end.is_none_or(|noted| noted < end)) else {

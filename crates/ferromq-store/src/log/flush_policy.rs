@@ -1,73 +1,73 @@
-//! When appended bytes reach the disk, and when a send may be answered: the policies and their text names.
+//! Flush policies and their text form: when appended bytes are flushed and when a send is acknowledged.
 //!
-//! Only plain data: `flush` and `commit_log` act on it.
+//! Plain data: `flush` and `commit_log` act on it.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use crate::error::{Result, StoreError};
 
-/// Time between two flushes in the background, where nothing else is said.
+/// Default time between two background flushes.
 pub(crate) const DEFAULT_INTERVAL: Duration = Duration::from_millis(500);
-/// Time after which less than the least pages are flushed too, where nothing else is said.
+/// Default time after which any dirty page is flushed.
 pub(crate) const DEFAULT_THOROUGH: Duration = Duration::from_secs(10);
 
-/// When appended bytes reach the disk, and when a send may be answered.
+/// When appended bytes are flushed, and when a send is acknowledged.
 ///
-/// The text names are `each`, `group`, `every N`, `interval`, and `interval 200ms` for another time. An interval may
-/// leave few dirty pages for later: `interval 200ms pages 4`, or `interval 200ms pages 4 thorough 5s`.
+/// The text forms are `each`, `group`, `every N`, `interval`, and `interval 200ms` for another time. `interval 200ms
+/// pages 4` and `interval 200ms pages 4 thorough 5s` leave few dirty pages for later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlushPolicy {
-    /// Each append is flushed by a flush of its own before it is answered; readers see only what is flushed.
+    /// Each append has its own flush before it is acknowledged; readers see only flushed messages.
     Each,
-    /// Group commit: a send is answered once a flush that covers it has returned, many sends share one
-    /// flush, and readers see only what is flushed.
+    /// Group commit: a send is acknowledged after a flush that covers it. Many sends share one flush, and readers see
+    /// only flushed messages.
     Group,
-    /// A send is answered once written, but never are more than `count` answered messages unflushed: the one
-    /// that would be too many waits for its flush.
+    /// A send is acknowledged once written, unless more than `count` acknowledged messages would be unflushed: then it
+    /// waits for its flush.
     EveryN {
-        /// Most answered messages that may be lost.
+        /// Most acknowledged messages that a crash may lose.
         count: u32,
-        /// Longest time until what is written is flushed.
+        /// Longest time until written bytes are flushed.
         interval: Duration,
     },
-    /// A send is answered once written; the background flushes.
+    /// A send is acknowledged once written; the background flushes.
     Interval {
-        /// Time between two looks whether to flush.
+        /// Time between two checks for dirty pages.
         interval: Duration,
-        /// Fewer dirty pages of 4 KiB are left for a later look, 0 for none.
+        /// A check leaves fewer dirty pages of 4 KiB for later; 0 flushes any.
         least_pages: u32,
-        /// Time after which whatever is dirty is flushed.
+        /// Time after which any dirty page is flushed.
         thorough: Duration,
     },
 }
 
 impl FlushPolicy {
-    /// A flush in the background every `interval`, however little is dirty.
+    /// A background flush every `interval`, however little is dirty.
     #[must_use]
     pub const fn every(interval: Duration) -> Self {
         Self::Interval { interval, least_pages: 0, thorough: DEFAULT_THOROUGH }
     }
 
-    /// Says whether a send is answered only after a flush that covers it, and readers see no more than that.
+    /// Whether a send is acknowledged, and visible to readers, only after a flush that covers it.
     #[must_use]
     pub const fn is_synchronous(&self) -> bool {
         matches!(self, Self::Each | Self::Group)
     }
 
-    /// Time between two looks of the background whether to flush; none where only those who wait say so.
-    pub(crate) const fn look(&self) -> Option<Duration> {
+    /// Time between two background checks; `None` if only waiting sends cause flushes.
+    pub(crate) const fn check_interval(&self) -> Option<Duration> {
         match self {
             Self::Each | Self::Group => None,
             Self::EveryN { interval, .. } | Self::Interval { interval, .. } => Some(*interval),
         }
     }
 
-    /// Says whether a look may leave something unflushed.
+    /// Whether a check may leave dirty pages.
     pub(crate) const fn leaves_pages(&self) -> bool {
         matches!(self, Self::Interval { least_pages: 1.., .. })
     }
 
-    /// Checks that the numbers make a policy.
+    /// Rejects values that make no sense.
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |reason| Err(StoreError::Invalid { what: "flush", reason });
         match self {
@@ -86,7 +86,7 @@ impl Default for FlushPolicy {
     }
 }
 
-/// A duration as people write it: whole seconds where it is such, milliseconds otherwise.
+/// A duration in whole seconds if possible, else in milliseconds.
 struct Text(Duration);
 
 impl fmt::Display for Text {
@@ -132,7 +132,7 @@ fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// A policy that leaves few dirty pages for later.
+/// An `interval` policy with `pages`.
 fn least(interval: &str, pages: &str, thorough: Option<Duration>) -> Option<FlushPolicy> {
     let (interval, least_pages, thorough) = (duration(interval)?, pages.parse().ok()?, thorough?);
     Some(FlushPolicy::Interval { interval, least_pages, thorough })
@@ -141,7 +141,7 @@ fn least(interval: &str, pages: &str, thorough: Option<Duration>) -> Option<Flus
 impl FromStr for FlushPolicy {
     type Err = StoreError;
 
-    /// Reads a text name. Errors: `Invalid`, which names all of them.
+    /// Parses a text form. Errors: `Invalid`, which lists all of them.
     fn from_str(text: &str) -> Result<Self> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let policy = match words[..] {

@@ -1,4 +1,4 @@
-//! How far the log is durable, and who waits for more.
+//! How far the log is durable, and which callers wait for more.
 
 use crate::{
     error::Result,
@@ -16,41 +16,41 @@ use std::{
 
 pub(crate) type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// What was asked for.
-pub(super) struct Wish {
+/// The configured policy and limits.
+pub(super) struct FlushSettings {
     pub(super) policy: FlushPolicy,
-    /// Most answered messages that may be unflushed, by topic.
+    /// Most acknowledged messages that may be unflushed, by topic.
     pub(super) by_topic: BTreeMap<String, u32>,
 }
 
-/// How far the log is durable, and who waits for more.
+/// How far the log is durable, and which callers wait for more.
 pub(crate) struct Flushing {
-    pub(super) wish: Mutex<Wish>,
+    pub(super) settings: Mutex<FlushSettings>,
     pub(super) is_sync: AtomicBool,
-    /// The append lock holds an [`Unflushed`].
+    /// Whether the append lock holds an [`Unflushed`].
     pub(super) is_counting: AtomicBool,
-    /// End of what a flush has covered.
+    /// End of what is flushed.
     pub(super) flushed: AtomicU64,
-    /// What readers saw before the policy became synchronous; they go on seeing it.
+    /// End of what readers saw before the policy became synchronous; it stays visible.
     pub(super) seen: AtomicU64,
-    /// End of the log when the policy last changed: what lies before is flushed before it is answered.
+    /// End of the log at the last change of policy; earlier appends are acknowledged only once flushed.
     pub(super) changed_at: AtomicU64,
-    /// End of the newest append that must be flushed before it is answered, where the policy is not synchronous.
+    /// End of the newest append that an asynchronous policy holds until its flush.
     pub(super) newest_held: AtomicU64,
-    /// The flushing thread shall flush up to here.
+    /// The flushing thread flushes up to here.
     pub(super) wanted: AtomicU64,
     pub(super) turns: Turns,
     pub(super) flushes: AtomicU64,
     pub(super) put_times: PutTimes,
-    /// Grows whenever a flush or a failure decides what becomes of those who wait.
+    /// Counts flushes and failures, each of which decides the outcome of waiters.
     pub(super) decisions: AtomicU64,
     pub(super) callbacks: Mutex<Vec<(u64, Done)>>,
     pub(super) has_callbacks: AtomicBool,
-    /// The last flush lacked a descriptor or memory to open something; told once until one goes well.
+    /// The last flush lacked a descriptor or memory; logged once until one succeeds.
     pub(super) is_short: AtomicBool,
     pub(super) failure: OnceLock<Arc<str>>,
     pub(super) has_ended: AtomicBool,
-    /// Wakes the thread that flushes in the background and tells who waits without blocking.
+    /// Wakes the thread that flushes in the background and runs callbacks.
     pub(crate) due: Signal,
 }
 
@@ -58,7 +58,7 @@ impl Flushing {
     pub(crate) fn new(policy: FlushPolicy, by_topic: BTreeMap<String, u32>) -> Self {
         Self {
             is_sync: AtomicBool::new(policy.is_synchronous()),
-            wish: Mutex::new(Wish { policy, by_topic }),
+            settings: Mutex::new(FlushSettings { policy, by_topic }),
             is_counting: AtomicBool::new(false),
             flushed: AtomicU64::new(0),
             seen: AtomicU64::new(0),
@@ -78,20 +78,20 @@ impl Flushing {
         }
     }
 
-    /// Takes everything below `end` as flushed and begins to count, before the first append.
+    /// Marks everything below `end` as flushed and begins to count, before the first append.
     pub(crate) fn begin_at(&self, end: u64) -> Option<Box<Unflushed>> {
         self.flushed.store(end, Ordering::Release);
-        self.count(&self.wish.lock())
+        self.count(&self.settings.lock())
     }
 
-    pub(super) fn count(&self, wish: &Wish) -> Option<Box<Unflushed>> {
-        let is_each = wish.policy == FlushPolicy::Each;
-        let limit = match wish.policy {
+    pub(super) fn count(&self, settings: &FlushSettings) -> Option<Box<Unflushed>> {
+        let is_each = settings.policy == FlushPolicy::Each;
+        let limit = match settings.policy {
             FlushPolicy::EveryN { count, .. } => Some(count),
             _ => None,
         };
         let nothing = BTreeMap::new();
-        let by_topic = if wish.policy.is_synchronous() { &nothing } else { &wish.by_topic };
+        let by_topic = if settings.policy.is_synchronous() { &nothing } else { &settings.by_topic };
         let unflushed = Unflushed::new(is_each, limit, by_topic);
         self.is_counting.store(unflushed.is_some(), Ordering::SeqCst);
         unflushed

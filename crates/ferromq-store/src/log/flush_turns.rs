@@ -1,28 +1,27 @@
-//! Turns at flushing: whoever waits for a flush and finds nobody at it flushes itself, the others sleep.
+//! Decides which thread flushes: the first waiter takes the turn, the others sleep until a flush covers them.
 //!
-//! It decides who flushes and who sleeps, not what a flush does. Sleepers are woken without a mutex that all
-//! of them would queue for, and only those whose flush has ended.
+//! Only sleepers whose flush has ended are woken, without a mutex that they would all queue for.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// Flushes, one at a time, and those who sleep until theirs has ended.
+/// Flushes, one at a time, and the threads that sleep until one covers them.
 #[derive(Default)]
 pub(crate) struct Turns {
-    at_it: Mutex<()>,
-    /// Flushes begun; each reads how far it goes only after it was counted here.
+    flushing: Mutex<()>,
+    /// Flushes begun; each reads its goal only after it is counted here.
     begun: AtomicU64,
     finished: AtomicU64,
-    /// How far the last flush that began goes.
+    /// How far the last begun flush goes.
     goal: AtomicU64,
-    /// Who waits for a flush with an even number sleeps on the first, who waits for an odd one on the second.
+    /// Waiters for a flush with an even number sleep on `even`, the others on `odd`.
     even: AtomicU32,
     odd: AtomicU32,
     sleepers: AtomicU32,
 }
 
-/// The right to flush. Dropping it wakes those it was for and one who flushes next.
+/// The right to flush. Dropping it wakes the waiters it covered and one that flushes next.
 pub(crate) struct FlushTurn<'a> {
     turns: &'a Turns,
     guard: Option<MutexGuard<'a, ()>>,
@@ -30,18 +29,18 @@ pub(crate) struct FlushTurn<'a> {
 }
 
 impl Turns {
-    /// Takes a turn, after those of others.
+    /// Waits for the turn.
     pub(crate) fn take(&self) -> FlushTurn<'_> {
-        FlushTurn { turns: self, guard: Some(self.at_it.lock()), has_begun: false }
+        FlushTurn { turns: self, guard: Some(self.flushing.lock()), has_begun: false }
     }
 
     fn try_take(&self) -> Option<FlushTurn<'_>> {
-        self.at_it.try_lock().map(|guard| FlushTurn { turns: self, guard: Some(guard), has_begun: false })
+        self.flushing.try_lock().map(|guard| FlushTurn { turns: self, guard: Some(guard), has_begun: false })
     }
 
-    /// Sleeps until `is_decided`, or returns a turn where the caller must flush itself what ends at `end`.
+    /// Sleeps until `is_decided`, or returns a turn: then the caller must flush up to `end` itself.
     ///
-    /// What `is_decided` looks at changes only before a turn is dropped or [`Self::wake_everyone`].
+    /// The state that `is_decided` reads must change only before a turn is dropped or before [`Self::wake_everyone`].
     pub(crate) fn wait(&self, end: u64, is_decided: impl Fn() -> bool) -> Option<FlushTurn<'_>> {
         if is_decided() {
             return None;
@@ -49,11 +48,11 @@ impl Turns {
         if let Some(turn) = self.try_take() {
             return Some(turn);
         }
-        // From here on every turn that is dropped looks for sleepers.
+        // From here on every dropped turn looks for sleepers.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let mut slept_for = None;
         let turn = loop {
-            // Pairs with `Turn::begin`: a flush counted later than this reads how far it goes later still.
+            // Pairs with `FlushTurn::begin`: a flush counted after this reads its goal later still.
             fence(Ordering::SeqCst);
             let begun = self.begun.load(Ordering::SeqCst);
             let is_covered = self.goal.load(Ordering::SeqCst) >= end;
@@ -71,7 +70,7 @@ impl Turns {
                 atomic_wait::wait(word, seen);
             }
         };
-        // An earlier flush than it slept for covered it: the wake-up may have been meant for one who flushes next.
+        // An earlier flush covered this waiter: pass on a wake-up that may have been for the next to flush.
         if turn.is_none()
             && let Some(number) = slept_for
             && self.finished.load(Ordering::SeqCst) < number
@@ -84,7 +83,7 @@ impl Turns {
         turn
     }
 
-    /// Wakes all sleepers: something was decided without a flush.
+    /// Wakes all sleepers after a decision without a flush.
     pub(crate) fn wake_everyone(&self) {
         for word in [&self.even, &self.odd] {
             word.fetch_add(1, Ordering::SeqCst);
@@ -98,7 +97,7 @@ impl Turns {
 }
 
 impl FlushTurn<'_> {
-    /// Counts a flush as begun. How far it goes must be read after this.
+    /// Counts a flush as begun. Its goal must be read after this.
     pub(crate) fn begin(&mut self) {
         if !self.has_begun {
             self.has_begun = true;
@@ -107,8 +106,8 @@ impl FlushTurn<'_> {
         fence(Ordering::SeqCst);
     }
 
-    /// Says how far the flush goes.
-    pub(crate) fn goes_to(&self, goal: u64) {
+    /// Publishes how far the flush goes.
+    pub(crate) fn set_goal(&self, goal: u64) {
         self.turns.goal.store(goal, Ordering::SeqCst);
     }
 }
@@ -125,7 +124,7 @@ impl Drop for FlushTurn<'_> {
         if turns.sleepers.load(Ordering::SeqCst) == 0 {
             return;
         }
-        // The next to flush first, so that the disk is at work while the others wake.
+        // The next to flush comes first, so that the disk works while the others wake.
         let next = turns.word(number + 1);
         next.fetch_add(1, Ordering::SeqCst);
         atomic_wait::wake_one(next);
@@ -152,9 +151,9 @@ mod tests {
                 let Some(mut turn) = turns.wait(end, is_covered) else { continue };
                 turn.begin();
                 let to = written.load(Ordering::SeqCst);
-                // Others look meanwhile, and take the flush under way for one that does not cover them.
+                // The sleepers meanwhile take this flush for one that does not cover them.
                 std::thread::yield_now();
-                turn.goes_to(to);
+                turn.set_goal(to);
                 flushed.store(to, Ordering::SeqCst);
             }
         };

@@ -1,4 +1,4 @@
-//! The commit log: appending, flushing, preparing files ahead, and its damaged ranges.
+//! The commit log: appends records, flushes them, prepares files ahead of the appender and tracks damaged ranges.
 
 pub(crate) mod appended;
 pub(crate) mod appender;

@@ -1,6 +1,6 @@
-//! What is done ahead of the appender, in the background: the next file, zeros, memory.
+//! Prepares the log ahead of the appender, in the background: the next file, zeros, memory.
 //!
-//! It never touches a byte the appender may enter; without it the appender does the same work itself.
+//! It never touches bytes that the appender may write. Without it the appender does the same work itself.
 
 use std::{
     sync::atomic::Ordering,
@@ -13,19 +13,19 @@ use crate::{
     log::commit_log::CommitLog,
 };
 
-/// How far ahead of a busy appender memory is made ready under asynchronous flush.
+/// How far ahead of a busy appender pages are faulted in under asynchronous flush.
 const PREFAULT_WINDOW: u64 = 8 << 20;
-/// Memory made ready in one step.
+/// Bytes faulted in at once.
 const PREFAULT_STEP: u64 = 1 << 20;
-/// An appender that takes longer for half a window meets its page faults itself: they cost it nothing.
+/// An appender that takes longer for half a window is not busy: its own page faults do not slow it.
 const BUSY_FOR: Duration = Duration::from_millis(500);
 /// How far ahead of the appender zeros are written under synchronous flush.
 const ZERO_WINDOW: u64 = 4 << 20;
-/// Zeros written and flushed in one step.
+/// Zeros written and flushed at once.
 const ZERO_STEP: u64 = 1 << 20;
 
 impl<D: Disk> CommitLog<D> {
-    /// Wakes the preparing thread where something is due. Called after each append, so it must cost next to nothing.
+    /// Wakes the preparing thread if work is due. Runs after each append, so it must be very cheap.
     pub(crate) fn ask_for_preparation(&self, end: u64) {
         let span_end = self.files().span().map_or(0, |span| span.end);
         let is_file_due = span_end.saturating_sub(end) < self.files().file_size() / 2;
@@ -38,9 +38,9 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
-    /// Makes the next file and zeros ahead of the appender where due. Runs in the background.
+    /// Does one step of the due work in the background: the next file, page faults, or zeros.
     ///
-    /// Says whether there may be more to do. A full disk is no error here: the appender meets it when it must.
+    /// Returns whether there may be more. A full disk is no error here: the appender reports it.
     pub(crate) fn prepare(&self) -> bool {
         let end = self.written();
         let span_end = self.files().span().map_or(end, |span| span.end);
@@ -49,7 +49,7 @@ impl<D: Disk> CommitLog<D> {
                 Ok(_) => self.ahead.is_failing.store(false, Ordering::Relaxed),
                 Err(StoreError::Full { .. }) => return false,
                 Err(error) => {
-                    // Each append asks again.
+                    // The next append asks again.
                     if !self.ahead.is_failing.swap(true, Ordering::Relaxed) {
                         tracing::warn!(%error, "next commit log file not prepared");
                     }
@@ -76,7 +76,7 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
-    /// Takes page faults off a busy appender, a step at a time. Says whether there is more to do.
+    /// Faults in one step of pages for a busy appender. Returns whether there is more to do.
     fn prefault(&self, end: u64, span_end: u64) -> bool {
         let from = self.ahead.prefaulted.load(Ordering::Acquire).max(end);
         let goal = span_end.min(end + PREFAULT_WINDOW);
@@ -95,9 +95,9 @@ impl<D: Disk> CommitLog<D> {
         true
     }
 
-    /// Writes zeros up to `goal` and flushes them, so that a later flush changes no metadata.
+    /// Writes and flushes zeros up to `goal`, so that a later flush changes no metadata.
     ///
-    /// Never races the appender: it stays below `zeroed`, and only bytes at and after `zeroed` are touched.
+    /// Never races the appender, which stays below `zeroed`: this touches only bytes from `zeroed` on.
     pub(crate) fn zero_until(&self, goal: u64) -> Result<()> {
         let _zeroing = self.ahead.zeroing.lock();
         let mut at = self.ahead.zeroed();
@@ -105,7 +105,7 @@ impl<D: Disk> CommitLog<D> {
             let file = self.file_at(at)?;
             let end = file.end().min(goal.max(at + ZERO_STEP));
             let range = at..end;
-            // Zeros that could not be written harm nobody; after a failed flush nobody knows what the disk holds.
+            // A failed write of zeros is harmless; after a failed flush the content of the disk is unknown.
             file.zero(range.clone()).map_err(|error| self.full_or(error, end - at))?;
             if let Err(error) = file.flush(range) {
                 self.poison(&error);

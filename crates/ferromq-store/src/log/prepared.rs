@@ -7,17 +7,17 @@ use std::{
     time::Instant,
 };
 
-/// How far the log is prepared.
+/// How far the log is prepared ahead of the appender.
 pub(crate) struct PreparedAhead {
-    /// The appender stays below it. `u64::MAX` where nothing is zeroed ahead.
+    /// The appender stays below it. `u64::MAX` if nothing is zeroed ahead.
     pub(super) zeroed: AtomicU64,
     pub(super) zeroing: Mutex<()>,
-    /// Memory is ready up to here, or need not be. `u64::MAX` where it never is made ready.
+    /// End of the faulted-in pages. `u64::MAX` if none are.
     pub(super) prefaulted: AtomicU64,
     pub(super) prefaulted_at: Mutex<Option<Instant>>,
-    /// The next file could not be made; told once until one can.
+    /// The next file could not be created; logged once until one can be.
     pub(super) is_failing: AtomicBool,
-    /// Something was due since the preparing thread last looked.
+    /// Work became due since the preparing thread last checked.
     pub(super) asked: AtomicBool,
     /// Wakes the preparing thread.
     pub(crate) due: Signal,
@@ -38,22 +38,22 @@ impl Default for PreparedAhead {
 }
 
 impl PreparedAhead {
-    /// Nothing is prepared from `end` on. Zeros are for synchronous flush, memory for asynchronous.
+    /// Restarts at `end`, with zeros for synchronous flush or page faults for asynchronous flush.
     ///
-    /// Under the append lock, or before the first append.
+    /// Call it under the append lock or before the first append.
     pub(crate) fn change(&self, end: u64, is_sync: bool) {
-        // Zeros under way end first: the appender may go anywhere after this.
+        // Wait for zeroing under way: the appender may go anywhere after this.
         let _zeroing = self.zeroing.lock();
         self.zeroed.store(if is_sync { end } else { u64::MAX }, Ordering::Release);
         self.prefaulted.store(if is_sync { u64::MAX } else { end }, Ordering::Release);
     }
 
-    /// Says once that something was due since it was last asked: a ring while the thread is awake is not heard.
+    /// Takes the request for work, so that one made while the thread was awake is not missed.
     pub(crate) fn was_asked(&self) -> bool {
         self.asked.swap(false, Ordering::AcqRel)
     }
 
-    /// The appender must not write at or after it.
+    /// The appender must not write at or beyond it.
     pub(crate) fn zeroed(&self) -> u64 {
         self.zeroed.load(Ordering::Acquire)
     }

@@ -1,6 +1,6 @@
-//! How long puts took, in buckets of milliseconds, since the store was opened.
+//! A histogram of put times in milliseconds since open. A reader computes rates from two snapshots.
 //!
-//! Under a synchronous flush policy a put takes until its flush. A reader computes rates from two snapshots.
+//! Under a synchronous flush policy a put ends with its flush.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -9,8 +9,8 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// The last millisecond of each bucket but the last one, which has no end: the bounds of both tables that RocketMQ keeps,
-/// one of 13 classes, and a finer one for percentiles.
+/// The last millisecond of each bucket; the final bucket is open-ended. Has the bounds of both of RocketMQ's
+/// tables: one of 13 classes, and a finer one for percentiles.
 const BOUNDS: [u64; BUCKETS - 1] = [
     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 26, 28, 30, 32, 34, 36,
     38, 40, 42, 44, 46, 48, 49, 50, 55, 60, 65, 70, 75, 80, 85, 90, 95, 99, 100, 110, 120, 130, 140, 150,
@@ -19,11 +19,11 @@ const BOUNDS: [u64; BUCKETS - 1] = [
 ];
 const BUCKETS: usize = 87;
 
-/// Counts of puts by their time.
+/// The histogram.
 pub(crate) struct PutTimes {
     buckets: [AtomicU64; BUCKETS],
     longest_ms: AtomicU64,
-    /// Puts before their flush: where they end, and when they began.
+    /// Puts that wait for their flush: their end and start time.
     unflushed: Mutex<Vec<(u64, Instant)>>,
 }
 
@@ -47,7 +47,7 @@ impl PutTimes {
         raise(&self.longest_ms, ms);
     }
 
-    /// Counts a put once a flush covers `end`; `flushed` tells how far the log is flushed.
+    /// Counts a put once a flush covers `end`; `flushed` returns the end of the flushed log.
     pub(crate) fn count_when_flushed(&self, end: u64, begun: Instant, flushed: impl FnOnce() -> u64) {
         let mut unflushed = self.unflushed.lock();
         if flushed() >= end {
@@ -57,7 +57,7 @@ impl PutTimes {
         }
     }
 
-    /// Counts the puts that a flush up to `to` covers, then notes by `note` that it is done.
+    /// Counts the puts that a flush up to `to` covers, then calls `note`, which publishes the flush.
     pub(crate) fn flushed(&self, to: u64, note: impl FnOnce()) {
         let mut unflushed = self.unflushed.lock();
         for (_, begun) in unflushed.extract_if(.., |(end, _)| *end <= to) {
@@ -66,7 +66,7 @@ impl PutTimes {
         note();
     }
 
-    /// The last millisecond of each bucket with its count; the last bucket ends with the longest put.
+    /// The last millisecond of each bucket with its count; the final bucket ends with the longest put.
     pub(crate) fn snapshot(&self) -> Vec<(u64, u64)> {
         let last = self.longest_ms().max(BOUNDS.last().map_or(0, |bound| bound + 1));
         let bounds = BOUNDS.into_iter().chain([last]);
@@ -78,12 +78,11 @@ impl PutTimes {
     }
 }
 
-/// Whole milliseconds.
 pub(crate) fn millis(took: Duration) -> u64 {
     u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Makes `longest` at least `ms`; most often it is.
+/// Raises `longest` to `ms`; the plain load first is cheap and usually enough.
 pub(crate) fn raise(longest: &AtomicU64, ms: u64) {
     if ms > longest.load(Ordering::Relaxed) {
         longest.fetch_max(ms, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! What of the log is surely in memory, because it was written a moment ago, and when a look at what is there is old.
+//! Which log pages are in memory, so that reads of new messages need no system call.
 //!
-//! So readers of new messages ask the system nothing.
+//! Pages written a moment ago count as resident.
 
 use std::{
     ops::Range,
@@ -9,12 +9,12 @@ use std::{
 
 use crate::files::{disk::Region, mapped_file::MappedFile};
 
-/// However fast the log grows, more than this may have left memory within a moment.
+/// Most recent bytes that count as resident, however fast the log grows.
 const FRESH_BYTES: u64 = 64 << 20;
-/// Bytes that one look at what is in memory covers: messages that follow each other need one together.
+/// Bytes per residency check, so that consecutive messages share one.
 const LOOK_AHEAD: u64 = 64 << 10;
 
-/// How far the log was at the last two ticks of the store, which are about a second apart.
+/// The end of the log at the last two ticks, about a second apart.
 #[derive(Debug, Default)]
 pub(crate) struct Freshness {
     ticks: AtomicU64,
@@ -23,30 +23,30 @@ pub(crate) struct Freshness {
 }
 
 impl Freshness {
-    /// Nothing before `end` was written a moment ago.
+    /// Starts with no recent pages.
     pub(crate) fn begin_at(&self, end: u64) {
         self.last.store(end, Ordering::Relaxed);
         self.before.store(end, Ordering::Relaxed);
     }
 
-    /// A moment has passed; the log ends at `end`.
+    /// Records a tick; the log ends at `end`.
     pub(crate) fn tick(&self, end: u64) {
         self.before.store(self.last.swap(end, Ordering::Relaxed), Ordering::Relaxed);
         self.ticks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many moments have passed.
+    /// Ticks so far.
     pub(crate) fn now(&self) -> u64 {
         self.ticks.load(Ordering::Relaxed)
     }
 
-    /// From here on the log, which ends at `end`, is in memory.
+    /// Start of the recent pages of a log that ends at `end`.
     pub(crate) fn from(&self, end: u64) -> u64 {
         self.before.load(Ordering::Relaxed).max(end.saturating_sub(FRESH_BYTES))
     }
 }
 
-/// What one reader knows to be in memory.
+/// The pages that one reader knows to be in memory.
 #[derive(Debug, Default)]
 pub(crate) struct KnownPages {
     fresh_from: u64,
@@ -58,7 +58,7 @@ impl KnownPages {
         Self { fresh_from, seen: 0..0 }
     }
 
-    /// Says whether a range of a log file is in memory.
+    /// Whether a range of a log file is in memory.
     pub(crate) fn has<R: Region>(&mut self, file: &MappedFile<R>, range: Range<u64>) -> bool {
         if range.start >= self.fresh_from || (self.seen.start <= range.start && range.end <= self.seen.end) {
             return true;

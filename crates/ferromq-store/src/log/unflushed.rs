@@ -1,6 +1,6 @@
-//! Counts answered messages that no flush has covered yet, for policies that limit them.
+//! Counts acknowledged messages that no flush has covered yet, for policies that limit them.
 //!
-//! Lives under the append lock; a log whose policy limits nothing has none of it.
+//! Lives under the append lock, and only if the policy needs it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +11,7 @@ use crate::record::message::NewMessage;
 struct Count {
     limit: u32,
     appended: u64,
-    /// Those the running flush covers.
+    /// Messages that the running flush covers.
     covered: u64,
     flushed: u64,
 }
@@ -25,34 +25,34 @@ impl Count {
         self.unflushed() > u64::from(self.limit)
     }
 
-    /// Half of what may be unflushed: a flush that begins now ends before the other half is there.
+    /// Half of the limit: a flush that begins now should end before the limit is reached.
     fn is_half(&self) -> bool {
         self.unflushed().saturating_mul(2) >= u64::from(self.limit)
     }
 }
 
-/// What to do with an append.
+/// What to do after an append.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct AppendVerdict {
-    /// It must be flushed before it is answered.
+    /// It must be flushed before it is acknowledged.
     pub(crate) is_held: bool,
     /// A flush should begin in the background.
     pub(crate) is_due: bool,
 }
 
-/// The counts of a log and the appends that must wait for their flush.
+/// The message counts of a log and the appends held until their flush.
 #[derive(Debug, Default)]
 pub(crate) struct Unflushed {
-    /// Each append has a flush of its own.
+    /// Each append has its own flush.
     is_each: bool,
     all: Option<Count>,
     topics: BTreeMap<Box<str>, Count>,
-    /// Ends of the appends that wait, oldest first.
+    /// Ends of held appends, oldest first.
     held: VecDeque<u64>,
 }
 
 impl Unflushed {
-    /// Begins to count; `None` where there is nothing to count.
+    /// Begins to count; `None` if there is nothing to count.
     pub(crate) fn new(
         is_each: bool,
         limit: Option<u32>,
@@ -82,7 +82,7 @@ impl Unflushed {
             look(all);
         }
         for message in messages {
-            // Looked at after each message: the last one of a topic sees them all.
+            // Checked after each message: the last one of a topic sees the full count.
             if let Some(count) = self.topics.get_mut(message.topic) {
                 count.appended += 1;
                 look(count);
@@ -94,12 +94,12 @@ impl Unflushed {
         verdict
     }
 
-    /// Says whether the append that ends at `end` must be flushed before it is answered.
+    /// Whether the append that ends at `end` must be flushed before it is acknowledged.
     pub(crate) fn holds(&self, end: u64) -> bool {
         self.held.binary_search(&end).is_ok()
     }
 
-    /// A flush begins that covers everything counted so far. Returns how far it may go.
+    /// Begins a flush of everything counted so far. Returns how far it may go.
     pub(crate) fn begin_flush(&mut self, written: u64) -> u64 {
         for count in self.all.iter_mut().chain(self.topics.values_mut()) {
             count.covered = count.appended;
@@ -107,7 +107,7 @@ impl Unflushed {
         if self.is_each { self.held.front().map_or(written, |end| *end) } else { written }
     }
 
-    /// The flush has ended well.
+    /// Ends a successful flush.
     pub(crate) fn end_flush(&mut self, flushed: u64) {
         for count in self.all.iter_mut().chain(self.topics.values_mut()) {
             count.flushed = count.covered;
@@ -115,7 +115,7 @@ impl Unflushed {
         self.release(flushed);
     }
 
-    /// Holds nothing back that ends at or before `flushed`.
+    /// Releases appends that end at or before `flushed`.
     pub(crate) fn release(&mut self, flushed: u64) {
         while self.held.front().is_some_and(|end| *end <= flushed) {
             self.held.pop_front();
