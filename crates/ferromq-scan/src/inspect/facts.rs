@@ -138,8 +138,10 @@ impl Facts {
         let row = Some(self.topic.len());
         if let Some(kind) = damage {
             let reason = match kind {
-                FindingKind::BodyChecksum => format!("a body without the CRC32 {:08x}", view.body_crc),
-                _ => "a record without the CRC32 among its properties".into(),
+                FindingKind::BodyChecksum => {
+                    format!("a body that does not match the CRC32 {:08x}", view.body_crc)
+                }
+                _ => "a record that does not match its property CRC32".into(),
             };
             self.faults.push(FactFault { kind, row, range: range.clone(), reason, is_last: false });
         }

@@ -177,7 +177,7 @@ impl<D: Disk> LogFileCheck<'_, '_, D> {
                 self.take_record(at, &view);
                 let expected = match kind {
                     FindingKind::BodyChecksum => format!("a body with the CRC32 {:08x}", view.body_crc),
-                    _ => "a record with the CRC32 among its properties".into(),
+                    _ => "a record that matches its property CRC32".into(),
                 };
                 let found =
                     format!("{} of {} at queue offset {}", describe(&view), view.topic, view.queue_offset);
@@ -274,7 +274,7 @@ impl<D: Disk> LogFileCheck<'_, '_, D> {
                 "one record at queue offset {} of {} queue {}",
                 view.queue_offset, view.topic, view.queue_id
             );
-            let found = format!("another one at physical offset {}", entry.physical_offset);
+            let found = format!("a second record at physical offset {}", entry.physical_offset);
             let range = at..at + u64::from(view.total_size);
             let kind = FindingKind::DuplicateQueueOffset;
             self.sink.report(&Finding::new(kind, &self.file.path, range, expected, found));

@@ -194,7 +194,7 @@ impl<D: Disk> SequencesFile<D> {
             Err(source) => return Err(StoreError::io("read", &path, source)),
         };
         let warn = |reason: &&str| {
-            tracing::warn!(file = %path.display(), reason, "snapshot of sequences ignored: the log is read for them");
+            tracing::warn!(file = %path.display(), reason, "sequence snapshot ignored: reading the log instead");
         };
         Ok(read(&bytes).inspect_err(warn).ok())
     }

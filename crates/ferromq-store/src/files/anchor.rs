@@ -3,7 +3,10 @@
 //! A Java broker ignores these files, so its work can make them stale. Each file therefore names a record; if the log
 //! does not hold that record, the file is ignored.
 
-use crate::{files::mapped_file_queue::MappedFileQueue, record::message::MessageView};
+use crate::{
+    files::mapped_file_queue::MappedFileQueue,
+    record::{message::MessageView, reader::Reader},
+};
 
 /// Length of the fields before the content: magic 8, the anchor's physical offset 8, store timestamp 8, CRC of the body
 /// 4.
@@ -68,15 +71,13 @@ pub fn unseal<'a>(magic: &[u8; 8], bytes: &'a [u8]) -> Result<(Anchor, &'a [u8])
     if crc32fast::hash(body) != u32::from_be_bytes(*crc) {
         return Err("wrong CRC");
     }
-    let (physical_offset, rest) = rest.split_first_chunk::<8>().ok_or("too short")?;
-    let (store_timestamp, rest) = rest.split_first_chunk::<8>().ok_or("too short")?;
-    let (body_crc, content) = rest.split_first_chunk::<4>().ok_or("too short")?;
-    let anchor = Anchor {
-        physical_offset: u64::from_be_bytes(*physical_offset),
-        store_timestamp: i64::from_be_bytes(*store_timestamp),
-        body_crc: u32::from_be_bytes(*body_crc),
+    let mut reader = Reader::new(rest);
+    let mut anchor = || {
+        let (physical_offset, store_timestamp) = (reader.u64()?, reader.i64()?);
+        Some(Anchor { physical_offset, store_timestamp, body_crc: reader.u32()? })
     };
-    Ok((anchor, content))
+    let anchor = anchor().ok_or("too short")?;
+    Ok((anchor, reader.rest()))
 }
 
 #[cfg(test)]

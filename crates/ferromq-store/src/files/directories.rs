@@ -136,7 +136,7 @@ impl<D: Disk> FileDirectories<D> {
         if writable == 0 {
             return Err(StoreError::Invalid {
                 what: "commit_log_paths",
-                reason: "all of them are read only",
+                reason: "all of them are read-only",
             });
         }
         for directory in directories.iter().filter(|directory| !directory.starts_with(root)) {

@@ -94,7 +94,7 @@ impl<D: Disk> MappedFileQueue<D> {
                 let Some(base) = parse_name(&path) else { continue };
                 let len = self.disk.len(&path).map_err(|source| StoreError::io("look at", &path, source))?;
                 if len == 0 || base.checked_add(len).is_none() {
-                    tracing::warn!(file = %path.display(), len, "file of impossible size left out");
+                    tracing::warn!(file = %path.display(), len, "file of invalid size ignored");
                     continue;
                 }
                 slots.push(FileSlot::closed(base, len, number));
@@ -108,7 +108,7 @@ impl<D: Disk> MappedFileQueue<D> {
                 return Err(StoreError::Corrupt {
                     file: self.places.path(slot.directory, slot.base),
                     offset: 0,
-                    reason: "the file before it holds the same bytes",
+                    reason: "the previous file holds the same bytes",
                 });
             }
         }
@@ -161,7 +161,7 @@ impl<D: Disk> MappedFileQueue<D> {
             }
             Err(error) => {
                 if !self.is_failing.swap(true, Ordering::Relaxed) {
-                    tracing::error!(%error, offset, "file cannot be read now");
+                    tracing::error!(%error, offset, "file cannot be opened");
                 }
                 None
             }
@@ -220,7 +220,7 @@ impl<D: Disk> MappedFileQueue<D> {
             return Err(StoreError::Corrupt {
                 file: path,
                 offset: region.len().min(len),
-                reason: "the file has another size than when the store was opened",
+                reason: "the file size changed while the store was open",
             });
         }
         let file = Arc::new(MappedFile::new(base, path, region));

@@ -42,7 +42,7 @@ impl Drop for DirectoryLock {
         if process == process::id() {
             // A forked child may hold the open file, so closing it here does not release the lock.
             if let Err(error) = platform::unlock(&file) {
-                tracing::warn!(%error, "directory lock not released, the closed file releases it");
+                tracing::warn!(%error, "directory lock not released; closing its file releases it");
             }
         }
     }

@@ -29,8 +29,7 @@ impl MessageFilter {
             "TAG" | "" => Ok(Self::tags(expression)),
             "SQL92" => SqlFilter::parse(expression).map(Arc::new).map(Self::Sql),
             other => {
-                let reason =
-                    format!("there are expressions of the types TAG and SQL92, and none of {other:?}");
+                let reason = format!("the expression type {other:?} is unknown; use TAG or SQL92");
                 Err(FilterError { position: 0, reason })
             }
         }

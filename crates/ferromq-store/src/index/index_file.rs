@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use crate::{
     error::Result,
     files::{disk::Region, mapped_file::MappedFile},
-    record::names::java_hash,
+    record::{names::java_hash, reader::Reader},
 };
 
 /// Length of the header, in bytes.
@@ -113,16 +113,9 @@ impl Entry {
 
     /// Decodes an entry; `None` if `bytes` is too short.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (hash, rest) = bytes.split_first_chunk::<4>()?;
-        let (physical_offset, rest) = rest.split_first_chunk::<8>()?;
-        let (seconds, rest) = rest.split_first_chunk::<4>()?;
-        let (before, _) = rest.split_first_chunk::<4>()?;
-        Some(Self {
-            hash: u32::from_be_bytes(*hash),
-            physical_offset: u64::from_be_bytes(*physical_offset),
-            seconds: u32::from_be_bytes(*seconds),
-            before: u32::from_be_bytes(*before),
-        })
+        let mut reader = Reader::new(bytes);
+        let (hash, physical_offset) = (reader.u32()?, reader.u64()?);
+        Some(Self { hash, physical_offset, seconds: reader.u32()?, before: reader.u32()? })
     }
 }
 

@@ -133,7 +133,7 @@ impl<D: Disk> Index<D> {
         match IndexFile::open(path.clone(), region, shape)? {
             Some(file) => self.files.write().push(Arc::new(file)),
             None => {
-                tracing::warn!(file = %path.display(), len, "index file of unknown shape: redone from the log");
+                tracing::warn!(file = %path.display(), len, "index file of unknown shape: rebuilding it from the log");
                 self.unfit.push(path);
             }
         }
@@ -203,7 +203,7 @@ impl<D: Disk> Index<D> {
             .chain(missing.map(|(name, _)| *name))
             .min();
         let Some(first) = first else { return Ok(!self.was_missing) };
-        tracing::warn!(first, "index files are missing or damaged: redone from the log");
+        tracing::warn!(first, "index files are missing or damaged: rebuilding them from the log");
         let is_kept = |path: &Path| name_of(path).is_none_or(|name| name < first);
         let gone = files.iter().map(|file| file.path()).chain(self.unfit.iter().map(PathBuf::as_path));
         for path in gone.filter(|path| !is_kept(path)) {

@@ -39,7 +39,7 @@ fn load<D: Disk>(disk: &D, path: &Path) -> Result<Option<(Anchor, Range<u64>)>> 
     match read(&bytes) {
         Ok(found) => Ok(Some(found)),
         Err(reason) => {
-            tracing::warn!(file = %path.display(), reason, "note of the part without index ignored");
+            tracing::warn!(file = %path.display(), reason, "note of the unindexed part ignored");
             Ok(None)
         }
     }

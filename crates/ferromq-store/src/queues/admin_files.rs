@@ -32,7 +32,7 @@ pub(crate) fn load_deleted<D: Disk>(
         return Ok(BTreeMap::new());
     };
     if !is_held(anchor) {
-        tracing::warn!("ferromq/deleted ignored: the log is another one");
+        tracing::warn!("ferromq/deleted ignored: it belongs to another log");
         return Ok(BTreeMap::new());
     }
     Ok(queues)
@@ -48,7 +48,7 @@ fn floor(reader: &mut Reader<'_>) -> Option<Floor> {
 /// The broken rule.
 pub fn read_deleted(bytes: &[u8]) -> std::result::Result<(Anchor, BTreeMap<QueueName, Floor>), &'static str> {
     let (anchor, content) = anchor::unseal(DELETED_MAGIC, bytes)?;
-    Ok((anchor, decode(content, floor).ok_or("its queues cannot be read")?))
+    Ok((anchor, decode(content, floor).ok_or("its list of queues is malformed")?))
 }
 
 /// Each queue: topic length 2, topic, queue ID 4, first offset 8, physical end 8.
@@ -108,11 +108,11 @@ fn load<D: Disk, T>(
     let reason = match anchor::unseal(magic, &bytes) {
         Ok((anchor, content)) => match decode(content, value) {
             Some(queues) => return Ok(Some((anchor, queues))),
-            None => "its queues cannot be read",
+            None => "its list of queues is malformed",
         },
         Err(reason) => reason,
     };
-    tracing::error!(file = %path.display(), reason, "ignored: queues that were deleted or closed may be back");
+    tracing::error!(file = %path.display(), reason, "file ignored: deleted or closed queues may be visible again");
     Ok(None)
 }
 

@@ -367,7 +367,7 @@ impl<D: Disk> ConsumeQueue<D> {
     /// `None` stands for a missing entry. A file that cannot be opened ends the walk: its entries are not missing.
     pub(crate) fn walk(&self, from: u64, visit: impl FnMut(u64, Option<Entry>) -> bool) {
         if let Err(error) = self.walk_to(from, u64::MAX, visit) {
-            tracing::error!(%error, topic = self.topic(), queue_id = self.queue_id, "queue cannot be read now");
+            tracing::error!(%error, topic = self.topic(), queue_id = self.queue_id, "queue cannot be read");
         }
     }
 

@@ -88,7 +88,7 @@ impl QueueList {
     /// The broken rule.
     pub fn read(bytes: &[u8]) -> std::result::Result<(Anchor, Self), &'static str> {
         let (anchor, content) = anchor::unseal(MAGIC, bytes)?;
-        Ok((anchor, Self::decode(content).ok_or("it ends in the middle")?))
+        Ok((anchor, Self::decode(content).ok_or("it is truncated")?))
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {

@@ -34,7 +34,7 @@ impl<D: Disk> ConsumeQueue<D> {
         let configured = self.files.file_size();
         match self.files.load() {
             Err(StoreError::Corrupt { file, .. }) => {
-                tracing::warn!(file = %file.display(), "consume queue files do not fit together: redone from the log");
+                tracing::warn!(file = %file.display(), "consume queue files are inconsistent: rebuilding them from the log");
                 self.files.remove_all_found()?;
                 self.files.set_file_size(configured);
                 self.files.load()?;

@@ -201,19 +201,19 @@ fn say(event: Event) {
     match event {
         Event::Doubted { ahead_us } => tracing::warn!(
             ahead_seconds = seconds(ahead_us),
-            "the wall clock stepped forward by more than a day: followed once that has lasted a minute"
+            "the wall clock stepped forward by more than a day: it is followed if it lasts a minute"
         ),
         Event::DoubtEnded => tracing::warn!("the wall clock was set back: its step was not followed"),
         Event::Followed { ahead_us } => tracing::warn!(
             ahead_seconds = seconds(ahead_us),
-            "the wall clock stepped forward: followed; deletion by age waits for an hour"
+            "the wall clock stepped forward and is followed; deletion by age waits for an hour"
         ),
         Event::Settled => {
-            tracing::info!("the step of the wall clock has lasted an hour: it counts for deletion by age")
+            tracing::info!("the step of the wall clock has lasted an hour and now counts for deletion by age")
         }
         Event::Behind { behind_us } => tracing::warn!(
             behind_seconds = seconds(behind_us),
-            "the wall clock was set back: time goes on ahead of it until a restart"
+            "the wall clock was set back: the store's clock stays ahead until a restart"
         ),
     }
 }

@@ -23,7 +23,7 @@ impl LocalTime {
         };
         zone.map_or_else(
             |error| {
-                tracing::warn!(%error, zone = named, "time zone unknown: hours of the day are taken in UTC");
+                tracing::warn!(%error, zone = named, "unknown time zone: using UTC");
                 Self(TimeZone::utc())
             },
             Self,
