@@ -15,7 +15,7 @@ use ferromq_store::{
     Result, StoreError,
     files::{Disk, RealDisk},
     formats::{
-        consume_queue::{ENTRY_LEN, Entry},
+        consume_queue::{ENTRY_LEN, QueueEntry},
         message,
     },
     record::MessageView,
@@ -171,7 +171,7 @@ impl<D: Disk> Dump<D> {
         }
     }
 
-    fn matching(&mut self, queue: usize, offset: u64, entry: Entry) -> io::Result<DumpMatch> {
+    fn matching(&mut self, queue: usize, offset: u64, entry: QueueEntry) -> io::Result<DumpMatch> {
         let queue_id = self.layout.queues.get(queue).map_or(0, |queue| queue.queue_id);
         let lost = |reason: &str| {
             let reason = format!("{reason} at physical offset {}", entry.physical_offset);
@@ -285,7 +285,7 @@ enum DumpMatch {
 }
 
 /// Delayed messages hold their delivery time in this field, extended entries an address; neither fits 32 bits.
-fn is_hash(entry: Entry) -> bool {
+fn is_hash(entry: QueueEntry) -> bool {
     i32::try_from(entry.tag_hash).is_ok()
 }
 

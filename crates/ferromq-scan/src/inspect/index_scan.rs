@@ -12,7 +12,7 @@ use super::{
 };
 use ferromq_store::{
     files::Disk,
-    formats::index_file::{ENTRY_LEN, Entry, HEADER_LEN, Header, SLOT_LEN, Shape},
+    formats::index_file::{ENTRY_LEN, HEADER_LEN, IndexEntry, IndexHeader, IndexShape, SLOT_LEN},
 };
 
 /// An index file and its header.
@@ -20,8 +20,8 @@ use ferromq_store::{
 pub(crate) struct IndexFileScan {
     /// Number of the file in the layout.
     number: usize,
-    pub(crate) header: Header,
-    shape: Shape,
+    pub(crate) header: IndexHeader,
+    shape: IndexShape,
     /// Number of entries plus one.
     pub(crate) count: u32,
 }
@@ -48,7 +48,7 @@ struct IndexStart {
 pub(crate) struct IndexedEntry {
     pub(crate) file: usize,
     pub(crate) number: u32,
-    pub(crate) entry: Entry,
+    pub(crate) entry: IndexEntry,
     /// The entry breaks the order: physical offsets must not decrease.
     pub(crate) is_outlier: bool,
 }
@@ -72,7 +72,7 @@ impl IndexScan {
                 sink.report_unreadable(&file.path, 0..HEADER_LEN, &error);
                 continue;
             }
-            let header = Header::decode(&head);
+            let header = IndexHeader::decode(&head);
             if header.count > shape.entries {
                 let expected = format!("at most {} entries", shape.entries - 1);
                 let found = format!("{} entries", header.count - 1);
@@ -154,13 +154,13 @@ impl IndexScan {
 }
 
 /// RocketMQ writes four entries a slot; the caller supplies any other number of slots. Java maps a file as a whole.
-fn shape_of(len: u64, slots: Option<u32>) -> Option<Shape> {
+fn shape_of(len: u64, slots: Option<u32>) -> Option<IndexShape> {
     let slots = match slots {
         Some(slots) => slots,
         None => u32::try_from(len.checked_sub(HEADER_LEN)? / (SLOT_LEN + 4 * ENTRY_LEN)).ok()?,
     };
     let entries = len.checked_sub(HEADER_LEN + u64::from(slots) * SLOT_LEN)? / ENTRY_LEN;
-    let shape = Shape { slots, entries: u32::try_from(entries).ok()? };
+    let shape = IndexShape { slots, entries: u32::try_from(entries).ok()? };
     (slots > 0 && shape.entries > 0 && shape.file_len() == len && len <= i32::MAX as u64).then_some(shape)
 }
 
@@ -313,7 +313,7 @@ impl SlotChains {
 struct Upcoming {
     file: usize,
     number: u32,
-    entry: Entry,
+    entry: IndexEntry,
 }
 
 /// Reads the entries of all files in sequence.
@@ -397,11 +397,11 @@ impl<'a, D: Disk> IndexCursor<'a, D> {
         self.window = None;
     }
 
-    fn entry_at(&mut self, path: &Path, at: u64) -> std::io::Result<Option<Entry>> {
+    fn entry_at(&mut self, path: &Path, at: u64) -> std::io::Result<Option<IndexEntry>> {
         let window = match &mut self.window {
             Some(window) => window,
             none => none.insert(BufferedFile::with_step(self.layout.open(path)?, 256 << 10)),
         };
-        Ok(Entry::decode(window.get(at..at + ENTRY_LEN)?))
+        Ok(IndexEntry::decode(window.get(at..at + ENTRY_LEN)?))
     }
 }

@@ -22,7 +22,7 @@ use ferromq_store::{
         anchor::{self, Anchor},
         last_shutdown, lease_file,
         queue_list::QueueList,
-        queue_marks::Floor,
+        queue_marks::DeletedFloor,
         unindexed_range,
     },
 };
@@ -47,7 +47,7 @@ pub(crate) struct OwnFiles {
     closed_at: Option<u64>,
     listed: Option<QueueList>,
     topics: Option<BTreeSet<String>>,
-    deleted: BTreeMap<QueueName, Floor>,
+    deleted: BTreeMap<QueueName, DeletedFloor>,
     /// Physical offsets of the records that have no index entries.
     pub(crate) unindexed: Range<u64>,
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use ferromq_store::{
     files::{Disk, Region},
-    formats::consume_queue::{ENTRY_LEN, Entry},
+    formats::consume_queue::{ENTRY_LEN, QueueEntry},
 };
 
 const ENTRY: usize = ENTRY_LEN as usize;
@@ -34,8 +34,8 @@ pub(crate) struct QueueScan {
     pub(crate) expected: u64,
     /// Bytes of their records.
     pub(crate) bytes: u64,
-    pub(crate) first: Option<Entry>,
-    pub(crate) last: Option<Entry>,
+    pub(crate) first: Option<QueueEntry>,
+    pub(crate) last: Option<QueueEntry>,
     /// Number of records in the log that their entry leads to.
     pub(crate) matched: AtomicU64,
 }

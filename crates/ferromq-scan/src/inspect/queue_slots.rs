@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use ferromq_store::{
     files::{Allocation, Disk, Region},
-    formats::consume_queue::{ENTRY_LEN, Entry},
+    formats::consume_queue::{ENTRY_LEN, QueueEntry},
 };
 
 /// A file of the log or of a queue, named by the offset of its first byte.
@@ -35,13 +35,13 @@ pub(crate) enum QueueSlot {
     Empty,
     /// Space before the first entry, zero or RocketMQ's filler.
     Filler,
-    Entry(Entry),
+    Entry(QueueEntry),
     /// Bytes that are no entry.
     Invalid,
 }
 
 pub(crate) fn decode(bytes: &[u8]) -> QueueSlot {
-    match Entry::decode(bytes) {
+    match QueueEntry::decode(bytes) {
         Some(entry) if entry.is_filler() => QueueSlot::Filler,
         Some(entry) => QueueSlot::Entry(entry),
         None if bytes.iter().all(|byte| *byte == 0) => QueueSlot::Empty,
@@ -65,7 +65,7 @@ pub(crate) fn slot_of<D: Disk>(disk: &D, file: &SegmentFile, offset: u64) -> io:
 }
 
 /// The last entry of a queue, found by bisection: written slots precede unwritten ones.
-pub(crate) fn last_entry<D: Disk>(disk: &D, queue: &QueueFiles) -> Option<Entry> {
+pub(crate) fn last_entry<D: Disk>(disk: &D, queue: &QueueFiles) -> Option<QueueEntry> {
     let is_begun = |file: &&SegmentFile| !is_empty(disk, file, file.base / ENTRY_LEN);
     let file = queue.files.iter().rev().find(is_begun)?;
     let (mut low, mut high) = (file.base / ENTRY_LEN, file.end() / ENTRY_LEN);

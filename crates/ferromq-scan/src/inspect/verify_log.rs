@@ -18,7 +18,7 @@ use super::{
 use ferromq_store::{
     files::Disk,
     formats::{
-        consume_queue::{ENTRY_LEN, Entry},
+        consume_queue::{ENTRY_LEN, QueueEntry},
         message::{self, CONTINUED},
     },
     record::{MessageView, names::SCHEDULE_TOPIC},
@@ -263,7 +263,7 @@ impl<D: Disk> LogFileCheck<'_, '_, D> {
     }
 
     /// Handles an entry that leads elsewhere: perhaps to a second record of the same queue offset.
-    fn other_entry(&mut self, queue: usize, at: u64, view: &MessageView<'_>, entry: Entry) {
+    fn other_entry(&mut self, queue: usize, at: u64, view: &MessageView<'_>, entry: QueueEntry) {
         let is_same = |other: &MessageView<'_>| {
             (other.topic, other.queue_id, other.queue_offset)
                 == (view.topic, view.queue_id, view.queue_offset)
@@ -468,7 +468,7 @@ fn entry_fault<D: Disk>(
     topic: &str,
     queue_id: u32,
     offset: u64,
-    entry: Entry,
+    entry: QueueEntry,
 ) -> Option<EntryFault> {
     let is_light = topic.starts_with(LIGHT_QUEUES);
     let view = match probe.record(entry.physical_offset) {

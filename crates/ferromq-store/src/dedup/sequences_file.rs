@@ -19,7 +19,7 @@ use crate::{
     dedup::writers::Dedup,
     dedup::{
         sequence::Numbered,
-        writers::{Highest, Key, SequenceTable, WriterNames},
+        writers::{HighestRow, SequenceTable, WriterKey, WriterNames},
     },
     error::{Result, StoreError},
     files::store_directory::StoreDirectory,
@@ -55,7 +55,9 @@ fn encode(table: &SequenceTable, end: u64) -> Vec<u8> {
         out.extend((name.len() as u16).to_be_bytes());
         out.extend(name.as_bytes());
     }
-    for (Key { writer, topic, partition, queue_id }, Highest { epoch, row, at_ms }) in table.rows.iter() {
+    for (WriterKey { writer, topic, partition, queue_id }, HighestRow { epoch, row, at_ms }) in
+        table.rows.iter()
+    {
         [writer, topic, partition, queue_id].iter().for_each(|number| out.extend(number.to_be_bytes()));
         out.extend(epoch.to_be_bytes());
         out.extend(row.to_be_bytes());
@@ -87,8 +89,8 @@ fn decode(bytes: &[u8]) -> Option<(u64, SequenceTable)> {
         if writer as usize >= known || topic as usize >= known {
             return None;
         }
-        let key = Key { writer, topic, partition: reader.u32()?, queue_id: reader.u32()? };
-        let highest = Highest { epoch: reader.u64()?, row: reader.u64()?, at_ms: reader.i64()? };
+        let key = WriterKey { writer, topic, partition: reader.u32()?, queue_id: reader.u32()? };
+        let highest = HighestRow { epoch: reader.u64()?, row: reader.u64()?, at_ms: reader.i64()? };
         table.put(key, highest);
     }
     Some((end, table))

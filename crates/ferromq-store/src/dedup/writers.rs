@@ -35,7 +35,7 @@ const MOST_COPIES: usize = 4;
 
 /// Writer, partition, topic and queue; names are stored as numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Key {
+pub(crate) struct WriterKey {
     pub(crate) writer: u32,
     pub(crate) topic: u32,
     pub(crate) partition: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Key {
 
 /// The highest row appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Highest {
+pub(crate) struct HighestRow {
     pub(crate) epoch: u64,
     pub(crate) row: u64,
     /// When the row was stored, by the clock without its steps ([`crate::time::clock::Clock::steady_ms`]), so that a
@@ -57,19 +57,19 @@ const PARTS: usize = 256;
 
 /// The rows of a table in parts, so that a table in use can be copied part by part.
 #[derive(Debug, Clone)]
-pub(crate) struct Rows {
-    parts: Vec<HashMap<Key, Highest>>,
+pub(crate) struct SequenceRows {
+    parts: Vec<HashMap<WriterKey, HighestRow>>,
     len: usize,
 }
 
-impl Default for Rows {
+impl Default for SequenceRows {
     fn default() -> Self {
         Self { parts: (0..PARTS).map(|_| HashMap::default()).collect(), len: 0 }
     }
 }
 
-impl Rows {
-    fn part_of(key: &Key) -> usize {
+impl SequenceRows {
+    fn part_of(key: &WriterKey) -> usize {
         // Writers have few partitions, each with one or two queues.
         let mixed = [key.topic, key.partition, key.queue_id]
             .iter()
@@ -85,27 +85,27 @@ impl Rows {
         self.len == 0
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Highest)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&WriterKey, &HighestRow)> {
         self.parts.iter().flatten()
     }
 
-    fn get(&self, key: &Key) -> Option<&Highest> {
+    fn get(&self, key: &WriterKey) -> Option<&HighestRow> {
         self.parts.get(Self::part_of(key))?.get(key)
     }
 
-    fn insert(&mut self, key: Key, highest: Highest) {
+    fn insert(&mut self, key: WriterKey, highest: HighestRow) {
         if let Some(part) = self.parts.get_mut(Self::part_of(&key)) {
             self.len += usize::from(part.insert(key, highest).is_none());
         }
     }
 
-    fn remove(&mut self, key: &Key) {
+    fn remove(&mut self, key: &WriterKey) {
         if let Some(part) = self.parts.get_mut(Self::part_of(key)) {
             self.len -= usize::from(part.remove(key).is_some());
         }
     }
 
-    fn retain(&mut self, is_kept: impl Fn(&Key, &Highest) -> bool) {
+    fn retain(&mut self, is_kept: impl Fn(&WriterKey, &HighestRow) -> bool) {
         for part in &mut self.parts {
             part.retain(|key, highest| is_kept(key, highest));
         }
@@ -140,7 +140,7 @@ impl WriterNames {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SequenceTable {
     pub(crate) names: WriterNames,
-    pub(crate) rows: Rows,
+    pub(crate) rows: SequenceRows,
     /// Lower bound of the rows' times.
     oldest_ms: i64,
     /// Number of entries at which expired ones are purged.
@@ -154,14 +154,19 @@ impl SequenceTable {
         Self { names, ..Self::default() }
     }
 
-    fn key(&self, numbered: &Numbered<'_>) -> Option<Key> {
+    fn key(&self, numbered: &Numbered<'_>) -> Option<WriterKey> {
         let Numbered { sequence: Sequence { writer, partition, .. }, topic, queue_id } = *numbered;
-        Some(Key { writer: self.names.find(writer)?, topic: self.names.find(topic)?, partition, queue_id })
+        Some(WriterKey {
+            writer: self.names.find(writer)?,
+            topic: self.names.find(topic)?,
+            partition,
+            queue_id,
+        })
     }
 
-    fn new_key(&mut self, numbered: &Numbered<'_>) -> Key {
+    fn new_key(&mut self, numbered: &Numbered<'_>) -> WriterKey {
         let Numbered { sequence: Sequence { writer, partition, .. }, topic, queue_id } = *numbered;
-        Key { writer: self.names.number(writer), topic: self.names.number(topic), partition, queue_id }
+        WriterKey { writer: self.names.number(writer), topic: self.names.number(topic), partition, queue_id }
     }
 
     /// Notes a row appended at `at_ms`, with entries older than `horizon_ms` expired. Lower rows change nothing.
@@ -172,12 +177,12 @@ impl SequenceTable {
             self.rows.remove(&key);
         }
         let Sequence { epoch, row, .. } = numbered.sequence;
-        self.put(key, Highest { epoch, row, at_ms });
+        self.put(key, HighestRow { epoch, row, at_ms });
     }
 
     /// As [`Self::note`], for a key of this table.
-    pub(crate) fn put(&mut self, key: Key, highest: Highest) {
-        let is_lower = |known: &Highest| (highest.epoch, highest.row) <= (known.epoch, known.row);
+    pub(crate) fn put(&mut self, key: WriterKey, highest: HighestRow) {
+        let is_lower = |known: &HighestRow| (highest.epoch, highest.row) <= (known.epoch, known.row);
         if self.rows.get(&key).is_some_and(is_lower) {
             return;
         }
@@ -215,7 +220,7 @@ impl SequenceTable {
                 let texts = [key.writer, key.topic].map(|number| self.names.texts.get(number as usize));
                 if let [Some(writer), Some(topic)] = texts {
                     let (writer, topic) = (kept.names.number(writer), kept.names.number(topic));
-                    kept.rows.insert(Key { writer, topic, ..*key }, *highest);
+                    kept.rows.insert(WriterKey { writer, topic, ..*key }, *highest);
                 }
             }
             *self = kept;
@@ -226,10 +231,10 @@ impl SequenceTable {
 
 /// The changes of an append, to undo them if it fails.
 #[derive(Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct TakenSequences {
     /// For each message, whether it must be stored.
     pub(crate) is_new: Vec<bool>,
-    before: Vec<(Key, Option<Highest>)>,
+    before: Vec<(WriterKey, Option<HighestRow>)>,
 }
 
 /// The numbered messages of an open store.
@@ -263,9 +268,9 @@ impl Dedup {
     /// [`Self::give_back`] undoes it.
     ///
     /// Errors: `DedupFull` if there is no room for another writer, partition and queue.
-    pub(crate) fn take(&self, messages: &[Option<Numbered<'_>>], now_ms: i64) -> Result<Taken> {
+    pub(crate) fn take(&self, messages: &[Option<Numbered<'_>>], now_ms: i64) -> Result<TakenSequences> {
         let mut table = self.table.lock();
-        let mut taken = Taken { is_new: Vec::with_capacity(messages.len()), before: Vec::new() };
+        let mut taken = TakenSequences { is_new: Vec::with_capacity(messages.len()), before: Vec::new() };
         let horizon_ms = self.horizon(now_ms);
         for numbered in messages {
             let Some(numbered) = numbered else {
@@ -291,14 +296,14 @@ impl Dedup {
             taken.before.push((key, known));
             // An expired entry may be higher.
             table.rows.remove(&key);
-            table.put(key, Highest { epoch, row, at_ms: now_ms });
+            table.put(key, HighestRow { epoch, row, at_ms: now_ms });
             taken.is_new.push(true);
         }
         Ok(taken)
     }
 
     /// Undoes a failed append.
-    pub(crate) fn give_back(&self, taken: &Taken) {
+    pub(crate) fn give_back(&self, taken: &TakenSequences) {
         undo(&mut self.table.lock(), taken);
     }
 
@@ -307,7 +312,7 @@ impl Dedup {
         self.table.lock().forget(queues);
     }
 
-    pub(crate) fn count_duplicates(&self, taken: &Taken) {
+    pub(crate) fn count_duplicates(&self, taken: &TakenSequences) {
         let count = taken.is_new.iter().filter(|is_new| !**is_new).count() as u64;
         self.duplicates.fetch_add(count, Ordering::Relaxed);
     }
@@ -396,7 +401,7 @@ impl Dedup {
     }
 }
 
-fn undo(table: &mut SequenceTable, taken: &Taken) {
+fn undo(table: &mut SequenceTable, taken: &TakenSequences) {
     for (key, before) in taken.before.iter().rev() {
         match before {
             Some(highest) => table.rows.insert(*key, *highest),
@@ -416,7 +421,7 @@ mod tests {
         Numbered { sequence, topic: "orders", queue_id: partition % 8 }
     }
 
-    fn name_of(table: &SequenceTable, key: &Key) -> (Arc<str>, u32) {
+    fn name_of(table: &SequenceTable, key: &WriterKey) -> (Arc<str>, u32) {
         (Arc::clone(&table.names.texts[key.writer as usize]), key.partition)
     }
 

@@ -15,7 +15,7 @@ use crate::{
     files::disk::Disk,
     index::index_file::{IndexKey, key_hash},
     queues::{
-        consume_queue::{ConsumeQueue, Entry, check_name},
+        consume_queue::{ConsumeQueue, QueueEntry, check_name},
         known_entries::KnownEntries,
     },
     record::message::{self, MIN_RECORD_LEN, MessageView},
@@ -163,7 +163,7 @@ impl<D: Disk> CatchUp<D> {
 }
 
 impl<D: Disk> Behind<D> {
-    fn take(&mut self, shared: &Dispatching<D>, queue_offset: u64, entry: Entry) {
+    fn take(&mut self, shared: &Dispatching<D>, queue_offset: u64, entry: QueueEntry) {
         self.next = self.next.max(self.queue.marks.floor().offset);
         if self.is_failed || queue_offset < self.next {
             return;
@@ -201,8 +201,8 @@ impl<D: Disk> Behind<D> {
             return false;
         }
         self.first = self.next;
-        let lost = (self.from..).take(missing as usize).map(Entry::leading_nowhere);
-        self.entries.extend(lost.flat_map(Entry::encode));
+        let lost = (self.from..).take(missing as usize).map(QueueEntry::leading_nowhere);
+        self.entries.extend(lost.flat_map(QueueEntry::encode));
         self.next = queue_offset;
         true
     }
@@ -238,7 +238,7 @@ fn attempt<D: Disk>(
     if let Some(known) = unread {
         queue = shared.files.queues.reload(&queue, shared.files.log.start(), known)?;
         next = queue.max_offset();
-        from = queue.last_entry()?.map_or(shared.files.log.start(), Entry::end);
+        from = queue.last_entry()?.map_or(shared.files.log.start(), QueueEntry::end);
     }
     // What was deleted meanwhile is not redone.
     next = next.max(queue.marks.floor().offset);

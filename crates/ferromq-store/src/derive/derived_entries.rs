@@ -8,7 +8,7 @@ use crate::{
     delayed::delay_levels::{self, DelayLevels},
     files::{anchor::Anchor, disk::Region, mapped_file::MappedFile},
     index::index_file::{IndexKey, key_hash},
-    queues::consume_queue::{Entry, check_name},
+    queues::consume_queue::{QueueEntry, check_name},
     record::message::{self, MessageView, RecordMarks},
     recovery::log_walk::{Checks, Found},
 };
@@ -19,10 +19,10 @@ pub(crate) fn entry_of(
     physical_offset: u64,
     view: &MessageView<'_>,
     marks: &RecordMarks<'_>,
-) -> Entry {
+) -> QueueEntry {
     let due_at = delay_levels::due_at(levels, view.topic, marks.delay_level, view.store_timestamp);
     let tag_hash = due_at.unwrap_or_else(|| message::tag_hash(marks.tags));
-    Entry { physical_offset, size: view.total_size, tag_hash }
+    QueueEntry { physical_offset, size: view.total_size, tag_hash }
 }
 
 /// Entries of one queue that follow each other without gap.
@@ -134,7 +134,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    fn take_entry(&mut self, topic: &'a str, queue_id: u32, queue_offset: u64, entry: Entry) {
+    fn take_entry(&mut self, topic: &'a str, queue_id: u32, queue_offset: u64, entry: QueueEntry) {
         let is_of = |part: &Part| part.queue_id == queue_id && *part.topic == *topic;
         // Producers send to queues in turn, or to one for a while.
         let turn = [self.last_part + 1, 0, self.last_part];

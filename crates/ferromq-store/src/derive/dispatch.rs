@@ -17,7 +17,7 @@ use crate::{
     error::Result,
     files::{anchor::Anchor, disk::Disk},
     index::index_file::{IndexKey, key_hash},
-    queues::consume_queue::{ConsumeQueue, Entry, NO_BATCH, check_name},
+    queues::consume_queue::{ConsumeQueue, NO_BATCH, QueueEntry, check_name},
     record::message::{self, MessageView},
 };
 
@@ -135,7 +135,7 @@ impl<D: Disk> Dispatcher<D> {
         topic: &str,
         queue_id: u32,
         queue_offset: u64,
-        entry: Entry,
+        entry: QueueEntry,
     ) {
         // Most records follow one of the same queue.
         let last = self.used.checked_sub(1).and_then(|last| self.batches.get(last));
@@ -162,7 +162,7 @@ impl<D: Disk> Dispatcher<D> {
         self.begin_batch(queue, queue_offset, entry);
     }
 
-    fn begin_batch(&mut self, queue: Arc<ConsumeQueue<D>>, queue_offset: u64, entry: Entry) {
+    fn begin_batch(&mut self, queue: Arc<ConsumeQueue<D>>, queue_offset: u64, entry: QueueEntry) {
         queue.batch.store(self.used as u32, Ordering::Relaxed);
         match self.batches.get_mut(self.used) {
             Some(batch) => {
@@ -193,7 +193,7 @@ impl<D: Disk> Dispatcher<D> {
                 Err(error) if error.is_of_full_disk() => return Err(error),
                 Err(error) => {
                     batch.is_failed = true;
-                    let from = Entry::decode(&batch.entries).map_or(0, |entry| entry.physical_offset);
+                    let from = QueueEntry::decode(&batch.entries).map_or(0, |entry| entry.physical_offset);
                     files.aside.put(&batch.queue, batch.first, from, &error);
                 }
             }

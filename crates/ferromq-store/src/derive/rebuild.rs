@@ -21,7 +21,7 @@ use crate::{
     log::damage::{Damage, DamageReason},
     queues::{
         admin_files::QueueName,
-        consume_queue::{ConsumeQueue, ENTRY_LEN, Entry, NO_BATCH},
+        consume_queue::{ConsumeQueue, ENTRY_LEN, NO_BATCH, QueueEntry},
     },
     record::message::MIN_RECORD_LEN,
 };
@@ -216,7 +216,7 @@ impl<'a, D: Disk> Rebuild<'a, D> {
             return Ok(false);
         }
         let lost: Vec<u8> =
-            (from..).take(missing as usize).flat_map(|at| Entry::leading_nowhere(at).encode()).collect();
+            (from..).take(missing as usize).flat_map(|at| QueueEntry::leading_nowhere(at).encode()).collect();
         self.append(Arc::clone(queue), known, &lost);
         Ok(true)
     }
@@ -224,10 +224,10 @@ impl<'a, D: Disk> Rebuild<'a, D> {
     /// A record whose queue offset cannot be: its head is damaged, which its checksum does not cover.
     fn report_impossible(&self, part: &Part) {
         let files = self.files.log.files();
-        let entry = Entry::decode(&part.entries);
+        let entry = QueueEntry::decode(&part.entries);
         self.files.log.damages.add(Damage {
             file: files.path_at(part.physical_offset).unwrap_or_default(),
-            range: part.physical_offset..entry.map_or(part.physical_offset, Entry::end),
+            range: part.physical_offset..entry.map_or(part.physical_offset, QueueEntry::end),
             reason: DamageReason::Corrupt,
         });
     }
@@ -236,9 +236,9 @@ impl<'a, D: Disk> Rebuild<'a, D> {
     fn last_end(&self, queue: &ConsumeQueue<D>) -> Result<Option<u64>> {
         if let Some(batch) = self.batch_of(queue) {
             let last = batch.entries.last_chunk::<{ ENTRY_LEN as usize }>();
-            return Ok(last.and_then(|last| Entry::decode(last)).map(Entry::end));
+            return Ok(last.and_then(|last| QueueEntry::decode(last)).map(QueueEntry::end));
         }
-        Ok(queue.last_entry()?.map(Entry::end))
+        Ok(queue.last_entry()?.map(QueueEntry::end))
     }
 
     /// Writes what was taken, and lets it be read.
@@ -257,7 +257,7 @@ impl<'a, D: Disk> Rebuild<'a, D> {
             if let Err(error) = written {
                 let rest =
                     batch.entries.get(((end - batch.first) * ENTRY_LEN) as usize..).unwrap_or_default();
-                let from = Entry::decode(rest).map_or(self.from, |entry| entry.physical_offset);
+                let from = QueueEntry::decode(rest).map_or(self.from, |entry| entry.physical_offset);
                 self.files.aside.put(&batch.queue, end, from, &error);
             }
         }

@@ -42,7 +42,7 @@ pub fn key_hash(topic: &str, key: &str) -> u32 {
 
 /// The first 40 bytes of an index file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Header {
+pub struct IndexHeader {
     /// Store timestamp of the first entry, in milliseconds since 1970.
     pub begin_timestamp: i64,
     /// Store timestamp of the last entry, in milliseconds since 1970.
@@ -57,7 +57,7 @@ pub struct Header {
     pub count: u32,
 }
 
-impl Header {
+impl IndexHeader {
     fn encode(self) -> [u8; HEADER_LEN as usize] {
         let mut bytes = [0; HEADER_LEN as usize];
         let fields = [
@@ -92,7 +92,7 @@ impl Header {
 
 /// An index entry: from the hash of a key to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
+pub struct IndexEntry {
     /// Hash of topic and key.
     pub hash: u32,
     /// Physical offset of the record.
@@ -103,7 +103,7 @@ pub struct Entry {
     pub before: u32,
 }
 
-impl Entry {
+impl IndexEntry {
     fn encode_into(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.hash.to_be_bytes());
         out.extend_from_slice(&self.physical_offset.to_be_bytes());
@@ -121,14 +121,14 @@ impl Entry {
 
 /// Number of slots and entries of a file, which its length alone does not determine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct IndexShape {
     /// Hash slots.
     pub slots: u32,
     /// Entries.
     pub entries: u32,
 }
 
-impl Shape {
+impl IndexShape {
     /// Length of a file of this shape, in bytes.
     pub fn file_len(self) -> u64 {
         HEADER_LEN + u64::from(self.slots) * SLOT_LEN + u64::from(self.entries) * ENTRY_LEN
@@ -155,7 +155,7 @@ impl Shape {
 }
 
 struct State {
-    header: Header,
+    header: IndexHeader,
     /// The slots of an unfinished file, or of one whose slots on disk are not trusted.
     slots: Option<Vec<u32>>,
 }
@@ -163,25 +163,25 @@ struct State {
 /// One index file.
 pub(crate) struct IndexFile<R: Region> {
     file: MappedFile<R>,
-    shape: Shape,
+    shape: IndexShape,
     state: Mutex<State>,
 }
 
 impl<R: Region> IndexFile<R> {
     /// Opens an existing file; `None` if its length fits neither the configured shape nor RocketMQ's.
-    pub(crate) fn open(path: PathBuf, region: R, configured: Shape) -> Result<Option<Self>> {
+    pub(crate) fn open(path: PathBuf, region: R, configured: IndexShape) -> Result<Option<Self>> {
         let Some(shape) = configured.of_len(region.len()) else { return Ok(None) };
         let file = MappedFile::new(0, path, region);
         let mut bytes = [0; HEADER_LEN as usize];
         file.read_into(0, &mut bytes)?;
-        let state = State { header: Header::decode(&bytes), slots: None };
+        let state = State { header: IndexHeader::decode(&bytes), slots: None };
         Ok(Some(Self { file, shape, state: Mutex::new(state) }))
     }
 
     /// Creates a file that follows the file with the header `before`.
-    pub(crate) fn new(path: PathBuf, region: R, shape: Shape, before: Option<Header>) -> Self {
+    pub(crate) fn new(path: PathBuf, region: R, shape: IndexShape, before: Option<IndexHeader>) -> Self {
         // RocketMQ copies the end of the previous file; the first entry replaces both fields.
-        let mut header = Header { count: 1, ..Header::default() };
+        let mut header = IndexHeader { count: 1, ..IndexHeader::default() };
         if let Some(before) = before {
             header.begin_timestamp = before.end_timestamp;
             header.end_timestamp = before.end_timestamp;
@@ -197,7 +197,7 @@ impl<R: Region> IndexFile<R> {
         self.file.path()
     }
 
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> IndexShape {
         self.shape
     }
 
@@ -220,9 +220,9 @@ impl<R: Region> IndexFile<R> {
         None
     }
 
-    fn entry(&self, index: u32) -> Option<Entry> {
+    fn entry(&self, index: u32) -> Option<IndexEntry> {
         let at = self.shape.entry_at(index);
-        self.file.copy::<ENTRY>(at).ok().and_then(|bytes| Entry::decode(&bytes))
+        self.file.copy::<ENTRY>(at).ok().and_then(|bytes| IndexEntry::decode(&bytes))
     }
 
     /// Adds keys until the file is full and returns how many it took. Queries see them on return.
@@ -241,7 +241,7 @@ impl<R: Region> IndexFile<R> {
                 }
             };
             let entry =
-                Entry { hash: key.hash, physical_offset: key.physical_offset, seconds, before: *slot };
+                IndexEntry { hash: key.hash, physical_offset: key.physical_offset, seconds, before: *slot };
             entry.encode_into(buffer);
             if *slot == 0 {
                 header.used_slots += 1;
@@ -261,7 +261,7 @@ impl<R: Region> IndexFile<R> {
             for (index, bytes) in
                 (before.count..).zip(buffer.chunks_exact(ENTRY)).collect::<Vec<_>>().into_iter().rev()
             {
-                let Some(entry) = Entry::decode(bytes) else { continue };
+                let Some(entry) = IndexEntry::decode(bytes) else { continue };
                 if let Some(slot) = slots.get_mut((entry.hash % self.shape.slots) as usize)
                     && *slot == index
                 {
@@ -275,7 +275,7 @@ impl<R: Region> IndexFile<R> {
     }
 
     /// Whether header and entries agree, and whether the file may follow the one with the header `before`.
-    pub(crate) fn is_sound_after(&self, before: Option<Header>) -> bool {
+    pub(crate) fn is_sound_after(&self, before: Option<IndexHeader>) -> bool {
         let header = self.header();
         if header.count <= 1 {
             return true;
@@ -286,7 +286,7 @@ impl<R: Region> IndexFile<R> {
             && header.begin_physical_offset <= header.end_physical_offset;
         let ends = [(1, header.begin_physical_offset), (header.count - 1, header.end_physical_offset)];
         let agree = |(index, physical_offset)| {
-            self.entry(index).is_some_and(|entry: Entry| entry.physical_offset == physical_offset)
+            self.entry(index).is_some_and(|entry: IndexEntry| entry.physical_offset == physical_offset)
         };
         let follows = before.is_none_or(|before| before.end_physical_offset <= header.begin_physical_offset);
         is_possible && follows && ends.into_iter().all(agree)
@@ -301,7 +301,7 @@ impl<R: Region> IndexFile<R> {
         self.state.lock().header.count >= self.shape.entries
     }
 
-    pub(crate) fn header(&self) -> Header {
+    pub(crate) fn header(&self) -> IndexHeader {
         self.state.lock().header
     }
 
@@ -409,14 +409,14 @@ impl<R: Region> IndexFile<R> {
         let mut slots = vec![0; self.shape.slots as usize];
         // Without a flushed header, the base of the entries' seconds is unknown.
         let has_header = state.header.count > 1;
-        let mut header = Header { count: 1, used_slots: 0, ..state.header };
+        let mut header = IndexHeader { count: 1, used_slots: 0, ..state.header };
         let data_end = self.file.next_hole(self.shape.entry_at(1));
         while has_header && header.count < self.shape.entries {
             let at = self.shape.entry_at(header.count);
             if at + ENTRY_LEN > data_end {
                 break;
             }
-            let Some(entry) = Entry::decode(self.file.read(at..at + ENTRY_LEN)) else { break };
+            let Some(entry) = IndexEntry::decode(self.file.read(at..at + ENTRY_LEN)) else { break };
             let is_first = header.count == 1;
             let follows = if is_first {
                 entry.physical_offset == header.begin_physical_offset
@@ -439,7 +439,7 @@ impl<R: Region> IndexFile<R> {
             });
         }
         if header.count == 1 {
-            header = Header { count: 1, ..Header::default() };
+            header = IndexHeader { count: 1, ..IndexHeader::default() };
         }
         let cut = self.shape.entry_at(header.count)..self.shape.file_len();
         state.header = header;
@@ -463,8 +463,8 @@ mod tests {
 
     #[test]
     fn a_shape_is_found_by_the_length_of_a_file() {
-        let configured = Shape { slots: 500, entries: 2000 };
-        let rocketmq = Shape { slots: 5_000_000, entries: 20_000_000 };
+        let configured = IndexShape { slots: 500, entries: 2000 };
+        let rocketmq = IndexShape { slots: 5_000_000, entries: 20_000_000 };
         assert_eq!(configured.of_len(configured.file_len()), Some(configured));
         assert_eq!(configured.of_len(rocketmq.file_len()), Some(rocketmq));
         assert_eq!(configured.of_len(41), None);
@@ -473,7 +473,7 @@ mod tests {
 
     #[test]
     fn a_header_comes_back_as_written() {
-        let header = Header {
+        let header = IndexHeader {
             begin_timestamp: 1,
             end_timestamp: 2,
             begin_physical_offset: 3,
@@ -481,7 +481,7 @@ mod tests {
             used_slots: 5,
             count: 6,
         };
-        assert_eq!(Header::decode(&header.encode()), header);
-        assert_eq!(Header::decode(&[0; 40]).count, 1);
+        assert_eq!(IndexHeader::decode(&header.encode()), header);
+        assert_eq!(IndexHeader::decode(&[0; 40]).count, 1);
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     config::StoreConfig,
     error::{Result, StoreError},
     files::disk::{Allocation, Disk, Region},
-    index::index_file::{HEADER_LEN, IndexFile, IndexKey, Shape},
+    index::index_file::{HEADER_LEN, IndexFile, IndexKey, IndexShape},
     recovery::last_shutdown::Left,
 };
 
@@ -28,7 +28,7 @@ pub(crate) struct Index<D: Disk> {
     directory: PathBuf,
     /// Keys are added. Otherwise the files are read only, and flushed like those of a closed store.
     is_enabled: bool,
-    shape: Mutex<Shape>,
+    shape: Mutex<IndexShape>,
     files: RwLock<Vec<Arc<IndexFile<D::Region>>>>,
     /// Files before it are full and durable; Java may trust them after a crash.
     durable_timestamp: AtomicU64,
@@ -47,7 +47,7 @@ impl<D: Disk> Index<D> {
             disk: disk.clone(),
             directory: root.join("index"),
             is_enabled: config.index_enabled,
-            shape: Mutex::new(Shape {
+            shape: Mutex::new(IndexShape {
                 slots: config.index_slots.max(1),
                 entries: config.index_entries.max(2),
             }),

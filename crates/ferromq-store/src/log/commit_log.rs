@@ -17,7 +17,7 @@ use crate::{
     config::StoreConfig,
     dedup::{
         sequence::Numbered,
-        writers::{Dedup, Taken},
+        writers::{Dedup, TakenSequences},
     },
     error::{Result, StoreError},
     files::{disk::Disk, mapped_file::MappedFile, mapped_file_queue::MappedFileQueue},
@@ -271,7 +271,7 @@ impl<D: Disk> CommitLog<D> {
         tail: &mut Tail<D>,
         (messages, pending, bytes): (&[NewMessage<'_>], &[Pending<D>], &mut [u8]),
         store_timestamp: i64,
-        taken: &Taken,
+        taken: &TakenSequences,
     ) -> Result<Vec<Location>> {
         let is_new = || taken.is_new.iter();
         let new_messages: Vec<_> =

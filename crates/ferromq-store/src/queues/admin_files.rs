@@ -12,7 +12,7 @@ use crate::{
         anchor::{self, Anchor},
         disk::Disk,
     },
-    queues::queue_marks::{Floor, QueueAccess},
+    queues::queue_marks::{DeletedFloor, QueueAccess},
     record::reader::Reader,
 };
 
@@ -27,7 +27,7 @@ pub(crate) fn load_deleted<D: Disk>(
     disk: &D,
     root: &Path,
     is_held: impl FnOnce(Anchor) -> bool,
-) -> Result<BTreeMap<QueueName, Floor>> {
+) -> Result<BTreeMap<QueueName, DeletedFloor>> {
     let Some((anchor, queues)) = load(disk, &path(root, "deleted"), DELETED_MAGIC, floor)? else {
         return Ok(BTreeMap::new());
     };
@@ -38,15 +38,17 @@ pub(crate) fn load_deleted<D: Disk>(
     Ok(queues)
 }
 
-fn floor(reader: &mut Reader<'_>) -> Option<Floor> {
-    Some(Floor { offset: reader.u64()?, physical_end: reader.u64()? })
+fn floor(reader: &mut Reader<'_>) -> Option<DeletedFloor> {
+    Some(DeletedFloor { offset: reader.u64()?, physical_end: reader.u64()? })
 }
 
 /// Decodes `ferromq/deleted` and the record at which it was noted.
 ///
 /// # Errors
 /// The broken rule.
-pub fn read_deleted(bytes: &[u8]) -> std::result::Result<(Anchor, BTreeMap<QueueName, Floor>), &'static str> {
+pub fn read_deleted(
+    bytes: &[u8],
+) -> std::result::Result<(Anchor, BTreeMap<QueueName, DeletedFloor>), &'static str> {
     let (anchor, content) = anchor::unseal(DELETED_MAGIC, bytes)?;
     Ok((anchor, decode(content, floor).ok_or("its list of queues is malformed")?))
 }
@@ -56,7 +58,7 @@ pub(crate) fn save_deleted<D: Disk>(
     disk: &D,
     root: &Path,
     anchor: Anchor,
-    queues: &BTreeMap<QueueName, Floor>,
+    queues: &BTreeMap<QueueName, DeletedFloor>,
 ) -> Result<()> {
     let bytes = encode(queues, |floor, out| {
         out.extend(floor.offset.to_be_bytes());
@@ -156,7 +158,7 @@ mod tests {
             let name = |(topic, id): &(String, u32)| (topic.as_str().into(), *id);
             let deleted: BTreeMap<_, _> = queues
                 .iter()
-                .map(|(key, at)| (name(key), Floor { offset: at.0, physical_end: at.1 }))
+                .map(|(key, at)| (name(key), DeletedFloor { offset: at.0, physical_end: at.1 }))
                 .collect();
             let access = |is_closed| if is_closed { QueueAccess::Closed } else { QueueAccess::ReadOnly };
             let closed: BTreeMap<_, _> = queues.iter().map(|(key, at)| (name(key), access(at.2))).collect();

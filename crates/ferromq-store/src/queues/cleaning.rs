@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use crate::{
     error::Result,
     files::disk::Disk,
-    queues::consume_queue::{ConsumeQueue, ENTRY_LEN, Entry},
+    queues::consume_queue::{ConsumeQueue, ENTRY_LEN, QueueEntry},
 };
 
 impl<D: Disk> ConsumeQueue<D> {
@@ -16,7 +16,8 @@ impl<D: Disk> ConsumeQueue<D> {
     /// Errors: `Io` if an entry cannot be read; the offset then stays.
     pub(crate) fn move_min_offset(&self, log_start: u64) -> Result<()> {
         let (min, max) = (self.min_offset(), self.max_offset());
-        let is_kept = |entry: Option<Entry>| entry.is_some_and(|entry| entry.physical_offset >= log_start);
+        let is_kept =
+            |entry: Option<QueueEntry>| entry.is_some_and(|entry| entry.physical_offset >= log_start);
         if min >= max || is_kept(self.find_entry(min)?) {
             return Ok(());
         }
@@ -26,10 +27,10 @@ impl<D: Disk> ConsumeQueue<D> {
     }
 
     /// The entry of the queue's last kept message before `physical_end`.
-    pub(crate) fn last_entry_below(&self, physical_end: u64) -> Result<Option<Entry>> {
+    pub(crate) fn last_entry_below(&self, physical_end: u64) -> Result<Option<QueueEntry>> {
         let (min, max) = (self.min_offset(), self.max_offset());
         let is_behind =
-            |entry: Option<Entry>| entry.is_some_and(|entry| entry.physical_offset >= physical_end);
+            |entry: Option<QueueEntry>| entry.is_some_and(|entry| entry.physical_offset >= physical_end);
         if min >= max || is_behind(self.find_entry(min)?) {
             return Ok(None);
         }
@@ -47,7 +48,7 @@ impl<D: Disk> ConsumeQueue<D> {
     }
 
     /// The first offset of `low..high` whose entry matches, by bisection; `high` if none does.
-    fn search(&self, low: u64, high: u64, is_wanted: impl Fn(Option<Entry>) -> bool) -> Result<u64> {
+    fn search(&self, low: u64, high: u64, is_wanted: impl Fn(Option<QueueEntry>) -> bool) -> Result<u64> {
         let (mut low, mut high) = (low, high);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -61,9 +62,9 @@ impl<D: Disk> ConsumeQueue<D> {
     }
 
     /// The entry at `queue_offset`; `None` for a missing file or a filler.
-    fn find_entry(&self, queue_offset: u64) -> Result<Option<Entry>> {
+    fn find_entry(&self, queue_offset: u64) -> Result<Option<QueueEntry>> {
         let at = queue_offset * ENTRY_LEN;
         let Some(file) = self.files.open(at)? else { return Ok(None) };
-        Ok(Entry::decode(file.read(at..at + ENTRY_LEN)).filter(|entry| !entry.is_filler()))
+        Ok(QueueEntry::decode(file.read(at..at + ENTRY_LEN)).filter(|entry| !entry.is_filler()))
     }
 }

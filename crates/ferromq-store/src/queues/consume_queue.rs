@@ -15,7 +15,7 @@ use crate::{
     derive::arrival::Arrival,
     error::{Result, StoreError},
     files::{disk::Disk, mapped_file::MappedFile, mapped_file_queue::MappedFileQueue},
-    queues::{known_times::KnownTimes, queue_list::Extent, queue_marks::QueueMarks},
+    queues::{known_times::KnownTimes, queue_list::QueueExtent, queue_marks::QueueMarks},
     record::message::MIN_RECORD_LEN,
 };
 
@@ -29,7 +29,7 @@ pub(crate) const NO_BATCH: u32 = u32::MAX;
 
 /// One entry of a consume queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
+pub struct QueueEntry {
     /// Physical offset of the record, in bytes.
     pub physical_offset: u64,
     /// Size of the record, in bytes.
@@ -38,7 +38,7 @@ pub struct Entry {
     pub tag_hash: i64,
 }
 
-impl Entry {
+impl QueueEntry {
     pub(crate) fn encode(self) -> [u8; ENTRY] {
         let mut bytes = [0; ENTRY];
         let (offset, rest) = bytes.split_at_mut(8);
@@ -137,8 +137,8 @@ impl<D: Disk> ConsumeQueue<D> {
         self.flushed.load(Ordering::Acquire)
     }
 
-    pub(crate) fn extent(&self) -> Extent {
-        Extent { min_offset: self.min_offset(), max_offset: self.max_offset() }
+    pub(crate) fn extent(&self) -> QueueExtent {
+        QueueExtent { min_offset: self.min_offset(), max_offset: self.max_offset() }
     }
 
     pub(crate) fn min_offset(&self) -> u64 {
@@ -226,11 +226,11 @@ impl<D: Disk> ConsumeQueue<D> {
     /// Fills the offsets of `missing`, whose messages are lost, with entries that lead into `range`; for recovery.
     pub(crate) fn pad(&self, missing: Range<u64>, range: Range<u64>) -> Result<()> {
         const STEP: usize = 64 << 10;
-        let mut places = range.map(Entry::leading_nowhere);
+        let mut places = range.map(QueueEntry::leading_nowhere);
         let mut at = missing.start;
         while at < missing.end {
             let step = STEP.min((missing.end - at) as usize);
-            let entries: Vec<u8> = places.by_ref().take(step).flat_map(Entry::encode).collect();
+            let entries: Vec<u8> = places.by_ref().take(step).flat_map(QueueEntry::encode).collect();
             if entries.is_empty() {
                 break;
             }
@@ -256,7 +256,7 @@ impl<D: Disk> ConsumeQueue<D> {
     }
 
     /// Sets the extent of a queue whose files cannot be read; for recovery.
-    pub(crate) fn set_extent(&self, extent: Extent) {
+    pub(crate) fn set_extent(&self, extent: QueueExtent) {
         self.min_offset.store(extent.min_offset, Ordering::Release);
         self.max_offset.store(extent.max_offset, Ordering::Release);
     }
@@ -269,7 +269,7 @@ impl<D: Disk> ConsumeQueue<D> {
     }
 
     /// The published entry at `queue_offset`.
-    pub(crate) fn entry(&self, queue_offset: u64) -> Option<Entry> {
+    pub(crate) fn entry(&self, queue_offset: u64) -> Option<QueueEntry> {
         (self.min_offset()..self.max_offset())
             .contains(&queue_offset)
             .then(|| self.entry_anywhere(queue_offset))?
@@ -278,7 +278,7 @@ impl<D: Disk> ConsumeQueue<D> {
     /// The newest message's entry, if one is kept; for recovery.
     ///
     /// Errors: `Io` if its file cannot be opened. It does not mean that there is no entry.
-    pub(crate) fn last_entry(&self) -> Result<Option<Entry>> {
+    pub(crate) fn last_entry(&self) -> Result<Option<QueueEntry>> {
         match self.max_offset().checked_sub(1).filter(|last| *last >= self.min_offset()) {
             Some(last) => self.read_entry(last),
             None => Ok(None),
@@ -286,10 +286,10 @@ impl<D: Disk> ConsumeQueue<D> {
     }
 
     /// The entry at a queue offset, published or not, even a filler; for recovery. Errors as [`Self::last_entry`].
-    pub(crate) fn read_entry(&self, queue_offset: u64) -> Result<Option<Entry>> {
+    pub(crate) fn read_entry(&self, queue_offset: u64) -> Result<Option<QueueEntry>> {
         let at = queue_offset * ENTRY_LEN;
         let Some(file) = self.files.open(at)? else { return Ok(None) };
-        Ok(Entry::decode(&file.copy::<ENTRY>(at)?))
+        Ok(QueueEntry::decode(&file.copy::<ENTRY>(at)?))
     }
 
     /// As [`Self::entry`] for a published offset; tries the file of the previous read first.
@@ -297,12 +297,12 @@ impl<D: Disk> ConsumeQueue<D> {
         &self,
         file: &mut Option<Arc<MappedFile<D::Region>>>,
         queue_offset: u64,
-    ) -> Option<Entry> {
+    ) -> Option<QueueEntry> {
         let at = queue_offset * ENTRY_LEN;
         if file.as_deref().is_none_or(|file| at < file.base() || at >= file.end()) {
             *file = self.files.find(at);
         }
-        Entry::decode(file.as_ref()?.read(at..at + ENTRY_LEN)).filter(|entry| !entry.is_filler())
+        QueueEntry::decode(file.as_ref()?.read(at..at + ENTRY_LEN)).filter(|entry| !entry.is_filler())
     }
 
     /// The first queue offset from `from` on whose message lies at or after a physical offset.
@@ -356,16 +356,16 @@ impl<D: Disk> ConsumeQueue<D> {
         there / ENTRY_LEN
     }
 
-    fn entry_anywhere(&self, queue_offset: u64) -> Option<Entry> {
+    fn entry_anywhere(&self, queue_offset: u64) -> Option<QueueEntry> {
         let at = queue_offset * ENTRY_LEN;
         let file = self.files.find(at)?;
-        Entry::decode(file.read(at..at + ENTRY_LEN))
+        QueueEntry::decode(file.read(at..at + ENTRY_LEN))
     }
 
     /// Calls `visit` with the queue offset and entry from `from` on, until it returns `false` or at the published end.
     ///
     /// `None` stands for a missing entry. A file that cannot be opened ends the walk: its entries are not missing.
-    pub(crate) fn walk(&self, from: u64, visit: impl FnMut(u64, Option<Entry>) -> bool) {
+    pub(crate) fn walk(&self, from: u64, visit: impl FnMut(u64, Option<QueueEntry>) -> bool) {
         if let Err(error) = self.walk_to(from, u64::MAX, visit) {
             tracing::error!(%error, topic = self.topic(), queue_id = self.queue_id, "queue cannot be read");
         }
@@ -376,7 +376,7 @@ impl<D: Disk> ConsumeQueue<D> {
         &self,
         from: u64,
         to: u64,
-        mut visit: impl FnMut(u64, Option<Entry>) -> bool,
+        mut visit: impl FnMut(u64, Option<QueueEntry>) -> bool,
     ) -> Result<()> {
         let end = self.max_offset().min(to);
         let mut at = from;
@@ -387,7 +387,7 @@ impl<D: Disk> ConsumeQueue<D> {
             };
             let (begin, stop) = (at, end.min(file.end() / ENTRY_LEN));
             for bytes in file.read(at * ENTRY_LEN..stop * ENTRY_LEN).chunks_exact(ENTRY) {
-                if !visit(at, Entry::decode(bytes)) {
+                if !visit(at, QueueEntry::decode(bytes)) {
                     return Ok(());
                 }
                 at += 1;
@@ -447,7 +447,7 @@ impl<D: Disk> ConsumeQueue<D> {
     /// Fills the entries before `first` as RocketMQ does; their messages were deleted.
     fn begin_at(&self, first: u64) -> Result<()> {
         let file = self.files.ensure(first * ENTRY_LEN)?;
-        let filler = Entry { physical_offset: 0, size: FILLER_SIZE, tag_hash: 0 }.encode();
+        let filler = QueueEntry { physical_offset: 0, size: FILLER_SIZE, tag_hash: 0 }.encode();
         let count = (first * ENTRY_LEN - file.base()) / ENTRY_LEN;
         self.files.write(file.base(), &filler.repeat(count as usize))?;
         self.flushed.store(file.base() / ENTRY_LEN, Ordering::Release);
@@ -518,13 +518,13 @@ mod tests {
     proptest! {
         #[test]
         fn an_entry_comes_back_as_written(physical_offset in 0..=i64::MAX as u64, size in 1..FILLER_SIZE, tag_hash in any::<i64>()) {
-            let entry = Entry { physical_offset, size, tag_hash };
-            prop_assert_eq!(Entry::decode(&entry.encode()), Some(entry));
+            let entry = QueueEntry { physical_offset, size, tag_hash };
+            prop_assert_eq!(QueueEntry::decode(&entry.encode()), Some(entry));
         }
 
         #[test]
         fn decoding_any_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
-            let _ = Entry::decode(&bytes);
+            let _ = QueueEntry::decode(&bytes);
         }
     }
 

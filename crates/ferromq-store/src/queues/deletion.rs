@@ -12,7 +12,7 @@ use crate::{
     queues::{
         admin_files::{self},
         consume_queue::ConsumeQueue,
-        queue_marks::Floor,
+        queue_marks::DeletedFloor,
         queue_table::ConsumeQueues,
     },
 };
@@ -26,7 +26,7 @@ impl<D: Disk> ConsumeQueue<D> {
     }
 
     /// Deletes the entries below the floor. Call it between rounds of the dispatcher.
-    pub(crate) fn delete_below(&self, floor: Floor) {
+    pub(crate) fn delete_below(&self, floor: DeletedFloor) {
         self.marks.set_floor(floor);
         self.marks.must_clear.store(true, Ordering::Release);
         self.marks.is_deleted.store(true, Ordering::Release);
@@ -79,7 +79,7 @@ impl<D: Disk> ConsumeQueue<D> {
     }
 
     fn forget_floor(&self) {
-        self.marks.set_floor(Floor { offset: 0, physical_end: 0 });
+        self.marks.set_floor(DeletedFloor { offset: 0, physical_end: 0 });
         self.marks.set_alive();
     }
 }

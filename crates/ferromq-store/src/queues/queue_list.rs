@@ -21,7 +21,7 @@ const MAGIC: &[u8; 8] = b"FMQQUEU1";
 
 /// The extent of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub struct QueueExtent {
     /// First queue offset.
     pub min_offset: u64,
     /// Queue offset after the last message.
@@ -36,7 +36,7 @@ pub struct QueueList {
     /// Index files by name, each with the physical offset of its last record.
     pub(crate) indexes: BTreeMap<u64, u64>,
     /// Extents by topic and queue ID.
-    pub queues: BTreeMap<(Box<str>, u32), Extent>,
+    pub queues: BTreeMap<(Box<str>, u32), QueueExtent>,
 }
 
 impl QueueList {
@@ -101,7 +101,7 @@ impl QueueList {
         while !reader.is_empty() {
             let topic = std::str::from_utf8(reader.short_bytes()?).ok()?;
             let queue_id = reader.u32()?;
-            let extent = Extent { min_offset: reader.u64()?, max_offset: reader.u64()? };
+            let extent = QueueExtent { min_offset: reader.u64()?, max_offset: reader.u64()? };
             list.queues.insert((topic.into(), queue_id), extent);
         }
         Some(list)
@@ -125,7 +125,7 @@ mod tests {
             indexes in proptest::collection::btree_map(any::<u64>(), any::<u64>(), 0..3),
             queues in proptest::collection::btree_map(("[a-z%]{1,9}", any::<u32>()), any::<(u64, u64)>(), 0..5),
         ) {
-            let extent = |(min_offset, max_offset)| Extent { min_offset, max_offset };
+            let extent = |(min_offset, max_offset)| QueueExtent { min_offset, max_offset };
             let queues = queues.into_iter().map(|((topic, id), at)| ((topic.into(), id), extent(at))).collect();
             let list = QueueList { log_start, indexes, queues };
             prop_assert_eq!(QueueList::decode(&list.encode()), Some(list));

@@ -56,14 +56,14 @@ pub(crate) struct QueueMarks {
 
 impl QueueMarks {
     /// The deleted part of the queue; offset 0 if nothing was deleted.
-    pub(crate) fn floor(&self) -> Floor {
-        Floor {
+    pub(crate) fn floor(&self) -> DeletedFloor {
+        DeletedFloor {
             offset: self.floor_offset.load(Ordering::Acquire),
             physical_end: self.floor_end.load(Ordering::Acquire),
         }
     }
 
-    pub(super) fn set_floor(&self, floor: Floor) {
+    pub(super) fn set_floor(&self, floor: DeletedFloor) {
         self.floor_end.store(floor.physical_end, Ordering::Release);
         self.floor_offset.store(floor.offset, Ordering::Release);
     }
@@ -138,7 +138,7 @@ impl QueueMarks {
 
 /// The deleted part of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Floor {
+pub struct DeletedFloor {
     /// Queue offsets below this were assigned to deleted records.
     pub(crate) offset: u64,
     /// Physical offset at which the deleted records end.

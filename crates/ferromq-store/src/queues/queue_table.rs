@@ -24,7 +24,7 @@ use crate::{
         consume_queue::{ConsumeQueue, ENTRY_LEN, NO_BATCH},
         known_entries::KnownEntries,
         known_times::KnownTimes,
-        queue_list::Extent,
+        queue_list::QueueExtent,
         queue_marks::QueueMarks,
     },
     sync::parallel::side_by_side,
@@ -199,7 +199,7 @@ impl<D: Disk> ConsumeQueues<D> {
     }
 
     /// Extents of the queues with messages.
-    pub(crate) fn extents(&self) -> BTreeMap<(Box<str>, u32), Extent> {
+    pub(crate) fn extents(&self) -> BTreeMap<(Box<str>, u32), QueueExtent> {
         let queues = self.all().into_iter().filter(|queue| queue.has_messages());
         queues.map(|queue| ((queue.topic().into(), queue.queue_id()), queue.extent())).collect()
     }

@@ -16,9 +16,9 @@ use crate::{
         mapped_file::MappedFile,
     },
     queues::{
-        consume_queue::{ConsumeQueue, ENTRY_LEN, Entry},
+        consume_queue::{ConsumeQueue, ENTRY_LEN, QueueEntry},
         known_entries::KnownEntries,
-        queue_list::Extent,
+        queue_list::QueueExtent,
         queue_table::ConsumeQueues,
     },
     sync::parallel::side_by_side,
@@ -70,7 +70,7 @@ impl<D: Disk> ConsumeQueue<D> {
         &self,
         log_start: u64,
         known: KnownEntries,
-        listed: Option<Extent>,
+        listed: Option<QueueExtent>,
     ) -> Result<Option<u64>> {
         let Some(first) = self.files.span().map(|span| span.start) else { return Ok(None) };
         if let (KnownEntries::Closed, Some(extent)) = (known, listed)
@@ -78,10 +78,10 @@ impl<D: Disk> ConsumeQueue<D> {
         {
             self.publish_extent(extent.max_offset, extent.max_offset);
             self.find_min_offset(first / ENTRY_LEN, extent, log_start)?;
-            return Ok(self.read_entry(extent.max_offset.saturating_sub(1))?.map(Entry::end));
+            return Ok(self.read_entry(extent.max_offset.saturating_sub(1))?.map(QueueEntry::end));
         }
         let limit = known.limit();
-        let is_kept = |entry: Entry| entry.is_filler() || entry.end() <= limit;
+        let is_kept = |entry: QueueEntry| entry.is_filler() || entry.end() <= limit;
         let last = self.last_kept_file(first, is_kept)?;
         let (end, physical_end, met_other) = match known {
             KnownEntries::DurableBelow(_) => last_below(&last, is_kept)?,
@@ -109,14 +109,14 @@ impl<D: Disk> ConsumeQueue<D> {
             KnownEntries::Nothing { is_cut: true, .. } => first / ENTRY_LEN,
         };
         self.publish_extent(flushed, max_offset);
-        self.find_min_offset(first / ENTRY_LEN, Extent { min_offset: 0, max_offset }, log_start)?;
+        self.find_min_offset(first / ENTRY_LEN, QueueExtent { min_offset: 0, max_offset }, log_start)?;
         Ok((physical_end > 0).then_some(physical_end))
     }
 
     /// The end of the entries before recovery changes any, and the end of their last record before `limit`. `None` if
     /// there are no entries or they cannot be read.
     fn found_ends(&self, limit: u64) -> Option<(u64, u64)> {
-        let is_kept = |entry: Entry| entry.is_filler() || entry.end() <= limit;
+        let is_kept = |entry: QueueEntry| entry.is_filler() || entry.end() <= limit;
         for span in self.files.spans().into_iter().rev() {
             let file = self.files.open(span.start).ok()??;
             let (end, physical_end, _) = read_through(&file, is_kept).ok()?;
@@ -133,7 +133,7 @@ impl<D: Disk> ConsumeQueue<D> {
     }
 
     /// Whether the entries end at the noted extent: one before its end, none behind it.
-    fn ends_at(&self, extent: Extent) -> Result<bool> {
+    fn ends_at(&self, extent: QueueExtent) -> Result<bool> {
         let has_last = match extent.max_offset.checked_sub(1) {
             Some(last) if extent.min_offset < extent.max_offset => self.read_entry(last)?.is_some(),
             _ => false,
@@ -145,7 +145,7 @@ impl<D: Disk> ConsumeQueue<D> {
     fn last_kept_file(
         &self,
         first: u64,
-        is_kept: impl Fn(Entry) -> bool,
+        is_kept: impl Fn(QueueEntry) -> bool,
     ) -> Result<Arc<MappedFile<D::Region>>> {
         for span in self.files.spans().into_iter().rev() {
             let file = self.files.ensure(span.start)?;
@@ -156,7 +156,7 @@ impl<D: Disk> ConsumeQueue<D> {
         self.files.ensure(first)
     }
 
-    fn find_min_offset(&self, first: u64, extent: Extent, log_start: u64) -> Result<()> {
+    fn find_min_offset(&self, first: u64, extent: QueueExtent, log_start: u64) -> Result<()> {
         let is_kept = |offset| {
             let entry = self.read_entry(offset)?;
             Ok::<_, StoreError>(entry.is_some_and(|e| !e.is_filler() && e.physical_offset >= log_start))
@@ -203,7 +203,7 @@ impl<D: Disk> ConsumeQueues<D> {
         &self,
         log_start: u64,
         known: KnownEntries,
-        listed: impl Fn(&str, u32) -> Option<Extent> + Sync,
+        listed: impl Fn(&str, u32) -> Option<QueueExtent> + Sync,
     ) -> u64 {
         let newest = AtomicU64::new(0);
         let all = self.all();
@@ -218,15 +218,15 @@ impl<D: Disk> ConsumeQueues<D> {
     }
 }
 
-fn entry_in<R: Region>(file: &MappedFile<R>, at: u64) -> Result<Option<Entry>> {
-    Ok(Entry::decode(&file.copy::<ENTRY>(at)?))
+fn entry_in<R: Region>(file: &MappedFile<R>, at: u64) -> Result<Option<QueueEntry>> {
+    Ok(QueueEntry::decode(&file.copy::<ENTRY>(at)?))
 }
 
 /// Reads entries up to the first that must not be kept. Returns their end, the end of their last record, and whether
 /// nonzero bytes follow.
 fn read_through<R: Region>(
     file: &MappedFile<R>,
-    is_kept: impl Fn(Entry) -> bool,
+    is_kept: impl Fn(QueueEntry) -> bool,
 ) -> Result<(u64, u64, bool)> {
     let mut buffer = vec![0; READ_ENTRIES * ENTRY];
     let (mut end, mut physical_end) = (file.base(), 0);
@@ -236,7 +236,7 @@ fn read_through<R: Region>(
         let bytes = buffer.get_mut(..len as usize).unwrap_or_default();
         file.read_into(end, bytes)?;
         for bytes in bytes.chunks_exact(ENTRY) {
-            match Entry::decode(bytes) {
+            match QueueEntry::decode(bytes) {
                 Some(entry) if is_kept(entry) && (entry.is_filler() || entry.end() > physical_end) => {
                     if !entry.is_filler() {
                         physical_end = entry.end();
@@ -251,7 +251,10 @@ fn read_through<R: Region>(
 }
 
 /// As [`read_through`], when all entries to keep are known to exist: later ones lead further or nowhere.
-fn last_below<R: Region>(file: &MappedFile<R>, is_kept: impl Fn(Entry) -> bool) -> Result<(u64, u64, bool)> {
+fn last_below<R: Region>(
+    file: &MappedFile<R>,
+    is_kept: impl Fn(QueueEntry) -> bool,
+) -> Result<(u64, u64, bool)> {
     // Entries are contiguous from the start of the file, so none follow its first hole.
     let data = file.next_hole(file.base()) - file.base();
     let (mut low, mut high) = (0, data.div_ceil(ENTRY_LEN).min((file.end() - file.base()) / ENTRY_LEN));
@@ -265,6 +268,6 @@ fn last_below<R: Region>(file: &MappedFile<R>, is_kept: impl Fn(Entry) -> bool) 
         Some(at) => entry_in(file, at)?,
         None => None,
     };
-    let physical_end = last.filter(|entry| !entry.is_filler()).map_or(0, Entry::end);
+    let physical_end = last.filter(|entry| !entry.is_filler()).map_or(0, QueueEntry::end);
     Ok((end, physical_end, true))
 }

@@ -17,7 +17,7 @@ use crate::{
     },
     filter::message_filter::MessageFilter,
     log::recent_pages::KnownPages,
-    queues::consume_queue::{ConsumeQueue, Entry},
+    queues::consume_queue::{ConsumeQueue, QueueEntry},
     read::reader::Reader,
     read::types::{GetRequest, GetResult, GetStatus, Source, TransferLimits},
     record::{
@@ -130,7 +130,7 @@ impl<D: Disk> Reader<D> {
     }
 
     /// Where to go on in a queue behind a message that is gone: where its whole file is, behind all of that.
-    fn behind_removed(&self, queue: &ConsumeQueue<D>, queue_offset: u64, removed: Entry) -> u64 {
+    fn behind_removed(&self, queue: &ConsumeQueue<D>, queue_offset: u64, removed: QueueEntry) -> u64 {
         let files = self.log.files();
         let next = queue_offset + 1;
         if files.contains(removed.physical_offset) {
@@ -257,7 +257,7 @@ impl<'a, D: Disk> QueueRead<'a, D> {
         }
     }
 
-    fn visit(&mut self, queue_offset: u64, entry: Option<Entry>) -> Step {
+    fn visit(&mut self, queue_offset: u64, entry: Option<QueueEntry>) -> Step {
         self.entries_left -= 1;
         let Some(entry) = entry else {
             self.miss(GetStatus::OffsetFoundNull);
@@ -313,7 +313,7 @@ impl<'a, D: Disk> QueueRead<'a, D> {
 
     /// The message is there: a later request from here finds it once it can be read.
     #[cold]
-    fn end_before_unreadable(&mut self, entry: Entry, error: &StoreError) -> Step {
+    fn end_before_unreadable(&mut self, entry: QueueEntry, error: &StoreError) -> Step {
         self.miss(GetStatus::MessageUnreadable);
         self.reader.unreadable.note_record(entry.physical_offset..entry.end(), error);
         Step::Ends
@@ -321,7 +321,7 @@ impl<'a, D: Disk> QueueRead<'a, D> {
 
     /// Says whether a message can be looked at: of those that may come from the disk, what is looked at is in memory
     /// then. Errors: `Io` where it cannot be read now.
-    fn is_at_hand(&mut self, queue_offset: u64, entry: Entry) -> Result<bool> {
+    fn is_at_hand(&mut self, queue_offset: u64, entry: QueueEntry) -> Result<bool> {
         if self.source == Source::Anywhere {
             return Ok(true);
         }
@@ -351,7 +351,7 @@ impl<'a, D: Disk> QueueRead<'a, D> {
     }
 
     /// The whole record was read, or is gone.
-    fn clear_unreadable(&self, entry: Entry) {
+    fn clear_unreadable(&self, entry: QueueEntry) {
         if self.source != Source::Anywhere {
             self.reader.unreadable.clear_record(entry.physical_offset);
         }
@@ -366,7 +366,7 @@ impl<'a, D: Disk> QueueRead<'a, D> {
     }
 
     /// Says whether the answer has no room for the message; for the first one it always has.
-    fn is_full_before(&self, entry: Entry) -> bool {
+    fn is_full_before(&self, entry: QueueEntry) -> bool {
         let (count, bytes) = (self.result.messages.len(), self.bytes + entry.size as usize);
         let behind = self.log_end.saturating_sub(entry.physical_offset);
         count > 0 && (bytes > self.max_bytes || self.limits.exclude(count, bytes, behind))
@@ -387,7 +387,7 @@ impl<'a, D: Disk> QueueRead<'a, D> {
         }
     }
 
-    fn take(&mut self, queue_offset: u64, record: Record<D::Region>, entry: Entry) -> Step {
+    fn take(&mut self, queue_offset: u64, record: Record<D::Region>, entry: QueueEntry) -> Step {
         if *self.filter != MessageFilter::All {
             if !is_wanted(self.filter, &record) {
                 self.bytes_left = self.bytes_left.saturating_sub(entry.size.into());
@@ -435,7 +435,7 @@ fn is_told_of<D: Disk>(
     queue: &ConsumeQueue<D>,
     queue_offset: u64,
     record: &Record<D::Region>,
-    entry: Entry,
+    entry: QueueEntry,
 ) -> bool {
     let mut is_same = record.is_at(entry.physical_offset, entry.size);
     if !is_same && queue.is_unchecked(queue_offset) && reader.note_damage_at(entry.physical_offset) {

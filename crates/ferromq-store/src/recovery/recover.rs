@@ -27,7 +27,7 @@ use crate::{
     log::damage::{Damage, DamageReason},
     queues::{
         admin_files::QueueName,
-        consume_queue::{ConsumeQueue, Entry},
+        consume_queue::{ConsumeQueue, QueueEntry},
         deletion::load_marks,
         known_entries::KnownEntries,
         queue_list::QueueList,
@@ -477,7 +477,7 @@ impl<D: Disk> RecoveryRun<'_, D> {
                 continue;
             }
             let last = queue.map_or(Ok(None), |queue| queue.last_entry())?;
-            from = from.min(last.map_or(log_start, Entry::end));
+            from = from.min(last.map_or(log_start, QueueEntry::end));
         }
         if from == end {
             return Ok(0);

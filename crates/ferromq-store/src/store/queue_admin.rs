@@ -23,7 +23,7 @@ use crate::{
     queues::{
         admin_files::{self, QueueName},
         consume_queue::{ConsumeQueue, check_name},
-        queue_marks::{Floor, QueueAccess},
+        queue_marks::{DeletedFloor, QueueAccess},
         queue_table::ConsumeQueues,
     },
     recovery::checkpointer::Checkpointer,
@@ -131,10 +131,10 @@ impl<D: Disk> QueueAdmin<D> {
             return Err(StoreError::Closed);
         }
         let mut floors = self.floors();
-        let new: Vec<(Arc<ConsumeQueue<D>>, Floor)> = {
+        let new: Vec<(Arc<ConsumeQueue<D>>, DeletedFloor)> = {
             let _appends = self.log.tail.lock();
             let physical_end = self.log.written();
-            let floor = |queue: &ConsumeQueue<D>| Floor { offset: queue.next_offset(), physical_end };
+            let floor = |queue: &ConsumeQueue<D>| DeletedFloor { offset: queue.next_offset(), physical_end };
             let doomed = doomed.into_iter().map(|queue| (Arc::clone(&queue), floor(&queue)));
             let new: Vec<_> = doomed.filter(|(_, floor)| floor.offset > 0).collect();
             let queues: Vec<_> = new.iter().map(|(queue, _)| (queue.topic(), queue.queue_id())).collect();
@@ -166,7 +166,7 @@ impl<D: Disk> QueueAdmin<D> {
         Ok(names)
     }
 
-    fn floors(&self) -> BTreeMap<QueueName, Floor> {
+    fn floors(&self) -> BTreeMap<QueueName, DeletedFloor> {
         let queues = self.queues.all().into_iter();
         let floors = queues.map(|queue| (name_of(&queue), queue.marks.floor()));
         floors.filter(|(_, floor)| floor.offset > 0).collect()

@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::time::wall_time::{Event, Reading, WallTime};
+use crate::time::wall_time::{ClockEvent, Reading, WallTime};
 
 type AdvanceListener = Box<dyn Fn() + Send + Sync>;
 type ReadingSource = Box<dyn Fn() -> Reading + Send + Sync>;
@@ -23,7 +23,7 @@ const NO_STEP_US: i64 = 1_000;
 const JUMP_MS: i64 = 100;
 
 /// The machine's clocks and the steps that are followed.
-struct Machine {
+struct MachineClock {
     read: ReadingSource,
     /// A copy of the offset in `time`, read without its lock.
     offset_us: AtomicI64,
@@ -36,7 +36,7 @@ struct Machine {
 
 struct ClockState {
     /// `None` for a manual clock.
-    machine: Option<Machine>,
+    machine: Option<MachineClock>,
     /// The time of a manual clock, or the total advance of a system clock.
     base_ms: AtomicI64,
     /// The latest time returned.
@@ -64,7 +64,7 @@ impl Clock {
         let reading = read();
         let time = WallTime::begin(reading);
         let now_ms = reading.wall_us.div_euclid(1000);
-        let machine = Machine {
+        let machine = MachineClock {
             read: Box::new(read),
             offset_us: AtomicI64::new(time.offset()),
             first_offset_us: time.offset(),
@@ -80,7 +80,7 @@ impl Clock {
         Self::new(None, start_ms)
     }
 
-    fn new(machine: Option<Machine>, base_ms: i64) -> Self {
+    fn new(machine: Option<MachineClock>, base_ms: i64) -> Self {
         Self(Arc::new(ClockState {
             machine,
             base_ms: AtomicI64::new(base_ms),
@@ -122,7 +122,7 @@ impl Clock {
     /// Returns how far [`Clock::now_ms`] is ahead of [`Clock::steady_ms`], in milliseconds.
     #[must_use]
     pub fn stepped_ms(&self) -> i64 {
-        let stepped = |machine: &Machine| {
+        let stepped = |machine: &MachineClock| {
             machine.offset_us.load(Ordering::Acquire).saturating_sub(machine.first_offset_us).div_euclid(1000)
         };
         self.0.machine.as_ref().map_or(0, stepped)
@@ -170,7 +170,7 @@ impl Clock {
     }
 }
 
-impl Machine {
+impl MachineClock {
     fn now_us(&self) -> i64 {
         let reading = (self.read)();
         let offset = self.offset_us.load(Ordering::Acquire);
@@ -189,29 +189,29 @@ impl Machine {
         self.offset_us.store(time.offset(), Ordering::Release);
         drop(time);
         if let Some(event) = event {
-            say(event);
+            log_event(event);
         }
         reading
     }
 }
 
 #[cold]
-fn say(event: Event) {
+fn log_event(event: ClockEvent) {
     let seconds = |us: i64| us / 1_000_000;
     match event {
-        Event::Doubted { ahead_us } => tracing::warn!(
+        ClockEvent::Doubted { ahead_us } => tracing::warn!(
             ahead_seconds = seconds(ahead_us),
             "the wall clock stepped forward by more than a day: it is followed if it lasts a minute"
         ),
-        Event::DoubtEnded => tracing::warn!("the wall clock was set back: its step was not followed"),
-        Event::Followed { ahead_us } => tracing::warn!(
+        ClockEvent::DoubtEnded => tracing::warn!("the wall clock was set back: its step was not followed"),
+        ClockEvent::Followed { ahead_us } => tracing::warn!(
             ahead_seconds = seconds(ahead_us),
             "the wall clock stepped forward and is followed; deletion by age waits for an hour"
         ),
-        Event::Settled => {
+        ClockEvent::Settled => {
             tracing::info!("the step of the wall clock has lasted an hour and now counts for deletion by age")
         }
-        Event::Behind { behind_us } => tracing::warn!(
+        ClockEvent::Behind { behind_us } => tracing::warn!(
             behind_seconds = seconds(behind_us),
             "the wall clock was set back: the store's clock stays ahead until a restart"
         ),

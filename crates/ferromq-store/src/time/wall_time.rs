@@ -23,7 +23,7 @@ pub struct Reading {
 
 /// An event to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum ClockEvent {
     /// The wall clock is too far ahead to be followed yet.
     Doubted { ahead_us: i64 },
     /// The clock was set back before it was followed.
@@ -38,7 +38,7 @@ pub(crate) enum Event {
 
 /// The target of a step, and when it was first seen.
 #[derive(Debug, Clone, Copy)]
-struct Step {
+struct ClockStep {
     offset: i64,
     since: i64,
 }
@@ -48,8 +48,8 @@ struct Step {
 pub(crate) struct WallTime {
     offset: i64,
     age_offset: i64,
-    doubted: Option<Step>,
-    unsettled: Option<Step>,
+    doubted: Option<ClockStep>,
+    unsettled: Option<ClockStep>,
     is_behind: bool,
 }
 
@@ -71,18 +71,18 @@ impl WallTime {
     }
 
     /// Takes a reading and returns the event to log.
-    pub(crate) fn read(&mut self, reading: Reading) -> Option<Event> {
+    pub(crate) fn read(&mut self, reading: Reading) -> Option<ClockEvent> {
         let wall = reading.wall_us.saturating_sub(reading.boot_us);
         let before = self.offset;
         let event = self.follow(wall, reading.boot_us);
         let settled = self.settle(wall.min(self.offset), reading.boot_us);
         if self.offset.saturating_sub(before) > SMALL_STEP {
-            return Some(Event::Followed { ahead_us: self.offset - before });
+            return Some(ClockEvent::Followed { ahead_us: self.offset - before });
         }
-        event.or(settled.then_some(Event::Settled))
+        event.or(settled.then_some(ClockEvent::Settled))
     }
 
-    fn follow(&mut self, wall: i64, boot: i64) -> Option<Event> {
+    fn follow(&mut self, wall: i64, boot: i64) -> Option<ClockEvent> {
         let ahead = wall.saturating_sub(self.offset);
         if ahead > DOUBTED_STEP {
             match self.doubted {
@@ -95,8 +95,8 @@ impl WallTime {
                     return None;
                 }
                 _ => {
-                    self.doubted = Some(Step { offset: wall, since: boot });
-                    return Some(Event::Doubted { ahead_us: ahead });
+                    self.doubted = Some(ClockStep { offset: wall, since: boot });
+                    return Some(ClockEvent::Doubted { ahead_us: ahead });
                 }
             }
         }
@@ -104,9 +104,9 @@ impl WallTime {
         self.offset = self.offset.max(wall);
         let was_behind = std::mem::replace(&mut self.is_behind, -ahead > SMALL_STEP);
         if self.is_behind && !was_behind {
-            return Some(Event::Behind { behind_us: -ahead });
+            return Some(ClockEvent::Behind { behind_us: -ahead });
         }
-        was_doubted.then_some(Event::DoubtEnded)
+        was_doubted.then_some(ClockEvent::DoubtEnded)
     }
 
     /// Whether a step above `SMALL_STEP` has lasted.
@@ -127,7 +127,7 @@ impl WallTime {
                 true
             }
             _ => {
-                self.unsettled = Some(Step { offset, since: boot });
+                self.unsettled = Some(ClockStep { offset, since: boot });
                 false
             }
         }
@@ -135,7 +135,7 @@ impl WallTime {
 }
 
 /// Whether the clock is still at the step's target or beyond.
-fn lasts(step: Step, offset: i64) -> bool {
+fn lasts(step: ClockStep, offset: i64) -> bool {
     offset >= step.offset.saturating_sub(SMALL_STEP)
 }
 
@@ -160,7 +160,7 @@ mod tests {
             Self { reading, time: WallTime::begin(reading) }
         }
 
-        fn pass(&mut self, seconds: i64) -> Option<Event> {
+        fn pass(&mut self, seconds: i64) -> Option<ClockEvent> {
             let mut event = None;
             for _ in 0..seconds {
                 self.reading.wall_us += SECOND;
@@ -170,7 +170,7 @@ mod tests {
             event
         }
 
-        fn step(&mut self, us: i64) -> Option<Event> {
+        fn step(&mut self, us: i64) -> Option<ClockEvent> {
             self.reading.wall_us += us;
             self.time.read(self.reading)
         }
@@ -196,21 +196,24 @@ mod tests {
     #[test]
     fn a_step_of_hours_is_followed_at_once_and_deletes_after_an_hour() {
         let mut machine = Machine::new();
-        assert_eq!(machine.step(8 * 3600 * SECOND), Some(Event::Followed { ahead_us: 8 * 3600 * SECOND }));
+        assert_eq!(
+            machine.step(8 * 3600 * SECOND),
+            Some(ClockEvent::Followed { ahead_us: 8 * 3600 * SECOND })
+        );
         assert_eq!((machine.now(), machine.age()), (8 * 3600, 0));
         assert_eq!(machine.pass(3599), None);
         assert_eq!((machine.now(), machine.age()), (8 * 3600 + 3599, 3599));
-        assert_eq!(machine.pass(1), Some(Event::Settled));
+        assert_eq!(machine.pass(1), Some(ClockEvent::Settled));
         assert_eq!(machine.now(), machine.age());
     }
 
     #[test]
     fn a_clock_ten_years_ahead_for_ten_seconds_is_never_followed() {
         let mut machine = Machine::new();
-        assert!(matches!(machine.step(3650 * DAY), Some(Event::Doubted { .. })));
+        assert!(matches!(machine.step(3650 * DAY), Some(ClockEvent::Doubted { .. })));
         machine.pass(10);
         assert_eq!((machine.now(), machine.age()), (10, 10));
-        assert_eq!(machine.step(-3650 * DAY), Some(Event::DoubtEnded));
+        assert_eq!(machine.step(-3650 * DAY), Some(ClockEvent::DoubtEnded));
         machine.pass(3600);
         assert_eq!((machine.now(), machine.age()), (3610, 3610));
     }
@@ -219,9 +222,9 @@ mod tests {
     fn a_step_of_years_that_lasts_a_minute_is_followed_and_taken_back_it_deletes_nothing() {
         let mut machine = Machine::new();
         machine.step(3650 * DAY);
-        assert!(matches!(machine.pass(60), Some(Event::Followed { .. })));
+        assert!(matches!(machine.pass(60), Some(ClockEvent::Followed { .. })));
         assert_eq!((machine.now(), machine.age()), (3650 * 86_400 + 60, 60));
-        assert!(matches!(machine.step(-3650 * DAY), Some(Event::Behind { .. })));
+        assert!(matches!(machine.step(-3650 * DAY), Some(ClockEvent::Behind { .. })));
         assert_eq!(machine.pass(7200), None);
         // Time continues at its pace, so that waits end.
         assert_eq!((machine.now(), machine.age()), (3650 * 86_400 + 7260, 7260));
