@@ -80,10 +80,8 @@ pub struct Dump<D: Disk = RealDisk> {
 
 /// Reads a topic's records from the store directory of a ferromq or Java broker, closed or open. Read-only.
 ///
-/// Records come in the order of queue offsets, queue after queue.
-///
-/// # Errors
-/// Those of [`super::verify`]; `NoSuchQueue` if the topic or queue does not exist.
+/// Records come in the order of queue offsets, queue after queue. Errors: those of [`super::verify`]; `NoSuchQueue` if
+/// the topic or queue does not exist.
 pub fn dump(directory: &Path, query: &DumpQuery, options: &InspectOptions) -> Result<Dump> {
     dump_on(RealDisk, directory, query, options)
 }

@@ -87,10 +87,7 @@ impl<R: Region> LogFacts<R> {
         Self { file: LogFile::new(region, base), base, until, continued: 0, is_done: false }
     }
 
-    /// The next records, at most `rows`; `None` at the end. Accepts any bytes.
-    ///
-    /// # Errors
-    /// Those of reading the file.
+    /// The next records, at most `rows`; `None` at the end. Accepts any bytes. Errors: those of reading the file.
     pub fn next_facts(&mut self, rows: usize) -> io::Result<Option<Facts>> {
         if self.is_done {
             return Ok(None);

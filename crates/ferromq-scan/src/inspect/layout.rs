@@ -59,10 +59,8 @@ pub(crate) struct StoreLayout<D: Disk> {
 }
 
 impl<D: Disk> StoreLayout<D> {
-    /// Lists the files of a store directory.
-    ///
-    /// # Errors
-    /// `Io` if the directory does not exist or cannot be read, `NoStore` if it is not a store.
+    /// Lists the files of a store directory. Errors: `Io` if the directory does not exist or cannot be read, `NoStore`
+    /// if it is not a store.
     pub(crate) fn read(disk: D, directory: &Path, options: &InspectOptions) -> Result<Self> {
         let root = disk.absolute(directory).map_err(|source| StoreError::io("open", directory, source))?;
         let entries = disk.list(&root).map_err(|source| StoreError::io("list", &root, source))?;
@@ -150,7 +148,7 @@ impl<D: Disk> StoreLayout<D> {
         last.into_iter().flatten().map(|entry| entry.physical_offset).max().unwrap_or(0)
     }
 
-    /// Files that hold nothing yet may be written to while others are looked at: they are left out.
+    /// Leaves out empty files at the end, which an open broker may be filling.
     fn leave_out_prepared(&mut self) {
         while let Some(file) = self.log.last() {
             let mut head = [0; 8];
@@ -201,8 +199,8 @@ impl<D: Disk> StoreLayout<D> {
         Ok(files)
     }
 
-    /// The size of a file; what cannot be opened is a finding, unless it was removed meanwhile. In a store that is
-    /// open, a file without a byte is just being made.
+    /// Size of a file. A file that cannot be opened is a finding, unless it was removed meanwhile. In an open store an
+    /// empty file is still being created.
     fn len_of(&mut self, path: &Path) -> Option<u64> {
         match self.disk.len(path) {
             Ok(0) if self.is_open() => None,
@@ -216,7 +214,7 @@ impl<D: Disk> StoreLayout<D> {
         }
     }
 
-    /// The files of a row in order, without those that overlap others; entries are `unit` bytes long.
+    /// Orders segment files and leaves out overlapping ones. Entries are `unit` bytes long.
     fn row(&mut self, paths: Vec<PathBuf>, unit: u64) -> Vec<SegmentFile> {
         let mut files: Vec<SegmentFile> = Vec::new();
         for path in paths {
@@ -279,7 +277,7 @@ fn name_of(path: &Path) -> Option<&str> {
     path.file_name()?.to_str()
 }
 
-/// The offset in the name of a file, where it has RocketMQ's 20 digits.
+/// The base offset in a file name of RocketMQ's 20 digits.
 fn parse_base(path: &Path) -> Option<u64> {
     let name = name_of(path)?;
     (name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit())).then(|| name.parse().ok())?

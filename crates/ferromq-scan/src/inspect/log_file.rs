@@ -97,10 +97,8 @@ impl<R: Region> LogFile<R> {
         self.at = at;
     }
 
-    /// Scans the current position and moves behind it; `None` at the end of the file. Accepts any bytes.
-    ///
-    /// # Errors
-    /// Those of reading the file; the position stays.
+    /// Scans the current position and moves behind it; `None` at the end of the file. Accepts any bytes. Errors: those
+    /// of reading the file; the position stays.
     pub fn next_scanned(&mut self) -> io::Result<Option<Scanned<'_>>> {
         let (at, len) = (self.at, self.len());
         if at >= len {
@@ -174,10 +172,7 @@ impl<R: Region> LogFile<R> {
         if self.record_at(at)?.is_some() { Ok(Some(at)) } else { self.find_sound(at) }
     }
 
-    /// The record at this position, if its lengths and physical offset are right.
-    ///
-    /// # Errors
-    /// Those of reading the file.
+    /// The record at this position, if its lengths and physical offset are right. Errors: those of reading the file.
     pub fn record_at(&mut self, at: u64) -> io::Result<Option<MessageView<'_>>> {
         if at >= self.len() || !matches!(self.look_unchecked(at)?, RecordCheck::Sound) {
             return Ok(None);
@@ -186,10 +181,7 @@ impl<R: Region> LogFile<R> {
         Ok(MessageView::decode(self.window.get(at..at + size)?, false).ok())
     }
 
-    /// The bytes of the record at this position.
-    ///
-    /// # Errors
-    /// Those of reading the file.
+    /// The bytes of the record at this position. Errors: those of reading the file.
     pub fn bytes_at(&mut self, at: u64) -> io::Result<&[u8]> {
         let size = self.size_at(at)?;
         self.window.get(at..at.saturating_add(size))

@@ -189,7 +189,7 @@ impl<'a, D: Disk> QueueEntries<'a, D> {
         Self { layout, scans, names, chunks: HashMap::new(), chunk_len: share.clamp(64, 8192), last: None }
     }
 
-    /// The number of a queue; most records follow one of the same queue.
+    /// Number of a queue, cached because consecutive records often share one.
     pub(crate) fn queue(&mut self, topic: &str, queue_id: u32) -> Option<usize> {
         let is_same = |number: &usize| {
             self.layout
@@ -203,7 +203,7 @@ impl<'a, D: Disk> QueueEntries<'a, D> {
         self.last
     }
 
-    /// The slot at a queue offset; `Empty` behind the end that was found when the queue was read through.
+    /// The slot at a queue offset; `Empty` behind the end found by the first pass.
     pub(crate) fn slot(&mut self, queue: usize, offset: u64) -> io::Result<QueueSlot> {
         let Some(scan) = self.scans.get(queue) else { return Ok(QueueSlot::Empty) };
         if offset >= scan.max_offset {

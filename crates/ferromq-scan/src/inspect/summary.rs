@@ -134,10 +134,8 @@ pub struct CheckpointSummary {
     pub durable_end: i64,
 }
 
-/// Summarizes a store directory of ferromq or a Java broker, closed or open. Read-only.
-///
-/// # Errors
-/// `Io` if the directory cannot be read, `NoStore` if it is not a store.
+/// Summarizes a store directory of ferromq or a Java broker, closed or open. Read-only. Errors: `Io` if the directory
+/// cannot be read, `NoStore` if it is not a store.
 pub fn inspect(directory: &Path, options: &InspectOptions) -> Result<StoreSummary> {
     inspect_on(RealDisk, directory, options)
 }

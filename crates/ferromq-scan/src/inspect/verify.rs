@@ -79,11 +79,9 @@ impl VerifyReport {
 /// Verifies every meaningful byte of a store directory and reports each fault to `on_event`.
 ///
 /// It writes nothing and takes no lock, so the store may be open and may be a Java broker's; the report says how far it
-/// looked. Memory is bounded whatever the size. `on_event` is called from several threads in any order; the verification
-/// stops when it returns `false`.
-///
-/// # Errors
-/// `Io` if the directory cannot be read, `NoStore` if it is not a store.
+/// looked. Memory is bounded whatever the size. `on_event` is called from several threads in any order; the
+/// verification stops when it returns `false`. Errors: `Io` if the directory cannot be read, `NoStore` if it is not a
+/// store.
 pub fn verify(
     directory: &Path,
     options: &InspectOptions,

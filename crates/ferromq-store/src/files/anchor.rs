@@ -61,10 +61,7 @@ pub(crate) fn seal(magic: &[u8; 8], anchor: Anchor, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Decodes the anchor and the content of a file that [`seal`] encoded.
-///
-/// # Errors
-/// The broken rule.
+/// Decodes the anchor and the content of a file that [`seal`] encoded. Errors: the broken rule.
 pub fn unseal<'a>(magic: &[u8; 8], bytes: &'a [u8]) -> Result<(Anchor, &'a [u8]), &'static str> {
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or("too short")?;
     let rest = body.strip_prefix(magic).ok_or("wrong magic or version")?;

@@ -118,9 +118,7 @@ impl<D: Disk> FileDirectories<D> {
         }
     }
 
-    /// The directories of a commit log: the store's own, or the configured ones. Creates the writable ones.
-    ///
-    /// # Errors
+    /// The directories of a commit log: the store's own, or the configured ones. Creates the writable ones. Errors:
     /// `Io` if a directory cannot be created, or if a read-only one is missing: its disk may not be mounted.
     pub(crate) fn of_log(disk: &D, names: &Arc<DirectoryNames<D>>, config: &StoreConfig) -> Result<Self> {
         let root = &names.root;

@@ -58,10 +58,7 @@ pub trait Disk: Clone + Send + Sync + 'static {
     fn open_dir(&self, directory: &Path) -> io::Result<Self::Directory>;
     /// As [`Self::sync_dir`].
     fn sync_open_dir(&self, directory: &Self::Directory) -> io::Result<()>;
-    /// Reads a whole small file.
-    ///
-    /// # Errors
-    /// `NotFound` if it does not exist.
+    /// Reads a whole small file. Errors: `NotFound` if it does not exist.
     fn read_file(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// Replaces a small file atomically and durably: temporary file, flush, rename, directory sync.
     fn replace_file(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
@@ -79,10 +76,7 @@ pub trait Disk: Clone + Send + Sync + 'static {
     fn remove_dir(&self, _directory: &Path) -> io::Result<()> {
         Ok(())
     }
-    /// Takes the exclusive lock that a Java broker takes on the same file.
-    ///
-    /// # Errors
-    /// `WouldBlock` if it is held.
+    /// Takes the exclusive lock that a Java broker takes on the same file. Errors: `WouldBlock` if it is held.
     fn lock(&self, path: &Path) -> io::Result<Self::Lock>;
 }
 

@@ -81,10 +81,8 @@ impl<D: Disk> MappedFileQueue<D> {
     /// Finds the files in the directories without opening them. New files get the size of the last file, or of the one
     /// before if the last was cut short.
     ///
-    /// Other names and empty files are ignored. Missing files become [`Self::gaps`].
-    ///
-    /// # Errors
-    /// `Corrupt` if two files claim the same bytes.
+    /// Other names and empty files are ignored. Missing files become [`Self::gaps`]. Errors: `Corrupt` if two files
+    /// claim the same bytes.
     pub(crate) fn load(&mut self) -> Result<()> {
         let mut slots: Vec<FileSlot<D::Region>> = Vec::new();
         for (number, directory) in self.places.directories().enumerate() {
@@ -291,11 +289,9 @@ impl<D: Disk> MappedFileQueue<D> {
         self.row.keep_open_from(offset);
     }
 
-    /// The file that holds `offset`, for writing. Creates it and the missing files before it.
-    ///
-    /// # Errors
-    /// `Full` or `Io` if a file cannot be created or opened; nothing is left behind. `Corrupt` if files exist behind
-    /// `offset` but its own does not.
+    /// The file that holds `offset`, for writing. Creates it and the missing files before it. Errors: `Full` or `Io` if
+    /// a file cannot be created or opened; nothing is left behind. `Corrupt` if files exist behind `offset` but its own
+    /// does not.
     pub(crate) fn ensure(&self, offset: u64) -> Result<File<D>> {
         if let Some(file) = self.open_writable(offset)? {
             return Ok(file);

@@ -52,10 +52,7 @@ impl<D: Disk> StoreDirectory<D> {
         *self.is_released.read()
     }
 
-    /// Keeps the directory's lock until the guard is dropped; not reentrant.
-    ///
-    /// # Errors
-    /// `Closed` if the lock is released.
+    /// Keeps the directory's lock until the guard is dropped; not reentrant. Errors: `Closed` if the lock is released.
     pub(crate) fn hold(&self) -> Result<RwLockReadGuard<'_, bool>> {
         let is_released = self.is_released.read();
         if *is_released { Err(StoreError::Closed) } else { Ok(is_released) }

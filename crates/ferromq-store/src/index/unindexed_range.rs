@@ -21,9 +21,7 @@ pub const NAME: &str = "unindexed";
 const MAGIC: &[u8; 8] = b"FMQUNIX1";
 
 /// Decodes the range and the record at which it was noted. The range ends at `u64::MAX` while the index is disabled.
-///
-/// # Errors
-/// The broken rule.
+/// Errors: the broken rule.
 pub fn read(bytes: &[u8]) -> std::result::Result<(Anchor, Range<u64>), &'static str> {
     let (anchor, content) = anchor::unseal(MAGIC, bytes)?;
     let ([from, to], []) = content.as_chunks::<8>() else { return Err("wrong length") };

@@ -42,10 +42,7 @@ fn floor(reader: &mut Reader<'_>) -> Option<DeletedFloor> {
     Some(DeletedFloor { offset: reader.u64()?, physical_end: reader.u64()? })
 }
 
-/// Decodes `ferromq/deleted` and the record at which it was noted.
-///
-/// # Errors
-/// The broken rule.
+/// Decodes `ferromq/deleted` and the record at which it was noted. Errors: the broken rule.
 pub fn read_deleted(
     bytes: &[u8],
 ) -> std::result::Result<(Anchor, BTreeMap<QueueName, DeletedFloor>), &'static str> {

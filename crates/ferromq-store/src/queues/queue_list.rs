@@ -82,10 +82,7 @@ impl QueueList {
         out
     }
 
-    /// Decodes the list and the record at which it was noted.
-    ///
-    /// # Errors
-    /// The broken rule.
+    /// Decodes the list and the record at which it was noted. Errors: the broken rule.
     pub fn read(bytes: &[u8]) -> std::result::Result<(Anchor, Self), &'static str> {
         let (anchor, content) = anchor::unseal(MAGIC, bytes)?;
         Ok((anchor, Self::decode(content).ok_or("it is truncated")?))

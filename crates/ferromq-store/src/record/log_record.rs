@@ -43,10 +43,7 @@ impl<R: Region> Record<R> {
         message::reconsume_times(self.bytes())
     }
 
-    /// Loads all bytes into memory and waits for the disk.
-    ///
-    /// # Errors
-    /// `Io` if the record cannot be read.
+    /// Loads all bytes into memory and waits for the disk. Errors: `Io` if the record cannot be read.
     pub fn read_ahead(&self) -> Result<()> {
         self.file.load(self.range.clone())
     }

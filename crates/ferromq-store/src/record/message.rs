@@ -310,10 +310,7 @@ pub struct MessageView<'a> {
 
 impl<'a> MessageView<'a> {
     /// Decodes the record at the start of `bytes` and checks its lengths and magic code. With `check_crc` it also
-    /// checks the body's CRC32 and the property CRC, if there is one. Accepts any bytes.
-    ///
-    /// # Errors
-    /// The broken rule.
+    /// checks the body's CRC32 and the property CRC, if there is one. Accepts any bytes. Errors: the broken rule.
     pub fn decode(bytes: &'a [u8], check_crc: bool) -> std::result::Result<Self, &'static str> {
         const SHORT: &str = "the record is shorter than its fields";
         let Peek::Message(total_size) = peek(bytes) else { return Err("no record begins here") };
