@@ -1,4 +1,4 @@
-"""How many transactions a second end? How long does a check of 100,000 open ones take? Over remoting, and the check over both."""
+"""How many transactions a second end, and how long a check of 100,000 open ones takes, over both protocols."""
 
 import json
 import queue

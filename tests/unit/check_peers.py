@@ -1,4 +1,4 @@
-"""What of a broker knows transactions, over a real store, and producers that are asked."""
+"""A broker's parts for transactions, over a real store, and producers that answer checks."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -27,13 +27,13 @@ ROUND = 30_000
 
 
 class Producers:
-    """Stands for the server: keeps what producers are asked."""
+    """Stands for the server: records the checks of producers."""
 
     def __init__(self) -> None:
         self.remoting: list[tuple[int, Mapping[str, str], bytes]] = []
         self.telemetry: list[tuple[int, pb.TelemetryCommand]] = []
         self.gone: set[int] = set()
-        # How many it takes before its queue is full, and how many of them it reads while it is waited for.
+        # The length of its queue, and how many it reads during a wait.
         self.room: int | None = None
         self.reads = 0
         self.pauses = 0
@@ -54,7 +54,7 @@ class Producers:
         return True
 
     def pause(self, _seconds: float) -> bool:
-        """Read what is in the queue, where this client reads at all."""
+        """Read the queue, if this client reads at all."""
         self.pauses += 1
         if self.room is not None:
             self.room += self.reads
@@ -71,7 +71,7 @@ class Producers:
 
 
 class Broker:
-    """What of a broker knows transactions, over a real store; `kill` begins anew with what is stored."""
+    """A broker's parts for transactions, over a real store; `kill` restarts from the stored state."""
 
     def __init__(self, directory: Path, *, is_indexed: bool = True) -> None:
         self.clock = Clock.manual(NOW)
@@ -83,7 +83,7 @@ class Broker:
         self.open()
 
     def open(self) -> None:
-        """Open the store and what is known of it."""
+        """Open the store and its tables."""
         self.store = Store(
             str(self.directory),
             self.clock,
@@ -96,7 +96,7 @@ class Broker:
         self.begin()
 
     def begin(self) -> None:
-        """Find out what is open, once more."""
+        """Find the open ones again."""
         self.settle()
         halves = HalfMessageIndex(self.store)
         self.ends = TransactionEnder(self.store, halves)
@@ -133,7 +133,7 @@ class Broker:
         return EndRequest("payers", physical_offset, queue_offset, Decision.COMMIT)
 
     def round(self, after: int = ROUND) -> CheckReport:
-        """Let time pass, and let producers be asked."""
+        """Let time pass, and run the checks."""
         self.settle()
         self.clock.advance(after)
         return self.checks.round(self.clock.now_ms())
@@ -144,7 +144,7 @@ class Broker:
         return self.store.get(topic, queue_id, 0, 10_000)[1]
 
     def committed(self) -> tuple[int | None, int | None]:
-        """Return how far half and op messages are looked through."""
+        """Return the committed offsets of half and op messages."""
         return self.store.committed_offset(GROUP, HALF, 0), self.store.committed_offset(GROUP, OP, 0)
 
 
@@ -166,6 +166,6 @@ def answer(broker: Broker, decision: Decision = Decision.COMMIT, number: int = -
 
 
 def resume(broker: Broker, message_id: str) -> tuple[int, str | None]:
-    """Ask with request 323 that a transaction is asked about again; return code and remark."""
+    """Request another check of a transaction (323); return code and remark."""
     request: Any = SimpleNamespace(fields={"topic": DISCARDED, "msgId": message_id}, peer="10.0.0.7:1")
     return broker.checks.resume(request)[:2]

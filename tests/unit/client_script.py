@@ -1,4 +1,4 @@
-"""A server made of answers: plans of the client are run against it."""
+"""A scripted server, against which the client's plans run."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class Server:
         self.pauses: list[float] = []
         self.queue_ids: dict[str, tuple[int, ...]] = dict.fromkeys(self.brokers, (0, 1))
         self.script: list[Any] = []
-        """What the calls beside QueryRoute answer: bytes, packets, an error, or a function of the call."""
+        """The answers to calls beside QueryRoute: bytes, packets, an error, or a function of the call."""
         self.route_error: FerromqError | None = None
         self.away: set[str] = set()
         """Endpoints that answer no QueryRoute."""
@@ -64,7 +64,7 @@ class Server:
         return answer
 
     def route(self) -> Any:
-        """Answer with the queues of each broker, and one that may not be written."""
+        """Answer with the queues of each broker, and one without write permission."""
         if self.route_error is not None:
             return self.route_error
         places = [
@@ -84,7 +84,7 @@ class Server:
         return pb.QueryRouteResponse(status=pb.Status(code=pb.OK), message_queues=queues).SerializeToString()
 
     def methods(self) -> list[str]:
-        """Return what was called."""
+        """Return the calls."""
         return [call.method for call in self.calls]
 
 

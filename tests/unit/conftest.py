@@ -1,13 +1,13 @@
-"""What the unit tests share."""
+"""Fixtures of the unit tests."""
 
 import sys
 from pathlib import Path
 
 from hypothesis import settings
 
-# What several files need and is no test, as `client_script`.
+# Modules that several test files import, such as `client_script`.
 sys.path.insert(0, str(Path(__file__).parent))
 
-# How long an example takes is the machine's business, not a promise.
+# The duration of an example depends on the machine; it is no promise.
 settings.register_profile("ferromq", deadline=None)
 settings.load_profile("ferromq")

@@ -1,4 +1,4 @@
-"""Bodies of administrators' requests: what is read of them, and that nothing else than a refusal comes of odd ones."""
+"""Bodies of administrators' requests: valid ones are read, others are refused."""
 
 import contextlib
 import json
@@ -80,7 +80,7 @@ def test_a_wrong_field_is_named(topic: dict[str, Any], named: str) -> None:
     | VALUES,
 )
 def test_an_odd_body_is_refused_or_read(name: str, value: Any) -> None:
-    """No other error comes out, whatever is in it."""
+    """Any content gives no other error."""
     body = json.dumps({name: value}).encode()
     for parse in (parse_topics, parse_groups, parse_group):
         with contextlib.suppress(BadRequest):
@@ -90,7 +90,7 @@ def test_an_odd_body_is_refused_or_read(name: str, value: Any) -> None:
 @QUIET
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_body_are_refused(body: bytes) -> None:
-    """As those that are, and say something else."""
+    """Like valid JSON of another form."""
     for parse in (parse_topics, parse_groups, parse_group):
         with contextlib.suppress(BadRequest):
             parse(body)
@@ -118,7 +118,7 @@ def test_bytes_that_are_no_body_are_refused(body: bytes) -> None:
     ],
 )
 def test_a_number_of_a_group_that_may_not_be_is_named(group: dict[str, Any], named: str) -> None:
-    """Some are numbers of 32 bits elsewhere, and all of them end in a file the next start reads."""
+    """Some have 32 bits elsewhere, and the next start reads all of them from a file."""
     with pytest.raises(BadRequest, match=named):
         parse_group(json.dumps({"groupName": "g", **group}).encode())
 

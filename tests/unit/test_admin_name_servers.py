@@ -12,7 +12,7 @@ TIMEOUT = 9.0
 
 
 class NameServers:
-    """Stands for the client of an administrator, and for the name servers it calls."""
+    """Stands for an administrator's client and its name servers."""
 
     def __init__(self) -> None:
         self.hung: set[str] = set()
@@ -49,7 +49,7 @@ def admin(name_servers: NameServers) -> ferromq.Admin:
 
 
 def test_name_servers_that_hang_are_asked_once(name_servers: NameServers, admin: ferromq.Admin) -> None:
-    """However many look-ups there are; where the one that answered hangs later, the others are asked in their order."""
+    """For any number of look-ups; if the one that answered hangs later, the others are asked in their order."""
     name_servers.hung = {"a:1", "b:1"}
     admin.topics()
     admin.topics()
@@ -62,7 +62,7 @@ def test_name_servers_that_hang_are_asked_once(name_servers: NameServers, admin:
 
 
 def test_a_refusal_is_an_answer(name_servers: NameServers, admin: ferromq.Admin) -> None:
-    """Where a topic does not exist, say."""
+    """For example for a missing topic."""
     name_servers.hung = {"a:1"}
     name_servers.code = TOPIC_NOT_EXIST
     for _ in range(2):

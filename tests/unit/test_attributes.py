@@ -33,7 +33,7 @@ def test_a_topic_has_the_type_it_was_given(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_mixed_topic_is_made_only_where_the_options_say_so(tmp_path: Path) -> None:
-    """The error names the option; one a Java broker made is served."""
+    """The error names the option; a topic from a Java broker is served."""
     with pytest.raises(RequestError, match="enableMixedMessageType"):
         topics(tmp_path).put(TopicConfig("t", 1, 1), {"message.type": "MIXED"}, "peer")
     topics(tmp_path, mixed_topics=True).put(TopicConfig("t", 1, 1), {"message.type": "MIXED"}, "peer")
@@ -62,7 +62,7 @@ def test_a_mixed_topic_is_made_only_where_the_options_say_so(tmp_path: Path) -> 
 def test_a_change_rocketmq_refuses_is_refused(
     present: dict[str, str] | None, changes: dict[str, str | None], named: str
 ) -> None:
-    """The error names the attribute and what it may be."""
+    """The error names the attribute and its valid values."""
     with pytest.raises(RequestError, match=named):
         altered(OF_TOPICS, present, changes)
 
@@ -75,7 +75,7 @@ def test_what_a_newer_broker_wrote_stays() -> None:
 
 
 def test_a_group_has_rocketmqs_attributes(tmp_path: Path) -> None:
-    """How often higher priorities go first is one of them; unknown ones are refused."""
+    """The priority factor is one of them; unknown ones are refused."""
     config = BrokerConfig()
     table = GroupTable(lambda: config, tmp_path, lambda: 0, lambda *_: None)
     assert table.put(GroupConfig("g"), {}, "peer").priority_factor == 100
@@ -99,7 +99,7 @@ def test_any_text_is_allowed_or_not(text: str) -> None:
 
 
 def test_a_retry_policy_is_read_as_java_writes_it() -> None:
-    """Absent fields have Java's defaults; the kind that is not named has no say."""
+    """Absent fields have Java's defaults; the kind that is not selected is ignored."""
     assert parse({}) == Customized(BACKOFF_MS)
     assert parse({"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 2]}}) == Customized((1, 2))
     exponential = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 100, "max": 900, "multiplier": 3}}
@@ -130,7 +130,7 @@ def test_delays_are_rocketmqs() -> None:
         {"exponentialRetryPolicy": {"multiplier": "2"}},
     ],
 )
-def test_a_retry_policy_that_may_not_be_is_refused(policy: dict[str, Any]) -> None:
+def test_an_invalid_retry_policy_is_refused(policy: dict[str, Any]) -> None:
     """The error names it."""
     with pytest.raises(ValueError, match="groupRetryPolicy"):
         parse(policy)

@@ -1,4 +1,4 @@
-"""The boundary between Rust and Python: what crosses it, and what each side promises the other."""
+"""The boundary between Rust and Python: conversions, and the promises of each side."""
 
 import contextlib
 import gc
@@ -83,12 +83,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def ok(_request: Request) -> Answer:
-    """Answer that it is done."""
+    """Answer with success."""
     return 0, None, {}, b""
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread does soon."""
+    """Wait for an effect of another thread."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
@@ -115,7 +115,7 @@ def test_a_cold_request_reaches_python_whole(rig: Rig) -> None:
     assert request.connection > 0
 
 
-def test_a_cold_request_says_who_sent_it_and_whether_it_waits(rig: Rig) -> None:
+def test_a_cold_request_has_its_sender_and_its_one_way_bit(rig: Rig) -> None:
     """Language, version and the one-way bit of the header reach the handler."""
     seen: list[tuple[str, int, bool]] = []
 
@@ -135,7 +135,7 @@ def test_a_cold_request_says_who_sent_it_and_whether_it_waits(rig: Rig) -> None:
 
 
 class Peer:
-    """A remoting client that hears what the server asks it."""
+    """A remoting client that reads the server's requests."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -183,7 +183,7 @@ class Peer:
 
 
 def test_the_server_pushes_to_a_client_that_is_there(rig: Rig) -> None:
-    """A push is a one-way request on the client's own connection, and says where the client is gone."""
+    """A push is a one-way request on the client's own connection; it reports a client that is gone."""
     gone: list[int] = []
     rig.server.on_close(gone.append)
     with Peer(rig) as peer:
@@ -197,7 +197,7 @@ def test_the_server_pushes_to_a_client_that_is_there(rig: Rig) -> None:
 
 
 def test_the_server_calls_a_client(rig: Rig) -> None:
-    """A call returns the client's response, and names what went wrong."""
+    """A call returns the client's response, or an error with its cause."""
     with Peer(rig) as peer:
         connection = peer.connection()
 
@@ -258,13 +258,13 @@ def test_hot_verbs_take_no_handler(rig: Rig, route: int | str) -> None:
 
 
 def test_handlers_must_be_callable(rig: Rig) -> None:
-    """A mistake shows where it is made, not at the first request."""
+    """A mistake is an error at once, not at the first request."""
     with pytest.raises(TypeError):
         rig.server.register(105, "nothing to call")  # type: ignore[arg-type]
 
 
 def test_an_unknown_code_is_answered(rig: Rig) -> None:
-    """RocketMQ's answer to a code nobody serves."""
+    """With RocketMQ's answer to an unsupported code."""
     assert rig.call(54) == (3, " request type 54 not supported", {}, b"")
 
 
@@ -284,7 +284,7 @@ def test_an_exception_is_logged_and_answered(rig: Rig, caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("returned", [b"bytes", 5, (0, None, {}), (0, None, {"a": 1}, b""), (0, None, {}, "text")])
 def test_a_wrong_answer_is_an_error_not_a_crash(rig: Rig, returned: object) -> None:
-    """What is no answer becomes SYSTEM_ERROR, and the connection stays."""
+    """A wrong type becomes SYSTEM_ERROR, and the connection stays."""
     rig.serve(105, lambda _request: returned)  # type: ignore[arg-type,return-value]
     assert rig.call(105)[0] == 1
     rig.serve(105, ok)
@@ -298,7 +298,7 @@ def test_a_handler_may_stay_silent(rig: Rig) -> None:
         rig.call(105, timeout=0.1)
 
 
-def test_a_slow_handler_holds_up_nobody(rig: Rig) -> None:
+def test_a_slow_handler_delays_no_other(rig: Rig) -> None:
     """Handlers run beside each other."""
     release, entered = threading.Event(), threading.Event()
 
@@ -321,7 +321,7 @@ def test_a_slow_handler_holds_up_nobody(rig: Rig) -> None:
 
 
 def test_handlers_that_wait_for_each_other_all_run() -> None:
-    """Quick ones are run by one thread; as many as there are threads run where none of them ends."""
+    """One thread runs quick ones; waiting ones use all threads."""
     count = 4
     together = threading.Barrier(count)
 
@@ -335,8 +335,8 @@ def test_handlers_that_wait_for_each_other_all_run() -> None:
         assert [code for code, *_ in callers.map(rig.call, [105] * count)] == [0] * count
 
 
-def test_a_handler_may_say_that_it_waits() -> None:
-    """Also where it says so already; what it waits for may be another request, and errors come through."""
+def test_a_handler_may_announce_a_wait() -> None:
+    """Also repeatedly; it may wait for another request, and its errors are raised."""
     rig = Rig(handler_threads=2)
     other = threading.Event()
 
@@ -391,7 +391,7 @@ def test_more_requests_than_may_wait_are_refused_at_once() -> None:
         release.set()
 
 
-def test_closed_connections_are_told(rig: Rig) -> None:
+def test_closed_connections_are_reported(rig: Rig) -> None:
     """The close comes after the connection's requests, with the number they carried."""
     numbers: list[int] = []
     closed: list[int] = []
@@ -420,7 +420,7 @@ def test_python_can_close_a_connection(rig: Rig) -> None:
 
 
 def test_counters_are_numbers(rig: Rig) -> None:
-    """The counters say what was done."""
+    """The counters have the number of requests."""
     rig.serve(105, ok)
     rig.call(105)
     rig.call(54)
@@ -466,7 +466,7 @@ def test_a_failing_rpc_handler_is_an_internal_error(rig: Rig, channel: grpc.Chan
 
 
 def test_an_unregistered_rpc_is_unimplemented(channel: grpc.Channel) -> None:
-    """Nobody serves it; the client hears so."""
+    """The client gets UNIMPLEMENTED."""
     with pytest.raises(grpc.RpcError) as failure:
         channel.unary_unary(SERVICE + "RecallMessage")(b"", timeout=PATIENCE)
     assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -519,7 +519,7 @@ def test_stop_waits_for_handlers_and_is_idempotent() -> None:
     rig.client.close()
 
 
-def test_stop_lets_go_of_handlers() -> None:
+def test_stop_releases_handlers() -> None:
     """A stopped server keeps nothing alive."""
 
     class Controller:
@@ -540,7 +540,7 @@ def test_stop_lets_go_of_handlers() -> None:
     assert gone() is None
 
 
-def test_a_server_nobody_stopped_is_collected() -> None:
+def test_an_unstopped_server_is_collected() -> None:
     """The collector sees the handlers through the boundary."""
 
     class Controller:
@@ -577,7 +577,7 @@ def test_a_port_in_use_is_an_error_that_names_it(rig: Rig) -> None:
 
 
 def test_a_flood_of_closed_connections_leaves_other_requests_their_turns(rig: Rig) -> None:
-    """However many ends Python was not told of yet, a request is answered, and each end is told."""
+    """However many closes wait for Python, a request is answered, and each close is reported."""
     began, go_on, told = threading.Event(), threading.Event(), queue.Queue[int]()
 
     def close(connection: int) -> None:
@@ -601,7 +601,7 @@ def test_a_flood_of_closed_connections_leaves_other_requests_their_turns(rig: Ri
     ("memory", "wanted"), [(1 << 20, grpc.StatusCode.RESOURCE_EXHAUSTED), (8 << 20, grpc.StatusCode.OK)]
 )
 def test_a_request_may_take_a_quarter_of_the_memory(memory: int, wanted: grpc.StatusCode) -> None:
-    """What is larger is refused, and its bytes are given back."""
+    """A larger one is refused, and its memory is released."""
     server = Server(Clock.system(), memory=memory)
     server.register("Heartbeat", lambda _request: b"")
     with grpc.insecure_channel(f"127.0.0.1:{server.listen_grpc('127.0.0.1:0')}") as channel:
@@ -614,7 +614,7 @@ def test_a_request_may_take_a_quarter_of_the_memory(memory: int, wanted: grpc.St
 # --- the outgoing client ---------------------------------------------------------------------------------------
 
 
-def test_nobody_there_is_connection_failed() -> None:
+def test_a_refused_connection_is_connection_failed() -> None:
     """It is a ConnectionError, names the peer and keeps the reason."""
     client = RemotingClient()
     with kept_port() as address, pytest.raises(ConnectionError, match=address) as failure:
@@ -684,7 +684,7 @@ def test_an_answer_to_a_query_by_key_has_a_bounded_size(store: Store) -> None:
 
 
 def test_a_second_store_on_a_directory_is_refused(store: Store, tmp_path: Path) -> None:
-    """The lock is held while the store is open, and let go when it closes."""
+    """The lock is held while the store is open, and released when it closes."""
     with pytest.raises(ferromq.StoreLocked, match=str(tmp_path)):
         Store(str(tmp_path), Clock.system())
     store.close()
@@ -692,7 +692,7 @@ def test_a_second_store_on_a_directory_is_refused(store: Store, tmp_path: Path) 
 
 
 def test_errors_of_the_store_are_exceptions_of_ferromq(store: Store, tmp_path: Path) -> None:
-    """Each is the class a caller can act on."""
+    """Each has its own class."""
     with pytest.raises(ferromq.MessageTooLarge):
         store.append("orders", 0, bytes((4 << 20) + 1))
     with pytest.raises(ValueError, match="separator"):
@@ -794,7 +794,7 @@ def in_child(work: Callable[[], object]) -> None:
 
 
 def test_a_forked_child_gets_a_clear_error_and_can_begin_anew(rig: Rig, store: Store) -> None:
-    """What the parent made is refused, what the child makes works, and the parent goes on."""
+    """The parent's objects are refused, the child's work, and the parent goes on."""
     rig.serve(105, ok)
     rig.call(105)
 

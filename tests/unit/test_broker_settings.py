@@ -33,7 +33,7 @@ class Broker:
         self.stored |= options
 
     def shown(self) -> dict[str, str]:
-        """Return what RocketMQ's names stand for now."""
+        """Return the current values under RocketMQ's names."""
         return rocketmq_names({**flat(self.settings.config), **self.defaults, **self.stored})
 
     def update(self, **wanted: str) -> frozenset[str]:
@@ -41,7 +41,7 @@ class Broker:
         return self.settings.update(wanted, self.shown())
 
 
-def test_what_may_change_is_told() -> None:
+def test_changeable_options_are_documented() -> None:
     """Each option that can change while the broker runs is in the table of `administration.md`, and no other."""
     text = (Path(__file__).parents[2] / "docs/administration.md").read_text()
     section = text.partition("## Change an option while the broker runs")[2].partition("\n## ")[0]
@@ -65,8 +65,8 @@ def test_options_change_under_rocketmqs_names_and_ours(tmp_path: Path) -> None:
     assert broker.shown()["autoCreateTopicEnable"] == "false"
 
 
-def test_the_store_is_told_what_is_its_own(tmp_path: Path) -> None:
-    """Age in hours, hours of the day, flush; keys that say one thing together keep what is not mentioned."""
+def test_the_store_gets_its_own_options(tmp_path: Path) -> None:
+    """Age in hours, hours of the day, flush; keys of one group keep the unmentioned values."""
     broker = Broker(tmp_path)
     broker.update(fileReservedTime="48", deleteWhen="04;16")
     assert broker.stored == {"retention_age": timedelta(hours=48), "retention_hours": (4, 16)}
@@ -95,8 +95,8 @@ def test_the_store_is_told_what_is_its_own(tmp_path: Path) -> None:
         ("brokerRole", "GOD", "GOD"),
     ],
 )
-def test_what_may_not_change_is_named_and_changes_nothing(tmp_path: Path, key: str, value: str, named: str) -> None:
-    """Nor does anything that was asked for with it."""
+def test_a_fixed_option_is_named_and_changes_nothing(tmp_path: Path, key: str, value: str, named: str) -> None:
+    """Nor does the rest of the request."""
     broker = Broker(tmp_path)
     with pytest.raises(ConfigError, match=named):
         broker.update(autoCreateTopicEnable="false", **{key: value})
@@ -106,7 +106,7 @@ def test_what_may_not_change_is_named_and_changes_nothing(tmp_path: Path, key: s
 
 @pytest.mark.parametrize("key", sorted(REFUSED))
 def test_a_refused_key_stays_refused_at_run_time(tmp_path: Path, key: str) -> None:
-    """With the reason, and nothing of the request is done."""
+    """With the reason, and the whole request has no effect."""
     broker = Broker(tmp_path)
     values = ("true", "false", "2", "other")
     refused = [value for value in values if _is_refused(broker, key, value)]
@@ -130,7 +130,7 @@ def _is_refused(broker: Broker, key: str, value: str) -> bool:
 )
 @pytest.mark.parametrize("key", ["autoCreateTopicEnable", "auto_create_topics"])
 def test_a_protected_key_is_not_changed(tmp_path: Path, protected: str, key: str) -> None:
-    """By neither of its names, nor is what is asked for with it; others are."""
+    """By neither of its names, nor is the rest of that request; other keys are."""
     broker = Broker(tmp_path, BrokerConfig.from_options({"protected_keys": protected}))
     with pytest.raises(ProtectedKey, match=f"^{key} cannot be changed"):
         broker.update(**{key: "false", "defaultTopicQueueNums": "3"})
@@ -161,7 +161,7 @@ def test_a_protected_key_protects_what_it_sets(tmp_path: Path, protected: str, w
     assert broker.stored == {}
 
 
-def test_a_protected_key_that_is_no_key_is_refused() -> None:
+def test_an_unknown_protected_key_is_refused() -> None:
     """It would protect nothing; those that RocketMQ protects are known."""
     BrokerConfig.from_options({"protected_keys": "configBlackList;brokerConfigPath"})
     with pytest.raises(ConfigError, match=r"configBlackList.*: autoCreateTopicEnabled; did you mean autoCreateTopicEn"):
@@ -185,7 +185,7 @@ def test_every_key_of_rocketmqs_with_an_effect_is_known_by_what_it_sets() -> Non
         ("min_invisible_time", "0s"),
     ],
 )
-def test_a_limit_of_invisible_time_that_may_not_be_leaves_the_file_alone(tmp_path: Path, key: str, value: str) -> None:
+def test_an_invalid_limit_of_invisible_time_leaves_the_file_alone(tmp_path: Path, key: str, value: str) -> None:
     """A broker that starts with it again would fail."""
     file = tmp_path / "broker.conf"
     file.write_text("brokerName=b\n")
@@ -211,7 +211,7 @@ def test_an_option_without_a_key_of_rocketmqs_takes_its_own_words(tmp_path: Path
     ("key", "value"),
     [("min_invisible_time", "1ms"), ("minInvisibleTimeMillsForRecv", "1"), ("max_delay_time", "forever")],
 )
-def test_a_value_that_compat_says_is_kept_where_it_is_named(tmp_path: Path, key: str, value: str) -> None:
+def test_an_explicit_value_equal_to_compats_is_kept(tmp_path: Path, key: str, value: str) -> None:
     """It holds after a start with another `compat`, too."""
     file = tmp_path / "broker.toml"
     file.write_text("")
@@ -233,7 +233,7 @@ def test_a_change_is_seen_with_all_options(tmp_path: Path) -> None:
 
 
 def test_everything_shown_may_be_sent_back(tmp_path: Path) -> None:
-    """A console that returns all it was shown changes nothing."""
+    """A console that returns all shown values changes nothing."""
     broker = Broker(tmp_path)
     assert broker.update(**broker.shown()) == frozenset()
     assert broker.update(**{**broker.shown(), "defaultTopicQueueNums": "3"}) == {"default_queues"}
@@ -249,7 +249,7 @@ def test_everything_shown_may_be_sent_back(tmp_path: Path) -> None:
 def test_the_file_keeps_what_changed(
     tmp_path: Path, name: str, text: str, read: Callable[[Path], BrokerConfig]
 ) -> None:
-    """In its own words; what else is in it stays, and the file before is the .bak."""
+    """In its own notation; the rest of it stays, and the previous file is the .bak."""
     file = tmp_path / name
     file.write_text(text)
     broker = Broker(tmp_path, read(file), file)
@@ -261,8 +261,8 @@ def test_the_file_keeps_what_changed(
     assert file.with_name(f"{name}.bak").read_text() == text
 
 
-def test_a_file_that_cannot_say_it_stays_as_it_was(tmp_path: Path) -> None:
-    """RocketMQ's files have no word for some of our options: nothing changes, and the error names the option."""
+def test_a_file_without_a_key_for_an_option_stays_unchanged(tmp_path: Path) -> None:
+    """RocketMQ's files have no key for some of our options: nothing changes, and the error names the option."""
     file = tmp_path / "broker.conf"
     file.write_text("brokerName=b\n")
     broker = Broker(tmp_path, BrokerConfig.from_properties(file), file)
@@ -295,5 +295,5 @@ def test_lines_are_set_where_they_are() -> None:
     ],
 )
 def test_values_are_shown_as_files_take_them(value: Any, text: str) -> None:
-    """So that what is shown can be written back."""
+    """So that shown values can be written back."""
     assert own_text(value) == text

@@ -68,7 +68,7 @@ def test_a_grpc_producer_is_asked_over_its_telemetry_stream(broker: Broker) -> N
 
 
 def test_producers_take_turns_and_one_that_is_gone_is_passed_over(broker: Broker) -> None:
-    """As long as one of the group can be reached, it is asked."""
+    """If one of the group can be reached, it is asked."""
     broker.table.produce("payers", Client("q", 8, "10.0.0.9:1235", "JAVA", 513), NOW)
     for _ in range(4):
         broker.half()
@@ -79,10 +79,10 @@ def test_producers_take_turns_and_one_that_is_gone_is_passed_over(broker: Broker
     assert {connection for connection, _, _ in broker.producers.remoting[4:]} == {7}
 
 
-def test_a_producer_whose_connection_fails_keeps_nobody_from_being_asked(
+def test_a_producer_whose_connection_fails_stops_no_other_check(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next of its group is asked, and the other questions of the round as well."""
+    """The next of its group is asked, and the round's other checks go on."""
     broker.table.produce("payers", Client("q", 8, "10.0.0.9:1235", "JAVA", 513), NOW)
     push = broker.producers.push
 
@@ -104,7 +104,7 @@ def test_a_producer_whose_connection_fails_keeps_nobody_from_being_asked(
 def test_an_end_that_names_an_older_place_ends_the_transaction(
     broker: Broker, decision: Decision, rounds: int, *, is_killed: bool
 ) -> None:
-    """It was put back since, once or often; every other end, by whatever place, comes too late then."""
+    """It was put back since, once or often; every later end, by any place, is refused."""
     broker.half(b"other", UNIQ_KEY="other")
     named = [replace(broker.half(UNIQ_KEY="named"), decision=decision)]
     for _ in range(rounds):
@@ -120,7 +120,7 @@ def test_an_end_that_names_an_older_place_ends_the_transaction(
 
 
 def test_the_first_record_of_a_log_is_found_wherever_it_was_put_back_to(broker: Broker) -> None:
-    """Its physical offset is 0, which as a prepared transaction offset says that there is none."""
+    """Its physical offset is 0, which means "none" as a prepared transaction offset."""
     half = broker.half()
     assert half.physical_offset == 0
     for _ in range(3):
@@ -131,7 +131,7 @@ def test_the_first_record_of_a_log_is_found_wherever_it_was_put_back_to(broker: 
 
 
 def test_after_so_many_checks_a_transaction_is_given_up_and_kept(broker: Broker) -> None:
-    """Whether anybody was there to be asked or not; nothing of it is silent."""
+    """With or without a producer to ask; the log reports it."""
     broker.config = TransactionConfig(transaction_check_max=2)
     broker.half(b"paid", TAGS="t")
     assert broker.round() == CheckReport(sent=1)
@@ -150,7 +150,7 @@ def test_after_so_many_checks_a_transaction_is_given_up_and_kept(broker: Broker)
 
 
 def test_a_transaction_that_was_given_up_can_be_asked_about_again(broker: Broker) -> None:
-    """As RocketMQ's tools do; once, however often they do, and not when it was committed since."""
+    """As RocketMQ's tools do; only once, and not if it was committed since."""
     broker.config = TransactionConfig(transaction_check_max=1)
     broker.half(b"other", UNIQ_KEY="other")
     first = broker.half(b"paid")
@@ -171,7 +171,7 @@ def test_a_transaction_that_was_given_up_can_be_asked_about_again(broker: Broker
 
 
 def test_a_transaction_that_was_given_up_is_known_without_an_index(tmp_path: Path) -> None:
-    """A late commit is refused, and what was committed since is not asked about again, also after a restart."""
+    """A late commit is refused, and a committed one is not checked again, also after a restart."""
     broker = Broker(tmp_path, is_indexed=False)
     broker.table.produce("payers", Client("p", 7, "10.0.0.9:1234", "JAVA", 513), NOW)
     broker.config = TransactionConfig(transaction_check_max=1)
@@ -203,8 +203,8 @@ def test_a_half_message_that_goes_nowhere_is_given_up(broker: Broker) -> None:
     assert broker.round() == CheckReport(discarded=1)
 
 
-def test_a_message_says_itself_how_long_nobody_is_asked(broker: Broker) -> None:
-    """Until then it keeps no other one waiting, and what is not asked is not counted."""
+def test_a_message_can_delay_its_first_check(broker: Broker) -> None:
+    """Until then it delays no other one, and skipped checks are not counted."""
     named = broker.half(b"slow", CHECK_IMMUNITY_TIME_IN_SECONDS="61")
     broker.half(b"quick", UNIQ_KEY="Q")
     assert broker.round() == CheckReport(waiting=1, sent=1)
@@ -217,7 +217,7 @@ def test_a_message_says_itself_how_long_nobody_is_asked(broker: Broker) -> None:
 
 
 def test_a_message_may_be_asked_about_sooner_than_others(broker: Broker) -> None:
-    """Its own time counts, where it is the shorter one."""
+    """Its own time counts if it is shorter."""
     broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="1")
     assert broker.round(2_000) == CheckReport(sent=1)
 
@@ -230,7 +230,7 @@ def test_a_fresh_message_waits_for_a_later_round(broker: Broker) -> None:
 
 
 def test_both_offsets_of_the_group_move_on(broker: Broker) -> None:
-    """Half messages below have all ended, op messages below say nothing of those above."""
+    """All half messages below have ended; no op message below concerns one above."""
     ends = [broker.half(b"%d" % number) for number in range(4)]
     for number in (0, 3):
         assert broker.ends.end(ends[number])
@@ -248,7 +248,7 @@ def test_both_offsets_of_the_group_move_on(broker: Broker) -> None:
 
 
 def test_what_was_committed_bounds_what_is_read_at_start(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Op messages of what is long done with are not read again."""
+    """Op messages of old ends are not read again."""
     for _ in range(20):
         assert broker.ends.end(broker.half())
     broker.round(1)
@@ -277,8 +277,8 @@ def test_op_messages_count_though_the_two_offsets_are_of_two_moments(broker: Bro
     assert [broker.ends.end(end) for end in ends] == [False, False, False, True]
 
 
-def test_what_cannot_be_put_back_stays_open(broker: Broker) -> None:
-    """The next round asks; here the queue of half messages is closed for a while."""
+def test_a_transaction_that_cannot_be_put_back_stays_open(broker: Broker) -> None:
+    """The next round checks it; here the queue of half messages is closed for a while."""
     named = broker.half()
     broker.settle()
     broker.store.set_queue_access(HALF, 0, "read_only")
@@ -288,7 +288,7 @@ def test_what_cannot_be_put_back_stays_open(broker: Broker) -> None:
     assert broker.ends.end(named)
 
 
-def test_a_slave_asks_nobody(broker: Broker) -> None:
+def test_a_slave_checks_no_transaction(broker: Broker) -> None:
     """Its messages are its master's."""
     broker.half()
     checks: Any = broker.checks
@@ -299,7 +299,7 @@ def test_a_slave_asks_nobody(broker: Broker) -> None:
 @pytest.mark.parametrize("name", ["CHECK_IMMUNITY_TIME_IN_SECONDS", "TRANSACTION_CHECK_TIMES", "REAL_QID"])
 @pytest.mark.parametrize("text", ["9" * 5_000, "9" * 12, "9" * 25, "-7", "x", "", "²"])
 def test_one_message_with_a_senseless_number_keeps_no_other_waiting(broker: Broker, name: str, text: str) -> None:
-    """Whatever a producer writes into a property: every other transaction is asked about, and it is given up."""
+    """For any value of the property: every other transaction is checked, and this one is abandoned."""
     broker.config = TransactionConfig(transaction_check_max=2)
     bad = broker.half(b"bad", UNIQ_KEY="bad", **{name: text})
     broker.half(b"good", UNIQ_KEY="good")
@@ -314,7 +314,7 @@ def test_one_message_with_a_senseless_number_keeps_no_other_waiting(broker: Brok
 
 
 def test_a_time_of_its_own_that_is_no_number_is_the_timeout_of_all(broker: Broker) -> None:
-    """As in RocketMQ: it waits by itself, and ends no round."""
+    """As in RocketMQ: it does not end the round."""
     broker.config = TransactionConfig(transaction_timeout=timedelta(seconds=60))
     broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="soon")
     broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="1", UNIQ_KEY="Q")
@@ -322,10 +322,10 @@ def test_a_time_of_its_own_that_is_no_number_is_the_timeout_of_all(broker: Broke
     assert broker.round(31_000) == CheckReport(sent=2)
 
 
-def test_what_cannot_be_judged_is_given_up_and_the_round_goes_on(
+def test_a_failing_transaction_is_given_up_and_the_round_goes_on(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Even where the fault is ours."""
+    """Even if the fault is ours."""
     broker.half(b"bad", UNIQ_KEY="bad")
     broker.half(b"good", UNIQ_KEY="good")
     real = CheckRules.judge

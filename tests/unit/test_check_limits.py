@@ -1,4 +1,4 @@
-"""Check-back at its limits: producers that read slowly, and half messages without room for their count."""
+"""Check-back at its limits: producers that read slowly, and half messages without space for their count."""
 
 import check_peers
 import pytest
@@ -12,8 +12,8 @@ from ferromq.config.transactions import TransactionConfig
 broker = check_peers.broker
 
 
-def test_a_check_that_could_not_be_handed_over_is_none(broker: Broker) -> None:
-    """A producer whose queue is full is not asked: the transaction is not given up for it, nor put back each round."""
+def test_a_check_that_was_not_sent_does_not_count(broker: Broker) -> None:
+    """A producer with a full queue is not asked: the transaction is neither abandoned nor put back each round."""
     broker.config = TransactionConfig(transaction_check_max=2)
     broker.half(b"paid")
     broker.producers.room = 0
@@ -28,8 +28,8 @@ def test_a_check_that_could_not_be_handed_over_is_none(broker: Broker) -> None:
     assert broker.round() == CheckReport(discarded=1)
 
 
-def test_what_its_producer_could_not_be_asked_ends_all_the_same(broker: Broker) -> None:
-    """By its producer, of itself; or when it is older than what is kept."""
+def test_an_unchecked_transaction_still_ends(broker: Broker) -> None:
+    """By its producer itself; or when it is older than the retention."""
     named = broker.half(b"paid")
     broker.half(b"old", UNIQ_KEY="old")
     broker.producers.room = 0
@@ -41,7 +41,7 @@ def test_what_its_producer_could_not_be_asked_ends_all_the_same(broker: Broker) 
 
 
 def test_a_group_that_reads_too_slowly_keeps_no_other_waiting(broker: Broker) -> None:
-    """It is waited for, but not for ever, and what it was not asked is not even put back."""
+    """The wait for it is bounded, and its unasked transactions are not put back."""
     client = Client("g", 9, "10.0.0.8:1", "PYTHON", 413, is_grpc=True)
     broker.table.produce("orders", client, NOW, stream=70)
     for number in range(200):
@@ -54,7 +54,7 @@ def test_a_group_that_reads_too_slowly_keeps_no_other_waiting(broker: Broker) ->
 
 
 def test_a_producer_that_reads_slowly_is_asked_all_in_one_round(broker: Broker) -> None:
-    """Its queue has room again after a while."""
+    """Its queue has space again after a while."""
     for number in range(200):
         broker.half(UNIQ_KEY=f"K{number}")
     broker.producers.room, broker.producers.reads = 8, 8
@@ -78,7 +78,7 @@ def test_a_message_without_room_for_its_count_is_asked_about_where_it_is(broker:
 
 @pytest.mark.parametrize("after", [ROUND, 72 * 3_600_000])
 def test_a_message_without_room_for_its_count_is_given_up_too(broker: Broker, after: int) -> None:
-    """After so many checks, or when it is older than what is kept; it can be asked about again, and ends once."""
+    """After so many checks, or when it is older than the retention; it can be checked again, and ends once."""
     broker.config = TransactionConfig(transaction_check_max=3)
     broker.half()
     room = 32_767 - len("".join(f"{n}\x01{v}\x02" for n, v in broker.seen(HALF, 0)[0].properties.items()))

@@ -1,4 +1,4 @@
-"""How many messages a consumer holds, by the rate at which its workers finish them; time is given."""
+"""How many messages a consumer prefetches, by its workers' rate; time is an argument."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ LEASE = 30.0
 
 
 class Work:
-    """Workers that take what is there, and a broker that has more than they ask for."""
+    """Workers that take available messages, and a broker that always has more."""
 
     def __init__(self, workers: int, *, lease: float = LEASE, prefetch: int | None = None) -> None:
         self.ahead = Ahead(lease, prefetch)
@@ -23,7 +23,7 @@ class Work:
         self.given: list[Any] = []
 
     def fill(self) -> None:
-        """Let idle workers take, and receive while something is asked for."""
+        """Let idle workers take messages, and receive as requested."""
         while True:
             while len(self.using) < self.workers and (held := self.ahead.take(self.now)) is not None:
                 self.using.append(held)
@@ -35,7 +35,7 @@ class Work:
             self.most = max(self.most, len(self.ahead.waiting) + len(self.ahead.in_use))
 
     def handle(self, count: int, seconds: float) -> None:
-        """Let each of as many messages take its time; leases are looked after meanwhile."""
+        """Let messages take their time, one after the other, with maintenance of leases."""
         done = 0
         while done < count:
             self.fill()
@@ -46,7 +46,7 @@ class Work:
             done += len(using)
 
     def look_after(self) -> list[Held]:
-        """Give back what waits too long, and return what is to be renewed."""
+        """Give back messages that wait too long, and return those to renew."""
         renewed, given = self.ahead.aging(self.now, keep=False)
         self.given += given
         for held in renewed:
@@ -55,7 +55,7 @@ class Work:
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_slow_workers_hold_one_each(workers: int) -> None:
+def test_slow_workers_prefetch_one_each(workers: int) -> None:
     """A handler of half a second leaves everything else to others."""
     work = Work(workers)
     work.handle(40, 0.5)
@@ -64,7 +64,7 @@ def test_slow_workers_hold_one_each(workers: int) -> None:
 
 @pytest.mark.parametrize("lease", [0.5, 2.0, 30.0])
 @pytest.mark.parametrize("seconds", [0.0001, 0.001, 0.01, 0.1])
-def test_no_more_is_held_than_is_finished_in_half_a_lease(lease: float, seconds: float) -> None:
+def test_no_more_is_prefetched_than_is_finished_in_half_a_lease(lease: float, seconds: float) -> None:
     """Nor than is finished in half a second."""
     work = Work(2, lease=lease)
     work.handle(3000, seconds)
@@ -100,8 +100,8 @@ def test_workers_that_become_slower_keep_what_they_still_finish() -> None:
     assert len(work.ahead.waiting) <= 1
 
 
-def test_what_waits_is_given_back_when_a_third_of_its_lease_is_over() -> None:
-    """Although no worker has ended: what is in use is renewed, again and again."""
+def test_a_waiting_message_is_given_back_after_a_third_of_its_lease() -> None:
+    """Although no worker has finished: messages in use are renewed, again and again."""
     work = Work(1)
     work.handle(10_000, 0.0001)
     work.fill()
@@ -115,7 +115,7 @@ def test_what_waits_is_given_back_when_a_third_of_its_lease_is_over() -> None:
     assert work.ahead.take(work.now) is None
 
 
-def test_what_expired_meanwhile_is_not_used() -> None:
+def test_an_expired_message_is_not_used() -> None:
     """As after the machine slept: it is redelivered."""
     work = Work(1)
     work.ahead.add([SimpleNamespace()], 0.0)  # type: ignore[list-item]
@@ -123,7 +123,7 @@ def test_what_expired_meanwhile_is_not_used() -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, -1])
-def test_at_least_one_message_is_held(prefetch: int) -> None:
+def test_at_least_one_message_is_prefetched(prefetch: int) -> None:
     """A bound of none would receive nothing."""
     with pytest.raises(ConfigError, match="at least 1"):
         check_prefetch(prefetch)
@@ -141,10 +141,10 @@ def test_at_least_one_message_is_held(prefetch: int) -> None:
         ({"a": OutcomeUnknown, "b": LeaseExpired}, True, ("", "a", "c")),
     ],
 )
-def test_what_is_in_order_never_goes_before_what_comes_again(
+def test_in_order_no_message_overtakes_a_redelivered_one(
     failed: dict[Any, Any], in_order: bool, sorted_out: tuple[str, str, str]
 ) -> None:
-    """What could not be changed is kept, what had expired is redelivered; in order, what follows waits for it."""
+    """An unchanged one is kept, an expired one is redelivered; in order, the next ones wait for it."""
     taken: list[Any] = [SimpleNamespace(message=name) for name in "abc"]
     failures = {name: error("why") for name, error in failed.items()}
     parts = sort_out(taken, failures, in_order=in_order)

@@ -29,15 +29,15 @@ def test_small_messages_fill_their_batches() -> None:
 
 
 def test_delayed_messages_travel_one_by_one() -> None:
-    """The broker takes one of them a request; what is sent with them is gathered as ever."""
+    """The broker takes one of them a request; other messages are still batched."""
     delayed = Message(b"later", delay=1.0)
     parts = list(batches([b"a", delayed, b"b", delayed]))
     assert sorted(len(part.messages) for part in parts) == [1, 1, 2]
     assert [len(batch.messages) for batch in Linger[int](1.0).add("topic", delayed, 5, 0, 0.0)] == [1]
 
 
-def test_what_is_no_message_is_refused() -> None:
-    """The error says what a message is."""
+def test_a_wrong_type_of_message_is_refused() -> None:
+    """The error describes a message."""
     with pytest.raises(TypeError, match="Message or bytes, not str"):
         list(batches(["text"]))  # type: ignore[list-item]
 
@@ -46,7 +46,7 @@ def test_what_is_no_message_is_refused() -> None:
     st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from([1, MAX_BYTES // 2]), st.floats(0, 1)), max_size=50)
 )
 def test_lingering_messages_leave_in_order_and_in_time(additions: list[tuple[str, int, float]]) -> None:
-    """Each topic's messages come out in the order they went in, none later than due, batches within the limits."""
+    """Each topic's messages leave in their order, none late, batches within the limits."""
     linger: Linger[int] = Linger(1.0)
     out: dict[str, list[int]] = {"a": [], "b": []}
     times = list(accumulate(pause for _, _, pause in additions))

@@ -1,4 +1,4 @@
-"""Which channels of a client are closed: idle ones, of endpoints that are needed no more; time is given."""
+"""Which channels of a client are closed: idle ones, of unused endpoints; time is an argument."""
 
 import threading
 from types import SimpleNamespace
@@ -13,11 +13,11 @@ from ferromq.errors import ClientClosed, ConnectionFailed
 
 PATIENCE = 30
 MOMENT = 0.2
-"""Seconds that another thread has for what it must not do."""
+"""Seconds that another thread has for a forbidden action."""
 
 
 def test_an_endpoint_is_idle_when_no_call_to_it_can_be_under_way() -> None:
-    """The longest call counts, not the last one; what is needed is never idle."""
+    """The longest call counts, not the last one; a used endpoint is never idle."""
     now, needed = [0.0], {"a"}
     use = Use(lambda: now[0])
     use.is_needed = needed.__contains__
@@ -54,7 +54,7 @@ def test_a_new_channel_takes_the_place_of_idle_ones(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_longer_of_two_calls_counts_that_begin_at_once() -> None:
-    """Also where the second one begins while the first one is noted."""
+    """Also if the second one begins while the first one is noted."""
     others: list[threading.Thread] = []
 
     def now() -> float:

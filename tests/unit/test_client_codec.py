@@ -1,4 +1,4 @@
-"""What the client encodes and decodes in Rust is what protobuf's own classes say."""
+"""The client's Rust codec agrees with protobuf's own classes."""
 
 import gzip
 import zlib
@@ -36,7 +36,7 @@ instants = st.integers(-(2**40), 2**42)
 
 
 class Keeper:
-    """Notes what messages ask of whoever leased them."""
+    """Records the calls of messages to their consumer."""
 
     def __init__(self) -> None:
         self.asked: list[object] = []
@@ -73,7 +73,7 @@ def test_a_batch_is_a_send_message_request(
 
 
 @given(st.lists(kinds, min_size=1, max_size=5), st.integers(0, 2**42))
-def test_what_is_special_about_a_message_is_where_protobuf_finds_it(options: list[dict[str, Any]], born: int) -> None:
+def test_kinds_of_messages_are_encoded_as_protobuf_does(options: list[dict[str, Any]], born: int) -> None:
     """Type, message group, delivery time and priority; a delay counts from the birth."""
     messages: list[Message | bytes] = [Message(b"x", **option) for option in options]
     ids = MessageIds.reserve(PROCESS, 7, len(messages))
@@ -96,7 +96,7 @@ def test_what_is_special_about_a_message_is_where_protobuf_finds_it(options: lis
 
 @given(st.integers(0, 2**40))
 def test_a_half_message_is_one_of_type_transaction(recovery: int) -> None:
-    """The time until the first check-back is told where one is given."""
+    """It carries the time until the first check-back, if given."""
     ids = MessageIds.reserve(PROCESS, 7, 1)
     data = _ferromq.encode_send("t", [b"x"], ids, 0, 0, "h", 9, recovery)
     system = pb.SendMessageRequest.FromString(data).messages[0].system_properties
@@ -106,7 +106,7 @@ def test_a_half_message_is_one_of_type_transaction(recovery: int) -> None:
 
 
 def test_message_ids_have_rocketmqs_format() -> None:
-    """`01`, who, when and which, 34 hexadecimal digits in upper case; never the same twice."""
+    """`01`, process, time and counter, 34 upper-case hexadecimal digits; never the same twice."""
     first, second = MessageIds.reserve(PROCESS, 1, 2), MessageIds.reserve(PROCESS, 1, 1)
     ids = [first[0], first[1], second[0]]
     assert len(set(ids)) == 3
@@ -219,7 +219,7 @@ def packet(parts: list[bytes]) -> bytes:
 
 @given(st.lists(messages_received, max_size=5), st.booleans(), st.integers(0, 7))
 def test_received_messages_show_every_field(messages: list[pb.Message], packed: bool, cut: int) -> None:
-    """Packed in any number of packets or one by one, attributes are what was sent."""
+    """Packed in any number of packets or one by one, attributes are as sent."""
     stream = responses(messages)
     packets = [packet(stream[:cut]), packet(stream[cut:])] if packed else stream
     status, views, _ = _ferromq.decode_received(packets, packed, Keeper(), "broker:8081")
@@ -253,8 +253,8 @@ def test_compressed_bodies_come_out_as_they_were(compress: object) -> None:
     assert (view.body, view.raw_body) == (b"hello" * 100, body)
 
 
-def test_a_body_that_is_not_what_its_message_says_is_told_of_and_its_neighbours_come() -> None:
-    """Only who asks for that body learns of it: which message it is, why, and how to get at its bytes."""
+def test_a_damaged_body_is_an_error_and_its_neighbours_are_received() -> None:
+    """Only access to that body fails: the error has the message, the reason, and the way to its bytes."""
     bad = pb.SystemProperties(message_id="BAD", body_encoding=pb.Encoding.GZIP, queue_id=2, queue_offset=7)
     good = pb.SystemProperties(message_id="GOOD", body_encoding=pb.Encoding.IDENTITY)
     topic = pb.Resource(name="orders")
@@ -267,7 +267,7 @@ def test_a_body_that_is_not_what_its_message_says_is_told_of_and_its_neighbours_
     assert (views[1].raw_body, views[0].raw_body) == (b"plain", b"plain")
 
 
-def test_a_message_asks_whoever_leased_it() -> None:
+def test_a_message_calls_its_own_consumer() -> None:
     """`ack` and `change_invisible_duration` go to the keeper; a new handle replaces the old one."""
     keeper = Keeper()
     view = view_of(pb.Message(system_properties=pb.SystemProperties(receipt_handle="old")), keeper)

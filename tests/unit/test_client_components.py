@@ -1,4 +1,4 @@
-"""What a broker answers about live remoting clients, and what it tells them; time is moved by hand."""
+"""A broker's answers about live remoting clients, and its requests to them; with a virtual clock."""
 
 import contextlib
 import errno
@@ -54,7 +54,7 @@ class FakeServer:
     locked: dict[str, int | None] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
     tell: Callable[[], None] = lambda: None
-    """Does at once what a thread would."""
+    """Runs a thread's work at once."""
 
     def push(self, connection: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bool:
         """Note a push."""
@@ -103,7 +103,7 @@ class FakeServer:
         self.resets = {key: at for key, at in self.resets.items() if (key[0], topic or key[1]) != (group, key[1])}
 
     def put_locked(self, group: str, until_ms: int | None) -> None:
-        """Note until when a group holds locks."""
+        """Record the end of a group's locks."""
         self.locked[group] = until_ms
 
     def wake_receives(self, group: str, topic: str) -> None:
@@ -156,7 +156,7 @@ class Broker:
         self.server.tell = lambda: self.components.rebalance.notify_members(self.components.table)
 
     def find_route(self, topic: str, _before: KnownRoute | None) -> KnownRoute:
-        """Answer as a name server, and note that it was asked."""
+        """Answer as a name server, and count the request."""
         self.asked.append(topic)
         return KnownRoute(self.route)
 
@@ -174,7 +174,7 @@ class Broker:
         return guarded(handler)(request)
 
     def heartbeat(self, name: str, connection: int, *topics: str, group: str = "g", **other: Any) -> Answer:
-        """Take a heartbeat of a consumer of *topics*, or of a producer where there are none."""
+        """Take a heartbeat of a consumer of *topics*, or of a producer without topics."""
         more, consumer = other.pop("more", {}), {"groupName": group, **other.pop("consumer", {})}
         consumer["subscriptionDataSet"] = [subscription(topic) for topic in topics]
         body = {"clientID": name, "consumerDataSet": [consumer] if topics else [], **more}
@@ -211,7 +211,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def test_a_heartbeat_makes_a_member_and_its_group_and_retry_topic(broker: Broker) -> None:
-    """The answer says that newer heartbeats are understood; the retry topic has the queues its group asks for."""
+    """The answer announces newer heartbeats; the retry topic has its group's number of queues."""
     broker.groups.put(GroupConfig("three", others={"retryQueueNums": 3}), {}, "test")
     code, _, fields, _ = broker.heartbeat("a", 1, "t")
     assert (code, fields) == (SUCCESS, {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
@@ -229,7 +229,7 @@ def test_a_heartbeat_makes_a_member_and_its_group_and_retry_topic(broker: Broker
 
 
 def test_hashes_of_tags_may_be_texts(broker: Broker) -> None:
-    """RocketMQ's client for Go writes them so."""
+    """RocketMQ's Go client writes them so."""
     wanted = subscription("t", subString="red", tagsSet=["red"], codeSet=["112785"])
     body = {"clientID": "a", "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [wanted]}]}
     assert broker.ask(broker.components.heartbeats.heartbeat, body=body)[0] == SUCCESS
@@ -265,7 +265,7 @@ def test_where_groups_are_not_created_a_heartbeat_makes_none(tmp_path: Path) -> 
     ],
 )
 def test_a_heartbeat_that_names_too_much_is_refused(broker: Broker, body: dict[str, Any], limit: str) -> None:
-    """With the limit, and before anything of it is kept."""
+    """With the limit, and before it takes effect."""
     code, remark, _, _ = broker.ask(broker.components.heartbeats.heartbeat, body={"clientID": "a", **body})
     assert code == ILLEGAL
     assert remark is not None
@@ -300,12 +300,12 @@ def test_heartbeats_of_one_connection_keep_a_bounded_memory(broker: Broker) -> N
 
 
 def fill(broker: Broker) -> None:
-    """Leave the connection 1 no room for another group."""
+    """Use up the memory of connection 1."""
     broker.components.table.memory.change(1, MAX_OF_CONNECTION - broker.components.table.memory.total)
 
 
 def test_a_group_that_is_refused_keeps_no_other_from_being_renewed(broker: Broker) -> None:
-    """Consumer groups and producer groups behind it, with subscriptions or without; nothing is left of the refused."""
+    """Consumer and producer groups behind it, with subscriptions or without; the refused one leaves nothing."""
 
     def beat(*groups: str, **more: Any) -> Answer:
         consumers = [{"groupName": group, "subscriptionDataSet": [subscription("t")]} for group in groups]
@@ -357,7 +357,7 @@ def test_a_group_that_cannot_be_written_keeps_no_other_from_being_renewed(
 
 
 def test_members_are_notified_at_once(broker: Broker) -> None:
-    """When one joins, leaves, loses its connection, or its lease ends; not when it is only seen again."""
+    """When one joins, leaves, loses its connection, or its lease expires; not at a renewal."""
     server = broker.server
     broker.heartbeat("a", 1, "t")
     assert server.take(NOTIFY) == [1]
@@ -393,7 +393,7 @@ def test_members_that_come_together_are_told_together(broker: Broker) -> None:
 
 
 def test_a_thread_tells_members_without_being_asked(broker: Broker) -> None:
-    """Of what was before it began, too; no heartbeat waits while a client takes its time, a failure ends nothing."""
+    """Including earlier changes; no heartbeat waits for a slow client, and a failure ends nothing."""
     pushed, held = queue.SimpleQueue[int](), threading.Event()
 
     def push(connection: int, *_: object) -> bool:
@@ -418,8 +418,8 @@ def test_a_thread_tells_members_without_being_asked(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("where", ["group", "broker"])
-def test_members_are_not_notified_where_nobody_wants_it(tmp_path: Path, where: str) -> None:
-    """A group can say so, and a broker."""
+def test_notices_to_members_can_be_switched_off(tmp_path: Path, where: str) -> None:
+    """A group's option, and a broker's."""
     broker = Broker(tmp_path, notify_consumers=where != "broker")
     others = {"notifyConsumerIdsChangedEnable": where != "group"}
     broker.groups.put(GroupConfig("g", others=others), {}, "test")
@@ -431,7 +431,7 @@ def test_members_are_not_notified_where_nobody_wants_it(tmp_path: Path, where: s
 
 
 def test_a_heartbeat_may_leave_out_subscriptions(broker: Broker) -> None:
-    """It says so with a fingerprint; where the broker has others, or none, the answer asks for them."""
+    """It sends a fingerprint; if the broker has others, or none, the answer requests them."""
     left_out = {"heartbeatFingerprint": 7, "withoutSub": True}
     asked = broker.heartbeat("a", 1, "t", more=left_out)[2]["IS_SUB_CHANGE"]
     assert asked == "true"
@@ -443,7 +443,7 @@ def test_a_heartbeat_may_leave_out_subscriptions(broker: Broker) -> None:
 
 
 def test_a_subscription_that_cannot_be_served_hurts_no_other(broker: Broker) -> None:
-    """The client is a member; the hot path knows of both topics, and by what each is filtered."""
+    """The client is a member; the hot path knows both topics and their filters."""
     sets = [subscription("t"), subscription("s", expressionType="SQL92", subString="a > 5")]
     consumer = {"groupName": "g", "subscriptionDataSet": sets}
     answer = broker.ask(broker.components.heartbeats.heartbeat, body={"clientID": "a", "consumerDataSet": [consumer]})
@@ -456,7 +456,7 @@ def test_a_subscription_that_cannot_be_served_hurts_no_other(broker: Broker) -> 
 
 
 def test_the_hot_path_knows_which_groups_broadcast(broker: Broker) -> None:
-    """Also when a group changes its mind."""
+    """Also when a group changes its mode."""
     broker.heartbeat("a", 1, "t", consumer={"messageModel": "BROADCASTING"})
     assert broker.server.subscriptions["g", "t"] == ("TAG", "*", 1, True)
     assert broker.server.take(NOTIFY) == []
@@ -549,7 +549,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @given(body=JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=50))
 def test_no_body_is_more_than_a_wrong_parameter(shared: Broker, body: bytes) -> None:
-    """Whatever a client sends, it is taken or refused with words; nothing breaks."""
+    """Any body is accepted or refused with a text; nothing breaks."""
     rooms = shared.components
     handlers = [
         rooms.heartbeats.heartbeat,
@@ -605,7 +605,7 @@ def test_connections_of_consumers_and_producers_have_javas_fields(broker: Broker
     )
 
 
-def test_who_consumes_a_topic_is_who_subscribed_or_has_consumed(broker: Broker) -> None:
+def test_consumers_of_a_topic_have_a_subscription_or_an_offset(broker: Broker) -> None:
     """Requests 300, 343 and 345."""
     broker.heartbeat("a", 1, "t")
     broker.store.append("t", 0, b"x")
@@ -624,8 +624,8 @@ def test_who_consumes_a_topic_is_who_subscribed_or_has_consumed(broker: Broker) 
 # Asking clients
 
 
-def test_questions_are_passed_on_to_the_client(broker: Broker) -> None:
-    """Its fields and its answer as they are; the message to consume at once goes along."""
+def test_requests_are_forwarded_to_the_client(broker: Broker) -> None:
+    """Its fields and its answer unchanged; so is the message to consume."""
     broker.heartbeat("a", 1, "t")
     _, physical_offset = broker.store.append("t", 0, b"hello")
     stored = broker.store.message_at(physical_offset)
@@ -645,7 +645,7 @@ def test_questions_are_passed_on_to_the_client(broker: Broker) -> None:
 
 
 def test_a_client_that_cannot_be_asked_is_named(broker: Broker) -> None:
-    """Not there, too old, silent, or gone; and when enough are being asked already."""
+    """Unknown, too old, silent, or gone; or if too many requests are waiting."""
     calls, server = broker.components.calls, broker.server
     asked = {"consumerGroup": "g", "clientId": "a"}
     assert broker.ask(calls.running_info, asked)[:2] == (SYSTEM_ERROR, "The Consumer <g> <a> not online")
@@ -666,8 +666,8 @@ def test_a_client_that_cannot_be_asked_is_named(broker: Broker) -> None:
     assert broker.ask(calls.running_info, asked)[0] == SUCCESS
 
 
-def test_the_status_of_consumers_is_what_they_say(broker: Broker) -> None:
-    """In the form Java writes it; those that do not answer are left out, or only the one asked for is there."""
+def test_the_status_of_consumers_is_their_own_answer(broker: Broker) -> None:
+    """In Java's form; without silent clients, or with only the requested one."""
     status, server = broker.components.calls.consumer_status, broker.server
     asked = {"group": "g", "topic": "t"}
     code, remark, *_ = broker.ask(status, asked)
@@ -717,7 +717,7 @@ def test_offsets_are_reset_and_members_told(broker: Broker) -> None:
 
 
 def test_members_that_keep_their_own_offsets_are_pushed_a_reset(broker: Broker) -> None:
-    """Where messages are broadcast the next pull tells nothing; clients too old to know it are left out."""
+    """In broadcasting mode the next pull cannot carry it; clients that are too old are skipped."""
     filled(broker)
     broker.heartbeat("a", 1, "t", consumer={"messageModel": "BROADCASTING"})
     broker.heartbeat("b", 2, "t", consumer={"messageModel": "BROADCASTING"}, version=27)
@@ -743,8 +743,8 @@ def test_nothing_is_pushed_to_grpc_clients(broker: Broker) -> None:
     assert (answer[0], "no telemetry stream" in str(answer[1])) == (SYSTEM_ERROR, True)
 
 
-def test_a_reset_nobody_was_told_of_ends_with_the_group(broker: Broker) -> None:
-    """A later one, of a group that is offline, is not undone by it; nor is one of a topic its members do not read."""
+def test_an_undelivered_reset_ends_with_the_group(broker: Broker) -> None:
+    """It does not undo a later one of an offline group, or of a topic that its members do not read."""
     filled(broker)
     asked = {"topic": "t", "group": "g", "timestamp": "0", "isForce": "true"}
     broker.heartbeat("a", 1, "u")
@@ -769,7 +769,7 @@ def test_a_reset_outlives_the_heartbeat_of_a_member_with_other_topics(broker: Br
     broker.ask(broker.resets.reset, asked)
     broker.heartbeat("b", 2, "u")
     assert broker.server.resets == {("g", "t", 1): 2}
-    # The group seems to want u alone now, and a reads t as before.
+    # The group now seems to read only u, but a reads t as before.
     broker.ask(broker.resets.reset, {**asked, "offset": "3"})
     assert broker.server.resets == {("g", "t", 1): 3}
     broker.heartbeat("a", 1, "u")
@@ -797,7 +797,7 @@ def test_one_queue_is_reset_to_an_offset(broker: Broker) -> None:
     assert broker.store.committed_offset("g", "t", 1) == 2
 
 
-def test_the_topics_brokers_are_tried_with_are_reset_and_popped_as_others(broker: Broker) -> None:
+def test_benchmark_and_trace_topics_are_reset_and_popped_as_others(broker: Broker) -> None:
     """RocketMQ's benchmarks and traces are read by ordinary groups."""
     broker.groups.ensure("g", "test")
     asked = {"topic": "BenchmarkTest", "group": "g", "timestamp": "-1", "isForce": "true"}
@@ -857,8 +857,8 @@ def reply_fields(client_id: str | None = "a") -> dict[str, str]:
     }
 
 
-def test_a_reply_goes_to_who_asked(broker: Broker) -> None:
-    """With its properties and body, and when it was passed on; it is stored as well, and the answer says where."""
+def test_a_reply_goes_to_its_requester(broker: Broker) -> None:
+    """With its properties, body and time; it is also stored, and the answer has its place."""
     broker.heartbeat("a", 1, more={"producerDataSet": [{"groupName": "p"}]})
     code, remark, fields, _ = broker.ask(broker.components.replies.short_reply, reply_fields(), b"pong", connection=2)
     assert (code, remark) == (SUCCESS, None)
@@ -884,8 +884,8 @@ def test_a_reply_goes_to_who_asked(broker: Broker) -> None:
     assert fields == {"msgId": stored.offset_message_id, "queueId": "0", "queueOffset": "0"}
 
 
-def test_a_reply_that_cannot_arrive_says_why(broker: Broker) -> None:
-    """No client named, none there, or its connection is gone; and it is stored all the same."""
+def test_an_undeliverable_reply_has_a_reason(broker: Broker) -> None:
+    """No client named, unknown client, or closed connection; it is stored all the same."""
     replies = broker.components.replies
     code, remark, *_ = broker.ask(replies.short_reply, reply_fields(None), b"x")
     assert (code, remark) == (SYSTEM_ERROR, "reply message properties[REPLY_TO_CLIENT] is null")
@@ -900,8 +900,8 @@ def test_a_reply_that_cannot_arrive_says_why(broker: Broker) -> None:
     assert broker.ask(replies.short_reply, {**reply_fields(), "e": "7"}, b"x")[0] == INVALID
 
 
-def test_replies_are_not_stored_where_nobody_wants_it(tmp_path: Path) -> None:
-    """They are passed on; the answer has zeros for the client to decode."""
+def test_storing_replies_can_be_switched_off(tmp_path: Path) -> None:
+    """They are forwarded; the answer has zeros for the client to decode."""
     broker = Broker(tmp_path, store_replies=False)
     broker.heartbeat("a", 1, more={"producerDataSet": [{"groupName": "p"}]})
     fields = {"topic": "DefaultCluster_REPLY_TOPIC", "queueId": "0", "properties": reply_fields()["i"]}
@@ -912,7 +912,7 @@ def test_replies_are_not_stored_where_nobody_wants_it(tmp_path: Path) -> None:
     broker.store.close()
 
 
-# Shares
+# Assignments
 
 QUEUES = [MessageQueue("t", "broker-a", number) for number in range(8)]
 
@@ -921,7 +921,7 @@ QUEUES = [MessageQueue("t", "broker-a", number) for number in range(8)]
     ("strategy", "expected"),
     [(averagely, [[0, 1, 2], [3, 4, 5], [6, 7]]), (by_circle, [[0, 3, 6], [1, 4, 7], [2, 5]])],
 )
-def test_shares_are_those_of_javas_strategies(strategy: Any, expected: list[list[int]]) -> None:
+def test_assignments_are_those_of_javas_strategies(strategy: Any, expected: list[list[int]]) -> None:
     """Eight queues among three members."""
     members = ["a", "b", "c"]
     assert [[queue.queue_id for queue in strategy(QUEUES, members, each)] for each in members] == expected
@@ -949,14 +949,14 @@ def test_every_queue_is_one_members(queues: int, members: int, strategy: Any) ->
     ],
 )
 def test_members_that_pop_share_queues(members: int, others: int, expected: list[int]) -> None:
-    """With those after them, as many as was decided; with all, no queue is named."""
+    """With the next members, as many as configured; with all, no queue is named."""
     names = [f"{number:02}" for number in range(members)]
     found = share_to_pop(averagely, QUEUES, names, "00", others)
     assert [queue.queue_id for queue in found] == expected
 
 
 def assigned(broker: Broker, **changes: str) -> Any:
-    """Return what the member a of g is assigned of t: queues, and how to ask."""
+    """Return the assignment of member a of g in t: queues, and the request mode."""
     body = {"topic": "t", "consumerGroup": "g", "clientId": "a", "strategyName": "AVG", "messageModel": "CLUSTERING"}
     answer = parsed(broker.ask(broker.components.assignments.query, body={**body, **changes}))
     if "messageQueueAssignments" not in answer:
@@ -964,8 +964,8 @@ def assigned(broker: Broker, **changes: str) -> Any:
     return [(each["messageQueue"]["queueId"], each["mode"]) for each in answer["messageQueueAssignments"]]
 
 
-def test_a_member_is_assigned_its_share(broker: Broker) -> None:
-    """Of the queues all brokers have for reading; all where messages are broadcast; none is said of the unknown."""
+def test_a_member_gets_its_assignment(broker: Broker) -> None:
+    """Of all brokers' readable queues; all of them in broadcasting mode; none for an unknown topic."""
     assert assigned(broker) is None
     broker.heartbeat("a", 1, "t")
     broker.heartbeat("b", 2, "t")
@@ -981,7 +981,7 @@ def test_a_member_is_assigned_its_share(broker: Broker) -> None:
     assert [queue for queue, _ in assigned(broker, clientId="b")] == [3, 0, 1]
 
 
-def test_shares_of_many_members_ask_a_name_server_once(broker: Broker) -> None:
+def test_assignments_of_many_members_ask_a_name_server_once(broker: Broker) -> None:
     """A thousand members that ask again do not reach it."""
     broker.route = TopicRoute((QueueData("broker-a", 4, 4),), (BrokerData("c", "broker-a", {0: "x:1"}),))
     broker.heartbeat("a", 1, "t")
@@ -989,8 +989,8 @@ def test_shares_of_many_members_ask_a_name_server_once(broker: Broker) -> None:
     assert broker.asked == ["t"]
 
 
-def test_how_a_group_asks_is_decided_and_kept(broker: Broker, tmp_path: Path) -> None:
-    """In RocketMQ's file; retries are always pulled; topic and group have to be there."""
+def test_the_request_mode_of_a_group_is_kept(broker: Broker, tmp_path: Path) -> None:
+    """In RocketMQ's file; retries are always pulled; topic and group must exist."""
     broker.heartbeat("a", 1, "t")
     body = {"topic": "t", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 2}
     assert broker.ask(broker.components.assignments.set_mode, body=body)[0] == SUCCESS
@@ -1034,7 +1034,7 @@ def test_a_file_of_modes_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_queues_are_locked_over_the_wire(broker: Broker) -> None:
-    """The answer has Java's form; a member that went away keeps its locks until they end."""
+    """The answer has Java's form; a member that left keeps its locks until they expire."""
     queues = [{"topic": "t", "brokerName": "broker-a", "queueId": number} for number in range(2)]
     body = {"consumerGroup": "g", "clientId": "a", "mqSet": queues, "onlyThisBroker": False}
     lock, unlock = broker.components.locking.lock, broker.components.locking.unlock

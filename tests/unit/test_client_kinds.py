@@ -1,4 +1,4 @@
-"""What the client does about message groups, delays and transactions, without I/O: plans run against a script."""
+"""The client's plans for message groups, delays and transactions, without I/O: run against a script."""
 
 import base64
 import gc
@@ -57,7 +57,7 @@ def half_stored(transaction_id: str = "T1") -> bytes:
         ({"delivery_timestamp": "noon"}, TypeError, "datetime"),
     ],
 )
-def test_a_delivery_that_cannot_be_is_refused(options: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_an_impossible_delivery_is_refused(options: dict[str, Any], error: type[Exception], text: str) -> None:
     """Two kinds at once, and values out of range, when the message is made."""
     with pytest.raises(error, match=text):
         Message(b"x", **options)
@@ -106,7 +106,7 @@ def test_a_message_group_stays_with_its_broker_when_that_fails() -> None:
 
 
 @given(st.lists(lanes, max_size=700))
-def test_a_request_has_one_lane_and_lanes_keep_their_order(options: list[dict[str, Any]]) -> None:
+def test_a_request_has_one_message_group_and_groups_keep_their_order(options: list[dict[str, Any]]) -> None:
     """Nothing is lost, numbers are those of the messages, and receipts come in the order of sending."""
     messages = [Message(b"%d" % number, **given) for number, given in enumerate(options)]
     parts = list(batches(messages))
@@ -133,7 +133,7 @@ def stored_at_their_number(call: Call) -> bytes:
     return pb.SendMessageResponse(status=ok, entries=entries).SerializeToString()
 
 
-def test_submitted_messages_of_different_lanes_do_not_travel_together() -> None:
+def test_submitted_messages_of_different_message_groups_do_not_share_a_request() -> None:
     """A broker takes the queue of a request from its first message."""
     linger: Linger[int] = Linger(1.0)
     for number, options in enumerate([{}, {"message_group": "a"}, {"message_group": "b"}, {"message_group": "a"}]):
@@ -162,7 +162,7 @@ def test_a_recall_goes_to_the_broker_that_the_handle_names() -> None:
 
 
 def test_a_delay_counts_from_the_clients_clock() -> None:
-    """So that an embedded broker's clock, moved by hand, makes it due."""
+    """So that an embedded broker's virtual clock makes it due."""
     server = Server()
     server.common.wall = lambda: 5_000
     server.script = [sent()]
@@ -186,7 +186,7 @@ class Tx:
         return self.server.run(plan).ids[0]
 
     def end(self, resolution: Resolution) -> None:
-        """Decide, and tell the broker."""
+        """Decide, and send the end to the broker."""
         self.open.decide(resolution)
         self.server.run(self.open.end(self.server.common))
 
@@ -244,7 +244,7 @@ def test_a_half_message_that_may_be_stored_is_not_repeated_and_rolled_back_when_
 
 
 def test_a_half_message_that_was_refused_leaves_nothing_behind() -> None:
-    """Nothing is stored, so nobody asks."""
+    """Nothing is stored, so no check-back comes."""
     tx = Tx(sent(code=pb.Code.FORBIDDEN, text="no"), sent(code=pb.Code.FORBIDDEN, text="no"))
     with pytest.raises(RequestError):
         tx.send()
@@ -266,7 +266,7 @@ def test_messages_of_a_transaction_are_ordinary_ones() -> None:
         Tx().send(Message(b"x", delay=1))
 
 
-def test_a_transaction_nobody_holds_any_more_is_the_checkers_business() -> None:
+def test_a_lost_transaction_is_left_to_the_checker() -> None:
     """A thread that died in the middle must not keep it open for ever."""
     tx = Tx(half_stored())
     message_id = tx.send()
@@ -278,7 +278,7 @@ def test_a_transaction_nobody_holds_any_more_is_the_checkers_business() -> None:
 
 
 class Asked:
-    """A client whose telemetry is played by hand, and its check-backs."""
+    """A client with scripted telemetry, and its check-backs."""
 
     def __init__(self, checker: Callable[[MessageView], Any]) -> None:
         self.server = Server()
@@ -327,7 +327,7 @@ def test_the_checkers_answer_goes_to_the_broker_that_asked(answer: Resolution, r
 
 
 def test_a_checker_that_fails_or_does_not_know_leaves_the_transaction_open(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is told, the failure is logged, and the next one is asked for."""
+    """Nothing is answered, the failure is logged, and the next one is checked."""
     answers = [Resolution.UNKNOWN, None, "commit", ValueError("database gone"), Resolution.COMMIT]
 
     def checker(_message: MessageView) -> Any:
@@ -349,7 +349,7 @@ def test_a_checker_that_fails_or_does_not_know_leaves_the_transaction_open(caplo
 
 
 def test_what_this_process_decided_is_answered_without_the_checker() -> None:
-    """And what is open here stays open: its checker would look for what is not there yet."""
+    """An open one here stays open: its checker would look for a row that does not exist yet."""
     never: list[str] = []
     asked = Asked(lambda message: never.append(message.message_id))
     asked.server.script = [ended()]
@@ -366,8 +366,8 @@ def test_what_this_process_decided_is_answered_without_the_checker() -> None:
     assert transaction.resolution is Resolution.UNKNOWN
 
 
-def test_a_refused_end_is_told() -> None:
-    """The broker's words reach who called."""
+def test_a_refused_end_is_an_error() -> None:
+    """The broker's text reaches the caller."""
     server = Server()
     server.script = [ended(pb.Code.INTERNAL_SERVER_ERROR, "bug")] * 30
     with pytest.raises(ServerError, match="bug"):
@@ -377,7 +377,7 @@ def test_a_refused_end_is_told() -> None:
 
 
 def test_brokers_are_told_the_topics_of_a_producer_once_and_the_last_word_holds() -> None:
-    """However many threads name topics at once: what is sent is what holds when it is sent."""
+    """However many threads name topics at once: each send has the current topics."""
     session = Session(None, pb.Settings(publishing=pb.Publishing()), lambda _: None)  # type: ignore[arg-type]
     stream = _Stream("127.0.0.1:1", None, session._told, lambda *_: True, threading.Event())  # type: ignore[arg-type]
     session._streams["127.0.0.1:1"] = stream
@@ -396,7 +396,7 @@ def test_brokers_are_told_the_topics_of_a_producer_once_and_the_last_word_holds(
 
 
 def test_acknowledgements_of_others_are_not_kept() -> None:
-    """Of an order only the last message that was used is: the next may be used once that one is acknowledged."""
+    """Of an order only the last used message is: the next may be used once it is acknowledged."""
     in_order = InOrder()
     one, two, other = (
         cast("MessageView", SimpleNamespace(message_group=group, endpoint="b:1", queue_id=0, queue_offset=offset))
@@ -409,8 +409,8 @@ def test_acknowledgements_of_others_are_not_kept() -> None:
     assert in_order._unacknowledged == {("b:1", 0, 1)}
 
 
-def test_a_client_tells_where_its_threads_are_and_that_it_verifies_nothing() -> None:
-    """Each answer has the nonce of the question and goes to who asked."""
+def test_a_client_answers_its_stacks_and_refuses_to_verify() -> None:
+    """Each answer has the request's nonce and goes to the asking broker."""
     session = Session(None, pb.Settings(), lambda _: None)  # type: ignore[arg-type]
     answers: list[pb.TelemetryCommand] = []
     session._streams["b:1"] = SimpleNamespace(answer=answers.append)  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""What a consumer logs of refused acknowledgements; time is given."""
+"""A consumer's log of refused acknowledgements; time is an argument."""
 
 import logging
 
@@ -12,7 +12,7 @@ STALE = LeaseExpired("the lease ended")
 
 
 def test_each_refusal_is_counted_by_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    """Five lines in ten seconds; the next one counts what came meanwhile, and the last one what is left."""
+    """Five lines in ten seconds; the next one counts those in between, the last one the rest."""
     now = [0.0]
     log = logging.getLogger("ferromq.client")
     refusals = Refusals(LimitedLog(log, now=lambda: now[0]))
@@ -29,7 +29,7 @@ def test_each_refusal_is_counted_by_one_line(caplog: pytest.LogCaptureFixture) -
 
 
 def test_the_first_refusal_is_taken_with_the_number_of_all() -> None:
-    """And once, whatever the log says."""
+    """And once, independent of the log."""
     refusals = Refusals()
     for _ in range(20):
         refusals.add([(2, RequestTimeout("first")), (1, STALE)])

@@ -1,4 +1,4 @@
-"""What a client says and makes of answers, without I/O: a plan is run against a script."""
+"""The client's plans, without I/O: run against a script."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -66,7 +66,7 @@ def test_a_send_that_keeps_failing_ends_with_the_last_error() -> None:
 
 @pytest.mark.parametrize("refusal", [pb.Code.TOO_MANY_REQUESTS, pb.Code.INTERNAL_SERVER_ERROR, pb.Code.FORBIDDEN])
 def test_a_refusal_does_not_undo_a_lost_answer(refusal: int) -> None:
-    """The first try may have stored the message, whatever was said to the others: the outcome stays unknown."""
+    """The first try may have stored the message: the outcome stays unknown."""
     server = Server()
     server.script = [ConnectionFailed("the connection broke"), *[takes(server, 1.0, sent(code=refusal, text="no"))] * 9]
     with pytest.raises(ConnectionFailed, match="the connection broke") as caught:
@@ -152,7 +152,7 @@ def test_a_broker_that_does_not_answer_is_avoided_for_a_while() -> None:
 
 
 def test_a_route_is_asked_for_at_every_broker_that_is_known() -> None:
-    """The only one that was given may be away."""
+    """The only given one may be absent."""
     server = Server(ONE, TWO)
     server.script = [sent()] * 2
     server.run(send_plans.send(server.common, "orders", [b"1"]))
@@ -186,7 +186,7 @@ def test_new_clients_begin_at_any_queue() -> None:
     ],
 )
 def test_a_batch_is_taken_apart_only_after_a_sure_refusal(error: FerromqError, one: bool) -> None:
-    """What may be stored already, or would be refused message by message, is not sent anew."""
+    """Messages that may be stored, or would be refused one by one, are not sent anew."""
     assert may_be_one(error) is one
 
 
@@ -199,7 +199,7 @@ def test_a_batch_is_taken_apart_only_after_a_sure_refusal(error: FerromqError, o
     ],
 )
 def test_a_clear_answer_is_not_asked_for_again(code: int, error: type[FerromqError]) -> None:
-    """No means no; and what is stored, though late, is not stored twice."""
+    """A refusal is final; a late success is not stored twice."""
     server = Server()
     server.script = [sent(code=code, text="why")]
     with pytest.raises(error, match="why"):
@@ -219,7 +219,7 @@ def test_queues_take_turns_and_only_writable_ones() -> None:
     assert sorted(places[:4]) == [(ONE, 0), (ONE, 1), (TWO, 0), (TWO, 1)]
 
 
-def test_a_route_is_asked_for_when_old_and_kept_while_nobody_answers() -> None:
+def test_an_old_route_is_fetched_again_and_kept_without_an_answer() -> None:
     """One question in 30 seconds; an old route is better than none."""
     server = Server()
     server.script = [sent()] * 4
@@ -275,7 +275,7 @@ def test_a_body_over_the_servers_limit_is_not_sent() -> None:
     assert "SendMessage" not in server.methods()
 
 
-def test_an_illegal_name_is_never_asked_about() -> None:
+def test_an_illegal_name_is_refused_without_a_request() -> None:
     """The rule is known here."""
     server = Server()
     with pytest.raises(IllegalName, match="' '"):
@@ -313,7 +313,7 @@ def receive(server: Server, wait: float = 5.0) -> list[MessageView]:
     return server.run(plans.receive(server.common, subscription, Wish(32, wait, 30.0), Keeper()))
 
 
-def test_a_receive_asks_for_what_was_wished() -> None:
+def test_a_receive_request_has_the_arguments() -> None:
     """Group, filter, batch, wait and lease are in the request; its deadline leaves room for the long poll."""
     server = Server()
     server.script = [received(b"1")]
@@ -339,14 +339,14 @@ def takes(server: Server, duration: float, answer: Any) -> Callable[[Call], Any]
 
 
 def test_an_empty_receive_is_an_empty_list() -> None:
-    """Nothing in time is no error."""
+    """No message in time is no error."""
     server = Server()
     server.script = [takes(server, 5.0, received(code=pb.Code.MESSAGE_NOT_FOUND))]
     assert receive(server) == []
 
 
 def test_a_receive_goes_on_over_a_restart() -> None:
-    """A broker that is away is asked again until the wait is over."""
+    """An absent broker is asked again until the wait is over."""
     server = Server()
     server.script = [*[LOST] * 6, received(b"back")]
     assert [message.body for message in receive(server, wait=20.0)] == [b"back"]
@@ -387,7 +387,7 @@ def test_a_receive_avoids_a_broker_that_did_not_answer_for_a_while() -> None:
 
 
 def test_a_receive_that_does_not_wait_asks_each_broker_once() -> None:
-    """What the second one has comes."""
+    """The second one's messages arrive."""
     server = Server(ONE, TWO)
     nothing = received(code=pb.Code.MESSAGE_NOT_FOUND)
     server.script = [nothing, received(b"1")]
@@ -524,7 +524,7 @@ def test_a_changed_lease_has_a_new_handle() -> None:
     ],
 )
 def test_every_code_has_its_exception(code: int, text: str, error: type[FerromqError]) -> None:
-    """Exactly this class, with code and text, and so it stays when it is told which message it is about."""
+    """Exactly this class, with code and text, also after the message is added to it."""
     made = error_of(code, text)
     assert type(made) is error
     again = named(made, "message 7")
@@ -580,7 +580,7 @@ def test_the_smallest_packed_answer_is_understood() -> None:
     [("a |", 0), ("a | b", 0), ("|", 0), ("a ||", 4), ("|| a", 0), ("a || || b", 5), ("a || b|c", 5), ("a || *", 5)],
 )
 def test_tags_that_never_match_are_refused(expression: str, position: int) -> None:
-    """With the position, and with what tags are joined by."""
+    """With the position, and the separator of tags."""
     with pytest.raises(IllegalFilter, match=rf"position {position}\b") as caught:
         filter_expression(expression)
     assert "||" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Leases of a consumer are renewed at each broker by itself: one that is slow costs no other one its messages."""
+"""A consumer renews its leases at each broker separately: a slow one does not delay the others."""
 
 import queue
 import threading
@@ -67,7 +67,7 @@ def brokers() -> Iterator[Brokers]:
 
 @pytest.fixture
 def ahead(brokers: Brokers) -> ReceiveAhead:
-    """Return what renews leases at them."""
+    """Return a renewer of leases at them."""
     client: Any = SimpleNamespace(before_exit=lambda _finish: None)
     leases: Any = brokers
     subscription: Any = None
@@ -75,7 +75,7 @@ def ahead(brokers: Brokers) -> ReceiveAhead:
 
 
 def test_a_broker_that_answers_slowly_delays_no_renewal_at_another(brokers: Brokers, ahead: ReceiveAhead) -> None:
-    """Meanwhile it is asked no more often: one renewal after the other."""
+    """It gets one renewal after the other."""
     slow = [due("slow:1", 1), due("slow:1", 0)]
     ahead._renew_all(slow, PATIENCE)
     assert brokers.next() is slow[1].message
@@ -97,7 +97,7 @@ def test_a_lease_that_was_renewed_meanwhile_is_not_renewed_again(brokers: Broker
 
 
 def test_a_round_of_renewals_ends_in_its_time(brokers: Brokers, ahead: ReceiveAhead) -> None:
-    """What is not reached is sorted anew, by when the leases end."""
+    """The rest is sorted again by the end of the leases."""
     ahead._renew_at("fine:1", [due("fine:1")], PATIENCE, time.monotonic())
     assert brokers.asked.empty()
 

@@ -10,7 +10,7 @@ from ferromq import aio
 
 
 def methods(kind: Any) -> dict[str, Any]:
-    """Return the public methods of a class, and how it is made."""
+    """Return the public methods of a class, and its constructor."""
     return {
         name: each for name, each in vars(kind).items() if callable(each) and (name[0] != "_" or name == "__init__")
     }

@@ -27,7 +27,7 @@ def client(name: str, connection: int, **other: Any) -> Client:
 
 
 class Table(ClientTable):
-    """A table of clients that notes what it tells."""
+    """A table of clients that records its notices."""
 
     def __init__(self, memory: ClientMemory | None = None) -> None:
         self.told: list[GroupChange] = []
@@ -53,7 +53,7 @@ def join(table: ClientTable, name: str, connection: int, now: int = 0, **other: 
 
 
 def test_members_are_told_when_others_come_and_go() -> None:
-    """Those that stay and the one that is new; not of a sign of life."""
+    """Those that stay and the new one; not at a renewal."""
     table = Table()
     join(table, "a", 1)
     join(table, "b", 2)
@@ -94,7 +94,7 @@ def test_the_subscriptions_of_a_group_end_with_its_last_member() -> None:
 
 
 def until_refused(act: Callable[[int], object]) -> str:
-    """Do something until clients may not keep more, and return what is said then."""
+    """Repeat an action until the clients' memory is used up, and return the error."""
     for number in range(100):
         try:
             act(number)
@@ -110,8 +110,8 @@ def group_of(table: ClientTable) -> Group:
     return found
 
 
-def test_what_the_clients_of_a_connection_keep_is_bounded() -> None:
-    """Groups, subscriptions and texts count; what was there stays, is renewed, and may become less."""
+def test_the_memory_of_a_connections_clients_is_bounded() -> None:
+    """Groups, subscriptions and texts count; existing ones stay, are renewed, and may shrink."""
     table = Table(ClientMemory(of_connection=10_000))
     refusal = until_refused(lambda number: table.produce(f"p{number}", client("a", 1), 0))
     assert re.search(r"of this connection would take \d+ bytes .* 10000 are allowed", refusal)
@@ -132,13 +132,13 @@ def test_what_the_clients_of_a_connection_keep_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(("gib", "mib"), [(0, 256), (1, 256), (2, 512), (4, 1024), (64, 1024)])
-def test_all_clients_keep_a_quarter_of_the_memory(gib: int, mib: int) -> None:
+def test_all_clients_may_use_a_quarter_of_the_memory(gib: int, mib: int) -> None:
     """At least 256 MiB, at most 1 GiB."""
     assert limit_of_all(gib << 30) == mib << 20
     assert 256 << 20 <= MAX_OF_ALL <= 1 << 30
 
 
-def test_what_all_clients_keep_is_bounded() -> None:
+def test_the_memory_of_all_clients_is_bounded() -> None:
     """The subscriptions that members share count once for all, and for each of their connections."""
     wanted = [Subscription("t", "x" * 5_000)]
     table = Table(ClientMemory(of_connection=8_000, of_all=20_000))
@@ -153,8 +153,8 @@ def test_what_all_clients_keep_is_bounded() -> None:
     table.produce("p", client("a", 90), 0)
 
 
-def test_who_leaves_out_its_subscriptions_keeps_the_group_s() -> None:
-    """Another one may have said them, and be gone."""
+def test_a_member_without_subscriptions_has_those_of_the_group() -> None:
+    """Another member may have sent them, and left."""
     table = Table(ClientMemory(of_connection=8_000))
     join(table, "a", 1, subscriptions=[Subscription("t", "x" * 5_000)])
     join(table, "b", 2, subscriptions=None)
@@ -165,7 +165,7 @@ def test_who_leaves_out_its_subscriptions_keeps_the_group_s() -> None:
 
 
 def test_the_memory_of_locks_is_bounded() -> None:
-    """Those that are there are renewed; one that ended, or was freed, makes room."""
+    """Existing ones are renewed; an expired or unlocked one frees memory."""
     locks, queue = QueueLocks(), MessageQueue("t", "a", 0)
     other = MessageQueue("x" * (MAX_BYTES // 2), "a", 0)
     assert locks.lock("g", [queue, other], "a", 0) == [queue, other]
@@ -207,7 +207,7 @@ def test_a_group_has_members_over_both_protocols() -> None:
     assert sorted(group.subscriptions) == ["t", "u"]
     assert table.subscribers("u") == {"g"}
     assert table.stream("g", "b") == 9
-    # A remoting heartbeat does not take away what others said over gRPC.
+    # A remoting heartbeat does not remove subscriptions of gRPC members.
     join(table, "a", 1)
     assert table.subscription("g", "u") == Subscription("u", "red")
     table.end_stream(9)
@@ -256,7 +256,7 @@ def test_readers_are_remoting_members_that_keep_their_offsets_here() -> None:
     assert set(table.take()[0].unread) == {"t", "u"}
 
 
-def test_what_remoting_members_said_ends_with_the_last_of_them() -> None:
+def test_subscriptions_of_remoting_members_end_with_the_last_of_them() -> None:
     """A gRPC member that stays has its own topics and settings; subscriptions that are gone are not asked for."""
     table = Table()
     table.join_over_grpc("g", client("c", 3, is_grpc=True), 0, consume_type="CONSUME_ACTIVELY")
@@ -308,7 +308,7 @@ def test_leases_end_and_are_renewed() -> None:
 
 
 def test_a_connection_with_a_live_member_is_kept() -> None:
-    """A client that left one of its groups without a word is there for the others."""
+    """A client that silently left one of its groups is alive for the others."""
     table = Table()
     join(table, "a", 1)
     table.produce("p", client("a", 1), 60)
@@ -348,7 +348,7 @@ def test_a_producer_is_found_by_its_id_as_long_as_it_is_in_a_group() -> None:
 
 
 def test_a_client_that_left_out_its_subscriptions_is_asked_for_them() -> None:
-    """When the group has none, as after a restart of the broker, and when it has others than those it means."""
+    """If the group has none, as after a restart of the broker, or others than the fingerprint."""
     table = Table()
     assert join(table, "a", 1, subscriptions=None, fingerprint=7)
     assert not join(table, "a", 1, fingerprint=7)
@@ -389,7 +389,7 @@ def test_a_queue_is_locked_for_one_member_of_a_group() -> None:
     assert locks.lock("g", QUEUES, "a", 0) == QUEUES
 
 
-def test_a_lock_that_nobody_renews_ends() -> None:
+def test_a_lock_without_a_renewal_expires() -> None:
     """After 60 seconds, not at them; renewing begins them anew."""
     locks = QueueLocks()
     locks.lock("g", QUEUES[:1], "a", 0)
@@ -399,7 +399,7 @@ def test_a_lock_that_nobody_renews_ends() -> None:
     assert locks.lock("g", QUEUES[:1], "a", 1_001 + LOCK_MS) == []
 
 
-def test_until_when_a_group_holds_locks_is_told_whenever_it_changes() -> None:
+def test_each_change_of_the_end_of_a_groups_locks_is_reported() -> None:
     """The latest lock counts; None once all are unlocked or expired."""
     told: list[tuple[str, int | None]] = []
     locks = QueueLocks(100, on_change=lambda *change: told.append(change))
@@ -417,7 +417,7 @@ def test_until_when_a_group_holds_locks_is_told_whenever_it_changes() -> None:
 
 @dataclass
 class Model:
-    """What is true of clients and locks, the slow way."""
+    """A simple model of clients and locks."""
 
     now: int = 0
     seen: dict[tuple[str, int, str], int] = field(default_factory=dict)
@@ -435,7 +435,7 @@ CONNECTIONS = st.integers(1, 4)
 
 
 class Clients(RuleBasedStateMachine):
-    """Random signs of life, departures and locks against a dictionary."""
+    """Random heartbeats, departures and locks against a dictionary."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -519,7 +519,7 @@ class Clients(RuleBasedStateMachine):
 
     @invariant()
     def members_are_those_seen(self) -> None:
-        """And the hot path has the subscriptions of the groups that are there."""
+        """Compare the hot path's subscriptions with the existing groups."""
         for group in ("g", "h"):
             assert self.table.members(group) == sorted(self.model.members(group))
             assert self.heard.get(group, set()) == self.wanted.get(group, set())
@@ -527,7 +527,7 @@ class Clients(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_counted_while_somebody_is_there(self) -> None:
-        """Whatever came and went before."""
+        """After any joins and leaves."""
         there = any(map(self.model.members, ("g", "h"))) or bool(self.table.all_producers())
         assert (self.table.memory.total > 0) == there
         assert self.table.memory.total >= 0

@@ -1,4 +1,4 @@
-"""The command `ferromq`: what it says of wrong arguments, and what it starts servers with."""
+"""The command `ferromq`: errors for wrong arguments, and the options of its servers."""
 
 import socket
 from pathlib import Path
@@ -72,12 +72,12 @@ def own_address() -> str:
         ("127.0.0.1:10911", {"advertise": "localhost"}, []),
         ("127.0.0.1:10911", {"advertise": "no-such-host.invalid"}, []),
         ("127.0.0.1:10911", {"advertise": "192.0.2.2"}, ["192.0.2.2:10911", "advertise", "127.0.0.1:10911", "listen"]),
-        # Behind a NAT: whether something leads there cannot be known.
+        # Behind a NAT the broker cannot check the address.
         (f"{own_address()}:10911", {"advertise": "192.0.2.2"}, []),
     ],
 )
 def test_an_address_nothing_listens_on_is_told(listen: str, options: dict[str, str], told: list[str]) -> None:
-    """With both addresses, and both options; where it cannot be known, nothing is said."""
+    """With both addresses, and both options; without a way to check, nothing is logged."""
     if told == [] and options == {"advertise": "192.0.2.2"} and listen.startswith("127."):
         pytest.skip("this machine has only loopback")
     config = BrokerConfig.from_options({"listen": listen, "grpc_listen": "0.0.0.0:8081", **options})

@@ -1,4 +1,4 @@
-"""The option that takes RocketMQ's side, and the options it stands for."""
+"""The option for RocketMQ's behaviour, and the options that it sets."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_one_word_sets_the_group() -> None:
 
 
 def test_an_option_that_is_given_wins_wherever_each_was_given(tmp_path: Path) -> None:
-    """Also where `compat` comes from a place that counts more; `none` gives an option back to it."""
+    """Also if `compat` comes from a stronger source; `none` returns an option to it."""
     file = tmp_path / "broker.conf"
     file.write_text(
         "minInvisibleTimeMillsForRecv=2000\nmaxInvisibleTimeMills=50000\nordered_redelivery=unacknowledged\n"
@@ -72,7 +72,7 @@ def test_a_limit_that_is_rocketmqs_largest_number_is_none(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_both_limits_of_an_invisible_time_may_be_moved(tmp_path: Path, first: int) -> None:
-    """In either order, wherever they stand: together they may be what each alone may not."""
+    """In either order, from any source: together they allow values that each alone does not."""
     lines = ["minInvisibleTimeMillsForRecv=50000000\n", "maxInvisibleTimeMills=90000000\n"]
     used = _read(tmp_path, lines[first] + lines[1 - first]).used
     assert used["max_invisible_time"] == timedelta(hours=25)
@@ -119,7 +119,7 @@ def test_what_counts_is_shown() -> None:
         ("grpc_creates_topics", "maybe", "true or false"),
     ],
 )
-def test_a_value_that_may_not_be_is_named(option: str, value: str, reason: str) -> None:
-    """With what it may be."""
+def test_an_invalid_value_is_named(option: str, value: str, reason: str) -> None:
+    """With the valid values."""
     with pytest.raises(ConfigError, match=reason):
         BrokerConfig.from_options({option: value})

@@ -1,4 +1,4 @@
-"""Configuration: where values come from, who wins, and what an error says."""
+"""Configuration: sources of values, their order, and errors."""
 
 import logging
 import re
@@ -43,7 +43,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 
 def test_toml_values_have_units(tmp_path: Path) -> None:
-    """Durations and sizes are written as people say them."""
+    """Durations and sizes have readable units."""
     file = write(
         tmp_path / "b.toml",
         'register_interval = "500ms"\ncommit_log_file_size = "64MiB"\n'
@@ -57,7 +57,7 @@ def test_toml_values_have_units(tmp_path: Path) -> None:
 
 
 def test_rocketmqs_file_is_read(tmp_path: Path) -> None:
-    """Its keys mean what they mean in RocketMQ; those without a meaning here are let be."""
+    """Its keys have RocketMQ's meaning; keys without a meaning here are ignored."""
     file = write(
         tmp_path / "broker.conf",
         "# comment\nbrokerClusterName = C\nbrokerName=b\nbrokerId=0\ndeleteWhen=04\nfileReservedTime=48\n"
@@ -158,7 +158,7 @@ def test_every_key_with_an_effect_is_in_a_test() -> None:
 
 
 def test_retention_is_written_as_people_say_it(tmp_path: Path) -> None:
-    """In a file, and in the environment, where a table is one line."""
+    """In a file, and in the environment, in which a table is one line."""
     file = write(
         tmp_path / "b.toml",
         'retention_age = "forever"\nretention_age_by_topic = {clicks = "6h", audit = "30d"}\nretention_hours = [4]\n',
@@ -264,8 +264,8 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("key", sorted(REFUSALS))
-def test_a_key_that_would_promise_less_than_it_asks_for_is_refused(tmp_path: Path, key: str) -> None:
-    """With the value that says how it works here, which starts."""
+def test_a_key_that_demands_more_than_ferromq_promises_is_refused(tmp_path: Path, key: str) -> None:
+    """With the value that describes ferromq, which starts."""
     asked, works = REFUSALS[key]
     file = write(tmp_path / "b.conf", f"brokerName=b\n{key}={asked}\n")
     with pytest.raises(
@@ -284,7 +284,7 @@ def test_every_refusal_is_shown() -> None:
             REFUSED[key]("/a:/b")
 
 
-def test_all_that_is_wrong_in_a_file_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     """Unknown keys, refused ones and wrong values, each with its line."""
     text = "brokerNmae=b\nenableDLegerCommitLog=true\ndLegerGroup=g\nbrokerRole=SYNC_MASTER\n"
     with pytest.raises(ConfigError) as raised:
@@ -323,7 +323,7 @@ def test_all_that_is_wrong_in_a_file_is_told_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_a_value_that_means_something_else_in_rocketmq_is_refused(tmp_path: Path, text: str, told: str) -> None:
-    """RocketMQ takes it for another one without a word, or does without it."""
+    """RocketMQ silently replaces it, or ignores it."""
     with pytest.raises(ConfigError, match=told):
         BrokerConfig.from_properties(write(tmp_path / "b.conf", text))
 
@@ -340,7 +340,7 @@ def test_a_value_that_means_something_else_in_rocketmq_is_refused(tmp_path: Path
 def test_a_percentage_outside_rocketmqs_limits_is_taken_for_the_limit(
     tmp_path: Path, line: str, limit: int, steps: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As RocketMQ does; the log says so."""
+    """As RocketMQ does; with a log line."""
     config = BrokerConfig.from_properties(write(tmp_path / "b.conf", line))
     assert config.storage.retention_disk_usage == steps
     assert f"using {limit} as RocketMQ does" in caplog.text
@@ -365,13 +365,13 @@ def test_a_percentage_outside_rocketmqs_limits_is_taken_for_the_limit(
 def test_keys_of_one_group_are_taken_together_from_file_and_flags(
     tmp_path: Path, text: str, keys: dict[str, str], expected: dict[str, Any]
 ) -> None:
-    """A flag changes what it names and loses nothing of the file."""
+    """A flag changes its own key and keeps the rest of the file."""
     config = BrokerConfig.load(write(tmp_path / "b.conf", text), environment={}, keys=keys)
     assert {name: config.given()[name] for name in expected} == expected
 
 
 def test_a_key_that_would_lose_an_option_is_refused(tmp_path: Path) -> None:
-    """Of a file in TOML or a variable; a whole group of keys, or the option as a flag, says what is meant."""
+    """Of a TOML file or a variable; a whole group of keys, or the option as a flag, is accepted."""
     file = write(tmp_path / "b.toml", 'flush = "group"\n')
     with pytest.raises(
         ConfigError, match=r"^flushIntervalCommitLog=100 in the flags: flush is given.*; use only --flush"
@@ -487,7 +487,7 @@ def test_variables_of_kubernetes_are_passed_over_with_a_word(caplog: pytest.LogC
         {"store": 5},
     ],
 )
-def test_a_value_that_may_not_be_is_named(options: dict[str, Any]) -> None:
+def test_an_invalid_value_is_named(options: dict[str, Any]) -> None:
     """The error names the option."""
     BrokerConfig(default_queues=LIMIT_FOR_QUEUES)
     with pytest.raises(ConfigError, match=next(iter(options))):
@@ -510,7 +510,7 @@ def test_a_value_that_may_not_be_is_named(options: dict[str, Any]) -> None:
         ({"retention_age": "99999999999999d"}, "retention_age is '99999999999999d'"),
     ],
 )
-def test_an_error_says_what_to_do(options: dict[str, Any], told: str) -> None:
+def test_an_error_names_the_way_out(options: dict[str, Any], told: str) -> None:
     """With the value that was given."""
     with pytest.raises(ConfigError, match=told):
         BrokerConfig.from_options(options)
@@ -544,8 +544,8 @@ def test_an_error_in_a_file_of_ours_names_it(tmp_path: Path) -> None:
         BrokerConfig.load(environment={"FERROMQ_BROKER_RETENTION_AGE": "72"})
 
 
-def test_none_takes_back_what_a_file_says(tmp_path: Path) -> None:
-    """Where an option may be nothing."""
+def test_none_unsets_an_option_of_a_file(tmp_path: Path) -> None:
+    """For options that can be unset."""
     file = write(tmp_path / "b.toml", 'retention_total_bytes = "1GiB"\nretention_disk_usage = [75, 85, 90]\n')
     flags = {"retention_total_bytes": "none", "retention_disk_usage": "none", "retention_age": "none"}
     config = BrokerConfig.load(file, environment={}, flags=flags)
@@ -555,7 +555,7 @@ def test_none_takes_back_what_a_file_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ["enableControllerMode=true", "enableDLegerCommitLog=true", "just words", "aclEnable=true"]
 )
-def test_what_rocketmq_can_and_we_cannot_is_an_error(tmp_path: Path, line: str) -> None:
+def test_a_feature_that_ferromq_lacks_is_an_error(tmp_path: Path, line: str) -> None:
     """A file that asks for it does not start something else; the error names the line."""
     with pytest.raises(ConfigError, match="line 1"):
         BrokerConfig.from_properties(write(tmp_path / "b.conf", line))
@@ -592,7 +592,7 @@ def test_rocketmqs_keys_of_a_role_make_one_id(tmp_path: Path, lines: str, broker
     ],
 )
 def test_a_role_that_contradicts_itself_is_an_error(tmp_path: Path, lines: str, told: str) -> None:
-    """No broker starts as something its file may not have meant."""
+    """No broker starts in a doubtful role."""
     with pytest.raises(ConfigError, match=rf"b\.conf.*{told}"):
         BrokerConfig.from_properties(write(tmp_path / "b.conf", lines))
 
@@ -662,7 +662,7 @@ def test_options_stay_few(kind: type) -> None:
 
 
 def test_the_stores_options_are_those_of_the_core(tmp_path: Path) -> None:
-    """By the same names; what a broker decides itself, its address, is no option."""
+    """By the same names; the address, which the broker decides, is no option."""
     store = Store(str(tmp_path), Clock.system(), commit_log_file_size=1 << 20)
     assert {field.name for kind in (StoreConfig, TimerConfig) for field in fields(kind)} == store.options().keys() - {
         "store_host"

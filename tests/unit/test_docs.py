@@ -1,4 +1,4 @@
-"""The documents: what they link to is there."""
+"""The documents: every link leads somewhere."""
 
 import re
 from pathlib import Path
@@ -32,6 +32,6 @@ def test_every_relative_link_leads_somewhere(document: Path) -> None:
 
 
 def test_the_documents_are_found() -> None:
-    """And those that others point to are among them."""
+    """Including those that others link to."""
     names = {path.relative_to(ROOT).as_posix() for path in DOCUMENTS}
     assert names > {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/guarantees.md", "docs/storage-format.md"}

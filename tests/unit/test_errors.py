@@ -44,11 +44,11 @@ def test_the_docstring_draws_every_class() -> None:
     ],
 )
 def test_builtin_errors_catch_them(kind: type[errors.FerromqError], builtin: type[Exception]) -> None:
-    """Code that knows nothing of ferromq catches what it expects."""
+    """Code without ferromq's classes catches them."""
     assert issubclass(kind, builtin)
 
 
 def test_the_remark_is_the_message_where_none_came() -> None:
-    """A local refusal has words, but no code."""
+    """A local refusal has a text, but no code."""
     error = errors.IllegalName("no")
     assert (error.remark, error.code) == ("no", None)

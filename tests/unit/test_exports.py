@@ -1,4 +1,4 @@
-"""What `import ferromq` gives."""
+"""The public names of `import ferromq`."""
 
 import importlib.util
 import inspect
@@ -54,7 +54,7 @@ def test_every_public_name_is_there_and_documented() -> None:
         ("ferromq.spark.stream.reader", ("grpc", "google.protobuf", "ferromq.client", "ferromq.config")),
     ],
 )
-def test_what_a_process_of_spark_has_no_use_for_is_not_imported(module: str, kept_out: tuple[str, ...]) -> None:
+def test_a_spark_process_does_not_import_servers(module: str, kept_out: tuple[str, ...]) -> None:
     """A query starts several Python processes, and each imports this before its first row."""
     if importlib.util.find_spec("pyspark") is None and "spark" in module:
         pytest.skip("no PySpark")
@@ -69,8 +69,8 @@ def test_modules_are_there_without_an_import_of_their_own(name: str) -> None:
     subprocess.run([sys.executable, "-c", f"import ferromq; ferromq.{name}"], check=True, timeout=300)
 
 
-def test_a_name_that_is_none_is_an_error_as_of_any_module() -> None:
-    """Names are looked up when they are asked for; a wrong one must not look like a failed import."""
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """Names are loaded on access; a wrong one must not look like a failed import."""
     with pytest.raises(AttributeError, match="module 'ferromq' has no attribute 'Broker'"):
         ferromq.Broker  # noqa: B018
     assert set(ferromq.__all__) <= set(dir(ferromq))

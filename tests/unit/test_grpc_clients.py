@@ -1,4 +1,4 @@
-"""gRPC clients of a broker: settings, commands and their answers, over a server that is not there."""
+"""gRPC clients of a broker: settings, commands and their answers, over a fake server."""
 
 import threading
 from collections.abc import Callable
@@ -61,13 +61,13 @@ class Broker:
         return True
 
     def say(self, stream: int, command: pb.TelemetryCommand | bytes | None, client_id: str = "me") -> None:
-        """Say something on a telemetry stream; None: it ended."""
+        """Send a message on a telemetry stream; None: it ended."""
         body = command.SerializeToString() if isinstance(command, pb.TelemetryCommand) else command
         metadata = {**METADATA, "x-mq-client-id": client_id}
         self.clients.telemetry(stream, stream, "127.0.0.1:9", metadata, body)
 
     def consume(self, stream: int, group: str, client_type: int = 2, client_id: str = "me") -> None:
-        """Say the settings of a consumer."""
+        """Send the settings of a consumer."""
         wanted = pb.Subscription(group=resource(group), subscriptions=[pb.SubscriptionEntry(topic=resource("t"))])
         settings = pb.Settings(client_type=client_type, subscription=wanted)  # type: ignore[arg-type]
         self.say(stream, pb.TelemetryCommand(settings=settings), client_id)
@@ -121,7 +121,7 @@ def test_a_consumers_group_has_its_retry_topic(broker: Broker) -> None:
     assert broker.topics.get("%RETRY%none") is None
 
 
-def test_what_holds_is_told_last(broker: Broker) -> None:
+def test_the_last_settings_are_the_current_ones(broker: Broker) -> None:
     """However many change a group while its consumer comes."""
     threads = [
         threading.Thread(target=broker.groups.put, args=(GroupConfig("g", retries=n), {}, "test")) for n in range(8)
@@ -137,7 +137,7 @@ def test_what_holds_is_told_last(broker: Broker) -> None:
 
 
 def test_a_stream_with_wrong_settings_is_ended(broker: Broker) -> None:
-    """With INVALID_ARGUMENT where the client is to blame; a status before it has RocketMQ's code."""
+    """With INVALID_ARGUMENT for a client's mistake; a status before it has RocketMQ's code."""
     broker.consume(1, "with space")
     assert [command.status.code for command in broker.sent[1]] == [pb.Code.ILLEGAL_CONSUMER_GROUP]
     assert broker.ended[1][0] == 3
@@ -151,7 +151,7 @@ def test_a_stream_with_wrong_settings_is_ended(broker: Broker) -> None:
 
 @pytest.mark.parametrize("client_type", [5, 6])
 def test_lite_clients_are_told_that_they_are_not_supported(broker: Broker, client_type: int) -> None:
-    """By heartbeat and by settings, with a text that says what to use."""
+    """By heartbeat and by settings, with the way out."""
     with pytest.raises(Refused, match="not supported yet") as refused:
         broker.beat(client_type, "g")
     assert refused.value.code == pb.Code.UNRECOGNIZED_CLIENT_TYPE
@@ -160,8 +160,8 @@ def test_lite_clients_are_told_that_they_are_not_supported(broker: Broker, clien
     assert broker.table.group("g") is None
 
 
-def test_leases_end_without_heartbeats(broker: Broker) -> None:
-    """Who beats every ten seconds stays; who vanished is forgotten once its lease ended, consumers and producers."""
+def test_leases_expire_without_heartbeats(broker: Broker) -> None:
+    """A client with heartbeats stays; a vanished consumer or producer is forgotten when its lease expires."""
     broker.consume(1, "g", client_id="beats")
     broker.consume(2, "g", client_id="silent")
     broker.say(3, pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing(topics=[resource("t")]))), "maker")
@@ -173,8 +173,8 @@ def test_leases_end_without_heartbeats(broker: Broker) -> None:
     assert broker.table.producers("t") == []
 
 
-def test_who_beats_again_after_its_lease_is_what_it_was(broker: Broker) -> None:
-    """Its stream stays open: a producer is asked again, a consumer has its subscriptions and gets settings."""
+def test_a_client_that_returns_after_its_lease_is_unchanged(broker: Broker) -> None:
+    """Its stream stays open: a producer gets checks, a consumer has its subscriptions and gets settings."""
     broker.consume(1, "g", client_id="reader")
     broker.say(3, pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing(topics=[resource("t")]))), "maker")
     broker.now += 300_000
@@ -189,7 +189,7 @@ def test_who_beats_again_after_its_lease_is_what_it_was(broker: Broker) -> None:
     assert broker.sent[1][-1].settings.backoff_policy.max_attempts == 4
 
 
-def test_who_said_good_bye_or_lost_its_stream_cannot_be_asked(broker: Broker) -> None:
+def test_an_unregistered_client_gets_no_commands(broker: Broker) -> None:
     """A heartbeat that comes after that brings back no stream and no topics."""
     making = pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing(topics=[resource("t")])))
     broker.say(3, making, "maker")
@@ -204,7 +204,7 @@ def test_who_said_good_bye_or_lost_its_stream_cannot_be_asked(broker: Broker) ->
 
 
 def test_producers_are_told_whether_kinds_are_checked(broker: Broker) -> None:
-    """All there are, when the option changes; consumers have nothing to do with it."""
+    """All producers, when the option changes; consumers are not."""
     making = pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing(topics=[resource("t")])))
     broker.say(1, making, "maker")
     broker.consume(2, "g")
@@ -253,8 +253,8 @@ def test_a_client_prints_its_threads(broker: Broker) -> None:
     broker.say(1, pb.TelemetryCommand(verify_message_result=pb.VerifyMessageResult(nonce="99")))
 
 
-def test_who_cannot_answer_is_not_waited_for(broker: Broker) -> None:
-    """A stream that is gone, that ends meanwhile, or that says nothing."""
+def test_no_command_waits_for_a_client_without_a_stream(broker: Broker) -> None:
+    """A stream that is closed, that ends during the wait, or that is silent."""
     broker.gone.add(1)
     with pytest.raises(ConnectionFailed, match="closed"):
         broker.calls.verify(1, pb.Message(), 30)
@@ -293,7 +293,7 @@ SETTINGS = st.one_of(
 
 @settings(deadline=None, max_examples=60)
 @given(said=st.one_of(st.binary(max_size=60), SETTINGS.map(lambda each: pb.TelemetryCommand(settings=each))))
-def test_whatever_a_client_says_it_is_answered_or_refused(
+def test_any_message_of_a_client_is_answered_or_refused(
     tmp_path_factory: pytest.TempPathFactory, said: bytes | pb.TelemetryCommand
 ) -> None:
     """Never by an internal error; a refused client is in no group."""
@@ -310,7 +310,7 @@ def test_whatever_a_client_says_it_is_answered_or_refused(
 
 
 def test_settings_that_take_too_much_memory_end_their_stream(broker: Broker) -> None:
-    """Large ones at once, small ones where the streams of their connection keep too much; then nothing is kept."""
+    """Large ones at once, small ones if their connection's streams use too much memory; then nothing is kept."""
     broker.say(1, publishing([f"t{number}" for number in range(MAX_SETTINGS // 8)]))
     assert broker.sent[1][-1].status.code == pb.Code.BAD_REQUEST
     assert f"{MAX_SETTINGS} are allowed" in broker.ended[1][1]
@@ -344,7 +344,7 @@ def test_a_group_that_is_refused_is_not_created(broker: Broker) -> None:
     assert broker.beat(2, "g").status.code == pb.Code.OK
     with pytest.raises(Refused, match=f"{MAX_OF_CONNECTION} are allowed"):
         broker.beat(2, "new")
-    # There is room for the member, and none for its settings.
+    # There is memory for the member, but not for its settings.
     broker.table.memory.change(2, MAX_OF_CONNECTION - 2_500)
     broker.consume(2, "new", client_id="other")
     assert broker.sent[2][-1].status.code == pb.Code.TOO_MANY_REQUESTS

@@ -30,13 +30,13 @@ def test_keys_of_the_proxy_name_a_certificate_or_ask_for_one_made_up(tmp_path: P
         ("tlsCertPath=a\n", "belong together"),
     ],
 )
-def test_what_contradicts_itself_is_an_error(tmp_path: Path, text: str, reason: str) -> None:
-    """And the way out is named."""
+def test_a_contradiction_is_an_error(tmp_path: Path, text: str, reason: str) -> None:
+    """With the way out."""
     with pytest.raises(ConfigError, match=reason):
         _read(tmp_path, text)
 
 
-def test_a_mode_that_is_none_is_an_error() -> None:
+def test_an_unknown_mode_is_an_error() -> None:
     """The modes are named."""
     with pytest.raises(ConfigError, match="permissive"):
         GrpcConfig(grpc_tls_mode="tls")

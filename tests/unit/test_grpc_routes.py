@@ -1,4 +1,4 @@
-"""Routes for gRPC clients, of what the name servers and the own tables know at different moments."""
+"""Routes for gRPC clients, from name servers and own tables that change at different moments."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -37,7 +37,7 @@ def test_the_same_value_again_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
-    """The table says what is on disk."""
+    """The table equals the file."""
     table = KvConfig(tmp_path / "file" / "kvConfig.json")
     (tmp_path / "file").write_text("in the way of the directory")
     with pytest.raises(OSError, match=r"."):

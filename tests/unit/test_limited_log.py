@@ -1,4 +1,4 @@
-"""Log lines that clients can cause as often as they like."""
+"""Log lines that clients can cause at will."""
 
 import logging
 from collections.abc import Callable

@@ -49,7 +49,7 @@ def test_a_certificate_switches_tls_on_beside_plaintext(tmp_path: Path) -> None:
 
 
 def test_rocketmqs_tls_file_is_read(tmp_path: Path) -> None:
-    """Named by a key of the main file, as RocketMQ's `tls.properties`; its keys for clients are warned of."""
+    """A key of the main file names it, like RocketMQ's `tls.properties`; its client keys are warned of."""
     (tmp_path / "tls.properties").write_text(
         "tls.test.mode.enable=false\ntls.server.need.client.auth=require\ntls.server.authClient=true\n"
         "tls.server.certPath=/x/server.pem\ntls.server.keyPath=/x/server.key\ntls.server.trustCertPath=/x/ca.pem\n"
@@ -75,7 +75,7 @@ def test_rocketmqs_tls_file_is_read(tmp_path: Path) -> None:
         ("tls.config.file=gone.properties", "gone.properties cannot be read"),
     ],
 )
-def test_what_would_weaken_tls_is_an_error(tmp_path: Path, line: str, message: str) -> None:
-    """Or is unknown, or may not be; the error says what to do."""
+def test_a_setting_that_weakens_tls_is_an_error(tmp_path: Path, line: str, message: str) -> None:
+    """Also unknown or invalid values; the error has the way out."""
     with pytest.raises(ConfigError, match=message):
         read(tmp_path / "n.conf", line)

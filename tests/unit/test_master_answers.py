@@ -73,7 +73,7 @@ def test_groups_are_read_with_what_they_may_not_read() -> None:
 
 
 def test_offsets_are_read_as_java_writes_them() -> None:
-    """With bare integers as keys; a queue of which nothing is known is left out."""
+    """With bare integers as keys; an unknown queue is left out."""
     body = b'{"dataVersion":{"counter":1},"offsetTable":{"t@g":{0:12,1:-1},"u@g":{0:-1}}}'
     assert master_answers.consumer_offsets(body) == {"t@g": {0: 12}}
 
@@ -132,14 +132,14 @@ def test_metrics_of_a_timer_are_read() -> None:
         (master_answers.timer_checkpoint, b"\0" * 40),
     ],
 )
-def test_what_may_not_be_is_refused(decode: Callable[[bytes], object], body: bytes) -> None:
-    """All of it, not the entry alone."""
+def test_an_invalid_answer_is_refused(decode: Callable[[bytes], object], body: bytes) -> None:
+    """The whole answer, not only the entry."""
     with pytest.raises(ValueError, match=r"."):
         decode(body)
 
 
 def json_like() -> st.SearchStrategy[Any]:
-    """Return values that look like answers: the right names, and anything below them."""
+    """Return values that resemble answers: the right names, with random content."""
     names = st.sampled_from([*TABLES, *FIELDS, "dataVersion", "counter", "t", "t@g", "0", "-1"]) | TEXTS
     leaves = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS
     return st.recursive(
@@ -150,7 +150,7 @@ def json_like() -> st.SearchStrategy[Any]:
 @ANY_TIME
 @given(st.binary(max_size=200) | st.dictionaries(st.sampled_from((*TABLES, "dataVersion")), json_like()))
 def test_nothing_else_comes_out_of_a_decoder(content: bytes | dict[str, Any]) -> None:
-    """Whatever the bytes are."""
+    """For any bytes."""
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
     for decode in DECODERS:
         with contextlib.suppress(ValueError):

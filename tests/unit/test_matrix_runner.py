@@ -1,4 +1,4 @@
-"""What `make matrix` makes of the lines that programs print, and of reasons."""
+"""How `make matrix` judges the lines of programs, and reasons."""
 
 import contextlib
 import sys
@@ -35,7 +35,7 @@ def reason(**fields: object) -> Reason:
 
 
 def passes(original: Verdict, ours: Verdict, *reasons: Reason, compat: str = "") -> bool:
-    """Say whether a matrix passes in which the check `tags` found this."""
+    """Return whether a matrix with this result of the check `tags` passes."""
     result = Result(ROW, {"send": OK, "tags": original}, {"send": OK, "tags": ours})
     return print_table([result], reasons, compat)
 
@@ -48,14 +48,14 @@ def test_a_check_without_a_line_was_not_reached() -> None:
 
 
 def test_what_was_seen_is_kept_and_two_verdicts_are_a_failure() -> None:
-    """Whichever came first."""
+    """In either order."""
     found = read_checks(ROW, "CHECK send ok\nCHECK send ok\nCHECK tags FAILED received [a, c]\n", "")
     assert not found["send"].passed
     assert found["tags"] == Verdict(passed=False, seen="received [a, c]")
 
 
-def test_what_fails_on_the_original_alone_may_be_left_out() -> None:
-    """What fails on ours, or on both sides, stays."""
+def test_failures_of_rocketmq_alone_may_be_left_out() -> None:
+    """Failures of ferromq, or of both sides, stay."""
     names = {"send": (OK, OK), "tags": (BAD, OK), "sql": (OK, BAD), "delay": (BAD, BAD)}
     original, ours = ({name: each[side] for name, each in names.items()} for side in (0, 1))
     assert Result(ROW, original, ours).failing() == ["tags", "sql", "delay"]
@@ -70,7 +70,7 @@ def test_a_check_that_the_row_does_not_list_is_an_error() -> None:
 
 
 def test_a_failure_needs_a_reason_for_its_sides_and_its_compat() -> None:
-    """What fails on both sides does, too: a broken program fails on both."""
+    """Failures on both sides, too: a broken program fails on both."""
     assert passes(OK, OK)
     assert not passes(OK, BAD)
     assert passes(OK, BAD, reason())
@@ -96,7 +96,7 @@ def test_a_reason_explains_only_what_it_names() -> None:
 
 
 def test_a_reason_without_its_failure_fails_the_run() -> None:
-    """Unless it comes only sometimes."""
+    """Unless it is marked as intermittent."""
     assert not passes(OK, OK, reason())
     assert not passes(BAD, BAD, reason())
     assert not passes(OK, OK, reason(fails="both"))
@@ -105,7 +105,7 @@ def test_a_reason_without_its_failure_fails_the_run() -> None:
 
 
 def test_a_client_that_cannot_be_fetched_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table says why."""
+    """The table has the reason."""
     assert not print_table([Result(ROW, {}, {}, "no network")], [], "")
     assert "could not be fetched: no network" in capsys.readouterr().out
 
@@ -115,8 +115,8 @@ def made(prepare: Callable[[Path], list[str]], tmp_path: Path) -> Result:
     return run._result(Row("client", "1.0", (), prepare), (), "r", tmp_path)
 
 
-def test_what_goes_wrong_in_a_row_is_its_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The others run, and the table is printed; only what cannot be fetched may be left out."""
+def test_a_failure_of_a_row_is_its_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The others run, and the table is printed; only rows that cannot be fetched may be left out."""
 
     def fails(error: Exception) -> Callable[[Path], list[str]]:
         def prepare(_: Path) -> list[str]:
@@ -197,7 +197,7 @@ def test_programs_end_at_once_with_what_they_started(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_made_once_and_again_where_it_is_gone(tmp_path: Path) -> None:
-    """Or where what it is made from has changed."""
+    """Or if its sources changed."""
     made_from = []
     for given in ("a", "a", "b"):
         folder = fetching.once(tmp_path, "x", [given], lambda _, given=given: made_from.append(given))
@@ -207,8 +207,8 @@ def test_a_folder_is_made_once_and_again_where_it_is_gone(tmp_path: Path) -> Non
     assert made_from == ["a", "b", "again"]
 
 
-def test_what_is_ours_and_wrong_is_no_lack_of_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that does not compile, a `pom.xml` of what does not exist; not a tool that is not here."""
+def test_a_mistake_of_ours_is_not_a_missing_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that does not compile, a wrong `pom.xml`; but not a missing tool."""
     with pytest.raises(BuildError, match="failed: no ;"):
         fetching.build("sh", "-c", "echo 'no ;'; exit 1")
     with pytest.raises(BuildError, match="Could not find artifact"):

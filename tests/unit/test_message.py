@@ -1,4 +1,4 @@
-"""Messages to send say early and clearly what RocketMQ cannot carry; receipts are made when looked at."""
+"""Messages refuse early what RocketMQ cannot carry; receipts are made on access."""
 
 import pytest
 from hypothesis import given
@@ -40,7 +40,7 @@ def test_a_message_keeps_what_it_was_given() -> None:
         ({"body": b"x", "properties": [("a", "b")]}, TypeError, "mapping"),
     ],
 )
-def test_what_cannot_be_carried_is_refused(arguments: dict[str, object], error: type[Exception], text: str) -> None:
+def test_an_invalid_message_is_refused(arguments: dict[str, object], error: type[Exception], text: str) -> None:
     """The error names the value and the rule, when the message is made and not when it is sent."""
     body = arguments.pop("body")
     with pytest.raises(error, match=text):

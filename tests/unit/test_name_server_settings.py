@@ -30,8 +30,8 @@ def test_what_is_shown_is_a_configuration_file_again(tmp_path: Path) -> None:
     assert "orderMessageEnable=true\n" in file.read_text()
 
 
-def test_a_change_is_in_force_and_told() -> None:
-    """Who listens hears of the options at once and after every change; the same again changes nothing."""
+def test_a_change_takes_effect_and_is_reported() -> None:
+    """Listeners get the options at once and after every change; equal values change nothing."""
     settings = Settings(NameServerConfig())
     heard: list[bool] = []
     settings.listen(lambda config: heard.append(config.order_messages))
@@ -50,8 +50,8 @@ def test_every_key_of_run_time_can_be_changed(key: str) -> None:
     assert f"{key}={value}\n" in settings.text()
 
 
-def test_keys_that_may_not_be_changed_are_named() -> None:
-    """Those of files always, more where the configuration says so; nothing else of the request is done."""
+def test_fixed_keys_are_named() -> None:
+    """Keys of files always, others by configuration; the rest of the request has no effect."""
     settings = Settings(NameServerConfig(protected_keys=("enableTopicList",)))
     for key in (*PROTECTED_KEYS, "enableTopicList"):
         with pytest.raises(ProtectedKey, match=key):
@@ -74,7 +74,7 @@ def test_keys_that_may_not_be_changed_are_named() -> None:
         ("just words", "line 1 of the request is not KEY=VALUE"),
     ],
 )
-def test_a_change_that_cannot_be_is_an_error(text: str, message: str) -> None:
+def test_an_impossible_change_is_an_error(text: str, message: str) -> None:
     """It names the key, and nothing changes."""
     settings = Settings(NameServerConfig())
     with pytest.raises(ConfigError, match=message):
@@ -87,7 +87,7 @@ def test_a_change_that_cannot_be_is_an_error(text: str, message: str) -> None:
     | st.sampled_from(sorted(KEYS_AT_RUN_TIME)).flatmap(lambda key: st.text(max_size=9).map(f"{key}={{}}".format))
 )
 def test_any_text_is_a_change_or_an_error(text: str) -> None:
-    """Nothing else comes out, and what is in force can be shown."""
+    """No other error; the current options can be shown."""
     settings = Settings(NameServerConfig())
     with contextlib.suppress(ConfigError):
         settings.update(text)
@@ -95,7 +95,7 @@ def test_any_text_is_a_change_or_an_error(text: str) -> None:
 
 
 def test_a_change_is_written_to_the_file_of_rocketmqs_kind(tmp_path: Path) -> None:
-    """In place where the key stands there, at the end where not; the rest, comments too, stays."""
+    """In place if the key is there, else at the end; the rest, with comments, stays."""
     file = tmp_path / "namesrv.conf"
     file.write_text("# mine\n enableTopicList = true\nlistenPort=1\n")
     settings = Settings(NameServerConfig.load(file, environment={}), file)
@@ -114,8 +114,8 @@ def test_a_change_is_written_to_a_toml_file(tmp_path: Path) -> None:
     assert NameServerConfig.load(file, environment={}) == settings.config
 
 
-def test_a_file_is_left_as_it_was_where_it_would_say_something_else(tmp_path: Path) -> None:
-    """Somebody wrote to it what no name server takes: the change is refused, not buried in it."""
+def test_an_invalid_file_is_left_unchanged(tmp_path: Path) -> None:
+    """An operator edited it to an invalid state: the change is refused."""
     file = tmp_path / "namesrv.toml"
     settings = Settings(NameServerConfig(), file)
     text = 'listen = "127.0.0.1:1"\n[notes]\nscan_interval = "1s"\n'
@@ -127,7 +127,7 @@ def test_a_file_is_left_as_it_was_where_it_would_say_something_else(tmp_path: Pa
 
 
 def test_a_file_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
-    """What is in force and what a restart finds stay the same."""
+    """The current options and those after a restart stay the same."""
     settings = Settings(NameServerConfig(), tmp_path / "gone.conf")
     with pytest.raises(OSError, match=r"gone\.conf"):
         settings.update("orderMessageEnable=true")

@@ -1,4 +1,4 @@
-"""What a broker tells several name servers, in which order, seen by the tables of real ones."""
+"""A broker's registrations at several name servers, and their order, seen in the tables of real ones."""
 
 import json
 import queue
@@ -46,16 +46,16 @@ class Table:
 
 
 class Peers:
-    """Stands for the client of a broker, and for the name servers it calls."""
+    """Stands for a broker's client and its name servers."""
 
     def __init__(self) -> None:
         self.routes: dict[str, RouteInfoManager] = {"a:1": RouteInfoManager(), "b:1": RouteInfoManager()}
         self.came: queue.Queue[tuple[str, int, tuple[str, ...]]] = queue.Queue()
         self.failing: dict[str, int] = {}
         self.late = set[str]()
-        """The addresses that receive everything, and whose answers come too late."""
+        """The addresses whose answers come too late."""
         self.takers = set[str]()
-        """Those that take several topics for a change, as ferromq's do and RocketMQ's do not."""
+        """Those that accept several changed topics, as ferromq's do and RocketMQ's do not."""
         self.open = {address: threading.Event() for address in self.routes}
         for gate in self.open.values():
             gate.set()
@@ -150,11 +150,11 @@ def change(told: NameServers, table: Table) -> Callable[..., list[str]]:
 def test_a_table_is_not_overtaken_by_an_older_one(
     told: NameServers, table: Table, peers: Peers, change: Callable[..., list[str]]
 ) -> None:
-    """While a whole registration is under way, the next waits, and then tells what there is by then."""
+    """During a whole registration the next one waits, and then sends the current table."""
     peers.open["a:1"].clear()
     whole = threading.Thread(target=told.register, args=(table.read,))
     whole.start()
-    # Its answer to the question for the gRPC address is waited for, or it is in the registration already.
+    # It waits for the answer about the gRPC address, or is in the registration already.
     change(("x", 2), wait=RegistrationWait.NOTHING)
     change(("x", 3), wait=RegistrationWait.NOTHING)
     peers.open["a:1"].set()
@@ -168,7 +168,7 @@ def test_a_table_is_not_overtaken_by_an_older_one(
 
 
 def test_a_change_that_was_lost_arrives_with_the_next(peers: Peers, change: Callable[..., list[str]]) -> None:
-    """Also where the next was on its way already: alone, it would make versions equal for good."""
+    """Also if the next was in flight already: alone, it would make versions equal for good."""
     peers.open["a:1"].clear()
     peers.failing["a:1"] = 1
     change(("x", 5), wait=RegistrationWait.NOTHING)
@@ -191,7 +191,7 @@ def test_a_restarted_name_server_gets_the_whole_table(
     assert peers.queues("b:1") == {"x": 1, "y": 1, "z": 1, **dict(changes)}
 
 
-def test_one_topic_is_told_alone(peers: Peers, change: Callable[..., list[str]]) -> None:
+def test_one_topic_is_registered_alone(peers: Peers, change: Callable[..., list[str]]) -> None:
     """With name servers that have the table before it."""
     change(("orders", 1))
     assert peers.next("b:1")[1] == ("orders",)
@@ -199,14 +199,14 @@ def test_one_topic_is_told_alone(peers: Peers, change: Callable[..., list[str]])
 
 @pytest.fixture
 def taker(told: NameServers, table: Table, peers: Peers) -> str:
-    """Return a name server that has said that it takes changes."""
+    """Return a name server that announced that it takes changes."""
     peers.takers.add("a:1")
     assert told.register(table.read).is_complete
     peers.came = queue.Queue()
     return "a:1"
 
 
-def test_what_changed_meanwhile_is_one_request_where_that_is_taken(
+def test_several_changes_are_one_request_if_the_name_server_takes_it(
     peers: Peers, change: Callable[..., list[str]], taker: str
 ) -> None:
     """To a name server of RocketMQ it is one for each topic."""
@@ -222,7 +222,7 @@ def test_what_changed_meanwhile_is_one_request_where_that_is_taken(
 def test_a_name_server_that_lost_its_table_takes_no_change_for_it(
     peers: Peers, change: Callable[..., list[str]], taker: str, *, is_taker: bool
 ) -> None:
-    """It restarted, or is another one now that knows no changes."""
+    """It restarted, or another one without changes has its address."""
     peers.routes[taker] = RouteInfoManager()
     if not is_taker:
         peers.takers.clear()
@@ -233,7 +233,7 @@ def test_a_name_server_that_lost_its_table_takes_no_change_for_it(
 
 
 def test_a_lease_is_renewed_where_all_answers_are_late(told: NameServers, table: Table, peers: Peers) -> None:
-    """A registration does not wait for what is asked before it, again and again."""
+    """A registration does not wait again and again for the queries before it."""
     peers.late.add("a:1")
     told.register(table.read)
     peers.came = queue.Queue()
@@ -256,10 +256,10 @@ def test_one_that_hangs_delays_no_other(peers: Peers, change: Callable[..., list
     assert peers.queues("a:1")["x"] == peers.queues("b:1")["x"] == 8
 
 
-def test_a_table_that_nobody_needs_is_not_encoded(
+def test_an_unneeded_table_is_not_encoded(
     told: NameServers, table: Table, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lease is renewed by the version alone; and what both need is encoded once."""
+    """The version alone renews a lease; a table for both is encoded once."""
     encoded: list[int] = []
     encode = module.registration_body.encode
 

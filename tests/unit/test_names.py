@@ -48,7 +48,7 @@ def test_the_limit_is_named(prefix: str, limit: int) -> None:
 
 
 def test_a_group_has_its_own_limit() -> None:
-    """120, so that its retry topic has room."""
+    """120, so that its retry topic's name fits."""
     naming.check_group("a" * 120)
     with pytest.raises(IllegalName, match="120"):
         naming.check_group("a" * 121)

@@ -1,4 +1,4 @@
-"""Order configurations follow what masters register; those that leave stay in them."""
+"""Order configurations follow registrations of masters; brokers that leave stay in them."""
 
 import json
 from collections.abc import Callable
@@ -60,12 +60,12 @@ class NameServer:
 
 @pytest.fixture
 def server() -> NameServer:
-    """Return one that knows nothing."""
+    """Return an empty one."""
     return NameServer()
 
 
 def test_each_master_enters_its_queues(server: NameServer) -> None:
-    """Sorted by name; clients are given new routes, where anything changed."""
+    """Sorted by name; clients get new routes if anything changed."""
     server.register("b", 4)
     server.register("a", 2)
     assert server.order == "a:2;b:4"
@@ -76,7 +76,7 @@ def test_each_master_enters_its_queues(server: NameServer) -> None:
     assert server.kv_config.get(ORDER_NAMESPACE, "other") is None
 
 
-def test_who_leaves_stays(server: NameServer) -> None:
+def test_a_broker_that_leaves_stays_in_the_configuration(server: NameServer) -> None:
     """By unregistering, a closed connection, or the end of the lease; a broker that returns has its place."""
     server.register("a", 4)
     server.register("b", 4)
@@ -87,8 +87,8 @@ def test_who_leaves_stays(server: NameServer) -> None:
     assert server.order == "a:4;b:4"
 
 
-def test_queues_that_may_not_be_written_are_out(server: NameServer) -> None:
-    """By the topic's permission, or the broker's; slaves say nothing of it."""
+def test_read_only_queues_do_not_count(server: NameServer) -> None:
+    """By the topic's permission, or the broker's; slaves do not count."""
     server.register("a", 4)
     server.register("b", 4)
     server.register("b", 4, perm=Permission.READ)
@@ -128,8 +128,8 @@ def test_another_topic_has_one_where_an_operator_gave_it(server: NameServer) -> 
         ("b:x;a:2", "b:x;a:2"),
     ],
 )
-def test_what_operators_write_is_sorted(text: str, written: str) -> None:
-    """What has another form is left alone."""
+def test_a_configuration_of_an_operator_is_sorted(text: str, written: str) -> None:
+    """Another form is left unchanged."""
     assert canonical(text) == written
 
 
@@ -142,7 +142,7 @@ def test_a_topic_that_becomes_one_in_order_counts_every_broker(server: NameServe
 
 
 def test_a_topic_that_was_deleted_takes_nothing_of_its_order_along(server: NameServer) -> None:
-    """Neither where it comes back with another type or none, nor from a broker that is away."""
+    """Neither if it returns with another type or none, nor from an absent broker."""
     server.register("a", 4)
     server.register("b", 4)
     server.routes.unregister(Registration("c", "b:0", "b", MASTER))
@@ -201,7 +201,7 @@ class Writer:
         is_told: bool = True,
         put: Callable[[str, str], object] | None = None,
     ) -> None:
-        """Take part in a round of registration, in which the name server answers what it has, or had."""
+        """Take part in a round of registration, in which the name server answers its current or older value."""
         table = self._table if answer is None else {"t": answer}
         told = RegistrationAnswer({}, json.dumps({"table": table}).encode()) if is_told else None
         at = NameServerTable(self._table.get, put or self._table.__setitem__)
@@ -217,7 +217,7 @@ def test_what_another_broker_wrote_since_the_answer_stays() -> None:
 
 @pytest.mark.parametrize("is_told", [True, False])
 def test_a_part_that_another_broker_overwrote_comes_back_with_the_next_round(*, is_told: bool) -> None:
-    """It read the value before this one wrote it; whether or not there is something to register then."""
+    """It read the value before this one wrote it; with or without a change to register."""
     there: dict[str, str] = {}
     a, b = Writer("a", there), Writer("b", there)
 
@@ -240,7 +240,7 @@ def test_a_part_that_another_broker_overwrote_comes_back_with_the_next_round(*, 
 
 
 def test_a_part_that_an_operator_took_out_later_stays_out() -> None:
-    """Once it was there in a round after the one that wrote it."""
+    """Once a round after its write found it there."""
     there: dict[str, str] = {}
     a = Writer("a", there)
     a.round(before=False)
@@ -252,7 +252,7 @@ def test_a_part_that_an_operator_took_out_later_stays_out() -> None:
 
 
 def test_a_broker_without_write_permission_keeps_its_place_in_one_an_operator_wrote(server: NameServer) -> None:
-    """It counts again with its queues, also where the name server restarted meanwhile; no client sees the place."""
+    """It counts again with its queues, also after a restart of the name server; no client sees the place."""
     server.kv_config.put(ORDER_NAMESPACE, "t", "a:4;b:4")
     server.register("a", 4, in_order=False)
     server.register("b", 4, in_order=False)
@@ -280,7 +280,7 @@ def test_a_broker_that_an_operator_took_out_gets_no_place(server: NameServer) ->
 
 @pytest.mark.parametrize("in_order", [True, False])
 def test_deletion_with_a_cluster_takes_its_brokers_that_are_away(server: NameServer, *, in_order: bool) -> None:
-    """Those of other clusters stay, also where they are away."""
+    """Those of other clusters stay, even absent ones."""
     server.kv_config.put(ORDER_NAMESPACE, "t", "a:4;b:4;x:4;y:4")
     for cluster, names in (("c", "ab"), ("other", "xy")):
         for name in names:
@@ -296,7 +296,7 @@ def test_deletion_with_a_cluster_takes_its_brokers_that_are_away(server: NameSer
 
 
 def test_deletion_with_a_cluster_takes_brokers_that_were_away_since_the_start(server: NameServer) -> None:
-    """Their cluster is not known; where no other cluster has the topic, they are of this one."""
+    """Their cluster is unknown; if no other cluster has the topic, they belong to this one."""
     server.kv_config.put(ORDER_NAMESPACE, "t", "a:4;b:4")
     server.register("a", 4)
     server.routes.delete_topic("t", "c")

@@ -1,4 +1,4 @@
-"""What runs the blocks of the documents: `tests/pages/page_blocks.py`."""
+"""The runner of the documents' blocks, `tests/pages/page_blocks.py`."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def page(directory: Path, text: str) -> Page:
 
 
 def test_comments_say_how_a_block_is_run() -> None:
-    """A reason not to, what is printed, and code that the reader does not see."""
+    """A reason not to, the expected output, and code that the reader does not see."""
     text = "<!-- setup\nx = 1\n-->\n```python\ny\n```\n<!-- not run: no Docker here -->\n```sh\nz\n```\n" + OUTPUT
     found = [(block.language, block.text, block.line, block.not_run, block.output) for block in blocks(text)]
     assert found == [
@@ -49,7 +49,7 @@ assert (here / "made-too").exists()
     page(tmp_path, text.replace("DIRECTORY", repr(str(tmp_path)))).run()
 
 
-def test_what_a_page_says_is_printed_is(tmp_path: Path) -> None:
+def test_printed_output_is_compared(tmp_path: Path) -> None:
     """An ellipsis stands for anything; all else is compared."""
     page(tmp_path, OUTPUT.format("one … two")).run()
     with pytest.raises(AssertionError, match="the page says 'one two"):

@@ -7,7 +7,7 @@ from ferromq.terminal.progress import Progress
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         """Say so."""
@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
 
 
 def test_plain_lines_where_there_is_no_terminal() -> None:
-    """A line for each quarter, however often it is told."""
+    """A line for each quarter, however often it is updated."""
     stream = io.StringIO()
     with Progress("sending", 1000, stream) as progress:
         for done in range(1, 1001):

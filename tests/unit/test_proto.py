@@ -1,4 +1,4 @@
-"""The protocol's messages: equal to those of RocketMQ's client, beside which they live, and generated freshly."""
+"""The protocol's messages: equal to those of RocketMQ's client, usable beside it, and freshly generated."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def enum_facts(enum: EnumDescriptor) -> Iterator[tuple[Any, ...]]:
 
 
 def field_facts(field: FieldDescriptor) -> tuple[Any, ...]:
-    """Return everything of a field that decides how it looks on the wire."""
+    """Return the properties of a field that matter on the wire."""
     kind = field.message_type or field.enum_type
     oneof = field.containing_oneof.name if field.containing_oneof else None
     presence = None if field.is_repeated else field.has_presence
@@ -96,7 +96,7 @@ def test_the_generated_files_are_fresh() -> None:
 
 
 def test_the_types_name_every_field() -> None:
-    """What the stub says of a message is what it has."""
+    """The stub of a message has its fields."""
     stub = (ROOT / "python" / "ferromq" / "_proto" / "messages.pyi").read_text()
     for name in ("SystemProperties", "ReceiveMessageRequest", "TelemetryCommand"):
         for field in getattr(pb, name).DESCRIPTOR.fields:

@@ -46,7 +46,7 @@ def write(tmp_path: Path, keys: object) -> Path:
 
 
 def test_its_keys_are_options_of_the_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They count more than the broker's own file, as in RocketMQ; what has no effect is named in one line."""
+    """They override the broker's own file, as in RocketMQ; one line lists keys without effect."""
     keys = {
         "rocketMQClusterName": "C",
         "grpcServerPort": 18081,
@@ -76,7 +76,7 @@ def test_its_keys_are_options_of_the_broker(tmp_path: Path, caplog: pytest.LogCa
 
 @pytest.mark.parametrize("key", sorted(REFUSALS))
 def test_a_value_that_is_not_kept_is_refused(tmp_path: Path, key: str) -> None:
-    """The one that says how it works here is taken."""
+    """The value that describes ferromq is accepted."""
     asked, works = REFUSALS[key]
     shown = str(asked).lower() if isinstance(asked, bool) else asked
     with pytest.raises(ConfigError, match=f"^{key}={shown} in "):

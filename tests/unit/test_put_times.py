@@ -28,7 +28,7 @@ def test_classes_are_written_as_rocketmq_writes_them() -> None:
 
 
 def test_the_last_minute_counts() -> None:
-    """What is older does not, and what came since the last sample does."""
+    """Older puts do not; those since the last sample do."""
     times, minute = PutTimes(), 60_000
     assert times.recent(5, buckets(upto_1=1)) == buckets(upto_1=1), "nothing was sampled yet"
     times.sample(0, buckets(upto_1=1))

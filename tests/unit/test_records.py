@@ -1,4 +1,4 @@
-"""Records and commit-log files as the buffers of columns, as Python is given them; what they hold is shown in Rust."""
+"""Records and commit-log files as buffers of columns in Python; Rust's tests check their content."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -91,8 +91,8 @@ def test_damage_is_named_with_its_file_or_told_and_passed_over(directory: Path, 
         record_columns([bytes(data)], columns=[])
 
 
-def test_what_cannot_be_asked_for_is_named(directory: Path) -> None:
-    """Columns, filters, ranges and options say what was given and what is allowed."""
+def test_invalid_arguments_are_named(directory: Path) -> None:
+    """Errors of columns, filters, ranges and options have the given and the allowed value."""
     path, first, end = log_files(directory)[0]
     with pytest.raises(ValueError, match=r'column "size" is not known; allowed: topic, queue_id'):
         LogScan(path, first, first, end, columns=["size"])

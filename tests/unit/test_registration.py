@@ -71,7 +71,7 @@ def test_static_topics_are_seen_and_otherwise_left_alone() -> None:
 
 
 @pytest.mark.parametrize("number", ["Infinity", "1e999", "[]", '"x"'])
-def test_a_number_that_is_none_is_a_value_error(number: str) -> None:
+def test_an_invalid_number_is_a_value_error(number: str) -> None:
     """Python's JSON takes more than numbers of queues can be."""
     body = b'{"topicConfigTable":{"t":{"perm":%s}}}' % number.encode()
     with pytest.raises(ValueError, match=r"registration|int\(\)"):

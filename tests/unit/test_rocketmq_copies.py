@@ -1,4 +1,4 @@
-"""Half messages a RocketMQ broker put back, whose copies do not say where they lay first: each is one transaction."""
+"""Half messages that a RocketMQ broker put back, whose copies lack their first place: each is one transaction."""
 
 from dataclasses import replace
 from typing import Any, cast
@@ -16,7 +16,7 @@ broker = check_peers.broker
 
 
 def java_commit(broker: Broker, named: EndRequest, topic: str = "orders", queue_id: int = 3, **properties: str) -> None:
-    """Store what RocketMQ does first for a commit; the op message comes up to three seconds later."""
+    """Store RocketMQ's first record of a commit; the op message comes up to three seconds later."""
     half = broker.store.message_at(named.physical_offset)
     assert half is not None
     broker.store.append(
@@ -31,7 +31,7 @@ def java_commit(broker: Broker, named: EndRequest, topic: str = "orders", queue_
 
 
 def test_what_rocketmq_committed_before_it_was_killed_is_committed_once(broker: Broker) -> None:
-    """Its op message is missing; the committed one names the half message, whether consumers see it yet or not."""
+    """Its op message is missing; the committed message names the half message, visible or not."""
     ends = [broker.half(b"%d" % number, UNIQ_KEY=f"K{number}") for number in range(3)]
     ends.append(broker.half(b"3", UNIQ_KEY="K3", DELAY="2"))
     ends.append(broker.half(b"4", UNIQ_KEY="K4", TIMER_DELAY_SEC="9"))
@@ -45,7 +45,7 @@ def test_what_rocketmq_committed_before_it_was_killed_is_committed_once(broker: 
 
 
 def test_what_rocketmq_put_back_and_committed_under_its_old_place_is_committed_once(broker: Broker) -> None:
-    """An answer came late: the committed message names the place before; producers that send twice do not."""
+    """A late answer: the committed message names the earlier place; repeated sends of producers do not."""
     old = broker.half(UNIQ_KEY="K1")
     broker.settle()
     broker.store.commit_offset(GROUP, HALF, 0, 1)
@@ -58,7 +58,7 @@ def test_what_rocketmq_put_back_and_committed_under_its_old_place_is_committed_o
 
 
 def java_put_back(broker: Broker, named: EndRequest, *, is_passed: bool = True, **changed: str) -> EndRequest:
-    """Store the copy RocketMQ makes of an open half message: no op message, no place it lay at first."""
+    """Store RocketMQ's copy of an open half message: without an op message and its first place."""
     broker.settle()
     half = broker.store.message_at(named.physical_offset)
     assert half is not None
@@ -99,7 +99,7 @@ def test_what_rocketmq_ended_by_the_first_place_of_a_message_that_waited_stays_e
 def test_an_end_that_names_a_place_before_rocketmqs_copy_ends_the_transaction(
     broker: Broker, changed: str, rounds: int, key: dict[str, str], *, is_passed: bool
 ) -> None:
-    """The copy does not say by our means where it lay; and it was put back here since, or not."""
+    """The copy lacks our property of its place; with and without another put-back here."""
     if not key["UNIQ_KEY"] and changed == "TRANSACTION_CHECK_TIMES":
         pytest.skip("nothing says then what it is a copy of")
     broker.half(b"other", UNIQ_KEY="other")
@@ -122,7 +122,7 @@ def test_an_end_that_names_a_place_before_rocketmqs_copy_ends_the_transaction(
 
 
 def test_a_message_that_waits_tells_rocketmq_where_it_lay_first(broker: Broker) -> None:
-    """Over all its copies; that the first place ended by being put back does not end it here."""
+    """Over all its copies; the put-back of the first place does not end it here."""
     broker.half(b"other", UNIQ_KEY="other")
     first = broker.half(CHECK_IMMUNITY_TIME_IN_SECONDS="90")
     for _ in range(2):
@@ -146,7 +146,7 @@ def test_a_message_cannot_end_another_by_the_place_it_claims(broker: Broker) -> 
 
 
 def test_at_start_only_index_files_since_an_open_message_was_stored_are_looked_at(broker: Broker) -> None:
-    """It was committed after that, an hour granted to clocks that were set back; of a copy it is not known."""
+    """Its commit came after that, with an hour's margin for clocks that went back; for a copy it is unknown."""
     broker.clock.advance(3_600_000)
     broker.half()
     broker.half(UNIQ_KEY="copy", TRANSACTION_CHECK_TIMES="1")

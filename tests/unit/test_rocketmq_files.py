@@ -126,7 +126,7 @@ def test_a_brokers_file_starts_one(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_a_file_that_asks_for_what_there_is_not_is_refused(tmp_path: Path, text: str, told: list[str]) -> None:
-    """With one line for each key, and a way out in each."""
+    """With one line for each key, each with a way out."""
     file = tmp_path / "broker.conf"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:

@@ -33,7 +33,7 @@ FROM_JAVA = (
 )
 
 
-# How long it takes to make a route up says nothing about routes.
+# The time to generate a route is no property of routes.
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(ROUTES)
 def test_a_route_survives_encoding(route: TopicRoute) -> None:
@@ -58,7 +58,7 @@ def test_javas_unquoted_keys_are_read() -> None:
 
 
 def test_digits_in_a_string_are_no_key() -> None:
-    """Only keys are quoted; text that looks like one stays."""
+    """Only keys are quoted; similar text stays."""
     assert java_json.loads(b'{1:"{2:3, 4:5}", "a\\"{6:7}":[8,{9:10}]}') == {
         "1": "{2:3, 4:5}",
         'a"{6:7}': [8, {"9": 10}],

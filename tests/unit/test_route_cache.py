@@ -1,4 +1,4 @@
-"""Routes are asked for once in a while; time is moved by hand."""
+"""Routes are fetched periodically; with a virtual clock."""
 
 import queue
 import threading
@@ -21,7 +21,7 @@ class NameServer:
         self.cache = RouteCache(self.ask, lambda: self.now)
 
     def ask(self, topic: str, _before: KnownRoute | None) -> KnownRoute:
-        """Answer, where it is there."""
+        """Answer, if it exists."""
         self.asked.append(topic)
         if not self.is_there:
             raise NameServerFailed("no name server answers")
@@ -40,7 +40,7 @@ def server() -> NameServer:
 
 
 def test_a_route_is_asked_for_once_in_thirty_seconds(server: NameServer) -> None:
-    """However many ask; after them it is the new one."""
+    """For any number of callers; then it is the new one."""
     assert [server.cache.route("t") for _ in range(100)] == [route(4)] * 100
     server.routes["t"] = route(8)
     server.now = FRESH_MS - 1
@@ -74,8 +74,8 @@ def test_an_old_route_serves_while_no_name_server_answers(server: NameServer) ->
     assert server.cache.route("t") == route(8)
 
 
-def test_what_this_broker_changes_is_asked_for_again(server: NameServer) -> None:
-    """Also where the answer to a question under way may be from before the change."""
+def test_a_changed_topic_of_this_broker_is_fetched_again(server: NameServer) -> None:
+    """Also if an answer in flight may be from before the change."""
     server.cache.route("t")
     server.routes["t"] = route(8)
     server.cache.forget(["t"])
@@ -94,7 +94,7 @@ def test_what_this_broker_changes_is_asked_for_again(server: NameServer) -> None
     assert server.cache.route("t") == route(16)
 
 
-def test_who_hears_of_changes_makes_routes_new(server: NameServer) -> None:
+def test_a_change_renews_the_route(server: NameServer) -> None:
     """After the registration, even if that failed."""
     told = []
 
@@ -132,7 +132,7 @@ def test_callers_share_one_question(server: NameServer) -> None:
 
 
 def test_a_name_server_that_hangs_keeps_few_callers_waiting(server: NameServer) -> None:
-    """The others fail at once, or get the cached route: their threads answer heartbeats, too."""
+    """The others fail at once, or get the cached route: their threads also answer heartbeats."""
     gate, told = threading.Event(), queue.Queue[str]()
 
     def hang(_topic: str, _before: KnownRoute | None) -> KnownRoute:

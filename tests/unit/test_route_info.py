@@ -111,7 +111,7 @@ class RouteTable(RuleBasedStateMachine):
 
     @rule(address=ADDRESSES, name=NAMES)
     def unregister(self, address: str, name: str) -> None:
-        """Say goodbye, maybe under a wrong name."""
+        """Unregister, maybe under a wrong name."""
         if address in self.leases:
             self.routes.unregister(broker(name, address))
             self.drop(address)
@@ -132,7 +132,7 @@ class RouteTable(RuleBasedStateMachine):
 
     @rule(address=ADDRESSES)
     def heartbeat(self, address: str) -> None:
-        """Renew a lease only; its length stays, and what it is is seen when it ends."""
+        """Only renew a lease; its length stays, which its end shows."""
         if address in self.leases:
             length = self.routes.broker_live_table[BrokerAddress("c", address)].lease_ms
             self.routes.renew(BrokerAddress("c", address), self.now)
@@ -151,7 +151,7 @@ class RouteTable(RuleBasedStateMachine):
 
     @invariant()
     def routes_are_the_facts(self) -> None:
-        """Every topic leads to exactly the brokers that have it, at the addresses there are."""
+        """Every topic leads to exactly its brokers, at their addresses."""
         assert self.routes.topics() == sorted({topic for topic, _ in self.queues})
         for topic in ("t", "u", "v", "w"):
             route = self.routes.lookup(topic)
@@ -162,7 +162,7 @@ class RouteTable(RuleBasedStateMachine):
 
     @invariant()
     def who_caches_routes_is_told(self) -> None:
-        """Of every topic whose route is another than after the last step."""
+        """Of every topic whose route changed in the last step."""
         routes = {topic: self.routes.lookup(topic) for topic in ("t", "u", "v", "w")}
         assert {topic for topic, route in routes.items() if route != self.shown.get(topic)} <= self.told
         self.shown = routes
@@ -170,7 +170,7 @@ class RouteTable(RuleBasedStateMachine):
 
     @rule(name=NAMES, topic=st.sampled_from(["t", "w"]), count=st.integers(1, 3))
     def register_topic(self, name: str, topic: str, count: int) -> None:
-        """Register one topic of a broker that is there."""
+        """Register one topic of a registered broker."""
         if any(n == name for n, _ in self.records):
             self.routes.register_topic(topic, [QueueData(name, count, count)])
             self.queues[topic, name] = count
@@ -183,7 +183,7 @@ class RouteTable(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_left_over(self) -> None:
-        """No empty entries, one record an address and name, clusters name only brokers there are."""
+        """No empty entries, one record an address and name, clusters name only existing brokers."""
         names = {name for name, _ in self.records}
         assert set(self.routes.broker_addr_table) == names
         assert self.routes.cluster_addr_table == ({"c": names} if names else {})
@@ -231,7 +231,7 @@ def test_a_slave_turned_master_has_one_record(routes: RouteInfoManager) -> None:
 
 
 def test_queue_data_comes_from_a_master_alone(routes: RouteInfoManager) -> None:
-    """What a slave registers makes no route."""
+    """A slave's registration makes no route."""
     routes.register(broker(broker_id=1), topics(t=4), now=0)
     assert routes.lookup("t") is None
 
@@ -249,8 +249,8 @@ def test_queue_data_changes_with_the_version_alone(routes: RouteInfoManager) -> 
     assert route.queues[0].read_queues == 8
 
 
-def test_a_slave_is_told_its_master(routes: RouteInfoManager) -> None:
-    """The answer has the master's address and where it serves replication."""
+def test_a_slave_learns_its_master(routes: RouteInfoManager) -> None:
+    """The answer has the master's address and its replication address."""
     assert routes.register(broker(address="h:2", broker_id=1), topics(), now=0) == Registered()
     routes.register(broker(address="h:1"), topics(), now=0)
     answer = routes.register(broker(address="h:2", broker_id=1), topics(), now=0)
@@ -295,14 +295,14 @@ def test_write_permission_is_part_of_the_route(routes: RouteInfoManager) -> None
 
 
 def permission(routes: RouteInfoManager, topic: str) -> Permission:
-    """Return what may be done with the first broker's queues of *topic*."""
+    """Return the permission of the first broker's queues of *topic*."""
     route = routes.lookup(topic)
     assert route is not None
     return route.queues[0].permission
 
 
 def test_write_permission_is_taken_and_given_back(routes: RouteInfoManager) -> None:
-    """Of all topics of one broker, and counted; a new version of the broker's table brings its own back."""
+    """Of all topics of one broker, with their number; a new version of the broker's table restores its own."""
     routes.register(broker(), topics(1, t=4), now=0)
     routes.register(broker("b", "h:2"), topics(1, "b", u=4), now=0)
     assert routes.wipe_write_permission("a") == 3
@@ -319,7 +319,7 @@ def test_write_permission_is_taken_and_given_back(routes: RouteInfoManager) -> N
 
 
 def test_a_topic_that_is_not_registered_any_more_stays_unless_told_otherwise(routes: RouteInfoManager) -> None:
-    """Java brokers register single changes; where they send whole tables, what is missing is gone."""
+    """Java brokers register single changes; with whole tables, missing topics are removed."""
     routes.register(broker(), topics(1, t=4, u=4), now=0)
     routes.register(broker(), topics(2, t=4), now=0)
     assert routes.lookup("u") is not None
@@ -334,8 +334,8 @@ def test_a_topic_that_is_not_registered_any_more_stays_unless_told_otherwise(rou
     assert routes.lookup("t") is not None
 
 
-def test_a_change_says_nothing_of_other_topics(routes: RouteInfoManager) -> None:
-    """Of however many topics it is; only who has registered its table may send one."""
+def test_a_change_leaves_other_topics_alone(routes: RouteInfoManager) -> None:
+    """Of any number of topics; only a broker with a registered table may send one."""
     change = replace(topics(2, t=8, u=8), is_change=True)
     assert routes.register(broker(), change, now=0) is None
     assert routes.lookup("t") is None
@@ -359,7 +359,7 @@ def test_one_topic_is_registered_for_brokers_there_are(routes: RouteInfoManager)
 
 
 def test_topics_are_listed_by_cluster_and_by_flag(routes: RouteInfoManager) -> None:
-    """Clusters and brokers are topics of the system, told with the address of a broker."""
+    """Clusters and brokers are system topics, answered with the address of a broker."""
     assert routes.system_topics() == ([], None)
     flagged = {"unit": QueueData("a", 1, 1, sys_flag=1), "sub": QueueData("a", 1, 1, sys_flag=2)}
     routes.register(broker(), RegisteredTopics(queues=flagged), now=0)
@@ -397,7 +397,7 @@ def test_the_first_slave_of_a_lost_master_acts_for_it(routes: RouteInfoManager) 
 
 
 def test_an_acting_master_may_be_the_first_to_come() -> None:
-    """What it registers can be read; a slave of brokers that do not allow it makes no route."""
+    """Its topics can be read; a slave of brokers that do not allow it makes no route."""
     routes = RouteInfoManager()
     routes.acting_master = True
     routes.register(broker(address="h:2", broker_id=1, enable_acting_master=True), topics(1, t=4), now=0)
@@ -407,7 +407,7 @@ def test_an_acting_master_may_be_the_first_to_come() -> None:
 
 
 def test_a_change_of_the_lowest_broker_id_is_told() -> None:
-    """To those that stay when one goes; to those that were there when one comes."""
+    """The remaining ones when one leaves; the existing ones when one joins."""
     told: list[MinBrokerIdChange] = []
     routes = RouteInfoManager(on_minimum=told.append)
     for broker_id in (1, 2):
@@ -437,7 +437,7 @@ def test_a_renewal_changes_no_route() -> None:
 
 
 def test_brokers_that_are_away_are_forgotten_unless_an_order_configuration_has_them() -> None:
-    """However many names are registered: those that come back, and those that stay, are known with their cluster."""
+    """For any number of names: returning and staying ones are known with their cluster."""
     changes: list[OrderChange | OrderDeletion] = []
     ordered = {f"o{number}" for number in range(100)}
     routes = RouteInfoManager(LEASE, on_order=changes.extend, in_order_configurations=lambda: ordered)

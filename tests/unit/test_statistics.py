@@ -1,4 +1,4 @@
-"""What passed through a broker: rates over windows, totals at midnight."""
+"""A broker's traffic: rates over windows, totals at midnight."""
 
 import datetime as dt
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ MINUTE, HOUR = 60_000, 3_600_000
 
 
 class Broker:
-    """Counters that grow as the test says, and a clock moved by hand that samples as the broker does."""
+    """Counters of the test, and a virtual clock that samples as the broker does."""
 
     def __init__(self) -> None:
         self.traffic: dict[str, dict[str, tuple[int, int]]] = {"put": {}, "get": {}, "send_back": {}}
@@ -42,7 +42,7 @@ class Broker:
 
 
 def test_each_window_counts_its_own_time() -> None:
-    """A steady rate is the same in all; what is older than a window is not in it."""
+    """A steady rate is the same in all; older traffic is outside of a window."""
     broker = Broker()
     broker.pass_time(2 * HOUR, each=50)
     found = broker.view("TOPIC_PUT_NUMS", "t")
@@ -56,7 +56,7 @@ def test_each_window_counts_its_own_time() -> None:
     assert broker.view("TOPIC_PUT_NUMS", "t")["statsHour"]["sum"] > 0
 
 
-def test_what_is_younger_than_a_sample_is_counted() -> None:
+def test_traffic_since_the_last_sample_is_counted() -> None:
     """A query right after a send shows it."""
     broker = Broker()
     broker.pass_time(MINUTE)
@@ -82,8 +82,8 @@ def test_the_broker_is_the_sum_of_its_topics() -> None:
     ("name", "key", "named"),
     [("TOPIC_PUT_NUMS", "nowhere", "nowhere"), ("LATENCY", "t", "known are"), ("BROKER_PUT_NUMS", "other", "other")],
 )
-def test_what_is_not_counted_is_named(name: str, key: str, named: str) -> None:
-    """As RocketMQ says it, which its tools pass over."""
+def test_an_uncounted_statistic_is_named(name: str, key: str, named: str) -> None:
+    """In RocketMQ's words, which its tools ignore."""
     code, remark = Broker().view(name, key)
     assert code == 1
     assert f"The stats <{name}> <{key}> not exist".lower() in remark.lower()
@@ -102,7 +102,7 @@ def test_totals_are_kept_at_midnight() -> None:
 
 
 def test_a_deleted_topics_samples_go() -> None:
-    """A topic of the same name begins at nothing."""
+    """A topic of the same name begins at zero."""
     broker = Broker()
     broker.count("put", "t", 500)
     broker.pass_time(MINUTE)
@@ -122,7 +122,7 @@ def test_a_window_keeps_few_samples() -> None:
 
 
 def test_many_counters_are_looked_at_together() -> None:
-    """The rate of several topics is their sum, of one look at all counters, which is costly with many of them."""
+    """The rate of several topics is their sum, from one look at all counters, which is costly."""
     broker, looks = Broker(), list[int]()
 
     def traffic() -> dict[str, dict[str, tuple[int, int]]]:

@@ -65,7 +65,7 @@ def run(program: str, *numbers: int) -> tuple[int, str]:
 
 @pytest.mark.parametrize("program", [ANOTHER_THREAD_RECEIVES_IT, IT_COMES_BEFORE_THE_WAIT, ANOTHER_SIGNAL_COMES_FIRST])
 def test_the_first_signal_stops_it(program: str) -> None:
-    """Whichever thread receives it, however early it comes, and whatever other signal came before."""
+    """In any thread, however early, and after any other signal."""
     assert run(program, *BOTH) == (0, "stopped\n" * len(BOTH))
 
 

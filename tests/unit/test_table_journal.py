@@ -1,4 +1,4 @@
-"""Changes of a broker's tables are on disk before they count: one write for all that wait, a journal for large ones."""
+"""Changes of a broker's tables are on disk before they count: one write for all waiting ones, a journal for large ones."""
 
 import errno
 import json
@@ -71,7 +71,7 @@ class Gate:
 
 
 def put_together(table: TopicTable, gate: Gate, names: list[str]) -> dict[str, Exception | None]:
-    """Put the first topic, the others while it is being written, and return what each ended with."""
+    """Put the first topic, the others during its write, and return each result."""
     ended: dict[str, Exception | None] = {}
 
     def put(name: str) -> None:
@@ -134,7 +134,7 @@ def test_a_write_that_fails_fails_all_it_covers_and_leaves_the_table(
 
 
 def test_a_change_of_a_large_table_is_one_line_and_survives_a_kill(tmp_path: Path) -> None:
-    """RocketMQ's file follows at the next merge_journal, and at the end."""
+    """RocketMQ's file follows at the next merge_journal, and at the stop."""
     table = large(tmp_path)
     table.ensure("new", "peer")
     table.put(TopicConfig("many-7", 5, 5), {"message.type": "FIFO"}, "peer")
@@ -171,7 +171,7 @@ def test_a_torn_line_ends_the_journal(tmp_path: Path) -> None:
 def test_a_journal_is_not_used_over_a_file_that_another_broker_wrote(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it continued is not there any more; the log says so."""
+    """Its base file is gone; with a log line."""
     large(tmp_path).ensure("new", "peer")
     file = tmp_path / "config" / "topics.json"
     theirs = json.loads(file.read_text())
@@ -207,7 +207,7 @@ def test_a_damaged_file_is_told_and_its_backup_is_used_with_the_journal(
 
 
 def test_a_line_that_is_not_written_harms_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The change fails and counts for nothing; those before and after it are there after a kill."""
+    """The change fails without an effect; those before and after it survive a kill."""
     table = large(tmp_path)
     table.ensure("before", "peer")
     with monkeypatch.context() as patched:

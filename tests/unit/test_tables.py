@@ -172,7 +172,7 @@ def test_an_illegal_name_creates_nothing(tmp_path: Path) -> None:
         (TopicConfig("t", 1, 1), {"queue.type": "BatchCQ"}, "BatchCQ"),
     ],
 )
-def test_a_topic_that_may_not_be_is_refused(
+def test_an_invalid_topic_is_refused(
     tmp_path: Path, topic: TopicConfig, changes: dict[str, str | None], named: str
 ) -> None:
     """The error names the field and what it may be."""
@@ -181,7 +181,7 @@ def test_a_topic_that_may_not_be_is_refused(
 
 
 def test_attributes_are_altered_not_replaced(tmp_path: Path) -> None:
-    """What is not mentioned stays, None removes."""
+    """Unmentioned ones stay, None removes."""
     table = topics(tmp_path)
     table.put(TopicConfig("t", 1, 1), {"message.type": "FIFO", "reserve.time": "5"}, "peer")
     changed = table.put(TopicConfig("t", 2, 2), {"reserve.time": None}, "peer")
@@ -190,7 +190,7 @@ def test_attributes_are_altered_not_replaced(tmp_path: Path) -> None:
 
 
 def test_changes_at_the_same_time_keep_each_others_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second is decided on what the first has written, also where it began before."""
+    """The second builds on the first, even if it began earlier."""
     table, crowd = topics(tmp_path), groups(tmp_path)
     table.put(TopicConfig("t", 1, 1), {}, "peer")
     crowd.put(GroupConfig("g"), {}, "peer")
@@ -266,12 +266,12 @@ def test_a_list_is_one_write_and_one_registration(tmp_path: Path, monkeypatch: p
     ),
     st.sets(st.integers(0, 11)),
 )
-def test_the_file_says_what_the_table_does(
+def test_the_file_equals_the_table(
     tmp_path_factory: pytest.TempPathFactory,
     changes: list[tuple[str, int, dict[str, str | None]]],
     deleted: set[int],
 ) -> None:
-    """After any changes, one by one; lines of what did not change are kept from the write before."""
+    """After any changes, one by one; unchanged lines are reused from the previous write."""
     directory = tmp_path_factory.mktemp("tables")
     table = topics(directory)
     for number, (name, queues, attributes) in enumerate(changes):
@@ -296,7 +296,7 @@ def test_pages_come_in_the_order_of_names(tmp_path: Path) -> None:
 
 
 def test_a_masters_table_is_taken_over_whole(tmp_path: Path) -> None:
-    """With its version; what it does not have goes, what belongs to this broker stays."""
+    """With its version; other topics are removed, this broker's own stay."""
     table, crowd = topics(tmp_path), groups(tmp_path)
     table.ensure("mine", "peer")
     crowd.ensure("mine", "peer")
@@ -311,7 +311,7 @@ def test_a_masters_table_is_taken_over_whole(tmp_path: Path) -> None:
     assert not others.is_readable("theirs", "t")
 
 
-def test_what_a_group_is_forbidden_is_kept_and_goes_with_it(tmp_path: Path) -> None:
+def test_permissions_of_a_group_are_kept_and_deleted_with_it(tmp_path: Path) -> None:
     """In RocketMQ's bits: 4 stands for reading; others are left alone."""
     table = groups(tmp_path)
     table.ensure("g", "peer")
@@ -335,7 +335,7 @@ def test_what_a_group_is_forbidden_is_kept_and_goes_with_it(tmp_path: Path) -> N
 
 
 def test_the_pattern_topic_follows_the_option(tmp_path: Path) -> None:
-    """Where topics are no longer created on first use, nothing tells clients that they are."""
+    """Without creation on first use, no topic announces it to clients."""
     config = BrokerConfig()
     table = TopicTable(lambda: config, tmp_path, lambda: NOW, lambda *_: None, lambda *_: None)
     assert table.find("TBW102") is not None
@@ -363,7 +363,7 @@ def test_the_old_file_is_kept_and_used(tmp_path: Path) -> None:
 
 
 def test_a_java_brokers_files_are_opened(tmp_path: Path) -> None:
-    """Topics, retries and order are taken over; what has no meaning here is written back as it was."""
+    """Topics, retries and order are taken over; unknown values are written back unchanged."""
     config = tmp_path / "config"
     config.mkdir()
     group = {
@@ -399,7 +399,7 @@ def test_a_java_brokers_files_are_opened(tmp_path: Path) -> None:
 def test_a_new_group_reads_on_a_full_disk_and_is_written_once_there_is_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an administrator creates is refused meanwhile, and nothing of it is kept."""
+    """An administrator's creation is refused until then, without a trace."""
     pushed: dict[str, Any] = {}
     config = BrokerConfig()
     table = GroupTable(lambda: config, tmp_path, lambda: NOW, pushed.__setitem__)
@@ -493,7 +493,7 @@ BAD_GROUPS: dict[str, Any] = {
 def test_a_bad_entry_of_a_file_is_left_out_and_kept(
     tmp_path: Path, name: str, key: str, bad: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The broker starts, and says which; the file has it until an entry of that name is put."""
+    """The broker starts with a log line; the file keeps it until an entry of that name is put."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / name).write_text(json.dumps({key: {"good": {}, **bad}}))
     table: Any = topics(tmp_path) if key == "topicConfigTable" else groups(tmp_path)
@@ -511,8 +511,8 @@ def test_a_bad_entry_of_a_file_is_left_out_and_kept(
     assert again.content.entries.get(first) is not None
 
 
-def test_what_the_hot_path_refuses_is_not_served_and_stops_nothing(tmp_path: Path) -> None:
-    """At a change and at the start: the entry is taken away there, all others are pushed."""
+def test_an_entry_that_the_hot_path_refuses_is_not_served_and_stops_nothing(tmp_path: Path) -> None:
+    """At a change and at the start: that entry is removed, all others are pushed."""
     pushed: list[Any] = []
 
     def push(name: str, topic: TopicConfig | None) -> None:
@@ -534,7 +534,7 @@ def test_what_the_hot_path_refuses_is_not_served_and_stops_nothing(tmp_path: Pat
     assert good in pushed
 
 
-def test_no_topic_is_created_that_may_not_be(tmp_path: Path) -> None:
+def test_no_invalid_topic_is_created(tmp_path: Path) -> None:
     """Nothing reaches the file, which the next start reads."""
     heard: list[Any] = []
     table = topics(tmp_path, heard)
@@ -567,7 +567,7 @@ def test_a_table_tells_what_changed_since(tmp_path: Path) -> None:
 
 
 def test_cleaning_spares_a_topic_that_is_created_meanwhile(tmp_path: Path) -> None:
-    """It was in no table when unused topics were sought, and it is when they are deleted."""
+    """It was in no table during the search, but is at the deletion."""
     table = topics(tmp_path)
     table.ensure("known", "peer")
     deleted: list[str] = []
@@ -599,7 +599,7 @@ def test_cleaning_spares_a_topic_that_is_created_meanwhile(tmp_path: Path) -> No
 def test_a_disk_that_takes_no_change_keeps_no_topic_from_being_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is kept beside the messages of one stays, the topics behind it are deleted, and the log says so."""
+    """Its other files stay, the next topics are deleted, with a log line."""
     table, deleted = topics(tmp_path), list[str]()
     for name in ("t", "%RETRY%g_t"):
         table.put(TopicConfig(name, 1, 1), {}, "test")

@@ -1,5 +1,5 @@
 """
-The life of transactions against a dictionary: prepared, ended by any of their places, asked about, killed in between.
+The life of transactions against a dictionary: prepared, ended by any of their places, checked, killed in between.
 
 The broker is killed by forgetting all but what is stored; what a RocketMQ broker leaves is stored in between, too.
 """
@@ -31,7 +31,7 @@ ENDS = st.tuples(
     st.sampled_from([Decision.COMMIT, Decision.ROLLBACK]),
     st.sampled_from([False, False, False, True]),
 )
-"""Which transaction, by which of its places, what is decided, and whether the broker is killed meanwhile."""
+"""The transaction, its place, the decision, and whether the broker is killed."""
 
 
 class Killed(Exception):  # noqa: N818 (what happens, not an error)
@@ -91,7 +91,7 @@ class TransactionLife(RuleBasedStateMachine):
 
     @rule(after=st.sampled_from([31_000, 1_000]), appends=st.sampled_from([None, None, 0, 1]))
     def round(self, after: int, appends: int | None) -> None:
-        """Ask producers; the broker may be killed before that is stored, or before more of it is."""
+        """Check with producers; the broker may be killed before all of it is stored."""
         asked = len(self.broker.producers.remoting)
         discarded = len(self.broker.seen(DISCARDED, 0))
         if appends is None:
@@ -135,7 +135,7 @@ class TransactionLife(RuleBasedStateMachine):
 
     @rule(is_asked=st.booleans())
     def let_rocketmq_put_back(self, *, is_asked: bool) -> None:
-        """Let a RocketMQ broker have the store for a round: it asks about what is open, or finds it too young."""
+        """Let a RocketMQ broker have the store for a round: it checks the open ones, or finds them too young."""
         self.broker.settle()
         end = self.broker.store.max_offset(HALF, 0)
         for half in self._taken():
@@ -175,7 +175,7 @@ class TransactionLife(RuleBasedStateMachine):
             return
         taken = sorted(half.body.decode() for half in self._taken())
         opened = sorted(name for name, state in self.states.items() if state == OPEN)
-        # What RocketMQ committed without an op message, itself takes for open.
+        # RocketMQ itself takes a commit without an op message for open.
         assert set(opened) <= set(taken)
         assert len(taken) == len(set(taken))
         assert all(self.states[name] in {OPEN, COMMITTED} for name in taken)

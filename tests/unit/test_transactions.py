@@ -66,7 +66,7 @@ def seen(store: Store, topic: str = "orders", queue_id: int = 3) -> list[Any]:
 
 
 def transactions(store: Store) -> TransactionEnder:
-    """Begin anew on what is stored."""
+    """Restart from the stored state."""
     settle(store)
     return TransactionEnder(store, HalfMessageIndex(store))
 
@@ -140,7 +140,7 @@ def test_op_messages_of_rocketmq_count(store: Store, clock: Clock, body: bytes) 
     assert seen(store) == []
 
 
-def test_what_is_no_op_message_ends_nothing(store: Store, clock: Clock) -> None:
+def test_an_invalid_op_message_ends_nothing(store: Store, clock: Clock) -> None:
     """Another tag, or a body that is no number."""
     end = half(store)
     store.append(OP, 0, b"0", {"TAGS": "x"})
@@ -149,7 +149,7 @@ def test_what_is_no_op_message_ends_nothing(store: Store, clock: Clock) -> None:
 
 
 def test_half_messages_rocketmq_has_looked_through_are_done_with(store: Store, clock: Clock) -> None:
-    """Before the offset its group has committed."""
+    """Below its group's committed offset."""
     first, second = half(store), half(store)
     # An offset beyond what readers see is not taken.
     settle(store)
@@ -159,7 +159,7 @@ def test_half_messages_rocketmq_has_looked_through_are_done_with(store: Store, c
 
 
 def test_a_committed_message_with_a_delay_level_waits(store: Store, clock: Clock) -> None:
-    """It comes when it is due, to the queue the producer chose."""
+    """It is delivered when due, to the producer's queue."""
     transactions(store).end(half(store, DELAY="2"))
     assert seen(store) == []
     (waiting,) = seen(store, "SCHEDULE_TOPIC_XXXX", 1)
@@ -168,7 +168,7 @@ def test_a_committed_message_with_a_delay_level_waits(store: Store, clock: Clock
 
 
 def test_a_committed_message_with_a_time_of_its_own_waits(store: Store, clock: Clock) -> None:
-    """In the topic of timers; one that is too far ahead is refused, and the transaction stays open."""
+    """In the timer topic; a time too far ahead is refused, and the transaction stays open."""
     mine = transactions(store)
     assert mine.end(half(store, TIMER_DELAY_SEC="5"))
     (waiting,) = seen(store, "rmq_sys_wheel_timer", 0)
@@ -201,7 +201,7 @@ def test_an_end_that_names_another_message_is_refused(
     assert mine.end(end)
 
 
-def test_what_is_no_half_message_is_not_committed(store: Store, clock: Clock) -> None:
+def test_an_ordinary_message_is_not_committed(store: Store, clock: Clock) -> None:
     """A physical offset of an ordinary message."""
     _, physical_offset = store.append("orders", 3, b"x", {"PGROUP": "payers", "REAL_TOPIC": "a", "REAL_QID": "0"})
     with pytest.raises(EndRefused, match="Find prepared"):
@@ -230,7 +230,7 @@ def test_a_commit_that_could_not_be_stored_may_be_tried_again(store: Store, cloc
 
 @given(st.lists(st.integers(0, 40)), st.integers(0, 10), st.integers(0, 50))
 def test_ended_halves_are_a_set_with_a_bound(offsets: list[int], below: int, forgotten: int) -> None:
-    """Against a plain set, and again once all below an offset are taken for ended."""
+    """Against a plain set, also after all below an offset count as ended."""
     ended, model = EndedHalfMessages(below), set(range(below))
     for offset in offsets:
         ended.add(offset)

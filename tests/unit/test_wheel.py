@@ -1,4 +1,4 @@
-"""What a release promises: one version, no debug sections, no dead links, all sources in the source distribution."""
+"""The promises of a release: one version, no debug sections, no dead links, a complete source distribution."""
 
 import re
 import runpy

@@ -37,7 +37,7 @@ class Clock:
 
 
 def opened(path: Path, now_ms: Callable[[], int] = Clock(), limit: int = 1000) -> WriteLayouts:  # noqa: B008
-    """Open the table as a broker that starts does; the one before was killed."""
+    """Open the table as a starting broker does, after a kill."""
     return WriteLayouts(path / "layouts.json", now_ms, window_ms=WINDOW_MS, limit=limit)
 
 
@@ -57,7 +57,7 @@ def test_the_first_layout_of_an_epoch_is_kept_over_a_kill(tmp_path: Path) -> Non
 
 
 def test_a_layout_is_forgotten_a_window_after_it_was_asked_for_and_with_its_topic(tmp_path: Path) -> None:
-    """Asking counts, also over a restart."""
+    """A query counts as a use, also over a restart."""
     clock = Clock()
     layouts = opened(tmp_path, clock)
     layouts.keep("w", "orders", 0, "a:0")
@@ -76,7 +76,7 @@ def test_a_layout_is_forgotten_a_window_after_it_was_asked_for_and_with_its_topi
 
 
 def test_steps_of_the_clock_make_no_layout_older_and_keep_none_for_longer(tmp_path: Path) -> None:
-    """Its age is time that passed; one that a clock ahead has dated is as old as the broker's start."""
+    """Its age is elapsed time; one from a clock that was ahead is as old as the broker's start."""
     wall, passed = Clock(), [0.0]
     now_ms = without_steps(cast("Any", SimpleNamespace(is_manual=False, now_ms=wall)), lambda: passed[0])
     layouts = opened(tmp_path, now_ms)
@@ -112,7 +112,7 @@ def test_the_limit_refuses_new_writers_until_one_is_out_of_the_window(tmp_path: 
 
 
 def test_the_bytes_of_all_layouts_are_bounded(tmp_path: Path) -> None:
-    """Characters that take more memory count as what they take; what goes out of the window makes room."""
+    """Wide characters count with their memory; expired layouts free theirs."""
     clock = Clock()
     layouts = opened(tmp_path, clock, limit=10_000)
     large = "a" * (MAX_LAYOUT - 1) + chr(0x1F980)
@@ -131,7 +131,7 @@ def test_the_bytes_of_all_layouts_are_bounded(tmp_path: Path) -> None:
 
 
 def test_a_layout_of_no_topic_and_one_without_space_are_refused(tmp_path: Path) -> None:
-    """Asking is not; what is kept is still answered."""
+    """Queries are not; kept layouts are still answered."""
     topics = {"orders"}
     kwargs: dict[str, Any] = {"window_ms": WINDOW_MS, "limit": 10, "is_topic": topics.__contains__}
     layouts = WriteLayouts(tmp_path / "new" / "layouts.json", Clock(), **kwargs)
@@ -224,7 +224,7 @@ def asked(layouts: WriteLayouts, **fields: Any) -> dict[str, Any]:
 
 
 def test_requests_are_json_and_those_that_are_wrong_are_refused(tmp_path: Path) -> None:
-    """The answer says what is allowed."""
+    """The answer has the valid form."""
     layouts = opened(tmp_path, limit=1)
     right = {"writer": "w", "topic": "orders", "epoch": 0, "layout": "a:0"}
     assert asked(layouts, **right) == {"code": pb.Code.OK, "message": "OK", "layout": "a:0"}
