@@ -421,6 +421,6 @@ def test_a_client_answers_its_stacks_and_refuses_to_verify() -> None:
     threads, refused = answers
     assert threads.status.code == pb.OK
     assert threads.thread_stack_trace.nonce == "1"
-    assert "test_a_client_tells_where_its_threads_are" in threads.thread_stack_trace.thread_stack_trace
+    assert "test_a_client_answers_its_stacks" in threads.thread_stack_trace.thread_stack_trace
     assert (refused.status.code, refused.verify_message_result.nonce) == (pb.Code.NOT_IMPLEMENTED, "2")
     assert not session._on_command("b:1", pb.TelemetryCommand(reconnect_endpoints_command={"nonce": "3"}))

@@ -519,14 +519,14 @@ class Clients(RuleBasedStateMachine):
 
     @invariant()
     def members_are_those_seen(self) -> None:
-        """Compare the hot path's subscriptions with the existing groups."""
+        """Compare members and the hot path's subscriptions with the model."""
         for group in ("g", "h"):
             assert self.table.members(group) == sorted(self.model.members(group))
             assert self.heard.get(group, set()) == self.wanted.get(group, set())
             assert (self.table.group(group) is None) == (not self.model.members(group))
 
     @invariant()
-    def memory_is_counted_while_somebody_is_there(self) -> None:
+    def memory_is_counted_while_a_client_exists(self) -> None:
         """After any joins and leaves."""
         there = any(map(self.model.members, ("g", "h"))) or bool(self.table.all_producers())
         assert (self.table.memory.total > 0) == there

@@ -1,4 +1,4 @@
-"""Changes of a broker's tables are on disk before they count: one write for all waiting ones, a journal for large ones."""
+"""Changes of a broker's tables are on disk before they count: one write for all, a journal for large tables."""
 
 import errno
 import json
