@@ -23,6 +23,7 @@ mod record_reader;
 mod summary;
 mod verify;
 mod verify_log;
+mod verify_queue;
 
 use std::path::PathBuf;
 

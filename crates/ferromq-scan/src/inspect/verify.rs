@@ -20,7 +20,8 @@ use super::{
     own_files::OwnFiles,
     parallel::{on_each, threads},
     queue_scan::{QueueEntries, QueueNumbers, scan_queue},
-    verify_log::{self, DerivedData},
+    verify_log::{self, DerivedData, LogFileScan},
+    verify_queue,
 };
 use ferromq_store::{
     Result,
@@ -139,7 +140,7 @@ pub fn verify_on<D: Disk>(
     );
     let suspects: Vec<usize> =
         (0..).zip(&queues).filter(|(_, scan)| scan.is_suspect()).map(|(number, _)| number).collect();
-    on_each(threads, &suspects, || (), |(), _, number| verify_log::check_queue(&derived, *number, &sink));
+    on_each(threads, &suspects, || (), |(), _, number| verify_queue::check_queue(&derived, *number, &sink));
 
     let extent = LogExtent::of(&layout, &log);
     extent.report(&layout, &log, &sink);
@@ -151,25 +152,39 @@ pub fn verify_on<D: Disk>(
     }
     notes.extend(extent.notes(&layout, limit));
     Ok(VerifyReport {
-        directory: layout.root.clone(),
-        state: layout.state,
-        log_start: layout.log_start(),
         looked_to: extent.end,
         promised_to: limit.min(extent.end),
-        log_files: layout.log.len() as u64,
-        log_bytes: log.iter().map(|scan| scan.bytes).sum(),
-        records: log.iter().map(|scan| scan.records).sum(),
-        queues: layout.queues.len() as u64,
-        queue_entries: queues.iter().map(|scan| scan.expected).sum(),
-        index_files: index.files.len() as u64,
-        index_entries: index.entries,
-        not_dispatched: log.iter().map(|scan| scan.not_dispatched).sum(),
-        of_deleted: log.iter().map(|scan| scan.of_deleted).sum(),
         notes,
         is_complete: !sink.is_stopped(),
         findings: sink.counts(),
         elapsed: began.elapsed(),
+        ..totals(&derived, &log)
     })
+}
+
+/// A report with the numbers of files, records and entries alone.
+fn totals<D: Disk>(derived: &DerivedData<'_, D>, log: &[LogFileScan]) -> VerifyReport {
+    let layout = derived.layout;
+    VerifyReport {
+        directory: layout.root.clone(),
+        state: layout.state,
+        log_start: layout.log_start(),
+        looked_to: 0,
+        promised_to: 0,
+        log_files: layout.log.len() as u64,
+        log_bytes: log.iter().map(|scan| scan.bytes).sum(),
+        records: log.iter().map(|scan| scan.records).sum(),
+        queues: layout.queues.len() as u64,
+        queue_entries: derived.queues.iter().map(|scan| scan.expected).sum(),
+        index_files: derived.index.files.len() as u64,
+        index_entries: derived.index.entries,
+        not_dispatched: log.iter().map(|scan| scan.not_dispatched).sum(),
+        of_deleted: log.iter().map(|scan| scan.of_deleted).sum(),
+        findings: BTreeMap::new(),
+        notes: Vec::new(),
+        is_complete: false,
+        elapsed: Duration::ZERO,
+    }
 }
 
 /// Records before this physical offset must have queue and index entries.
