@@ -5,6 +5,7 @@
 use std::{
     collections::HashMap,
     io,
+    ops::Range,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -89,26 +90,14 @@ pub(crate) fn scan_queue<D: Disk>(layout: &StoreLayout<D>, queue: &QueueFiles, s
                 if layout.is_open() && !is_empty(&layout.disk, file, next) {
                     return false;
                 }
-                let (from, to) = (in_file(next), in_file(offset));
-                let found = format!("no entries at the queue offsets {next} to {}", offset - 1);
-                let mut finding = Finding::new(FindingKind::QueueGap, &file.path, from..to, "entries", found);
-                finding.count = offset - next;
-                sink.report(&finding);
+                report_gap(file, next..offset, sink);
             }
             next = offset + 1;
             let range = in_file(offset)..in_file(offset) + ENTRY_LEN;
             match slot {
                 QueueSlot::Entry(entry) => {
                     has_entry = true;
-                    scan.max_offset = next;
-                    if entry.physical_offset < log_start && scan.expected == 0 {
-                        scan.min_offset = next;
-                    } else {
-                        scan.expected += 1;
-                        scan.bytes += u64::from(entry.size);
-                        scan.first = scan.first.or(Some(entry));
-                        scan.last = Some(entry);
-                    }
+                    scan.add_entry(entry, next, log_start);
                 }
                 QueueSlot::Filler if has_entry => {
                     let found = format!("a filler at queue offset {offset}");
@@ -138,6 +127,15 @@ pub(crate) fn scan_queue<D: Disk>(layout: &StoreLayout<D>, queue: &QueueFiles, s
     fillers.end(sink);
     invalid.end(sink);
     scan
+}
+
+fn report_gap(file: &SegmentFile, offsets: Range<u64>, sink: &Sink<'_>) {
+    let in_file = |offset: u64| offset * ENTRY_LEN - file.base;
+    let range = in_file(offsets.start)..in_file(offsets.end);
+    let found = format!("no entries at the queue offsets {} to {}", offsets.start, offsets.end - 1);
+    let mut finding = Finding::new(FindingKind::QueueGap, &file.path, range, "entries", found);
+    finding.count = offsets.end - offsets.start;
+    sink.report(&finding);
 }
 
 /// Finds queues by name and entries by queue offset. It caches a chunk of each queue.
@@ -242,6 +240,19 @@ impl<'a, D: Disk> QueueEntries<'a, D> {
 }
 
 impl QueueScan {
+    /// Counts an entry whose successor has the queue offset `next`; its record is gone if it lies before `log_start`.
+    fn add_entry(&mut self, entry: QueueEntry, next: u64, log_start: u64) {
+        self.max_offset = next;
+        if entry.physical_offset < log_start && self.expected == 0 {
+            self.min_offset = next;
+        } else {
+            self.expected += 1;
+            self.bytes += u64::from(entry.size);
+            self.first = self.first.or(Some(entry));
+            self.last = Some(entry);
+        }
+    }
+
     pub(crate) fn add_match(&self) {
         self.matched.fetch_add(1, Ordering::Relaxed);
     }
