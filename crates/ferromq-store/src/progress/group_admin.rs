@@ -1,6 +1,4 @@
-//! What administrators ask of groups' progress: read it, forget it, take it over.
-//!
-//! How progress is kept and written is `group_progress`'s business.
+//! Administration of consumer groups: reads, deletes and imports their progress.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +8,15 @@ use crate::{error::Result, files::disk::Disk, progress::receive::Groups};
 type Offsets = BTreeMap<String, BTreeMap<u32, u64>>;
 
 impl<D: Disk> Groups<D> {
-    /// Committed offsets by `topic@group`, of one group and of one topic where they are given.
+    /// Committed offsets by `topic@group`, optionally of one group and one topic.
     #[must_use]
     pub fn committed_offsets(&self, group: Option<&str>, topic: Option<&str>) -> Offsets {
         self.progress.committed(group, topic)
     }
 
-    /// Forgets what a group has read of all topics, or of one; its leases end.
+    /// Deletes a group's progress in all topics or in one, and ends its leases.
     ///
-    /// It is on disk when the call returns. Returns how many topics the group had read. Errors: `Closed`, `Io`.
+    /// Durable on return. Returns how many topics the group had read. Errors: `Closed`, `Io`.
     pub fn forget_group(&self, group: &str, topic: Option<&str>) -> Result<usize> {
         self.reader.home.check_open()?;
         let forgotten = self.progress.forget_group(group, topic);
@@ -28,10 +26,10 @@ impl<D: Disk> Groups<D> {
         Ok(forgotten)
     }
 
-    /// Takes over committed offsets of a master, by `topic@group`; what the master does not name stays as it is.
+    /// Imports a master's committed offsets by `topic@group`. Queues that the master does not name stay as they are.
     ///
-    /// No group is set past the end of a queue; of a queue without messages here the offset is kept for later.
-    /// It is on disk when the call returns. Errors: `Closed`, `Io`.
+    /// An offset past the end of a queue is cut to that end. The offset of a queue without messages here is kept for
+    /// later. Durable on return. Errors: `Closed`, `Io`.
     pub fn adopt_offsets(&self, offsets: &Offsets) -> Result<()> {
         self.reader.home.check_open()?;
         if self.progress.adopt(offsets, |topic, queue_id| self.reader.queues.offset_limit(topic, queue_id)) {

@@ -1,7 +1,7 @@
-//! How far each group has read: the table of all queues, and how it comes from and goes to disk.
+//! The progress of all consumer groups: a table of queues, loaded from disk at open and written back.
 //!
-//! One mutex a queue; a map that is almost only read leads to it. What a lease is, is `lease`'s business;
-//! the two files' formats are `offset_file`'s and `lease_file`'s.
+//! Each queue has its own mutex, found through a map that is almost only read. `lease` has the rules of leases;
+//! `offset_file` and `lease_file` have the file formats.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -43,12 +43,12 @@ impl GroupTopic {
         self.queues.read().get(&queue_id).cloned()
     }
 
-    /// The queue's progress, which begins at `first` where there is none yet.
+    /// The queue's progress. If the group has none yet, it begins at `first`.
     pub(crate) fn queue_or_begin(&self, queue_id: u32, first: impl FnOnce() -> u64) -> Queue {
         if let Some(queue) = self.queue(queue_id) {
             return queue;
         }
-        // Asked before the lock is taken: the answer may wait for the thread that writes the files.
+        // Call it before locking: it may wait for the thread that writes the files.
         let first = first();
         let mut queues = self.queues.write();
         Arc::clone(queues.entry(queue_id).or_insert_with(|| Arc::new(Mutex::new(QueueLeases::new(first)))))
@@ -60,11 +60,11 @@ impl GroupTopic {
 pub(crate) struct Progress {
     groups: RwLock<HashMap<Box<str>, Topics>>,
     dirty: AtomicBool,
-    /// consumerOffset.json holds more than `on_disk` says.
+    /// Whether consumerOffset.json differs from `on_disk`.
     is_file_due: AtomicBool,
-    /// What consumerOffset.json holds. Never locked while the disk is asked for anything.
+    /// The content of consumerOffset.json. Never locked during an operation of the disk.
     on_disk: Mutex<Arc<OffsetFile>>,
-    /// What consumerOrderInfo.json holds, or is to hold where the next is set.
+    /// The content of consumerOrderInfo.json; its next content while `are_orders_due` is set.
     orders: Mutex<OrderFile>,
     are_orders_due: AtomicBool,
     /// Held by the thread that writes.
@@ -74,9 +74,9 @@ pub(crate) struct Progress {
 impl Progress {
     /// Reads the files from the store directory.
     ///
-    /// `max_offset` gives the end of a queue in the recovered log: nothing read is kept past it. Offsets of
-    /// queues it does not know (0) stay in the file until a group touches them. Leases count only where `is_trusted`
-    /// says of their anchor that nobody else had the store since; else what RocketMQ knows of receives in order does.
+    /// `max_offset` returns the end of a queue in the recovered log; offsets are cut to it. Offsets of unknown queues
+    /// (0) stay in the file until a group uses them. Leases count only if `is_trusted` confirms from their anchor that
+    /// no other broker opened the store since. Otherwise RocketMQ's file of ordered receives counts.
     pub(crate) fn load<D: Disk>(
         disk: &D,
         directory: &Path,
@@ -112,7 +112,7 @@ impl Progress {
                 progress.insert(group, topic, queue_id, leases);
             }
         }
-        // A kill between the first snapshot of a queue and its first line in consumerOffset.json.
+        // Happens after a kill between a queue's first snapshot and its first line in consumerOffset.json.
         for ((group, topic, queue_id), mut snapshot) in snapshots {
             let is_listed =
                 file.offsets.get(&join_name(&topic, &group)).is_some_and(|q| q.contains_key(&queue_id));
@@ -134,7 +134,7 @@ impl Progress {
         self.groups.read().get(group)?.get(topic).cloned()
     }
 
-    /// The topic as the group reads it, made where it never did.
+    /// The topic as the group reads it, created on first use.
     pub(crate) fn group_topic_or_new(&self, group: &str, topic: &str) -> Arc<GroupTopic> {
         if let Some(found) = self.group_topic(group, topic) {
             return found;
@@ -143,10 +143,10 @@ impl Progress {
         Arc::clone(groups.entry(group.into()).or_default().entry(topic.into()).or_default())
     }
 
-    /// Adds leases of another broker's consumers, which committed what they were handed out; returns how many.
+    /// Imports leases of another broker, which committed messages when it handed them out. Returns how many.
     ///
-    /// A lease of a message that the group reads anyway, or that is no longer kept (`bounds` are the queue's offsets), is left
-    /// out. Where nothing is committed the group begins with the first message that was handed out.
+    /// Skips leases of messages that the group will read anyway or that are no longer kept (`bounds` are the queue's
+    /// offsets). A group without a committed offset begins at the first message handed out.
     pub(crate) fn take_over(
         &self,
         group: &str,
@@ -170,7 +170,7 @@ impl Progress {
         kept.filter(|(offset, lease)| leases.restore(*offset, *lease)).count()
     }
 
-    /// What a group committed of a queue.
+    /// The group's committed offset of a queue.
     pub(crate) fn committed_of(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {
         match self.group_topic(group, topic).and_then(|found| found.queue(queue_id)) {
             Some(queue) => Some(queue.lock().committed()),
@@ -178,12 +178,12 @@ impl Progress {
         }
     }
 
-    /// Sets the committed offset of a queue, whatever it was.
+    /// Sets the committed offset of a queue, forward or back.
     pub(crate) fn set(&self, group: &str, topic: &str, queue_id: u32, offset: u64) {
         self.group_topic_or_new(group, topic).queue_or_begin(queue_id, || offset).lock().reset(offset);
     }
 
-    /// No group goes on past the end of a queue, which was not known before.
+    /// Cuts all groups' offsets of a queue to its end, which was unknown before.
     pub(crate) fn clamp(&self, topic: &str, queue_id: u32, end: u64) {
         let queues: Vec<Queue> = {
             let groups = self.groups.read();
@@ -194,12 +194,12 @@ impl Progress {
         self.touch();
     }
 
-    /// Committed offset from the file, for a queue no group has touched since open.
+    /// Committed offset from the file, for a queue that no group has used since open.
     pub(crate) fn listed(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {
         self.on_disk.lock().offsets.get(&join_name(topic, group))?.get(&queue_id).copied()
     }
 
-    /// Forgets what groups have read of topics that are deleted; what was written of them goes with the next write.
+    /// Deletes the progress of deleted topics. The files follow at the next write.
     pub(crate) fn forget_topics(&self, topics: &BTreeSet<&str>) {
         let _writing = self.writing.lock();
         self.groups
@@ -219,7 +219,7 @@ impl Progress {
         self.touch();
     }
 
-    /// Forgets what a group has read of all topics, or of one; returns of how many.
+    /// Deletes a group's progress in all topics or in one. Returns the number of topics.
     pub(crate) fn forget_group(&self, group: &str, topic: Option<&str>) -> usize {
         let is_meant = |of_topic: &str| topic.is_none_or(|topic| topic == of_topic);
         let _writing = self.writing.lock();
@@ -255,10 +255,10 @@ impl Progress {
         topics.len()
     }
 
-    /// Takes over offsets by `topic@group` and queue; other queues keep theirs. Says whether anything changed.
+    /// Imports offsets by `topic@group` and queue; other queues keep theirs. Returns whether anything changed.
     ///
-    /// `max_offset` gives the end of a queue here, and no group is set past it; of a queue without messages here (0)
-    /// the offset stays in the file as it came, as `load` leaves it there.
+    /// `max_offset` returns the end of a queue here; offsets are cut to it. The offset of a queue without messages here
+    /// (0) stays in the file unchanged, as in `load`.
     pub(crate) fn adopt(
         &self,
         offsets: &BTreeMap<String, BTreeMap<u32, u64>>,
@@ -275,7 +275,7 @@ impl Progress {
                 if end > 0 {
                     has_moved |= self.move_to(group, topic, queue_id, offset.min(end));
                 } else {
-                    // What a client committed here was taken as the end of an empty queue.
+                    // A commit by a client here was cut to the end of an empty queue.
                     if let Some(found) = self.group_topic(group, topic) {
                         found.queues.write().remove(&queue_id);
                     }
@@ -305,7 +305,7 @@ impl Progress {
         has_moved
     }
 
-    /// Committed offsets by `topic@group` and queue, of one group and of one topic where they are given.
+    /// Committed offsets by `topic@group` and queue, optionally of one group and one topic.
     pub(crate) fn committed(
         &self,
         group: Option<&str>,
@@ -326,9 +326,9 @@ impl Progress {
         offsets
     }
 
-    /// Says that something changed and must be written.
+    /// Marks the progress as changed.
     pub(crate) fn touch(&self) {
-        // Most calls find it set; a load keeps the cache line shared between cores.
+        // It is usually set already. A load keeps the cache line shared between cores.
         if !self.dirty.load(Ordering::Acquire) {
             self.dirty.store(true, Ordering::Release);
         }
@@ -336,8 +336,8 @@ impl Progress {
 
     /// Writes the files if something changed.
     ///
-    /// `anchor` is a record of the log, `flush` makes the log durable and returns its durable end: what is written here never speaks of
-    /// messages that are not on disk. Where it fails nothing is written.
+    /// `anchor` is a record of the log. `flush` makes the log durable and returns its durable end, so that the files
+    /// never refer to messages that are not on disk. If it fails, nothing is written.
     pub(crate) fn persist<D: Disk>(
         &self,
         disk: &D,
@@ -398,7 +398,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Visits the queues of the topics and groups that are meant.
+    /// Visits the queues of the selected topics and groups.
     fn for_each(
         &self,
         is_meant: impl Fn(&str, &str) -> bool,
@@ -428,7 +428,7 @@ impl Progress {
     }
 }
 
-/// Stands for "consumerOffset.json had no line of this queue"; no queue gets that long.
+/// Means that consumerOffset.json had no line for this queue; no queue gets that long.
 const NOTHING_BEFORE: u64 = u64::MAX;
 
 fn snapshot_path(directory: &Path) -> PathBuf {
@@ -437,9 +437,9 @@ fn snapshot_path(directory: &Path) -> PathBuf {
 
 type SnapshotKey = (String, String, u32);
 
-/// A snapshot that cannot be read costs early redelivery, never a message: it is left out, and said so.
+/// Reads the lease snapshot; `None` if there is no valid one.
 ///
-/// `None` where there is none that counts.
+/// An unreadable snapshot is logged and ignored. It costs early redelivery, never a message.
 fn load_snapshots<D: Disk>(
     disk: &D,
     directory: &Path,
@@ -453,7 +453,7 @@ fn load_snapshots<D: Disk>(
     };
     match lease_file::read(&bytes) {
         Ok((anchor, _)) if !is_trusted(anchor) => {
-            tracing::info!(file = %path.display(), "lease snapshot is of another time: ignored");
+            tracing::info!(file = %path.display(), "lease snapshot does not match the log: ignored");
             Ok(None)
         }
         Ok((_, queues)) => {
@@ -462,7 +462,7 @@ fn load_snapshots<D: Disk>(
             Ok(Some(queues.into_iter().map(by_key).collect()))
         }
         Err(reason) => {
-            tracing::warn!(file = %path.display(), reason, "lease snapshot ignored: unacknowledged messages come again early");
+            tracing::warn!(file = %path.display(), reason, "lease snapshot ignored: unacknowledged messages are redelivered early");
             Ok(None)
         }
     }
@@ -472,7 +472,7 @@ fn join_name(topic: &str, group: &str) -> String {
     format!("{topic}@{group}")
 }
 
-/// Names with more than one `@` are not RocketMQ's; they stay in the file untouched.
+/// Names with more than one `@` are not RocketMQ's and stay in the file untouched.
 fn split_name(name: &str) -> Option<(&str, &str)> {
     name.split_once('@').filter(|(_, group)| !group.contains('@'))
 }
@@ -484,7 +484,7 @@ pub(crate) struct ProgressThread {
 }
 
 impl ProgressThread {
-    /// Calls `work` every `interval`, or less often where it takes more than a tenth of the time.
+    /// Calls `work` every `interval`, or less often so that it takes at most a tenth of the time.
     pub(crate) fn start(
         interval: Duration,
         mut work: impl FnMut() + Send + 'static,
@@ -516,7 +516,7 @@ impl ProgressThread {
         if let Some(thread) = self.thread.lock().take()
             && thread.thread().id() != std::thread::current().id()
         {
-            // A panic of the thread was printed where it happened.
+            // The thread has printed its own panic.
             let _ = thread.join();
         }
     }

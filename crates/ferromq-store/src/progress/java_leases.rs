@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 /// The leases of one queue of a group.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct JavaLeases {
-    /// The first message of all pops that are known.
+    /// The first message of all known pops.
     pub(crate) first: u64,
     pub(crate) leases: BTreeMap<u64, Lease>,
-    /// There are more leases than are remembered: everything from `first` on comes again.
+    /// Whether there were too many leases to remember: everything from `first` on is redelivered.
     pub(crate) is_rewound: bool,
 }
 
 /// Group, topic and queue.
 pub(crate) type OfQueue = (String, String, u32);
 
-/// Topics of the revive log, one a cluster.
+/// Prefix of the revive topics, one for each cluster.
 pub(crate) const REVIVE_PREFIX: &str = "rmq_sys_REVIVE_LOG_";

@@ -1,9 +1,9 @@
-//! What a Java broker's pop consumers hold: its check-points and acknowledgements, taken over as leases.
+//! Converts the state of a Java broker's pop consumers into leases.
 //!
-//! Such a broker commits what it hands out at once. That a message is not acknowledged is told by a check-point of the
-//! pop without an acknowledgement of the message, both messages of the *revive log* or, until shortly before the
-//! invisible duration ends, of the topic in which timed messages wait. After an open that found the store in the hands
-//! of another broker they are read once; from then on our leases tell, and the log's reader is set to its end.
+//! A Java broker commits messages when it hands them out. A message is unacknowledged if a check-point of its pop
+//! exists without an acknowledgement of the message. Both are messages of the *revive log*, or until shortly before the
+//! invisible duration ends, of the topic of timed messages. At the first open after another broker had the store, they
+//! are read once. From then on our leases count, and the committed offset of the revive log is set to its end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -31,16 +31,16 @@ use crate::{
 
 /// The group that reads the revive log.
 const REVIVE_GROUP: &str = "CID_RMQ_SYS_REVIVE_GROUP";
-/// Tags of check-points, acknowledgements, and several of these in one message.
+/// Tags of check-points, acknowledgements, and batches of acknowledgements.
 const CHECK_POINT: &str = "ck";
 const ACK: &str = "ack";
 const ACKS: &str = "bAck";
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 4 << 20;
-/// Messages and acknowledgements known at a time, some 100 bytes each. Where consumers hold more, the queues they hold
-/// them of are read again from the first.
+/// Most messages and acknowledgements held in memory, about 100 bytes each. Queues with more are read again from the
+/// first unacknowledged message.
 const MOST: usize = 1 << 20;
-/// What waits for its time was stored no longer before it than the timer takes, and clocks differ.
+/// Margin for clocks that differ, added to the longest wait that the timer allows.
 const SLACK_MS: i64 = 3_600_000;
 
 /// One pop of one queue.
@@ -53,29 +53,29 @@ struct Pop {
     pop_time: i64,
 }
 
-/// What a pop handed out.
+/// The content of a check-point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HandedOut {
     invisible_ms: i64,
-    /// Those that were not acknowledged when it was written.
+    /// Offsets unacknowledged when the check-point was written.
     offsets: Vec<u64>,
 }
 
-/// Everything the revive log tells.
+/// The content of the revive log.
 #[derive(Debug)]
 struct Pops {
     handed_out: HashMap<Pop, HandedOut>,
     acknowledged: HashMap<Pop, HashSet<u64>>,
     unreadable: usize,
-    /// Check-points, their messages and acknowledgements that are held, and how many may be.
+    /// Check-points, their messages and acknowledgements in memory, and the limit of their number.
     known: usize,
     most: usize,
-    /// Queues of which more is handed out than is remembered, and the first message that is not acknowledged.
+    /// Queues with more messages than fit in memory, and the first unacknowledged message of each.
     rewound: BTreeMap<OfQueue, u64>,
 }
 
-/// Makes leases of what Java's consumers hold, and sets the reader of the revive log to its end. To be asked once the
-/// queues are recovered, and written down before the store counts as ours. Says whether there is something to write.
+/// Converts the state of Java's consumers into leases, and commits the revive log to its end. Call it once the queues
+/// are recovered, and write the progress before the store counts as ours. Returns whether there is something to write.
 pub(crate) fn take_over<D: Disk>(
     reader: &Reader<D>,
     config: &StoreConfig,
@@ -90,12 +90,12 @@ pub(crate) fn take_over<D: Disk>(
         check_end(reader, queue)?;
     }
     for queue in &logs {
-        // RocketMQ commits the offset of what it did last.
+        // RocketMQ commits the offset of the last message processed.
         let committed = progress.committed_of(REVIVE_GROUP, queue.topic(), queue.queue_id());
         let from = committed.map_or(0, |offset| offset + 1);
         read_all(reader, queue.topic(), queue.queue_id(), from, |view| pops.add(view))?;
     }
-    // What was due before is delivered, and the log tells of it.
+    // Messages due before this were delivered, and the revive log holds them.
     let done_until =
         TimerCheck::load(&reader.home.disk, &reader.home.root)?.map_or(0, |check| check.read_time);
     let delay_ms = config.timer.max_delay.as_millis().max(72 * 3_600_000) as i64;
@@ -112,7 +112,7 @@ pub(crate) fn take_over<D: Disk>(
     if pops.unreadable > 0 {
         tracing::warn!(
             messages = pops.unreadable,
-            "messages of the revive log are no check-points: left out"
+            "messages of the revive log are not check-points: skipped"
         );
     }
     let (mut queues, mut leases) = (0, 0);
@@ -123,7 +123,7 @@ pub(crate) fn take_over<D: Disk>(
                 topic,
                 queue_id,
                 from = held.first,
-                "consumers of another broker hold more messages than are remembered: the queue is read again from the first"
+                "another broker has too many messages in flight to import: the queue is read again from the first"
             );
         }
         let bounds =
@@ -140,8 +140,8 @@ pub(crate) fn take_over<D: Disk>(
     Ok(queues > 0 || !logs.is_empty())
 }
 
-/// `Io` for a queue that cannot be read to its end now. Its consumers committed what they were handed out: what they did not
-/// acknowledge would never come again, and the directory is taken over once.
+/// Returns `Io` for a queue that cannot be read to its end now. Its messages are committed and the directory is
+/// converted only once, so unread state would lose unacknowledged messages.
 fn check_end<D: Disk>(reader: &Reader<D>, queue: &ConsumeQueue<D>) -> Result<()> {
     if !queue.marks.is_end_unknown() {
         return Ok(());
@@ -155,7 +155,7 @@ fn check_end<D: Disk>(reader: &Reader<D>, queue: &ConsumeQueue<D>) -> Result<()>
     Err(StoreError::io("read", &directory, std::io::Error::other(text)))
 }
 
-/// Visits the messages of the revive log that lie in a queue from an offset on.
+/// Visits the messages of the revive log in a queue, from an offset on.
 fn read_all<D: Disk>(
     reader: &Reader<D>,
     topic: &str,
@@ -186,11 +186,11 @@ fn read_all<D: Disk>(
                 tracing::warn!(
                     topic,
                     queue_id,
-                    "the queue is closed: what consumers hold is not known, their messages come again"
+                    "the queue is closed: messages in flight are unknown and are redelivered"
                 );
                 return Ok(());
             }
-            let unread = std::io::Error::other("what consumers hold cannot be read now");
+            let unread = std::io::Error::other("messages in flight cannot be read now");
             return Err(StoreError::io("read", reader.log.files().directory(), unread));
         }
         at = found.next_offset;
@@ -256,8 +256,8 @@ impl Pops {
         Some(())
     }
 
-    /// Where too much is known: forgets what is acknowledged as a whole, and if that is not half of it, remembers of each
-    /// queue where it is to be read again from.
+    /// At the limit, drops pops that are fully acknowledged. If that frees less than half, records for each queue where
+    /// to read it again.
     fn bound(&mut self) {
         if self.known <= self.most {
             return;
@@ -290,7 +290,7 @@ impl Pops {
         self.known = 0;
     }
 
-    /// What is handed out and not acknowledged, by queue. Of several leases of a message the last one counts.
+    /// Unacknowledged messages by queue. Of several leases of a message the last one counts.
     fn open(self, now: i64) -> BTreeMap<OfQueue, JavaLeases> {
         let again = |first| JavaLeases { first, leases: BTreeMap::new(), is_rewound: true };
         let mut open: BTreeMap<OfQueue, JavaLeases> =
@@ -298,7 +298,7 @@ impl Pops {
         for (pop, handed_out) in self.handed_out {
             let acknowledged = self.acknowledged.get(&pop);
             let ends_at = pop.pop_time.saturating_add(handed_out.invisible_ms);
-            let lease = Lease::from_outside(pop.pop_time, ends_at, 1, now);
+            let lease = Lease::imported(pop.pop_time, ends_at, 1, now);
             let held = open.entry((pop.group, pop.topic, pop.queue_id)).or_insert_with(|| JavaLeases {
                 first: pop.start,
                 leases: BTreeMap::new(),
@@ -319,8 +319,8 @@ impl Pops {
     }
 }
 
-/// The offsets of a check-point whose bits are not set: by their distance from the first, or one after the other in
-/// those of older brokers.
+/// The offsets of a check-point whose bits are not set: given as distances from the first, or consecutive in
+/// check-points of older brokers.
 fn not_marked(body: &Value, start: u64) -> Option<Vec<u64>> {
     let bits = number(body, &["bm", "bitMap"]).unwrap_or(0);
     let distances: BTreeSet<(usize, u64)> =
@@ -340,7 +340,7 @@ fn not_marked(body: &Value, start: u64) -> Option<Vec<u64>> {
     open.map(|(_, distance)| start.checked_add(distance)).collect()
 }
 
-/// A member by the first of its names that is there: newer brokers write short ones.
+/// A member by the first of its names that exists: newer brokers write short names.
 fn member<'a>(body: &'a Value, names: &[&str]) -> Option<&'a Value> {
     names.iter().find_map(|name| body.get(name)).filter(|value| !value.is_null())
 }
@@ -379,7 +379,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_body_makes_the_reader_panic(
+        fn arbitrary_bodies_never_panic(
             tag in prop::sample::select(vec![CHECK_POINT, ACK, ACKS]),
             numbers in prop::collection::vec(any::<i64>(), 8),
             listed in prop::collection::vec(any::<i64>(), 0..40),
@@ -396,7 +396,7 @@ mod tests {
         }
 
         #[test]
-        fn with_little_memory_nothing_that_is_not_acknowledged_is_forgotten(
+        fn no_unacknowledged_message_is_forgotten_with_little_memory(
             steps in prop::collection::vec((0u8..3, 0u64..6, 0u64..30, 1u64..5, 0u64..5), 0..120),
             most in 1usize..40,
         ) {

@@ -1,32 +1,32 @@
-//! Leases of one queue for one group: what was received and not acknowledged yet.
+//! Leases of one queue for one group: messages received and not acknowledged yet.
 //!
-//! Pure state: `now` is an argument, messages are queue offsets. Reading the messages is `receive`'s
-//! business, files are `group_progress`'s.
+//! Pure state: `now` is an argument, messages are queue offsets. `receive` reads the messages, `group_progress` writes
+//! the files.
 
 use std::collections::BTreeMap;
 
 use crate::error::{Result, StoreError};
 
-/// The right to one message until it ends.
+/// The exclusive right to one message until it expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lease {
-    /// When it began, milliseconds since 1970; strictly grows with each lease of a message.
+    /// When it began, milliseconds since 1970. Strictly grows with each lease of a message.
     pub pop_time: i64,
-    /// Its length in milliseconds; negative where it ended before it could begin.
+    /// Its length in milliseconds; negative if it expired before it could begin.
     pub invisible_ms: i64,
     /// 1 for the first lease of a message.
     pub attempt: u32,
 }
 
-/// How far ahead of our clock that of another broker may be, and how long a lease of its consumers may last from now
-/// on: RocketMQ's timer takes a check-point no further ahead.
+/// How far another broker's clock may be ahead, and how long a lease of its consumers may last from now on. RocketMQ's
+/// timer accepts no check-point further ahead.
 const SKEW_MS: i64 = 86_400_000;
 const LONGEST_MS: i64 = 3 * 86_400_000;
 
 impl Lease {
-    /// A lease that a file of another broker tells of. Its times may be anything; what cannot be true must neither hold
-    /// a message for ever nor leave no later pop time.
-    pub(crate) fn from_outside(pop_time: i64, ends_at: i64, attempt: u32, now: i64) -> Self {
+    /// A lease from another broker's file. Its times may be invalid; they are bounded, so that it neither hides a
+    /// message forever nor leaves no later pop time.
+    pub(crate) fn imported(pop_time: i64, ends_at: i64, attempt: u32, now: i64) -> Self {
         let pop_time = pop_time.clamp(0, now.max(0).saturating_add(SKEW_MS));
         let ends_at = ends_at.clamp(0, now.max(0).saturating_add(LONGEST_MS));
         Self { pop_time, invisible_ms: ends_at.saturating_sub(pop_time), attempt: attempt.max(1) }
@@ -36,38 +36,38 @@ impl Lease {
         self.pop_time.saturating_add(self.invisible_ms)
     }
 
-    /// The next lease of the same message: another pop time, even within one millisecond, and an end
-    /// `invisible_ms` after `now` whatever the pop time had to be.
+    /// The next lease of the same message: a new pop time, even within one millisecond, and an expiry `invisible_ms`
+    /// after `now`.
     fn again(self, now: i64, invisible_ms: i64) -> Self {
         let pop_time = now.max(self.pop_time.saturating_add(1));
         let expires_at = now.saturating_add(invisible_ms.max(0));
         Self { pop_time, invisible_ms: expires_at.saturating_sub(pop_time), attempt: self.attempt }
     }
 
-    /// The same lease with its end `invisible_ms` after `now`.
+    /// The same lease with its expiry `invisible_ms` after `now`.
     fn until(self, now: i64, invisible_ms: i64) -> Self {
         let expires_at = now.saturating_add(invisible_ms.max(0));
         Self { invisible_ms: expires_at.saturating_sub(self.pop_time), ..self }
     }
 }
 
-/// Messages one after the other whose leases end in the same millisecond. What of them was acknowledged or leased
-/// again meanwhile is checked against the leases when the time comes, so that a batch costs one entry and an
-/// acknowledgement only counts down.
+/// Consecutive messages whose leases expire in the same millisecond. A batch costs one entry, and an acknowledgement
+/// only counts down. At expiry, each message is checked against the leases, because it may have been acknowledged or
+/// leased again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct LeaseRun {
     len: u32,
     live: u32,
 }
 
-/// The last receive in order of a queue.
+/// The last ordered receive of a queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// The name of the try; never empty.
+    /// The attempt id; never empty.
     pub attempt_id: Option<Box<str>>,
     /// When its leases began, until they are renewed.
     pub pop_time: i64,
-    /// Where receives in order began: messages below it that have no lease never come again.
+    /// Where ordered receives began. Messages below it without a lease are never redelivered.
     pub floor: u64,
     /// Messages of this receive without a lease, with their number of deliveries. Before a rewind: those acknowledged
     /// above an unacknowledged one. After a rewind: all, sorted by offset.
@@ -77,16 +77,16 @@ pub(crate) struct Order {
 /// The progress of one group in one queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct QueueLeases {
-    /// Everything at and above was never handed out.
+    /// Messages from here on were never handed out.
     next: u64,
     in_flight: BTreeMap<u64, Lease>,
-    /// By their end and the offset of the first. Runs of one end never overlap.
+    /// By expiry and first offset. Runs with the same expiry never overlap.
     expiries: BTreeMap<(i64, u64), LeaseRun>,
-    /// Smallest pop time a new lease may get: above those of leases a rewind ended.
+    /// Smallest pop time of a new lease: above those of leases that a rewind ended.
     pop_floor: i64,
-    /// Where the queue was received in order last time.
+    /// The last receive, if it was ordered.
     order: Option<Box<Order>>,
-    /// The next message, where it could not be read, and until when it is left alone. Kept in memory alone.
+    /// The next message and until when it is held back, after it could not be read. In memory only.
     held: Option<(u64, i64)>,
 }
 
@@ -96,7 +96,7 @@ impl QueueLeases {
         Self { next, ..Self::default() }
     }
 
-    /// Lowest message that is not done with: in flight, or the next one.
+    /// The lowest message that is in flight, else the next one.
     pub(crate) fn committed(&self) -> u64 {
         self.in_flight.first_key_value().map_or(self.next, |(&offset, _)| offset)
     }
@@ -106,17 +106,17 @@ impl QueueLeases {
         self.next
     }
 
-    /// The next message cannot be read now: it is left alone until then.
+    /// Holds the next message back until then, because it cannot be read now.
     pub(crate) fn hold_next_until(&mut self, at: i64) {
         self.held = Some((self.next, at));
     }
 
-    /// Until when the next message is left alone.
+    /// Until when the next message is held back.
     pub(crate) fn next_held_until(&self, now: i64) -> Option<i64> {
         self.held.filter(|(offset, at)| *offset == self.next && *at > now).map(|(_, at)| at)
     }
 
-    /// Says whether the next message is left alone now.
+    /// Whether the next message is held back now.
     pub(crate) fn is_next_held(&self, now: i64) -> bool {
         self.held.is_some() && self.next_held_until(now).is_some()
     }
@@ -126,40 +126,40 @@ impl QueueLeases {
         self.in_flight.iter().map(|(&offset, &lease)| (offset, lease))
     }
 
-    /// When the first lease ends.
+    /// When the first lease expires.
     pub(crate) fn next_expiry(&self) -> Option<i64> {
         self.expiries.first_key_value().map(|(&(at, _), _)| at)
     }
 
-    /// When the last lease ends: until then nothing of a queue is received in order.
+    /// When the last lease expires; ordered receives wait for it.
     pub(crate) fn last_expiry(&self) -> Option<i64> {
         self.expiries.last_key_value().map(|(&(at, _), _)| at)
     }
 
-    /// Says whether a lease has not ended yet.
+    /// Whether a lease has not expired yet.
     pub(crate) fn is_held(&self, now: i64) -> bool {
         self.last_expiry().is_some_and(|at| at > now)
     }
 
-    /// The last receive in order, where the last receive was one.
+    /// The last receive, if it was ordered.
     pub(crate) fn order(&self) -> Option<&Order> {
         self.order.as_deref()
     }
 
-    /// Notes the last receive in order, or that the last one was not.
+    /// Records the last ordered receive, or `None` after any other receive.
     pub(crate) fn set_order(&mut self, order: Option<Order>) {
         if self.order.is_some() || order.is_some() {
             self.order = order.map(Box::new);
         }
     }
 
-    /// Says whether `attempt_id` names the last receive in order: whoever asks has lost its answer.
+    /// Whether `attempt_id` repeats the last ordered receive, whose response the client lost.
     pub(crate) fn is_repeated(&self, attempt_id: Option<&str>) -> bool {
         let last = self.order().and_then(|order| order.attempt_id.as_deref());
         last.is_some() && last == attempt_id
     }
 
-    /// Says whether a lease is one of the last receive in order.
+    /// Whether a lease belongs to the last ordered receive.
     fn is_in_order(&self, lease: Lease) -> bool {
         self.order().is_some_and(|order| order.pop_time == lease.pop_time)
     }
@@ -169,23 +169,23 @@ impl QueueLeases {
         self.in_flight.range(offset..).next().map(|(&offset, &lease)| (offset, lease))
     }
 
-    /// Says whether a lease was taken out by the last receive in order under this name, so that taking it out again
-    /// is no further attempt.
+    /// Whether the last ordered receive, with this attempt id, took the lease. Taking it again is then not another
+    /// attempt.
     pub(crate) fn is_same_attempt(&self, lease: Lease, attempt_id: Option<&str>) -> bool {
         self.is_repeated(attempt_id) && self.is_in_order(lease)
     }
 
-    /// Passes over everything below `next` that was never handed out. Never goes back.
+    /// Skips messages below `next` that were never handed out. Never goes back.
     pub(crate) fn skip_to(&mut self, next: u64) {
         self.next = self.next.max(next);
     }
 
-    /// When the next lease of a message may begin at the earliest.
+    /// Earliest begin of the next lease of a message.
     pub(crate) fn earliest_pop_time(&self, offset: u64) -> i64 {
         self.in_flight.get(&offset).map_or(self.pop_floor, |lease| lease.pop_time.saturating_add(1))
     }
 
-    /// Leases a message for the `attempt`-th time; those below it that have no lease are passed over.
+    /// Leases a message for the `attempt`-th time, and skips lower messages without a lease.
     pub(crate) fn lease(&mut self, offset: u64, now: i64, invisible_ms: i64, attempt: u32) -> Lease {
         let lease = Lease { pop_time: now.max(self.pop_floor), invisible_ms: invisible_ms.max(0), attempt };
         self.next = self.next.max(offset.saturating_add(1));
@@ -193,18 +193,18 @@ impl QueueLeases {
         lease
     }
 
-    /// The message whose lease ended first, if one has ended.
+    /// The message whose lease expired first, if any has expired.
     pub(crate) fn first_expired_offset(&mut self, now: i64) -> Option<u64> {
         self.first_expired(now).map(|(offset, _)| offset)
     }
 
-    /// Leases a message again whose lease has ended.
+    /// Leases a message again after its lease expired.
     pub(crate) fn renew(&mut self, offset: u64, now: i64, invisible_ms: i64) -> Option<Lease> {
         self.in_flight.get(&offset).filter(|lease| lease.expires_at() <= now)?;
         self.take_again(offset, now, invisible_ms, 1)
     }
 
-    /// Leases a message again, whether its lease has ended or not, and counts `attempts` more.
+    /// Leases a message again, expired or not, and adds `attempts` to its attempts.
     pub(crate) fn take_again(
         &mut self,
         offset: u64,
@@ -220,7 +220,7 @@ impl QueueLeases {
         Some(lease)
     }
 
-    /// Ends the lease, and so the message's life in the group, unless the queue is rewound to a lower one.
+    /// Acknowledges a message and ends its lease. After a rewind to a lower message it is redelivered.
     pub(crate) fn ack(&mut self, offset: u64, pop_time: i64) -> Result<()> {
         let lease = self.held(offset, pop_time)?;
         self.remove(offset);
@@ -236,8 +236,8 @@ impl QueueLeases {
         Ok(())
     }
 
-    /// Has the group go on at its lowest lease at or above where receives in order began: that and all above come again,
-    /// also what was acknowledged. Says whether there was one.
+    /// Rewinds the group to its lowest lease at or above the floor of ordered receives. That message and all above are
+    /// redelivered, acknowledged or not. Returns whether there was a lease.
     pub(crate) fn rewind(&mut self) -> bool {
         let Some(order) = self.order.as_mut() else { return false };
         let again: Vec<(u64, Lease)> =
@@ -255,27 +255,27 @@ impl QueueLeases {
         true
     }
 
-    /// How often a message without a lease was handed out, by the last receive in order, before the queue was rewound.
+    /// How often the last ordered receive delivered a message without a lease, before the rewind.
     pub(crate) fn deliveries_before(&self, offset: u64) -> u32 {
         let delivered = self.order().map_or(&[][..], |order| &order.delivered);
         let found = delivered.binary_search_by_key(&offset, |(at, _)| *at).ok();
         found.and_then(|at| delivered.get(at)).map_or(0, |(_, times)| *times)
     }
 
-    /// Notes messages of the last receive in order that are acknowledged although lower ones are not.
+    /// Records messages of the last ordered receive that are acknowledged above an unacknowledged one.
     pub(crate) fn set_delivered(&mut self, delivered: Vec<(u64, u32)>) {
         if let Some(order) = self.order.as_mut() {
             order.delivered = delivered;
         }
     }
 
-    /// Says whether the lease is held.
+    /// Whether the lease is held.
     pub(crate) fn holds(&self, offset: u64, pop_time: i64) -> bool {
         self.held(offset, pop_time).is_ok()
     }
 
-    /// Lets the lease end `invisible_ms` after `now`. One of the last receive in order keeps its pop time, and so its
-    /// handle: what is left of such a receive is found by it.
+    /// Moves the lease's expiry to `invisible_ms` after `now`. A lease of the last ordered receive keeps its pop time
+    /// and handle, which identify that receive.
     pub(crate) fn change(
         &mut self,
         offset: u64,
@@ -293,7 +293,7 @@ impl QueueLeases {
         Ok(lease)
     }
 
-    /// Lets the lease end `invisible_ms` after `now` and be the same lease.
+    /// Moves the expiry to `invisible_ms` after `now`; the lease stays the same.
     pub(crate) fn extend(&mut self, offset: u64, pop_time: i64, now: i64, invisible_ms: i64) -> Result<()> {
         let lease = self.held(offset, pop_time)?.until(now, invisible_ms);
         self.remove(offset);
@@ -301,8 +301,8 @@ impl QueueLeases {
         Ok(())
     }
 
-    /// Lets a lease end `invisible_ms` after `now` whose message nobody used: it was no attempt, and is of no receive
-    /// any longer, so that the next delivery counts.
+    /// Returns an unused lease, which expires `invisible_ms` after `now`, without counting an attempt. It leaves its
+    /// receive, so that the next delivery counts.
     pub(crate) fn give_back(
         &mut self,
         offset: u64,
@@ -317,7 +317,7 @@ impl QueueLeases {
         Ok(lease)
     }
 
-    /// Lets a lease that ends before `at` end then, and be the same lease.
+    /// Extends a lease that expires before `at` until then; the lease stays the same.
     pub(crate) fn hold_until(&mut self, offset: u64, at: i64) {
         let Some(lease) = self.in_flight.get(&offset).copied().filter(|lease| lease.expires_at() < at) else {
             return;
@@ -326,15 +326,15 @@ impl QueueLeases {
         self.insert(offset, Lease { invisible_ms: at.saturating_sub(lease.pop_time), ..lease });
     }
 
-    /// Forgets a message that is no longer in the log.
+    /// Removes the lease of a message that is no longer in the log.
     pub(crate) fn forget(&mut self, offset: u64) {
         self.remove(offset);
     }
 
-    /// Makes `offset` the next message the group will read; messages below are done with.
+    /// Commits `offset`: the group continues there, and messages below are done.
     ///
-    /// Going back ends all leases. Going forward keeps those at and above `offset`, whose messages then
-    /// hold the committed offset.
+    /// Going back ends all leases. Going forward keeps leases at and above `offset`, whose messages then hold the
+    /// committed offset.
     pub(crate) fn commit(&mut self, offset: u64) {
         if offset < self.committed() {
             return self.reset(offset);
@@ -347,14 +347,14 @@ impl QueueLeases {
         self.skip_to(offset);
     }
 
-    /// Makes `offset` the next message the group will read, whatever it was handed out above: all leases end.
+    /// Moves the group to `offset` and ends all leases.
     pub(crate) fn reset(&mut self, offset: u64) {
         let newest = self.in_flight.values().map(|lease| lease.pop_time).max();
         let pop_floor = newest.map_or(self.pop_floor, |t| self.pop_floor.max(t.saturating_add(1)));
         *self = Self { next: offset, pop_floor, ..Self::default() };
     }
 
-    /// Cuts everything at and above `max_offset`: the log does not hold it.
+    /// Cuts the progress to `max_offset`, the end of the queue.
     pub(crate) fn clamp(&mut self, max_offset: u64) {
         while let Some((&highest, _)) = self.in_flight.last_key_value()
             && highest >= max_offset
@@ -367,8 +367,7 @@ impl QueueLeases {
         }
     }
 
-    /// Leases that began after `now` were given by a clock that was ahead: they last no longer from `now` on than they
-    /// were given for.
+    /// Bounds leases that began after `now`, because the clock was ahead: they last at most their length from `now` on.
     pub(crate) fn end_by(&mut self, now: i64) {
         let ahead: Vec<(u64, Lease)> = self
             .in_flight
@@ -382,7 +381,7 @@ impl QueueLeases {
         }
     }
 
-    /// Takes over a lease from a snapshot; says no to one that was never handed out or is there twice.
+    /// Restores a lease from a snapshot. `false` if its message was never handed out or has a lease already.
     pub(crate) fn restore(&mut self, offset: u64, lease: Lease) -> bool {
         if offset >= self.next || self.in_flight.contains_key(&offset) {
             return false;
@@ -391,13 +390,13 @@ impl QueueLeases {
         true
     }
 
-    /// As [`Self::held`], and the lease has not ended.
+    /// Like [`Self::held`], for a lease that has not expired.
     pub(crate) fn held_at(&self, offset: u64, pop_time: i64, now: i64) -> Result<Lease> {
         let lease = self.held(offset, pop_time)?;
         if lease.expires_at() > now { Ok(lease) } else { Err(StoreError::StaleReceipt) }
     }
 
-    /// Says whether the message's life in the group is over: it was handed out, and has no lease.
+    /// Whether the group is done with the message: it was handed out and has no lease.
     pub(crate) fn is_over(&self, offset: u64) -> bool {
         offset < self.next && !self.in_flight.contains_key(&offset)
     }
@@ -423,7 +422,7 @@ impl QueueLeases {
             return None;
         };
         if let Ok(passed @ 1..) = u32::try_from(offset - start) {
-            // Nobody has to pass over them again.
+            // Later searches need not skip them again.
             self.expiries.remove(&(at, start));
             self.expiries.insert((at, offset), LeaseRun { len: run.len - passed, ..run });
         }
@@ -434,7 +433,7 @@ impl QueueLeases {
         let at = lease.expires_at();
         let before = self.expiries.range_mut((at, 0)..=(at, offset)).next_back();
         match before.map(|(&(_, start), run)| (offset - start, run)) {
-            // It is of the run still, or again.
+            // It still belongs to the run, or belongs to it again.
             Some((distance, run)) if distance < u64::from(run.len) => run.live += 1,
             Some((distance, run)) if distance == u64::from(run.len) && run.len < u32::MAX => {
                 run.len += 1;

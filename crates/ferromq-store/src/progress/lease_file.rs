@@ -1,17 +1,16 @@
 //! `ferromq/leases`: a snapshot of all leases, so that they survive a restart.
-//!
 //! ```text
 //! 8  magic "FMQLEASE"      4  version, 4      8  log position: everything below is on disk
 //! 8  physical offset  8 store timestamp  4 CRC of the body: the anchor, see `anchor`
 //! per queue:  2+n group  2+n topic  4 queue id  8 committed  8 committed before  8 next  4 leases
 //!             per lease:  8 queue offset  8 pop time  8 invisible ms  4 attempt
-//!             1 whether it was received in order; if so  8 pop time  8 floor  2+n attempt id, empty for none
+//!             1 if it was received in order, else 0; if 1, 8 pop time  8 floor  2+n attempt id, empty for none
 //! 4  CRC32 of all bytes before
 //! ```
-//! Integers are little-endian, texts UTF-8 after their length. `committed before` is what
-//! `consumerOffset.json` held when the snapshot was written: it is replaced just after, and either value
-//! proves that no other broker moved the offset meanwhile. Java does not read this file. Version 2 does not record the
-//! order, version 3 does not record its floor.
+//! Integers are little-endian, texts UTF-8 after their length. `committed before` is the offset in
+//! `consumerOffset.json` when the snapshot was written. That file is replaced just after, and either value
+//! proves that no other broker moved the offset meanwhile. Java does not read this file. Version 2 does not
+//! record the order, version 3 does not record its floor.
 
 use crate::files::anchor::Anchor;
 use crate::progress::lease::{Lease, Order, QueueLeases};
@@ -20,9 +19,9 @@ const MAGIC: &[u8; 8] = b"FMQLEASE";
 /// Bytes before the first queue.
 const HEAD_LEN: usize = 40;
 const VERSION: u32 = 4;
-/// The last version that said nothing of order.
+/// The last version without ordered receives.
 const WITHOUT_ORDER: u32 = 2;
-/// The last version that said nothing of where receives in order began.
+/// The last version without the floor of ordered receives.
 const WITHOUT_FLOOR: u32 = 3;
 
 /// The leases of one queue for one group.
@@ -52,7 +51,7 @@ impl Writer {
         Self(out)
     }
 
-    /// Adds a queue; names longer than 65,535 bytes do not exist and are left out.
+    /// Adds a queue. No name is longer than 65,535 bytes; such a queue would be skipped.
     pub(crate) fn queue(
         &mut self,
         group: &str,
@@ -86,14 +85,14 @@ impl Writer {
             let attempt_id = order.attempt_id.as_deref().unwrap_or("");
             out.extend_from_slice(&order.pop_time.to_le_bytes());
             out.extend_from_slice(&order.floor.to_le_bytes());
-            // Longer ones are not kept.
+            // A longer attempt id is not kept.
             let len = u16::try_from(attempt_id.len()).unwrap_or(0);
             out.extend_from_slice(&len.to_le_bytes());
             out.extend(attempt_id.bytes().take(len.into()));
         }
     }
 
-    /// Ends the file; `log_position` is the end of the log that is on disk, `anchor` a record before it.
+    /// Ends the file. `log_position` is the durable end of the log, `anchor` a record before it.
     pub(crate) fn finish(self, log_position: u64, anchor: Anchor) -> Vec<u8> {
         let mut out = self.0;
         let mut head = log_position.to_le_bytes().to_vec();
@@ -108,7 +107,7 @@ impl Writer {
     }
 }
 
-/// Reads the file whole: the anchor and the queues. Says which rule is broken where it is no such file.
+/// Reads the whole file: the anchor and the queues. The error names the broken rule.
 pub fn read(bytes: &[u8]) -> Result<(Anchor, Vec<QueueSnapshot>), &'static str> {
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or("too short")?;
     let mut rest = body.strip_prefix(MAGIC).ok_or("wrong magic")?;
@@ -144,7 +143,7 @@ fn read_queue(rest: &mut &[u8], version: u32) -> Result<QueueSnapshot, &'static 
         let invisible_ms = i64::from_le_bytes(take(rest)?);
         let attempt = u32::from_le_bytes(take(rest)?);
         if !leases.restore(offset, Lease { pop_time, invisible_ms, attempt }) {
-            return Err("a lease outside of what was handed out");
+            return Err("a lease of a message that was not handed out");
         }
     }
     if version > WITHOUT_ORDER {
@@ -162,7 +161,7 @@ fn read_order(rest: &mut &[u8], version: u32) -> Result<Option<Order>, &'static 
             let attempt_id = Some(text(rest)?).filter(|id| !id.is_empty()).map(Into::into);
             Ok(Some(Order { attempt_id, pop_time, floor, delivered: Vec::new() }))
         }
-        _ => Err("a mark of order that is none"),
+        _ => Err("an invalid mark of order"),
     }
 }
 
@@ -212,13 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_of_the_version_that_had_nothing_of_order_is_read() {
+    fn a_snapshot_of_the_version_without_order_is_read() {
         let mut leases = QueueLeases::new(3);
         leases.lease(3, 1_000, 500, 1);
         let mut writer = Writer::new();
         writer.queue("group", "topic", 7, 2, &leases);
         let mut old = writer.finish(4096, Anchor { physical_offset: 4000, store_timestamp: 7, body_crc: 9 });
-        // It had no mark of order behind the leases.
+        // The old version has no mark of order after the leases.
         old.truncate(old.len() - 5);
         old[8] = 2;
         let crc = crc32fast::hash(&old).to_le_bytes();
@@ -227,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_of_the_version_that_had_no_floor_is_read() {
+    fn a_snapshot_of_the_version_without_a_floor_is_read() {
         let mut leases = QueueLeases::new(3);
         leases.lease(3, 1_000, 500, 1);
         leases.set_order(Some(Order { attempt_id: Some("try".into()), pop_time: 1_000, ..Order::default() }));
         let mut writer = Writer::new();
         writer.queue("group", "topic", 7, 2, &leases);
         let mut old = writer.finish(4096, Anchor { physical_offset: 4000, store_timestamp: 7, body_crc: 9 });
-        // The floor lay between the pop time and the attempt id.
+        // The floor lies between the pop time and the attempt id.
         old.truncate(old.len() - 4);
         old.drain(old.len() - 13..old.len() - 5);
         old[8] = 3;
@@ -255,7 +254,7 @@ mod tests {
     }
 
     proptest! {
-        /// With a CRC that fits, so that the body is really parsed.
+        /// With a valid CRC, so that the body is parsed.
         #[test]
         fn arbitrary_bytes_never_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = read(&body);

@@ -1,4 +1,4 @@
-//! What leases promise, by examples and against a list that is searched.
+//! Tests of leases, by examples and against a simple model.
 use proptest::prelude::*;
 
 use super::*;
@@ -20,7 +20,7 @@ fn the_committed_offset_never_passes_an_unacknowledged_message() {
 }
 
 #[test]
-fn an_expired_lease_can_be_acknowledged_until_somebody_receives_again() {
+fn an_expired_lease_can_be_acknowledged_until_its_message_is_redelivered() {
     let mut queue = QueueLeases::new(0);
     let a = queue.lease(0, 100, 10, 1);
     let b = queue.lease(1, 100, 10, 1);
@@ -43,7 +43,7 @@ fn a_lease_changed_in_the_same_millisecond_gets_a_new_handle() {
 }
 
 #[test]
-fn a_lease_that_is_given_back_ends_at_once_and_was_no_attempt() {
+fn a_returned_lease_ends_at_once_and_counts_no_attempt() {
     let mut queue = QueueLeases::new(0);
     let old = queue.lease(0, 100, 1000, 1);
     queue.give_back(0, old.pop_time, 100, 0).unwrap();
@@ -81,7 +81,7 @@ fn acknowledged_messages_leave_no_memory_behind() {
 
 #[test]
 fn a_hundred_thousand_leases_cost_a_hundred_bytes_each_at_most() {
-    // A node of a B-tree has room for 11 entries and holds 6 where they come in order.
+    // A B-tree node has room for 11 entries and holds 6 after ordered inserts.
     let in_tree = |entries: usize, size: usize| entries * size * 11 / 6;
     for batch in [1u64, 32] {
         let mut queue = QueueLeases::new(0);
@@ -96,7 +96,7 @@ fn a_hundred_thousand_leases_cost_a_hundred_bytes_each_at_most() {
 }
 
 #[test]
-fn a_lease_that_comes_back_to_an_end_it_had_is_found_there_once() {
+fn a_lease_moved_back_to_an_earlier_expiry_is_found_there_once() {
     let mut queue = QueueLeases::new(0);
     let leases: Vec<_> = (0..4).map(|offset| queue.lease(offset, 100, 50, 1)).collect();
     let moved = queue.change(2, leases[2].pop_time, 100, 10).unwrap();
@@ -107,7 +107,7 @@ fn a_lease_that_comes_back_to_an_end_it_had_is_found_there_once() {
     assert_eq!((queue.next_expiry(), queue.last_expiry()), (Some(157), Some(157)));
 }
 
-/// The same promises kept by the simplest means: a list of messages that is searched.
+/// The model: a list of messages that is searched.
 #[derive(Default)]
 struct Model {
     next: u64,
@@ -234,10 +234,10 @@ proptest! {
 
 proptest! {
     #[test]
-    fn a_lease_from_outside_ends_and_leaves_a_later_one_whatever_its_times_are(
+    fn an_imported_lease_expires_and_allows_a_later_one_for_any_times(
         pop_time in any::<i64>(), ends_at in any::<i64>(), attempt in any::<u32>(), now in 0..4_000_000_000_000i64,
     ) {
-        let lease = Lease::from_outside(pop_time, ends_at, attempt, now);
+        let lease = Lease::imported(pop_time, ends_at, attempt, now);
         prop_assert!(lease.attempt >= 1);
         prop_assert!((0..=now + LONGEST_MS).contains(&lease.expires_at()));
         let mut queue = QueueLeases::new(1);
@@ -250,11 +250,11 @@ proptest! {
     }
 
     #[test]
-    fn a_lease_from_outside_whose_times_can_be_true_is_taken_as_it_is(
+    fn an_imported_lease_with_possible_times_is_unchanged(
         ago in -SKEW_MS..1_000_000_000_000i64, left in -1_000_000_000i64..LONGEST_MS,
     ) {
         let now = 1_700_000_000_000;
-        let lease = Lease::from_outside(now - ago, now + left, 3, now);
+        let lease = Lease::imported(now - ago, now + left, 3, now);
         prop_assert_eq!((lease.pop_time, lease.expires_at(), lease.attempt), (now - ago, now + left, 3));
     }
 }

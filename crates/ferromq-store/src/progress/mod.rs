@@ -1,4 +1,4 @@
-//! Consumers' progress: leases, committed offsets, ordered receives, and their files.
+//! Consumer progress: leases, committed offsets, ordered receives, and their files.
 
 pub(crate) mod group_admin;
 pub(crate) mod group_progress;

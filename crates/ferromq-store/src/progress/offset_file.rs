@@ -1,7 +1,7 @@
 //! RocketMQ's `config/consumerOffset.json`: committed offsets of all groups, as text.
 //!
-//! Java writes the queue ids as bare integers, `{"offsetTable":{"topic@group":{0:12}}}`, which is not JSON;
-//! both forms are read, Java's is written. What this file does not know it keeps.
+//! Java writes the queue ids as bare integers, `{"offsetTable":{"topic@group":{0:12}}}`, which is not JSON. Both forms
+//! are read, Java's is written. Unknown fields are kept.
 
 use std::{
     borrow::Cow,
@@ -18,7 +18,7 @@ use crate::{
 
 const TABLE: &str = "offsetTable";
 
-/// Committed offsets by `topic@group` and queue id, and whatever else the file held.
+/// Committed offsets by `topic@group` and queue id, and the file's other fields.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OffsetFile {
     /// Queue offset by `topic@group`, then by queue id.
@@ -27,24 +27,24 @@ pub struct OffsetFile {
 }
 
 impl OffsetFile {
-    /// Where the file lies in the store directory.
+    /// The path of the file in a store directory.
     pub fn path(directory: &Path) -> PathBuf {
         directory.join("config").join("consumerOffset.json")
     }
 
-    /// Reads the file, or its backup where it is missing, empty or broken; nothing where neither exists.
+    /// Reads the file, or its backup if the file is missing, empty or damaged; empty if neither exists.
     ///
-    /// `Corrupt` where the file is broken and the backup does not help.
+    /// `Corrupt` if the file is damaged and the backup cannot replace it.
     pub(crate) fn load<D: Disk>(disk: &D, directory: &Path) -> Result<Self> {
         Ok(load_with_backup(disk, &Self::path(directory), Self::parse)?.unwrap_or_default())
     }
 
-    /// Replaces the file; the version before becomes the backup.
+    /// Replaces the file; the previous version becomes the backup.
     pub(crate) fn save<D: Disk>(&self, disk: &D, directory: &Path) -> Result<()> {
         save_with_backup(disk, &Self::path(directory), self.encode().as_bytes())
     }
 
-    /// Parses the bytes of the file; the error names what is wrong.
+    /// Parses the bytes of the file; the error names the fault.
     pub fn parse(bytes: &[u8]) -> std::result::Result<Self, &'static str> {
         let Value::Object(mut other) = parse_json(bytes)? else { return Err("not a JSON object") };
         let mut file = Self::default();
@@ -79,17 +79,17 @@ impl OffsetFile {
     }
 }
 
-/// Where the last but one version of a file of RocketMQ's configuration lies.
+/// The path of a configuration file's backup.
 fn backup_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".bak");
     name.into()
 }
 
-/// Reads a file of RocketMQ's configuration, or its backup where it is missing, empty or broken; `None` where neither
-/// exists.
+/// Reads one of RocketMQ's configuration files, or its backup if the file is missing, empty or damaged; `None` if
+/// neither exists.
 ///
-/// `Corrupt` where the file is broken and the backup does not help.
+/// `Corrupt` if the file is damaged and the backup cannot replace it.
 pub(crate) fn load_with_backup<D: Disk, T>(
     disk: &D,
     path: &Path,
@@ -103,7 +103,7 @@ pub(crate) fn load_with_backup<D: Disk, T>(
     let backup = backup_of(path);
     match (read(disk, &backup)?.map(|bytes| parse(&bytes)), reason) {
         (Some(Ok(found)), _) => {
-            tracing::warn!(file = %path.display(), backup = %backup.display(), "offsets taken from the backup");
+            tracing::warn!(file = %path.display(), backup = %backup.display(), "offsets read from the backup");
             Ok(Some(found))
         }
         (_, Some(reason)) => Err(StoreError::Corrupt { file: path.to_owned(), offset: 0, reason }),
@@ -112,7 +112,7 @@ pub(crate) fn load_with_backup<D: Disk, T>(
     }
 }
 
-/// Replaces a file of RocketMQ's configuration; the version before becomes the backup.
+/// Replaces one of RocketMQ's configuration files; the previous version becomes the backup.
 pub(crate) fn save_with_backup<D: Disk>(disk: &D, path: &Path, bytes: &[u8]) -> Result<()> {
     let failed = |operation, path: &Path| {
         let path = path.to_owned();
@@ -128,7 +128,7 @@ pub(crate) fn save_with_backup<D: Disk>(disk: &D, path: &Path, bytes: &[u8]) -> 
     disk.replace_file(path, bytes).map_err(failed("write", path))
 }
 
-/// Reads a JSON object as Java writes it: integers may be keys.
+/// Reads a JSON object as Java writes it, with integers as keys.
 pub fn parse_json(bytes: &[u8]) -> std::result::Result<Value, &'static str> {
     let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8")?;
     match serde_json::from_str(&quote_bare_keys(text)) {
@@ -139,7 +139,7 @@ pub fn parse_json(bytes: &[u8]) -> std::result::Result<Value, &'static str> {
 
 fn read<D: Disk>(disk: &D, path: &Path) -> Result<Option<Vec<u8>>> {
     match disk.read_file(path) {
-        // Java leaves an empty file behind when it is killed between making and writing it.
+        // A Java broker killed between creating and writing the file leaves it empty.
         Ok(bytes) => Ok(Some(bytes).filter(|bytes| !bytes.is_empty())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(StoreError::Io { operation: "read", path: path.to_owned(), source }),
@@ -152,14 +152,14 @@ fn parse_queues(queues: Value) -> std::result::Result<BTreeMap<u32, u64>, &'stat
         .into_iter()
         .map(|(id, offset)| {
             let id = id.parse().map_err(|_| "a queue id is not a number")?;
-            // Java may hold -1 for "nothing read yet".
+            // Java writes -1 for "nothing read yet".
             let offset = offset.as_i64().ok_or("an offset is not a number")?;
             Ok((id, u64::try_from(offset).unwrap_or(0)))
         })
         .collect()
 }
 
-/// Puts quotes around integers used as keys, outside of strings.
+/// Quotes integers used as keys, outside of strings.
 fn quote_bare_keys(text: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let (mut copied, mut key_may_begin) = (0, false);
@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// As Java's fastjson2 prints it, `prettyFormat` on.
+    /// Printed by Java's fastjson2 with `prettyFormat`.
     const JAVA: &str = "{\n\t\"dataVersion\":{\n\t\t\"counter\":7,\n\t\t\"stateVersion\":0,\n\t\t\"timestamp\":1700000000000\n\t},\n\t\"offsetTable\":{\n\t\t\"flights@audit\":{0:12,1:3\n\t\t},\n\t\t\"%RETRY%audit@audit\":{0 : 1}\n\t}\n}";
 
     #[test]
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_inside_strings_and_arrays_are_no_keys() {
+    fn digits_inside_strings_and_arrays_are_not_keys() {
         let text = r#"{"note":"{0:1,\"2:3","list":[1,2],"offsetTable":{"a@b":{0:5}}}"#;
         let file = OffsetFile::parse(text.as_bytes()).unwrap();
         assert_eq!(file.other["note"], "{0:1,\"2:3");

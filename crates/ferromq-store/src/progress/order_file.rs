@@ -1,9 +1,10 @@
-//! RocketMQ's `config/consumerOrderInfo.json`: the last receive in order of each queue, as text.
+//! RocketMQ's `config/consumerOrderInfo.json`: the last ordered receive of each queue, as text.
 //!
 //! `{"table":{"topic@group":{0:{"popTime":…,"i":invisible ms,"o":[first offset, distance, …],"ot":{offset: next visible
-//! time},"oc":{offset: deliveries before},"l":last time,"cm":bits of those acknowledged,"a":attempt id}}}}`. Integers
-//! are keys there, which is not JSON; both forms are read, Java's is written. Our own leases are in `lease_file`: this
-//! one is read where that one is of another time, and written for the Java broker that may open the directory next.
+//! time},"oc":{offset: deliveries before},"l":last time,"cm":bits of acknowledged messages,"a":attempt id}}}}`.
+//! Integers are keys, which is not JSON; both forms are read, Java's is written. Our own leases are in `lease_file`.
+//! This file is read if `lease_file` does not match the log, and written for a Java broker that may open the directory
+//! next.
 
 use std::{
     collections::BTreeMap,
@@ -23,17 +24,17 @@ use crate::{
 };
 
 const TABLE: &str = "table";
-/// Messages of a receive whose acknowledgements Java can count: one bit each.
+/// Most messages of a receive whose acknowledgements Java can record: one bit each.
 const MAX_MESSAGES: usize = 64;
 
-/// The last receives in order by `topic@group` and queue id, and whatever else the file held.
+/// The last ordered receives by `topic@group` and queue id, and the file's other fields.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct OrderFile {
     receives: BTreeMap<String, BTreeMap<u32, Receive>>,
     other: Map<String, Value>,
 }
 
-/// A receive in order.
+/// An ordered receive.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Receive {
     pop_time: i64,
@@ -46,39 +47,39 @@ struct Receive {
 struct Message {
     offset: u64,
     is_acknowledged: bool,
-    /// When it may come again, where that is not with the others.
+    /// When it becomes visible, if not with the others.
     visible_at: Option<i64>,
     deliveries_before: u32,
 }
 
 impl OrderFile {
-    /// Where the file lies in the store directory.
+    /// The path of the file in a store directory.
     pub(crate) fn path(directory: &Path) -> PathBuf {
         directory.join("config").join("consumerOrderInfo.json")
     }
 
-    /// Reads the file, or its backup where it is missing, empty or broken; nothing where neither can be read: messages
-    /// come again early then, and in order.
+    /// Reads the file, or its backup if the file is missing, empty or damaged. Empty if neither can be read: messages
+    /// are then redelivered early, in order.
     pub(crate) fn load<D: Disk>(disk: &D, directory: &Path) -> Self {
         let path = Self::path(directory);
         match load_with_backup(disk, &path, Self::parse) {
             Ok(file) => file.unwrap_or_default(),
             Err(error) => {
-                tracing::warn!(file = %path.display(), %error, "the order of consumers is not known: their messages come again early");
+                tracing::warn!(file = %path.display(), %error, "ordered receives are unknown: their messages are redelivered early");
                 Self::default()
             }
         }
     }
 
-    /// Replaces the file; the version before becomes the backup.
+    /// Replaces the file; the previous version becomes the backup.
     pub(crate) fn save<D: Disk>(&self, disk: &D, directory: &Path) -> Result<()> {
         save_with_backup(disk, &Self::path(directory), self.encode().as_bytes())
     }
 
-    /// The leases of a queue a group has read up to `committed`; `None` where the file says nothing of it, or speaks of
-    /// another place of the queue: whoever moved the offset did not mean these leases.
+    /// The leases of a queue that a group has read up to `committed`. `None` if the file has no entry or one that does
+    /// not match `committed`: the offset was moved since, so the leases are obsolete.
     ///
-    /// Times that cannot be true at `now` are brought to where they can.
+    /// Impossible times are bounded relative to `now`.
     pub(crate) fn leases(&self, name: &str, queue_id: u32, committed: u64, now: i64) -> Option<QueueLeases> {
         let receive = self.receives.get(name)?.get(&queue_id)?;
         let (first, last) = (receive.messages.first()?.offset, receive.messages.last()?.offset);
@@ -94,16 +95,16 @@ impl OrderFile {
             let ends = receive.pop_time.saturating_add(receive.invisible_ms);
             let attempt = message.deliveries_before.saturating_add(1);
             let ends = message.visible_at.unwrap_or(ends);
-            leases.restore(message.offset, Lease::from_outside(receive.pop_time, ends, attempt, now));
+            leases.restore(message.offset, Lease::imported(receive.pop_time, ends, attempt, now));
         }
         let attempt_id = receive.attempt_id.as_deref().filter(|id| !id.is_empty()).map(Into::into);
-        let Lease { pop_time, .. } = Lease::from_outside(receive.pop_time, 0, 1, now);
+        let Lease { pop_time, .. } = Lease::imported(receive.pop_time, 0, 1, now);
         leases.set_order(Some(Order { attempt_id, pop_time, ..Order::default() }));
         leases.set_delivered(receive.delivered(committed).collect());
         Some(leases)
     }
 
-    /// Notes in `leases`, read from the lease file, what was acknowledged of their last receive in order.
+    /// Adds acknowledged messages of the last ordered receive to `leases`, which come from the lease file.
     pub(crate) fn add_delivered(&self, name: &str, queue_id: u32, leases: &mut QueueLeases) {
         let receive = self.receives.get(name).and_then(|queues| queues.get(&queue_id));
         let is_it = |receive: &&Receive| {
@@ -123,7 +124,7 @@ impl OrderFile {
         }
     }
 
-    /// Notes how far the last receive in order of a queue is, or that there is none whose messages are with somebody.
+    /// Records the last ordered receive of a queue, or removes it if none of its messages is in flight.
     pub(crate) fn put(&mut self, name: &str, queue_id: u32, leases: &QueueLeases) {
         let receive =
             leases.order().map(|order| Receive::of(order, leases)).filter(|r| !r.messages.is_empty());
@@ -141,7 +142,7 @@ impl OrderFile {
         }
     }
 
-    /// Forgets the names that are not to be kept; says whether there were any.
+    /// Removes the other names. Returns whether there were any.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(&str) -> bool) -> bool {
         let before = self.receives.len();
         self.receives.retain(|name, _| is_kept(name));
@@ -155,7 +156,7 @@ impl OrderFile {
             Some(Value::Object(table)) => {
                 for (name, queues) in table {
                     let Value::Object(queues) = queues else {
-                        return Err("the queues of a group are no object");
+                        return Err("the queues of a group are not an object");
                     };
                     let queues = queues.into_iter().filter_map(|(id, receive)| {
                         let read = id.parse().map_err(|_| "a queue id is not a number");
@@ -165,7 +166,7 @@ impl OrderFile {
                                 name,
                                 queue_id = id,
                                 reason,
-                                "a receive in order is not known: its messages come again early"
+                                "an ordered receive is invalid: its messages are redelivered early"
                             );
                         })
                         .ok()
@@ -227,7 +228,7 @@ impl Receive {
         Self { pop_time: order.pop_time, invisible_ms, attempt_id, messages }
     }
 
-    /// What was acknowledged of it above the first one that was not, and how often it was handed out.
+    /// Messages acknowledged above the first unacknowledged one, and how often each was delivered.
     fn delivered(&self, committed: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
         let is_meant = move |message: &&Message| message.is_acknowledged && message.offset > committed;
         let times = |message: &Message| (message.offset, message.deliveries_before.saturating_add(1));
@@ -237,22 +238,22 @@ impl Receive {
     fn parse(value: &Value) -> std::result::Result<Self, &'static str> {
         let number = |name| match value.get(name) {
             None | Some(Value::Null) => Ok(0),
-            Some(number) => number.as_i64().ok_or("a number of a receive is none"),
+            Some(number) => number.as_i64().ok_or("a field of a receive is not a number"),
         };
         let by_offset = |name, offset: u64| value.get(name)?.get(offset.to_string())?.as_i64();
         let acknowledged = number("cm")?;
         let distances = match value.get("o") {
             None | Some(Value::Null) => &[],
             Some(Value::Array(distances)) => distances.as_slice(),
-            Some(_) => return Err("the offsets of a receive are no list"),
+            Some(_) => return Err("the offsets of a receive are not a list"),
         };
         let mut messages: Vec<Message> = Vec::with_capacity(distances.len());
         for (index, distance) in distances.iter().enumerate() {
-            let distance = distance.as_u64().ok_or("an offset of a receive is no number")?;
+            let distance = distance.as_u64().ok_or("an offset of a receive is not a number")?;
             let first = messages.first().map_or(0, |first| first.offset);
             let offset = first.checked_add(distance).ok_or("an offset of a receive is too large")?;
             if messages.last().is_some_and(|last| last.offset >= offset) {
-                return Err("the offsets of a receive do not rise");
+                return Err("the offsets of a receive are not ascending");
             }
             messages.push(Message {
                 offset,
@@ -301,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    /// Made by RocketMQ 5.5.0: messages 3, 4, 5, 7 of a first receive and 8; 4 acknowledged, 5 changed.
+    /// Written by RocketMQ 5.5.0: messages 3, 4, 5, 7 of a first receive and 8; 4 acknowledged, 5 changed.
     const JAVA: &str = r#"{"orderInfoCount":1,"orderedConsumptionLevel":"QUEUE","table":{"t@g":{0:{"a":"two","cm":2,"i":60000,"l":1795295357412,"o":[3,1,2,4,5],"oc":{3:1,4:1,5:1,7:1},"ot":{5:1700000090000},"popTime":1700000060000},1:{"cm":0,"i":60000,"l":1795295357412,"o":[9],"popTime":1700000000000}}}}"#;
     const POPPED: i64 = 1_700_000_060_000;
 
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_java_wrote_gives_the_leases_that_are_left() {
+    fn remaining_leases_are_read_from_javas_file() {
         let file = OrderFile::parse(JAVA.as_bytes()).unwrap();
         let leases = file.leases("t@g", 0, 3, POPPED).unwrap();
         assert_eq!(offsets(&leases), [(3, 2), (5, 2), (7, 2), (8, 1)]);
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_that_was_moved_ends_the_leases_it_passes_and_all_where_it_left_them() {
+    fn an_offset_moved_within_the_receive_ends_passed_leases_and_one_outside_ends_all() {
         let file = OrderFile::parse(JAVA.as_bytes()).unwrap();
         assert_eq!(offsets(&file.leases("t@g", 0, 7, POPPED).unwrap()), [(7, 2), (8, 1)]);
         assert_eq!(file.leases("t@g", 0, 9, POPPED).unwrap().committed(), 9);
@@ -334,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_has_a_lease_is_not_noted_as_acknowledged() {
+    fn a_leased_message_is_not_recorded_as_acknowledged() {
         let file = OrderFile::parse(JAVA.as_bytes()).unwrap();
         let mut leases = QueueLeases::new(3);
         leases.lease(3, POPPED, 1_000, 1);
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_read_as_they_were_written_and_what_java_adds_is_kept() {
+    fn leases_and_unknown_fields_of_java_are_read_back() {
         let mut file = OrderFile::parse(JAVA.as_bytes()).unwrap();
         let mut leases = file.leases("t@g", 0, 3, POPPED).unwrap();
         leases.ack(3, POPPED).unwrap();
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_file_is_named() {
+    fn an_invalid_file_is_refused_by_the_name_of_its_fault() {
         for (bad, why) in
             [("[]", "object"), (r#"{"table":[]}"#, "table"), (r#"{"table":{"t@g":1}}"#, "queues")]
         {
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn one_receive_that_makes_no_sense_costs_no_other_one() {
+    fn an_invalid_receive_does_not_affect_the_others() {
         for bad in [
             r#""x":{}"#,
             r#"0:{"o":1}"#,
@@ -416,7 +417,7 @@ mod tests {
         }
 
         #[test]
-        fn times_that_cannot_be_true_hold_no_message_for_ever(
+        fn impossible_times_hide_no_message_forever(
             pop_time in any::<i64>(), invisible in any::<i64>(), visible in any::<i64>(), before in any::<i64>(),
         ) {
             let text = format!(
@@ -431,7 +432,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_a_file_or_refused(text in "\\PC{0,60}", info in "[\\[\\]{}a-z0-9:\",]{0,80}") {
+        fn arbitrary_text_is_read_or_refused(text in "\\PC{0,60}", info in "[\\[\\]{}a-z0-9:\",]{0,80}") {
             let _ = OrderFile::parse(text.as_bytes());
             let _ = OrderFile::parse(format!("{{\"table\":{{\"t@g\":{{0:{{{info}}}}}}}}}").as_bytes());
         }

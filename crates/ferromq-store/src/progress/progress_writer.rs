@@ -1,4 +1,4 @@
-//! Writes consumers' progress.
+//! Writes the progress of consumer groups to its files.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use crate::{
     progress::group_progress::Progress,
 };
 
-/// Writes consumers' progress to its files.
 pub(crate) struct ProgressWriter<D: Disk> {
     pub(crate) home: Arc<StoreDirectory<D>>,
     pub(crate) log: Arc<CommitLog<D>>,
@@ -19,7 +18,7 @@ pub(crate) struct ProgressWriter<D: Disk> {
 }
 
 impl<D: Disk> ProgressWriter<D> {
-    /// Writes what has changed.
+    /// Writes changed progress, after making the log durable.
     pub(crate) fn persist(&self) -> Result<()> {
         let _held = self.home.hold()?;
         let (home, anchor) = (&self.home, self.dispatched.anchor());

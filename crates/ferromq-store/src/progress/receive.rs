@@ -1,6 +1,6 @@
-//! Receive, acknowledge, change the invisible duration, commit: the verbs that join messages and progress.
+//! The operations of consumer groups: receive, acknowledge, change the invisible duration, commit.
 //!
-//! Whose turn it is, is `lease`'s business; where the messages lie, the consume queues'.
+//! `lease` has the rules of leases; the consume queues find the messages.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -26,52 +26,53 @@ use crate::{
     time::clock::Clock,
 };
 
-/// Reads of one receive that may find nothing: a filter that matches little must keep neither a queue nor a
-/// thread for more than a few milliseconds. What was passed over stays passed over; the next receive goes on from there.
+/// Most reads of one receive without a match: a filter that matches little must not occupy a queue or a thread for more
+/// than a few milliseconds. The next receive continues after the skipped messages.
 const MAX_FRUITLESS_READS: usize = 4;
 
-/// How long a dead message stays hidden while it is copied to the dead letters. If the copy fails it comes again then.
+/// How long a dead message stays hidden while it is copied to the dead letter topic. If the copy fails it is
+/// redelivered then.
 const DEAD_HOLD_MS: i64 = 30_000;
 
-/// How long a message that cannot be read now is left alone before it is tried again.
+/// How long an unreadable message is held back before it is tried again.
 const UNREADABLE_HOLD_MS: i64 = 1_000;
 
-/// What became of a message that has a lease.
-pub(crate) enum OfLease<R: Region> {
+/// The outcome of reading a leased message.
+pub(crate) enum LeasedRecord<R: Region> {
     There(Record<R>),
-    /// The log does not hold it any longer; its lease is gone too.
+    /// The log no longer holds it, and its lease was removed.
     Gone,
-    /// It cannot be read now; its lease lasts a moment more.
+    /// It cannot be read now, and its lease was extended.
     Unreadable,
     /// It is not in memory: the receive ends before it.
     Cold,
 }
 
-/// A receive under way: what it may still take, and what it took.
+/// A receive in progress: its remaining limits and its messages so far.
 pub(crate) struct Taking<'a, R: Region> {
     pub request: &'a ReceiveRequest<'a>,
     pub now: i64,
-    /// When its leases begin: now, or a little later where the first message was leased within this millisecond.
+    /// When its leases begin: now, or slightly later if the first message was leased within this millisecond.
     pub pop_time: i64,
-    /// At least 1: a lease that ends at once would be taken again by the same receive.
+    /// At least 1: the same receive would take an expired lease again.
     pub invisible_ms: i64,
     count: usize,
     bytes: usize,
     fruitless_reads: usize,
-    /// Messages and bytes of this queue that count together against its limits.
+    /// Messages and bytes of this queue that count against the queue's limits.
     of_queue: (usize, usize),
-    /// A queue may have more than its limits let it give.
+    /// Whether a queue may have more messages than its limits allow.
     is_limited: bool,
-    /// Where the log ended when the receive began.
+    /// The end of the log when the receive began.
     log_end: u64,
-    /// Leased messages that are no longer in the log.
+    /// Number of leased messages that are no longer in the log.
     gone: u64,
-    /// Of a receive in order: the client repeats it, and what it had before is the same attempt.
+    /// For an ordered receive: whether the client repeats it, so that its messages stay on the same attempt.
     pub is_repeated: bool,
-    /// What was read for this receive before it began.
+    /// Messages read before this receive began.
     ahead: Option<ReadAhead<R>>,
     pub received: Received<R>,
-    /// Something is different from what was written last.
+    /// Whether progress changed and must be written.
     pub has_changed: bool,
 }
 
@@ -80,7 +81,7 @@ impl<R: Region> Taking<'_, R> {
         self.count == 0 || self.bytes == 0 || self.received.cold.is_some()
     }
 
-    /// Says whether it stops before it saw everything.
+    /// Whether it stops before it saw all messages.
     fn is_over(&self) -> bool {
         self.is_full() || self.fruitless_reads >= MAX_FRUITLESS_READS
     }
@@ -92,7 +93,7 @@ impl<R: Region> Taking<'_, R> {
         self.received.cold = Some(Cold { queue_id, offset, was_leased, max_count, max_bytes, limits });
     }
 
-    /// What was read ahead of new messages that begin at `offset`.
+    /// Messages read ahead that begin at `offset` and have no lease.
     fn new_ahead(&mut self, queue_id: u32, offset: u64) -> Option<GetResult<R>> {
         let is_it = |ahead: &mut ReadAhead<R>| {
             let Cold { queue_id: of_queue, offset: from, was_leased, .. } = ahead.cold;
@@ -101,20 +102,19 @@ impl<R: Region> Taking<'_, R> {
         self.ahead.take_if(is_it).map(|ahead| ahead.found)
     }
 
-    /// What was read ahead of a message that has a lease.
+    /// A leased message that was read ahead.
     fn leased_ahead(&self, queue_id: u32, offset: u64) -> Option<GetResult<R>> {
         let ahead =
             self.ahead.as_ref().filter(|ahead| ahead.cold.was_leased && ahead.cold.queue_id == queue_id)?;
         let GetResult { status, next_offset, min_offset, max_offset, is_cold, .. } = ahead.found;
         let message = ahead.found.messages.iter().find(|(at, _)| *at == offset);
-        // Of those it passed over only the first says why.
+        // Of skipped messages, only the first one has its own status.
         let is_told = message.is_some() || ahead.cold.offset == offset;
         let messages = message.into_iter().map(|(at, record)| (*at, record.clone())).collect();
         is_told.then_some(GetResult { status, messages, next_offset, min_offset, max_offset, is_cold })
     }
 
-    /// Says whether a record still fits; the first one always does. One that does not ends the receive, or what is
-    /// received of the queue.
+    /// Whether a record still fits; the first one always does. Otherwise ends the receive, or its part of this queue.
     pub(crate) fn fits(&mut self, record: &Record<R>) -> bool {
         let (count, bytes) = self.of_queue;
         let behind = self.log_end.saturating_sub(record.physical_offset());
@@ -128,8 +128,8 @@ impl<R: Region> Taking<'_, R> {
         !self.is_full()
     }
 
-    /// Says whether a lease that may begin at `earliest` may begin with the others; the first one decides. One
-    /// that may not ends the receive.
+    /// Whether a lease that may begin at `earliest` can begin with the others; the first one decides. If not, ends the
+    /// receive.
     pub(crate) fn begins_with_others(&mut self, earliest: i64) -> bool {
         if self.received.messages.is_empty() {
             self.pop_time = self.now.max(earliest);
@@ -139,13 +139,14 @@ impl<R: Region> Taking<'_, R> {
         !self.is_full()
     }
 
-    /// Says whether a message that was leased `attempt` times has had all its deliveries.
+    /// Whether a message that was leased `attempt` times has had all its deliveries.
     pub(crate) fn is_dead(&self, record: &Record<R>, attempt: u32) -> bool {
         let limit = self.request.max_attempts;
         limit > 0 && self.earlier_deliveries(record).saturating_add(attempt) >= limit
     }
 
-    /// How often the message was delivered before it was written. Those of a dead letter were to another group.
+    /// Deliveries before the message was stored. A dead letter's earlier deliveries were to another group and do not
+    /// count.
     fn earlier_deliveries(&self, record: &Record<R>) -> u32 {
         match self.request.topic.starts_with(DLQ_PREFIX) {
             true => 0,
@@ -153,8 +154,8 @@ impl<R: Region> Taking<'_, R> {
         }
     }
 
-    /// Takes a message to those that are dead. Where there are messages it stays where it is and comes to the next
-    /// receive: what is received is not to wait until the dead are kept elsewhere.
+    /// Adds a message to the dead ones. After live messages it is left for the next receive, so that they need not wait
+    /// for its copy.
     pub(crate) fn bury(
         &mut self,
         record: Record<R>,
@@ -193,18 +194,17 @@ pub struct Groups<D: Disk> {
 }
 
 impl<D: Disk> Groups<D> {
-    /// Leases messages to a consumer: those whose lease ended first, then new ones.
+    /// Leases messages to a consumer: first those whose lease expired, then new ones.
     ///
-    /// In order it takes nothing of a queue while one of its leases lasts. Then it begins at the lowest message that
-    /// has one. It passes over messages above that have none, or with `from_first` gives them again. A receive that
-    /// repeats an attempt id does not wait. Messages the filter does not want are passed over for good. Waits for the
-    /// disk where messages are not in memory, without holding anything that acknowledgements need. `Closed` after
-    /// a close.
+    /// An ordered receive takes nothing from a queue with a valid lease. Otherwise it begins at the lowest leased
+    /// message, and skips acknowledged messages above, or with `from_first` redelivers them. A receive that repeats an
+    /// attempt id does not wait. Messages that the filter rejects are skipped for good. Waits for the disk if messages
+    /// are not in memory; acknowledgements go on meanwhile. `Closed` after a close.
     pub fn receive(&self, request: &ReceiveRequest<'_>) -> Result<Received<D::Region>> {
         self.receive_reading(request, None)
     }
 
-    /// As [`Self::receive`], of one queue only: where it begins and how many there are does not matter.
+    /// Like [`Self::receive`], from one queue. `first_queue` and `queue_count` do not matter.
     pub fn receive_of_queue(
         &self,
         request: &ReceiveRequest<'_>,
@@ -232,11 +232,11 @@ impl<D: Disk> Groups<D> {
         }
     }
 
-    /// As [`Self::receive`], of one queue where one is given, without waiting for the disk: it ends before messages that
-    /// are not in memory, and tells which.
+    /// Like [`Self::receive`], optionally from one queue, but does not wait for the disk: it ends before messages that
+    /// are not in memory and returns them as `cold`.
     ///
-    /// Read those by [`Reader::get_from`], and give what was found `ahead` of the next receive. It counts where they are
-    /// still the next ones.
+    /// Read those with [`Reader::get_from`] and pass the result as `ahead` to the next receive, which uses it if they
+    /// are still the next ones.
     pub fn receive_in_memory(
         &self,
         request: &ReceiveRequest<'_>,
@@ -295,7 +295,7 @@ impl<D: Disk> Groups<D> {
                 continue;
             }
             let queue = group_topic.queue_or_begin(queue_id, || {
-                // Where a group begins is kept, also when there is nothing to receive yet.
+                // Keep where the group begins, even if there is nothing to receive yet.
                 taking.has_changed = true;
                 self.first_offset(request, queue_id)
             });
@@ -320,7 +320,7 @@ impl<D: Disk> Groups<D> {
                 break;
             }
         }
-        self.tell_of_lost(&taking);
+        self.log_gone(&taking);
         taking.received.more = taking.is_over() || taking.is_limited || !taking.received.dead.is_empty();
         if taking.has_changed {
             self.progress.touch();
@@ -329,7 +329,7 @@ impl<D: Disk> Groups<D> {
         Ok(taking.received)
     }
 
-    /// What the group has before it in a queue; one that is new to it would begin at `begin`. Changes nothing.
+    /// The group's state in a queue. A group that is new to the queue begins at `begin`. Changes nothing.
     #[must_use]
     pub fn ahead(&self, group: &str, topic: &str, queue_id: u32, begin: Begin) -> Ahead {
         let (min_offset, max_offset) =
@@ -359,17 +359,16 @@ impl<D: Disk> Groups<D> {
         }
     }
 
-    /// Ends the message's life in the group. Says of a queue that was received in order when it may go on: when the
-    /// last lease that is left ends, or ended.
+    /// Acknowledges the message. For an ordered queue, returns when it may continue: when its last remaining lease
+    /// expires or expired.
     ///
-    /// `StaleReceipt` where the lease is no longer held.
+    /// `StaleReceipt` if the lease is no longer held.
     pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<Option<i64>> {
         self.reader.home.check_open()?;
         self.with_leases(group, topic, handle.queue_id, |leases| end(leases, handle))
     }
 
-    /// As [`Self::ack`], unless the lease has ended, whether or not its message was received again since: that is
-    /// `StaleReceipt`, too.
+    /// Like [`Self::ack`], but `StaleReceipt` also if the lease has expired, even if the message was not redelivered.
     pub fn ack_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<Option<i64>> {
         self.reader.home.check_open()?;
         let now = self.clock.now_ms();
@@ -379,7 +378,7 @@ impl<D: Disk> Groups<D> {
         })
     }
 
-    /// Says whether a lease is held and has not ended.
+    /// Whether a lease is held and has not expired.
     #[must_use]
     pub fn is_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> bool {
         let now = self.clock.now_ms();
@@ -387,21 +386,21 @@ impl<D: Disk> Groups<D> {
         found.is_some_and(|queue| queue.lock().held_at(handle.queue_offset, handle.pop_time, now).is_ok())
     }
 
-    /// Says whether the life of a handle's message in the group is over: it was acknowledged, or went to the dead letters.
+    /// Whether the group is done with the handle's message: it was acknowledged or became a dead letter.
     #[must_use]
     pub fn is_over(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> bool {
         let found = self.progress.group_topic(group, topic).and_then(|found| found.queue(handle.queue_id));
         found.is_some_and(|queue| queue.lock().is_over(handle.queue_offset))
     }
 
-    /// Says whether a lease is held: its message was neither acknowledged nor received again.
+    /// Whether a lease is held: its message was neither acknowledged nor redelivered.
     #[must_use]
     pub fn holds(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> bool {
         let found = self.progress.group_topic(group, topic).and_then(|found| found.queue(handle.queue_id));
         found.is_some_and(|queue| queue.lock().holds(handle.queue_offset, handle.pop_time))
     }
 
-    /// How many deliveries of the message there were, where the lease is held.
+    /// The number of deliveries of the message, if the lease is held.
     #[must_use]
     pub fn attempt(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Option<u32> {
         let queue = self.progress.group_topic(group, topic)?.queue(handle.queue_id)?;
@@ -409,7 +408,7 @@ impl<D: Disk> Groups<D> {
         held.ok()
     }
 
-    /// Lets the lease end `invisible_ms` from now and returns its new handle; the old one is stale.
+    /// Moves the lease's expiry to `invisible_ms` from now and returns its new handle. The old handle becomes stale.
     pub fn change_invisible(
         &self,
         group: &str,
@@ -425,10 +424,9 @@ impl<D: Disk> Groups<D> {
         Ok(receipt(handle.queue_id, handle.queue_offset, lease))
     }
 
-    /// Lets the lease end `invisible_ms` from now and be the same lease: its handle stays good, and its message is on
-    /// the same attempt.
+    /// Extends the lease to `invisible_ms` from now. Its handle and attempt stay the same.
     ///
-    /// `StaleReceipt` where the lease is no longer held.
+    /// `StaleReceipt` if the lease is no longer held.
     pub fn extend(&self, group: &str, topic: &str, handle: &ReceiptHandle, invisible_ms: i64) -> Result<()> {
         self.reader.home.check_open()?;
         let now = self.clock.now_ms();
@@ -437,7 +435,7 @@ impl<D: Disk> Groups<D> {
         })
     }
 
-    /// As [`Self::change_invisible`], of a message nobody used: the delivery does not count as an attempt.
+    /// Like [`Self::change_invisible`], for an unused message: its delivery does not count as an attempt.
     pub fn give_back(
         &self,
         group: &str,
@@ -453,7 +451,7 @@ impl<D: Disk> Groups<D> {
         Ok(receipt(handle.queue_id, handle.queue_offset, lease))
     }
 
-    /// Next queue offset the group will read: never past the lowest unacknowledged message.
+    /// Next queue offset that the group will read: never past the lowest unacknowledged message.
     #[must_use]
     pub fn committed_offset(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {
         match self.progress.group_topic(group, topic).and_then(|found| found.queue(queue_id)) {
@@ -462,9 +460,9 @@ impl<D: Disk> Groups<D> {
         }
     }
 
-    /// Sets the committed offset; leases of messages below it are ended.
+    /// Sets the committed offset and ends leases of messages below it.
     ///
-    /// An offset past the queue's end is taken as its end. Going back ends all leases of the queue.
+    /// An offset past the queue's end becomes its end. Going back ends all leases of the queue.
     pub fn commit_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
         self.reader.home.check_open()?;
         let offset = offset.min(self.reader.queues.offset_limit(topic, queue_id));
@@ -474,9 +472,9 @@ impl<D: Disk> Groups<D> {
         Ok(())
     }
 
-    /// Has the group go on at `offset`: all leases of the queue end, and messages above come again.
+    /// Moves the group to `offset`: all leases of the queue end, and messages from there on are redelivered.
     ///
-    /// An offset past the queue's end is taken as its end.
+    /// An offset past the queue's end becomes its end.
     pub fn reset_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
         self.reader.home.check_open()?;
         let offset = offset.min(self.reader.queues.offset_limit(topic, queue_id));
@@ -501,10 +499,10 @@ impl<D: Disk> Groups<D> {
     }
 }
 
-/// The steps of a receive. A close in the middle must not look like messages that are gone, so they read
-/// below what a close shuts.
+/// The steps of a receive. They read below the layer that a close shuts, so that a concurrent close never looks like
+/// deleted messages.
 impl<D: Disk> Groups<D> {
-    /// Says whether the group never read the queue, and where the queue ends is not known: where it begins is kept.
+    /// Whether the group never read the queue and the queue's end is unknown. Its beginning must not be recorded then.
     fn is_begin_unknown(&self, request: &ReceiveRequest<'_>, queue_id: u32) -> bool {
         let (group, topic) = (request.group, request.topic);
         let is_end_unknown =
@@ -525,7 +523,7 @@ impl<D: Disk> Groups<D> {
     fn receive_expired(&self, taking: &mut Taking<'_, D::Region>, queue_id: u32, leases: &mut QueueLeases) {
         while !taking.is_over() {
             let Some(offset) = leases.first_expired_offset(taking.now) else { return };
-            let OfLease::There(record) = self.leased_record(taking, queue_id, offset, leases) else {
+            let LeasedRecord::There(record) = self.leased_record(taking, queue_id, offset, leases) else {
                 taking.fruitless_reads += 1;
                 continue;
             };
@@ -547,15 +545,15 @@ impl<D: Disk> Groups<D> {
         }
     }
 
-    /// The record of a message that has a lease. One that is no longer in the log is forgotten; one that cannot be
-    /// read now keeps its lease, which lasts a moment more: nobody got it, so it is no attempt.
+    /// The record of a leased message. If the log no longer holds it, its lease is removed. If it cannot be read now,
+    /// its lease is extended without counting an attempt.
     pub(crate) fn leased_record(
         &self,
         taking: &mut Taking<'_, D::Region>,
         queue_id: u32,
         offset: u64,
         leases: &mut QueueLeases,
-    ) -> OfLease<D::Region> {
+    ) -> LeasedRecord<D::Region> {
         let found = taking.leased_ahead(queue_id, offset).unwrap_or_else(|| {
             let (topic, filter, source) = (taking.request.topic, &MessageFilter::All, Source::Memory);
             let (max_count, max_bytes, limits) = (1, usize::MAX, TransferLimits::NONE);
@@ -571,27 +569,27 @@ impl<D: Disk> Groups<D> {
             })
         });
         let is_cut = matches!(found.status, GetStatus::OffsetOverflowOne | GetStatus::OffsetOverflowBadly);
-        // A read passes over what is gone, and only over that.
+        // A read skips only deleted messages.
         let is_gone = found.next_offset > offset || is_cut;
         if let Some((_, record)) = found.messages.into_iter().next().filter(|(at, _)| *at == offset) {
-            return OfLease::There(record);
+            return LeasedRecord::There(record);
         }
         if found.is_cold && !is_gone {
             taking.end_before(queue_id, offset, true);
-            return OfLease::Cold;
+            return LeasedRecord::Cold;
         }
         taking.has_changed = true;
         if is_gone {
             leases.forget(offset);
             taking.gone += 1;
-            return OfLease::Gone;
+            return LeasedRecord::Gone;
         }
         leases.hold_until(offset, taking.now.saturating_add(UNREADABLE_HOLD_MS));
-        OfLease::Unreadable
+        LeasedRecord::Unreadable
     }
 
-    /// One line of a receive, however many messages it is about.
-    fn tell_of_lost(&self, taking: &Taking<'_, D::Region>) {
+    /// Logs one line for each receive, whatever the number of messages.
+    fn log_gone(&self, taking: &Taking<'_, D::Region>) {
         let (group, topic) = (taking.request.group, taking.request.topic);
         if taking.gone > 0 {
             self.reader.counters.gone_leases.fetch_add(taking.gone, Ordering::Relaxed);
@@ -599,12 +597,12 @@ impl<D: Disk> Groups<D> {
                 group,
                 topic,
                 messages = taking.gone,
-                "leased messages are no longer in the log: forgotten"
+                "leased messages are no longer in the log: leases removed"
             );
         }
     }
 
-    /// Leases new messages, and messages without a lease that a rewind made due again.
+    /// Leases new messages, and messages without a lease after a rewind.
     pub(crate) fn receive_new(
         &self,
         taking: &mut Taking<'_, D::Region>,
@@ -659,7 +657,7 @@ impl<D: Disk> Groups<D> {
                     leases.hold_next_until(taking.now.saturating_add(UNREADABLE_HOLD_MS));
                     return;
                 }
-                // A queue that was cut: its end is where the group goes on.
+                // The queue was cut: the group continues at its end.
                 GetStatus::OffsetOverflowBadly => leases.clamp(found.max_offset),
                 GetStatus::OffsetOverflowOne
                 | GetStatus::QueueClosed
@@ -680,7 +678,7 @@ impl<D: Disk> Groups<D> {
     }
 }
 
-/// Acknowledges a message. Says of a queue that was received in order when it may go on.
+/// Acknowledges a message. For an ordered queue, returns when it may continue.
 fn end(leases: &mut QueueLeases, handle: &ReceiptHandle) -> Result<Option<i64>> {
     leases.ack(handle.queue_offset, handle.pop_time)?;
     Ok(leases.order().map(|_| leases.last_expiry().unwrap_or(handle.pop_time)))

@@ -1,20 +1,20 @@
-//! Receiving a queue in order: one receiver at a time, and again from the lowest message that is not acknowledged.
+//! Ordered receives: a queue has one receiver at a time, and continues at the lowest unacknowledged message.
 //!
-//! An acknowledged message does not come again. With `from_first` it comes again after an unacknowledged lower one. The
-//! leases decide whose turn it is. A queue is taken while one of its leases lasts.
+//! An acknowledged message is not redelivered, except with `from_first` after an unacknowledged lower one. A queue is
+//! taken while one of its leases is valid.
 
 use crate::{
     files::disk::Disk,
     progress::{
         lease::{Order, QueueLeases},
-        receive::{Groups, OfLease, Taking},
+        receive::{Groups, LeasedRecord, Taking},
         receive_types::{MAX_ATTEMPT_ID, Ordered},
     },
 };
 
 impl<D: Disk> Groups<D> {
-    /// Leases messages of a queue in order, first those that were received before, where no lease of it lasts or the
-    /// request repeats the last receive.
+    /// Leases messages of a queue in order, redelivered ones first, if no lease of it is valid or the request repeats
+    /// the last receive.
     pub(crate) fn receive_in_order(
         &self,
         taking: &mut Taking<'_, D::Region>,
@@ -27,7 +27,7 @@ impl<D: Disk> Groups<D> {
         let is_repeated = leases.is_repeated(attempt_id);
         if leases.is_held(taking.now) && !is_repeated {
             if leases.order().is_none() {
-                // These leases began before the group was in order. Their end must wake the receives that wait in order.
+                // These leases began before the group was ordered. Their expiry must wake waiting ordered receives.
                 leases.set_order(Some(Order { floor, ..Order::default() }));
             }
             return;
@@ -47,7 +47,7 @@ impl<D: Disk> Groups<D> {
         taking.is_repeated = false;
     }
 
-    /// Leases the messages that were received before, in their order. Says whether it took all of them.
+    /// Leases earlier received messages again, in their order. Returns whether it took all of them.
     fn receive_again(
         &self,
         taking: &mut Taking<'_, D::Region>,
@@ -63,13 +63,13 @@ impl<D: Disk> Groups<D> {
             from = offset.saturating_add(1);
             let is_same_attempt = leases.is_same_attempt(lease, attempt_id);
             if lease.expires_at() > taking.now && !is_same_attempt {
-                // Somebody else's: to be kept elsewhere as dead, or not wanted before.
+                // Another receiver has it, or it is being copied to the dead letter topic.
                 return false;
             }
             let record = match self.leased_record(taking, queue_id, offset, leases) {
-                OfLease::There(record) => record,
-                OfLease::Gone => continue,
-                OfLease::Unreadable | OfLease::Cold => return false,
+                LeasedRecord::There(record) => record,
+                LeasedRecord::Gone => continue,
+                LeasedRecord::Unreadable | LeasedRecord::Cold => return false,
             };
             if !is_same_attempt && taking.is_dead(&record, lease.attempt) {
                 if taking.bury(record, queue_id, offset, leases) {

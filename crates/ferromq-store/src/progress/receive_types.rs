@@ -1,4 +1,4 @@
-//! What goes into and comes out of the store's door: plain data, no behaviour.
+//! Requests and results of receiving: plain data.
 
 use crate::{
     files::{
@@ -15,10 +15,10 @@ use crate::{
 pub enum Begin {
     /// At the first message that is kept.
     AtMin,
-    /// Behind the last message.
+    /// After the last message.
     AtMax,
-    /// At the first message of a queue that still has all it ever had, at the last one of any other:
-    /// RocketMQ's pop, whose consumers miss nothing of a queue as young as they are.
+    /// At the first message of a queue that still has all its messages, else at the last one. RocketMQ's pop begins so:
+    /// its consumers miss nothing of a new queue.
     AtLast,
 }
 
@@ -32,76 +32,76 @@ impl Begin {
     }
 }
 
-/// What a group has before it in a queue.
+/// A group's state in a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ahead {
-    /// The next message nobody of the group received yet.
+    /// The next message that the group has not received.
     pub next_offset: u64,
     /// Messages from there to the end of the queue.
     pub unread: u64,
-    /// When the first lease ends, where one is held.
+    /// When the first lease expires, if there is one.
     pub next_expiry_ms: Option<i64>,
-    /// When the last one does: nothing of the queue is received in order before.
+    /// When the last lease expires; an ordered receive waits for it.
     pub last_expiry_ms: Option<i64>,
-    /// Until when the next message is left alone, because it could not be read a moment ago.
+    /// Until when the next message is held back, because it could not be read.
     pub held_until_ms: Option<i64>,
-    /// Messages that were received and not acknowledged.
+    /// Messages received and not acknowledged.
     pub in_flight: usize,
 }
 
-/// Asks for messages under a lease.
+/// A request for messages under a lease.
 #[derive(Debug, Clone, Copy)]
 pub struct ReceiveRequest<'a> {
     /// Consumer group.
     pub group: &'a str,
     /// Topic.
     pub topic: &'a str,
-    /// Queues `0..queue_count` of the topic are looked at …
+    /// Queues `0..queue_count` of the topic are searched …
     pub queue_count: u32,
     /// … beginning with this one.
     pub first_queue: u32,
     /// Most messages to return.
     pub max_count: usize,
-    /// Most bytes to return; at least one message comes whatever its size.
+    /// Most bytes to return; the first message always fits.
     pub max_bytes: usize,
     /// Length of the lease in milliseconds.
     pub invisible_ms: i64,
-    /// Which messages; others are passed over for good.
+    /// Which messages; the others are skipped for good.
     pub filter: &'a MessageFilter,
     /// Where a group that is new to a queue begins.
     pub begin: Begin,
     /// Whether each queue is received in order, by one receiver at a time.
     pub order: Option<Ordered<'a>>,
-    /// Deliveries of a message after which it is dead, those told of by its record included; 0: there is no limit.
+    /// Deliveries after which a message is dead, including those that its record counts; 0 for no limit.
     pub max_attempts: u32,
-    /// Looks at the queue with the highest number first, whatever `first_queue` says: in a topic of priorities the
-    /// number of a queue is the priority of its messages.
+    /// Starts with the queue of the highest number, whatever `first_queue` is: in a priority topic the queue's number
+    /// is the priority.
     pub by_priority: bool,
-    /// What bounds the messages of each queue: those received before and new ones apart, in order together.
+    /// Limits of each queue's messages: separately for redelivered and new ones, together if ordered.
     pub limits: TransferLimits,
 }
 
-/// A receive in order.
+/// Options of an ordered receive.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ordered<'a> {
-    /// Names the try of a client that repeats a receive whose answer it lost: who asks again by the same name gets
-    /// its messages again at once. At most [`MAX_ATTEMPT_ID`] bytes; a longer one is not known again.
+    /// Identifies the attempt of a client that repeats a receive after losing its response: it gets the same messages
+    /// again at once. At most [`MAX_ATTEMPT_ID`] bytes; a longer one is ignored.
     pub attempt_id: Option<&'a str>,
-    /// Gives again all messages from the first one that is not acknowledged, as RocketMQ does; else those alone that are not.
+    /// Redelivers all messages from the first unacknowledged one on, as RocketMQ does; else only unacknowledged ones.
     pub from_first: bool,
 }
 
-/// Bytes of the name of a try.
+/// Longest attempt id in bytes.
 pub const MAX_ATTEMPT_ID: usize = 256;
 
-/// Names one lease of one message; the text form is RocketMQ's receipt handle.
+/// Identifies one lease of one message. The text form is RocketMQ's receipt handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReceiptHandle {
     /// Queue of the topic.
     pub queue_id: u32,
     /// Index in its queue.
     pub queue_offset: u64,
-    /// When it was received, milliseconds since 1970; strictly grows with each lease of the same message.
+    /// When it was received, milliseconds since 1970. Strictly grows with each lease of the same message.
     pub pop_time: i64,
     /// Length of the lease in milliseconds.
     pub invisible_ms: i64,
@@ -111,47 +111,47 @@ pub struct ReceiptHandle {
 pub struct Leased<R: Region = <RealDisk as Disk>::Region> {
     /// The record.
     pub record: Record<R>,
-    /// Names the lease.
+    /// Identifies the lease.
     pub handle: ReceiptHandle,
-    /// 1 the first time.
+    /// 1 for the first delivery.
     pub attempt: u32,
 }
 
 /// The outcome of a receive.
 pub struct Received<R: Region = <RealDisk as Disk>::Region> {
-    /// The messages, in queue order within a queue. Their leases all began at the same pop time.
+    /// The messages, in queue order within a queue. Their leases all have the same pop time.
     pub messages: Vec<Leased<R>>,
-    /// Messages whose last delivery was not acknowledged, under a lease that keeps others from them: keep them
-    /// elsewhere, then acknowledge them. Where there are any there are no `messages`.
+    /// Dead messages, under a lease that hides them: copy them to the dead letter topic, then acknowledge them. If
+    /// there are any, `messages` is empty.
     pub dead: Vec<Leased<R>>,
-    /// When the next lease in these queues ends, where one is held: look again then.
+    /// When the next lease in these queues expires, if there is one: receive again then.
     pub next_expiry_ms: Option<i64>,
-    /// Whether there may be more to receive right now: the receive was full before it saw everything, or
-    /// left off because the filter matched little or because of `cold`.
+    /// Whether there may be more to receive now: the receive was full, its filter matched little, or it ended at
+    /// `cold`.
     pub more: bool,
-    /// What the receive ended before, because it is not in memory.
+    /// The messages that ended the receive, because they are not in memory.
     pub cold: Option<Cold>,
 }
 
-/// Messages a receive comes to next, which are not in memory.
+/// The next messages of a receive, if they are not in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cold {
     /// Their queue.
     pub queue_id: u32,
     /// The first one.
     pub offset: u64,
-    /// Whether the first one had a lease, so that it comes whatever the filter says.
+    /// Whether the first one had a lease, so that the filter does not apply to it.
     pub was_leased: bool,
-    /// Most messages the receive takes of them.
+    /// Most messages of them that the receive takes.
     pub max_count: usize,
-    /// About the most bytes it takes of them.
+    /// About the most bytes of them that the receive takes.
     pub max_bytes: usize,
-    /// What bounds them besides.
+    /// Further limits.
     pub limits: TransferLimits,
 }
 
 impl Cold {
-    /// What to read before the receive goes on.
+    /// The read to do before the receive continues.
     #[must_use]
     pub fn request<'a>(&self, topic: &'a str, filter: &'a MessageFilter, source: Source) -> GetRequest<'a> {
         let filter = if self.was_leased { &MessageFilter::All } else { filter };
@@ -162,8 +162,8 @@ impl Cold {
 
 /// Messages that were read before the receive that leases them.
 pub struct ReadAhead<R: Region = <RealDisk as Disk>::Region> {
-    /// What was asked for.
+    /// The messages that were read.
     pub cold: Cold,
-    /// What was found.
+    /// The result of the read.
     pub found: GetResult<R>,
 }
