@@ -180,7 +180,7 @@ fn a_java_brokers_directory_gives_what_its_queues_hold() {
             })
             .collect();
         let mut rows = held(&fixtures.join(name));
-        rows.retain(|row| expected.iter().any(|told| told.0 == row.0));
+        rows.retain(|row| expected.iter().any(|other| other.0 == row.0));
         assert_eq!(rows, expected, "{name}");
     }
 }

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_lock_at_a_time_holds_whoever_takes_and_releases_it() {
+    fn one_lock_is_held_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         let holders = AtomicU64::new(0);

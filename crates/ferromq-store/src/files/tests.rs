@@ -321,7 +321,7 @@ fn a_file_that_cannot_be_opened_is_not_taken_for_missing() {
 }
 
 #[test]
-fn a_file_that_changed_its_size_behind_the_store_is_told_and_not_read() {
+fn a_file_whose_size_changed_is_reported_and_not_read() {
     let disk = FakeDisk::new();
     let row = filled(&disk, &config(8, 0), 6);
     disk.forget(&own(0));
