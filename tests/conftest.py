@@ -1,4 +1,4 @@
-"""What the tests of all folders share: the kit for talks between processes, and that nothing outlives a test."""
+"""Fixtures of all tests: the kit for calls between processes, and the end of a test's programs."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from types import TracebackType
 
 import pytest
 
-# The kit for talks between processes, `fault_proxy`, and what runs the blocks of the documents, `page_blocks`.
+# The kit for calls between processes, `fault_proxy`, and the runner of the documents' blocks, `page_blocks`.
 sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("faults", "pages")]
 
 PATIENCE = 10.0
@@ -22,7 +22,7 @@ _plain_exit = subprocess.Popen.__exit__
 
 @pytest.fixture
 def no_thread_left() -> Iterator[None]:
-    """Fail where a thread of ours is left after the test; put it before what the test starts."""
+    """Fail if a thread of ours is left after the test; request it before fixtures that start threads."""
     before = set(threading.enumerate())
     yield
     for thread in threading.enumerate():
@@ -33,7 +33,7 @@ def no_thread_left() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def failed_tests_kill_their_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """End the child of a `with` that an exception leaves: else the test waits for it, and never ends."""
+    """End the child of a `with` at an exception: else the test waits for it for ever."""
 
     def leave(
         process: "subprocess.Popen[bytes]",
@@ -50,13 +50,13 @@ def failed_tests_kill_their_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_process_left() -> Iterator[None]:
-    """Kill the children that a test leaves, and fail; those that were there before it, as a JVM, may stay."""
+    """Kill the children that a test leaves, and fail; earlier ones, such as a JVM, stay."""
     before = _children()
     yield
     left = _children() - before
     give_up = time.monotonic() + PATIENCE
     while left and time.monotonic() < give_up:
-        # One that has just been told to end may still be about it.
+        # A child that was just signalled may still be ending.
         time.sleep(0.01)
         left &= _children()
     commands = []
@@ -68,7 +68,7 @@ def no_process_left() -> Iterator[None]:
 
 
 def _children() -> set[int]:
-    """Return the children of this process that run; none where the system does not say."""
+    """Return the running children of this process; none if the system does not list them."""
     found = set()
     for path in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended meanwhile

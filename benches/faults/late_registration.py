@@ -39,7 +39,7 @@ PAUSE = 0.02
 
 
 class LatePath:
-    """Passes connections on to *target*; what goes either way arrives `late` seconds after it was sent."""
+    """Forwards connections to *target*, `late` seconds late in both directions."""
 
     def __init__(self, target: str) -> None:
         self.late = 0.0

@@ -86,7 +86,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Do:
-    """What clients do between commands."""
+    """An action of clients between commands."""
 
     name: str
     action: Callable[[Clients, str], object]

@@ -125,7 +125,7 @@ def test_a_group_of_a_java_consumer_and_ours_loses_nothing(
     mq: ferromq.Embedded, clients: Clients, start: Callable[..., str]
 ) -> None:
     """
-    Each message is consumed by one of the two at least.
+    At least one of the two consumes each message.
 
     More is not promised: the Java consumer pulls whole queues for itself while ours, over gRPC, leases messages of
     any queue, so a message may be seen by both, and how many each gets is chance. An offset that the Java one commits

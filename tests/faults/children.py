@@ -1,4 +1,4 @@
-"""Commands of programs that do not outlive the tests' own process, not even where that is killed."""
+"""Commands of programs that end with the tests' own process, even if it is killed."""
 
 import sys
 from collections.abc import Sequence
@@ -8,5 +8,5 @@ _DIES_WITH_US = "import ctypes, sys; getattr(ctypes.CDLL(None), 'prctl', lambda 
 
 
 def command(function: str = "main") -> Sequence[str]:
-    """Return the words that run a function of `ferromq.cli`, as the command of its name does."""
+    """Return the command that runs a function of `ferromq.cli`, like the console script of its name."""
     return [sys.executable, "-c", f"{_DIES_WITH_US}from ferromq.cli.main import {function}; sys.exit({function}())"]

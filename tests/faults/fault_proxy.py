@@ -1,5 +1,5 @@
 """
-A proxy of the tests between two processes, or two parts of one: it passes bytes on, and misbehaves when told to.
+A proxy of the tests between two processes, or two parts of one: it forwards bytes, and misbehaves on command.
 
 Each command holds from the moment it returns, for the connections that are open and for those to come, until the
 next one. It knows bytes only: which talk it disturbs, and what must hold then, is up to each test.
@@ -18,7 +18,7 @@ from typing import Any, Self
 
 _CHUNK = 1 << 16
 _PATIENCE = 10.0
-# Close with a reset, as a process that was killed or a cable that was pulled ends it.
+# Close with a reset, like a killed process.
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -38,13 +38,13 @@ class _Rule:
 
 
 class FaultProxy:
-    """Listens on a free port of 127.0.0.1 and passes every connection on to *target*; ends with its `with`."""
+    """Listens on a free port of 127.0.0.1 and forwards every connection to *target*; ends with its `with`."""
 
     def __init__(self, target: str = "") -> None:
         self.target = target
-        """`host:port`, which may be set later than the proxy is made; connections wait for it."""
+        """`host:port`, which may be set after the start; connections wait for it."""
         self.accepted = 0
-        """How many connections there have been."""
+        """The number of connections so far."""
         # Keeps the port while nothing listens: a bound socket that does not listen refuses connections.
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -65,27 +65,27 @@ class FaultProxy:
         return len(self._connections)
 
     def resume(self) -> None:
-        """Pass everything on again, also what was held back; listen again."""
+        """Forward everything again, including held bytes; listen again."""
         self._become(_Rule())
 
     def delay(self, seconds: float) -> None:
-        """Pass answers on *seconds* late."""
+        """Forward answers *seconds* late."""
         self._become(_Rule(_Kind.DELAY, seconds=seconds))
 
     def hang(self) -> None:
-        """Accept connections, and pass nothing on in either direction, as a process that was stopped."""
+        """Accept connections, and forward nothing in either direction, like a stopped process."""
         self._become(_Rule(_Kind.HANG))
 
     def half_answer(self, count: int = 0) -> None:
-        """Pass on everything that is asked, and *count* more bytes of what is answered on each connection."""
+        """Forward all requests, and *count* more bytes of the answers of each connection."""
         self._become(_Rule(_Kind.HALF_ANSWER, count=count))
 
     def cut(self, count: int = 0) -> None:
-        """Pass on what is asked, and *count* more bytes of what is answered; the byte after them resets it."""
+        """Forward requests, and *count* more bytes of the answers; the next byte resets the connection."""
         self._become(_Rule(_Kind.CUT, count=count))
 
     def refuse(self) -> None:
-        """Reset all connections and listen no more, as a process that was killed."""
+        """Reset all connections and stop listening, like a killed process."""
         self._do(self._refuse())
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class FaultProxy:
     async def _pass_on(
         self, connection: "_Connection", data: bytes, writer: asyncio.StreamWriter, *, is_answer: bool
     ) -> bytes:
-        """Pass on what the rule lets through now, and return what is left of *data* for the next one."""
+        """Forward the bytes that the rule allows now, and return the rest of *data* for the next one."""
         rule = self._rule
         if rule.kind is _Kind.HANG:
             await self._until_changed()
@@ -251,4 +251,4 @@ FAULTS: dict[str, Fault] = {
     "cut": FaultProxy.cut,
     "half_answer": lambda proxy: proxy.half_answer(5),
 }
-"""What becomes of a peer: it stands still, it is gone, its answer is lost, its answer ends in the middle."""
+"""A peer's fault: it hangs, it is gone, its answer is lost, its answer ends in the middle."""

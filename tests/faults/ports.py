@@ -1,4 +1,4 @@
-"""Ports of 127.0.0.1 that are free, and stay so for whom they are meant, however often a server starts there."""
+"""Free ports of 127.0.0.1 that stay reserved for one server, however often it starts."""
 
 import socket
 from collections.abc import Iterator

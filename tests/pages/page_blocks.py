@@ -1,5 +1,5 @@
 """
-The code blocks of a page, and how they are run: Python, shell, TOML and RocketMQ's configuration files.
+Runs the code blocks of a page: Python, shell, TOML and RocketMQ's configuration files.
 
 A page is run from top to bottom, as a reader would: its Python shares one namespace, its shell one directory. Addresses
 stand for servers of the test: each port has a free one instead, on 127.0.0.1. Unless the page starts servers itself,
@@ -101,7 +101,7 @@ class Page:
         self._text = path.read_text()
 
     def run(self) -> None:
-        """Run all blocks; an error says the line of the page."""
+        """Run all blocks; an error has the line of the page."""
         try:
             todo = [block for block in blocks(self._text) if is_run(block)]
             serves_itself = any(_is_server(line) for block in todo if block.language == "sh" for line in _lines(block))
@@ -142,7 +142,7 @@ class Page:
             exec(compile(code, str(self._path), "exec"), self._names)
 
     def _file(self, block: Block, _printed: io.StringIO) -> None:
-        """Check a configuration; one whose first line is a comment with a name is there under it afterwards."""
+        """Check a configuration; if its first line is a comment with a name, it is saved under that name."""
         named = re.match(r"# (\S+\.(?:toml|conf|properties))", block.text)
         suffix = ".toml" if block.language == "toml" else ".conf"
         file = self._directory / (named[1] if named else f"page-{block.line}{suffix}")

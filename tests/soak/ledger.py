@@ -1,7 +1,7 @@
 """
-What a soak knows of each message: what was sent and decided, what came and what was done with it.
+A soak's record of each message: sends, decisions, deliveries and acknowledgements.
 
-Pure but for its lock: who sends, who receives and who kills tell it. A violation of a promise is noted when it is seen;
+Pure except its lock: the threads that send, receive and kill report to it. A violation of a promise is noted when it is seen;
 what must come in the end is checked by `verdict`.
 """
 
@@ -14,10 +14,10 @@ MAX_NOTED = 20
 
 
 class Fate(Enum):
-    """What a producer knows of a message."""
+    """A producer's state of a message."""
 
     UNKNOWN = auto()
-    """No answer came: it may be there."""
+    """No answer came: it may be stored."""
     SENT = auto()
     """It must come."""
     HIDDEN = auto()
@@ -54,7 +54,7 @@ class Ledger:
     groups: dict[str, list[str]] = field(default_factory=dict)
     """Ids of each message group, in the order they were first sent."""
     reached: Counter[str] = field(default_factory=Counter)
-    """How far each message group has come: one more than the number of the last of it that was acknowledged."""
+    """The next number of each message group: one more than its last acknowledged one."""
     violations: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     kills: int = 0
@@ -72,7 +72,7 @@ class Ledger:
                 line.append(name)
 
     def decided(self, name: str, fate: Fate) -> None:
-        """Take note of what became of it."""
+        """Take note of its outcome."""
         with self.lock:
             self.entries[name].fate = fate
             self.counts[fate.name.lower()] += 1
@@ -93,7 +93,7 @@ class Ledger:
                 self._violated(f"{name} came {entry.due_ms - now_ms} ms before its time")
 
     def its_turn(self, name: str) -> None:
-        """Take note that all that came before it in its message group should be done with."""
+        """Take note that all earlier messages of its message group must be finished."""
         with self.lock:
             entry = self.entries.get(name)
             if entry is not None and entry.group:
@@ -127,7 +127,7 @@ class Ledger:
 
     def is_finished(self) -> bool:
         """
-        Say whether all that must come has come to its end, as far as those who receive can know.
+        Return whether all expected messages are finished, as far as receivers can know.
 
         A last delivery is no end: the message becomes a dead letter after the lease of it.
         """

@@ -195,10 +195,10 @@ class Soak:
                     transaction.send(DEALS, name.encode())
                 except (ferromq.OutcomeUnknown, ferromq.RequestError):
                     self.ledger.decided(name, Fate.HIDDEN)
-                    # It is not repeated; while the broker is away there is nothing to be learnt from more of them.
+                    # It is not repeated; more of them prove nothing while the broker is away.
                     self.stop_sending.wait(0.3)
                     continue
-                # What is decided here holds whether the broker hears it now, or asks for it later.
+                # The decision holds, whether the broker gets it now or asks later.
                 is_committed, is_told = chance.random() < 0.7, chance.random() < 0.9
                 self.ledger.decided(name, Fate.SENT if is_committed else Fate.HIDDEN)
                 with contextlib.suppress(ferromq.OutcomeUnknown, ferromq.RequestError):
@@ -261,7 +261,7 @@ class Soak:
             if draw > 0.01:
                 consumer.change_invisible_duration(message, chance.choice([0, 0.2, 1.0]))
             if entry.group:
-                # What comes behind it must wait for it, and comes again with it.
+                # The messages behind it must wait for it, and are redelivered with it.
                 return
 
     # --- the rest
@@ -277,7 +277,7 @@ class Soak:
             self.server.start()
 
     def _wait_for_the_rest(self) -> None:
-        """Wait until everything is done with, or nothing has come for a while."""
+        """Wait until everything is finished, or nothing has come for a while."""
         before, since = -1, time.monotonic()
         while not self.ledger.is_finished() and time.monotonic() - since < MAX_DELAY + SILENCE:
             done = self.ledger.counts["acknowledging"] + self.ledger.counts["died"]
@@ -307,7 +307,7 @@ def _names(store: Store, topic: str) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run a soak as the command line says; return 1 where a promise was broken."""
+    """Run a soak with the options of the command line; return 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))

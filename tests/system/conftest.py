@@ -1,4 +1,4 @@
-"""What the system tests share."""
+"""Fixtures of the system tests."""
 
 import sys
 import threading

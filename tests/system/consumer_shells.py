@@ -27,7 +27,7 @@ class Broker(Protocol):
 
 
 class Shells:
-    """What both have."""
+    """The calls of both."""
 
     consumer: Any
 

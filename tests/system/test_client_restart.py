@@ -76,7 +76,7 @@ def test_a_producer_sends_again_after_a_restart(
 
 @pytest.mark.parametrize("verb", ["send", "send_all", "submit"])
 def test_a_short_restart_is_ridden_out(tmp_path: Path, endpoint: str, verb: str) -> None:
-    """What is sent while the broker is away for a second is stored once it is back."""
+    """Messages that are sent while the broker is away for a second are stored once it is back."""
     sends: dict[str, Callable[[ferromq.Producer], object]] = {
         "send": lambda producer: producer.send("orders", b"x"),
         "send_all": lambda producer: producer.send_all("orders", [b"x"]),

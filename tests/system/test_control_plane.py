@@ -228,7 +228,7 @@ def telemetry(rpc: Rpc, *commands: pb.TelemetryCommand) -> list[pb.TelemetryComm
 
 
 def test_settings_are_answered_with_settings(rpc: Rpc) -> None:
-    """What the official clients need of a server, for producers and for consumers."""
+    """With the settings that the official clients need, for producers and consumers."""
     publishing = pb.Settings(client_type=1, publishing=pb.Publishing(topics=[topic("orders")]))
     entry = pb.SubscriptionEntry(topic=topic("orders"))
     own = pb.RetryPolicy(max_attempts=9, customized_backoff=pb.CustomizedBackoff(next=[pb.Duration(seconds=99)]))

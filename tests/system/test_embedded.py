@@ -77,7 +77,7 @@ def test_a_program_that_forgets_to_close_leaves_no_directory() -> None:
 
 
 def test_a_directory_is_kept_and_opened_again(tmp_path: Path) -> None:
-    """What was stored is there in the next run, in small files."""
+    """The next run finds the stored messages, in small files."""
     for count in (0, 1, 2):
         with ferromq.embedded(tmp_path) as mq:
             assert len(mq.store.get("orders", 0, 0)[1]) == count

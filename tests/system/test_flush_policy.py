@@ -46,7 +46,7 @@ def test_a_count_bounds_what_is_not_flushed(tmp_path: Path) -> None:
 
 
 def test_the_policy_changes_while_the_broker_runs(tmp_path: Path) -> None:
-    """Without a restart, both ways; what was written before is flushed first."""
+    """Without a restart, both ways; earlier writes are flushed first."""
     with ferromq.embedded(tmp_path, flush="interval 60s", default_queues=1) as mq:
         taken, others = flushes(mq, 100)
         assert taken <= others

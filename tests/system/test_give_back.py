@@ -58,7 +58,7 @@ def test_a_failing_give_back_stops_no_other(mq: ferromq.Embedded, shell: Shell, 
 
 
 def test_no_give_back_waits_for_a_hanging_broker(mq: ferromq.Embedded, shell: Shell) -> None:
-    """Those of another broker come to other consumers at once."""
+    """Other consumers get another broker's messages at once."""
     with ferromq.embedded(name="other") as other:
         for each in (mq, other):
             with each.producer() as producer:

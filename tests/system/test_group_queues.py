@@ -115,7 +115,7 @@ def test_a_fifo_topic_has_an_order_configuration(cluster: Cluster, remoting: Rem
 
 
 def test_groups_keep_their_queues_while_a_broker_is_away(cluster: Cluster) -> None:
-    """Those of others go on, those on it wait and fail with its name; a producer started meanwhile chooses alike."""
+    """Other groups go on, its own wait and fail with its name; a new producer chooses the same queues."""
     with ferromq.Producer(cluster.a.endpoint) as producer:
         before = places(producer, GROUPS)
         cluster.b.close()
@@ -209,7 +209,7 @@ def test_a_topic_of_a_broker_that_is_away_holds_up_no_other(cluster: Cluster) ->
 
 
 def test_an_operator_takes_a_broker_out(cluster: Cluster, remoting: RemotingClient) -> None:
-    """What mqadmin updateOrderConf writes counts, sorted, for groups of live brokers, too, which are read on."""
+    """By mqadmin updateOrderConf, even a live one, whose queues are still read; the rest is sorted."""
     cluster.b.close()
     cluster.clock.advance(seconds=1)
     fields = {"namespace": ORDER, "key": TOPIC, "value": "a:4"}

@@ -114,7 +114,7 @@ def test_a_waiting_pull_is_answered_by_a_send_over_grpc(mq: ferromq.Embedded, ev
 
 
 def test_commits_of_both_protocols_are_one_offset(mq: ferromq.Embedded, peer: Peer) -> None:
-    """What a remoting consumer committed, a gRPC consumer of its group does not get again."""
+    """A gRPC consumer does not get messages that a remoting consumer of its group committed."""
     peer.heartbeat(consumes={"g": {"orders": "*"}})
     send(mq, b"0", b"1", b"2", b"3")
     place = {"consumerGroup": "g", "topic": "orders", "queueId": "0"}

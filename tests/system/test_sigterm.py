@@ -90,7 +90,7 @@ _OWN = """
 
 @pytest.mark.parametrize("body", [_SYNC_BODY, _AIO.replace("            OWN_STOP\n", "")], ids=["sync", "aio"])
 def test_run_ends_at_sigterm_and_restores_it(body: str) -> None:
-    """What the handlers have begun is handled; the program decides how it ends."""
+    """Started messages are handled; the program decides how it ends."""
     assert run(program(body, "")) == "ended []\n"
 
 

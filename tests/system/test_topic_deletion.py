@@ -54,7 +54,7 @@ def test_a_deleted_topic_is_gone(mq: ferromq.Embedded, eventually: Eventually) -
         assert [message.body for message in admin.query_by_key("stays", "k")] == [b"3"]
 
 
-def test_a_topic_made_anew_goes_on_at_its_offsets_without_its_old_messages(mq: ferromq.Embedded) -> None:
+def test_a_recreated_topic_continues_its_offsets_without_its_old_messages(mq: ferromq.Embedded) -> None:
     """A queue offset is given out once; readers begin at the first new message."""
     send(mq, "orders", b"old 0", b"old 1")
     with mq.admin() as admin:
@@ -79,7 +79,7 @@ def test_deleted_messages_stay_deleted_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_topic_of_the_system_is_not_deleted(mq: ferromq.Embedded) -> None:
-    """The broker refuses; a name that is none is refused, too."""
+    """The broker refuses; so it does for an illegal name."""
     client = RemotingClient()
     for topic in ("SELF_TEST_TOPIC", "two words"):
         code, remark, *_ = client.call(mq.remoting, DELETE_IN_BROKER, {"topic": topic})

@@ -87,7 +87,7 @@ def bodies(store: Store, topic: str = "orders") -> list[bytes]:
     return found
 
 
-def test_consumers_see_what_was_committed_and_once(
+def test_consumers_see_committed_messages_once(
     mq: ferromq.Embedded, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
     """Committed, rolled back, open, and committed again and again."""

@@ -1,4 +1,4 @@
-"""How much an answer gives, whatever is asked for: RocketMQ's limits, for consumers that are not ferromq's own."""
+"""The limits of an answer: RocketMQ's, for consumers other than ferromq's own."""
 
 import struct
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ def change(peer: Peer, **options: str) -> None:
 
 
 def test_a_pull_gives_32_messages_and_a_capped_consumer_sees_all(mq: ferromq.Embedded, peer: Peer) -> None:
-    """It goes on where the answer says; at the end it waits, and is woken."""
+    """It goes on at the answer's offset; at the end it waits, and is woken."""
     send(mq, peer, 70, 10)
     offset, counts = 0, []
     while (answer := pull(peer, offset)).code == SUCCESS:
@@ -96,7 +96,7 @@ def test_a_pull_gives_32_messages_and_a_capped_consumer_sees_all(mq: ferromq.Emb
 
 
 def test_a_filtered_pull_is_capped_by_what_it_gives(mq: ferromq.Embedded, peer: Peer) -> None:
-    """What the filter passes over counts for nothing."""
+    """Messages that the filter skips do not count."""
     send(mq, peer, 90, 10, tags=("a", "b"))
     offset, counts = 0, []
     while (answer := pull(peer, offset, "b")).code == SUCCESS:
@@ -114,7 +114,7 @@ def test_a_pull_gives_256_kib_and_the_first_message_whatever_its_size(mq: ferrom
 
 
 def test_options_change_the_limits_at_once(mq: ferromq.Embedded, peer: Peer) -> None:
-    """Under RocketMQ's names; what is far behind the end of the log has limits of its own."""
+    """Under RocketMQ's names; messages far behind the end of the log have limits of their own."""
     send(mq, peer, 70, 10 * KIB)
     assert records(pull(peer)) == 25
     change(peer, maxTransferCountOnMessageInMemory="50", maxTransferBytesOnMessageInMemory=str(4 << 20))
@@ -131,7 +131,7 @@ def test_options_change_the_limits_at_once(mq: ferromq.Embedded, peer: Peer) -> 
     assert "it may be 1 to 4096" in (refused.remark or "")
 
 
-def test_a_look_with_a_filter_passes_over_so_many_messages(mq: ferromq.Embedded, peer: Peer) -> None:
+def test_a_look_with_a_filter_skips_a_bounded_number_of_messages(mq: ferromq.Embedded, peer: Peer) -> None:
     """RocketMQ counts 20 bytes for each."""
     send(mq, peer, 60, 10, tags=("a", *["b"] * 39))
     change(peer, maxFilterMessageSize="600")
@@ -150,7 +150,7 @@ def test_each_queue_of_a_pop_has_the_limits(mq: ferromq.Embedded, peer: Peer) ->
 
 
 def test_ferromqs_own_readers_ask_for_more(mq: ferromq.Embedded, peer: Peer) -> None:
-    """Consumers and Spark get at once what others need several requests for."""
+    """Consumers and Spark need one request; others need several."""
     send(mq, peer, 10, 100 * KIB)
     with mq.consumer("g", "orders") as consumer:
         assert len(consumer.receive(max_messages=10)) == 10

@@ -1,4 +1,4 @@
-"""What a handler that fails says of its message, and what a dead letter says of itself; both interfaces promise it."""
+"""Verdicts of failing handlers, and the properties of dead letters; for both interfaces."""
 
 from collections.abc import Iterator
 
@@ -78,8 +78,8 @@ def test_a_message_that_fails_too_often_names_the_exception(mq: ferromq.Embedded
     assert told(dead_letter(mq)) == ("NoSuchCustomerError: 17", name, "2")
 
 
-def test_a_message_is_tried_again_when_its_handler_says(shell: Shell) -> None:
-    """Not before, whatever the group's retry policy; it counts as an attempt, and the last one is the last one."""
+def test_a_message_is_retried_at_its_handlers_time(shell: Shell) -> None:
+    """Not before, with any retry policy of the group; it counts as an attempt, up to the last one."""
     attempts = []
     with ferromq.embedded(clock=ferromq.Clock.manual()) as mq:
         with mq.admin() as admin:
@@ -105,7 +105,7 @@ def test_a_message_is_tried_again_when_its_handler_says(shell: Shell) -> None:
 
 
 def test_in_order_a_handler_acts_in_place(mq: ferromq.Embedded, shell: Shell) -> None:
-    """What follows waits for another try, and begins once a rejected message is a dead letter."""
+    """The next message waits for a retry, and begins once a rejected message is a dead letter."""
     with mq.admin() as admin:
         admin.create_topic("orders", 1, message_type="FIFO")
         admin.create_group("billing", fifo=True, retries=3, retry_delays=[600])
@@ -148,7 +148,7 @@ def test_in_order_tries_in_place_are_counted(mq: ferromq.Embedded, shell: Shell)
 
 
 def test_a_message_that_is_forwarded_has_the_reason_it_was_given(mq: ferromq.Embedded, shell: Shell) -> None:
-    """And one that expired too often says so; clients of other languages see the same."""
+    """One that expired too often has that reason; clients of other languages see the same."""
     with mq.admin() as admin:
         admin.create_group("billing", retries=0)
     with mq.producer() as producer:
@@ -169,7 +169,7 @@ def test_a_message_that_is_forwarded_has_the_reason_it_was_given(mq: ferromq.Emb
 
 
 def test_dead_letters_are_received_as_often_as_other_messages(mq: ferromq.Embedded, shell: Shell) -> None:
-    """Deliveries to the group that gave them up do not count in the group that reads them, whatever both allow."""
+    """Deliveries to the group that rejected them do not count in the group that reads them."""
     with mq.admin() as admin:
         admin.create_group("billing", retries=3, retry_delays=[0.01])
         admin.create_group("look", retries=1)
@@ -188,7 +188,7 @@ def test_dead_letters_are_received_as_often_as_other_messages(mq: ferromq.Embedd
 
 
 @pytest.mark.parametrize("seconds", [12 * 3600 + 1, -1, float("nan")])
-def test_a_retry_no_lease_can_wait_for_is_refused_where_it_is_raised(shell: Shell, seconds: float) -> None:
+def test_a_retry_longer_than_any_lease_is_refused_where_it_is_raised(shell: Shell, seconds: float) -> None:
     """A broker leases a message for 12 hours at most."""
     assert shell.kind
     with pytest.raises(ValueError, match="0 s to 43200 s"):

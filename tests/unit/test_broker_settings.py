@@ -162,7 +162,7 @@ def test_a_protected_key_protects_what_it_sets(tmp_path: Path, protected: str, w
 
 
 def test_an_unknown_protected_key_is_refused() -> None:
-    """It would protect nothing; those that RocketMQ protects are known."""
+    """It would protect nothing; RocketMQ's protected keys are known."""
     BrokerConfig.from_options({"protected_keys": "configBlackList;brokerConfigPath"})
     with pytest.raises(ConfigError, match=r"configBlackList.*: autoCreateTopicEnabled; did you mean autoCreateTopicEn"):
         BrokerConfig.from_options({"protected_keys": "autoCreateTopicEnabled"})

@@ -94,7 +94,7 @@ def test_a_grpc_address_that_leads_to_the_other_host_is_told() -> None:
 
 
 def test_help_lists_no_key_that_may_have_one_value_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nor one without effect; what can be chosen is listed."""
+    """Nor one without effect; keys with a choice are listed."""
     with pytest.raises(SystemExit):
         cli.mqbroker(["--help"])
     listed = set(capsys.readouterr().out.split())

@@ -411,7 +411,7 @@ def test_an_unknown_variable_is_an_error() -> None:
     ("kind", "prefix"), [(BrokerConfig, "FERROMQ_BROKER_"), (NameServerConfig, "FERROMQ_NAMESRV_")]
 )
 def test_variables_that_kubernetes_sets_for_a_service_are_no_options(kind: type[Any], prefix: str) -> None:
-    """A service called ferromq-broker sets these in every container; what only looks like them is an error."""
+    """A service called ferromq-broker sets these in every container; similar ones are an error."""
     names = ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_GRPC", "PORT", "PORT_8081_TCP"]
     names += [f"PORT_8081_TCP_{end}" for end in ("ADDR", "PORT", "PROTO")]
     for service in ("", "0_", "A_HEADLESS_"):

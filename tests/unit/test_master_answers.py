@@ -1,4 +1,4 @@
-"""What a master answers a slave: Java's forms are read, anything else is a `ValueError` and harms nothing."""
+"""A master's answers to a slave: Java's forms are read, anything else is a `ValueError` and harms nothing."""
 
 import contextlib
 import json

@@ -37,7 +37,7 @@ FROM_JAVA = (
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(ROUTES)
 def test_a_route_survives_encoding(route: TopicRoute) -> None:
-    """What is decoded is what was encoded, in both forms, and the bytes of the first are standard JSON."""
+    """Decoding returns the encoded route, in both forms; the first form is standard JSON."""
     encoded = route.encode()
     assert TopicRoute.decode(encoded) == route
     assert TopicRoute.decode(route.encode_legacy()) == route

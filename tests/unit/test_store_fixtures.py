@@ -42,7 +42,7 @@ def test_every_message_key_and_offset_is_found(name: str, tmp_path: Path) -> Non
 
 
 def test_a_broker_goes_on_with_its_topics_groups_and_offsets(tmp_path: Path) -> None:
-    """`config/*.json` of a Java broker are read; what a consumer gets begins where its group had got to."""
+    """`config/*.json` of a Java broker are read; a consumer begins at its group's offset."""
     directory = tmp_path / "store"
     shutil.copytree(FIXTURES / "stopped", directory)
     told = next(line for line in (FIXTURES / "stopped.txt").read_text().splitlines() if line.startswith("broker\t"))

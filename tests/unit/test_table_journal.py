@@ -120,7 +120,7 @@ def test_one_write_covers_all_that_wait(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_write_that_fails_fails_all_it_covers_and_leaves_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those decided over it, too; the next change finds the table as it was."""
+    """Later changes on top of it fail, too; the next change finds the old table."""
     pushed: list[Any] = []
     table, gate = table_of(tmp_path, pushed), Gate(monkeypatch, full)
     ended = put_together(table, gate, ["a", "b", "c"])

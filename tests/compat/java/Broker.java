@@ -18,7 +18,7 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
  * end NAME TOPIC                             messages queue 0 of the topic has had
  * address NAME                               where it listens
  * commit NAME GROUP TOPIC QUEUE OFFSET       sets what the group reads next
- * committed NAME GROUP TOPIC QUEUE           says it
+ * committed NAME GROUP TOPIC QUEUE           answers it
  * persist NAME                               writes consumers' offsets and the progress of delays now
  * names NAME                                 topics with their queues, then groups with their retries
  * </pre>

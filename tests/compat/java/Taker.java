@@ -21,13 +21,13 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /**
- * A consumer that keeps what it got. FAIL first deliveries of it are failed, so that they come again.
+ * A consumer that records its messages. It fails the first FAIL deliveries, so that they are redelivered.
  *
  * <pre>
  * await COUNT SECONDS   waits for COUNT messages in all; answers how many there are
  * taken FILE            writes a line for each: body, topic, broker, queue, queue offset, times before
  * queues                the queues it has, as BROKER:QUEUE
- * stop                  leaves the group; what it got can still be asked for
+ * stop                  leaves the group; its messages can still be queried
  * </pre>
  */
 final class Taker implements Clients.Driven {

@@ -10,7 +10,7 @@ import (
 
 const beside = 8
 
-// checks by name; what only some versions have is added by the files with build tags.
+// checks by name; the files with build tags add those that only some versions have.
 var checks = map[string]func(*room){
 	"send":            send,
 	"acknowledge":     acknowledge,
@@ -28,7 +28,7 @@ var checks = map[string]func(*room){
 	"wrong_type":      wrongType,
 }
 
-// seen is what a check saw where it failed.
+// seen is the text of a failing check.
 type seen string
 
 func expect(holds bool, format string, values ...any) {

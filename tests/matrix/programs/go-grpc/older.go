@@ -4,7 +4,7 @@ package main
 
 import rmq "github.com/apache/rocketmq-clients/golang/v5"
 
-// What the options are called in versions without a push consumer.
+// Names of the options in versions without a push consumer.
 var (
 	withAwaitDuration           = rmq.WithAwaitDuration
 	withSubscriptionExpressions = rmq.WithSubscriptionExpressions

@@ -23,7 +23,7 @@ func init() {
 	checks["dead_letter"] = deadLetter
 }
 
-// given is what a push consumer was given: bodies with their attempts.
+// given holds the deliveries of a push consumer: bodies with their attempts.
 type given struct {
 	lock sync.Mutex
 	all  []string
@@ -112,7 +112,7 @@ func deadLetter(r *room) {
 	expect(len(taken.list()) == 2, "given %v", taken.list())
 }
 
-// undertaker consumes the dead letters, once there are some: the original's proxy remembers for 20 s that not.
+// undertaker consumes the dead letters once there are some: RocketMQ's proxy caches a missing topic for 20 s.
 func undertaker(r *room) (consumer rmq.SimpleConsumer) {
 	for attempt := 0; consumer == nil; attempt++ {
 		time.Sleep(12 * time.Second)

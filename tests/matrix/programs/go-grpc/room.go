@@ -18,7 +18,7 @@ const (
 	noMessage = 40401
 )
 
-// room is what a check needs: its topic and its group, which have one name.
+// room is a check's topic and its group, which have one name.
 type room struct{ topic string }
 
 func newRoom(name string) *room { return &room{name + "_" + os.Getenv("MATRIX_RUN")} }
@@ -78,7 +78,7 @@ func put(producer rmq.Producer, message *rmq.Message) *rmq.SendReceipt {
 	return receipt
 }
 
-// once receives once; that there is nothing is no failure.
+// once receives once; an empty receive is no failure.
 func once(consumer rmq.SimpleConsumer, count int) []*rmq.MessageView {
 	got, err := consumer.Receive(context.Background(), int32(count), invisible)
 	if status, ok := rmq.AsErrRpcStatus(err); ok && status.GetCode() == noMessage {
@@ -88,7 +88,7 @@ func once(consumer rmq.SimpleConsumer, count int) []*rmq.MessageView {
 	return got
 }
 
-// peek receives until there are so many, for so long at most.
+// peek receives until it has so many, for so long at most.
 func peek(consumer rmq.SimpleConsumer, count int, limit time.Duration) []*rmq.MessageView {
 	return receiveAnd(func(*rmq.MessageView) {}, consumer, count, limit)
 }
@@ -138,7 +138,7 @@ func refused(code int32, err error) {
 	expect(ok && status.GetCode() == code, "%v", err)
 }
 
-// refusedHere checks that the client itself refuses a call, with these words.
+// refusedHere checks that the client itself refuses a call, with this text.
 func refusedHere(words string, err error) {
 	expect(err != nil, "accepted")
 	expect(strings.Contains(err.Error(), words), "%v", err)

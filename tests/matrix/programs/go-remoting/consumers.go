@@ -120,7 +120,7 @@ func delay(topic string) {
 	same("level", "2", seen.GetProperty(primitive.PropertyDelayTimeLevel))
 }
 
-// again returns a handler that keeps each message and fails it until it came so many times.
+// again returns a handler that records each message and fails it until it has so many attempts.
 func again(in inbox, times int32) handler {
 	return func(ctx context.Context, all ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 		if concurrent, there := primitive.GetConcurrentlyCtx(ctx); there {

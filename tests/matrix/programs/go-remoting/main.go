@@ -37,7 +37,7 @@ var checks = []check{
 	{"pull", pull}, {"lite_pull", litePull}, {"request_reply", requestReply}, {"namespace", inNamespace}, {"trace", trace},
 }
 
-// failed is what a check panics with when something is not as it should be.
+// failed is the panic value of a failing check.
 type failed string
 
 func fail(format string, values ...any) {

@@ -25,7 +25,7 @@ func queues(topic string) []*primitive.MessageQueue {
 	return found
 }
 
-// untilThere waits for a topic that the broker makes with its first message.
+// untilThere waits for a topic that its first message creates.
 func untilThere(topic string) {
 	asking, err := admin.NewAdmin(admin.WithResolver(resolver()))
 	must(err)

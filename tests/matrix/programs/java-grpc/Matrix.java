@@ -23,7 +23,7 @@ public final class Matrix {
 
   public static void main(String[] args) throws Exception {
     Map<String, Check> checks = new LinkedHashMap<>();
-    // What takes longest comes first.
+    // The longest checks come first.
     Failures.addTo(checks);
     Refusals.addTo(checks);
     Kinds.addTo(checks);

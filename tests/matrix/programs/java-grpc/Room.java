@@ -18,7 +18,7 @@ import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
 import org.apache.rocketmq.client.apis.producer.SendReceipt;
 
-/** What a check needs: its topic, its group, and clients that are closed at its end. */
+/** A check's topic, its group, and clients that are closed at its end. */
 final class Room implements AutoCloseable {
   static final Duration INVISIBLE = Duration.ofSeconds(10);
   private static final Duration WAIT = Duration.ofSeconds(5);

@@ -7,7 +7,7 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Runs RocketMQ's remoting client of whatever version lies on the class path and prints one line for each check.
+ * Runs the version of RocketMQ's remoting client on the class path and prints one line for each check.
  *
  * <p>The classes beside this one use only what exists since 4.3.0; those of {@code since46} are compiled for newer
  * versions and found by name. Arguments: the checks to run; without arguments all that the version has.

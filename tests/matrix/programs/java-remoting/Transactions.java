@@ -43,7 +43,7 @@ final class Transactions {
       Matrix.same("first", "committed", Kit.text(committed));
       List<MessageExt> asked = inbox.take(1, CHECK_BACK_SECONDS);
       Matrix.same("by check-back", "asked", Kit.text(asked.get(0)));
-      // The broker may have asked once more before the answer came: then the message is there twice.
+      // The broker may have checked once more before the answer arrived: then the message is there twice.
       inbox.nothingElseThan("asked", 2_000);
       return Kit.names(committed.getProperties()) + " " + Kit.names(asked.get(0).getProperties());
     } finally {

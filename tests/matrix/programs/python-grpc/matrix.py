@@ -31,7 +31,7 @@ SIX = [f"m{number}" for number in range(6)]
 
 
 class Room:
-    """What a check needs: its topic, its group, and clients that are closed at its end."""
+    """A check's topic, its group, and clients that are closed at its end."""
 
     def __init__(self, name: str) -> None:
         self.topic = f"{name}_{RUN}"
@@ -52,12 +52,12 @@ class Room:
         """Start a simple consumer."""
         subscription = {topic or self.topic: expression or FilterExpression()}
         consumer = self.start(SimpleConsumer(configuration(), group or self.topic, subscription, WAIT_S))
-        # A receive that comes before the client's settings is refused by the original; it sends them every 5 s.
+        # RocketMQ refuses a receive before the client's settings, which it sends every 5 s.
         time.sleep(6)
         return consumer
 
     def push(self, fails: Callable[[Any], bool] = lambda _: False) -> list[Any]:
-        """Start a push consumer, and return the list of what it is given."""
+        """Start a push consumer, and return the list of its messages."""
         taken: list[Any] = []
 
         class Listener(rocketmq.MessageListener):  # type: ignore[misc,name-defined]
@@ -136,7 +136,7 @@ def wait_for(taken: list[Any], fits: Callable[[list[Any]], bool], seconds: int) 
 
 
 def refused(call: Callable[[], object], *signs: object) -> None:
-    """Check that a call is refused with a code, or by the client itself, with words."""
+    """Check that a call is refused with a code, or by the client itself, with a text."""
     try:
         answer = call()
     except Exception as error:  # (the classes differ between versions)
@@ -387,7 +387,7 @@ def check_wrong_type(room: Room) -> None:
 
 
 def check_big_body(room: Room) -> None:
-    """3 MiB pass; what is above 4 MiB does not."""
+    """3 MiB pass; more than 4 MiB do not."""
     producer = room.producer()
     message = room.message("-")
     big = random.Random(1).randbytes(3 << 20)

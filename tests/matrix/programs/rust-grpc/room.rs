@@ -1,4 +1,4 @@
-//! What the checks share: topics, groups, clients.
+//! Topics, groups and clients of the checks.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use rocketmq::{Producer, SimpleConsumer};
 
 pub const INVISIBLE: Duration = Duration::from_secs(10);
 pub const SOON: Duration = Duration::from_secs(30);
-/// What the client waits by default. It ends the call after as long, and a server waits for 20 s at most.
+/// The client's default wait. It is also the deadline of the call, and a server waits for 20 s at most.
 const WAIT: Duration = Duration::from_secs(40);
 
-/// What a check saw where it failed.
+/// The text of a failing check.
 pub struct Seen(pub String);
 
 impl From<ClientError> for Seen {
@@ -123,7 +123,7 @@ impl Room {
         Ok(consumer.receive_with(&self.topic, filter, count, INVISIBLE).await?)
     }
 
-    /// Receives until there are so many, for so long at most.
+    /// Receives until it has so many, for so long at most.
     pub async fn peek(
         &self,
         consumer: &SimpleConsumer,
