@@ -1,8 +1,8 @@
 """
 A soak's record of each message: sends, decisions, deliveries and acknowledgements.
 
-Pure except its lock: the threads that send, receive and kill report to it. A violation of a promise is noted when it is seen;
-what must come in the end is checked by `verdict`.
+Pure except its lock: the threads that send, receive and kill report to it. A broken promise is noted when it is seen;
+`verdict` checks the messages that must have come in the end.
 """
 
 import threading

@@ -106,7 +106,7 @@ def test_a_message_group_stays_with_its_broker_when_that_fails() -> None:
 
 
 @given(st.lists(lanes, max_size=700))
-def test_a_request_has_one_message_group_and_groups_keep_their_order(options: list[dict[str, Any]]) -> None:
+def test_a_request_has_one_kind_of_delivery_and_each_keeps_its_order(options: list[dict[str, Any]]) -> None:
     """Nothing is lost, numbers are those of the messages, and receipts come in the order of sending."""
     messages = [Message(b"%d" % number, **given) for number, given in enumerate(options)]
     parts = list(batches(messages))
@@ -133,7 +133,7 @@ def stored_at_their_number(call: Call) -> bytes:
     return pb.SendMessageResponse(status=ok, entries=entries).SerializeToString()
 
 
-def test_submitted_messages_of_different_message_groups_do_not_share_a_request() -> None:
+def test_submitted_messages_of_different_deliveries_do_not_share_a_request() -> None:
     """A broker takes the queue of a request from its first message."""
     linger: Linger[int] = Linger(1.0)
     for number, options in enumerate([{}, {"message_group": "a"}, {"message_group": "b"}, {"message_group": "a"}]):
