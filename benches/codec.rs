@@ -1,6 +1,6 @@
 //! How long does a remoting frame take: decoding a send request of a 1 KiB message and encoding its answer?
 //!
-//! The anchor is a copy of the frame and its CRC32. `cargo bench --package ferromq-transport --bench codec`.
+//! The baseline is a copy of the frame and its CRC32. `cargo bench --package ferromq-transport --bench codec`.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ferromq_transport::remoting::{Decoder, Fields, HeaderForm, RemotingCommand, codec};
 
-/// What Java's producer sends: short names, and properties with separators that JSON escapes.
+/// A send request of the Java producer: short names, and properties with separators that JSON escapes.
 fn send(form: HeaderForm) -> BytesMut {
     let properties = "KEYS\u{1}order-4711\u{2}UNIQ_KEY\u{1}7F000001\
                       3B4018B4AAC2123456780000\u{2}WAIT\u{1}true\u{2}TAGS\u{1}paid\u{2}";

@@ -1,6 +1,6 @@
-//! How many messages a second does the engine take and give, alone, on this machine?
+//! How many messages per second can the engine store and read on this machine?
 //!
-//! Beside Apache RocketMQ's own store: `benches/peers/store.sh`.
+//! `benches/peers/store.sh` compares it with Apache RocketMQ's own store.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::{hint::black_box, path::Path};
@@ -144,7 +144,7 @@ fn gets(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// One look at a message as a producer of RocketMQ sends it, by an expression of three clauses.
+/// Evaluates an expression of three clauses on a message of a RocketMQ producer.
 fn filters(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("filter");
     let properties = [
@@ -198,7 +198,7 @@ fn lookups(criterion: &mut Criterion) {
     });
 }
 
-/// Opens again and again what a process left behind that was killed: all of it is walked.
+/// Opens the store of a killed process repeatedly; recovery walks the whole log.
 fn recoveries(criterion: &mut Criterion) {
     let directory = tempfile::tempdir().unwrap();
     filled(directory.path()).close().unwrap();

@@ -1,7 +1,7 @@
-//! What an open store costs: memory while much is written, and memory, descriptors and disk for many queues.
+//! What an open store costs: memory during many writes, and memory, descriptors and disk space of many queues.
 //!
-//! `footprint flat DIR GIB` writes GIB GiB into log files of 64 MiB and prints the memory at every GiB;
-//! `footprint queues DIR COUNT ROUNDS` writes to COUNT queues in turn and prints what each costs.
+//! `footprint flat DIR GIB` writes GIB GiB into log files of 64 MiB and prints the memory at every GiB. `footprint
+//! queues DIR COUNT ROUNDS` writes to COUNT queues in turn and prints the cost of each.
 #![allow(clippy::print_stdout, clippy::indexing_slicing)]
 
 use std::{
@@ -95,7 +95,7 @@ fn flat(directory: &Path, gib: u64) -> Outcome<()> {
             }
         }
         wait_dispatched(&store);
-        // Somebody reads all of it too, so that old files are mapped again.
+        // Read all of it as well, so that old files are mapped again.
         while read_at < store.queues().max_offset("flat", 0) {
             let found = store.queues().get("flat", 0, read_at, 32, 4 << 20, &MessageFilter::All);
             assert!(found.messages.iter().all(|(_, record)| record.bytes().len() > body.len()));

@@ -1,7 +1,7 @@
-//! Measures the engine alone and prints `engine load<TAB>value<TAB>unit`, for runs side by side with other engines.
+//! Measures the engine alone and prints `engine load<TAB>value<TAB>unit`, to compare it with other engines.
 //!
-//! `benches/peers/store.sh` runs it in turn with `benches/peers/java/StorePeer.java`, which does the same with Apache
-//! RocketMQ's store; what each command measures is said there.
+//! `benches/peers/store.sh` runs it in turn with `benches/peers/java/StorePeer.java`, which measures Apache RocketMQ's
+//! store in the same way. The script explains each command.
 #![allow(clippy::print_stdout)]
 
 use std::{
@@ -60,7 +60,7 @@ fn tell(load: &str, value: f64, unit: &str) {
     println!("ferromq-store {load}\t{value:.4}\t{unit}");
 }
 
-/// Calls a second.
+/// Calls per second.
 fn rate(count: u64, began: Instant) -> f64 {
     count as f64 / began.elapsed().as_secs_f64()
 }
@@ -106,7 +106,7 @@ fn append_one(
     Ok(())
 }
 
-/// Appends one message after the other in each thread; gives the time of each in nanoseconds where asked to.
+/// Appends messages one by one in each thread. With `is_timed`, returns the time of each in nanoseconds.
 fn append(store: &MessageStore, threads: u64, body: &[u8], count: u64, is_timed: bool) -> Outcome<Vec<u64>> {
     let failed = AtomicU64::new(0);
     let per_thread = count / threads;
@@ -168,7 +168,7 @@ fn put(directory: &Path, threads: u64, len: usize, is_sync: bool, count: u64) ->
     Ok(())
 }
 
-/// Leaves a store behind as a process that is killed leaves it.
+/// Fills a store and leaves it unclosed, like a killed process.
 fn fill(directory: &Path, count: u64) -> Outcome<()> {
     std::fs::remove_dir_all(directory).ok();
     let store = open(directory, false)?;
@@ -184,7 +184,7 @@ fn fill(directory: &Path, count: u64) -> Outcome<()> {
     std::process::exit(0);
 }
 
-/// Opens what [`fill`] left behind and looks for every key.
+/// Opens the store of [`fill`] and looks up every key.
 fn recover(directory: &Path, count: u64, how: &str) -> Outcome<()> {
     let began = Instant::now();
     let store = open(directory, false)?;
@@ -208,7 +208,7 @@ fn has_key(store: &MessageStore, number: u64) -> bool {
 fn read(directory: &Path, count: u64) -> Outcome<()> {
     let store = open(directory, false)?;
     wait_dispatched(&store);
-    // The first round warms up, as Java needs it to.
+    // The first round warms up, which Java needs.
     for is_told in [false, true] {
         let tell = |load: &str, value: f64, unit: &str| {
             if is_told {
@@ -252,7 +252,7 @@ fn read_queue(store: &MessageStore, queue_id: u32, batch: usize) -> u64 {
     }
 }
 
-/// When the first and the last message of the first queue were stored.
+/// Store time of the first and the last message of the first queue.
 fn times(store: &MessageStore) -> Outcome<(i64, i64)> {
     let last = store.queues().max_offset(TOPIC, 0).saturating_sub(1);
     let found = store.queues().get(TOPIC, 0, last, 1, 1 << 20, &MessageFilter::All);
@@ -261,7 +261,7 @@ fn times(store: &MessageStore) -> Outcome<(i64, i64)> {
     Ok((first, MessageView::decode(record.bytes(), false)?.store_timestamp))
 }
 
-/// What the machine allows: copies a body into a file that was never touched, and takes its checksum.
+/// The machine's limit: copies a body into a new file and computes its checksum.
 fn bare_loop(directory: &Path, count: u64) -> Outcome<()> {
     std::fs::create_dir_all(directory)?;
     let path = directory.join("loop");

@@ -1,7 +1,7 @@
-//! How long does a send wait while the snapshot of many numbered messages is taken, and where many are forgotten at once?
+//! How long does a send wait during the snapshot of many numbered messages, and when many are forgotten at once?
 //!
-//! `numbered DIR IDS COUNT`: remembers IDS numbers, then stores COUNT messages of 1 KB, during which a snapshot is taken every
-//! 64 MiB, and prints how long an append took. Compare with 0 IDS, on the same machine, one after the other.
+//! `numbered DIR IDS COUNT` remembers IDS numbers and stores COUNT messages of 1 KB, with a snapshot every 64 MiB. It
+//! prints how long an append took. Compare it with 0 IDS on the same machine.
 #![allow(clippy::print_stdout)]
 
 use std::{
@@ -21,7 +21,7 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const START: i64 = 1_700_000_000_000;
 const WINDOW: Duration = Duration::from_secs(3_600);
-/// Partitions of a writer.
+/// Partitions of each writer.
 const PARTITIONS: u64 = 1_000;
 const BATCH: u64 = 100;
 

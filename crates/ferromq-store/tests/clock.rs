@@ -1,4 +1,4 @@
-//! The clock that follows a machine: what sleeps and steps of it wake, what they delete, and what they leave to the next
+//! The machine's clock: which threads sleep and clock steps wake, what they delete, and what they leave to the next
 //! start.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
@@ -30,7 +30,7 @@ const SECOND_US: i64 = 1_000_000;
 const HOUR_US: i64 = 3600 * SECOND_US;
 const YEARS_US: i64 = 3650 * 24 * HOUR_US;
 
-/// The clocks of a machine, moved by hand.
+/// The clocks of a machine, moved by the test.
 #[derive(Clone)]
 struct Machine(Arc<Mutex<Reading>>);
 
@@ -58,7 +58,7 @@ fn since(ms: i64) -> i64 {
 }
 
 #[test]
-fn sleep_and_steps_wake_who_waits_and_time_that_was_waited_for_does_not() {
+fn sleep_and_clock_steps_wake_waiting_threads_and_ordinary_time_does_not() {
     let (machine, clock) = Machine::new();
     let woken = Arc::new(AtomicU32::new(0));
     let seen = Arc::clone(&woken);
@@ -95,7 +95,7 @@ fn removed(store: &MessageStore<FakeDisk>) -> u64 {
     store.admin().stats().cleaning.total.removed_files
 }
 
-/// Two files and a half.
+/// Two and a half files.
 fn fill(store: &MessageStore<FakeDisk>) {
     for _ in 0..100 {
         store.log().append(&[message("t", 0, &[7; 1500], b"")]).unwrap();
@@ -112,7 +112,7 @@ fn a_step_deletes_nothing_before_it_has_lasted_an_hour() {
     machine.step(8 * HOUR_US);
     clock.look();
     assert_eq!((since(clock.now_ms()), removed(&store)), (8 * 3_600_000, 0));
-    // Taken back: nothing was deleted, and time goes on.
+    // The step was taken back: nothing was deleted, and time continues.
     machine.step(-8 * HOUR_US);
     machine.pass(HOUR_US / 2);
     clock.look();
@@ -121,12 +121,12 @@ fn a_step_deletes_nothing_before_it_has_lasted_an_hour() {
     clock.look();
     machine.pass(HOUR_US - SECOND_US);
     clock.look();
-    // By now the files are older than an hour even without the step.
+    // Without the step, the files are older than an hour by now as well.
     assert!(removed(&store) > 0);
 }
 
 #[test]
-fn a_machine_that_slept_deletes_what_is_old() {
+fn a_machine_that_slept_deletes_old_files() {
     let (machine, clock) = Machine::new();
     let store = open(&FakeDisk::new(), &clock);
     fill(&store);
@@ -196,7 +196,7 @@ fn a_lease_given_by_a_clock_that_was_years_ahead_ends_after_a_restart() {
 }
 
 #[test]
-fn a_step_of_the_clock_forgets_no_number_before_its_window_is_over_also_after_a_kill() {
+fn a_clock_step_forgets_no_number_within_its_window_even_after_a_kill() {
     const NUMBER: &[u8] = b"FERROMQ_SEQUENCE\x01w/0/0/7\x02";
     let config = StoreConfig { dedup_window: Duration::from_secs(24 * 3600), ..asynchronous() };
     let open = |disk: &FakeDisk, clock: &Clock| {
@@ -213,7 +213,7 @@ fn a_step_of_the_clock_forgets_no_number_before_its_window_is_over_also_after_a_
         machine.pass(HOUR_US);
         let before = clock.now_ms();
         machine.step(step_us);
-        // What is further than a day is followed once it has lasted.
+        // A step of more than a day is followed once it has lasted.
         let _ = clock.now_ms();
         machine.pass(61 * SECOND_US);
         assert_eq!(clock.now_ms() - before, (step_us + 61 * SECOND_US) / 1000);
@@ -221,7 +221,7 @@ fn a_step_of_the_clock_forgets_no_number_before_its_window_is_over_also_after_a_
         assert!(!is_new(&store), "{step_us}");
         machine.pass(22 * HOUR_US);
         assert!(!is_new(&store), "{step_us}");
-        // The checkpoint after a step notes the ages for the next start.
+        // The checkpoint after a step records the ages for the next start.
         let path = Path::new("/store/ferromq/sequences");
         wait_until("the snapshot is written", || disk.bytes(path).is_some());
         let read = machine.clone();
@@ -247,7 +247,7 @@ fn numbers_stored_while_the_clock_was_ahead_are_forgotten_a_window_after_the_nex
             store.log().append_once(&[message("t", 0, b"x", NUMBER)]).unwrap();
         }
         assert_eq!(store.admin().stats().remembered_sequences, remembered, "{start_ms}");
-        // What follows takes a snapshot when the store is closed.
+        // Closing the store after this append takes a snapshot.
         store.log().append(&[message("t", 0, b"y", b"")]).unwrap();
         settle(&store);
         store.close().unwrap();

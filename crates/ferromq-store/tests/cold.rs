@@ -1,4 +1,4 @@
-//! Messages that are not in memory: what a reader that must not wait is told, and what it gets after they were read.
+//! Messages that are not in memory: the response to a reader that must not wait, and what it gets once they were read.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod common;
@@ -110,7 +110,7 @@ fn seen(received: &Received<FakeRegion>) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn a_read_of_memory_ends_before_what_is_on_disk_and_finds_it_once_it_was_read() {
+fn a_read_of_memory_ends_before_messages_on_disk_and_finds_them_once_they_were_read() {
     let (disk, _clock, store) = filled(100);
     let cold = in_memory(|| store.queues().get_from(&ask(40, ALL, Source::Memory)));
     assert!(cold.is_cold && cold.messages.is_empty());
@@ -124,7 +124,7 @@ fn a_read_of_memory_ends_before_what_is_on_disk_and_finds_it_once_it_was_read() 
     });
     assert_eq!(offsets(&warm), offsets(&from_disk));
     assert!(!warm.is_cold);
-    // What is in memory comes, also where more would be on disk.
+    // Messages in memory come, even if more are on disk.
     let rest = in_memory(|| store.queues().get_from(&ask(60, ALL, Source::Memory)));
     assert!(rest.is_cold && rest.messages.len() >= 12 && rest.messages.len() < 32, "{}", rest.messages.len());
     assert_eq!(rest.next_offset, 60 + rest.messages.len() as u64);
@@ -132,7 +132,7 @@ fn a_read_of_memory_ends_before_what_is_on_disk_and_finds_it_once_it_was_read() 
 }
 
 #[test]
-fn a_filter_reads_no_disk_either_and_goes_on_where_it_was() {
+fn a_filtered_read_of_memory_reads_no_disk_and_continues_where_it_ended() {
     for filter in [MessageFilter::tags("a"), MessageFilter::parse("SQL92", "price = 7").unwrap()] {
         let (_disk, _clock, store) = filled(100);
         let (mut at, mut found, mut reads) = (0, Vec::new(), 0);
@@ -167,7 +167,7 @@ fn one_read_passes_over_a_bounded_number_of_bytes() {
 }
 
 #[test]
-fn messages_that_just_came_are_in_memory() {
+fn new_messages_are_in_memory() {
     let (_disk, _clock, store) = filled(10);
     for _ in 0..10 {
         store.log().append(&[message("t", 0, BODY, b"")]).unwrap();
@@ -181,7 +181,7 @@ fn messages_that_just_came_are_in_memory() {
 }
 
 #[test]
-fn a_receive_leases_what_is_on_disk_after_it_was_read_outside() {
+fn a_receive_leases_messages_on_disk_after_they_were_read_ahead() {
     for order in [None, Some(Ordered::default())] {
         let (disk, clock, store) = filled(20);
         let request = request(ALL, order);
@@ -193,7 +193,7 @@ fn a_receive_leases_what_is_on_disk_after_it_was_read_outside() {
         let ahead = read_ahead(&store, cold, ALL);
         let leased = receive(&store, &request, ahead);
         assert_eq!(seen(&leased), (0..8).map(|offset| (offset, 1)).collect::<Vec<_>>());
-        // Their leases end, and they leave memory: they come again, with one attempt more.
+        // Their leases expire and they leave memory: they are redelivered, with one more attempt.
         disk.chill();
         clock.advance(LEASE);
         let cold = receive(&store, &request, None).cold.expect("nothing is in memory");
@@ -204,13 +204,13 @@ fn a_receive_leases_what_is_on_disk_after_it_was_read_outside() {
         for leased in &again.messages {
             store.groups().ack("g", "t", &leased.handle).unwrap();
         }
-        // The plain receive reads for itself.
+        // A plain receive reads from disk itself.
         assert_eq!(seen(&store.groups().receive(&request).unwrap())[0], (8, 1));
     }
 }
 
 #[test]
-fn what_was_read_ahead_is_not_leased_where_another_receive_was_faster() {
+fn messages_read_ahead_are_not_leased_if_another_receive_was_faster() {
     let (_disk, _clock, store) = filled(20);
     let request = request(ALL, None);
     let cold = receive(&store, &request, None).cold.unwrap();
@@ -224,7 +224,7 @@ fn what_was_read_ahead_is_not_leased_where_another_receive_was_faster() {
 }
 
 #[test]
-fn a_receive_with_a_filter_passes_over_what_is_on_disk_for_good() {
+fn a_filtered_receive_skips_rejected_messages_on_disk_for_good() {
     let filter = MessageFilter::parse("SQL92", "price = 7").unwrap();
     let (_disk, _clock, store) = filled(40);
     let request = request(&filter, None);

@@ -1,4 +1,4 @@
-//! Replays what the fuzzers keep: each input once made trouble, or reaches a part of its own.
+//! Replays the fuzzers' kept inputs: each once caused a failure, or reaches code of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Crashes and faults on the fake disk: what was promised is there, nothing torn is served.
+//! Crashes and faults on the fake disk: acknowledged messages survive, no torn one is served.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -31,7 +31,7 @@ fn open(disk: &FakeDisk, config: &StoreConfig) -> Result<MessageStore<FakeDisk>,
     MessageStore::open_on(disk.clone(), Path::new(ROOT), config.clone(), Clock::manual(1_700_000_000_000))
 }
 
-/// A message whose promise was given.
+/// An acknowledged message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Promised {
     topic: &'static str,
@@ -41,7 +41,7 @@ struct Promised {
     body: Vec<u8>,
 }
 
-/// Sends from several threads until the disk fails or everything is sent; returns what was acknowledged.
+/// Sends from several threads until the disk fails or everything is sent. Returns the acknowledged messages.
 fn send(store: &MessageStore<FakeDisk>, seed: u64, threads: u64, count: u64) -> Vec<Promised> {
     let promised = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -96,7 +96,7 @@ fn send(store: &MessageStore<FakeDisk>, seed: u64, threads: u64, count: u64) -> 
 fn check(store: &MessageStore<FakeDisk>, promised: &[Promised], what: &str) {
     for topic in TOPICS {
         for queue_id in 0..QUEUES as u32 {
-            // Without gap and each record sound: `bodies` checks it.
+            // `bodies` checks each record, and that there is no gap.
             let bodies = bodies(store, topic, queue_id);
             for promise in promised.iter().filter(|p| p.topic == topic && p.queue_id == queue_id) {
                 assert_eq!(
@@ -117,7 +117,7 @@ fn check(store: &MessageStore<FakeDisk>, promised: &[Promised], what: &str) {
 }
 
 #[test]
-fn every_promise_survives_a_crash_at_any_operation() {
+fn every_acknowledged_message_survives_a_crash_at_any_operation() {
     let rounds = std::env::var("FERROMQ_CRASH_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
     let first_seed = std::env::var("FERROMQ_CRASH_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     for seed in first_seed..first_seed + rounds {
@@ -130,7 +130,7 @@ fn every_promise_survives_a_crash_at_any_operation() {
             let what = format!("seed {seed}, life {life}");
             let limit = random.one_of([40, 400, 4000]);
             disk.crash_at(1 + random.below(limit), random.next());
-            // The crash may come while it opens; then there is one more recovery to survive.
+            // If the crash comes during the open, there is one more recovery to survive.
             if let Ok(store) = open(&disk, &config) {
                 if is_sync {
                     check(&store, &promised, &what);
@@ -157,7 +157,7 @@ fn every_promise_survives_a_crash_at_any_operation() {
 }
 
 #[test]
-fn no_promise_is_given_and_nothing_is_read_before_the_flush_returned() {
+fn nothing_is_acknowledged_or_read_before_the_flush_returned() {
     let disk = FakeDisk::new();
     let store = open(&disk, &synchronous()).unwrap();
     let gate = Arc::new((Mutex::new(()), AtomicBool::new(false)));
@@ -259,7 +259,7 @@ fn a_write_that_fails_stores_nothing_and_the_next_one_goes_on_at_its_place() {
     let disk = FakeDisk::new();
     let store = open(&disk, &asynchronous()).unwrap();
     let begin = store.log().append(&[message("t", 0, b"before", b"")]).unwrap().end;
-    // The body of the failing message holds a record, at the very place where the one after it will end.
+    // The body of the failing message holds a record, exactly where the next record will end.
     let mut inner = store.queues().message_at(0).unwrap().bytes().to_vec();
     let place = begin + begin - 1;
     inner[20..28].copy_from_slice(&2u64.to_be_bytes());
@@ -268,7 +268,7 @@ fn a_write_that_fails_stores_nothing_and_the_next_one_goes_on_at_its_place() {
     let writes = AtomicU64::new(0);
     disk.set_hook(move |op, path| {
         let is_log = path.to_string_lossy().contains("commitlog");
-        // The second record of the batch fails; clearing the first one goes well.
+        // The second record of the batch fails; clearing the first one succeeds.
         if op == Op::Write && is_log && writes.fetch_add(1, Ordering::SeqCst) == 1 {
             return Err(io::Error::from_raw_os_error(28));
         }
@@ -296,7 +296,7 @@ fn the_dispatcher_waits_for_space_and_skips_nothing() {
         Ok(())
     });
     for number in 0..10u8 {
-        // Refused once the dispatcher met the full disk; the fake disk has space, so the gate opens again.
+        // Refused once the dispatcher met the full disk. The fake disk has space, so sends are allowed again.
         let _ = store.log().append(&[message("t", 0, &[number], &named(&number.to_string(), "a"))]).unwrap();
     }
     assert_eq!(store.queues().max_offset("t", 0), 0);
@@ -357,7 +357,7 @@ fn a_missing_file_in_the_middle_is_reported_and_the_rest_is_served() {
     store.close().unwrap();
     let missing = Path::new(ROOT).join("commitlog").join(format!("{:020}", 64 << 10));
     disk.forget(&missing);
-    // Also where the consume queue must be redone without the records of that file.
+    // Also when the consume queue must be rebuilt without the records of that file.
     for is_redone in [false, true] {
         if is_redone {
             for path in disk.paths().into_iter().filter(|path| path.starts_with("/store/consumequeue")) {
@@ -398,7 +398,7 @@ fn a_missing_file_in_the_middle_is_reported_and_the_rest_is_served() {
 }
 
 #[test]
-fn derived_files_that_are_gone_are_redone_from_the_log() {
+fn missing_derived_files_are_rebuilt_from_the_log() {
     for is_clean in [true, false] {
         let disk = FakeDisk::new();
         let store = open(&disk, &asynchronous()).unwrap();
@@ -408,7 +408,7 @@ fn derived_files_that_are_gone_are_redone_from_the_log() {
             store.close().unwrap();
             disk
         } else {
-            // Everything had time to reach the disk, but nobody closed the store.
+            // Everything had time to reach the disk, but the store was not closed.
             wait_flushed(&store);
             disk.crash(1)
         };
@@ -435,7 +435,7 @@ fn derived_files_that_are_gone_are_redone_from_the_log() {
 }
 
 #[test]
-fn a_dispatcher_that_cannot_go_on_waits_out_its_pause_whatever_is_appended() {
+fn a_failed_dispatcher_keeps_its_pause_whatever_is_appended() {
     let disk = FakeDisk::new();
     let store = open(&disk, &asynchronous()).unwrap();
     let tries = Arc::new(AtomicU64::new(0));
@@ -450,11 +450,11 @@ fn a_dispatcher_that_cannot_go_on_waits_out_its_pause_whatever_is_appended() {
     let began = std::time::Instant::now();
     let mut taken = 0;
     for _ in 0..100 {
-        // Others are refused once the queue is set aside.
+        // Once the queue is set aside, sends may be refused.
         taken += usize::from(store.log().append(&[message("t", 0, b"x", b"")]).is_ok());
         std::thread::sleep(Duration::from_millis(2));
     }
-    // Counted before the time is read: no pause between the two can add a try.
+    // Read the counter before the time, so that no pause between the two can add a try.
     let tries = tries.load(Ordering::SeqCst);
     let pauses = began.elapsed().as_millis() as u64 / 100 + 2;
     assert!((1..=pauses).contains(&tries), "{tries} tries in {pauses} pauses");
@@ -464,7 +464,7 @@ fn a_dispatcher_that_cannot_go_on_waits_out_its_pause_whatever_is_appended() {
 }
 
 #[test]
-fn a_committed_offset_is_told_while_progress_is_being_written() {
+fn a_committed_offset_can_be_read_while_progress_is_being_written() {
     let disk = FakeDisk::new();
     let root = Path::new(ROOT);
     let offsets = br#"{"offsetTable":{"gone@g":{0:7}}}"#;
@@ -524,10 +524,10 @@ fn zeros_that_find_no_space_refuse_the_append_and_poison_nothing() {
 }
 
 #[test]
-fn a_recovery_removes_the_file_prepared_behind_the_end_without_reading_it() {
+fn a_recovery_removes_the_file_prepared_after_the_end_without_reading_it() {
     let disk = FakeDisk::new();
     let store = open(&disk, &asynchronous()).unwrap();
-    // More than half of the first file, so that the second one is prepared.
+    // Fills more than half of the first file, so that the second one is prepared.
     for _ in 0..15 {
         store.log().append(&[message("t", 0, &[1; 3000], b"")]).unwrap();
     }

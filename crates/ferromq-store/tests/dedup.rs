@@ -1,4 +1,4 @@
-//! Numbered messages: what is sent again is not stored again, whatever crashes.
+//! Numbered messages: a repeated send is not stored again, wherever the store crashes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -47,7 +47,7 @@ fn is_new(appended: &Appended) -> Vec<bool> {
     appended.locations.iter().map(|location| *location != Location::THERE_ALREADY).collect()
 }
 
-/// What a queue holds: writer, partition, epoch and row of each numbered message, in order.
+/// The content of a queue: writer, partition, epoch and row of each numbered message, in order.
 fn held(store: &MessageStore<FakeDisk>, queue_id: u32) -> Vec<(String, u32, u64, u64)> {
     settle(store);
     let (mut at, end) =
@@ -72,7 +72,7 @@ fn rows(store: &MessageStore<FakeDisk>) -> Vec<u64> {
 }
 
 #[test]
-fn what_is_sent_again_is_answered_and_not_stored_also_within_a_batch() {
+fn a_repeated_send_is_acknowledged_and_not_stored_also_within_a_batch() {
     let disk = FakeDisk::new();
     let store = open(&disk, &asynchronous(), &Clock::manual(START)).unwrap();
     assert_eq!(is_new(&send(&store, &[0, 1, 1, 2], false).unwrap()), [true, true, false, true]);
@@ -83,7 +83,7 @@ fn what_is_sent_again_is_answered_and_not_stored_also_within_a_batch() {
     assert_eq!(rows(&store), [0, 1, 2, 3]);
     let stats = store.admin().stats();
     assert_eq!((stats.appended, stats.duplicates, stats.remembered_sequences), (4, 6, 1));
-    // Another writer, partition, queue or a later epoch is another row; an earlier epoch is not.
+    // Another writer, partition, queue or a later epoch makes another row; an earlier epoch does not.
     for (text, queue_id, wanted) in [
         (numbered("v", 0, 0, 0), 0, true),
         (numbered("w", 1, 0, 0), 0, true),
@@ -110,7 +110,7 @@ fn messages_without_a_number_are_all_stored_and_a_wrong_number_is_refused() {
 }
 
 #[test]
-fn what_is_known_of_writers_comes_back_after_a_stop_after_a_kill_and_from_the_log_alone() {
+fn writers_are_restored_after_a_stop_after_a_kill_and_from_the_log_alone() {
     let clock = Clock::manual(START);
     for snapshot in ["kept", "lost", "damaged"] {
         for is_killed in [false, true] {
@@ -123,7 +123,7 @@ fn what_is_known_of_writers_comes_back_after_a_stop_after_a_kill_and_from_the_lo
             }
             drop(store);
             let path = Path::new(ROOT).join("ferromq/sequences");
-            // One that is killed may have come to its first checkpoint.
+            // A killed store may have reached its first checkpoint.
             assert!(is_killed || disk.bytes(&path).is_some(), "{snapshot}");
             if !is_killed && snapshot == "lost" {
                 disk.forget(&path);
@@ -138,7 +138,7 @@ fn what_is_known_of_writers_comes_back_after_a_stop_after_a_kill_and_from_the_lo
 }
 
 #[test]
-fn what_another_broker_appended_meanwhile_counts_and_a_snapshot_of_another_log_does_not() {
+fn messages_of_another_broker_count_and_a_snapshot_of_another_log_does_not() {
     let clock = Clock::manual(START);
     let disk = FakeDisk::new();
     let store = open(&disk, &synchronous(), &clock).unwrap();
@@ -149,7 +149,7 @@ fn what_another_broker_appended_meanwhile_counts_and_a_snapshot_of_another_log_d
     let store = open(&disk, &synchronous(), &clock).unwrap();
     send(&store, &[2], false).unwrap();
     drop(store);
-    // As the other broker leaves it, which knows nothing of the snapshot.
+    // As the other broker leaves it, which does not know the snapshot.
     disk.put(&path, &older);
     disk.put(&Path::new(ROOT).join("abort"), b"4711");
     let store = open(&disk, &synchronous(), &clock).unwrap();
@@ -167,7 +167,7 @@ fn what_another_broker_appended_meanwhile_counts_and_a_snapshot_of_another_log_d
 }
 
 #[test]
-fn of_messages_appended_as_one_the_new_ones_survive_whichever_were_there() {
+fn new_messages_of_an_atomic_append_survive_whichever_were_duplicates() {
     let clock = Clock::manual(START);
     for (first, then, wanted) in [
         (vec![5], vec![6, 5], vec![5, 6]),
@@ -188,7 +188,7 @@ fn of_messages_appended_as_one_the_new_ones_survive_whichever_were_there() {
 }
 
 #[test]
-fn what_failed_to_be_appended_is_not_taken_for_sent() {
+fn a_failed_append_does_not_count_as_sent() {
     let disk = FakeDisk::new();
     let store = open(&disk, &asynchronous(), &Clock::manual(START)).unwrap();
     send(&store, &[0], false).unwrap();
@@ -222,7 +222,7 @@ fn a_writer_is_forgotten_after_the_window_and_not_before() {
 }
 
 #[test]
-fn who_numbers_anew_after_the_window_is_known_by_the_new_numbers_after_a_kill() {
+fn a_writer_that_restarts_its_numbers_after_the_window_is_known_by_the_new_ones_after_a_kill() {
     let mut disk = FakeDisk::new();
     let clock = Clock::manual(START);
     let config = StoreConfig { dedup_window: Duration::from_secs(60), ..synchronous() };
@@ -238,7 +238,7 @@ fn who_numbers_anew_after_the_window_is_known_by_the_new_numbers_after_a_kill() 
 }
 
 #[test]
-fn a_snapshot_of_more_than_the_log_is_not_taken_for_one_of_what_the_log_becomes() {
+fn a_snapshot_beyond_the_end_of_the_log_does_not_count_for_later_messages() {
     let clock = Clock::manual(START);
     let mut disk = FakeDisk::new();
     let store = open(&disk, &synchronous(), &clock).unwrap();
@@ -251,7 +251,7 @@ fn a_snapshot_of_more_than_the_log_is_not_taken_for_one_of_what_the_log_becomes(
     let store = open(&longer, &synchronous(), &clock).unwrap();
     send(&store, &[50], false).unwrap();
     drop(store);
-    // The log lost what the snapshot tells of.
+    // The log lost messages that the snapshot covers.
     let path = Path::new(ROOT).join("ferromq/sequences");
     disk.put(&path, &longer.bytes(&path).unwrap());
     for row in 1..=4 {
@@ -266,7 +266,7 @@ fn a_snapshot_of_more_than_the_log_is_not_taken_for_one_of_what_the_log_becomes(
 }
 
 #[test]
-fn rows_of_a_deleted_topic_are_new_ones_also_after_a_kill_and_without_a_snapshot() {
+fn rows_of_a_deleted_topic_are_new_also_after_a_kill_and_without_a_snapshot() {
     let clock = Clock::manual(START);
     for is_lost in [false, true] {
         let mut disk = FakeDisk::new();
@@ -291,7 +291,7 @@ fn rows_of_a_deleted_topic_are_new_ones_also_after_a_kill_and_without_a_snapshot
 }
 
 #[test]
-fn a_writer_too_many_is_refused_by_the_name_of_the_option_until_others_are_out_of_the_window() {
+fn one_writer_too_many_is_refused_by_the_name_of_the_option_until_others_leave_the_window() {
     let disk = FakeDisk::new();
     let clock = Clock::manual(START);
     let config = StoreConfig { dedup_writers: 3, dedup_window: Duration::from_secs(60), ..asynchronous() };
@@ -305,7 +305,7 @@ fn a_writer_too_many_is_refused_by_the_name_of_the_option_until_others_are_out_o
     send(&[0, 1]).unwrap();
     let refused = send(&[2, 3]).unwrap_err();
     assert!(refused.to_string().contains("dedup_writers") && refused.to_string().contains('3'), "{refused}");
-    // Nothing of a refused batch counts as sent, and who is known goes on.
+    // A refused batch does not count as sent, and known writers continue.
     assert_eq!(is_new(&send(&[0, 2]).unwrap()), [false, true]);
     clock.advance(61_000);
     assert_eq!(is_new(&send(&[3, 0]).unwrap()), [true, true]);
@@ -313,7 +313,7 @@ fn a_writer_too_many_is_refused_by_the_name_of_the_option_until_others_are_out_o
 }
 
 #[test]
-fn a_message_that_waits_counts_when_it_is_sent_and_is_delivered_all_the_same() {
+fn a_delayed_message_counts_as_sent_at_once_and_is_still_delivered() {
     let disk = FakeDisk::new();
     let clock = Clock::manual(START);
     let send = |store: &MessageStore<FakeDisk>, row: u64, level: u32| {
@@ -334,7 +334,7 @@ fn a_message_that_waits_counts_when_it_is_sent_and_is_delivered_all_the_same() {
     let store = open(&disk, &asynchronous(), &clock).unwrap();
     assert_eq!(is_new(&send(&store, 0, 1)), [true]);
     assert_eq!(is_new(&send(&store, 1, 0)), [true]);
-    // Whatever its level is said to be when it is sent again.
+    // Whatever level the repeated send has.
     assert_eq!(is_new(&send(&store, 0, 2)), [false]);
     settle(&store);
     store.delayed().start_schedule().unwrap();
@@ -347,7 +347,7 @@ fn a_message_that_waits_counts_when_it_is_sent_and_is_delivered_all_the_same() {
     assert_eq!(is_new(&send(&store, 2, 0)), [true]);
 }
 
-/// A task: sends the rows of one partition from the first on, in batches, and stops at the first error.
+/// A task: sends the rows of one partition in batches, and stops at the first error.
 struct Task {
     writer: &'static str,
     partition: u32,
@@ -383,7 +383,7 @@ fn run(store: &MessageStore<FakeDisk>, task: &Task, seed: u64) -> bool {
         if sent.and_then(|sent| store.log().wait_durable(sent.end)).is_err() {
             return false;
         }
-        // An answer that was lost: the same is sent again.
+        // The response was lost: send the same again.
         if random.below(4) > 0 {
             row += count;
         }
@@ -391,7 +391,7 @@ fn run(store: &MessageStore<FakeDisk>, task: &Task, seed: u64) -> bool {
     true
 }
 
-/// Runs an epoch of all writers until each task ended well once: twice at once where it is speculated.
+/// Runs an epoch of all writers until each task succeeded once; a speculated task runs twice at once.
 fn run_epoch(mut disk: FakeDisk, config: &StoreConfig, clock: &Clock, epoch: u64, seed: u64) -> FakeDisk {
     let mut random = Random(seed);
     loop {
@@ -416,7 +416,7 @@ fn run_epoch(mut disk: FakeDisk, config: &StoreConfig, clock: &Clock, epoch: u64
                         (scope.spawn(move || run(store, task, *one)), second)
                     })
                     .collect();
-                // Either attempt that ended well is enough.
+                // One successful attempt is enough.
                 runs.into_iter().fold(true, |all, (first, second)| {
                     let first = first.join().unwrap();
                     let second = second.is_some_and(|second| second.join().unwrap());
@@ -439,10 +439,10 @@ fn rounds() -> u64 {
 }
 
 #[test]
-fn each_row_is_in_the_log_once_whatever_is_sent_again_and_wherever_the_store_crashes() {
+fn each_row_is_in_the_log_once_despite_repeated_sends_and_crashes_anywhere() {
     for seed in 1..=rounds() {
         let clock = Clock::manual(START);
-        // What was answered must survive: that is what these policies are for.
+        // Acknowledged messages must survive under these policies.
         let config = StoreConfig { commit_log_file_size: 16 << 10, ..synchronous() };
         let mut disk = FakeDisk::new();
         for epoch in 0..3 {
@@ -468,7 +468,7 @@ fn each_row_is_in_the_log_once_whatever_is_sent_again_and_wherever_the_store_cra
     }
 }
 
-/// One thing that happens to a store whose only promise is checked: rows rise.
+/// One step of a store whose only promise is checked: rows ascend.
 #[derive(Debug, Clone)]
 enum Step {
     Send { partition: u32, epoch: u64, row: u64, queue_id: i32 },
@@ -491,7 +491,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: common::cases(60), max_shrink_iters: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_row_is_stored_where_it_is_higher_than_all_before_it(steps in prop::collection::vec(step(), 1..60)) {
+    fn a_row_is_stored_if_it_is_higher_than_all_before(steps in prop::collection::vec(step(), 1..60)) {
         let clock = Clock::manual(START);
         let mut disk = FakeDisk::new();
         let mut store = open(&disk, &synchronous(), &clock).unwrap();
@@ -535,7 +535,7 @@ proptest! {
     }
 }
 
-/// A store whose snapshot of numbered messages cannot be written, and that keeps messages for `age`.
+/// A store whose snapshot of numbered messages cannot be written, with a retention of `age`.
 fn unsaved(age: Duration) -> (FakeDisk, Clock, MessageStore<FakeDisk>) {
     let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
     let retention = Retention { age: Some(age), ..Retention::default() };
@@ -588,7 +588,7 @@ fn a_snapshot_that_cannot_be_written_keeps_younger_files_until_space_is_short_an
     assert!(is_unwritten(&store));
     disk.set_free(1 << 40);
     wait_until("there is space again", || !store.admin().stats().is_full);
-    // The numbers are known as long as the store is open.
+    // The numbers stay known while the store is open.
     assert_eq!(is_new(&send(&store, &[0, 199, 200], false).unwrap()), [false, false, true]);
     disk.clear_hook();
     wait_until("the snapshot is written", || !is_unwritten(&store));

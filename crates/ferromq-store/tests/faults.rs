@@ -1,5 +1,5 @@
-//! Faults of the disk at every place where the store uses it: an operation fails once, or from then on until it
-//! is repaired; nothing acknowledged is lost, nothing torn is served, and the store goes on or says why not.
+//! Disk faults at every place where the store uses the disk, once or until repaired: no acknowledged message is lost,
+//! no torn one is served, and the store continues or reports why not.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -32,7 +32,7 @@ const ENOSPC: i32 = 28;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Os(i32),
-    /// Half of what was to be written is there, then the error comes; other operations fail with EIO.
+    /// Half of the bytes are written, then the error comes; other operations fail with EIO.
     ShortWrite,
 }
 
@@ -45,7 +45,7 @@ impl Fault {
     }
 }
 
-/// One fault in a life of a store.
+/// One fault in a run of a store.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     fault: Fault,
@@ -55,9 +55,9 @@ struct Plan {
     count: u64,
 }
 
-/// What was promised, by queue offset.
+/// Acknowledged messages by queue offset.
 type Promised = BTreeMap<u64, Vec<u8>>;
-/// What an operation was and which part of the store it was for.
+/// Operations, each with the part of the store that called it.
 type Sites = BTreeSet<(String, &'static str)>;
 
 fn open(disk: &FakeDisk, config: &StoreConfig) -> Result<MessageStore<FakeDisk>, StoreError> {
@@ -71,7 +71,7 @@ fn part_of(path: &Path) -> &'static str {
     parts.into_iter().find(|part| names.iter().any(|name| name.starts_with(part))).unwrap_or("root")
 }
 
-/// A life of a store with one fault: opens, sends, commits an offset, closes. Returns the operations there were.
+/// Runs a store with one fault: opens, sends, commits an offset, closes. Returns the number of operations.
 fn live(disk: &FakeDisk, config: &StoreConfig, plan: Plan, promised: &mut Promised) -> (u64, Sites) {
     let (ops, sites) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Sites::new())));
     let (counted, seen) = (Arc::clone(&ops), Arc::clone(&sites));
@@ -94,7 +94,7 @@ fn live(disk: &FakeDisk, config: &StoreConfig, plan: Plan, promised: &mut Promis
     (ops.load(Ordering::SeqCst), seen)
 }
 
-/// Sends single messages and batches over several files; what was acknowledged is promised.
+/// Sends single messages and batches over several files. Adds the acknowledged ones to `promised`.
 fn send(store: &MessageStore<FakeDisk>, promised: &mut Promised) {
     let first = promised.len() as u8;
     for number in 0..24u8 {
@@ -113,7 +113,7 @@ fn send(store: &MessageStore<FakeDisk>, promised: &mut Promised) {
     }
 }
 
-/// Everything served is whole and in its place, and what readers may see of the promised is there.
+/// Checks that every message served is whole and in its place, and that readers see the visible promised messages.
 fn serves(store: &MessageStore<FakeDisk>, promised: &Promised, what: &str) {
     let end = store.queues().max_offset("t", 0);
     let mut at = store.queues().min_offset("t", 0);
@@ -143,7 +143,7 @@ fn check(store: &MessageStore<FakeDisk>, promised: &Promised, what: &str) {
     }
 }
 
-/// Runs lives with a fault at each operation there is, or at some of them. Returns the places that were met.
+/// Runs the store with a fault at every operation, or at some of them. Returns the places reached.
 fn run(config: &StoreConfig, fault: Fault, count: u64, step: u64) -> Sites {
     let mut sites = Sites::new();
     let mut at = 0;
@@ -151,7 +151,7 @@ fn run(config: &StoreConfig, fault: Fault, count: u64, step: u64) -> Sites {
         let plan = Plan { fault, at, count };
         let disk = FakeDisk::new();
         let mut promised = Promised::new();
-        // The first life lays the ground, so that the second one also recovers.
+        // The first run writes a store, so that the second one also recovers.
         live(&disk, config, Plan { at: u64::MAX, ..plan }, &mut promised);
         let sound = promised.len();
         assert!(sound > 30, "a sound disk takes everything");
@@ -165,7 +165,7 @@ fn run(config: &StoreConfig, fault: Fault, count: u64, step: u64) -> Sites {
         assert!(promised.len() > before + 30, "{what}: a repaired store takes everything");
         settle(&store);
         check(&store, &promised, &what);
-        // And a loss of power takes nothing that was promised.
+        // A power loss takes no acknowledged message.
         let is_synchronous = config.flush.is_synchronous();
         let left = disk.crash(at);
         drop(store);
@@ -180,13 +180,13 @@ fn run(config: &StoreConfig, fault: Fault, count: u64, step: u64) -> Sites {
     }
 }
 
-/// Every operation in a long run (`FERROMQ_FAULT_STEP=1`); in a short one some, beginning anywhere.
+/// Distance between faults: 1 tries every operation (`FERROMQ_FAULT_STEP=1` in a long run).
 fn step() -> u64 {
     std::env::var("FERROMQ_FAULT_STEP").ok().and_then(|step| step.parse().ok()).unwrap_or(3)
 }
 
 #[test]
-fn an_operation_that_fails_once_costs_nothing_that_was_acknowledged() {
+fn an_operation_that_fails_once_loses_no_acknowledged_message() {
     let each = small(FlushPolicy::Each);
     for (config, fault) in [
         (synchronous(), Fault::Os(EIO)),
@@ -200,14 +200,14 @@ fn an_operation_that_fails_once_costs_nothing_that_was_acknowledged() {
 }
 
 #[test]
-fn a_disk_that_stays_bad_until_it_is_repaired_costs_nothing_that_was_acknowledged() {
+fn a_disk_that_fails_until_repaired_loses_no_acknowledged_message() {
     for (config, fault) in [(synchronous(), Fault::Os(ENOSPC)), (asynchronous(), Fault::Os(EIO))] {
         run(&config, fault, u64::MAX, step() * 2);
     }
 }
 
 #[test]
-fn faults_come_to_every_part_of_the_store() {
+fn faults_reach_every_part_of_the_store() {
     let config = synchronous();
     let disk = FakeDisk::new();
     let plan = Plan { fault: Fault::Os(EIO), at: u64::MAX, count: 0 };
@@ -245,7 +245,7 @@ fn faults_come_to_every_part_of_the_store() {
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_once_ends_the_open_and_is_not_taken_for_missing() {
+fn a_file_that_cannot_be_opened_fails_the_open_and_does_not_count_as_missing() {
     for (is_closed, abort) in [(false, None), (false, Some("4711")), (true, None), (true, Some("4711"))] {
         let (disk, config) = (FakeDisk::new(), synchronous());
         let mut promised = Promised::new();

@@ -1,4 +1,4 @@
-//! What a whole store does with its files: how many it has open, which it may write, where they lie.
+//! The files of a whole store: how many are open, which are written, and where they lie.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod common;
@@ -67,7 +67,7 @@ fn ten_thousand_queues_are_served_with_a_few_descriptors() {
     let store = open(&disk, &config);
     check(&store);
     store.close().unwrap();
-    // Beside the budget: the checkpoint, index files, and one that each of the sixteen threads has just opened.
+    // Besides the budget: the checkpoint, index files, and one file that each of the sixteen threads has just opened.
     let (_, most) = disk.open_files();
     assert!(most <= 32 + 8 + 16, "{most} files open at once");
 }
@@ -87,7 +87,7 @@ fn many_queues_on_a_real_disk_need_no_more_descriptors_than_configured() {
         let all = fs::read_dir("/proc/self/fd").unwrap().flatten();
         all.filter_map(|entry| fs::read_link(entry.path()).ok()).filter(|path| is_queue(path.clone())).count()
     };
-    // A thread that has just opened one closes another for it.
+    // A thread that has just opened a file closes another one for it.
     wait_until("1 to 20 queues are open", || (1..=20).contains(&open()));
     for queue_id in 0..QUEUES as u32 {
         assert_eq!(bodies(&store, "t", queue_id), [b"x".to_vec()]);
@@ -127,7 +127,7 @@ fn reading_a_log_with_holes_gives_them_no_blocks() {
     let written = fill(&store, 100);
     store.close().unwrap();
     drop(store);
-    // As a Java broker leaves it: the blocks nobody wrote are holes.
+    // As a Java broker leaves it: unwritten blocks are holes.
     let first = directory.path().join("commitlog").join("0".repeat(20));
     let bytes = fs::read(&first).unwrap();
     fs::remove_file(&first).unwrap();
@@ -214,12 +214,12 @@ fn a_log_on_several_disks_is_written_in_turn_and_read_as_one() {
 }
 
 #[test]
-fn a_file_cut_short_while_the_store_is_open_is_an_error_and_no_signal_when_it_is_opened_again() {
+fn a_truncated_file_is_an_error_and_no_signal_when_it_is_opened_again() {
     let directory = tempfile::tempdir().unwrap();
     let config = StoreConfig { mapped_bytes: 0, ..synchronous() };
     let store = MessageStore::open(directory.path(), config, Clock::system()).unwrap();
     let written = fill(&store, 300);
-    // All but the newest files have been closed by reading through them.
+    // Reading closed all but the newest files.
     assert_eq!(bodies(&store, "t", 0), written);
     let first = directory.path().join("commitlog").join("0".repeat(20));
     fs::File::options().write(true).open(&first).unwrap().set_len(100).unwrap();
@@ -230,10 +230,10 @@ fn a_file_cut_short_while_the_store_is_open_is_an_error_and_no_signal_when_it_is
     let _ = store.close();
 }
 
-/// Places at which the first to come waits until it is let go.
+/// Gates at which the first thread waits until the gate is opened.
 #[derive(Default)]
 struct Holds {
-    /// Those that were come to, and those that are open.
+    /// The gates that were reached, and those that are open.
     come_and_open: Mutex<[Vec<&'static str>; 2]>,
     changed: Condvar,
 }
@@ -264,12 +264,12 @@ impl Holds {
 }
 
 #[test]
-fn an_answered_message_in_a_new_file_outlives_a_crash_while_another_thread_syncs_the_directory() {
+fn an_acknowledged_message_in_a_new_file_survives_a_crash_while_another_thread_syncs_the_directory() {
     (0..8).for_each(crash_while_the_directory_is_synced);
 }
 
 #[test]
-fn names_of_log_files_found_are_made_durable_before_anything_more_in_them_is_answered() {
+fn names_of_found_log_files_become_durable_before_more_messages_in_them_are_acknowledged() {
     let disk = FakeDisk::new();
     let open =
         || MessageStore::open_on(disk.clone(), Path::new(ROOT), synchronous(), Clock::manual(1)).unwrap();
@@ -324,7 +324,7 @@ fn crash_while_the_directory_is_synced(seed: u64) {
     let end = std::thread::scope(|scope| {
         scope.spawn(|| store.admin().clean(true));
         holds.wait_for("removal");
-        // The next file is made, and no flush comes after it yet.
+        // The next file is created, and no flush comes after it yet.
         fill_to(2 * FILE + FILE * 3 / 4);
         holds.wait_for("rename");
         holds.let_go("rename");
@@ -343,7 +343,7 @@ fn crash_while_the_directory_is_synced(seed: u64) {
 }
 
 #[test]
-fn a_last_file_cut_short_just_behind_its_last_record_takes_no_more_and_the_log_goes_on_in_the_next() {
+fn a_last_file_truncated_after_its_last_record_is_closed_and_the_log_continues_in_the_next() {
     for (rest, is_killed) in (0..9).flat_map(|rest| [(rest, false), (rest, true)]) {
         let disk = FakeDisk::new();
         let store = open(&disk, &synchronous());

@@ -1,4 +1,4 @@
-//! When a send is answered, what a failed flush does, and what is all or nothing.
+//! When a send is acknowledged, what a failed flush does, and which messages are stored all or nothing.
 #![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod common;
@@ -38,7 +38,7 @@ fn is_log(path: &Path) -> bool {
     path.to_string_lossy().contains("commitlog")
 }
 
-/// Holds the flushes of the log back while it is closed.
+/// Holds back the flushes of the log while it is closed.
 #[derive(Default)]
 struct Gate {
     is_closed: Mutex<bool>,
@@ -64,7 +64,7 @@ impl Gate {
     }
 }
 
-/// Appends and tells when the message may be answered.
+/// Appends a message. The receiver gets a value once it may be acknowledged.
 fn answer(store: &Store, topic: &str) -> mpsc::Receiver<bool> {
     let (sender, receiver) = mpsc::channel();
     let appended = store.log().append(&[message(topic, 0, b"body", b"")]).unwrap();
@@ -72,7 +72,7 @@ fn answer(store: &Store, topic: &str) -> mpsc::Receiver<bool> {
     receiver
 }
 
-/// Gets the zeros of the first file written and flushed, so that no append waits for that at a gate.
+/// Has the zeros of the first file written and flushed, so that no append waits for them at a gate.
 fn write_zeros_ahead(store: &Store) {
     store.log().append_durable(&[message("zeros", 0, b"", b"")]).unwrap();
     settle(store);
@@ -83,7 +83,7 @@ fn is_answered(answer: &mpsc::Receiver<bool>) -> bool {
 }
 
 #[test]
-fn never_are_more_answered_messages_unflushed_than_the_policy_allows() {
+fn no_more_acknowledged_messages_are_unflushed_than_the_policy_allows() {
     let disk = FakeDisk::new();
     let store = open(&disk, &with("every 5"));
     let gate = Gate::closed_on(&disk);
@@ -96,7 +96,7 @@ fn never_are_more_answered_messages_unflushed_than_the_policy_allows() {
     assert!(store.admin().stats().flushed_offset < store.admin().stats().max_physical_offset);
     gate.open();
     assert!(is_answered(&sixth) && is_answered(&seventh));
-    // A batch of more than may be unflushed waits whatever was before.
+    // A batch of more than the threshold waits, whatever came before.
     let batch = [message("t", 0, b"a", b""); 6];
     let appended = store.log().append_durable(&batch).unwrap();
     assert!(store.admin().stats().flushed_offset >= appended.end);
@@ -177,7 +177,7 @@ fn a_group_shares_a_flush() {
 }
 
 #[test]
-fn readers_keep_what_they_saw_when_the_policy_becomes_synchronous_and_see_no_more_than_is_flushed() {
+fn readers_keep_visible_messages_when_the_policy_becomes_synchronous_and_see_new_ones_once_flushed() {
     let disk = FakeDisk::new();
     let store = open(&disk, &with("interval 3600s"));
     store.log().append(&[message("t", 0, b"first", b"")]).unwrap();
@@ -204,7 +204,7 @@ fn readers_keep_what_they_saw_when_the_policy_becomes_synchronous_and_see_no_mor
 }
 
 #[test]
-fn a_failed_flush_fails_those_who_wait_refuses_later_ones_and_reading_goes_on() {
+fn a_failed_flush_fails_waiting_appends_refuses_later_ones_and_reading_continues() {
     for policy in ["group", "each", "every 1"] {
         let disk = FakeDisk::new();
         let store = open(&disk, &with(policy));
@@ -327,8 +327,8 @@ fn few_dirty_pages_wait_for_the_thorough_flush() {
 }
 
 #[test]
-fn appended_as_one_is_there_wholly_or_not_at_all_after_a_crash_anywhere() {
-    // Three records that roll the file of 64 KiB between them.
+fn an_atomic_append_is_complete_or_absent_after_a_crash_anywhere() {
+    // Three records that cross the end of the file of 64 KiB.
     let large = vec![7; 30 << 10];
     let parts: [NewMessage<'_>; 3] =
         [message("t", 0, &large, b""), message("t", 0, &large, b""), message("t", 0, b"last", b"")];
@@ -362,11 +362,11 @@ fn appended_as_one_is_there_wholly_or_not_at_all_after_a_crash_anywhere() {
 }
 
 #[test]
-fn what_cannot_be_stored_is_refused_before_anything_is_written_and_counted_by_reason() {
+fn invalid_messages_are_refused_before_any_write_and_counted_by_reason() {
     let disk = FakeDisk::new();
     let store = open(&disk, &StoreConfig { max_message_size: 1000, ..asynchronous() });
     let (body, properties, topic) = (vec![1; 1001], vec![b'p'; 40_000], "t".repeat(256));
-    // The store's own threads make the first file meanwhile; who appends writes into it.
+    // The store's threads make the first file while appends write into it.
     let writes = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&writes);
     disk.set_hook(move |op, path| {
@@ -437,13 +437,13 @@ fn counted_puts(store: &Store) -> u64 {
 }
 
 #[test]
-fn a_put_nothing_waits_for_is_counted_by_its_flush_and_a_failed_one_is_not() {
+fn a_put_without_a_waiting_caller_is_counted_by_its_flush_and_a_failed_one_is_not() {
     let disk = FakeDisk::new();
     let store = open(&disk, &small(FlushPolicy::Group));
     let first = store.log().append(&[message("t", 0, b"x", b"")]).unwrap();
     let second = store.log().append(&[message("t", 0, b"x", b"")]).unwrap();
     let other = &store;
-    // Another thread than that of the puts.
+    // A thread other than that of the appends.
     std::thread::scope(|scope| {
         scope.spawn(move || other.log().wait_durable(second.end).unwrap()).join().unwrap()
     });

@@ -1,4 +1,4 @@
-//! The bytes on disk are RocketMQ's: built here byte by byte from the layout and compared with the files.
+//! The bytes on disk match RocketMQ's format: the tests build them from the layout and compare the files.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -176,7 +176,7 @@ fn an_index_file_chains_the_keys_of_a_slot() {
     .concat();
     assert_eq!(bytes[..40], header[..]);
 
-    // Java's hash of "TopicA#u1", made here from its definition.
+    // Java's hash of "TopicA#u1", computed from its definition.
     let hash = |key: &str| {
         format!("TopicA#{key}")
             .bytes()
@@ -245,9 +245,9 @@ fn half_and_rolled_back_messages_take_no_queue_offset() {
     assert_eq!((count("half"), count("committed"), count("back"), count("plain")), (1, 1, 0, 1));
 }
 
-// --- directories made by Apache RocketMQ: see tests/fixtures/store/README.md ---------------------------------
+// Directories written by Apache RocketMQ: see tests/fixtures/store/README.md.
 
-/// A copy of a fixture, and the lines that say what must be found in it.
+/// A copy of a fixture, and the lines of its expected content.
 fn golden(name: &str) -> (tempfile::TempDir, Vec<Vec<String>>) {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/store");
     let copy = tempfile::tempdir().unwrap();
@@ -269,7 +269,7 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// A record as the fixtures tell it.
+/// A record in the form of the fixtures' lines.
 fn told(record: &[u8], kind: &str) -> Vec<String> {
     let view = MessageView::decode(record, true).unwrap();
     let host = |host: SocketAddr| {
@@ -341,13 +341,13 @@ fn assert_holds(store: &MessageStore, lines: &[Vec<String>]) {
 }
 
 #[test]
-fn what_apache_rocketmq_wrote_is_read_whole_and_gone_on_with() {
+fn a_directory_of_apache_rocketmq_is_read_completely_and_continued() {
     for (name, is_clean) in [("stopped", true), ("killed", false), ("property-crc", true)] {
         let (directory, mut lines) = golden(name);
         assert!(lines.len() > 200, "{name}");
         assert_eq!(directory.path().join("abort").exists(), !is_clean);
         for round in 0..2 {
-            // Found sizes count: those of the options are others.
+            // The sizes found count; the options have others.
             let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
             assert_holds(&store, &lines);
             let keys = format!("KEYS\x01ours{round}\x02");
@@ -376,7 +376,7 @@ fn a_property_crc_made_by_apache_rocketmq_shows_a_changed_byte() {
     let (place, size): (usize, usize) = (line[1].parse().unwrap(), line[6].parse().unwrap());
     let mut record = commit_log(directory.path())[place..place + size].to_vec();
     assert!(MessageView::decode(&record, true).is_ok());
-    // A letter of the properties: the checksum of the body does not cover it.
+    // A letter of the properties, which the body's checksum does not cover.
     record[size - 30] ^= 1;
     assert!(MessageView::decode(&record, true).is_err());
     assert!(MessageView::decode(&record, false).is_ok());

@@ -1,5 +1,4 @@
-//! A disk without space: the store opens on it, serves what it holds, refuses sends, closes, and goes on once there is
-//! space.
+//! A full disk: the store opens, serves its messages, refuses sends, closes, and continues once there is space.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -65,13 +64,13 @@ fn a_store_closed_cleanly_opens_and_closes_on_a_full_disk() {
 }
 
 #[test]
-fn what_a_kill_left_to_derive_comes_once_there_is_space_and_no_offset_is_given_out_twice() {
+fn entries_missing_after_a_kill_are_derived_once_there_is_space_and_no_offset_is_assigned_twice() {
     let config = StoreConfig { consume_queue_file_entries: 1000, ..asynchronous() };
     let disk = FakeDisk::new();
     let store = open(&disk, &config);
     send(&store, 0..30).unwrap();
     settle(&store);
-    // The log has space in its file, queue and index have none for what that leads to.
+    // The log has space in its file; queue and index have none for their entries.
     disk.set_out_of_space(true);
     send(&store, 30..90).unwrap();
     let left = disk.after_kill();
@@ -86,7 +85,7 @@ fn what_a_kill_left_to_derive_comes_once_there_is_space_and_no_offset_is_given_o
     drop(store);
     let store = open(&left, &config);
     left.set_out_of_space(false);
-    // As soon as one is taken: it must not get an offset of those that are derived only now.
+    // As soon as a send succeeds: it must not get an offset of the entries that are derived only now.
     common::wait_until("a send is taken", || send(&store, 90..91).is_ok());
     settle(&store);
     let expected: Vec<_> = (0..91).map(|number: u32| number.to_string().into_bytes()).collect();
@@ -131,14 +130,14 @@ fn delay_offsets_past_the_end_of_their_queues_are_corrected_once_there_is_space(
     assert!(matches!(store.log().append(&[waiting]), Err(StoreError::Full { .. })));
     assert!(store.delayed().stop_schedule().is_err(), "how far it got cannot be written");
     store.delayed().start_schedule().unwrap();
-    // The log takes messages again, the correction has no space still.
+    // The log accepts messages again; the correction still has no space.
     disk.set_free(u64::MAX / 2);
     common::wait_until("other messages are taken", || send(&store, 5..6).is_ok());
     assert!(matches!(store.log().append(&[waiting]), Err(StoreError::Full { .. })));
     disk.set_out_of_space(false);
     let appended = store.log().append_durable(&[waiting]).unwrap();
     assert_eq!(appended.locations[0].queue_offset, 1);
-    // A kill at once does not take it for delivered.
+    // After a kill it does not count as delivered.
     let left = disk.after_kill();
     drop(store);
     let store = open_at(&left);

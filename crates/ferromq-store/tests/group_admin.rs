@@ -1,4 +1,4 @@
-//! What administrators ask of groups' progress and of single entries of a queue.
+//! Administration of groups' progress and of single entries of a queue.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -36,7 +36,7 @@ fn offsets(entries: &[(&str, u32, u64)]) -> BTreeMap<String, BTreeMap<u32, u64>>
 }
 
 #[test]
-fn committed_offsets_are_those_of_one_group_or_topic_where_one_is_named() {
+fn committed_offsets_can_be_limited_to_one_group_or_topic() {
     let directory = tempfile::tempdir().unwrap();
     let store = filled(&directory);
     store.groups().commit_offset("g", "one", 0, 1).unwrap();
@@ -70,7 +70,7 @@ fn a_forgotten_group_stays_forgotten_after_a_restart_and_others_keep_theirs() {
     assert_eq!(store.groups().committed_offset("g", "two", 0), Some(4));
     assert_eq!(store.groups().forget_group("g", None).unwrap(), 1);
     assert_eq!(store.groups().forget_group("g", None).unwrap(), 0);
-    // As after a kill: nobody closes it.
+    // As after a kill: without a close.
     let file = std::fs::read_to_string(directory.path().join("config/consumerOffset.json")).unwrap();
     assert!(!file.contains("@g\""), "{file}");
     store.close().unwrap();
@@ -108,7 +108,7 @@ fn entries_and_times_are_those_of_the_messages() {
 }
 
 #[test]
-fn offsets_of_a_master_are_merged_and_wait_in_the_file_where_the_queue_has_no_messages_yet() {
+fn offsets_of_a_master_are_merged_and_stay_in_the_file_while_the_queue_has_no_messages() {
     let directory = tempfile::tempdir().unwrap();
     let store = filled(&directory);
     store.groups().commit_offset("kept", "one", 0, 2).unwrap();

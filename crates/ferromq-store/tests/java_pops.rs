@@ -1,4 +1,5 @@
-//! A directory of a Java broker whose pop consumers hold messages: check-points and acknowledgements become leases.
+//! A directory of a Java broker whose pop consumers have messages in flight: check-points and acknowledgements become
+//! leases.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod common;
@@ -18,7 +19,7 @@ use tempfile::TempDir;
 const START: i64 = 1_700_000_000_000;
 const LOG: &str = "rmq_sys_REVIVE_LOG_DefaultCluster";
 const REVIVERS: &str = "CID_RMQ_SYS_REVIVE_GROUP";
-/// The timer of the broker that is gone has delivered what was due before.
+/// The Java broker's timer has delivered messages due before this.
 const READ_UNTIL: i64 = START + 5_000;
 
 fn open(directory: &Path, clock: &Clock) -> MessageStore {
@@ -47,12 +48,12 @@ fn acks(start: u64, offsets: &str, at: i64) -> String {
     )
 }
 
-/// What lies in the revive log.
+/// Stores a message of the revive log.
 fn put(store: &MessageStore, tag: &str, body: &str) {
     store.log().append(&[message(LOG, 3, body.as_bytes(), &named("k", tag))]).unwrap();
 }
 
-/// What waits for its time.
+/// Stores a message of the revive log that still waits for its time.
 fn put_waiting(store: &MessageStore, tag: &str, body: &str, until: i64) {
     let mut all = named("k", tag);
     for (name, value) in [("REAL_TOPIC", LOG), ("REAL_QID", "3"), ("TIMER_OUT_MS", &until.to_string())] {
@@ -61,25 +62,25 @@ fn put_waiting(store: &MessageStore, tag: &str, body: &str, until: i64) {
     store.log().append(&[message("rmq_sys_wheel_timer", 0, body.as_bytes(), &all)]).unwrap();
 }
 
-/// Ten messages of which eight were popped, as a broker leaves them that is not ours.
+/// Ten messages, eight of them popped, as a Java broker leaves them.
 fn left_by_java(clock: &Clock) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path(), clock);
     for number in 0..10 {
         store.log().append(&[message("t", 0, format!("{number}").as_bytes(), &named("k", "a"))]).unwrap();
     }
-    // Done with: the log was read to offset 1.
+    // Already processed: the log was read to offset 1.
     put(&store, "ck", &check_point(6, "0,1", -90_000, 10_000, 0));
     put(&store, "ack", &ack(6, 6, -90_000));
-    // 0 is held; 1 is acknowledged in the log, 2 by what still waits.
+    // 0 is in flight; 1 is acknowledged in the log, 2 by a message that still waits.
     put(&store, "ck", &check_point(0, "0,1,2", 0, 60_000, 0));
     put(&store, "ack", &ack(0, 1, 0));
     put_waiting(&store, "bAck", &acks(0, "2", 0), START + 60_000);
-    // 3 is held; 4 was acknowledged before it was written; 5 was given another end.
+    // 3 is in flight; 4 was acknowledged before the check-point was written; 5 got another expiry.
     put_waiting(&store, "ck", &check_point(3, "0,1,2", 1_000, 60_000, 0b10), START + 60_000);
     put_waiting(&store, "ck", &check_point(5, "0", 2_000, 120_000, 0), START + 121_000);
     put_waiting(&store, "ack", &ack(3, 5, 1_000), START + 61_000);
-    // Delivered before, so that the log tells of it, which it does no longer.
+    // Delivered before, so the log should hold it, but no longer does.
     put_waiting(&store, "ck", &check_point(7, "0", -9_000, 10_000, 0), START);
     for nonsense in ["", "{}", "[1]", r#"{"c":"g","t":"t","q":-1,"so":0,"pt":1,"it":1,"d":[0]}"#] {
         put(&store, "ck", nonsense);
@@ -123,7 +124,7 @@ fn receive(store: &MessageStore) -> Vec<u64> {
 }
 
 #[test]
-fn what_javas_consumers_hold_comes_when_its_time_is_over_and_what_they_acknowledged_never() {
+fn javas_messages_in_flight_are_redelivered_at_expiry_and_acknowledged_ones_never() {
     let clock = Clock::manual(START + 10_000);
     let directory = left_by_java(&clock);
     let store = open(directory.path(), &clock);
@@ -185,7 +186,7 @@ fn a_kill_right_after_the_take_over_loses_no_lease() {
 }
 
 #[test]
-fn a_group_without_an_offset_begins_where_its_consumers_did() {
+fn a_group_without_an_offset_begins_at_its_first_popped_message() {
     let clock = Clock::manual(START + 10_000);
     let directory = left_by_java(&clock);
     let path = directory.path().join("config/consumerOffset.json");
@@ -195,7 +196,7 @@ fn a_group_without_an_offset_begins_where_its_consumers_did() {
     assert_eq!(receive(&store), (0..10).collect::<Vec<u64>>());
 }
 
-/// Puts a file where a queue's directory belongs, until the answer is called.
+/// Puts a file in place of a queue's directory, until the returned function is called.
 fn hide(directory: &Path, queue: &str) -> impl Fn() {
     let path = directory.join("consumequeue").join(queue);
     let hidden = directory.join("hidden");
@@ -208,7 +209,7 @@ fn hide(directory: &Path, queue: &str) -> impl Fn() {
 }
 
 #[test]
-fn a_directory_is_taken_over_once_all_that_tells_what_consumers_hold_can_be_read() {
+fn a_directory_is_taken_over_once_all_state_of_messages_in_flight_can_be_read() {
     for queue in [format!("{LOG}/3"), "rmq_sys_wheel_timer/0".to_owned()] {
         let clock = Clock::manual(START + 10_000);
         let directory = left_by_java(&clock);
@@ -228,7 +229,7 @@ fn a_directory_is_taken_over_once_all_that_tells_what_consumers_hold_can_be_read
 }
 
 #[test]
-fn what_consumers_hold_of_a_queue_that_cannot_be_read_comes_once_it_can() {
+fn messages_in_flight_of_an_unreadable_queue_are_redelivered_once_it_can_be_read() {
     let clock = Clock::manual(START + 10_000);
     let directory = left_by_java(&clock);
     let show = hide(directory.path(), "t/0");

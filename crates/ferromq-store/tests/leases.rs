@@ -1,4 +1,4 @@
-//! Receive, acknowledge, change, commit on a real store, and what of it survives a restart.
+//! Leases on a real store: receive, acknowledge, change, commit, and which of them survive a restart.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod common;
@@ -25,7 +25,7 @@ use tempfile::TempDir;
 
 const START: i64 = 1_700_000_000_000;
 
-/// Progress is written at close alone, so that a test knows what a killed store had on disk.
+/// Writes progress at close only, so that a test knows what a killed store has on disk.
 fn config() -> StoreConfig {
     StoreConfig { progress_interval: Duration::from_secs(3_600), ..asynchronous() }
 }
@@ -76,7 +76,7 @@ fn offset_file(directory: &Path) -> std::path::PathBuf {
     directory.join("config/consumerOffset.json")
 }
 
-/// The directory as a killed process leaves it: what is in the page cache, nothing closed.
+/// The directory as a killed process leaves it: with the page cache's content, not closed.
 fn kill(directory: &Path) -> TempDir {
     let left = tempfile::tempdir().unwrap();
     copy_as_killed(directory, left.path());
@@ -140,7 +140,7 @@ fn the_leases_of_one_receive_begin_together() {
     send(&store, 0, 4);
     send(&store, 1, 1);
     let taken = receive(&store, 2);
-    // Given back within the millisecond: its next lease cannot begin now.
+    // Returned within the millisecond: its next lease cannot begin now.
     store.groups().change_invisible("g", "t", &taken[0].handle, 0).unwrap();
     let both = ReceiveRequest { queue_count: 2, ..request(10) };
     let from_other = store.groups().receive(&ReceiveRequest { first_queue: 1, ..both }).unwrap();
@@ -203,7 +203,7 @@ fn a_filter_passes_over_a_long_backlog_in_one_receive() {
 }
 
 #[test]
-fn a_filter_that_matches_nothing_leaves_off_and_the_next_receive_goes_on() {
+fn a_receive_without_matches_ends_early_and_the_next_one_continues() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     let count = 60_000;
@@ -319,7 +319,7 @@ fn progress_is_written_while_the_store_is_open_and_only_for_flushed_messages() {
 }
 
 #[test]
-fn an_offset_somebody_else_moved_wins_over_the_snapshot() {
+fn an_offset_moved_by_another_broker_overrides_the_snapshot() {
     for (moved_to, expected) in [(0, vec![(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)]), (4, vec![(4, 1)])] {
         let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
         let store = open(directory.path(), &clock);
@@ -360,7 +360,7 @@ fn an_offset_past_the_end_of_the_log_is_cut_to_it() {
 }
 
 #[test]
-fn a_reset_ends_all_leases_and_brings_back_what_was_acknowledged_above_it() {
+fn a_reset_ends_all_leases_and_redelivers_acknowledged_messages_above_it() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     send(&store, 0, 6);
@@ -450,7 +450,7 @@ fn many_consumers_of_a_group_share_the_messages_without_overlap() {
     }
 }
 
-/// What a group must see of one queue, kept by the simplest means.
+/// The model of one queue as a group reads it.
 #[derive(Debug, Clone, Default)]
 struct Model {
     sent: u64,
@@ -464,7 +464,7 @@ impl Model {
         self.leases.iter().map(|lease| lease.0).min().unwrap_or(self.next)
     }
 
-    /// What a receive gives: expired leases by their end and then offset, then new messages.
+    /// The messages of a receive: expired leases by expiry and offset, then new messages.
     fn receive(&self, now: i64, count: usize) -> Vec<(u64, u32)> {
         let mut expired: Vec<_> = self.leases.iter().filter(|lease| lease.2 <= now).collect();
         expired.sort_by_key(|lease| lease.2);
@@ -503,7 +503,7 @@ struct Run {
     clock: Clock,
     store: Option<MessageStore>,
     model: Model,
-    /// What is on disk: the state at the last clean end.
+    /// The state at the last clean close.
     persisted: Model,
 }
 
@@ -560,7 +560,7 @@ impl Run {
                 let left = kill(self.directory.path());
                 self.store = None;
                 self.directory = left;
-                // Messages are there; acknowledgements and leases since the last clean end are not.
+                // Messages survive; acknowledgements and leases since the last clean close do not.
                 self.model = Model { sent: self.model.sent, ..self.persisted.clone() };
                 self.store = Some(open(self.directory.path(), &self.clock));
             }
@@ -573,7 +573,7 @@ impl Run {
         let got = receive(self.store(), count);
         let (mut seen, mut expected) = (offsets(&got), self.model.receive(now, count));
         if seen != expected {
-            // Leases that end in the same millisecond may come in any order.
+            // Leases that expire in the same millisecond may come in any order.
             seen.sort_unstable();
             expected.sort_unstable();
             let ends: Vec<_> = self.model.leases.iter().map(|lease| lease.2).collect();
@@ -602,7 +602,7 @@ fn handle(queue_offset: u64, pop_time: i64) -> ReceiptHandle {
 proptest! {
     #![proptest_config(ProptestConfig { cases: common::cases(48), ..ProptestConfig::default() })]
     #[test]
-    fn a_group_sees_what_the_model_says_through_restarts_and_kills(steps in prop::collection::vec(step(), 1..40)) {
+    fn a_group_matches_the_model_through_restarts_and_kills(steps in prop::collection::vec(step(), 1..40)) {
         let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
         let store = Some(open(directory.path(), &clock));
         let mut run = Run { directory, clock, store, model: Model::default(), persisted: Model::default() };
@@ -636,7 +636,7 @@ fn a_close_in_the_middle_of_a_receive_forgets_no_message() {
         drop(store);
         let store = open(directory.path(), &clock);
         clock.advance(100_000);
-        // What is not in memory comes with the next receive.
+        // Messages that are not in memory come with the next receive.
         let mut received = 0;
         while received < COUNT {
             let more = store.groups().receive(&all).unwrap().messages.len();

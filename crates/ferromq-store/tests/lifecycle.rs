@@ -1,4 +1,4 @@
-//! Topics are deleted, queues closed and opened, while the store runs; a restart changes nothing of it.
+//! Topics are deleted, queues closed and opened while the store runs; a restart changes none of it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -83,7 +83,7 @@ fn has_files(disk: &FakeDisk, topic: &str) -> bool {
     disk.paths().iter().any(|path| path.starts_with(Path::new(ROOT).join("consumequeue").join(topic)))
 }
 
-/// The topic is gone for everybody.
+/// Checks that no access finds the topic.
 fn check_deleted(store: &Store, disk: &FakeDisk, topic: &str) {
     assert!(!store.queues().list().iter().any(|(name, _)| name == topic));
     assert_eq!(store.queues().get(topic, 0, 0, 32, 1 << 20, ALL).status, GetStatus::NoMatchedLogicQueue);
@@ -95,7 +95,7 @@ fn check_deleted(store: &Store, disk: &FakeDisk, topic: &str) {
 }
 
 #[test]
-fn a_deleted_topic_is_gone_for_good_and_made_again_it_goes_on_behind_its_offsets() {
+fn a_deleted_topic_stays_deleted_and_continues_its_offsets_when_created_again() {
     for is_clean in [true, false] {
         for lost in [None, Some("consumequeue"), Some("ferromq/queues")] {
             let (disk, clock, store) = new();
@@ -146,7 +146,7 @@ fn a_deleted_topic_is_gone_for_good_and_made_again_it_goes_on_behind_its_offsets
 }
 
 #[test]
-fn messages_on_their_way_while_a_topic_is_deleted_are_deleted_or_come_after() {
+fn messages_sent_during_a_deletion_are_deleted_or_stored_after_it() {
     let (disk, clock, store) = new();
     let given = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -200,7 +200,7 @@ fn offsets_of_groups_and_leases_go_with_the_topic() {
 }
 
 #[test]
-fn unused_topics_are_cleaned_and_hold_no_file_back() {
+fn unused_topics_are_cleaned_and_keep_no_file() {
     let (disk, clock, store) = new();
     for topic in ["a", "b", "c"] {
         send(&store, topic, 0, 60);
@@ -219,7 +219,7 @@ fn unused_topics_are_cleaned_and_hold_no_file_back() {
 }
 
 #[test]
-fn a_closed_queue_drains_or_rests_and_opens_again_also_after_a_restart() {
+fn a_closed_queue_drains_or_refuses_reads_and_opens_again_also_after_a_restart() {
     let (disk, clock, store) = new();
     send(&store, "t", 0, 5);
     send(&store, "t", 1, 5);
@@ -276,13 +276,13 @@ fn a_closed_queue_drains_or_rests_and_opens_again_also_after_a_restart() {
 }
 
 #[test]
-fn a_crash_at_any_moment_of_a_deletion_keeps_the_topic_or_deletes_it_and_gives_no_offset_out_twice() {
+fn a_crash_during_a_deletion_keeps_or_deletes_the_topic_and_no_offset_is_assigned_twice() {
     for op in 1.. {
         let mut random = Random(op);
         let (disk, clock, store) = new();
         send(&store, "gone", 0, 120);
         send(&store, "kept", 0, 30);
-        // The threads that flush and note are at rest.
+        // The flushing and writing threads are idle.
         std::thread::sleep(Duration::from_millis(1));
         disk.crash_at(op, random.next());
         let deleted = store.admin().delete_topic("gone");
@@ -317,7 +317,7 @@ fn a_crash_at_any_moment_of_a_deletion_keeps_the_topic_or_deletes_it_and_gives_n
 }
 
 #[test]
-fn a_deletion_under_way_ends_before_the_store_is_closed_and_none_begins_after() {
+fn a_running_deletion_ends_before_the_store_is_closed_and_none_begins_after() {
     for what in ["ferromq/deleted", "ferromq/access"] {
         let (disk, clock, store) = new();
         let store = Arc::new(store);
@@ -329,7 +329,7 @@ fn a_deletion_under_way_ends_before_the_store_is_closed_and_none_begins_after() 
         disk.set_hook(move |op, path| {
             if op == Op::Replace && path.ends_with(what) {
                 began.send(()).ok();
-                // Until the gate is dropped.
+                // Blocks until the gate is dropped.
                 opened.lock().unwrap().recv().ok();
             }
             Ok(())
@@ -367,7 +367,7 @@ fn a_deletion_under_way_ends_before_the_store_is_closed_and_none_begins_after() 
 }
 
 #[test]
-fn the_first_checkpoint_after_an_open_flushes_only_what_came_since() {
+fn the_first_checkpoint_after_an_open_flushes_only_new_entries() {
     for is_clean in [true, false] {
         let (disk, clock, store) = new();
         send(&store, "t", 0, 520);

@@ -1,5 +1,5 @@
-//! Lookups against a plain list: by queue offset, place, time, key, unique key and id, with equal timestamps, tags
-//! that share a hash, keys that many messages have, and unique keys that are another message's key.
+//! Lookups compared with a plain list: by queue offset, place, time, key, unique key and id. Timestamps may be equal,
+//! tags may share a hash, many messages may have one key, and a unique key may equal another message's key.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -23,7 +23,7 @@ const KEYS: [&str; 4] = ["Aa", "BB", "x", "unique-1"];
 
 #[derive(Debug, Clone)]
 struct New {
-    /// Milliseconds since the message before it: most often none.
+    /// Milliseconds since the previous message: usually 0.
     pause: i64,
     topic: usize,
     queue_id: u32,
@@ -55,7 +55,7 @@ fn new() -> impl Strategy<Value = New> {
         })
 }
 
-/// A message as the list knows it.
+/// A message of the list.
 #[derive(Debug)]
 struct Known {
     new: New,
@@ -150,7 +150,7 @@ impl Run {
             from if from == end => (GetStatus::OffsetOverflowOne, end),
             from if from > end => (GetStatus::OffsetOverflowBadly, end),
             _ if wanted.is_empty() => (GetStatus::NoMatchedMessage, end),
-            // A read that is full ends behind its last message.
+            // A full read ends after its last message.
             _ if wanted.len() == count => (GetStatus::Found, wanted[count - 1] + 1),
             _ => (GetStatus::Found, end),
         };
@@ -242,7 +242,7 @@ fn a_time_between_two_messages_gives_rocketmqs_answer_at_both_boundaries() {
     let directory = tempfile::tempdir().unwrap();
     let clock = Clock::manual(START);
     let store = MessageStore::open(directory.path(), asynchronous(), clock.clone()).unwrap();
-    // Three messages of one time, two of a later one.
+    // Three messages at one time, two at a later one.
     for number in 0..5 {
         store.log().append(&[message("t", 0, &[number], b"")]).unwrap();
         if number == 2 {
@@ -264,13 +264,13 @@ fn a_time_between_two_messages_gives_rocketmqs_answer_at_both_boundaries() {
 }
 
 #[test]
-fn a_body_that_looks_like_a_record_is_none() {
+fn a_body_that_looks_like_a_record_is_not_served_as_one() {
     let directory = tempfile::tempdir().unwrap();
     let store = MessageStore::open(directory.path(), asynchronous(), Clock::manual(START)).unwrap();
     let first = store.log().append(&[message("t", 0, b"first", b"")]).unwrap();
     settle(&store);
     let mut forged = store.queues().message_at(0).unwrap().bytes().to_vec();
-    // Where the body of the next record will lie: behind 88 bytes of head.
+    // Where the body of the next record will lie: after its head of 88 bytes.
     let place = first.end + 88;
     forged[28..36].copy_from_slice(&place.to_be_bytes());
     store.log().append(&[message("t", 0, &forged, b"")]).unwrap();
@@ -284,7 +284,7 @@ fn a_body_that_looks_like_a_record_is_none() {
 }
 
 #[test]
-fn a_query_that_meets_too_many_other_messages_says_that_it_gave_up() {
+fn a_query_that_meets_too_many_other_messages_reports_that_it_gave_up() {
     let directory = tempfile::tempdir().unwrap();
     let clock = Clock::manual(START);
     let config = StoreConfig { index_entries: 50_000, commit_log_file_size: 16 << 20, ..asynchronous() };
@@ -299,7 +299,7 @@ fn a_query_that_meets_too_many_other_messages_says_that_it_gave_up() {
         store.log().append(&many).unwrap();
     }
     settle(&store);
-    // All lie in the same second, which is as far as the index tells times apart.
+    // All lie in the same second, the resolution of the index.
     let found = store.queues().query_by_key("t", "same", 5, START, START);
     assert!(!found.is_complete && found.messages.is_empty());
     let mut enough = store.queues().query_by_key("t", "same", 5, START, START + 1);
@@ -313,7 +313,7 @@ fn a_query_that_meets_too_many_other_messages_says_that_it_gave_up() {
 }
 
 #[test]
-fn what_fails_and_what_misses_is_counted_by_its_name() {
+fn failed_and_missed_reads_are_counted_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let config = StoreConfig { max_message_size: 100, ..asynchronous() };
     let store = MessageStore::open(directory.path(), config, Clock::manual(START)).unwrap();

@@ -1,4 +1,4 @@
-//! Leased messages the log does not hold any longer, and those that cannot be read for a while.
+//! Leased messages that the log no longer holds, or that cannot be read for a while.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod common;
@@ -53,14 +53,14 @@ fn seen<R: Region>(messages: &[Leased<R>]) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn a_leased_message_whose_record_is_damaged_is_forgotten_and_holds_nothing_up() {
+fn a_leased_message_with_a_damaged_record_loses_its_lease_and_blocks_nothing() {
     for in_order in [false, true] {
         let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
         let store = MessageStore::open(directory.path(), asynchronous(), clock.clone()).unwrap();
         let appended = store.log().append(&vec![message("t", 0, b"x", b""); 4]).unwrap();
         settle(&store);
         assert_eq!(receive(&store, in_order, 2).len(), 2);
-        // Its head says that it lies elsewhere.
+        // Its head names another place.
         let file = directory.path().join("commitlog").join("0".repeat(20));
         let file = fs::File::options().write(true).open(file).unwrap();
         file.write_all_at(&7u64.to_be_bytes(), appended.locations[0].physical_offset + 28).unwrap();
@@ -77,18 +77,18 @@ fn a_leased_message_whose_record_is_damaged_is_forgotten_and_holds_nothing_up() 
 }
 
 #[test]
-fn a_leased_message_that_cannot_be_read_for_a_while_keeps_its_place_its_handle_and_its_attempt() {
+fn a_leased_message_that_is_unreadable_for_a_while_keeps_its_place_handle_and_attempt() {
     for in_order in [false, true] {
         let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
         let config = StoreConfig { mapped_bytes: 0, ..synchronous() };
         let store = MessageStore::open_on(disk.clone(), Path::new("/store"), config, clock.clone()).unwrap();
-        // Two of them in the first file, and enough behind them that it is closed when others are read.
+        // Two of them in the first file, and enough after them that reading others closes it.
         let body = vec![b'x'; 30_000];
         (0..12).for_each(|_| drop(store.log().append(&[message("t", 0, &body, b"")]).unwrap()));
         settle(&store);
         let first = receive(&store, in_order, 1);
         assert_eq!(seen(&first), [(0, 1)]);
-        // A record holds its file open.
+        // A record keeps its file open.
         let old = first[0].handle;
         drop(first);
         (4..12).for_each(|at| drop(store.queues().get("t", 0, at, 1, usize::MAX, ALL)));
@@ -102,7 +102,7 @@ fn a_leased_message_that_cannot_be_read_for_a_while_keeps_its_place_its_handle_a
             }
         });
         clock.advance(LEASE);
-        // In order nothing that is behind it comes before it.
+        // In order, no later message comes before it.
         let meanwhile = receive(&store, in_order, 1);
         assert_eq!(seen(&meanwhile), [], "in order: {in_order}");
         is_broken.store(false, Ordering::SeqCst);

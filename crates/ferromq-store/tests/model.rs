@@ -1,5 +1,5 @@
-//! Random operations against a plain list: whatever the order of appends, reopens and crashes, the store
-//! answers like a model that keeps everything it promised.
+//! Random operations compared with a plain list: whatever the order of appends, reopens and crashes, the store serves
+//! every message that it acknowledged.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -41,7 +41,7 @@ struct New {
 enum Step {
     Append(Vec<New>),
     AppendAsOne(Vec<New>),
-    /// Removes the files whose messages are all older than so many milliseconds.
+    /// Removes files whose messages are all older than this many milliseconds.
     Clean(i64),
     SetFlush(usize),
     Get {
@@ -97,7 +97,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 const POLICIES: [&str; 4] = ["group", "each", "every 3", "interval 50ms"];
 
-/// Lets files go whose messages are all older than it says, and only when a cleaning is asked for.
+/// A policy that removes files whose messages are all older than its age, only when a caller asks for a cleaning.
 #[derive(Default)]
 struct WhenAsked(AtomicI64);
 
@@ -112,12 +112,12 @@ impl RetentionPolicy for WhenAsked {
     }
 }
 
-/// Enough of each body to tell them apart.
+/// Shortens each body, but enough remains to tell them apart.
 fn short(bodies: &[Vec<u8>]) -> Vec<(usize, Option<u8>)> {
     bodies.iter().map(|body| (body.len(), body.first().copied())).collect()
 }
 
-/// A message as the model knows it.
+/// A message of the model.
 #[derive(Debug, Clone)]
 struct Known {
     body: Vec<u8>,
@@ -125,7 +125,7 @@ struct Known {
     tag: usize,
     time: i64,
     order: usize,
-    /// Messages that were appended as one have the same number.
+    /// Messages appended together have the same number.
     group: Option<usize>,
 }
 
@@ -137,7 +137,7 @@ struct Run {
     clock: Clock,
     store: Option<MessageStore<FakeDisk>>,
     model: Model,
-    /// First offset kept of each queue; a crash may bring back what was removed.
+    /// First offset kept of each queue; a crash may restore removed messages.
     removed: BTreeMap<(usize, u32), usize>,
     retention: Arc<WhenAsked>,
     count: usize,
@@ -192,7 +192,7 @@ impl Run {
         (min as u64..).zip(&self.known(topic, queue_id)[min..])
     }
 
-    /// Takes over what is gone, and checks that it is the beginning of the log and nothing else.
+    /// Removes deleted messages from the model, and checks that they are the beginning of the log.
     fn learn_what_is_gone(&mut self) {
         for (topic, queue_id) in self.model.keys().copied().collect::<Vec<_>>() {
             let min = self.store().queues().min_offset(TOPICS[topic], queue_id) as usize;
@@ -321,7 +321,7 @@ impl Run {
 
     fn crash(&mut self, seed: u64) {
         let left = self.disk.crash(seed);
-        // The old store finds its disk gone and gives up.
+        // The old store loses its disk and gives up.
         self.store = None;
         self.disk = left;
         self.open();
@@ -331,7 +331,7 @@ impl Run {
         self.learn_what_is_gone();
     }
 
-    /// Under asynchronous flush a crash takes a tail of the log, and nothing in the middle.
+    /// Under asynchronous flush a crash takes the end of the log, and nothing before it.
     fn forget_what_is_lost(&mut self) {
         let mut kept = 0;
         let mut lost_from = usize::MAX;
@@ -355,7 +355,7 @@ impl Run {
         }
     }
 
-    /// How many messages there are of each group that was appended as one.
+    /// The number of messages in each group appended together.
     fn groups(&self) -> BTreeMap<usize, usize> {
         let mut groups = BTreeMap::new();
         for group in self.model.values().flatten().filter_map(|known| known.group) {
@@ -379,7 +379,7 @@ impl Run {
     }
 }
 
-/// Some for every test run; a long run asks for more with `FERROMQ_MODEL_CASES`.
+/// The number of cases; `FERROMQ_MODEL_CASES` raises it for a long run.
 fn cases() -> u32 {
     std::env::var("FERROMQ_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40)
 }

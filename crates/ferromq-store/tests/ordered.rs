@@ -1,4 +1,5 @@
-//! Receives in order, attempts and priorities on a real store, and what of them survives a restart, a kill, Java.
+//! Ordered receives, attempts and priorities on a real store, and which of them survive a restart, a kill, or a Java
+//! broker.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod common;
@@ -19,7 +20,7 @@ use tempfile::TempDir;
 const START: i64 = 1_700_000_000_000;
 const LEASE: i64 = 10_000;
 
-/// Progress is written at close alone, so that a test knows what a killed store had on disk.
+/// Writes progress at close only, so that a test knows what a killed store has on disk.
 fn config() -> StoreConfig {
     StoreConfig { progress_interval: Duration::from_secs(3_600), ..asynchronous() }
 }
@@ -60,12 +61,12 @@ fn seen(messages: &[Leased]) -> Vec<(u64, u32)> {
     messages.iter().map(|leased| (leased.handle.queue_offset, leased.attempt)).collect()
 }
 
-/// Acknowledges a message; says when its queue may go on, seen from the beginning of its lease.
+/// Acknowledges a message. Returns when its queue may continue, relative to the begin of its lease.
 fn ack(store: &MessageStore, leased: &Leased) -> Option<i64> {
     store.groups().ack("g", "t", &leased.handle).unwrap().map(|at| at - leased.handle.pop_time)
 }
 
-/// The directory as a killed process leaves it: what is in the page cache, nothing closed.
+/// The directory as a killed process leaves it: with the page cache's content, not closed.
 fn kill(directory: &Path) -> TempDir {
     let left = tempfile::tempdir().unwrap();
     copy_as_killed(directory, left.path());
@@ -79,7 +80,7 @@ fn fresh() -> (TempDir, Clock, MessageStore) {
 }
 
 #[test]
-fn a_group_that_takes_up_order_hears_when_leases_from_before_it_end() {
+fn a_group_that_becomes_ordered_is_woken_when_earlier_leases_expire() {
     let (_directory, _clock, store) = fresh();
     send(&store, 0, 3);
     let before =
@@ -92,7 +93,7 @@ fn a_group_that_takes_up_order_hears_when_leases_from_before_it_end() {
 }
 
 #[test]
-fn a_queue_has_one_receiver_at_a_time_and_others_do_not_wait_for_it() {
+fn a_queue_has_one_receiver_at_a_time_and_other_queues_do_not_wait() {
     let (_directory, _clock, store) = fresh();
     send(&store, 0, 3);
     send(&store, 1, 1);
@@ -121,7 +122,7 @@ fn redelivery_begins_at_the_first_unacknowledged_message_and_keeps_the_order() {
     assert_eq!(seen(&again), [(1, 2), (3, 2), (4, 1)]);
     assert!(matches!(store.groups().ack("g", "t", &first[1].handle), Err(StoreError::StaleReceipt)));
     clock.advance(LEASE);
-    // Fewer than came last time: the rest of them comes next, before anything new.
+    // Fewer than last time: the remaining ones come next, before new messages.
     let one = receive(&store, 1, None);
     assert_eq!(seen(&one), [(1, 3)]);
     ack(&store, &one[0]);
@@ -129,7 +130,7 @@ fn redelivery_begins_at_the_first_unacknowledged_message_and_keeps_the_order() {
 }
 
 #[test]
-fn whoever_repeats_a_receive_by_its_name_gets_its_messages_again_at_once() {
+fn a_receive_repeated_with_its_attempt_id_gets_the_same_messages_at_once() {
     let (_directory, clock, store) = fresh();
     send(&store, 0, 4);
     let lost = receive(&store, 2, Some("a"));
@@ -143,14 +144,14 @@ fn whoever_repeats_a_receive_by_its_name_gets_its_messages_again_at_once() {
     clock.advance(1);
     assert_eq!(seen(&receive(&store, 2, Some("b"))), [(0, 2), (1, 2)]);
     assert!(receive(&store, 2, Some("a")).is_empty());
-    // A name that says nothing names nothing.
+    // An empty attempt id counts as none.
     clock.advance(LEASE);
     assert_eq!(receive(&store, 2, Some("")).len(), 2);
     assert!(receive(&store, 2, Some("")).is_empty());
 }
 
 #[test]
-fn a_changed_message_holds_its_queue_until_its_new_time_and_keeps_its_handle() {
+fn a_changed_lease_blocks_its_queue_until_its_new_expiry_and_keeps_its_handle() {
     let (_directory, clock, store) = fresh();
     send(&store, 0, 3);
     let first = receive(&store, 2, None);
@@ -164,7 +165,7 @@ fn a_changed_message_holds_its_queue_until_its_new_time_and_keeps_its_handle() {
 }
 
 #[test]
-fn an_extended_lease_holds_its_queue_and_is_still_of_its_receive_after_a_restart() {
+fn an_extended_lease_blocks_its_queue_and_belongs_to_its_receive_after_a_restart() {
     let (directory, clock, store) = fresh();
     send(&store, 0, 3);
     let first = receive(&store, 2, Some("a"));
@@ -183,7 +184,7 @@ fn an_extended_lease_holds_its_queue_and_is_still_of_its_receive_after_a_restart
 }
 
 #[test]
-fn the_order_the_lock_and_the_name_of_the_try_survive_a_restart_and_a_kill() {
+fn order_lock_and_attempt_id_survive_a_restart_and_a_kill() {
     for is_killed in [false, true] {
         let (mut directory, clock, store) = fresh();
         send(&store, 0, 4);
@@ -204,7 +205,7 @@ fn the_order_the_lock_and_the_name_of_the_try_survive_a_restart_and_a_kill() {
 }
 
 #[test]
-fn the_dead_come_alone_and_the_queue_goes_on_behind_them() {
+fn dead_messages_come_alone_and_the_queue_continues_after_them() {
     let (_directory, clock, store) = fresh();
     send(&store, 0, 3);
     let limited = |max_count| ReceiveRequest { max_attempts: 2, ..request(max_count, None) };
@@ -216,7 +217,7 @@ fn the_dead_come_alone_and_the_queue_goes_on_behind_them() {
     let Received { messages, dead, more, .. } = store.groups().receive(&limited(2)).unwrap();
     assert!(messages.is_empty() && more);
     assert_eq!(seen(&dead), [(0, 2), (1, 2)]);
-    // Nobody else gets them or what is behind them meanwhile.
+    // Meanwhile, another receiver gets neither them nor later messages.
     let meanwhile = store.groups().receive(&limited(9)).unwrap();
     assert!(meanwhile.messages.is_empty() && meanwhile.dead.is_empty());
     dead.iter().for_each(|leased| assert!(ack(&store, leased).is_some()));
@@ -224,7 +225,7 @@ fn the_dead_come_alone_and_the_queue_goes_on_behind_them() {
 }
 
 #[test]
-fn dead_messages_that_were_not_kept_are_dead_again() {
+fn dead_messages_that_were_not_copied_are_dead_again() {
     let (_directory, clock, store) = fresh();
     send(&store, 0, 1);
     let limited = || {
@@ -242,7 +243,7 @@ fn dead_messages_that_were_not_kept_are_dead_again() {
 }
 
 #[test]
-fn what_was_given_back_comes_again_to_the_same_try_as_the_same_attempt_and_never_as_none() {
+fn a_returned_message_comes_to_the_same_attempt_id_as_the_same_attempt_and_never_as_attempt_zero() {
     let (_directory, clock, store) = fresh();
     send(&store, 0, 2);
     for name in [Some("a"), None] {
@@ -263,14 +264,14 @@ fn what_was_given_back_comes_again_to_the_same_try_as_the_same_attempt_and_never
 }
 
 #[test]
-fn a_receive_repeated_while_its_dead_are_kept_elsewhere_gets_neither_them_nor_what_is_behind() {
+fn a_receive_repeated_while_its_dead_messages_are_copied_gets_neither_them_nor_later_ones() {
     let (_directory, clock, store) = fresh();
     send(&store, 0, 2);
     let limited = |max_count| {
         store.groups().receive(&ReceiveRequest { max_attempts: 1, ..request(max_count, Some("a")) }).unwrap()
     };
     assert_eq!(seen(&limited(1).messages), [(0, 1)]);
-    // Given back by nobody: another try finds it dead, and the first call of it is still on the way.
+    // It was not returned: another attempt finds it dead while its first call is still running.
     clock.advance(LEASE);
     let other = ReceiveRequest { max_attempts: 1, ..request(1, Some("b")) };
     assert_eq!(seen(&store.groups().receive(&other).unwrap().dead), [(0, 1)]);
@@ -282,7 +283,7 @@ fn a_receive_repeated_while_its_dead_are_kept_elsewhere_gets_neither_them_nor_wh
 }
 
 #[test]
-fn a_message_that_comes_again_counts_as_no_read_of_a_queue() {
+fn a_redelivered_message_does_not_count_as_a_read_of_a_queue() {
     let (_directory, clock, store) = fresh();
     send(&store, 0, 1);
     assert_eq!(receive(&store, 1, None).len(), 1);
@@ -293,7 +294,7 @@ fn a_message_that_comes_again_counts_as_no_read_of_a_queue() {
 }
 
 #[test]
-fn deliveries_a_record_tells_of_count_as_attempts() {
+fn deliveries_counted_in_a_record_are_attempts() {
     let (_directory, clock, store) = fresh();
     let again = |reconsume_times| NewMessage { reconsume_times, ..message("t", 0, b"x", b"") };
     store.log().append(&[again(1), again(5)]).unwrap();
@@ -339,7 +340,7 @@ fn order_info(directory: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn what_java_knows_of_a_receive_in_order_counts_where_our_leases_are_of_another_time() {
+fn javas_file_of_ordered_receives_counts_if_our_leases_do_not_match() {
     let (directory, clock, store) = fresh();
     send(&store, 0, 6);
     store.close().unwrap();
@@ -355,7 +356,7 @@ fn what_java_knows_of_a_receive_in_order_counts_where_our_leases_are_of_another_
     fs::write(order_info(directory.path()), java).unwrap();
     let store = open(directory.path(), &clock);
     assert!(receive(&store, 9, None).is_empty());
-    // The handle Java gave out is good.
+    // The handle from Java is valid.
     store.groups().ack("g", "t", &handle(3, START)).unwrap();
     assert_eq!(seen(&receive(&store, 9, Some("try"))), [(1, 3), (4, 1), (5, 1)]);
     store.close().unwrap();
@@ -365,7 +366,7 @@ fn what_java_knows_of_a_receive_in_order_counts_where_our_leases_are_of_another_
 }
 
 #[test]
-fn what_java_is_told_ends_with_the_last_acknowledgement_and_with_its_group() {
+fn javas_file_loses_an_ordered_receive_with_its_last_acknowledgement_and_with_its_group() {
     let (directory, clock, store) = fresh();
     send(&store, 0, 2);
     let told = |store: MessageStore| {
@@ -391,14 +392,14 @@ fn handle(queue_offset: u64, pop_time: i64) -> ReceiptHandle {
     ReceiptHandle { queue_id: 0, queue_offset, pop_time, invisible_ms: 0 }
 }
 
-/// A queue received in order, kept by the simplest means.
+/// The model of a queue received in order.
 #[derive(Debug, Clone, Default)]
 struct Model {
     sent: u64,
     next: u64,
-    /// Offset, pop time, end, attempt; by offset.
+    /// Offset, pop time, expiry, attempt; sorted by offset.
     leases: Vec<(u64, i64, i64, u32)>,
-    /// The last receive: its name and its pop time.
+    /// The last receive: its attempt id and pop time.
     last: (Option<&'static str>, i64),
 }
 
@@ -407,7 +408,7 @@ impl Model {
         self.leases.first().map_or(self.next, |lease| lease.0)
     }
 
-    /// What a receive gives.
+    /// The messages of a receive.
     fn receive(&self, now: i64, count: usize, name: Option<&'static str>) -> Vec<(u64, u32)> {
         let is_same = name.is_some() && name == self.last.0;
         if !is_same && self.leases.iter().any(|lease| lease.2 > now) {
@@ -423,8 +424,8 @@ impl Model {
         again.chain(new.map(|offset| (offset, 1))).take(count).collect()
     }
 
-    /// What a start makes of it: a lease that begins after `now`, as one of a second receive within a millisecond does,
-    /// lasts from `now` on.
+    /// The state after a restart: a lease that begins after `now`, as in a second receive within a millisecond, lasts
+    /// from `now` on.
     fn reopened(mut self, now: i64) -> Self {
         for (_, pop_time, end, _) in self.leases.iter_mut().filter(|lease| lease.1 > now) {
             *end = now + (*end - *pop_time).max(0);
@@ -463,7 +464,7 @@ struct Run {
     clock: Clock,
     store: Option<MessageStore>,
     model: Model,
-    /// What is on disk: the state at the last clean end.
+    /// The state at the last clean close.
     persisted: Model,
 }
 
@@ -532,7 +533,7 @@ impl Run {
     fn receive(&mut self, now: i64, count: usize, name: Option<&'static str>) {
         let got = receive(self.store(), count, name);
         let mut expected = self.model.receive(now, count, name);
-        // Those that were leased later in this very millisecond end a receive: its leases begin together.
+        // Messages leased later in this millisecond end a receive, because its leases begin together.
         expected.truncate(got.len().max(1));
         assert_eq!(seen(&got), expected);
         let Some(pop_time) = got.first().map(|leased| leased.handle.pop_time) else { return };

@@ -1,7 +1,7 @@
-//! Receives in order as RocketMQ gives them: all messages again from the first one that is not acknowledged.
+//! Ordered receives as in RocketMQ: all messages are redelivered from the first unacknowledged one on.
 //!
-//! The model is RocketMQ's `OrderInfo`: the offsets of the last receive, a bit for each that is acknowledged, how often each
-//! was consumed before. Everything else follows from it.
+//! The model is RocketMQ's `OrderInfo`: the offsets of the last receive, an acknowledgement bit for each, and how often
+//! each was consumed before.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod common;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 const START: i64 = 1_700_000_000_000;
 const LEASE: i64 = 10_000;
 
-/// Progress is written at close alone, so that a test knows what a killed store had on disk.
+/// Writes progress at close only, so that a test knows what a killed store has on disk.
 fn open(directory: &Path, clock: &Clock) -> MessageStore {
     let config = StoreConfig { progress_interval: Duration::from_secs(3_600), ..asynchronous() };
     MessageStore::open(directory, config, clock.clone()).unwrap()
@@ -71,8 +71,8 @@ fn ack(store: &MessageStore, leased: &Leased) {
 }
 
 #[test]
-fn what_a_proxy_of_rocketmq_gave_is_given() {
-    // Measured with RocketMQ 5.5.0: a queue of six, receives by their attempt ids.
+fn an_ordered_queue_delivers_like_a_proxy_of_rocketmq() {
+    // Measured with RocketMQ 5.5.0: a queue of six messages, receives by attempt id.
     let (_directory, clock, store) = fresh(6);
     let first = receive(&store, 4, Some("a"));
     assert_eq!(seen(&first), [(0, 1), (1, 1), (2, 1), (3, 1)]);
@@ -98,8 +98,8 @@ fn what_a_proxy_of_rocketmq_gave_is_given() {
 }
 
 #[test]
-fn the_dead_are_those_that_were_handed_out_too_often_acknowledged_or_not() {
-    // As measured: of a batch whose first message fails the others come again with it, and die with it.
+fn messages_delivered_too_often_are_dead_acknowledged_or_not() {
+    // As measured: if the first message of a batch fails, the others are redelivered and die with it.
     let (_directory, clock, store) = fresh(4);
     for attempt in 1..=2 {
         let batch =
@@ -119,7 +119,7 @@ fn the_dead_are_those_that_were_handed_out_too_often_acknowledged_or_not() {
 }
 
 #[test]
-fn dead_messages_that_were_not_kept_are_dead_again() {
+fn dead_messages_that_were_not_copied_are_dead_again() {
     let (_directory, clock, store) = fresh(2);
     ack(&store, &receive(&store, 2, None)[1]);
     clock.advance(LEASE);
@@ -153,7 +153,7 @@ fn a_receive_that_is_full_leaves_the_leases_of_the_other_queues() {
 }
 
 #[test]
-fn what_was_received_before_the_group_was_in_order_does_not_come_again() {
+fn messages_acknowledged_before_the_group_was_ordered_are_not_redelivered() {
     let (directory, clock, store) = fresh(6);
     let before =
         store.groups().receive(&ReceiveRequest { order: None, ..request(3, None, true) }).unwrap().messages;
@@ -171,7 +171,7 @@ fn what_was_received_before_the_group_was_in_order_does_not_come_again() {
 }
 
 #[test]
-fn either_way_goes_on_where_the_other_one_left_the_queue() {
+fn each_kind_of_receive_continues_where_the_other_left_the_queue() {
     let (_directory, clock, store) = fresh(5);
     let generous = |count| store.groups().receive(&request(count, None, false)).unwrap().messages;
     let first = generous(3);
@@ -190,7 +190,7 @@ fn either_way_goes_on_where_the_other_one_left_the_queue() {
 }
 
 #[test]
-fn a_restart_and_java_know_what_was_acknowledged() {
+fn acknowledgements_survive_a_restart_and_are_in_javas_file() {
     let (directory, clock, store) = fresh(5);
     let first = receive(&store, 4, Some("a"));
     ack(&store, &first[1]);
@@ -212,7 +212,7 @@ struct Model {
     committed: u64,
     attempt_id: Option<&'static str>,
     pop_time: i64,
-    /// By offset: whether it is acknowledged, when it is visible, how often it was handed out.
+    /// By offset: whether it is acknowledged, when it is visible, how often it was delivered.
     batch: BTreeMap<u64, (bool, i64, u32)>,
 }
 
@@ -245,8 +245,8 @@ impl Model {
         true
     }
 
-    /// What a start makes of it: a lease that begins after `now`, as one of a second receive within a millisecond does,
-    /// lasts from `now` on.
+    /// The state after a restart: a lease that begins after `now`, as in a second receive within a millisecond, lasts
+    /// from `now` on.
     fn reopened(mut self, now: i64) -> Self {
         if self.pop_time > now {
             for (_, visible, _) in self.batch.values_mut() {
@@ -261,7 +261,7 @@ impl Model {
 enum Step {
     Send(usize),
     Receive(usize, usize),
-    /// Any handle there ever was.
+    /// Any handle returned so far.
     Ack(prop::sample::Index),
     Change(prop::sample::Index, i64),
     Advance(i64),
@@ -286,9 +286,9 @@ struct Run {
     clock: Clock,
     store: Option<MessageStore>,
     model: Model,
-    /// What is on disk: the state at the last clean end.
+    /// The state at the last clean close.
     persisted: Model,
-    /// The newest are the likeliest to be used.
+    /// The newest handles are the most likely.
     handles: Vec<ReceiptHandle>,
 }
 
@@ -359,7 +359,7 @@ impl Run {
 proptest! {
     #![proptest_config(ProptestConfig { cases: common::cases(24), ..ProptestConfig::default() })]
     #[test]
-    fn a_group_sees_what_rocketmq_would_give_through_restarts_and_kills(
+    fn a_group_matches_rocketmq_through_restarts_and_kills(
         steps in prop::collection::vec(step(), 1..50),
     ) {
         let (directory, clock, store) = fresh(0);

@@ -1,5 +1,5 @@
-//! A crash after every prefix of a scripted workload: whatever of the unflushed blocks survives, what was promised
-//! is there, nothing is torn, and no queue has a gap.
+//! A crash after every prefix of a scripted workload: whichever unflushed blocks survive, acknowledged messages are
+//! there, none is torn, and no queue has a gap.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -20,8 +20,8 @@ fn open(disk: &FakeDisk, config: &StoreConfig) -> Result<MessageStore<FakeDisk>,
     MessageStore::open_on(disk.clone(), Path::new("/store"), config.clone(), Clock::manual(1_700_000_000_000))
 }
 
-/// Single messages and batches over some files, a committed offset, a close. What is promised is noted at once,
-/// for the crash may come with any operation.
+/// Appends single messages and batches over several files, commits an offset, closes. Adds to `promised` at once,
+/// because any operation may crash.
 fn workload(disk: &FakeDisk, config: &StoreConfig, round: u8, promised: &mut Promised) {
     let Ok(store) = open(disk, config) else { return };
     for number in 0..16u8 {
@@ -76,7 +76,7 @@ fn crash_after_every_operation(config: &StoreConfig) {
         let left = disk.crash(at);
         let store = open(&left, config).unwrap_or_else(|error| panic!("{what}: {error}"));
         if !keeps_promises {
-            // Promised is what was closed; of the rest only that it has no gap, which `bodies` checks.
+            // Messages before the close are promised; the rest has no gap, which `bodies` checks.
             promised = closed;
         }
         check(&store, &promised, &what);
@@ -92,16 +92,16 @@ fn crash_after_every_operation(config: &StoreConfig) {
 }
 
 #[test]
-fn group_commit_keeps_its_promises_after_a_crash_at_every_operation() {
+fn group_commit_loses_no_acknowledged_message_in_a_crash_at_any_operation() {
     crash_after_every_operation(&synchronous());
 }
 
 #[test]
-fn a_flush_for_each_append_keeps_its_promises_after_a_crash_at_every_operation() {
+fn a_flush_for_each_append_loses_no_acknowledged_message_in_a_crash_at_any_operation() {
     crash_after_every_operation(&small(FlushPolicy::Each));
 }
 
 #[test]
-fn asynchronous_flush_leaves_no_gap_after_a_crash_at_every_operation() {
+fn asynchronous_flush_leaves_no_gap_after_a_crash_at_any_operation() {
     crash_after_every_operation(&asynchronous());
 }

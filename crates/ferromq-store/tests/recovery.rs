@@ -1,4 +1,4 @@
-//! Whatever happens to the files of a store, it opens, says what is damaged, and serves exactly the rest.
+//! Whatever happens to its files, a store opens, reports the damage, and serves exactly the rest.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -28,7 +28,7 @@ const QUEUES: u32 = 3;
 /// Size of a log file of the tests.
 const FILE: u64 = 64 << 10;
 
-/// A message as it was written.
+/// A written message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Written {
     queue_id: u32,
@@ -39,7 +39,7 @@ struct Written {
 }
 
 fn config() -> StoreConfig {
-    // Without it nothing covers the head of a record, its topic and its properties.
+    // Without the property CRC, nothing covers a record's head, topic and properties.
     StoreConfig { property_crc: true, ..asynchronous() }
 }
 
@@ -71,7 +71,7 @@ fn fill(store: &MessageStore, numbers: std::ops::Range<u32>) -> Vec<Written> {
     written
 }
 
-/// Everything a reader gets, by queue and queue offset.
+/// All messages that readers get, by queue and queue offset.
 fn served(store: &MessageStore) -> BTreeMap<(u32, u64), Vec<u8>> {
     let mut served = BTreeMap::new();
     for queue_id in 0..QUEUES {
@@ -93,7 +93,7 @@ fn served(store: &MessageStore) -> BTreeMap<(u32, u64), Vec<u8>> {
     served
 }
 
-/// What was written, but for what overlaps a damage or lies behind the end.
+/// The written messages, except those that overlap a damage or lie past the end.
 fn expected(store: &MessageStore, written: &[Written]) -> BTreeMap<(u32, u64), Vec<u8>> {
     let damages = store.admin().damages();
     let is_left = |written: &&Written| {
@@ -158,7 +158,7 @@ fn apply(harm: &Harm, path: &Path) {
     }
 }
 
-/// Some for every test run; a long run asks for more with `FERROMQ_RECOVERY_CASES`.
+/// The number of cases; `FERROMQ_RECOVERY_CASES` raises it for a long run.
 fn cases() -> u32 {
     std::env::var("FERROMQ_RECOVERY_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(16)
 }
@@ -167,7 +167,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_harmed_log_serves_exactly_what_was_written_minus_the_reported_damage(
+    fn a_damaged_log_serves_exactly_the_written_messages_minus_the_reported_damage(
         is_clean in any::<bool>(),
         count in 30u32..260,
         harms in prop::collection::vec((any::<prop::sample::Index>(), harm()), 1..4),
@@ -182,7 +182,7 @@ proptest! {
         if is_clean {
             store.close().unwrap();
         }
-        // Nothing below the last flush is ever cut.
+        // Recovery never cuts below the last flush.
         let flushed = store.admin().stats().flushed_offset;
         copy_as_killed(directory.path(), harmed.path());
         for (which, harm) in &harms {
@@ -194,14 +194,14 @@ proptest! {
         for _ in 0..2 {
             let store = open(harmed.path());
             prop_assert!(store.admin().stats().max_physical_offset >= flushed);
-            // The first round of reads finds what no recovery looks at.
+            // The first round of reads finds damage that recovery does not check for.
             served(&store);
             prop_assert_eq!(served(&store), expected(&store, &written));
             for written in &written {
                 let found = store.queues().message_at(written.start).ok();
                 prop_assert!(found.is_none_or(|r| MessageView::decode(r.bytes(), true).unwrap().body == written.body));
             }
-            // An offset is given out once where the log was known to be on disk.
+            // If the durable end was known, each offset is assigned only once.
             if is_clean {
                 for queue_id in 0..QUEUES {
                     let given = written.iter().filter(|w| w.queue_id == queue_id).count() as u64;
@@ -213,7 +213,7 @@ proptest! {
     }
 
     #[test]
-    fn a_harmed_log_that_another_broker_closed_gives_no_offset_out_again(
+    fn a_damaged_log_that_another_broker_closed_assigns_no_offset_again(
         is_killed in any::<bool>(),
         count in 30u32..260,
         harms in prop::collection::vec((any::<prop::sample::Index>(), harm()), 1..4),
@@ -235,7 +235,6 @@ proptest! {
         for round in 0..2 {
             let store = open(directory.path());
             prop_assert!(store.admin().stats().max_physical_offset >= written.last().unwrap().end);
-            // The first round of reads finds what no recovery looks at.
             served(&store);
             prop_assert_eq!(served(&store), expected(&store, &written));
             for queue_id in 0..QUEUES {
@@ -247,7 +246,7 @@ proptest! {
     }
 
     #[test]
-    fn harmed_derived_files_are_redone_and_everything_is_served(
+    fn damaged_derived_files_are_rebuilt_and_everything_is_served(
         is_clean in any::<bool>(),
         count in 30u32..260,
         harms in prop::collection::vec((any::<prop::sample::Index>(), harm()), 1..3),
@@ -263,7 +262,7 @@ proptest! {
         for (which, harm) in &harms {
             let mut files = files_under(&harmed.path().join("consumequeue"));
             files.extend(files_under(&harmed.path().join("index")));
-            // Bytes changed inside a file that was closed are `verify`'s to find; nothing wrong is served for them.
+            // `verify` finds bytes changed within a closed file; no wrong message is served for them.
             if !files.is_empty() && matches!(harm, Harm::Shorten { .. } | Harm::Remove) {
                 apply(harm, &files[which.index(files.len())]);
             }
@@ -278,7 +277,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_in_derived_files_never_makes_a_wrong_message_served(
+    fn noise_in_derived_files_never_serves_a_wrong_message(
         is_clean in any::<bool>(),
         harms in prop::collection::vec((any::<prop::sample::Index>(), harm()), 1..5),
     ) {
@@ -332,7 +331,7 @@ fn a_missing_first_file_is_only_a_later_start() {
 }
 
 #[test]
-fn a_missing_last_file_is_reported_and_nothing_is_given_out_twice() {
+fn a_missing_last_file_is_reported_and_no_offset_is_assigned_twice() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let written = fill(&store, 0..300);
@@ -360,14 +359,14 @@ fn a_missing_last_file_is_reported_and_nothing_is_given_out_twice() {
 }
 
 #[test]
-fn a_torn_tail_is_cut_and_its_bytes_and_messages_are_told() {
+fn a_torn_tail_is_cut_and_its_bytes_and_messages_are_reported() {
     let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = open(directory.path());
     let flushed_at_first = fs::read(directory.path().join("ferromq/flushed")).unwrap();
     let written = fill(&store, 0..20);
     copy_as_killed(directory.path(), killed.path());
     store.close().unwrap();
-    // As if nothing had been flushed and no checkpoint been written yet, and the eleventh record never reached the disk.
+    // As if nothing was flushed and no checkpoint written, and the eleventh record never reached the disk.
     fs::remove_file(killed.path().join("checkpoint")).unwrap();
     fs::write(killed.path().join("ferromq/flushed"), flushed_at_first).unwrap();
     let log = killed.path().join("commitlog").join(format!("{:020}", 0));
@@ -385,7 +384,7 @@ fn a_torn_tail_is_cut_and_its_bytes_and_messages_are_told() {
 }
 
 #[test]
-fn a_clean_stop_is_opened_without_walking_and_a_kill_walks_only_what_is_behind_the_checkpoint() {
+fn a_clean_stop_opens_without_a_walk_and_a_kill_walks_only_the_log_after_the_checkpoint() {
     let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = open(directory.path());
     fill(&store, 0..300);
@@ -411,7 +410,7 @@ fn a_clean_stop_is_opened_without_walking_and_a_kill_walks_only_what_is_behind_t
 }
 
 #[test]
-fn progress_is_told_at_the_beginning_and_at_the_end() {
+fn progress_is_reported_at_the_beginning_and_at_the_end() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     fill(&store, 0..100);
@@ -427,7 +426,7 @@ fn progress_is_told_at_the_beginning_and_at_the_end() {
     assert!(told.len() >= 2);
     assert_eq!(told[0].done_bytes, 0);
     let last = told.last().unwrap();
-    // Blank records at the files' ends are not walked.
+    // Recovery does not walk the blank records at the files' ends.
     assert!(last.done_bytes > end / 10 * 9 && last.done_bytes == last.total_bytes);
     assert!(last.bytes_per_second > 0);
     assert_eq!(last.remaining.unwrap().as_nanos(), 0);
@@ -435,7 +434,7 @@ fn progress_is_told_at_the_beginning_and_at_the_end() {
 }
 
 #[test]
-fn fast_boot_looks_at_no_checksum_and_still_never_serves_what_is_damaged() {
+fn fast_boot_checks_no_checksum_and_still_never_serves_a_damaged_message() {
     let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = open(directory.path());
     let written = fill(&store, 0..20);
@@ -465,8 +464,8 @@ fn fast_boot_looks_at_no_checksum_and_still_never_serves_what_is_damaged() {
 }
 
 #[test]
-fn files_of_ours_are_ignored_once_another_broker_had_the_store() {
-    // Another broker appends behind our end, is closed or killed, and knows nothing of `ferromq/`.
+fn our_own_files_are_ignored_once_another_broker_had_the_store() {
+    // Another broker appends after our end, is closed or killed, and does not know `ferromq/`.
     for is_killed in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let store = open(directory.path());
@@ -487,7 +486,7 @@ fn files_of_ours_are_ignored_once_another_broker_had_the_store() {
         if is_killed {
             fs::write(directory.path().join("abort"), "4711").unwrap();
         }
-        // Lies in all of our files.
+        // Wrong content for all of our files.
         let ours = directory.path().join("ferromq");
         let before: Vec<(PathBuf, Vec<u8>)> =
             files_under(&ours).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect();
@@ -504,7 +503,7 @@ fn files_of_ours_are_ignored_once_another_broker_had_the_store() {
 }
 
 #[test]
-fn what_was_appended_as_one_is_cut_whole_when_its_last_record_is_missing() {
+fn an_atomic_append_is_cut_completely_when_its_last_record_is_missing() {
     let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = open(directory.path());
     let written = fill(&store, 0..9);
@@ -531,18 +530,18 @@ fn what_was_appended_as_one_is_cut_whole_when_its_last_record_is_missing() {
 }
 
 #[test]
-fn a_kill_while_another_brokers_closed_store_is_taken_over_costs_nothing() {
+fn a_kill_while_another_brokers_closed_store_is_taken_over_loses_nothing() {
     let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = open(directory.path());
     let written = fill(&store, 0..300);
     store.close().unwrap();
-    // As a Java broker that was started on an empty store leaves it, with a byte that rotted since.
+    // As a Java broker leaves it after a start on an empty store, with one corrupt byte.
     fs::remove_dir_all(directory.path().join("ferromq")).unwrap();
     let checkpoint = OpenOptions::new().write(true).open(directory.path().join("checkpoint")).unwrap();
     checkpoint.write_all_at(&[0; 8], 32).unwrap();
     flip(directory.path(), &written[100], 100);
 
-    // Killed in the middle of the first recovery by us.
+    // Killed in the middle of our first recovery.
     let (from, to) = (directory.path().to_owned(), killed.path().to_owned());
     let is_first = AtomicBool::new(true);
     let listener = RecoveryListener::new(move |_| {
@@ -571,7 +570,7 @@ fn flip(directory: &Path, record: &Written, at: u64) {
     file.write_all_at(&[!byte[0]], place % FILE).unwrap();
 }
 
-/// 600 acknowledged messages, each flushed, and what a kill leaves.
+/// 600 acknowledged messages, each flushed, and then a kill.
 fn killed_with_receipts(to: &Path) -> Vec<Written> {
     let directory = tempfile::tempdir().unwrap();
     let config = StoreConfig { property_crc: true, ..synchronous() };
@@ -584,7 +583,7 @@ fn killed_with_receipts(to: &Path) -> Vec<Written> {
 }
 
 #[test]
-fn damage_below_the_last_flush_is_reported_and_what_was_acknowledged_behind_it_is_served() {
+fn damage_below_the_last_flush_is_reported_and_acknowledged_messages_after_it_are_served() {
     for gone in [&[][..], &["checkpoint"], &["ferromq/flushed", "checkpoint"]] {
         let killed = tempfile::tempdir().unwrap();
         let written = killed_with_receipts(killed.path());
@@ -604,7 +603,7 @@ fn damage_below_the_last_flush_is_reported_and_what_was_acknowledged_behind_it_i
 }
 
 #[test]
-fn a_checkpoint_of_another_length_counts_as_none_and_is_made_anew() {
+fn a_checkpoint_of_another_length_is_ignored_and_rewritten() {
     for len in [0, 39, 4095, 5000] {
         let killed = tempfile::tempdir().unwrap();
         let written = killed_with_receipts(killed.path());
@@ -639,7 +638,7 @@ fn zeros_over_many_pages_of_another_brokers_closed_log_are_damage_and_not_its_en
         assert!(to - from > 128 << 10);
         log.write_all_at(&vec![0; (to - from) as usize], from).unwrap();
         if !is_clean {
-            // Nothing is known to have been flushed: the log ends here, and what is cut is told.
+            // No durable end is known: the log ends here, and the cut is reported.
             fs::remove_file(killed.path().join("checkpoint")).unwrap();
             fs::write(killed.path().join("abort"), "4711").unwrap();
             store.close().unwrap();
@@ -658,8 +657,8 @@ fn zeros_over_many_pages_of_another_brokers_closed_log_are_damage_and_not_its_en
 }
 
 #[test]
-fn noise_across_the_end_of_a_closed_log_costs_only_what_it_lies_on() {
-    // Once as it is opened first, and once as it is opened after a kill while that was under way.
+fn noise_across_the_end_of_a_closed_log_loses_only_the_overwritten_messages() {
+    // Opened for the first time, and after a kill during that open.
     for is_killed in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let store = open(directory.path());
@@ -688,7 +687,7 @@ fn noise_across_the_end_of_a_closed_log_costs_only_what_it_lies_on() {
     }
 }
 
-/// Gives a store what we had noted of it before another broker had it, which leaves no checkpoint of ours.
+/// Restores our own files from before another broker had the store, which leaves no checkpoint of ours.
 fn put_notes_back(directory: &Path, notes: &[(PathBuf, Vec<u8>)]) {
     fs::remove_dir_all(directory.join("ferromq")).unwrap();
     for (path, bytes) in notes {
@@ -707,7 +706,7 @@ fn notes(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn a_log_whose_file_with_our_end_another_broker_removed_goes_on_behind_what_that_broker_appended() {
+fn a_log_whose_file_with_our_end_was_removed_continues_after_the_other_brokers_messages() {
     for is_killed in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let store = open(directory.path());
@@ -715,7 +714,7 @@ fn a_log_whose_file_with_our_end_another_broker_removed_goes_on_behind_what_that
         store.close().unwrap();
         assert!(written[59].end < FILE, "our end lies in the first file");
         let notes = notes(directory.path());
-        // The other broker appends, its retention takes the first file, and it stops.
+        // The other broker appends, its retention removes the first file, and it stops.
         let store = open(directory.path());
         written.extend(fill(&store, 60..300));
         store.close().unwrap();
@@ -744,8 +743,8 @@ fn a_log_whose_file_with_our_end_another_broker_removed_goes_on_behind_what_that
 }
 
 #[test]
-fn a_damaged_last_record_of_another_brokers_closed_log_keeps_its_places() {
-    // Opened, opened after a kill while that was under way, and the same with noise behind the record's begin alone.
+fn a_damaged_last_record_of_another_brokers_closed_log_keeps_its_offsets() {
+    // Opened, opened after a kill during that open, and both with noise after the record's first bytes.
     for (is_killed, noise_at) in [(false, 0), (true, 0), (false, 100), (true, 100)] {
         let what = format!("killed {is_killed}, noise at {noise_at}");
         let directory = tempfile::tempdir().unwrap();
@@ -753,7 +752,7 @@ fn a_damaged_last_record_of_another_brokers_closed_log_keeps_its_places() {
         let written = fill(&store, 0..62);
         store.groups().commit_offset("g", "t", written[61].queue_id, written[61].queue_offset + 1).unwrap();
         store.close().unwrap();
-        // As a Java broker leaves it that was started on an empty store.
+        // As a Java broker leaves it after a start on an empty store.
         put_notes_back(directory.path(), &[]);
         let last = &written[61];
         let log = directory.path().join("commitlog").join(format!("{:020}", 0));

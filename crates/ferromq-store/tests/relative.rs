@@ -1,4 +1,5 @@
-//! A store whose directory is given relative to the working directory. Alone here: that belongs to the process.
+//! A store whose directory is relative to the working directory. It has its own file, because the working directory
+//! belongs to the process.
 #![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod common;
@@ -15,7 +16,7 @@ fn a_directory_of_one_component_is_a_store_like_any_other() {
     let store = MessageStore::open(Path::new("store"), synchronous(), Clock::system()).unwrap();
     let first = store.log().append(&[message("t", 0, b"first", b"")]).unwrap();
     store.log().wait_durable(first.end).unwrap();
-    // The store stays where it was opened.
+    // The store keeps its directory.
     std::env::set_current_dir(elsewhere.path()).unwrap();
     let second = store.log().append(&[message("u", 0, b"second", b"")]).unwrap();
     store.log().wait_durable(second.end).unwrap();

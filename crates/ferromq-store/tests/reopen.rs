@@ -1,4 +1,4 @@
-//! What a store serves after it was closed and opened again, on the real disk.
+//! Messages of a store that was closed and opened again, on the real disk.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs)]
 
@@ -84,10 +84,10 @@ fn a_killed_store_serves_everything_and_cuts_a_torn_record() {
         settle(&store);
         copy_as_killed(directory.path(), killed.path());
         if is_foreign {
-            // A Java broker leaves its process id; nothing is known of how far its index was flushed.
+            // A Java broker writes its process id. How far its index was flushed is unknown.
             fs::write(killed.path().join("abort"), "4711").unwrap();
         }
-        // A record of which only the head arrived.
+        // A record with only its head.
         let size = 64 << 10;
         let file = killed.path().join(format!("commitlog/{:020}", end / size * size));
         let first = fs::read(killed.path().join("commitlog/00000000000000000000")).unwrap();
@@ -162,7 +162,7 @@ fn keys_are_found_within_a_time_range_newest_first() {
     let directory = tempfile::tempdir().unwrap();
     let clock = Clock::manual(1_000_500);
     let store = MessageStore::open(directory.path(), asynchronous(), clock.clone()).unwrap();
-    // More entries than an index file holds, so that the chain goes over several files.
+    // More entries than an index file holds, so that the chain covers several files.
     for number in 0..500u32 {
         let properties = [named("same", "a"), named(&format!("k{number}"), "a")].concat();
         store.log().append(&[message("t", 0, &number.to_be_bytes(), &properties)]).unwrap();
@@ -190,7 +190,7 @@ fn keys_are_found_within_a_time_range_newest_first() {
 }
 
 #[test]
-fn what_is_over_a_limit_is_refused_and_nothing_is_written() {
+fn messages_over_a_limit_are_refused_and_nothing_is_written() {
     let directory = tempfile::tempdir().unwrap();
     let config = StoreConfig { max_message_size: 1000, ..asynchronous() };
     let store = MessageStore::open(directory.path(), config, Clock::system()).unwrap();
@@ -224,10 +224,10 @@ fn what_is_over_a_limit_is_refused_and_nothing_is_written() {
 }
 
 #[test]
-fn a_record_is_found_only_where_one_begins() {
+fn a_record_is_found_only_at_its_first_byte() {
     let directory = tempfile::tempdir().unwrap();
     let store = MessageStore::open(directory.path(), asynchronous(), Clock::system()).unwrap();
-    // A body that looks like a record, at whatever place it lands.
+    // A body that looks like a record, wherever it lies.
     let first = store.log().append(&[message("t", 0, b"inner", b"")]).unwrap();
     let copy = store.queues().message_at(0).unwrap().bytes().to_vec();
     let second = store.log().append(&[message("t", 0, &copy, b"")]).unwrap();
@@ -262,7 +262,7 @@ fn a_reserve_that_is_not_free_refuses_sends_on_the_real_disk() {
 }
 
 #[test]
-fn arrivals_are_told_once_readers_see_the_messages() {
+fn arrivals_are_reported_once_readers_see_the_messages() {
     let directory = tempfile::tempdir().unwrap();
     let store =
         std::sync::Arc::new(MessageStore::open(directory.path(), synchronous(), Clock::system()).unwrap());
@@ -322,7 +322,7 @@ fn fill_unevenly(store: &MessageStore) {
 }
 
 #[test]
-fn a_queue_whose_files_are_lost_is_redone_and_its_offsets_go_on() {
+fn a_queue_with_lost_files_is_rebuilt_and_its_offsets_continue() {
     for (is_clean, lost) in
         [(true, "0"), (true, "2"), (false, "0"), (false, "2"), (true, "1/00000000000000000000")]
     {

@@ -1,4 +1,4 @@
-//! Cleaning: what may go goes, oldest first; what is kept is served as before, whatever happens meanwhile.
+//! Cleaning: expired files are removed, oldest first, and the kept messages are served as before.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -51,7 +51,7 @@ fn new(retention: Retention) -> (FakeDisk, Clock, Store) {
     (disk, clock, store)
 }
 
-/// Lets time go by and cleans. Says what was done since, here or by the store's own thread.
+/// Advances the clock and cleans. Returns what was cleaned since, also by the store's thread.
 fn clean_after(store: &Store, clock: &Clock, ms: i64) -> CleanReport {
     let before = store.admin().stats().cleaning.total;
     clock.advance(ms);
@@ -88,7 +88,7 @@ fn fill(store: &Store, topic: &str, queue_id: i32, count: u64) {
     }
 }
 
-/// The messages kept are those from the min offset on, without gap, each at its place and under its key.
+/// Checks that messages from the min offset on have no gap, and that each is at its place and under its key.
 fn check(store: &Store, topic: &str, queue_id: u32, max_offset: u64) {
     assert_eq!(store.queues().max_offset(topic, queue_id), max_offset);
     let min_offset = store.queues().min_offset(topic, queue_id);
@@ -117,11 +117,11 @@ fn files(disk: &FakeDisk, directory: &str) -> Vec<u64> {
     let directory = Path::new(ROOT).join(directory);
     let paths = disk.paths();
     let inside = paths.iter().filter(|path| path.parent() == Some(&directory));
-    // One that is just being made has a temporary name.
+    // A file being created has a temporary name.
     inside.filter_map(|path| path.file_name().unwrap().to_str().unwrap().parse().ok()).collect()
 }
 
-/// Waits for what another thread does.
+/// Waits for another thread.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..20_000 {
         if is_so() {
@@ -170,7 +170,7 @@ fn files_go_oldest_first_when_their_newest_message_is_72_hours_old() {
 }
 
 #[test]
-fn a_thread_of_its_own_cleans_as_time_goes_by() {
+fn the_cleaning_thread_cleans_as_time_goes_by() {
     let (_disk, clock, store) = new(Retention::default());
     fill(&store, "t", 0, 100);
     clock.advance(72 * HOUR);
@@ -204,7 +204,7 @@ fn a_file_goes_when_every_topic_in_it_allows_it() {
     }
 }
 
-/// The hour of the day, in whatever zone the test runs, so long after the start.
+/// The hour of the day, in the test's time zone, this long after the start.
 fn hour_after(ms: i64) -> u8 {
     let is_it = |hour: &u8| {
         let (_disk, clock, store) = new(Retention { hours: vec![*hour], ..Retention::default() });
@@ -235,7 +235,7 @@ fn expired_files_wait_for_their_hour_of_the_day() {
 }
 
 #[test]
-fn the_oldest_files_go_while_the_log_has_more_bytes_than_it_may() {
+fn the_oldest_files_are_removed_while_the_log_exceeds_its_size() {
     let (disk, _clock, store) = new(Retention { total_bytes: Some(3 * FILE), ..Retention::default() });
     fill(&store, "t", 0, 300);
     store.admin().clean(false);
@@ -245,7 +245,7 @@ fn the_oldest_files_go_while_the_log_has_more_bytes_than_it_may() {
 }
 
 #[test]
-fn disk_usage_counts_only_where_it_is_configured_and_takes_what_has_not_expired_above_85_percent() {
+fn disk_usage_counts_only_if_configured_and_removes_unexpired_files_above_85_percent() {
     let usage = Some(DiskUsage::default());
     for (disk_usage, used, removes_young, removes_expired, is_refused) in [
         (None, 95, false, false, false),
@@ -255,11 +255,11 @@ fn disk_usage_counts_only_where_it_is_configured_and_takes_what_has_not_expired_
         (usage, 91, true, true, true),
     ] {
         let what = format!("{disk_usage:?} {used}");
-        // Hours that are never: only space makes expired files go.
+        // Hours that never come: only lack of space removes expired files.
         let now = hour_after(100 * HOUR);
         let hours = (0..24).filter(|hour| *hour != now).collect();
         let (disk, clock) = (FakeDisk::new(), Clock::manual(START_MS));
-        // As large from the beginning: what is kept free is a share of it, which the store's own thread finds out.
+        // Set before the store opens: the reserve is a share of the size, which the store's thread measures.
         disk.set_capacity(100 << 30);
         let set_used = |percent: u64| disk.set_free((100 - percent) << 30);
         set_used(10);
@@ -267,7 +267,7 @@ fn disk_usage_counts_only_where_it_is_configured_and_takes_what_has_not_expired_
         let store = open(&disk, retention, &clock).unwrap();
         fill(&store, "t", 0, 120);
         set_used(used);
-        // Whoever cleans first, this thread or the store's own: what counts is what is gone then.
+        // This thread or the store's may clean first; only the removed files count.
         let is_anything_gone_after = |ms| {
             clock.advance(ms);
             store.admin().clean(false);
@@ -293,13 +293,14 @@ fn disk_usage_counts_only_where_it_is_configured_and_takes_what_has_not_expired_
 }
 
 #[test]
-fn disk_usage_takes_no_more_than_it_measured_too_much_and_a_few_files_at_once() {
+fn disk_usage_removes_no_more_than_the_measured_excess_and_a_few_files_at_once() {
     let usage = Retention { disk_usage: Some(DiskUsage::default()), ..Retention::default() };
-    // Two and a half files are too many, or thousands. The disk, as one does while somebody reads them, keeps their space for a while.
+    // Two and a half files are too many, or thousands. The disk frees their space late, as if another process still
+    // read them.
     for (capacity, too_much, removed) in [(100 * FILE, 2 * FILE + FILE / 2, 3), (1 << 40, 1 << 36, 10)] {
         let (disk, clock, store) = new(usage.clone());
         fill(&store, "t", 0, 15 * 39);
-        // It takes space, too.
+        // It takes space as well.
         until("the next file is made", || log_files(&disk).len() == 16);
         disk.set_capacity(capacity);
         disk.set_free(capacity * 15 / 100 - too_much);
@@ -319,7 +320,7 @@ fn disk_usage_takes_no_more_than_it_measured_too_much_and_a_few_files_at_once() 
 }
 
 #[test]
-fn readers_are_told_where_to_go_on_at_every_moment_and_keep_what_they_hold() {
+fn readers_always_learn_where_to_continue_and_keep_their_records() {
     let (disk, clock, store) = new(Retention::default());
     let store = Arc::new(store);
     fill(&store, "t", 0, 100);
@@ -350,7 +351,7 @@ fn readers_are_told_where_to_go_on_at_every_moment_and_keep_what_they_hold() {
 }
 
 #[test]
-fn a_queue_whose_messages_are_all_gone_goes_on_at_its_offset() {
+fn a_queue_whose_messages_are_all_deleted_continues_at_its_offset() {
     for (is_clean, lost) in
         [(true, None), (false, None), (true, Some("consumequeue/t/0")), (false, Some("consumequeue/t/0"))]
     {
@@ -380,7 +381,7 @@ fn a_queue_whose_messages_are_all_gone_goes_on_at_its_offset() {
             store.close().unwrap();
             disk
         } else {
-            // The background flushes as time goes by.
+            // The background thread flushes as time goes by.
             until("all is flushed", || {
                 clock.advance(100);
                 store.admin().stats().flushed_offset == store.admin().stats().max_physical_offset
@@ -405,7 +406,7 @@ fn a_queue_whose_messages_are_all_gone_goes_on_at_its_offset() {
 }
 
 #[test]
-fn groups_below_the_new_begin_are_moved_up_when_they_come() {
+fn groups_below_the_new_begin_move_up_at_their_next_receive() {
     let (_disk, clock, store) = new(Retention::default());
     fill(&store, "t", 0, 60);
     let all = MessageFilter::All;
@@ -433,7 +434,7 @@ fn groups_below_the_new_begin_are_moved_up_when_they_come() {
     let min = store.queues().min_offset("t", 0);
     assert!(min > 30);
     for group in ["g", "late", "new"] {
-        // Looking at leases whose messages are gone may take more than one receive.
+        // More than one receive may be needed to skip leases of deleted messages.
         let mut received = store.groups().receive(&request(group)).unwrap();
         while received.messages.is_empty() && received.more {
             received = store.groups().receive(&request(group)).unwrap();
@@ -449,8 +450,8 @@ fn groups_below_the_new_begin_are_moved_up_when_they_come() {
 }
 
 #[test]
-fn a_policy_of_ones_own_is_one_small_class() {
-    /// Keeps at most one file besides the one that is appended to.
+fn a_custom_policy_is_one_small_type() {
+    /// Keeps at most one file besides the active one.
     struct OneFile;
     impl RetentionPolicy for OneFile {
         fn name(&self) -> &str {
@@ -517,7 +518,7 @@ fn a_file_whose_archive_hook_has_not_succeeded_is_never_deleted() {
 }
 
 #[test]
-fn disk_pressure_refuses_sends_and_deletes_nothing_the_archive_has_not_taken() {
+fn disk_pressure_refuses_sends_and_deletes_no_file_that_is_not_archived() {
     let retention = Retention { disk_usage: Some(DiskUsage::default()), total_bytes: Some(0), ..archiving() };
     let (disk, clock, store) = new(retention);
     fill(&store, "t", 0, 100);
@@ -533,7 +534,7 @@ fn disk_pressure_refuses_sends_and_deletes_nothing_the_archive_has_not_taken() {
 }
 
 #[test]
-fn what_the_archive_took_is_remembered_through_a_crash_and_never_taken_for_another_file() {
+fn the_last_archived_file_is_remembered_through_a_crash_and_not_mistaken_for_another() {
     let (disk, clock, store) = new(archiving());
     fill(&store, "t", 0, 100);
     flush_now(&store);
@@ -548,7 +549,7 @@ fn what_the_archive_took_is_remembered_through_a_crash_and_never_taken_for_anoth
     assert_eq!((report.removed_files, report.archived_files), (0, 0), "handed over once only");
     assert!(report.failure.unwrap().contains("remove failed"));
     check(&store, "t", 0, 100);
-    // The hook stays: the store's own thread may be about to try again.
+    // The hook stays set: the store's thread may be about to retry.
     let left = disk.crash(3);
     drop(store);
 
@@ -577,7 +578,7 @@ fn what_the_archive_took_is_remembered_through_a_crash_and_never_taken_for_anoth
 }
 
 #[test]
-fn looks_at_the_disk_and_appends_do_not_wait_for_a_hook_or_for_files_being_removed() {
+fn disk_checks_and_appends_do_not_wait_for_a_hook_or_a_removal() {
     let (disk, clock, store) = new(archiving());
     fill(&store, "t", 0, 100);
     clock.advance(72 * HOUR);
@@ -643,7 +644,7 @@ fn closing_waits_for_a_hook_that_runs_and_a_hook_may_close() {
 }
 
 #[test]
-fn a_hook_that_asks_for_a_cleaning_is_told_that_one_is_under_way() {
+fn a_hook_that_requests_a_cleaning_gets_an_error() {
     let (_disk, clock, store) = new(archiving());
     let store = Arc::new(store);
     fill(&store, "t", 0, 100);
@@ -679,7 +680,7 @@ fn expired_files_make_room_before_sends_are_refused() {
 }
 
 #[test]
-fn a_crash_at_any_moment_of_a_cleaning_leaves_a_store_that_is_whole() {
+fn a_crash_at_any_moment_of_a_cleaning_leaves_a_consistent_store() {
     let rounds = std::env::var("FERROMQ_CRASH_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     for seed in 0..rounds {
         let mut has_ended = false;
@@ -692,7 +693,7 @@ fn a_crash_at_any_moment_of_a_cleaning_leaves_a_store_that_is_whole() {
             fill(&store, "t", 1, 10);
             flush_now(&store);
             disk.crash_at(op, random.next());
-            // The threads that flush and note progress do their part in between.
+            // The threads that flush and write progress run in between.
             clock.advance(72 * HOUR);
             store.admin().clean(true);
             until("done or crashed", || {

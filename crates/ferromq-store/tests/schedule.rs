@@ -1,4 +1,4 @@
-//! Messages with a delay level come at their time, at least once, whatever happens meanwhile.
+//! Messages with a delay level are delivered at their time, at least once, in all circumstances.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod common;
@@ -22,7 +22,7 @@ use ferromq_store::{
 use proptest::prelude::*;
 
 #[test]
-fn a_message_comes_at_its_time_and_as_it_was_sent() {
+fn a_message_is_delivered_at_its_time_as_it_was_sent() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     store.delayed().start_schedule().unwrap();
@@ -52,7 +52,7 @@ fn a_message_comes_at_its_time_and_as_it_was_sent() {
 }
 
 #[test]
-fn nothing_comes_before_its_time_and_nothing_is_delivered_where_the_schedule_does_not_run() {
+fn no_message_is_early_and_none_is_delivered_while_the_schedule_is_stopped() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     send(&store, "orders", 0, "one", 1);
@@ -70,7 +70,7 @@ fn nothing_comes_before_its_time_and_nothing_is_delivered_where_the_schedule_doe
 }
 
 #[test]
-fn the_levels_are_those_of_the_option_and_a_higher_one_is_the_highest() {
+fn the_levels_follow_the_option_and_a_higher_one_counts_as_the_highest() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let config = StoreConfig { delay_levels: "2s 1m".parse::<DelayLevels>().unwrap(), ..config() };
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
@@ -86,7 +86,7 @@ fn the_levels_are_those_of_the_option_and_a_higher_one_is_the_highest() {
 }
 
 #[test]
-fn a_closed_store_goes_on_where_it_was() {
+fn a_closed_store_continues_where_it_stopped() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     store.delayed().start_schedule().unwrap();
@@ -108,7 +108,7 @@ fn a_closed_store_goes_on_where_it_was() {
 }
 
 #[test]
-fn after_a_kill_all_comes_and_what_came_since_the_offsets_were_written_comes_again() {
+fn after_a_kill_all_messages_come_and_those_since_the_last_written_offsets_come_again() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     store.delayed().start_schedule().unwrap();
@@ -130,7 +130,7 @@ fn after_a_kill_all_comes_and_what_came_since_the_offsets_were_written_comes_aga
 }
 
 #[test]
-fn offsets_beyond_a_log_that_was_cut_do_not_swallow_what_comes_after() {
+fn offsets_past_the_end_of_a_cut_log_skip_no_later_message() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     send(&store, "orders", 0, "one", 1);
@@ -150,11 +150,11 @@ fn offsets_beyond_a_log_that_was_cut_do_not_swallow_what_comes_after() {
 }
 
 #[test]
-fn offsets_that_were_corrected_are_on_disk_before_anything_new_waits() {
+fn corrected_offsets_are_on_disk_before_a_new_message_waits() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     store.close().unwrap();
-    // As a master told that delivered many, of another log.
+    // As if from a master that delivered many messages of another log.
     fs::write(directory.path().join("config/delayOffset.json"), "{\"offsetTable\":{1:50}}").unwrap();
     let store = open(directory.path(), &clock);
     store.delayed().start_schedule().unwrap();
@@ -186,7 +186,7 @@ fn a_broken_offset_file_is_named_and_its_backup_serves() {
 }
 
 #[test]
-fn a_closed_queue_gets_nothing_and_another_one_of_the_topic_does() {
+fn a_closed_queue_gets_no_message_and_an_open_one_of_the_topic_does() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     store.delayed().start_schedule().unwrap();
@@ -200,7 +200,7 @@ fn a_closed_queue_gets_nothing_and_another_one_of_the_topic_does() {
 }
 
 #[test]
-fn a_message_for_a_topic_with_only_closed_queues_waits_once_more_and_holds_nobody_up() {
+fn a_message_for_a_topic_with_only_closed_queues_waits_again_and_blocks_no_other() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     store.delayed().start_schedule().unwrap();
@@ -218,7 +218,7 @@ fn a_message_for_a_topic_with_only_closed_queues_waits_once_more_and_holds_nobod
 }
 
 #[test]
-fn what_waits_for_a_topic_that_was_deleted_is_given_up_and_counted() {
+fn waiting_messages_of_a_deleted_topic_are_given_up_and_counted() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     store.delayed().start_schedule().unwrap();
@@ -233,7 +233,7 @@ fn what_waits_for_a_topic_that_was_deleted_is_given_up_and_counted() {
 }
 
 #[test]
-fn what_cannot_be_stored_or_says_not_where_it_goes_holds_nobody_up() {
+fn messages_that_cannot_be_stored_or_have_no_destination_block_no_other() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     send(&store, "orders", 0, &"large".repeat(200), 1);
@@ -255,7 +255,7 @@ fn what_cannot_be_stored_or_says_not_where_it_goes_holds_nobody_up() {
 }
 
 #[test]
-fn what_waits_at_a_level_that_is_not_configured_any_more_still_comes() {
+fn messages_at_a_level_that_is_no_longer_configured_are_still_delivered() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     send(&store, "orders", 0, "one", 3);
@@ -269,7 +269,7 @@ fn what_waits_at_a_level_that_is_not_configured_any_more_still_comes() {
 }
 
 #[test]
-fn real_time_delivers_without_anybody_asking() {
+fn messages_are_delivered_as_real_time_passes() {
     let directory = tempfile::tempdir().unwrap();
     let store = MessageStore::open(directory.path(), config(), Clock::system()).unwrap();
     store.delayed().start_schedule().unwrap();
@@ -305,10 +305,10 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: common::cases(60), ..ProptestConfig::default() })]
 
-    /// On a disk that forgets what was not flushed: nothing answered is lost, nothing comes early, and without a crash
-    /// nothing comes twice.
+    /// On a disk that loses unflushed data: no acknowledged message is lost, none is early, and without a crash none is
+    /// repeated.
     #[test]
-    fn whatever_happens_each_message_comes_and_none_before_its_time(steps in prop::collection::vec(step(), 1..25)) {
+    fn each_message_is_delivered_and_none_before_its_time_in_all_circumstances(steps in prop::collection::vec(step(), 1..25)) {
         let clock = Clock::manual(START);
         let mut disk = FakeDisk::new();
         let root = Path::new("/store");

@@ -1,4 +1,5 @@
-//! Lost records, clocks set back, closed topics and failing disks: no delayed message comes early, none is lost unsaid.
+//! Lost records, clocks set back, closed topics and failing disks: no delayed message is early, and each lost one is
+//! logged.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod common;
@@ -29,7 +30,7 @@ use ferromq_store::{
     time::Clock,
 };
 
-/// Moves time on in small steps until a level is delivered up to `offset`; says how long that took.
+/// Advances the clock in small steps until a level is delivered up to `offset`. Returns how long that took.
 fn waited(store: &MessageStore, clock: &Clock, level: u32, offset: u64) -> i64 {
     let begin = clock.now_ms();
     for _ in 0..60_000 {
@@ -44,7 +45,7 @@ fn waited(store: &MessageStore, clock: &Clock, level: u32, offset: u64) -> i64 {
 }
 
 #[test]
-fn a_clock_that_was_set_back_makes_no_message_early_and_holds_none_back() {
+fn a_clock_set_back_makes_no_message_early_or_late() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START + 86_400_000));
     let store = open(directory.path(), &clock);
     send(&store, "orders", 0, "one", 1);
@@ -62,13 +63,13 @@ fn a_clock_that_was_set_back_makes_no_message_early_and_holds_none_back() {
 }
 
 #[test]
-fn a_record_that_is_lost_makes_no_message_behind_it_early() {
+fn a_lost_record_makes_no_later_message_early() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     send(&store, "orders", 0, "lost", 1);
     clock.advance(900);
     send(&store, "orders", 0, "later", 1);
-    // The head of the first record says that it lies elsewhere.
+    // The head of the first record names another place.
     let lost = store.queues().get(SCHEDULE_TOPIC, 0, 0, 1, 1 << 20, ALL);
     let at = MessageView::decode(lost.messages[0].1.bytes(), true).unwrap().physical_offset;
     let log = directory.path().join("commitlog/00000000000000000000");
@@ -86,7 +87,7 @@ fn a_record_that_is_lost_makes_no_message_behind_it_early() {
 }
 
 #[test]
-fn what_can_neither_be_delivered_nor_wait_on_is_given_up_and_counted_once() {
+fn a_message_that_can_neither_be_delivered_nor_wait_is_given_up_and_counted_once() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     store.admin().set_queue_access("shut", 0, QueueAccess::Closed).unwrap();
@@ -102,7 +103,7 @@ fn what_can_neither_be_delivered_nor_wait_on_is_given_up_and_counted_once() {
 }
 
 #[test]
-fn a_message_whose_topic_stays_closed_is_stored_again_for_as_long_as_messages_are_kept() {
+fn a_message_whose_topic_stays_closed_is_stored_again_until_its_retention_ends() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let mut config = StoreConfig { delay_levels: "1s 10s".parse().unwrap(), ..config() };
     config.retention.age = Some(Duration::from_secs(25));
@@ -122,7 +123,7 @@ fn a_message_whose_topic_stays_closed_is_stored_again_for_as_long_as_messages_ar
 }
 
 #[test]
-fn offsets_of_levels_are_written_though_those_of_groups_cannot_be() {
+fn level_offsets_are_written_even_if_group_offsets_cannot_be() {
     let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
     let store = MessageStore::open_on(disk.clone(), Path::new("/store"), config(), clock.clone()).unwrap();
     store.delayed().start_schedule().unwrap();
@@ -141,7 +142,7 @@ fn offsets_of_levels_are_written_though_those_of_groups_cannot_be() {
 }
 
 #[test]
-fn a_listener_is_told_of_what_was_delivered_and_of_nothing_else() {
+fn a_listener_is_called_for_delivered_messages_only() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -158,7 +159,7 @@ fn a_listener_is_told_of_what_was_delivered_and_of_nothing_else() {
 }
 
 #[test]
-fn messages_of_a_level_whose_queue_could_not_be_read_for_a_while_come_without_an_arrival() {
+fn messages_of_a_level_whose_queue_was_unreadable_for_a_while_come_without_a_new_arrival() {
     let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
     let config = StoreConfig { mapped_bytes: 0, open_files: 1, ..config() };
     let open = || MessageStore::open_on(disk.clone(), Path::new("/store"), config.clone(), clock.clone());
@@ -179,7 +180,7 @@ fn messages_of_a_level_whose_queue_could_not_be_read_for_a_while_come_without_an
         false => Ok(()),
     });
     let status = |offset| store.queues().get(SCHEDULE_TOPIC, 0, offset, 1, 1 << 20, ALL).status;
-    // What was opened of the first file is closed for the other one.
+    // Reading the other file closes the first one.
     wait_until(|| status(count - 1) == GetStatus::Found && status(0) == GetStatus::MessageUnreadable);
     let before = failures.load(Ordering::SeqCst);
     store.delayed().start_schedule().unwrap();

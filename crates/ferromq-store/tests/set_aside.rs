@@ -1,4 +1,4 @@
-//! A consume queue or an index file that cannot be written or read: the others go on, and it is redone from the log.
+//! A consume queue or index file that cannot be written or read: the others continue, and it is rebuilt from the log.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -23,7 +23,7 @@ use ferromq_store::{
     time::Clock,
 };
 
-/// Set once, by the test or by the disk.
+/// A flag set once, by the test or by the disk.
 type Signal = Arc<AtomicBool>;
 
 const ROOT: &str = "/store";
@@ -43,12 +43,12 @@ fn open(disk: &FakeDisk) -> MessageStore<FakeDisk> {
     open_with(disk, &asynchronous()).unwrap()
 }
 
-/// Lets operations under a directory of the store fail until the answer is cleared.
+/// Makes operations under a directory of the store fail until the returned flag is cleared.
 fn break_directory(disk: &FakeDisk, directory: &str, ops: &'static [Op], code: i32) -> Arc<AtomicBool> {
     let (is_broken, directory) = (Arc::new(AtomicBool::new(true)), Path::new(ROOT).join(directory));
     let broken = Arc::clone(&is_broken);
     disk.set_hook(move |op, path| {
-        // A new file is made under a name of all queues; where it belongs shows when it is renamed.
+        // A new file of any queue has a common temporary name; its rename shows where it belongs.
         let fails = broken.load(Ordering::SeqCst) && ops.contains(&op) && path.starts_with(&directory);
         if fails { Err(io::Error::from_raw_os_error(code)) } else { Ok(()) }
     });
@@ -67,7 +67,7 @@ fn is_set_aside(error: &StoreError) -> bool {
     matches!(error, StoreError::QueueSetAside { topic, queue_id: 3, .. } if topic == "t")
 }
 
-/// What is wrong, as directory and reason.
+/// The damages, as directory and reason.
 fn wrong(store: &MessageStore<FakeDisk>) -> Vec<(PathBuf, DamageReason)> {
     store.admin().damages().into_iter().map(|damage| (damage.file, damage.reason)).collect()
 }
@@ -79,7 +79,7 @@ fn queue_of_t() -> Vec<(PathBuf, DamageReason)> {
 const WRITING: &[Op] = &[Op::Create, Op::Open, Op::Rename, Op::Write, Op::CreateDir];
 
 #[test]
-fn a_queue_that_cannot_be_written_stops_no_other_and_is_complete_again_later() {
+fn a_queue_that_cannot_be_written_stops_no_other_and_is_complete_later() {
     for code in [EACCES, EISDIR, EMFILE, ENOMEM, EIO] {
         let disk = FakeDisk::new();
         let store = open(&disk);
@@ -114,7 +114,7 @@ fn a_queue_that_cannot_be_written_stops_no_other_and_is_complete_again_later() {
 }
 
 #[test]
-fn a_store_whose_queue_cannot_be_read_or_written_opens_and_redoes_it_once_it_can() {
+fn a_store_with_an_unusable_queue_opens_and_rebuilds_it_once_it_can() {
     for (is_closed, ops) in [(true, WRITING), (false, WRITING), (true, &[Op::List]), (false, &[Op::List])] {
         let disk = FakeDisk::new();
         let store = open(&disk);
@@ -127,7 +127,7 @@ fn a_store_whose_queue_cannot_be_read_or_written_opens_and_redoes_it_once_it_can
         } else {
             common::flush_now(&store);
         }
-        // After a kill what was committed in the last second may be gone.
+        // After a kill, offsets committed in the last second may be lost.
         let place = is_closed.then_some(IN_FILE);
         let disk = disk.after_crash(3);
         drop(store);
@@ -142,7 +142,7 @@ fn a_store_whose_queue_cannot_be_read_or_written_opens_and_redoes_it_once_it_can
         let found = store.queues().get("t", 3, IN_FILE, 32, 1 << 20, ALL);
         assert_eq!(found.next_offset, IN_FILE, "consumers keep their place: {:?}", found.status);
         assert_eq!(store.groups().committed_offset("g", "t", 3), place);
-        // Another life of the store with the fault changes nothing.
+        // A further run of the store with the fault changes nothing.
         store.close().unwrap();
         drop(store);
         let store = open(&disk);
@@ -194,7 +194,7 @@ fn a_topic_whose_directory_cannot_be_listed_opens_with_its_queues_set_aside() {
 }
 
 #[test]
-fn a_small_file_that_cannot_be_written_keeps_neither_checkpoint_nor_retention_back() {
+fn a_small_file_that_cannot_be_written_blocks_neither_checkpoint_nor_retention() {
     let (disk, clock) = (FakeDisk::new(), Clock::manual(1_700_000_000_000));
     let config = StoreConfig { commit_log_file_size: 8 << 10, ..asynchronous() };
     let store = MessageStore::open_on(disk.clone(), Path::new(ROOT), config, clock.clone()).unwrap();
@@ -211,7 +211,7 @@ fn a_small_file_that_cannot_be_written_keeps_neither_checkpoint_nor_retention_ba
 }
 
 #[test]
-fn a_queue_set_aside_is_redone_at_the_next_open_also_after_a_crash() {
+fn a_queue_set_aside_is_rebuilt_at_the_next_open_also_after_a_crash() {
     for seed in 0..6 {
         let disk = FakeDisk::new();
         let store = open(&disk);
@@ -241,7 +241,7 @@ fn a_queue_set_aside_is_redone_at_the_next_open_also_after_a_crash() {
 }
 
 #[test]
-fn entries_that_were_not_flushed_when_their_queue_was_set_aside_are_redone_after_a_loss_of_power() {
+fn entries_not_flushed_when_their_queue_was_set_aside_are_rebuilt_after_a_power_loss() {
     for seed in 0..6 {
         let disk = FakeDisk::new();
         let store = open(&disk);
@@ -255,7 +255,7 @@ fn entries_that_were_not_flushed_when_their_queue_was_set_aside_are_redone_after
         send(&store, "t", 3, 1).unwrap();
         settle(&store);
         assert_eq!(wrong(&store), queue_of_t());
-        // Its checkpoint counts only on entries that are on the disk, and so does the next open.
+        // Its checkpoint counts only entries on disk, and so does the next open.
         store.close().unwrap();
         drop(store);
         is_broken.store(false, Ordering::SeqCst);
@@ -268,7 +268,7 @@ fn entries_that_were_not_flushed_when_their_queue_was_set_aside_are_redone_after
 }
 
 #[test]
-fn a_queue_whose_flush_fails_is_written_again_before_a_checkpoint_counts_on_it() {
+fn a_queue_with_a_failed_flush_is_rewritten_before_a_checkpoint_counts_it() {
     let disk = FakeDisk::new();
     let store = open(&disk);
     send(&store, "t", 3, 10).unwrap();
@@ -289,15 +289,15 @@ fn a_queue_whose_flush_fails_is_written_again_before_a_checkpoint_counts_on_it()
 }
 
 #[test]
-fn a_queue_that_comes_back_within_a_checkpoint_is_not_counted_before_it_is_flushed() {
+fn a_queue_restored_during_a_checkpoint_is_not_counted_before_it_is_flushed() {
     let disk = FakeDisk::new();
     let store = open(&disk);
     send(&store, "t", 3, 10).unwrap();
     store.close().unwrap();
     drop(store);
     let store = open(&disk);
-    // Queue t fails its first flush and is never flushed again. Queue u is new: the list of queues, which waits, is written
-    // later in the same checkpoint.
+    // Queue t fails its first flush and is never flushed again. Queue u is new: the list of queues, which is held back,
+    // is written later in the same checkpoint.
     let (failed, seen, released, again) = <(Signal, Signal, Signal, Signal)>::default();
     let hooked = [&failed, &seen, &released, &again].map(Arc::clone);
     disk.set_hook(move |op, path| {
@@ -336,7 +336,7 @@ fn a_queue_that_comes_back_within_a_checkpoint_is_not_counted_before_it_is_flush
 }
 
 #[test]
-fn an_index_that_cannot_be_written_or_opened_stops_nothing_and_is_complete_again_later() {
+fn an_index_that_cannot_be_written_or_opened_stops_nothing_and_is_complete_later() {
     let disk = FakeDisk::new();
     let store = open(&disk);
     send(&store, "u", 0, 5).unwrap();
@@ -370,7 +370,7 @@ fn an_index_that_cannot_be_written_or_opened_stops_nothing_and_is_complete_again
 }
 
 #[test]
-fn log_that_retention_takes_from_a_queue_set_aside_is_told_by_queue_offsets() {
+fn messages_that_retention_deletes_from_a_queue_set_aside_are_reported_by_queue_offset() {
     let (disk, clock) = (FakeDisk::new(), Clock::manual(1_700_000_000_000));
     let config =
         StoreConfig { commit_log_file_size: 8 << 10, retention: Retention::default(), ..asynchronous() };
@@ -398,7 +398,7 @@ fn log_that_retention_takes_from_a_queue_set_aside_is_told_by_queue_offsets() {
 }
 
 #[test]
-fn a_due_message_whose_queue_is_set_aside_holds_no_other_back_and_comes_later() {
+fn a_due_message_whose_queue_is_set_aside_blocks_no_other_and_is_delivered_later() {
     let (disk, clock) = (FakeDisk::new(), Clock::manual(1_700_000_000_000));
     let store = MessageStore::open_on(disk.clone(), Path::new(ROOT), asynchronous(), clock.clone()).unwrap();
     store.delayed().start_schedule().unwrap();
@@ -413,14 +413,14 @@ fn a_due_message_whose_queue_is_set_aside_holds_no_other_back_and_comes_later() 
     assert_eq!(delays::texts(&store, "u", 0), ["sound"]);
     is_broken.store(false, Ordering::SeqCst);
     wait_until("the queue is complete", || store.admin().damages().is_empty());
-    // It waits once more, as where a queue is closed.
+    // It waits again, as with a closed queue.
     clock.advance(5_000);
     delays::delivered(&store, 2, 1);
     assert_eq!(delays::texts(&store, "t", 3), ["0", "broken"]);
 }
 
 #[test]
-fn a_due_message_is_not_given_up_while_its_queue_is_set_aside_however_old_it_is() {
+fn a_due_message_is_not_given_up_at_any_age_while_its_queue_is_set_aside() {
     let (disk, clock) = (FakeDisk::new(), Clock::manual(common::timers::START));
     let mut config = StoreConfig { delay_levels: "1s".parse().unwrap(), ..common::timers::config() };
     config.retention.age = Some(Duration::from_millis(1));
@@ -473,7 +473,7 @@ fn a_topic_that_is_deleted_while_a_queue_is_set_aside_stays_deleted() {
 }
 
 #[test]
-fn a_dispatch_that_stands_still_refuses_messages_until_it_moves() {
+fn a_stalled_dispatch_refuses_messages_until_it_continues() {
     let (disk, clock) = (FakeDisk::new(), Clock::manual(1_700_000_000_000));
     let store =
         Arc::new(MessageStore::open_on(disk, Path::new(ROOT), asynchronous(), clock.clone()).unwrap());

@@ -1,4 +1,4 @@
-//! Messages with a time of delivery come at their millisecond, at least once, whatever happens meanwhile.
+//! Messages with a delivery time are delivered at their millisecond, at least once, in all circumstances.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod common;
@@ -20,14 +20,14 @@ use ferromq_store::{
 use proptest::prelude::*;
 
 #[test]
-fn a_timed_message_comes_at_its_millisecond_and_as_it_was_sent() {
+fn a_timed_message_is_delivered_at_its_millisecond_as_it_was_sent() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     store.delayed().start_schedule().unwrap();
     for (body, due) in [("late", START + 5_300), ("soon", START + 5_299), ("whole", START + 5_000)] {
         put(&store, "orders", body, due, false);
     }
-    // When it was put into the wheel is told below.
+    // The time of entry into the wheel is read below.
     wait_until(|| store.admin().stats().timer.queue_offset == 3);
     clock.advance(5_298);
     wait_for(&store, "orders", 1);
@@ -48,11 +48,11 @@ fn a_timed_message_comes_at_its_millisecond_and_as_it_was_sent() {
 }
 
 #[test]
-fn a_message_that_was_taken_back_never_comes_also_after_a_restart() {
+fn a_recalled_message_is_never_delivered_also_after_a_restart() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     store.delayed().start_schedule().unwrap();
-    // Far enough to roll, and near; one of another topic has the same key.
+    // Far enough to be stored again, and near; one of another topic has the same key.
     for (topic, body, due) in
         [("orders", "far", 250_500), ("orders", "near", 3_000), ("flights", "near", 3_000)]
     {
@@ -90,7 +90,7 @@ fn a_clean_stop_in_the_middle_of_a_second_delivers_nothing_twice_and_loses_nothi
 }
 
 #[test]
-fn without_its_files_the_wheel_is_made_anew_and_what_is_done_stays_done() {
+fn without_its_files_the_wheel_is_rebuilt_and_delivered_messages_stay_delivered() {
     for lost in ["timerwheel", "timerlog", "both", "torn"] {
         let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
         let root = directory.path();
@@ -124,7 +124,7 @@ fn without_its_files_the_wheel_is_made_anew_and_what_is_done_stays_done() {
 }
 
 #[test]
-fn a_cut_log_takes_what_waited_in_its_end_out_of_the_wheel() {
+fn cutting_the_log_removes_its_lost_messages_from_the_wheel() {
     let (directory, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let clock = Clock::manual(START);
     let store = open(directory.path(), &clock);
@@ -133,7 +133,7 @@ fn a_cut_log_takes_what_waited_in_its_end_out_of_the_wheel() {
     let end = store.admin().stats().max_physical_offset;
     (0..100).for_each(|number| put(&store, "orders", &format!("cut {number}"), START + 9_000, false));
     wait_until(|| store.delayed().timed_waiting() == (200, 0));
-    // The wheel's files tell of all, the log of the first half.
+    // The wheel's files hold all messages, the log the first half.
     store.delayed().stop_schedule().unwrap();
     copy_as_killed(directory.path(), copy.path());
     drop(store);
@@ -141,14 +141,14 @@ fn a_cut_log_takes_what_waited_in_its_end_out_of_the_wheel() {
     let mut bytes = fs::read(&log).unwrap();
     bytes[end as usize..].fill(0);
     fs::write(&log, bytes).unwrap();
-    // As a Java broker leaves it after a power cut: nothing says that more was durable.
+    // As a Java broker leaves it after a power loss: without a record of a later durable end.
     fs::remove_dir_all(copy.path().join("ferromq")).unwrap();
     fs::write(copy.path().join("abort"), "1234").unwrap();
     let store = open(copy.path(), &clock);
     assert_eq!(store.queues().max_offset(TIMER_TOPIC, 0), 100);
     assert_eq!(store.admin().stats().timer.queue_offset, 100, "not ahead of its queue");
     assert_eq!(store.delayed().timed_waiting(), (100, 0));
-    // What comes in place of the lost end is put into the wheel, and nothing else comes in its stead.
+    // Messages that replace the lost end enter the wheel, and only they.
     (0..30).for_each(|number| put(&store, "orders", &format!("new {number}"), START + 9_000, false));
     store.delayed().start_schedule().unwrap();
     clock.advance(9_000);
@@ -158,10 +158,10 @@ fn a_cut_log_takes_what_waited_in_its_end_out_of_the_wheel() {
     assert_eq!((store.queues().max_offset("orders", 0), store.admin().stats().timer.lost), (130, 0));
 }
 
-/// `FERROMQ_TIMED_MESSAGES=1000000` shows what the process takes for a million.
+/// `FERROMQ_TIMED_MESSAGES=1000000` shows the memory of the process for a million.
 #[test]
 fn waiting_messages_are_in_files_and_not_in_memory() {
-    // What is kept in memory is one slot's: here is nothing due, so nothing at all.
+    // Memory holds one slot only. No message is due here, so it holds none.
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let given = std::env::var("FERROMQ_TIMED_MESSAGES").ok().and_then(|text| text.parse().ok());
     let count: i64 = given.unwrap_or(5_000);
@@ -187,9 +187,9 @@ fn waiting_messages_are_in_files_and_not_in_memory() {
     tell_memory("the first delivered");
 }
 
-/// `FERROMQ_TIMED_MESSAGES=1000000` does it with a million.
+/// `FERROMQ_TIMED_MESSAGES=1000000` runs it with a million.
 #[test]
-fn however_many_are_due_in_one_second_memory_knows_of_so_many_and_all_come_in_order() {
+fn memory_is_bounded_for_any_number_due_in_one_second_and_all_come_in_order() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let given = std::env::var("FERROMQ_TIMED_MESSAGES").ok().and_then(|text| text.parse().ok());
     let (count, most): (i64, usize) = (given.unwrap_or(10_000), 700);
@@ -198,7 +198,7 @@ fn however_many_are_due_in_one_second_memory_knows_of_so_many_and_all_come_in_or
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
     store.delayed().start_schedule().unwrap();
     for number in 0..count / 100 {
-        // Scattered over the milliseconds of the second.
+        // Spread over the milliseconds of the second.
         let due = START + 60_000 - number * 37 % 1_000;
         let (text, body) = (waiting_text(due), due.to_string());
         let one = message(TIMER_TOPIC, 0, body.as_bytes(), &text);
@@ -306,10 +306,10 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: common::cases(50), ..ProptestConfig::default() })]
 
-    /// On a disk that forgets what was not flushed: nothing answered is lost, nothing comes early or after it was taken
-    /// back, and without a crash nothing comes twice.
+    /// On a disk that loses unflushed data: no acknowledged message is lost, none is early or delivered after its
+    /// recall, and without a crash none is repeated.
     #[test]
-    fn whatever_happens_each_timed_message_comes_and_none_before_its_time(steps in prop::collection::vec(step(), 1..25)) {
+    fn each_timed_message_is_delivered_and_none_before_its_time_in_all_circumstances(steps in prop::collection::vec(step(), 1..25)) {
         let clock = Clock::manual(START);
         let mut disk = FakeDisk::new();
         let config = || StoreConfig { timer: small(), progress_interval: Duration::from_millis(20), ..synchronous() };

@@ -1,5 +1,5 @@
-//! Timed messages where the timer log cannot be written or read, or a message that waits cannot be read: they wait, nothing is
-//! lost, and what was taken back never comes.
+//! Timed messages if the timer log or a waiting message cannot be written or read: they wait, none is lost, and
+//! recalled ones are never delivered.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod common;
@@ -33,7 +33,7 @@ fn open(disk: &FakeDisk, config: &StoreConfig) -> (Clock, Store) {
     (clock, store)
 }
 
-/// Operations on some files that fail, until it ends.
+/// Failing operations on some files, until it ends.
 #[derive(Default)]
 struct Trouble {
     is_over: AtomicBool,
@@ -50,7 +50,7 @@ impl Trouble {
     }
 }
 
-/// Operations of one kind on files with a name in their path fail.
+/// Makes operations of one kind fail on files with a name in their path.
 fn fail(disk: &FakeDisk, op: Op, name: &str) -> Arc<Trouble> {
     let (trouble, name) = (Arc::new(Trouble::default()), name.to_owned());
     let kept = Arc::clone(&trouble);
@@ -68,7 +68,7 @@ fn bodies(store: &Store) -> Vec<String> {
     came(store, "orders").into_iter().map(|(body, _)| body).collect()
 }
 
-/// Waits until so many damages are known, each of a file whose path has this beginning.
+/// Waits until this many damages are known, each of a file whose path begins like this.
 fn wait_for_damages(store: &Store, count: usize, path: &str, reason: &DamageReason) {
     wait_until(|| store.admin().damages().len() == count);
     let damages = store.admin().damages();
@@ -77,7 +77,7 @@ fn wait_for_damages(store: &Store, count: usize, path: &str, reason: &DamageReas
 }
 
 #[test]
-fn while_the_timer_log_cannot_be_written_nothing_comes_and_afterwards_all_but_what_was_taken_back() {
+fn nothing_is_delivered_while_the_timer_log_cannot_be_written_and_then_all_but_recalled_messages() {
     let disk = FakeDisk::new();
     let (clock, store) = open(&disk, &config());
     store.delayed().start_schedule().unwrap();
@@ -122,12 +122,12 @@ fn a_timer_log_that_cannot_be_read_loses_nothing() {
     wait_until(|| store.admin().damages().is_empty());
 }
 
-/// A store with files of the log that are closed once they were looked at.
+/// A configuration that closes files of the log soon after they are read.
 fn config_of_closed_files() -> StoreConfig {
     StoreConfig { mapped_bytes: 0, ..config() }
 }
 
-/// Fills the file of the log, so that what comes next lies in another one. Returns where the filled one begins.
+/// Fills the file of the log, so that the next message lies in another one. Returns where the filled one begins.
 fn fill_file(store: &Store) -> u64 {
     let size = config().commit_log_file_size;
     let begin = || store.admin().stats().max_physical_offset / size * size;
@@ -138,13 +138,13 @@ fn fill_file(store: &Store) -> u64 {
     filled
 }
 
-/// The log's file that begins at `begin` cannot be opened from here on, and is closed.
+/// Makes opening the log's file at `begin` fail, and has the file closed.
 fn lose(disk: &FakeDisk, store: &Store, begin: u64) -> (String, Arc<Trouble>) {
     let others: Vec<u64> = (0..6).map(|_| fill_file(store) + config().commit_log_file_size).collect();
     settle(store);
     let file = format!("/store/commitlog/{begin:020}");
     let trouble = fail(disk, Op::Open, &file);
-    // Files that were looked at are closed for the others.
+    // Reading other files closes it.
     wait_until(|| {
         others.iter().for_each(|other| drop(store.queues().message_at(*other).unwrap()));
         store.queues().message_at(begin).is_err()
@@ -153,7 +153,7 @@ fn lose(disk: &FakeDisk, store: &Store, begin: u64) -> (String, Arc<Trouble>) {
 }
 
 #[test]
-fn a_message_that_was_taken_back_stays_so_where_both_cannot_be_read_for_a_while() {
+fn a_recalled_message_stays_recalled_if_both_are_unreadable_for_a_while() {
     let disk = FakeDisk::new();
     let (clock, store) = open(&disk, &config_of_closed_files());
     store.delayed().start_schedule().unwrap();
@@ -179,7 +179,7 @@ fn a_message_that_was_taken_back_stays_so_where_both_cannot_be_read_for_a_while(
 }
 
 #[test]
-fn a_message_waits_where_it_may_have_been_taken_back_by_one_that_cannot_be_read_now() {
+fn a_message_waits_while_a_possible_recall_cannot_be_read() {
     let disk = FakeDisk::new();
     let (clock, store) = open(&disk, &config_of_closed_files());
     store.delayed().start_schedule().unwrap();

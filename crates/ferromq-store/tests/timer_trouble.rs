@@ -1,4 +1,4 @@
-//! Timed messages come at their time also where clocks, files, limits or another broker were not as they should be.
+//! Timed messages are delivered at their time despite wrong clocks, files, limits, or traces of another broker.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod common;
@@ -20,7 +20,7 @@ fn bodies(store: &MessageStore, topic: &str) -> Vec<String> {
     came(store, topic).into_iter().map(|(body, _)| body).collect()
 }
 
-/// Properties of a timed message that have so many bytes as they wait.
+/// Properties of a timed message with this many bytes while it waits.
 fn waiting_properties(len: usize, due: i64) -> Vec<u8> {
     let mut text = Vec::new();
     for (name, value) in [
@@ -38,11 +38,11 @@ fn waiting_properties(len: usize, due: i64) -> Vec<u8> {
 }
 
 #[test]
-fn properties_that_leave_no_room_for_what_delivery_adds_are_refused_and_those_on_disk_come_without_it() {
+fn properties_without_room_for_delivery_are_refused_and_those_on_disk_are_delivered_without_the_additions() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     store.delayed().start_schedule().unwrap();
-    // `TIMER_OUT_MS`, `REAL_TOPIC` and `REAL_QID` take 56 bytes, what delivery adds up to 110.
+    // `TIMER_OUT_MS`, `REAL_TOPIC` and `REAL_QID` take 56 bytes; delivery adds up to 110.
     let given = |len: usize| {
         let mut text = Vec::new();
         properties::push(&mut text, "TIMER_DELIVER_MS", &(START + 5_000).to_string());
@@ -59,7 +59,7 @@ fn properties_that_leave_no_room_for_what_delivery_adds_are_refused_and_those_on
     let error = given(most - added + 1).unwrap_err();
     assert!(matches!(error, StoreError::TooLarge { .. }), "{error}");
     assert!(error.to_string().contains("delivery time"), "{error}");
-    // Near, and so far that it is stored anew on the way.
+    // Near, and so far that it is stored again on its way.
     for (len, due) in [(32_767, START + 5_000), (32_767 - 61, START + 6_000), (32_767, START + 150_000)] {
         let text = waiting_properties(len, due);
         store.log().append(&[message(TIMER_TOPIC, 0, len.to_string().as_bytes(), &text)]).unwrap();
@@ -89,7 +89,7 @@ fn a_stop_while_the_clock_was_ahead_delays_nothing_and_loses_nothing() {
     }
 }
 
-/// The timer log's file, changed while the store is closed.
+/// Changes the timer log's file while the store is closed.
 fn change_log(root: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let path = root.join("timerlog").join(format!("{:020}", 0));
     let mut bytes = fs::read(&path).unwrap();
@@ -98,7 +98,7 @@ fn change_log(root: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 }
 
 #[test]
-fn a_unit_that_leads_to_a_later_message_delivers_it_at_its_time_and_once() {
+fn a_unit_that_refers_to_a_later_message_delivers_it_at_its_time_and_once() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     store.delayed().start_schedule().unwrap();
@@ -107,7 +107,7 @@ fn a_unit_that_leads_to_a_later_message_delivers_it_at_its_time_and_once() {
     }
     common::timers::wait_until(|| store.admin().stats().timer.queue_offset == 3);
     store.close().unwrap();
-    // The first unit leads to the second message.
+    // The first unit refers to the second message.
     change_log(directory.path(), |bytes| bytes.copy_within(52 + 28..52 + 44, 28));
     let store = open(directory.path(), &clock);
     store.delayed().start_schedule().unwrap();
@@ -118,14 +118,14 @@ fn a_unit_that_leads_to_a_later_message_delivers_it_at_its_time_and_once() {
     assert_eq!(store.queues().max_offset("orders", 0), 2);
 }
 
-/// A store with messages that wait, as a Java broker leaves it that was killed.
+/// A store with waiting messages, as a killed Java broker leaves it.
 fn killed_as_java(root: &Path) {
     fs::remove_dir_all(root.join("ferromq")).unwrap();
     fs::write(root.join("abort"), "1234").unwrap();
 }
 
 #[test]
-fn what_a_killed_java_broker_had_no_unit_for_comes_although_later_messages_have_theirs() {
+fn a_message_without_a_unit_from_a_killed_java_broker_is_delivered_although_later_ones_have_units() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     store.delayed().start_schedule().unwrap();
@@ -154,7 +154,7 @@ fn what_a_killed_java_broker_had_no_unit_for_comes_although_later_messages_have_
 }
 
 #[test]
-fn a_changed_precision_or_an_impossible_wheel_makes_the_wheel_anew() {
+fn a_changed_precision_or_an_invalid_wheel_rebuilds_the_wheel() {
     for (precision, is_short) in [(100, false), (2_000, false), (1_000, true)] {
         let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
         let store = open(directory.path(), &clock);
@@ -177,7 +177,7 @@ fn a_changed_precision_or_an_impossible_wheel_makes_the_wheel_anew() {
 }
 
 #[test]
-fn messages_that_wait_are_stored_anew_well_within_the_age_at_which_they_would_be_removed() {
+fn waiting_messages_are_stored_again_well_before_their_retention_ends() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let mut config = config();
     config.timer.roll_window = 1_000;

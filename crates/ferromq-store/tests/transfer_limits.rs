@@ -1,4 +1,4 @@
-//! What bounds the answer to a read beside what is asked for: messages and bytes, fewer of those far behind the end.
+//! Limits of a read's response besides the requested ones: messages and bytes, fewer for messages far from the end.
 #![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use ferromq_store::{
 };
 use tempfile::TempDir;
 
-/// Bytes of a record beside its body and properties: topic `t`.
+/// Bytes of a record besides its body and properties: topic `t`.
 const OVERHEAD: u64 = 92;
 const LIMITS: TransferLimits = TransferLimits {
     near_count: 32,
@@ -31,7 +31,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Queues of topic `t` with so many messages each, of so long bodies; message by message of all queues in turn.
+    /// Creates this many queues of topic `t` with this many messages each; appends to the queues in turn.
     fn new(queues: i32, messages: usize, body: usize) -> Self {
         let directory = TempDir::new().unwrap();
         let clock = Clock::manual(1_000);
@@ -61,7 +61,7 @@ impl Rig {
         Self { store, clock, _directory: directory }
     }
 
-    /// How many messages a read for 1,000 gives, and where the next one begins.
+    /// The number of messages in a read for 1,000, and where the next one begins.
     fn read(&self, offset: u64, limits: TransferLimits) -> (usize, u64) {
         self.read_some(offset, 1_000, &MessageFilter::All, limits)
     }
@@ -80,7 +80,7 @@ impl Rig {
         (found.messages.len(), found.next_offset)
     }
 
-    /// Queue and offset of what a receive of up to 100 messages from two queues leases, and whether there is more.
+    /// Queues and offsets leased by a receive of up to 100 messages from two queues, and whether there are more.
     fn receive(&self, order: Option<Ordered<'_>>, limits: TransferLimits) -> (Vec<(u32, u64)>, bool) {
         let wanted = ReceiveRequest {
             group: if order.is_some() { "ordered" } else { "g" },
@@ -104,13 +104,13 @@ impl Rig {
     }
 }
 
-/// The same places in both queues.
+/// The same offsets in both queues.
 fn of_both(offsets: std::ops::Range<u64>) -> Vec<(u32, u64)> {
     [0, 1].into_iter().flat_map(|queue| offsets.clone().map(move |offset| (queue, offset))).collect()
 }
 
 #[test]
-fn a_read_gives_so_many_messages_and_bytes_whatever_is_asked_for() {
+fn a_read_is_limited_in_messages_and_bytes_whatever_is_requested() {
     let rig = Rig::new(1, 100, 100);
     assert_eq!(rig.read(0, LIMITS), (32, 32));
     assert_eq!(rig.read(90, LIMITS), (10, 100));
@@ -119,19 +119,19 @@ fn a_read_gives_so_many_messages_and_bytes_whatever_is_asked_for() {
     let bytes = |near_bytes| TransferLimits { near_bytes, ..LIMITS };
     assert_eq!(rig.read(0, bytes(record as usize * 5)), (5, 5));
     assert_eq!(rig.read(0, bytes(record as usize * 5 - 1)), (4, 4));
-    // The first message comes whatever its size, and whatever the count.
+    // The first message always comes, whatever its size and the count.
     assert_eq!(rig.read(7, bytes(1)), (1, 8));
     assert_eq!(rig.read(7, TransferLimits { near_count: 0, ..LIMITS }), (1, 8));
 }
 
 #[test]
-fn each_message_is_judged_by_its_distance_from_the_end_of_the_log() {
+fn each_message_has_the_limits_of_its_distance_from_the_end_of_the_log() {
     let rig = Rig::new(1, 100, 100);
     let record = 100 + 7 + OVERHEAD;
-    // The last 20 messages begin within so many bytes of the end.
+    // The last 20 messages begin within this many bytes of the end.
     let limits = TransferLimits { near_span: 20 * record, ..LIMITS };
     assert_eq!(rig.read(0, limits), (8, 8));
-    // Seven that are far, then near ones up to their count: the count is of all.
+    // Seven far ones, then near ones up to their count, which includes the far ones.
     assert_eq!(rig.read(73, limits), (27, 100));
     assert_eq!(rig.read(71, limits), (8, 79));
     assert_eq!(rig.read(80, limits), (20, 100));
@@ -142,7 +142,7 @@ fn each_message_is_judged_by_its_distance_from_the_end_of_the_log() {
 }
 
 #[test]
-fn a_filtered_read_looks_at_so_many_entries_or_as_many_as_are_asked_for() {
+fn a_filtered_read_checks_a_bounded_number_of_entries_or_the_requested_number() {
     let rig = Rig::new(1, 2_000, 10);
     let filter = MessageFilter::tags("a");
     assert_eq!(rig.read_some(0, 32, &filter, LIMITS), (1, 800));
@@ -157,7 +157,7 @@ fn each_queue_of_a_receive_has_the_limits() {
     let limits = TransferLimits { near_count: 20, ..LIMITS };
     assert_eq!(rig.receive(None, limits), (of_both(0..20), true));
     assert_eq!(rig.receive(None, limits), (of_both(20..40), true));
-    // What comes again counts for itself, as RocketMQ's retry topic does.
+    // Redelivered messages have their own limits, as RocketMQ's retry topic does.
     rig.clock.advance(2_000);
     let (again, more) = rig.receive(None, limits);
     let expected =
@@ -166,7 +166,7 @@ fn each_queue_of_a_receive_has_the_limits() {
     let (rest, _) = rig.receive(None, limits);
     assert!(rest.contains(&(0, 39)) && rest.contains(&(1, 69)), "{rest:?}");
     assert_eq!(rig.receive(None, limits), (vec![], false));
-    // Far behind the end.
+    // Far from the end.
     rig.store.groups().reset_offset("g", "t", 0, 0).unwrap();
     rig.store.groups().reset_offset("g", "t", 1, 65).unwrap();
     let far = TransferLimits { near_span: 0, ..LIMITS };
@@ -176,7 +176,7 @@ fn each_queue_of_a_receive_has_the_limits() {
 }
 
 #[test]
-fn in_order_what_comes_again_and_new_messages_have_the_limits_together() {
+fn in_order_redelivered_and_new_messages_share_the_limits() {
     let rig = Rig::new(2, 70, 100);
     let limits = TransferLimits { near_count: 20, ..LIMITS };
     let order = Some(Ordered::default());

@@ -1,5 +1,4 @@
-//! A queue that is set aside while the store opens, and can be read in part: nothing lasting is decided by where that part
-//! ends.
+//! A queue that is set aside at open and readable only in part: where that part ends decides nothing permanently.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, missing_docs)]
 
 mod common;
@@ -31,7 +30,7 @@ use ferromq_store::{
 const ROOT: &str = "/store";
 const EACCES: i32 = 13;
 const START: i64 = timers::START;
-/// Entries in a file of a queue, which are what can be read.
+/// Entries in one file of a queue, which is the readable part.
 const IN_FILE: u64 = 50;
 const COUNT: u64 = 2 * IN_FILE + 30;
 
@@ -41,7 +40,7 @@ fn open(disk: &FakeDisk, config: &StoreConfig, clock: &Clock) -> Store {
     MessageStore::open_on(disk.clone(), Path::new(ROOT), config.clone(), clock.clone()).unwrap()
 }
 
-/// Removes all files of a queue but the first, and lets none be made until the answer is cleared.
+/// Removes all files of a queue but the first, and makes creating others fail until the returned flag is cleared.
 fn break_queue(disk: &FakeDisk, topic: &str, queue_id: u32) -> Arc<AtomicBool> {
     let directory = Path::new(ROOT).join("consumequeue").join(topic).join(queue_id.to_string());
     for path in disk.paths().iter().filter(|path| path.starts_with(&directory)) {
@@ -70,7 +69,7 @@ fn send(store: &Store, topic: &str, count: u64) {
     settle(store);
 }
 
-/// Offsets that a group receives of queue 0, in order.
+/// Offsets that a group receives from queue 0, in order.
 fn receive(store: &Store, group: &str, begin: Begin) -> Vec<u64> {
     let request = ReceiveRequest {
         group,
@@ -145,7 +144,7 @@ fn groups_keep_their_places_and_leases_and_topics_are_not_deleted_until_the_end_
 }
 
 #[test]
-fn an_offset_past_the_end_is_the_end_once_that_is_known() {
+fn an_offset_past_the_end_is_cut_to_the_end_once_that_is_known() {
     let (disk, clock, config) = (FakeDisk::new(), Clock::manual(START), asynchronous());
     let store = open(&disk, &config, &clock);
     send(&store, "t", COUNT);
@@ -161,7 +160,7 @@ fn an_offset_past_the_end_is_the_end_once_that_is_known() {
 }
 
 #[test]
-fn delayed_messages_are_neither_delivered_again_nor_passed_over() {
+fn delayed_messages_are_neither_delivered_again_nor_skipped() {
     let clock = Clock::manual(START);
     let disk = FakeDisk::new();
     let store = open(&disk, &delays::config(), &clock);
@@ -191,7 +190,7 @@ fn delayed_messages_are_neither_delivered_again_nor_passed_over() {
     store.close().unwrap();
     drop(store);
 
-    // The log lost what was delivered last: what comes in its place is delivered.
+    // The log lost messages that were delivered last: their replacements are delivered.
     disk.put(&Path::new(ROOT).join("config/delayOffset.json"), br#"{"offsetTable":{"1":999}}"#);
     disk.forget(&Path::new(ROOT).join("config/delayOffset.json.bak"));
     let is_broken = break_queue(&disk, SCHEDULE_TOPIC, 0);
@@ -206,8 +205,8 @@ fn delayed_messages_are_neither_delivered_again_nor_passed_over() {
 }
 
 #[test]
-fn timed_messages_come_once() {
-    // Once with the files of the timers, and once without: they are made anew then.
+fn timed_messages_are_delivered_once() {
+    // With the timer's files, and without them: then they are rebuilt.
     for has_log in [true, false] {
         let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
         let store = open(&disk, &timers::config(), &clock);
@@ -246,8 +245,8 @@ fn timed_messages_come_once() {
 }
 
 #[test]
-fn offsets_whose_messages_retention_took_meanwhile_are_not_given_out_again() {
-    // Also where the queue could not be read at all, and where the store is opened once more before it can.
+fn offsets_of_messages_deleted_by_retention_meanwhile_are_not_assigned_again() {
+    // Also if the queue was not readable at all, and if the store is opened once more before it is.
     for (is_unread, is_reopened) in [(false, false), (true, false), (false, true), (true, true)] {
         let what = format!("unread {is_unread}, reopened {is_reopened}");
         let (disk, clock) = (FakeDisk::new(), Clock::manual(START));

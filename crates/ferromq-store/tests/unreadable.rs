@@ -1,4 +1,4 @@
-//! Messages that the log holds and that cannot be read now: they wait, are named, and come once they can be read.
+//! Messages that the log holds but that cannot be read now: they wait, are reported, and come once they can be read.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod common;
@@ -34,7 +34,7 @@ const COUNT: usize = 200;
 
 type Store = MessageStore<FakeDisk>;
 
-/// A disk on which one operation on one file fails while it is told to.
+/// A disk on which one operation on one file fails on demand.
 struct Trouble {
     disk: FakeDisk,
     is_on: Arc<AtomicBool>,
@@ -78,7 +78,7 @@ fn queue_file() -> PathBuf {
     Path::new("/store/consumequeue/t/0").join(format!("{:020}", 0))
 }
 
-/// A store with messages of 1 KB in queue 0, opened a moment ago: it looked at none of the old files.
+/// A store with messages of 1 KB in queue 0, just opened: it has read none of the old files.
 fn filled() -> (FakeDisk, Clock, Store) {
     let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
     let config = StoreConfig { mapped_bytes: 0, open_files: 1, ..asynchronous() };
@@ -91,7 +91,7 @@ fn filled() -> (FakeDisk, Clock, Store) {
     store.close().unwrap();
     drop(store);
     let store = open().unwrap();
-    // What was opened of the first files is closed for the others.
+    // Reading other files closes the first ones.
     for offset in [70, 120, 190] {
         drop(read(&store, offset, Source::Anywhere));
     }
@@ -141,7 +141,7 @@ fn offsets(received: &Received<impl Region>) -> Vec<(u64, u32)> {
 }
 
 #[test]
-fn a_read_ends_before_a_message_that_cannot_be_read_and_the_file_is_a_damage_until_it_can_be() {
+fn a_read_ends_before_an_unreadable_message_and_the_file_counts_as_damaged_until_it_is_readable() {
     for (op, file) in [(Op::Open, log_file()), (Op::ReadAt, log_file()), (Op::Open, queue_file())] {
         let (disk, _clock, store) = filled();
         let trouble = Trouble::with(&disk, op, file.clone());
@@ -168,7 +168,7 @@ fn a_read_ends_before_a_message_that_cannot_be_read_and_the_file_is_a_damage_unt
     }
 }
 
-/// Counts what is logged.
+/// Counts log lines.
 #[derive(Clone, Default)]
 struct Lines(Arc<AtomicUsize>);
 
@@ -195,7 +195,7 @@ impl Subscriber for Lines {
 }
 
 #[test]
-fn a_message_of_which_a_filter_finds_its_parts_but_not_the_rest_is_logged_once() {
+fn a_partly_readable_message_is_logged_once_by_a_filtered_read() {
     let (disk, clock) = (FakeDisk::new(), Clock::manual(START));
     let open = || MessageStore::open_on(disk.clone(), Path::new("/store"), asynchronous(), clock.clone());
     let store = open().unwrap();
@@ -222,7 +222,7 @@ fn a_message_of_which_a_filter_finds_its_parts_but_not_the_rest_is_logged_once()
     let lines = Lines::default();
     tracing::subscriber::with_default(lines.clone(), || {
         for _ in 0..3 {
-            // Its head and its tail are read, and then all of it.
+            // Reads its head and its tail, and then all of it.
             let reads = AtomicUsize::new(0);
             disk.set_hook(move |op, _| {
                 let is_third = op == Op::ReadAt && reads.fetch_add(1, Ordering::SeqCst) == 2;
@@ -239,7 +239,7 @@ fn a_message_of_which_a_filter_finds_its_parts_but_not_the_rest_is_logged_once()
 }
 
 #[test]
-fn a_damage_ends_also_where_no_reader_comes_again() {
+fn a_damage_ends_even_without_another_read() {
     let (disk, _clock, store) = filled();
     let trouble = Trouble::with(&disk, Op::Open, log_file());
     drop(read(&store, 3, disk_source()));
@@ -249,7 +249,7 @@ fn a_damage_ends_also_where_no_reader_comes_again() {
 }
 
 #[test]
-fn a_group_waits_before_a_message_that_cannot_be_read_and_tries_it_once_a_second() {
+fn a_group_waits_before_an_unreadable_message_and_retries_once_a_second() {
     for order in [None, Some(Ordered::default())] {
         let (disk, clock, store) = filled();
         let trouble = Trouble::with(&disk, Op::Open, log_file());
@@ -274,10 +274,10 @@ fn a_group_waits_before_a_message_that_cannot_be_read_and_tries_it_once_a_second
 }
 
 #[test]
-fn a_message_that_was_received_and_cannot_be_read_again_keeps_its_lease_and_its_attempts() {
+fn a_received_message_that_becomes_unreadable_keeps_its_lease_and_attempts() {
     let (disk, clock, store) = filled();
     assert_eq!(offsets(&receive(&store, None)), [(0, 1)]);
-    // Another file is opened, and this one closed for it.
+    // Another file is opened, which closes this one.
     drop(read(&store, 70, Source::Anywhere));
     let trouble = Trouble::with(&disk, Op::Open, log_file());
     for _ in 0..3 {

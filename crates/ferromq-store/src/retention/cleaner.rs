@@ -257,7 +257,7 @@ impl<D: Disk> Cleaner<D> {
     /// One pass over all files that may go.
     pub(crate) fn clean(&self, is_asked: bool) -> CleanReport {
         if self.is_mine() {
-            let failure = Some("this call comes from within a running cleaning".to_owned());
+            let failure = Some("a cleaning is under way, and this call comes from within it".to_owned());
             return CleanReport {
                 min_physical_offset: self.parts.files.log.start(),
                 failure,

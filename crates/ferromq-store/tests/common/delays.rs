@@ -1,4 +1,4 @@
-//! What the tests of delay levels share.
+//! Helpers for the tests of delay levels.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::{path::Path, time::Duration};
@@ -14,7 +14,7 @@ use super::{asynchronous, bodies, message, settle};
 
 pub const START: i64 = 1_700_000_000_000;
 
-/// Offsets are written at close alone, so that a test knows what a killed store had on disk.
+/// Writes offsets at close only, so that a test knows what a killed store has on disk.
 pub fn config() -> StoreConfig {
     StoreConfig { progress_interval: Duration::from_secs(3_600), ..asynchronous() }
 }
@@ -30,7 +30,7 @@ pub fn with_level(level: u32) -> Vec<u8> {
     out
 }
 
-/// Sends as a producer's message goes: rewritten where it has to wait.
+/// Sends like a producer: rewrites the message if it must wait.
 pub fn send<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: i32, body: &str, level: u32) {
     let properties = with_level(level);
     let given = message(topic, queue_id, body.as_bytes(), &properties);
@@ -47,7 +47,7 @@ pub fn send<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: i32, body: 
     settle(store);
 }
 
-/// Waits until the delivering thread has nothing left that is due, and readers see what it delivered.
+/// Waits until the delivery thread has no due message left, and readers see the delivered ones.
 pub fn delivered<D: Disk>(store: &MessageStore<D>, level: u32, offset: u64) {
     for _ in 0..60_000 {
         if store.delayed().delay_offsets().unwrap().get(&level) == Some(&offset) {

@@ -1,8 +1,7 @@
-//! A disk in memory that forgets what was not flushed, and that fails on demand.
+//! A disk in memory that loses unflushed data in a crash, and fails on demand.
 //!
-//! A crash keeps flushed blocks, a random set of other written blocks, and a random prefix of the directory
-//! changes that were not synced. From the crash on every operation fails; the test goes on with the disk
-//! the crash left behind.
+//! A crash keeps flushed blocks, a random set of other written blocks, and a random prefix of the directory changes
+//! that were not synced. After it every operation fails; the test continues with the disk that the crash left.
 #![allow(dead_code, missing_docs, unsafe_code, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::{
@@ -16,9 +15,9 @@ use std::{
 
 use ferromq_store::files::{Allocation, Disk, Region, Space};
 
-/// A write reaches the disk in blocks of this size, each wholly or not at all.
+/// A write reaches the disk in blocks of this size, each completely or not at all.
 const BLOCK: usize = 512;
-/// What the system keeps in memory or not.
+/// The unit that the system keeps in memory.
 const PAGE: usize = 4096;
 
 thread_local! {
@@ -26,7 +25,7 @@ thread_local! {
     static IN_MEMORY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work`, which panics where it reads what is not in memory.
+/// Runs `work`, which panics if it reads data that is not in memory.
 pub fn in_memory<T>(work: impl FnOnce() -> T) -> T {
     IN_MEMORY.set(true);
     let done = work();
@@ -65,12 +64,12 @@ struct File {
 struct FileState {
     durable: Vec<u8>,
     dirty: BTreeSet<usize>,
-    /// Blocks that have space on the disk, because they were written once.
+    /// Blocks with space on the disk, because they were written once.
     touched: BTreeSet<usize>,
 }
 
-// SAFETY: the store promises one writer a byte and no reader before it is published; the disk's own copies
-// are made under its lock, which every write holds.
+// SAFETY: the store promises one writer for each byte and no reader before it is published; the disk's own copies are
+// made under its lock, which every write holds.
 unsafe impl Sync for File {}
 // SAFETY: as above.
 unsafe impl Send for File {}
@@ -140,7 +139,7 @@ impl File {
         });
     }
 
-    /// What the disk holds after a crash.
+    /// The disk's content after a crash.
     fn after_crash(&self, random: &mut Random) -> Vec<u8> {
         let state = self.state.lock().unwrap();
         let mut bytes = state.durable.clone();
@@ -156,7 +155,7 @@ impl File {
     }
 }
 
-/// A small generator, so that a seed says everything.
+/// A small generator, so that a seed determines everything.
 #[derive(Clone)]
 pub struct Random(pub u64);
 
@@ -213,7 +212,7 @@ impl Change {
 #[derive(Default)]
 struct State {
     names: Names,
-    /// Names a crash keeps.
+    /// Names that survive a crash.
     durable: Names,
     pending: Vec<Change>,
     directories: BTreeSet<PathBuf>,
@@ -223,13 +222,13 @@ struct State {
     is_locked: bool,
     free: u64,
     is_out_of_space: bool,
-    /// Bytes of the whole disk; 0 for what is free.
+    /// Bytes of the whole disk; with 0 none counts as used.
     capacity: u64,
     /// Free space of single directories.
     free_of: BTreeMap<PathBuf, u64>,
 }
 
-/// Files that are open, and were.
+/// Open files: now, and at most.
 #[derive(Default)]
 struct Opened {
     now: usize,
@@ -276,13 +275,13 @@ impl FakeDisk {
         disk
     }
 
-    /// Lets the disk crash in its `op`-th operation from now on.
+    /// Makes the disk crash at its `op`-th operation from now on.
     pub fn crash_at(&self, op: u64, seed: u64) {
         let mut state = self.state();
         state.crash_at = Some((state.ops + op, seed));
     }
 
-    /// Crashes now and returns what is left.
+    /// Crashes now and returns the remaining disk.
     pub fn crash(&self, seed: u64) -> Self {
         let mut state = self.state();
         if state.crashed.is_none() {
@@ -291,12 +290,12 @@ impl FakeDisk {
         state.crashed.clone().unwrap()
     }
 
-    /// What a crash would leave now; this disk goes on.
+    /// What a crash would leave now. This disk continues.
     pub fn after_crash(&self, seed: u64) -> Self {
         leave_behind(&self.state(), seed)
     }
 
-    /// What a kill of the process would leave now, on a machine that lives on; this disk goes on.
+    /// What a kill of the process would leave now, while the machine runs on. This disk continues.
     pub fn after_kill(&self) -> Self {
         let state = self.state();
         let copy = |(path, file): (&PathBuf, &Arc<File>)| {
@@ -315,8 +314,8 @@ impl FakeDisk {
         left
     }
 
-    /// From now on nothing can be made, and files grow no more: only blocks that were written once can be written.
-    /// Files of the commit log have all their blocks.
+    /// From now on no file can be created or extended: only blocks written once can be written. Files of the commit log
+    /// have all their blocks.
     pub fn set_out_of_space(&self, is_out: bool) {
         self.state().free = if is_out { 0 } else { u64::MAX / 2 };
         self.state().is_out_of_space = is_out;
@@ -335,7 +334,7 @@ impl FakeDisk {
         self.state().free = free;
     }
 
-    /// Bytes of the whole disk: what is not free is in use.
+    /// Bytes of the whole disk. Bytes that are not free count as used.
     pub fn set_capacity(&self, capacity: u64) {
         self.state().capacity = capacity;
     }
@@ -344,18 +343,18 @@ impl FakeDisk {
         self.state().free
     }
 
-    /// Says how much is free in one directory.
+    /// Sets the free space of one directory.
     pub fn set_free_of(&self, directory: &Path, free: u64) {
         self.state().free_of.insert(directory.to_path_buf(), free);
     }
 
-    /// Files open now, and the most that ever were.
+    /// Open files: now, and at most.
     pub fn open_files(&self) -> (usize, usize) {
         let opened = self.0.opened.lock().unwrap();
         (opened.now, opened.most)
     }
 
-    /// Each opening of a file that was there, in order.
+    /// Each opening of an existing file, in order.
     pub fn opened(&self) -> Vec<(PathBuf, Allocation)> {
         self.0.opened.lock().unwrap().opened.clone()
     }
@@ -374,8 +373,8 @@ impl FakeDisk {
         FakeRegion { disk: self.clone(), path: path.to_path_buf(), file, is_read_only }
     }
 
-    /// Calls `hook` before each operation; it may fail or block it. A write that fails with `WriteZero` is a
-    /// short one: half of it is there.
+    /// Calls `hook` before each operation; it may fail or block it. A write that fails with `WriteZero` writes half of
+    /// its bytes.
     pub fn set_hook(&self, hook: impl Fn(Op, &Path) -> io::Result<()> + Send + Sync + 'static) {
         *self.0.hook.lock().unwrap() = Some(Arc::new(hook));
     }
@@ -389,7 +388,7 @@ impl FakeDisk {
         self.state().names.get(path).map(|file| file.slice(0..file.bytes.len()).to_vec())
     }
 
-    /// Changes a byte behind the store's back, durably.
+    /// Changes a byte durably, without the store's knowledge.
     pub fn corrupt(&self, path: &Path, at: usize) {
         let state = self.state();
         let file = &state.names[path];
@@ -398,7 +397,7 @@ impl FakeDisk {
         file.flush(at..at + 1);
     }
 
-    /// Replaces a file's bytes behind the store's back, durably.
+    /// Replaces a file's bytes durably, without the store's knowledge.
     pub fn put(&self, path: &Path, bytes: &[u8]) {
         let mut state = self.state();
         let file = File::new(bytes.to_vec(), true);
@@ -425,13 +424,13 @@ impl FakeDisk {
         hook.map_or(Ok(()), |hook| hook(op, path))
     }
 
-    /// Fails an operation that changes nothing where asked to.
+    /// Begins an operation that changes nothing. Fails it on demand.
     fn look(&self, op: Op, path: &Path) -> io::Result<MutexGuard<'_, State>> {
         self.ask_hook(op, path)?;
         Ok(self.state())
     }
 
-    /// Counts an operation, fails it where asked to, and holds the disk while it runs.
+    /// Begins and counts an operation, and locks the disk while it runs. Fails it on demand.
     fn begin(&self, op: Op, path: &Path) -> io::Result<MutexGuard<'_, State>> {
         self.ask_hook(op, path)?;
         let mut state = self.state();
@@ -492,7 +491,7 @@ impl Disk for FakeDisk {
     }
 
     fn open(&self, path: &Path, allocation: Allocation) -> io::Result<FakeRegion> {
-        // Changes nothing, so that it goes on after a crash as reads do.
+        // Changes nothing, so it works after a crash, as reads do.
         let state = self.look(Op::Open, path)?;
         let file = state.names.get(path).map(Arc::clone).ok_or(io::ErrorKind::NotFound)?;
         self.0.opened.lock().unwrap().opened.push((path.to_path_buf(), allocation));
@@ -522,7 +521,7 @@ impl Disk for FakeDisk {
 
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
         let state = self.look(Op::List, directory)?;
-        // Paths below a directory follow it.
+        // Paths below a directory sort after it.
         let from = (Bound::Included(directory), Bound::Unbounded);
         let is_below = |path: &&PathBuf| path.starts_with(directory);
         let names = state.names.range::<Path, _>(from).map(|(path, _)| path).take_while(is_below);
@@ -543,7 +542,7 @@ impl Disk for FakeDisk {
     fn sync_dir(&self, directory: &Path) -> io::Result<()> {
         let mut state = self.begin(Op::SyncDir, directory)?;
         let State { pending, durable, .. } = &mut *state;
-        // Changes are durable in the order they were made: those of other directories before them go along.
+        // Changes are durable in their order: earlier changes of other directories become durable too.
         let last = pending.iter().rposition(|change| change.directory() == Some(directory));
         for change in pending.drain(..last.map_or(0, |last| last + 1)) {
             change.apply(durable);

@@ -1,6 +1,6 @@
-//! What the fuzzers call: any bytes in, no panic, nothing wrong served.
+//! Fuzz targets: arbitrary bytes cause no panic and no wrong message.
 //!
-//! Shared by `crates/fuzz`, which makes the bytes, and `tests/corpus.rs`, which replays those that are kept.
+//! `crates/fuzz` generates the bytes, `tests/corpus.rs` replays the kept ones.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ const ROOT: &str = "/store";
 const TOPICS: [&str; 2] = ["one", "two"];
 const MESSAGES: u32 = 60;
 
-/// Decodes any bytes as a record and looks at all of it.
+/// Decodes arbitrary bytes as a record and reads all of it.
 pub fn record(data: &[u8]) {
     for check_crc in [true, false] {
         let Ok(view) = MessageView::decode(data, check_crc) else { continue };
@@ -32,15 +32,15 @@ pub fn record(data: &[u8]) {
     }
 }
 
-/// Opens a store one of whose files was changed, reads all of it, appends to it and opens it again.
+/// Opens a store with one changed file, reads everything, appends, and opens it again.
 ///
-/// The first byte chooses the file, the second how the store was left; then come changes: where (2 bytes, in
-/// sixteenths of the file and bytes), how many (1 byte), and the bytes themselves.
+/// The first byte chooses the file, the second how the store was closed. Then come changes: place (2 bytes, in
+/// sixteenths of the file and bytes), length (1 byte), and the bytes themselves.
 pub fn recovery(data: &[u8]) {
     change_and_open(data, |path| path.components().any(|part| part.as_os_str() != "index"));
 }
 
-/// As [`recovery`], with a changed index file.
+/// Like [`recovery`], with a changed index file.
 pub fn index(data: &[u8]) {
     change_and_open(data, |path| path.components().any(|part| part.as_os_str() == "index"));
 }
@@ -104,7 +104,7 @@ fn change_and_open(data: &[u8], is_wanted: impl Fn(&Path) -> bool) {
     }
 }
 
-/// What is served is what was written: a body never changes its queue offset, whatever became of the files.
+/// Every message read is one that was written: a body keeps its queue offset, whatever happened to the files.
 fn read_all(store: &MessageStore<FakeDisk>, bodies: &BTreeMap<(&'static str, u64), Vec<u8>>) {
     for (topic, queues) in store.queues().list() {
         for queue_id in queues {
@@ -116,7 +116,7 @@ fn read_all(store: &MessageStore<FakeDisk>, bodies: &BTreeMap<(&'static str, u64
                 }
                 let found = store.queues().get(&topic, queue_id, at, 32, 1 << 20, ALL);
                 for (_, record) in &found.messages {
-                    // Old files are not read through at open: what was changed there may not decode.
+                    // Open does not read old files completely: a changed record may not decode.
                     let Ok(view) = MessageView::decode(record.bytes(), false) else { continue };
                     assert_eq!(view.total_size as usize, record.bytes().len());
                 }

@@ -1,4 +1,4 @@
-//! What the tests of the store share: small files, messages by number, waiting for the dispatcher.
+//! Helpers for the tests of the store: small files, numbered messages, waiting for the dispatcher.
 #![allow(dead_code, missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 pub mod delays;
@@ -18,13 +18,12 @@ use ferromq_store::{
 
 pub const ALL: &MessageFilter = &MessageFilter::All;
 
-/// How many cases a property test runs whose cases open stores: some in the usual run, as many as asked for by
-/// `PROPTEST_CASES` in a long one.
+/// The number of cases of a property test that opens stores: `usual`, or `PROPTEST_CASES` in a long run.
 pub fn cases(usual: u32) -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
 }
 
-/// Small files, so that a test rolls them.
+/// Small files, so that a test fills several.
 pub fn small(flush: FlushPolicy) -> StoreConfig {
     StoreConfig {
         commit_log_file_size: 64 << 10,
@@ -69,7 +68,7 @@ pub fn named(key: &str, tag: &str) -> Vec<u8> {
     out
 }
 
-/// Waits for what no event tells; fails after a minute, saying what did not come.
+/// Waits for a condition without an event. Fails after a minute and names it.
 pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
     for _ in 0..60_000 {
         if condition() {
@@ -104,7 +103,7 @@ pub fn wait_flushed<D: Disk>(store: &MessageStore<D>) {
     panic!("the flush did not get there: {:?}", store.admin().stats());
 }
 
-/// Puts everything written so far on disk: a change of the policy does that, whatever the store's own threads did.
+/// Puts everything written so far on disk: a change of the policy does that, whatever the store's threads did.
 pub fn flush_now<D: Disk>(store: &MessageStore<D>) {
     let policy = store.admin().flush_policy();
     store.admin().set_flush(FlushPolicy::Group).unwrap();
@@ -112,7 +111,7 @@ pub fn flush_now<D: Disk>(store: &MessageStore<D>) {
     assert_eq!(store.admin().stats().flushed_offset, store.admin().stats().max_physical_offset);
 }
 
-/// All bodies of a queue in order, each record checked, queue offsets without gap.
+/// All bodies of a queue in order. Checks each record, and that queue offsets have no gap.
 pub fn bodies<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: u32) -> Vec<Vec<u8>> {
     let mut bodies = Vec::new();
     let mut at = store.queues().min_offset(topic, queue_id);
@@ -132,7 +131,7 @@ pub fn bodies<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: u32) -> V
     bodies
 }
 
-/// What a kill leaves on a machine that lives on: the files as they are, the abort file among them.
+/// Copies what a kill leaves while the machine runs on: the files as they are, including the abort file.
 pub fn copy_as_killed(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -143,7 +142,7 @@ pub fn copy_as_killed(from: &Path, to: &Path) {
         } else if path.file_name().unwrap() != "lock"
             && let Err(error) = fs::copy(&path, target)
         {
-            // A file under its temporary name may be gone by now.
+            // A file with a temporary name may be gone by now.
             assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
         }
     }

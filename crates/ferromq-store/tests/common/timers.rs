@@ -1,4 +1,4 @@
-//! What the tests of timed messages share.
+//! Helpers for the tests of timed messages.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::{path::Path, time::Duration};
@@ -16,7 +16,7 @@ use super::{ALL, asynchronous, message, settle};
 /// A whole minute of the wheel's seconds.
 pub const START: i64 = 1_700_000_040_000;
 
-/// A wheel of an hour, so that messages 2 minutes ahead roll, and small files.
+/// A wheel of an hour, so that messages 2 minutes ahead are stored again on their way, and small files.
 pub fn small() -> TimerConfig {
     TimerConfig {
         roll_window: 100,
@@ -27,7 +27,7 @@ pub fn small() -> TimerConfig {
     }
 }
 
-/// How far it is is written at close alone.
+/// Writes the progress at close only.
 pub fn config() -> StoreConfig {
     let progress_interval = Duration::from_secs(3_600);
     StoreConfig { timer: small(), progress_interval, ..asynchronous() }
@@ -37,13 +37,13 @@ pub fn open(directory: &Path, clock: &Clock) -> MessageStore {
     MessageStore::open(directory, config(), clock.clone()).unwrap()
 }
 
-/// Stores a message to `orders` that is due at a time, or takes one back, durably.
+/// Durably stores a message for `orders` that is due at a time, or a recall.
 pub fn put<D: Disk>(store: &MessageStore<D>, topic: &str, body: &str, due: i64, takes_back: bool) {
     let mut text = Vec::new();
     properties::push(&mut text, "UNIQ_KEY", body);
     properties::push(&mut text, "TIMER_DELIVER_MS", &due.to_string());
     if takes_back {
-        // The form of RocketMQ 5.5.0, and that of later ones.
+        // The form of RocketMQ 5.5.0, and that of later versions.
         let key = if body.len().is_multiple_of(2) { body.to_owned() } else { format!("{topic}+{body}") };
         properties::push(&mut text, "TIMER_DEL_UNIQKEY", &key);
     }
@@ -59,7 +59,7 @@ pub fn put<D: Disk>(store: &MessageStore<D>, topic: &str, body: &str, due: i64, 
     settle(store);
 }
 
-/// What came to a topic: body and when it was stored.
+/// Messages of a topic: body and store time.
 pub fn came<D: Disk>(store: &MessageStore<D>, topic: &str) -> Vec<(String, i64)> {
     let (mut all, mut next) = (Vec::new(), 0);
     while next < store.queues().max_offset(topic, 0) {
@@ -74,7 +74,7 @@ pub fn came<D: Disk>(store: &MessageStore<D>, topic: &str) -> Vec<(String, i64)>
     all
 }
 
-/// Waits until a topic has so many messages, which readers see.
+/// Waits until readers see this many messages of a topic.
 pub fn wait_for<D: Disk>(store: &MessageStore<D>, topic: &str, count: u64) {
     for _ in 0..60_000 {
         if store.queues().max_offset(topic, 0) >= count {
@@ -90,18 +90,18 @@ pub fn wait_for<D: Disk>(store: &MessageStore<D>, topic: &str, count: u64) {
     );
 }
 
-/// Waits until everything due before `due`, which lies ahead, was delivered; moves the clock there.
+/// Moves the clock to `due`, which lies ahead, and waits until everything due before is delivered.
 pub fn deliver_all<D: Disk>(store: &MessageStore<D>, clock: &Clock, due: i64) {
     let before = store.queues().max_offset("last", 0);
     put(store, "last", "last", due, false);
-    // Step by step, as messages that roll want it.
+    // Step by step, because messages may be stored again on their way.
     while clock.now_ms() < due {
         clock.advance(10_000.min(due - clock.now_ms()));
     }
     wait_for(store, "last", before + 1);
 }
 
-/// Waits until something holds; fails where it never does.
+/// Waits for a condition. Fails if it is never true.
 #[allow(dead_code)]
 pub fn wait_until(mut holds: impl FnMut() -> bool) {
     for _ in 0..60_000 {
