@@ -428,20 +428,21 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
-    /// Returns `Full` if writing `needed` bytes would leave less than the reserve free. Does nothing if the system
-    /// cannot report free space.
+    /// Returns `Full` if writing `needed` bytes would leave less than the reserve free on the directory with the most
+    /// room. Directories whose system cannot report free space do not count; without others there is no reserve.
     fn check_space(&self, needed: u64) -> Result<()> {
-        let mut roomiest = (0, self.files.directory());
+        let (mut roomiest, mut known, mut unknown) = ((0, self.files.directory()), 0, 0);
         for path in self.files.writable_directories() {
-            let free = match self.disk.free_space(path) {
-                Err(error) if error.kind() == std::io::ErrorKind::Unsupported => return Ok(()),
-                free => free.map_err(|source| StoreError::io("look at", path, source))?,
-            };
-            roomiest = roomiest.max((free, path));
+            match self.disk.free_space(path) {
+                Err(error) if error.kind() == std::io::ErrorKind::Unsupported => unknown += 1,
+                Err(source) => return Err(StoreError::io("look at", path, source)),
+                Ok(free) => (roomiest, known) = (roomiest.max((free, path)), known + 1),
+            }
         }
         let (free, path) = roomiest;
         let reserve = self.reserve();
-        if free < reserve.saturating_add(needed) {
+        let is_unknown = known == 0 && unknown > 0;
+        if !is_unknown && free < reserve.saturating_add(needed) {
             return Err(StoreError::Full { path: path.to_path_buf(), free, needed, reserve });
         }
         Ok(())

@@ -12,10 +12,9 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::{
-    config::StoreConfig,
     dedup::sequences_file::SequencesFile,
     derive::{derived_files::DerivedFiles, dispatched::Dispatched},
     error::Result,
@@ -26,10 +25,7 @@ use crate::{
     retention::{
         archive::{Archive, ExpiredFile, NotTaken},
         disk_space::DiskSpace,
-        policy::{
-            BY_DISK_USAGE, FileFacts, OnExpiry, Retention, RetentionFacts, RetentionPolicy, RetentionVerdict,
-            TopicTimes, decide,
-        },
+        policy::{BY_DISK_USAGE, FileFacts, OnExpiry, RetentionFacts, RetentionVerdict, TopicTimes, decide},
     },
     sync::wake::Wake,
     time::local_time::LocalTime,
@@ -127,22 +123,9 @@ impl Round {
     }
 }
 
-/// The policies, and what happens to a file before it is removed.
-struct Rules {
-    policies: Vec<Arc<dyn RetentionPolicy>>,
-    on_expiry: OnExpiry,
-}
-
-impl Rules {
-    fn new(retention: &Retention) -> Arc<Self> {
-        Arc::new(Self { policies: retention.to_policies(), on_expiry: retention.on_expiry })
-    }
-}
-
 /// Removes expired files. Its thread and callers that ask for a cleaning share it.
 pub(crate) struct Cleaner<D: Disk> {
     parts: CleanerParts<D>,
-    rules: RwLock<Arc<Rules>>,
     zone: LocalTime,
     pub(crate) archive: Archive,
     /// The topics of the file that begins at an offset. They change only when a topic is deleted.
@@ -169,10 +152,9 @@ pub(crate) struct CleanerParts<D: Disk> {
 }
 
 impl<D: Disk> Cleaner<D> {
-    pub(crate) fn new(parts: CleanerParts<D>, config: &StoreConfig, archive: Archive) -> Self {
+    pub(crate) fn new(parts: CleanerParts<D>, archive: Archive) -> Self {
         Self {
             parts,
-            rules: RwLock::new(Rules::new(&config.retention)),
             zone: LocalTime::of_process(),
             archive,
             topics: Mutex::default(),
@@ -229,11 +211,6 @@ struct Oldest {
 }
 
 impl<D: Disk> Cleaner<D> {
-    /// Replaces the policies and what happens to a file before it is removed.
-    pub(crate) fn set_rules(&self, retention: &Retention) {
-        *self.rules.write() = Rules::new(retention);
-    }
-
     /// Cleans at intervals and on request, until stopped.
     pub(crate) fn run(&self) {
         let (wake, clock) = (&self.parts.wake, &self.parts.files.clock);
@@ -301,7 +278,7 @@ impl<D: Disk> Cleaner<D> {
         {
             let bytes = oldest.range.end - oldest.range.start;
             let facts = self.facts(&oldest);
-            let rules = Arc::clone(&self.rules.read());
+            let rules = self.parts.space.rules.get();
             let policy = match decide(&rules.policies, &facts, &self.store_facts(round, is_asked)) {
                 RetentionVerdict::RemovedBy(policy) => policy,
                 RetentionVerdict::Keep { until_ms } => {
@@ -485,7 +462,7 @@ impl<D: Disk> Cleaner<D> {
 
     /// Hands a file to the archive hook if archiving is on. Returns whether the hook took it now.
     fn archive(&self, facts: &FileFacts<'_>, is_asked: bool) -> std::result::Result<bool, NotTaken> {
-        if self.rules.read().on_expiry == OnExpiry::Discard {
+        if self.parts.space.rules.get().on_expiry == OnExpiry::Discard {
             return Ok(false);
         }
         let file = ExpiredFile {

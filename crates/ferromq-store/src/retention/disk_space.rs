@@ -5,13 +5,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::RwLock;
-
 use crate::{
     config::StoreConfig,
     files::{disk::Disk, space::Space, store_directory::StoreDirectory},
     log::commit_log::CommitLog,
-    retention::policy::DiskUsage,
+    retention::{policy::DiskUsage, rules::CurrentRules},
     sync::{signal::Signal, wake::Wake},
 };
 
@@ -25,7 +23,7 @@ pub(crate) struct DiskSpace<D: Disk> {
     log: Arc<CommitLog<D>>,
     /// Bytes that always stay free.
     reserve: u64,
-    usage: RwLock<Option<DiskUsage>>,
+    pub(crate) rules: CurrentRules,
     /// Requests a cleaning.
     cleaning: Arc<Wake>,
     /// Wakes and stops the checking thread.
@@ -39,8 +37,8 @@ impl<D: Disk> DiskSpace<D> {
         config: &StoreConfig,
         cleaning: Arc<Wake>,
     ) -> Self {
-        let (reserve, usage) = (config.disk_reserve, RwLock::new(config.retention.disk_usage));
-        Self { home, log, reserve, usage, cleaning, due: Arc::default() }
+        let (reserve, rules) = (config.disk_reserve, CurrentRules::new(&config.retention));
+        Self { home, log, reserve, rules, cleaning, due: Arc::default() }
     }
 
     /// Checks the disk until stopped, and calls `also` each time.
@@ -52,13 +50,8 @@ impl<D: Disk> DiskSpace<D> {
         }
     }
 
-    /// Replaces the thresholds of disk usage.
-    pub(crate) fn set_usage(&self, usage: Option<DiskUsage>) {
-        *self.usage.write() = usage;
-    }
-
     fn usage(&self) -> Option<DiskUsage> {
-        *self.usage.read()
+        self.rules.get().usage
     }
 
     /// Refuses sends when too little space is free, allows them when enough is, and requests a cleaning before that.

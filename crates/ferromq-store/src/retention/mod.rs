@@ -4,6 +4,7 @@ pub(crate) mod archive;
 pub(crate) mod cleaner;
 pub(crate) mod disk_space;
 pub(crate) mod policy;
+pub(crate) mod rules;
 
 pub use archive::ExpiredFile;
 pub use cleaner::{CleanReport, CleaningStats};

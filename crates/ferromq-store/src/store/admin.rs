@@ -155,8 +155,7 @@ impl<D: Disk> Admin<D> {
     pub fn set_retention(&self, retention: &Retention) -> Result<()> {
         self.home.check_open()?;
         retention.check()?;
-        self.cleaner.set_rules(retention);
-        self.space.set_usage(retention.disk_usage);
+        self.space.rules.set(retention);
         self.space.watch();
         self.cleaning.ask();
         Ok(())

@@ -138,7 +138,7 @@ impl<D: Disk> Storage<D> {
             space: Arc::clone(space),
             wake: Arc::clone(cleaning),
         };
-        Arc::new(Cleaner::new(parts, &self.config, archive))
+        Arc::new(Cleaner::new(parts, archive))
     }
 
     pub(super) fn dispatching(

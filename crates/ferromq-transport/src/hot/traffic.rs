@@ -128,11 +128,11 @@ impl AtomicTally {
 
 /// A map in parts.
 #[derive(Debug)]
-struct Table<T>(Shards<RwLock<HashMap<Box<str>, T>>>);
+struct Table<T>(Shards<RwLock<HashMap<Box<str>, T>>, SHARDS>);
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self(Shards::new(SHARDS))
+        Self(Shards::new())
     }
 }
 

@@ -187,14 +187,14 @@ type Shard<T> = ArcSwap<HashMap<Arc<str>, T>>;
 /// Entries by name, read without a lock. A change copies the shard.
 #[derive(Debug)]
 pub struct Sharded<T> {
-    shards: Shards<Shard<T>>,
+    shards: Shards<Shard<T>, SHARDS>,
     /// Serializes those who push; readers never take it.
     pushing: Mutex<()>,
 }
 
 impl<T> Default for Sharded<T> {
     fn default() -> Self {
-        Self { shards: Shards::new(SHARDS), pushing: Mutex::new(()) }
+        Self { shards: Shards::new(), pushing: Mutex::new(()) }
     }
 }
 

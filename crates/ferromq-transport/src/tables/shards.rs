@@ -4,21 +4,21 @@ use std::hash::{BuildHasher, RandomState};
 
 /// The parts; peers choose the names, so the hash is keyed.
 #[derive(Debug)]
-pub(crate) struct Shards<S> {
+pub(crate) struct Shards<S, const COUNT: usize> {
     shards: Box<[S]>,
     hasher: RandomState,
 }
 
-impl<S: Default> Shards<S> {
-    pub(crate) fn new(count: usize) -> Self {
-        Self { shards: (0..count.max(1)).map(|_| S::default()).collect(), hasher: RandomState::new() }
+impl<S: Default, const COUNT: usize> Shards<S, COUNT> {
+    pub(crate) fn new() -> Self {
+        Self { shards: (0..COUNT).map(|_| S::default()).collect(), hasher: RandomState::new() }
     }
 }
 
-impl<S> Shards<S> {
+impl<S, const COUNT: usize> Shards<S, COUNT> {
     /// The part of a name. There always is one: the remainder is below their number.
     pub(crate) fn of(&self, name: &str) -> Option<&S> {
-        self.shards.get(self.hasher.hash_one(name) as usize % self.shards.len())
+        self.shards.get(self.hasher.hash_one(name) as usize % COUNT)
     }
 
     pub(crate) fn iter(&self) -> std::slice::Iter<'_, S> {

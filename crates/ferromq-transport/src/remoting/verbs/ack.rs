@@ -10,7 +10,7 @@ use ferromq_store::{StoreError, progress::ReceiptHandle};
 
 use super::{
     batch_ack,
-    extra_info::{Handle, IN_ORDER},
+    extra_info::{self, Handle, IN_ORDER},
     headers::{AckHeader, ChangeInvisibleHeader},
     refused::Refused,
 };
@@ -61,7 +61,7 @@ pub(super) fn change_invisible(hot: &Hot, command: &RemotingCommand) -> Result<R
 
 /// The message a request names. Its topic must exist, and its queue.
 fn popped<'a>(hot: &Hot, command: &RemotingCommand, header: &AckHeader<'a>) -> Result<Popped<'a>, Refused> {
-    let AckHeader { group, topic, queue_id, offset, handle } = *header;
+    let AckHeader { group, topic, queue_id, offset, extra_info } = *header;
     let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
     if queue_id >= entry.read_queues {
         let why = format!(
@@ -70,7 +70,7 @@ fn popped<'a>(hot: &Hot, command: &RemotingCommand, header: &AckHeader<'a>) -> R
         );
         return Err(Refused::new(command, response::MESSAGE_ILLEGAL, why));
     }
-    let Handle { pop_time, invisible_ms, revive_queue } = handle;
+    let Handle { pop_time, invisible_ms, revive_queue } = extra_info::parse(extra_info)?;
     let Ok(queue_offset) = u64::try_from(offset) else { return Err(stale(command)) };
     Ok(Popped {
         group,

@@ -2,7 +2,6 @@
 
 use std::str::FromStr;
 
-use super::extra_info::{self, Handle};
 use crate::{TransportError, remoting::RemotingCommand};
 
 /// Bits of a pull's `sysFlag`.
@@ -148,7 +147,8 @@ pub(super) struct AckHeader<'a> {
     pub topic: &'a str,
     pub queue_id: u32,
     pub offset: i64,
-    pub handle: Handle,
+    /// See [`super::extra_info`]. It is parsed once topic and queue are known, as RocketMQ does.
+    pub extra_info: &'a str,
 }
 
 impl<'a> AckHeader<'a> {
@@ -158,7 +158,7 @@ impl<'a> AckHeader<'a> {
             topic: required(command, "topic")?,
             queue_id: number(command, "queueId")?,
             offset: number(command, "offset")?,
-            handle: extra_info::parse(required(command, "extraInfo")?)?,
+            extra_info: required(command, "extraInfo")?,
         })
     }
 }
