@@ -1,6 +1,6 @@
-//! The checkpoint file: how far the log and the files derived from it are known to be durable.
+//! The checkpoint file: how far the log and its derived files are known to be durable.
 //!
-//! 4,096 bytes of which the first 40 are used, as in RocketMQ. It says what was, it decides nothing.
+//! 4,096 bytes, the first 40 used, as in RocketMQ.
 
 use std::path::Path;
 
@@ -17,19 +17,19 @@ use crate::{
 const LEN: u64 = 4096;
 const FIELDS: usize = 40;
 
-/// What the file holds. Timestamps are store timestamps of messages, milliseconds since 1970.
+/// The fields of the file. Timestamps are store timestamps of messages, milliseconds since 1970.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CheckpointMarks {
     /// Messages stored up to here are durable in the commit log.
     pub log_timestamp: i64,
     /// … and in the consume queues.
     pub queues_timestamp: i64,
-    /// Index files that end here are whole and durable.
+    /// Index files that end here are complete and durable.
     pub index_timestamp: i64,
     /// What the master had flushed when a slave last heard of it; kept as found.
     pub master_flushed_offset: i64,
-    /// End of the log that is durable and dispatched. RocketMQ keeps its confirm offset here: where the log's last record
-    /// began when its broker was started.
+    /// End of the durable and dispatched log. RocketMQ keeps its confirm offset here: the start of the log's last
+    /// record when its broker started.
     pub durable_end: i64,
 }
 
@@ -61,13 +61,13 @@ impl CheckpointMarks {
         }
     }
 
-    /// The marks in the bytes of a whole file; `None` where it is too short.
+    /// Decodes the marks of a file; `None` if it is too short.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         bytes.first_chunk::<FIELDS>().map(Self::decode)
     }
 
-    /// Files that begin with a message stored up to here need not be walked before.
-    /// The margin is RocketMQ's, whose timestamps may run a little ahead of its disk.
+    /// Recovery need not walk before a file that begins with a message stored up to here. RocketMQ's margin: its
+    /// timestamps may run a little ahead of its disk.
     pub(crate) fn walk_from_timestamp(self) -> i64 {
         (self.log_timestamp.min(self.queues_timestamp) - 3000).max(0)
     }
@@ -80,8 +80,8 @@ pub(crate) struct Checkpoint<D: Disk> {
 }
 
 impl<D: Disk> Checkpoint<D> {
-    /// Opens the file of a store directory, made where there is none. One of another length was never whole: its marks
-    /// count as none, and it is made anew.
+    /// Opens the checkpoint of a store directory; creates it if it does not exist. One of another length was never
+    /// complete: it is replaced by an empty one.
     pub(crate) fn open(disk: &D, root: &Path) -> Result<Self> {
         let path = root.join("checkpoint");
         let failed = |source| StoreError::io("open", &path, source);
@@ -91,9 +91,9 @@ impl<D: Disk> Checkpoint<D> {
         };
         if found != Some(LEN) {
             if let Some(len) = found {
-                tracing::warn!(file = %path.display(), len, "checkpoint has another length: its marks count as none");
+                tracing::warn!(file = %path.display(), len, "checkpoint has a wrong length: its marks are ignored");
             }
-            // Made whole at once: a file without bytes could not be mapped.
+            // Created with its full length: an empty file cannot be mapped.
             disk.replace_file(&path, &[0; LEN as usize]).map_err(failed)?;
         }
         let region = disk.open(&path, Allocation::Sparse).map_err(failed)?;
@@ -107,7 +107,7 @@ impl<D: Disk> Checkpoint<D> {
         *self.marks.lock()
     }
 
-    /// Writes and flushes what `change` makes of the marks.
+    /// Applies `change` to the marks, writes and flushes them.
     pub(crate) fn update(&self, change: impl FnOnce(&mut CheckpointMarks)) -> Result<()> {
         let mut marks = self.marks.lock();
         let mut changed = *marks;

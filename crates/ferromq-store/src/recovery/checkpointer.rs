@@ -1,4 +1,4 @@
-//! Writes checkpoints: makes the log and the files derived from it durable, and says so.
+//! Writes checkpoints: makes the log and its derived files durable, then records how far they are.
 
 use std::{
     sync::Arc,
@@ -27,12 +27,12 @@ use crate::{
     time::clock::Clock,
 };
 
-/// How often derived files are flushed and the checkpoint advanced while messages come …
+/// Time between two checkpoints while messages arrive …
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
-/// … or less often: pauses last so many times as long as the last checkpoint took, which with thousands of queues is long.
+/// … or longer: a pause takes at least so many times as long as the last checkpoint.
 const CHECKPOINT_PAUSE: u32 = 9;
 
-/// Writes checkpoints. One at a time: what one claims, another may not have flushed yet.
+/// Writes checkpoints, one at a time: a checkpoint must not claim what another has not flushed yet.
 pub(crate) struct Checkpointer<D: Disk> {
     home: Arc<StoreDirectory<D>>,
     clock: Clock,
@@ -44,7 +44,7 @@ pub(crate) struct Checkpointer<D: Disk> {
     dirty: Arc<DirtyQueues<D>>,
     dispatched: Arc<Dispatched>,
     sequences: Arc<SequencesFile<D>>,
-    /// The queues as last noted on disk.
+    /// The queue list as last written.
     listed: Mutex<Option<QueueList>>,
     writing: Mutex<()>,
     /// Wakes and stops the thread that writes checkpoints.
@@ -80,24 +80,24 @@ impl<D: Disk> Checkpointer<D> {
         }
     }
 
-    /// Makes everything dispatched so far durable, log first, and says so in the checkpoint.
+    /// Makes everything dispatched so far durable, log first, and records it in the checkpoint.
     pub(crate) fn write(&self, is_closing: bool) -> Result<()> {
         let _held = self.home.hold()?;
         let _checkpointing = self.writing.lock();
-        // Taken before the flushes: what they cover is at least this.
+        // Taken before the flushes, which cover at least this.
         let (end, timestamp, anchor) = self.dispatched.mark();
         self.aside.begin_checkpoint();
         if self.log.flushed() < end {
             self.log.flush()?;
         }
-        // What stands for itself: one that cannot be written keeps neither the others nor the checkpoint back.
+        // Independent files: a failed write of one blocks neither the others nor the checkpoint.
         let noted = self.log.flush_mark.note(self.log.flushed(), anchor);
         let noted = noted.and(self.log.damages.save(&self.home.disk, &self.home.root, anchor));
         let noted = noted.and(self.sequences.save(anchor, is_closing));
         let dirty = self.dirty.take();
         let has_flushed = self.flush_queues(dirty);
         if let Some(list) = self.due_list(is_closing) {
-            // What the list tells must be durable, also what came after the mark above.
+            // Everything in the list must be durable, including changes since the mark above.
             self.log.flush()?;
             list.save(&self.home.disk, &self.home.root, anchor)?;
             *self.listed.lock() = Some(list);
@@ -105,16 +105,16 @@ impl<D: Disk> Checkpointer<D> {
         let is_filling = !is_closing && self.index.is_filling();
         let index_timestamp = self.flush_index(is_closing)?;
         has_flushed?;
-        // What is set aside lacks what lies behind this: after a kill the walk brings it.
+        // Files set aside lack entries from here on: after a kill the walk rebuilds them.
         let aside = self.aside.lowest_from();
         let durable_end = aside.map_or(end, |from| from.min(end));
-        // Another broker goes by the time: it begins at the first record that something lacks.
+        // Java recovers by timestamp: it must begin at the first record that any file lacks.
         let queues_timestamp = match aside.and_then(|from| self.log.stored_at(from)) {
             Some(stored_at) => timestamp.min(stored_at - 1),
             None => timestamp,
         };
-        // After an unclean stop Java drops the index file that is being filled. It finds the keys again where it walks
-        // from before that file's first; we walk from `durable_end`.
+        // After an unclean stop Java drops the index file being filled, and finds its keys again by walking from
+        // before it; we walk from `durable_end`.
         self.checkpoint.update(|marks| {
             marks.log_timestamp = timestamp;
             marks.queues_timestamp =
@@ -125,13 +125,13 @@ impl<D: Disk> Checkpointer<D> {
         noted
     }
 
-    /// Makes what was written to the queues durable. One that fails is set aside: what the disk has of it is unknown.
-    /// Where only a descriptor or memory was short, the queue is flushed at the next checkpoint.
+    /// Flushes the queues. A queue that fails is set aside, because its content on disk is unknown. After a shortage of
+    /// descriptors or memory, it is flushed at the next checkpoint.
     fn flush_queues(&self, dirty: Vec<Arc<ConsumeQueue<D>>>) -> Result<()> {
         let mut outcome = Ok(());
         let dirty = self.aside.unlist_aside(dirty);
         for queue in dirty.iter().filter(|_| dirty.len() > 1) {
-            // Only a hint: the flush below reports what is wrong.
+            // Only a hint: the flush below reports errors.
             let _ = queue.begin_flush();
         }
         for queue in &dirty {
@@ -148,7 +148,7 @@ impl<D: Disk> Checkpointer<D> {
         outcome
     }
 
-    /// Makes the index durable and returns up to which time it is. Where that fails the next open redoes what may be lost.
+    /// Flushes the index; returns the timestamp up to which it is durable. After a failure the next open rebuilds it.
     fn flush_index(&self, is_closing: bool) -> Result<i64> {
         let durable = self.checkpoint.marks();
         if self.aside.index().is_some_and(|index| index.cure == Cure::Reload) {
@@ -164,14 +164,14 @@ impl<D: Disk> Checkpointer<D> {
         })
     }
 
-    /// Reads the list of queues, and says whether there was one at all, true or not.
+    /// Reads the queue list. Also returns whether there was one, valid or not.
     pub(crate) fn load_list(&self, left: Left) -> Result<(Option<QueueList>, bool)> {
         let loaded = QueueList::load(&self.home.disk, &self.home.root)?;
         let was_there = loaded.is_some();
         let mut list =
             loaded.filter(|(anchor, _)| left.trusts(*anchor, self.log.files())).map(|(_, list)| list);
         if let Some(list) = &mut list {
-            // What was deleted since is not lost.
+            // Queues deleted since are not lost.
             list.queues.retain(|(topic, queue_id), extent| {
                 let floor =
                     self.queues.find_any(topic, *queue_id).map_or(0, |queue| queue.marks.floor().offset);
@@ -183,7 +183,7 @@ impl<D: Disk> Checkpointer<D> {
         Ok((list, was_there))
     }
 
-    /// The list of queues where it must be written: a queue is new, or the store closes and ends have moved.
+    /// The queue list if it must be written: a queue is new, or the store closes and queues have grown.
     fn due_list(&self, is_closing: bool) -> Option<QueueList> {
         let listed = self.listed.lock();
         let listed_count = listed.as_ref().map(|listed| listed.queues.len());
@@ -194,7 +194,7 @@ impl<D: Disk> Checkpointer<D> {
         }
         let mut list = QueueList { log_start: self.log.start(), indexes, queues: self.queues.extents() };
         if let Some(listed) = listed.as_ref().filter(|_| !is_closing) {
-            // The dispatcher may be at work: only what was flushed counts.
+            // The dispatcher may be running: list only what is flushed.
             list.queues.retain(|(topic, queue_id), extent| {
                 let flushed = self.queues.find(topic, *queue_id).map_or(0, |queue| queue.flushed());
                 let known =
@@ -203,7 +203,7 @@ impl<D: Disk> Checkpointer<D> {
                 extent.max_offset > 0
             });
         }
-        // Where a queue ends is not known: it ends no earlier than was noted.
+        // A queue whose end is unknown keeps the noted one as a lower bound.
         for (name, known) in listed.iter().flat_map(|listed| &listed.queues) {
             let queue = self.queues.find(&name.0, name.1);
             if queue.is_some_and(|queue| queue.marks.is_end_unknown()) {
@@ -215,7 +215,7 @@ impl<D: Disk> Checkpointer<D> {
     }
 
     pub(crate) fn run(&self) {
-        // Where the policy leaves a few pages dirty the checkpoint waits until it has flushed them.
+        // If the policy leaves pages dirty, the checkpoint waits until it flushes them.
         let (mut awaited, mut is_failing) = (None, false);
         let mut pause = CHECKPOINT_INTERVAL;
         while !self.due.is_stopped() {
@@ -242,14 +242,14 @@ impl<D: Disk> Checkpointer<D> {
                 if let Err(error) = written
                     && !was_failing
                 {
-                    tracing::warn!(%error, "checkpoint not written, trying again");
+                    tracing::warn!(%error, "checkpoint not written, retrying");
                 }
             }
             pause = pause_after(began.elapsed());
         }
     }
 
-    /// Writes the snapshot of numbered messages where there is one, or should be: something was forgotten that it may name.
+    /// Writes the snapshot of sequences if one exists, or if sequences that it may contain were forgotten.
     pub(crate) fn write_sequences(&self) -> Result<()> {
         let _held = self.home.hold()?;
         let _writing = self.writing.lock();
@@ -258,7 +258,7 @@ impl<D: Disk> Checkpointer<D> {
     }
 }
 
-/// The pause after a checkpoint that took so long: at most a tenth of the time goes into checkpoints.
+/// The pause after a checkpoint: checkpoints take at most a tenth of the time.
 fn pause_after(took: Duration) -> Duration {
     CHECKPOINT_INTERVAL.max(took.saturating_mul(CHECKPOINT_PAUSE))
 }

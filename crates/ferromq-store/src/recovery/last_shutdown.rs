@@ -1,6 +1,6 @@
-//! How the store was left: the abort file, and where the log ended at our last clean stop.
+//! How the last shutdown left the store: the abort file, and the end of the log at the last clean close.
 //!
-//! What follows from it is `recover`'s business.
+//! `recover` acts on it.
 
 use std::path::{Path, PathBuf};
 
@@ -15,23 +15,23 @@ use crate::{
     recovery::torn_tail,
 };
 
-/// What our abort file begins with; a Java broker writes only its process id.
+/// Prefix of this broker's abort file; a Java broker writes only its process id.
 pub const ABORT_MARK: &str = "ferromq ";
-/// What it begins with while we recover what another broker closed.
+/// Prefix while this broker recovers a store that another broker closed.
 const TAKING_MARK: &str = "taking over ";
 const CLOSED_MAGIC: &[u8; 8] = b"FMQCLSD1";
 
-/// How the store was left, and by whom.
+/// How the last shutdown left the store, and which broker it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Closed by us, and nobody had it since: everything is on disk, and the log ends here.
+    /// Closed by this broker and unused since: everything is durable, and the log ends at `end`.
     Closed { end: u64, anchor: Anchor },
-    /// Closed by another broker: everything is on disk.
+    /// Closed by another broker: everything is durable.
     ClosedByOther,
-    /// Killed while we had it open.
+    /// Killed while this broker had it open.
     Killed,
-    /// Killed while another broker had it open, whose index promises less; or while we recovered what that broker had
-    /// closed, so that all of its log was on disk.
+    /// Killed while another broker had it open, whose index promises less. With `is_log_whole`: killed while this
+    /// broker recovered a store that the other had closed, so the whole log was durable.
     KilledOther { is_log_whole: bool },
 }
 
@@ -40,28 +40,28 @@ impl Left {
         matches!(self, Self::Closed { .. } | Self::ClosedByOther)
     }
 
-    /// Says whether all of the log was on disk, whatever became of the derived files.
+    /// Whether the whole log was durable, whatever the state of derived files.
     pub(crate) fn has_whole_log(self) -> bool {
         self.is_clean() || self == Self::KilledOther { is_log_whole: true }
     }
 
-    /// Says whether another broker stopped cleanly, and nothing of ours counts yet.
+    /// Whether another broker closed the store, and none of this broker's marks count yet.
     pub(crate) fn is_whole_of_other(self) -> bool {
         self.has_whole_log() && !self.is_ours()
     }
 
-    /// Says whether we were the last to have the store: then what lies in `ferromq/` is true.
+    /// Whether this broker used the store last: then the files in `ferromq/` are current.
     pub(crate) fn is_ours(self) -> bool {
         matches!(self, Self::Closed { .. } | Self::Killed)
     }
 
-    /// Says whether a file of ours with this anchor still holds: no other broker had the store since, and the log is the
-    /// one the file was derived from.
+    /// Whether a file of this broker with this anchor is valid: no other broker used the store since, and the file was
+    /// derived from this log.
     pub(crate) fn trusts<D: Disk>(self, anchor: Anchor, log: &MappedFileQueue<D>) -> bool {
         self.is_ours() && anchor.is_held_by(log)
     }
 
-    /// The last record of a log that we closed.
+    /// The last record of a log that this broker closed.
     pub(crate) fn anchor(self) -> Option<Anchor> {
         match self {
             Self::Closed { anchor, .. } if anchor != Anchor::NONE => Some(anchor),
@@ -70,7 +70,7 @@ impl Left {
     }
 }
 
-/// Reads how the store was left. To be asked before [`mark_open`].
+/// Reads how the last shutdown left the store. Call it before [`mark_open`].
 pub(crate) fn read_left<D: Disk>(disk: &D, root: &Path, log: &MappedFileQueue<D>) -> Result<Left> {
     let path = abort_path(root);
     match disk.read_file(&path) {
@@ -85,21 +85,21 @@ pub(crate) fn read_left<D: Disk>(disk: &D, root: &Path, log: &MappedFileQueue<D>
         Err(source) => return Err(StoreError::io("read", &path, source)),
     }
     let Some((end, anchor)) = read_closed(disk, root)? else { return Ok(Left::ClosedByOther) };
-    // Whoever appends writes at the end, and nobody else writes there.
+    // Every appender writes at the end, so zeros there mean that nothing was appended since.
     if anchor.is_held_by(log) && torn_tail::is_zero(log, end)? {
         return Ok(Left::Closed { end, anchor });
     }
     Ok(Left::ClosedByOther)
 }
 
-/// Where the log ended when we last closed the store, where it may still be that log: all before it was on disk,
-/// whatever was appended or was damaged since.
+/// End of the log at this broker's last close, if it may be this log: everything before it was durable, whatever
+/// happened since.
 pub(crate) fn closed_end<D: Disk>(disk: &D, root: &Path, log: &MappedFileQueue<D>) -> Result<Option<u64>> {
     let closed = read_closed(disk, root)?.filter(|(_, anchor)| anchor.is_held_by(log));
     Ok(closed.map(|(end, _)| end))
 }
 
-/// Where the log ended when we last closed the store, and its last record.
+/// End of the log at this broker's last close, and its last record.
 fn read_closed<D: Disk>(disk: &D, root: &Path) -> Result<Option<(u64, Anchor)>> {
     let path = closed_path(root);
     let bytes = match disk.read_file(&path) {
@@ -110,18 +110,18 @@ fn read_closed<D: Disk>(disk: &D, root: &Path) -> Result<Option<(u64, Anchor)>> 
     Ok(decode_closed(&bytes).ok())
 }
 
-/// End of the log and its last record, of the bytes of `ferromq/closed`.
+/// Decodes `ferromq/closed`: end of the log and its last record.
 pub fn decode_closed(bytes: &[u8]) -> std::result::Result<(u64, Anchor), &'static str> {
     let (anchor, end) = anchor::unseal(CLOSED_MAGIC, bytes)?;
     Ok((u64::from_be_bytes(end.try_into().map_err(|_| "no end of the log")?), anchor))
 }
 
-/// Leaves an abort file, durably, before anything else is written: ours where the store was ours. Where it was another
-/// broker's its promises count until [`take_over`], so a kill before that must read as a kill of that broker.
+/// Writes an abort file durably, before any other write. If another broker used the store last, its promises apply
+/// until [`take_over`], so a kill before that must read as a kill of that broker.
 pub(crate) fn mark_open<D: Disk>(home: &StoreDirectory<D>, left: Left) -> Result<()> {
     match left {
         Left::Closed { .. } => match write_abort(home, ABORT_MARK) {
-            // A name takes no space: the note of the clean stop, which is true no longer, becomes the abort file.
+            // A rename needs no space: the outdated note of the clean close becomes the abort file.
             Err(error) if error.is_of_full_disk() => rename_closed(home),
             written => written,
         },
@@ -136,7 +136,7 @@ fn rename_closed<D: Disk>(home: &StoreDirectory<D>) -> Result<()> {
     home.disk.sync_dir(&home.root).map_err(|source| StoreError::io("flush", &home.root, source))
 }
 
-/// From now on it is our promises that count: what another broker left is recovered and noted.
+/// From now on this broker's promises apply: the other broker's state is recovered and saved.
 pub(crate) fn take_over<D: Disk>(home: &StoreDirectory<D>, left: Left) -> Result<()> {
     if left.is_ours() { Ok(()) } else { write_abort(home, ABORT_MARK) }
 }
@@ -148,7 +148,7 @@ fn write_abort<D: Disk>(home: &StoreDirectory<D>, mark: &str) -> Result<()> {
     written.map_err(|source| StoreError::io("write", &path, source))
 }
 
-/// Notes where the log ended, then removes the abort file: the stop is clean.
+/// Records the end of the log, then removes the abort file: the close is clean.
 pub(crate) fn mark_closed<D: Disk>(home: &StoreDirectory<D>, anchor: Anchor, end: u64) -> Result<()> {
     let path = closed_path(&home.root);
     let bytes = anchor::seal(CLOSED_MAGIC, anchor, &end.to_be_bytes());

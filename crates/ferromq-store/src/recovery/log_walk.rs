@@ -1,8 +1,7 @@
-//! The walk over the log's records at open: their lengths one after the other, their checks on all cores.
+//! Walks the records of the log at open: follows their lengths one by one, checks them on all cores.
 //!
-//! A chunk of records is claimed by following lengths under a lock, checked outside of it, and handed on in log order
-//! by whichever thread finished the chunk whose turn it is. It says where the sound records end; what that means
-//! is `recover`'s business.
+//! A thread claims a chunk under a lock by following lengths, checks it outside the lock, and hands finished chunks on
+//! in log order. The walk finds where valid records end; `recover` decides what that means.
 
 use std::{
     collections::BTreeMap,
@@ -30,33 +29,33 @@ use crate::{
 
 type File<D> = Arc<MappedFile<<D as Disk>::Region>>;
 
-/// Bytes of the log in a chunk: enough to make a lock not matter, few enough to keep all cores busy.
+/// Bytes of a chunk: large enough to make the lock cheap, small enough to keep all cores busy.
 const CHUNK_BYTES: u64 = 512 << 10;
-/// Chunks checked and not yet handed on, for each thread: bounds memory.
+/// Most checked chunks per thread that wait to be handed on: bounds memory.
 const AHEAD: usize = 8;
-/// Threads beyond that wait for memory, not for a core.
+/// More threads would wait for memory, not for a core.
 const MAX_THREADS: usize = 8;
 
-/// What is looked at in a record.
+/// Which checks a record must pass.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Checks {
     /// Compare checksums.
     pub(crate) crc: bool,
-    /// From here on blocks that never arrived are looked for too.
+    /// From here on, also search for blocks that never reached the disk.
     pub(crate) torn_from: u64,
-    /// No byte from here on is looked at: where the store is open an appender may be writing there.
+    /// Read nothing from here on: in an open store an appender may be writing there.
     pub(crate) limit: u64,
 }
 
 impl Checks {
-    /// The record at `at`, if a sound one lies there.
+    /// The record at `at`, if it is valid.
     pub(crate) fn record<'a, R: Region>(self, file: &'a MappedFile<R>, at: u64) -> Option<Found<'a>> {
         let bytes = file.read(at..file.end().min(self.limit));
         let room = file.end() - at;
         match message::peek(bytes) {
             Peek::Message(_) => {
                 let view = MessageView::decode(bytes, self.crc).ok()?;
-                // Bytes of an older file, or of a body, are no record of this place.
+                // Bytes of an older file or of a body do not state this offset.
                 let is_sound =
                     view.physical_offset == at && !(at >= self.torn_from && is_torn(&view, file.base()));
                 is_sound.then_some(Found::Message(view))
@@ -67,17 +66,17 @@ impl Checks {
     }
 }
 
-/// What lies at a place of the log.
+/// What was found at an offset of the log.
 pub(crate) enum Found<'a> {
     Message(MessageView<'a>),
     /// The rest of the file is unused.
     Blank,
 }
 
-/// Says whether a block of the record's topic or properties never arrived, which the checksum does not cover.
+/// Whether a block of the record's topic or properties, which the checksum does not cover, never reached the disk.
 ///
-/// Where a file was not written it is zero, so a lost block shows as zeros up to a block's edge. What we append has
-/// no zero byte there; another broker's properties that do, a whole block of them, would be cut too.
+/// A lost block reads as zeros up to a block's edge. Our own records have no zero byte there. Another broker's
+/// properties with a whole block of zeros would be cut too.
 fn is_torn(view: &MessageView<'_>, base: u64) -> bool {
     const BLOCK: usize = 512;
     let end = (view.physical_offset - base) as usize + view.total_size as usize;
@@ -88,30 +87,30 @@ fn is_torn(view: &MessageView<'_>, base: u64) -> bool {
     view.topic.contains('\0') || is_lost(head) || rest.chunks(BLOCK).any(is_lost)
 }
 
-/// A blank record says how much room it fills: all there is.
+/// Whether a blank record fills all the room left.
 fn is_blank_sound(bytes: &[u8], room: u64) -> bool {
     let expected = [(room as u32).to_be_bytes(), MAGIC_BLANK.to_be_bytes()].concat();
     bytes.len() as u64 >= BLANK_LEN && bytes.starts_with(&expected)
 }
 
-/// The end of a file that was cut short may have no room for a blank record: nothing is ever written there.
+/// Whether the end of a file that was cut short lacks room for a blank record; it is never written.
 fn is_too_short(room: u64) -> bool {
     (1..BLANK_LEN).contains(&room)
 }
 
-/// Records that follow each other in one file, found by their lengths.
+/// Consecutive records of one file, found by their lengths.
 struct Claim<D: Disk> {
     number: u64,
     file: File<D>,
     range: Range<u64>,
 }
 
-/// A chunk that was checked.
+/// A checked chunk.
 struct Checked<T> {
-    /// What the check made of the sound records.
+    /// The output of `check` for the valid records.
     made: T,
     range: Range<u64>,
-    /// Whether all records of the claim are sound: otherwise the log is sound up to the range's end.
+    /// Whether all records are valid; otherwise they are up to the end of the range.
     is_whole: bool,
 }
 
@@ -121,25 +120,25 @@ struct Cursor<D: Disk> {
     number: u64,
     file: Option<File<D>>,
     is_done: bool,
-    /// A file that is there could not be opened: the walk ends, but not the log.
+    /// The error of opening an existing file: it ends the walk, but not the log.
     error: Option<StoreError>,
 }
 
-/// Chunks on their way back into log order.
+/// Checked chunks that wait for their turn in log order.
 struct InLogOrder<T> {
     next: u64,
     waiting: BTreeMap<u64, Checked<T>>,
 }
 
-/// What was handed on, in log order.
+/// The chunks handed on, in log order.
 struct Applied<A> {
     apply: A,
     error: Option<StoreError>,
-    /// End of the sound records handed on so far, blank records not counted.
+    /// End of the valid records handed on so far, without blank records.
     broken_at: Option<u64>,
 }
 
-/// One walk.
+/// A walk.
 struct Scan<'a, D: Disk, T, C, A> {
     files: &'a MappedFileQueue<D>,
     limit: u64,
@@ -151,10 +150,10 @@ struct Scan<'a, D: Disk, T, C, A> {
     most_waiting: usize,
 }
 
-/// Walks over the records from `from` to `limit`, or to the first place where no sound one begins; returns that place.
+/// Walks the records from `from` to `limit` or to the first break; returns where it stopped.
 ///
-/// `check` gets records that lie one after the other in a file and returns what it made of the sound ones among them and
-/// where they end. `apply` gets all that in log order, one at a time.
+/// `check` gets consecutive records of a file and returns its output for the valid ones and where they end. `apply`
+/// gets the outputs in log order, one at a time.
 pub(crate) fn scan<D: Disk, T: Send>(
     files: &MappedFileQueue<D>,
     from: u64,
@@ -173,7 +172,7 @@ pub(crate) fn scan<D: Disk, T: Send>(
         is_stopped: AtomicBool::new(false),
         most_waiting: threads * AHEAD,
     };
-    // A short walk is over before a thread would have begun.
+    // A short walk ends before a thread would start.
     let has_more = scan.step() && scan.step();
     if has_more {
         thread::scope(|scope| {
@@ -192,7 +191,7 @@ where
     C: Fn(&MappedFile<D::Region>, Range<u64>) -> (T, u64),
     A: FnMut(T, Range<u64>) -> Result<()>,
 {
-    /// Claims, checks and hands on one chunk. Says whether there may be more.
+    /// Claims, checks and hands on one chunk. Returns whether there may be more.
     fn step(&self) -> bool {
         if self.is_stopped.load(Ordering::Acquire) {
             return false;
@@ -214,7 +213,7 @@ where
         true
     }
 
-    /// Follows the records' lengths for a chunk.
+    /// Claims a chunk by following the records' lengths.
     fn claim(&self) -> Option<Claim<D>> {
         let mut cursor = self.cursor.lock();
         while !cursor.is_done && cursor.at < self.limit {
@@ -281,8 +280,8 @@ where
     }
 }
 
-/// Follows lengths from `at` on. Returns where the records of the chunk end, and where to go on: nowhere when no
-/// record begins there.
+/// Follows lengths from `at`. Returns the end of the chunk's records and where to continue; `None` if no record begins
+/// there.
 fn follow<R: Region>(file: &MappedFile<R>, at: u64, limit: u64) -> (u64, Option<u64>) {
     let mut end = at;
     let mut bytes = file.read(at..file.end());
@@ -292,7 +291,7 @@ fn follow<R: Region>(file: &MappedFile<R>, at: u64, limit: u64) -> (u64, Option<
                 let Some(rest) = bytes.get(size as usize..) else { return (end, None) };
                 bytes = rest;
                 end += u64::from(size);
-                // The end of a file that was cut short holds no blank record.
+                // A file that was cut short may end without a blank record.
                 if end >= limit || end - at >= CHUNK_BYTES {
                     return (end, Some(end));
                 }
@@ -304,8 +303,7 @@ fn follow<R: Region>(file: &MappedFile<R>, at: u64, limit: u64) -> (u64, Option<
     }
 }
 
-/// The first place in `range` where a sound record, or a blank one, begins: all bytes are looked at, but none from
-/// `limit` on.
+/// The start of the first valid or blank record in `range`. Checks every byte, but reads nothing from `limit` on.
 pub(crate) fn find_record<D: Disk>(
     files: &MappedFileQueue<D>,
     range: Range<u64>,
@@ -320,7 +318,7 @@ pub(crate) fn find_record<D: Disk>(
             at = next;
             continue;
         };
-        // Holes hold no records.
+        // Holes contain no records.
         at = file.next_data(at).min(file.end());
         if at == file.end() {
             continue;
@@ -340,7 +338,7 @@ pub(crate) fn find_record<D: Disk>(
     Ok(None)
 }
 
-/// Says whether a length and the magic code of a record come first: all but one byte of a million end here.
+/// Whether the length and the magic code of a record come first: rejects almost all offsets cheaply.
 fn may_begin(head: &[u8]) -> bool {
     let magic =
         head.get(4..).and_then(|magic| magic.first_chunk::<4>()).map(|magic| u32::from_be_bytes(*magic));

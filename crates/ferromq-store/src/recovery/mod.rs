@@ -1,4 +1,4 @@
-//! Opening a store: the end of the log, the torn tail, and the files that say how far the disk is.
+//! Recovery at open: finds the end of the log, cuts a torn tail, and reads the files that tell what is durable.
 
 pub mod checkpoint;
 pub(crate) mod checkpointer;

@@ -1,6 +1,4 @@
-//! How far a recovery is: told to a listener and logged, at most once a second.
-//!
-//! It only counts; what is walked is `recover`'s business.
+//! Reports the progress of a recovery to a listener and the log, at most once a second.
 
 use std::{
     fmt,
@@ -11,26 +9,26 @@ use std::{
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Counts the bytes of one recovery.
-pub(crate) struct Pace {
+pub(crate) struct ProgressLog {
     listener: Option<RecoveryListener>,
     began: Instant,
     last: Instant,
     total_bytes: u64,
 }
 
-impl Pace {
+impl ProgressLog {
     pub(crate) fn new(listener: Option<RecoveryListener>) -> Self {
         let now = Instant::now();
         Self { listener, began: now, last: now, total_bytes: 0 }
     }
 
-    /// The walk begins; there are `total_bytes` at most.
+    /// Begins a walk over at most `total_bytes`.
     pub(crate) fn begin(&mut self, total_bytes: u64) {
         self.total_bytes = total_bytes;
         self.tell(&self.progress(0));
     }
 
-    /// `done_bytes` are walked.
+    /// Reports that `done_bytes` are walked.
     pub(crate) fn step(&mut self, done_bytes: u64) {
         let now = Instant::now();
         if now.duration_since(self.last) < INTERVAL {
@@ -48,7 +46,7 @@ impl Pace {
         self.tell(&progress);
     }
 
-    /// All is walked, and now it is known how much that was.
+    /// Ends the walk; the total is known now.
     pub(crate) fn end(&mut self, done_bytes: u64) {
         self.total_bytes = done_bytes;
         self.tell(&self.progress(done_bytes));
@@ -71,14 +69,14 @@ impl Pace {
     }
 }
 
-/// How far a recovery is. Told when it begins, at most once a second, and when it ends.
+/// The progress of a recovery, reported at its start, at most once a second, and at its end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RecoveryProgress {
     /// Bytes of the log walked so far.
     pub done_bytes: u64,
-    /// Bytes there are to walk, at most: where the log ends is known only at the end.
+    /// Most bytes to walk: the end of the log is known only after the walk.
     pub total_bytes: u64,
-    /// Bytes walked a second.
+    /// Bytes walked per second.
     pub bytes_per_second: u64,
     /// Time left at this rate; `None` while there is no rate yet.
     pub remaining: Option<Duration>,
@@ -86,7 +84,7 @@ pub struct RecoveryProgress {
 
 type ProgressListener = dyn Fn(&RecoveryProgress) + Send + Sync;
 
-/// Who is told of a recovery's progress.
+/// A listener for the progress of a recovery.
 #[derive(Clone)]
 pub struct RecoveryListener(Arc<ProgressListener>);
 

@@ -1,8 +1,8 @@
-//! What happens between opening the files and the first append: find the log's end, cut what is torn behind it, note
-//! what is damaged before it, redo the derived files.
+//! Recovers a store between opening its files and the first append: finds the log's end, cuts the torn tail, records
+//! damage, and rebuilds derived files.
 //!
-//! How far it walks follows from how the store was left, which `last_shutdown` tells. The walk is `log_walk`'s, what records lead
-//! to `derived_entries`'s, and what of that is missing `rebuild`'s; how entries and slots are cut is their files' business.
+//! `last_shutdown` tells how far to walk. `log_walk` walks, `derived_entries` derives entries, `rebuild` writes missing
+//! ones.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,9 @@ use crate::{
         set_aside::Cure,
     },
     error::Result,
-    files::{disk::Disk, mapped_file_queue::MappedFileQueue, store_directory::StoreDirectory},
+    files::{
+        anchor::Anchor, disk::Disk, mapped_file_queue::MappedFileQueue, store_directory::StoreDirectory,
+    },
     index::unindexed_range::UnindexedNote,
     log::damage::{Damage, DamageReason},
     queues::{
@@ -31,37 +33,38 @@ use crate::{
         deletion::load_marks,
         known_entries::KnownEntries,
         queue_list::QueueList,
+        recovery::FoundEnds,
     },
     recovery::{
         checkpoint::Checkpoint,
         checkpointer::Checkpointer,
         last_shutdown::{self, Left},
         log_walk::{Checks, Found, find_record, scan},
-        progress_log::Pace,
+        progress_log::ProgressLog,
         recovery_report::RecoveryReport,
         torn_tail,
     },
 };
 
-/// A clock that was further ahead was wrong: what it stamped must not hold later messages for ever.
+/// A clock further ahead was wrong: its timestamps must not hold back later messages.
 const MOST_AHEAD_MS: i64 = 86_400_000;
 
-/// Where the walk goes, and what it may take for granted.
+/// Where the walk begins, and what is known before it.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     left: Left,
-    /// Records before it need not be looked at.
+    /// The walk skips records before this offset.
     walk_from: u64,
-    /// End of what is known to have been on disk, where that is known: sound or damaged, nothing before it is cut.
+    /// Lower bound of what was durable, if known: a break before it is damage and never cut.
     durable_end: Option<u64>,
-    /// End of the last known flush; what is kept behind it is written and flushed again.
+    /// End of the last known flush; records kept after it are written and flushed again.
     flushed: u64,
-    /// Another broker's records up to this time were on disk.
+    /// Another broker's records up to this store timestamp were durable.
     trusted_timestamp: i64,
     checks: Checks,
 }
 
-/// What a recovery reads and mends.
+/// The state that a recovery reads and repairs.
 pub(crate) struct Opening<D: Disk> {
     pub(crate) home: Arc<StoreDirectory<D>>,
     pub(crate) config: Arc<StoreConfig>,
@@ -69,14 +72,18 @@ pub(crate) struct Opening<D: Disk> {
     pub(crate) checkpoint: Arc<Checkpoint<D>>,
     pub(crate) checkpointer: Arc<Checkpointer<D>>,
     pub(crate) dispatched: Arc<Dispatched>,
-    /// How the store was left.
+    /// The state the last shutdown left.
     pub(crate) left: Left,
 }
 
-/// Recovers log, consume queues and index, and returns the dispatcher that goes on from there.
+/// Recovers log, consume queues and index, and returns the dispatcher that continues from there.
+///
+/// The order of the steps is a crash promise: derived files are cut before the walk adds to them, nothing is appended
+/// before the torn tail is cut and the kept one is flushed, and queues assign offsets only after all that were assigned.
 pub(crate) fn recover<D: Disk>(opening: &Opening<D>) -> Result<(RecoveryReport, Dispatcher<D>)> {
     let began = Instant::now();
-    let files = opening.files.log.files();
+    let log = &opening.files.log;
+    let files = log.files();
     let mut plan = plan(opening)?;
     let found = plan.left.is_whole_of_other().then(|| {
         let span_end = files.span().map_or(0, |span| span.end);
@@ -85,44 +92,56 @@ pub(crate) fn recover<D: Disk>(opening: &Opening<D>) -> Result<(RecoveryReport, 
     if let Some(found) = found.as_ref().filter(|found| found.log_end > 0) {
         plan.durable_end = plan.durable_end.max(Some(found.log_end));
     }
-    load_marks(&opening.home, &opening.files.log, &opening.files.queues)?;
+    load_marks(&opening.home, log, &opening.files.queues)?;
     let (listed, has_list) = opening.checkpointer.load_list(opening.left)?;
-    opening
-        .files
-        .log
-        .damages
-        .load(&opening.home.disk, &opening.home.root, |anchor| opening.left.trusts(anchor, files))?;
+    log.damages.load(&opening.home.disk, &opening.home.root, |anchor| opening.left.trusts(anchor, files))?;
     find_missing_files(opening, plan.durable_end);
-    let mut run =
-        RecoveryRun { opening, plan, pace: Pace::new(opening.config.on_recovery.clone()), walked_bytes: 0 };
-    run.pace.begin(files.span().map_or(0, |span| span.end.saturating_sub(plan.walk_from)));
-    // Another broker's clean stop says nothing of where the log ends.
-    let known_end = match plan.left {
-        Left::Closed { end, .. } => Some(end),
-        Left::ClosedByOther => Some(run.walk(plan.walk_from, None, None)?),
-        Left::Killed | Left::KilledOther { .. } => None,
+    let mut run = RecoveryRun {
+        opening,
+        plan,
+        progress: ProgressLog::new(opening.config.on_recovery.clone()),
+        walked_bytes: 0,
     };
-    let (from, index_from) = run.recover_derived(known_end, listed.as_ref(), has_list)?;
-    let mut redo = Rebuild::new(&opening.files, from, index_from, false);
-    let end = run.walk(from, known_end, Some(&mut redo))?;
-    let end = redo.continued_from().unwrap_or(end);
-    redo.write()?;
-    let (messages, mut redone) = (redo.messages, redo.redone);
-    let last = redo.last.or(plan.left.anchor());
-    let last_timestamp = redo.last_timestamp.max(plan.last_timestamp(opening));
-    let mut lost = std::mem::take(&mut redo.lost);
-    drop(redo);
-    let end = run.continue_after_missing(end)?;
+    run.progress.begin(files.span().map_or(0, |span| span.end.saturating_sub(plan.walk_from)));
+    let mut walked = run.walk_to_end(listed.as_ref(), has_list)?;
+    let end = run.continue_after_missing(walked.end)?;
     let cut = if plan.has_sound_tail() { torn_tail::Cut::default() } else { torn_tail::cut(files, end)? };
-    opening.files.log.begin_at(end, resumed_timestamp(opening.files.clock.now_ms(), last_timestamp))?;
+    log.begin_at(end, resumed_timestamp(opening.files.clock.now_ms(), walked.last_timestamp))?;
     let rewritten_bytes = run.rewrite(end)?;
-    lost.extend(lost_queues(opening, listed.as_ref())?);
-    redone += run.redo_lost(&lost, end)?;
-    if let Some(listed) = &listed {
+    walked.lost.extend(lost_queues(opening, listed.as_ref())?);
+    let redone = walked.redone + run.redo_lost(&walked.lost, end)?;
+    settle_queue_ends(opening, listed.as_ref(), found.as_ref(), end)?;
+    opening.dispatched.set(end, walked.last_timestamp, walked.last);
+    log.damages.forget_below(log.start());
+    let anchor = opening.dispatched.anchor();
+    UnindexedNote { home: &opening.home, log, index: &opening.files.index, anchor }.write(walked.index_from);
+    run.progress.end(run.walked_bytes);
+    let report = RecoveryReport {
+        is_clean: plan.left.is_clean(),
+        walked_bytes: run.walked_bytes,
+        messages: walked.messages,
+        cut_bytes: cut.bytes,
+        cut_messages: cut.messages,
+        redone,
+        rewritten_bytes,
+        elapsed: began.elapsed(),
+        damages: Vec::new(),
+    };
+    Ok((report, Dispatcher::new(Resume::default())))
+}
+
+/// Sets the next offset of each queue after every offset that was assigned, even if its entry is missing.
+fn settle_queue_ends<D: Disk>(
+    opening: &Opening<D>,
+    listed: Option<&QueueList>,
+    found: Option<&FoundEnds<D>>,
+    end: u64,
+) -> Result<()> {
+    if let Some(listed) = listed {
         keep_offsets(opening, listed, end)?;
     }
     for (queue, offset) in found.iter().flat_map(|found| &found.queues) {
-        // The record of its last entry may be damaged: the walk does not bring it.
+        // The walk skips the record of the last entry if it is damaged.
         if !queue.marks.is_aside() {
             queue.keep_offsets(*offset, end)?;
         }
@@ -136,27 +155,10 @@ pub(crate) fn recover<D: Disk>(opening: &Opening<D>) -> Result<(RecoveryReport, 
             aside.expect_end(extent.max_offset);
         }
     }
-    opening.dispatched.set(end, last_timestamp, last);
-    opening.files.log.damages.forget_below(opening.files.log.start());
-    let anchor = opening.dispatched.anchor();
-    UnindexedNote { home: &opening.home, log: &opening.files.log, index: &opening.files.index, anchor }
-        .write(index_from);
-    run.pace.end(run.walked_bytes);
-    let report = RecoveryReport {
-        is_clean: plan.left.is_clean(),
-        walked_bytes: run.walked_bytes,
-        messages,
-        cut_bytes: cut.bytes,
-        cut_messages: cut.messages,
-        redone,
-        rewritten_bytes,
-        elapsed: began.elapsed(),
-        damages: Vec::new(),
-    };
-    Ok((report, Dispatcher::new(Resume::default())))
+    Ok(())
 }
 
-/// The least store timestamp of the next message: it goes back only where the last one was stored by a wrong clock.
+/// The least store timestamp of the next message: goes back only if a wrong clock stored the last one.
 fn resumed_timestamp(now_ms: i64, last_timestamp: i64) -> i64 {
     let ahead_ms = last_timestamp.saturating_sub(now_ms);
     if ahead_ms <= MOST_AHEAD_MS {
@@ -164,12 +166,12 @@ fn resumed_timestamp(now_ms: i64, last_timestamp: i64) -> i64 {
     }
     tracing::warn!(
         ahead_ms,
-        "the last message was stored by a clock more than a day ahead: store timestamps go on at the present"
+        "the last message was stored by a clock more than a day ahead: store timestamps continue from the present"
     );
     now_ms
 }
 
-/// Logs what a recovery did, whose log ends at `end`.
+/// Logs a recovery after which the log ends at `end`.
 pub(crate) fn log_report(report: &RecoveryReport, end: u64) {
     let seconds = report.elapsed.as_secs_f64().max(1e-6);
     tracing::info!(
@@ -188,12 +190,12 @@ pub(crate) fn log_report(report: &RecoveryReport, end: u64) {
 }
 
 impl Plan {
-    /// What follows the end is as we left it.
+    /// Whether the bytes after the end are as this broker left them.
     fn has_sound_tail(&self) -> bool {
         matches!(self.left, Left::Closed { .. })
     }
 
-    /// Store timestamps never go back, also where nothing is walked.
+    /// The newest store timestamp known without a walk: store timestamps never go back.
     fn last_timestamp<D: Disk>(&self, opening: &Opening<D>) -> i64 {
         let noted = match self.left {
             Left::Killed => opening.checkpoint.marks().log_timestamp,
@@ -210,16 +212,16 @@ fn plan<D: Disk>(opening: &Opening<D>) -> Result<Plan> {
     let trusted_timestamp = marks.walk_from_timestamp();
     let flush_mark = opening.files.log.flush_mark.found().filter(|_| left == Left::Killed);
     let flush_end = flush_mark.filter(|(anchor, _)| left.trusts(*anchor, files)).map(|(_, end)| end);
-    // The checkpoint has no checksum: it is believed no further than the files reach, or the mark that has one.
+    // The checkpoint has no checksum: trust it only up to the end of the files or of the flush mark, which has one.
     let span_end = files.span().map_or(0, |span| span.end);
     let believable = flush_mark.map_or(0, |(_, end)| end).max(span_end);
     let noted_end = (marks.durable_end as u64).min(believable);
     let durable_end = match left {
         Left::Closed { end, .. } => Some(end),
-        // The checkpoint lags behind the last flush; where both are lost nobody says what was on disk.
+        // The checkpoint lags behind the last flush; if both are lost, the durable end is unknown.
         Left::Killed => flush_end.max(Some(noted_end).filter(|end| *end > 0)),
-        // RocketMQ's own field at that place tells where the log ended when its broker was started. Where we closed the
-        // store before, damage across that end looks like what another broker appended.
+        // RocketMQ stores the log's end at its start in that field. If this broker closed the store before, damage
+        // across that end looks like an append of the other broker.
         Left::ClosedByOther | Left::KilledOther { is_log_whole: true } => {
             last_shutdown::closed_end(&opening.home.disk, &opening.home.root, files)?
                 .map(|end| end.min(span_end))
@@ -239,7 +241,7 @@ fn plan<D: Disk>(opening: &Opening<D>) -> Result<Plan> {
     Ok(Plan { left, walk_from, durable_end, flushed, trusted_timestamp, checks })
 }
 
-/// The file where the walk begins: all before it is known to be on disk.
+/// The file at which the walk begins: everything before it is durable.
 fn start_of_walk<D: Disk>(files: &MappedFileQueue<D>, left: Left, timestamp: i64) -> Result<u64> {
     let checks = Checks { crc: true, torn_from: u64::MAX, limit: u64::MAX };
     for span in files.spans().into_iter().rev() {
@@ -253,14 +255,14 @@ fn start_of_walk<D: Disk>(files: &MappedFileQueue<D>, left: Left, timestamp: i64
     Ok(files.span().map_or(0, |span| span.start))
 }
 
-/// Notes what lies in no file although it should.
+/// Records ranges of the log whose files are missing or short.
 fn find_missing_files<D: Disk>(opening: &Opening<D>, durable_end: Option<u64>) {
     let files = opening.files.log.files();
     let mut missing = files.gaps();
     let span_end = files.span().map_or(0, |span| span.end);
     missing.extend(durable_end.filter(|end| *end > span_end).map(|end| span_end..end));
     for range in missing {
-        // Files of one row are of one size, but for one that was cut short.
+        // All files of the log have one size, except one that was cut short.
         let is_short = range.start % files.file_size() != 0;
         let name = crate::files::directories::file_name(range.start);
         let short = range.start.checked_sub(1).and_then(|at| files.path_at(at)).filter(|_| is_short);
@@ -270,7 +272,7 @@ fn find_missing_files<D: Disk>(opening: &Opening<D>, durable_end: Option<u64>) {
     }
 }
 
-/// The first file in `range` that begins with a sound message.
+/// The first file in `range` that begins with a valid message.
 fn first_later_file<D: Disk>(files: &MappedFileQueue<D>, range: Range<u64>) -> Result<Option<u64>> {
     let checks = Checks { crc: true, torn_from: u64::MAX, limit: u64::MAX };
     for span in files.spans().into_iter().filter(|span| range.contains(&span.start)) {
@@ -283,16 +285,54 @@ fn first_later_file<D: Disk>(files: &MappedFileQueue<D>, range: Range<u64>) -> R
     Ok(None)
 }
 
-/// One recovery under way.
+/// A recovery under way.
 struct RecoveryRun<'a, D: Disk> {
     opening: &'a Opening<D>,
     plan: Plan,
-    pace: Pace,
+    progress: ProgressLog,
     walked_bytes: u64,
 }
 
+/// The result of the walk to the end of the log.
+struct WalkedLog {
+    end: u64,
+    /// Keys of records before it are in the index.
+    index_from: u64,
+    messages: u64,
+    redone: u64,
+    last: Option<Anchor>,
+    last_timestamp: i64,
+    /// Queues whose entries end before those of the walk begin.
+    lost: BTreeSet<QueueName>,
+}
+
 impl<D: Disk> RecoveryRun<'_, D> {
-    /// Walks over sound records from `from` on, past what is damaged, to `known_end` or to where the log ends.
+    /// Cuts excess entries, then walks to the end of the log and writes the missing ones.
+    fn walk_to_end(&mut self, listed: Option<&QueueList>, has_list: bool) -> Result<WalkedLog> {
+        let (opening, plan) = (self.opening, self.plan);
+        // Another broker's clean close does not record the end of the log.
+        let known_end = match plan.left {
+            Left::Closed { end, .. } => Some(end),
+            Left::ClosedByOther => Some(self.walk(plan.walk_from, None, None)?),
+            Left::Killed | Left::KilledOther { .. } => None,
+        };
+        let (from, index_from) = self.recover_derived(known_end, listed, has_list)?;
+        let mut redo = Rebuild::new(&opening.files, from, index_from, false);
+        let end = self.walk(from, known_end, Some(&mut redo))?;
+        let end = redo.continued_from().unwrap_or(end);
+        redo.write()?;
+        Ok(WalkedLog {
+            end,
+            index_from,
+            messages: redo.messages,
+            redone: redo.redone,
+            last: redo.last.or(plan.left.anchor()),
+            last_timestamp: redo.last_timestamp.max(plan.last_timestamp(opening)),
+            lost: std::mem::take(&mut redo.lost),
+        })
+    }
+
+    /// Walks over valid records from `from`, skipping damage, to `known_end` or to the end of the log.
     fn walk(
         &mut self,
         from: u64,
@@ -306,7 +346,7 @@ impl<D: Disk> RecoveryRun<'_, D> {
                 return Ok(at);
             }
             if let Some(damage) = damages.at(at) {
-                // What was appended as one and is damaged in part was on disk whole: the rest of it stays.
+                // A batch appended as one that is damaged in part was durable: keep the rest.
                 redo.as_mut().map_or(Ok(()), |redo| redo.take_continued())?;
                 at = damage.end;
                 continue;
@@ -331,13 +371,13 @@ impl<D: Disk> RecoveryRun<'_, D> {
     }
 
     fn scan(&mut self, range: Range<u64>, mut redo: Option<&mut Rebuild<'_, D>>) -> Result<u64> {
-        let Self { opening, plan, pace, walked_bytes } = self;
+        let Self { opening, plan, progress, walked_bytes } = self;
         let checks = plan.checks;
         let levels = &opening.files.delay_levels;
         let check = |file: &_, range| derive(file, range, checks, levels);
         scan(opening.files.log.files(), range.start, range.end, check, |derived, range| {
             *walked_bytes += range.end - range.start;
-            pace.step(*walked_bytes);
+            progress.step(*walked_bytes);
             match redo.as_deref_mut() {
                 Some(redo) => redo.take(derived, range),
                 None => Ok(()),
@@ -345,7 +385,7 @@ impl<D: Disk> RecoveryRun<'_, D> {
         })
     }
 
-    /// Where to go on behind a place where no sound record begins; nowhere when the log ends there.
+    /// The next valid record after a break at `stop`; `None` if the log ends there.
     fn after_break(&self, stop: u64) -> Result<Option<u64>> {
         let files = self.opening.files.log.files();
         let Some(span) = files.span().filter(|span| stop < span.end) else { return Ok(None) };
@@ -358,7 +398,7 @@ impl<D: Disk> RecoveryRun<'_, D> {
         }
     }
 
-    /// Nobody said how far the log was on disk, as no other broker does: what is followed by a record that was, was too.
+    /// No durable end is known. A break followed by a durable record is corruption, not the tail.
     fn after_break_of_other(&self, stop: u64, span_end: u64) -> Result<Option<u64>> {
         let files = self.opening.files.log.files();
         let checks = Checks { crc: true, torn_from: u64::MAX, limit: u64::MAX };
@@ -368,7 +408,7 @@ impl<D: Disk> RecoveryRun<'_, D> {
             None => first_later_file(files, file_end..span_end)?,
         };
         let Some(next) = next else { return Ok(None) };
-        // Of our own log nobody said anything: then rather keep than cut.
+        // For a log of this broker without any mark, keep rather than cut.
         let was_on_disk = self.plan.left.has_whole_log()
             || self.plan.left == Left::Killed
             || files.open(next)?.is_some_and(|file| match checks.record(&file, next) {
@@ -378,8 +418,8 @@ impl<D: Disk> RecoveryRun<'_, D> {
         Ok(was_on_disk.then_some(next))
     }
 
-    /// Cuts what the derived files may hold in excess. Returns from where on records are missing in any of them, and
-    /// from where on in the index; nowhere where no keys are added.
+    /// Cuts derived files to entries that are known to be durable. Returns the offset from which records may be missing
+    /// in any of them, and in the index; `u64::MAX` for a disabled index.
     fn recover_derived(
         &mut self,
         known_end: Option<u64>,
@@ -404,7 +444,7 @@ impl<D: Disk> RecoveryRun<'_, D> {
         let queues_to =
             opening.files.queues.recover(log_start, known, extent).clamp(log_start, limit.max(log_start));
         for (queue, error) in std::mem::take(&mut *opening.files.queues.unread.lock()) {
-            // So far it is known: consumers keep their places.
+            // The extent noted last keeps consumers' offsets valid.
             if let Some(listed) = listed.and_then(|listed| listed.queues.get(&name_of(&queue))) {
                 queue.set_extent(*listed);
             }
@@ -418,7 +458,7 @@ impl<D: Disk> RecoveryRun<'_, D> {
         let names = listed.filter(|_| plan.left.is_ours()).map(|listed| &listed.indexes);
         let (is_index_whole, indexed_to) = recover_index(opening, names, limit, plan.left);
         let indexed_to = indexed_to.unwrap_or(log_start);
-        // Only what we say ourselves of the index tells that keys of old messages cannot be missing.
+        // Only this broker's own marks prove that no keys of old messages are missing.
         let index_from = match plan.left {
             _ if !opening.files.index.is_enabled() => u64::MAX,
             _ if !is_index_whole => indexed_to,
@@ -428,17 +468,17 @@ impl<D: Disk> RecoveryRun<'_, D> {
         };
         let index_from = index_from.max(log_start);
         let queues_from = match plan.left {
-            // Nobody noted which queues there were: what the log has must be in them.
+            // Without a list, every queue found in the log must exist.
             _ if !has_list || plan.left.is_ours() && listed.is_none() => log_start,
             Left::Closed { .. } | Left::Killed => limit,
-            // Another broker had the store since; its last file shows where a queue has a gap.
+            // Another broker used the store since; the last file of a queue shows a gap.
             Left::ClosedByOther => queues_to.min(plan.walk_from),
             Left::KilledOther { .. } => queues_to,
         };
         Ok((queues_from.min(index_from).max(log_start), index_from))
     }
 
-    /// Where files at the log's end are missing it goes on behind them: what was given out once is not given out again.
+    /// If files at the end of the log are missing, continues after them: an offset is assigned only once.
     fn continue_after_missing(&self, end: u64) -> Result<u64> {
         let files = self.opening.files.log.files();
         let span_end = files.span().map_or(0, |span| span.end);
@@ -451,7 +491,7 @@ impl<D: Disk> RecoveryRun<'_, D> {
         Ok(after)
     }
 
-    /// After a crash or a failed flush the page cache may hold what the disk does not.
+    /// Rewrites and flushes the unflushed end: after a crash or a failed flush the page cache may differ from the disk.
     fn rewrite(&self, end: u64) -> Result<u64> {
         let from = self.plan.flushed.max(self.opening.files.log.start());
         if self.plan.left.is_clean() || from >= end {
@@ -463,7 +503,7 @@ impl<D: Disk> RecoveryRun<'_, D> {
         Ok(end - from)
     }
 
-    /// Walks again from where the entries of queues end that lack some. Returns how many it brought.
+    /// Rebuilds the queues in `lost` from the end of their entries. Returns how many entries it wrote.
     fn redo_lost(&mut self, lost: &BTreeSet<QueueName>, end: u64) -> Result<u64> {
         if lost.is_empty() {
             return Ok(0);
@@ -482,7 +522,7 @@ impl<D: Disk> RecoveryRun<'_, D> {
         if from == end {
             return Ok(0);
         }
-        tracing::warn!(queues = lost.len(), first = ?lost.first(), from, "consume queues are incomplete: redoing them");
+        tracing::warn!(queues = lost.len(), first = ?lost.first(), from, "consume queues are incomplete: rebuilding them");
         let mut redo = Rebuild::new(&opening.files, from.max(log_start), u64::MAX, true);
         self.walk(from.max(log_start), Some(end), Some(&mut redo))?;
         redo.take_continued()?;
@@ -495,7 +535,7 @@ fn name_of<D: Disk>(queue: &ConsumeQueue<D>) -> QueueName {
     (queue.topic().into(), queue.queue_id())
 }
 
-/// Sets aside the queues of topics whose directories cannot be listed: as many as are known.
+/// Sets aside the known queues of topics whose directories cannot be listed.
 fn set_unlisted_aside<D: Disk>(opening: &Opening<D>, listed: Option<&QueueList>) {
     for (topic, error) in std::mem::take(&mut *opening.files.queues.unlisted.lock()) {
         let all = listed.iter().flat_map(|listed| &listed.queues);
@@ -508,8 +548,8 @@ fn set_unlisted_aside<D: Disk>(opening: &Opening<D>, listed: Option<&QueueList>)
     }
 }
 
-/// Cuts what the index may hold in excess. Says whether all of it was as it should be, and how far it goes; one that
-/// cannot be read or written now is set aside.
+/// Cuts excess index entries. Returns whether the index was complete, and where it ends; sets it aside if it cannot be
+/// read or written now.
 fn recover_index<D: Disk>(
     opening: &Opening<D>,
     names: Option<&BTreeMap<u64, u64>>,
@@ -523,15 +563,15 @@ fn recover_index<D: Disk>(
         Ok((is_whole, opening.files.index.recover(limit, trusted, left)?))
     });
     recovered.unwrap_or_else(|error| {
-        // Ours was complete up to where the walk begins.
+        // Our own index was complete up to the start of the walk.
         let from = if left.is_ours() { limit.max(log_start) } else { log_start };
         opening.files.aside.put_index(from, Cure::Reload, &error);
-        // The walk brings nothing that it could take.
+        // The walk has no keys for it.
         (true, Some(limit))
     })
 }
 
-/// Queues that have less than was noted, or whose files were missing: cut so far that the rest can follow.
+/// Queues with fewer entries than noted, or with missing files; cut so that the rest can follow.
 fn lost_queues<D: Disk>(opening: &Opening<D>, listed: Option<&QueueList>) -> Result<Vec<QueueName>> {
     let log_start = opening.files.log.start();
     let mut lost: Vec<QueueName> = Vec::new();
@@ -550,7 +590,7 @@ fn lost_queues<D: Disk>(opening: &Opening<D>, listed: Option<&QueueList>) -> Res
         }
         let has_log_start = listed.is_some_and(|listed| listed.log_start == log_start);
         if has_log_start && queue.min_offset() > extent.min_offset {
-            // What comes before entries cannot be added to them.
+            // Entries cannot be added before existing ones.
             queue.clear()?;
         }
         if queue.max_offset() < extent.max_offset {
@@ -560,7 +600,7 @@ fn lost_queues<D: Disk>(opening: &Opening<D>, listed: Option<&QueueList>) -> Res
     Ok(lost)
 }
 
-/// A queue whose messages are all gone goes on where it was: an offset is given out once.
+/// A queue without messages continues at its old offset: an offset is assigned only once.
 fn keep_offsets<D: Disk>(opening: &Opening<D>, listed: &QueueList, end: u64) -> Result<()> {
     for ((topic, queue_id), extent) in &listed.queues {
         let queue = opening.files.queues.find_or_make(topic, *queue_id);

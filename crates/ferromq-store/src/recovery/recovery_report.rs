@@ -1,4 +1,4 @@
-//! What a recovery tells: its progress while it runs, and its report when it is done. Plain data.
+//! The report of a recovery: plain data.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ pub struct RecoveryReport {
     pub messages: u64,
     /// Bytes cut from the log's tail.
     pub cut_bytes: u64,
-    /// Messages among them, as far as they could be told.
+    /// Valid messages among them.
     pub cut_messages: u64,
     /// Messages whose entries were derived again from the log.
     pub redone: u64,
-    /// Bytes behind the last known flush that were written and flushed again.
+    /// Bytes after the last known flush that were written and flushed again.
     pub rewritten_bytes: u64,
     /// How long it took.
     pub elapsed: Duration,

@@ -1,6 +1,6 @@
-//! The bytes behind the log's end: looked at, counted, cut; and those before it that must be written again.
+//! Checks, counts and cuts the bytes after the log's end, and rewrites those before it.
 //!
-//! Where the end is, `recover` says.
+//! `recover` decides where the end is.
 
 use std::ops::Range;
 
@@ -11,20 +11,20 @@ use crate::{
     recovery::log_walk::{Checks, Found, find_record},
 };
 
-/// Bytes behind the end that are looked at. Reading on to the end of a large file would take seconds.
+/// Bytes after the end that are checked for zeros. Reading a large file to its end would take seconds.
 const LOOKED_AT: u64 = 64 << 10;
-/// Bytes behind the end in which messages are counted.
+/// Bytes after the end in which messages are counted.
 const COUNTED: u64 = 64 << 20;
 
 /// What was cut.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cut {
     pub(crate) bytes: u64,
-    /// Sound records among them.
+    /// Valid records among them.
     pub(crate) messages: u64,
 }
 
-/// Says whether nothing but zeros, or no file at all, follows `end`. Where the file of `end` is gone, the next one tells.
+/// Whether only zeros, or no file, follow `end`. If the file of `end` is gone, the next one is checked.
 pub(crate) fn is_zero<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<bool> {
     let from = if files.contains(end) { Some(end) } else { files.begin_after(end) };
     let Some(from) = from else { return Ok(true) };
@@ -34,14 +34,14 @@ pub(crate) fn is_zero<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<b
     Ok(bytes.iter().all(|byte| *byte == 0))
 }
 
-/// Zeroes what lies behind the end, so that it can never be read as records later, and removes later files.
+/// Zeroes the bytes after the end, so that they can never be read as records, and removes later files.
 pub(crate) fn cut<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<Cut> {
-    // Counted before they are gone; where nothing was written there is nothing to read either.
+    // Count before cutting; without written bytes there is nothing to read.
     let mut cut = Cut { bytes: 0, messages: count_messages(files, end)? };
     let spans = files.spans();
     for span in spans.iter().filter(|span| span.end > end) {
         let Some(file) = files.open_writable(span.start)? else { continue };
-        // The first file stays, also where nothing in it does.
+        // The first file stays, even if it is empty.
         if file.base() < end || spans.first() == Some(span) {
             let from = end.max(file.base());
             let written_to = file.erase(from..file.end())?;
@@ -49,7 +49,7 @@ pub(crate) fn cut<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<Cut> 
             file.flush(from..file.end())?;
             continue;
         }
-        // Removed below without being read: most often it was only prepared. One that was not counts whole.
+        // Removed below without a read: usually it was only prepared. If it has data, it counts whole.
         let mut head = [0; 8];
         file.read_into(file.base(), head.get_mut(..file.len().min(8) as usize).unwrap_or_default())?;
         if head != [0; 8] {
@@ -61,7 +61,7 @@ pub(crate) fn cut<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<Cut> 
     Ok(cut)
 }
 
-/// Sound records that lie behind the end.
+/// Counts the valid records after the end.
 fn count_messages<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<u64> {
     let checks = Checks { crc: true, torn_from: 0, limit: u64::MAX };
     let limit = files.span().map_or(end, |span| span.end).min(end.saturating_add(COUNTED));
@@ -84,8 +84,8 @@ fn count_messages<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<u64> 
     Ok(messages)
 }
 
-/// The range around a place in which no sound record lies; `None` where one does. Nothing at or after `end` is looked
-/// at: an appender may be writing there.
+/// The range around an offset without a valid record; `None` if there is one. Reads nothing at or after `end`, where an
+/// appender may be writing.
 pub(crate) fn damage_at<D: Disk>(
     files: &MappedFileQueue<D>,
     place: u64,
@@ -111,7 +111,7 @@ pub(crate) fn damage_at<D: Disk>(
     Ok(None)
 }
 
-/// Writes a range of the log again as it is, so that the next flush carries it whatever an earlier one did.
+/// Writes a range of the log again unchanged, so that the next flush includes it.
 pub(crate) fn rewrite<D: Disk>(files: &MappedFileQueue<D>, range: Range<u64>) -> Result<()> {
     for span in files.spans().into_iter().filter(|span| span.end > range.start && span.start < range.end) {
         if let Some(file) = files.open_writable(span.start)? {
@@ -121,9 +121,9 @@ pub(crate) fn rewrite<D: Disk>(files: &MappedFileQueue<D>, range: Range<u64>) ->
     Ok(())
 }
 
-/// Where the log goes on when files at its end are missing: behind all that was given out once.
+/// Where the log continues if files at its end are missing: after every assigned offset.
 ///
-/// The missing files are made again; a blank record in each says that it holds nothing.
+/// Recreates the missing files, each with a blank record.
 pub(crate) fn continue_after_missing<D: Disk>(
     files: &MappedFileQueue<D>,
     end: u64,
@@ -180,7 +180,7 @@ mod tests {
         let end = store.log().append(&[message, message]).unwrap().end;
         let files = store.queues().log.files();
         assert_eq!(damage_at(files, end / 2, end).unwrap(), None);
-        // The second record as an appender has it half written.
+        // The second record is half written, as by an appender.
         assert_eq!(damage_at(files, end / 2, end - 1).unwrap(), Some(end / 2..end - 1));
         assert_eq!(find_record(files, 1..end - 1, end - 1).unwrap(), None);
         assert_eq!(find_record(files, 1..end - 1, end).unwrap(), Some(end / 2));
