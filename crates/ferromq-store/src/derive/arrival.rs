@@ -1,4 +1,4 @@
-//! News of messages that readers can see.
+//! Notifies listeners of messages that readers can see.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     sync::wake::Wake,
 };
 
-/// New messages in one queue, told to the arrival listener once readers can see them.
+/// New messages in a queue, reported once readers can see them.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival<'a> {
     /// Topic.
@@ -23,7 +23,7 @@ pub struct Arrival<'a> {
 
 pub(crate) type ArrivalListener = Arc<dyn Fn(&Arrival<'_>) + Send + Sync>;
 
-/// Who hears of new messages: the listener, and the threads that deliver delayed messages.
+/// The receivers of arrivals: the listener, and the threads that deliver delayed messages.
 #[derive(Default)]
 pub(crate) struct Arrivals {
     listener: RwLock<Option<ArrivalListener>>,
@@ -40,15 +40,15 @@ impl Arrivals {
         *self.listener.write() = listener;
     }
 
-    /// A queue has new messages, beside those of a round of the dispatcher.
-    pub(crate) fn tell(&self, arrival: &Arrival<'_>) {
+    /// Reports new messages of a queue that did not come through a dispatch round.
+    pub(crate) fn notify(&self, arrival: &Arrival<'_>) {
         self.wake(arrival.topic);
         if let Some(listener) = self.listener() {
             listener(arrival);
         }
     }
 
-    /// Wakes the thread that delivers what waits in this topic, if it is such a topic.
+    /// Wakes the thread that delivers messages waiting in this topic, if it is a system topic for them.
     pub(crate) fn wake(&self, topic: &str) {
         match topic {
             SCHEDULE_TOPIC => self.levels.ask(),

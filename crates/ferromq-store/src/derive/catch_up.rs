@@ -1,4 +1,4 @@
-//! Brings what was set aside up to date: a walk over the log in steps, between the rounds of the dispatcher.
+//! Brings consume queues and the index that were set aside up to date: walks the log in steps, between dispatch rounds.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,7 +9,7 @@ use crate::{
     derive::{
         derived_entries::entry_of,
         dispatching::Dispatching,
-        set_aside::{Candidate, Cure},
+        set_aside::{Candidate, IndexRepair},
     },
     error::Result,
     files::disk::Disk,
@@ -22,17 +22,17 @@ use crate::{
     recovery::log_walk::find_record,
 };
 
-/// Bytes of the log in a step: other queues wait as long as that takes.
+/// Bytes of the log per step: dispatch of other queues waits for a step.
 const STEP_BYTES: u64 = 4 << 20;
 
 /// A queue that the walk brings up to date.
-struct Behind<D: Disk> {
+struct QueueCatchUp<D: Disk> {
     queue: Arc<ConsumeQueue<D>>,
-    /// The queue offset that is wanted next.
+    /// The next queue offset to write.
     next: u64,
-    /// The record of the entry before it ends here or before.
+    /// The record of the entry before it ends here or earlier.
     from: u64,
-    /// Queue offset of the first of the entries that are not written yet.
+    /// Queue offset of the first entry not written yet.
     first: u64,
     entries: Vec<u8>,
     is_failed: bool,
@@ -41,24 +41,24 @@ struct Behind<D: Disk> {
 /// A walk under way.
 pub(crate) struct CatchUp<D: Disk> {
     at: u64,
-    behind: Vec<Behind<D>>,
-    /// Places in `behind`.
+    behind: Vec<QueueCatchUp<D>>,
+    /// Indexes into `behind`, by topic and queue.
     numbers: HashMap<Box<str>, BTreeMap<u32, usize>>,
-    /// Keys of records before it are in the index, of the one at it perhaps; `None` where the index is not concerned.
+    /// Records before it have their keys in the index, the record at it perhaps; `None` if the index is not set aside.
     indexed_to: Option<u64>,
     keys: Vec<IndexKey>,
     buffer: Vec<u8>,
 }
 
 impl<D: Disk> CatchUp<D> {
-    /// Tries whether anything that is set aside can be written now; `None` where nothing can.
+    /// Begins a walk for everything that can be written again; `None` if nothing can.
     pub(crate) fn begin(shared: &Dispatching<D>) -> Option<Self> {
         let mut behind = Vec::new();
         let mut at = u64::MAX;
-        for Candidate { queue, places, unread } in shared.files.aside.begin_try() {
-            match attempt(shared, &queue, places, unread) {
+        for Candidate { queue, places, unread } in shared.files.aside.begin_retry() {
+            match retry_queue(shared, &queue, places, unread) {
                 Ok(found) => {
-                    shared.files.aside.set_tried(&queue, &found.queue, (found.next, found.from));
+                    shared.files.aside.begin_catch_up(&queue, &found.queue, (found.next, found.from));
                     at = at.min(found.from);
                     behind.push(found);
                 }
@@ -79,7 +79,7 @@ impl<D: Disk> CatchUp<D> {
         (!is_empty).then(|| Self { at, behind, numbers, indexed_to, keys: Vec::new(), buffer: Vec::new() })
     }
 
-    /// Walks a step further. Says whether the walk is at its end.
+    /// Walks one step. Returns whether the walk is complete.
     pub(crate) fn step(&mut self, shared: &Dispatching<D>) -> Result<bool> {
         let (end, start) = (shared.dispatched.end(), shared.files.log.start());
         self.at = self.at.max(start);
@@ -150,25 +150,25 @@ impl<D: Disk> CatchUp<D> {
     fn finish(&mut self, shared: &Dispatching<D>) {
         for behind in self.behind.iter().filter(|behind| !behind.is_failed) {
             match shared.settle_end(&behind.queue) {
-                Ok(()) => shared.files.aside.bring_back(&behind.queue),
+                Ok(()) => shared.files.aside.reinstate(&behind.queue),
                 Err(error) => {
                     tracing::debug!(%error, topic = behind.queue.topic(), "still set aside");
                 }
             }
         }
         if self.indexed_to.is_some() {
-            shared.files.aside.bring_index_back();
+            shared.files.aside.reinstate_index();
         }
     }
 }
 
-impl<D: Disk> Behind<D> {
+impl<D: Disk> QueueCatchUp<D> {
     fn take(&mut self, shared: &Dispatching<D>, queue_offset: u64, entry: QueueEntry) {
         self.next = self.next.max(self.queue.marks.floor().offset);
         if self.is_failed || queue_offset < self.next {
             return;
         }
-        if queue_offset > self.next && !self.bridge(shared, queue_offset, entry.physical_offset) {
+        if queue_offset > self.next && !self.fill_gap(shared, queue_offset, entry.physical_offset) {
             return;
         }
         if self.entries.is_empty() {
@@ -178,14 +178,14 @@ impl<D: Disk> Behind<D> {
         (self.next, self.from) = (queue_offset + 1, entry.end());
     }
 
-    /// Makes good for offsets that no record has any more. Says whether the one of `queue_offset` may follow.
-    fn bridge(&mut self, shared: &Dispatching<D>, queue_offset: u64, place: u64) -> bool {
+    /// Fills offsets whose records are gone. Returns whether the entry at `queue_offset` may follow.
+    fn fill_gap(&mut self, shared: &Dispatching<D>, queue_offset: u64, place: u64) -> bool {
         self.write(shared);
         if self.is_failed {
             return false;
         }
         if self.queue.min_offset() >= self.next {
-            // Retention took them, and all that was before them.
+            // Retention removed them and everything before them.
             shared.files.aside.note_lost(&self.queue, (self.next, queue_offset), place);
             self.is_failed = self.queue.begin_at_offset(queue_offset).is_err();
             self.next = queue_offset;
@@ -196,7 +196,7 @@ impl<D: Disk> Behind<D> {
             tracing::error!(
                 physical_offset = place,
                 queue_offset,
-                "record with an impossible queue offset passed over"
+                "record with an impossible queue offset skipped"
             );
             return false;
         }
@@ -216,7 +216,7 @@ impl<D: Disk> Behind<D> {
                 if self.queue.publish(self.next) {
                     shared.files.dirty.add(Arc::clone(&self.queue));
                 }
-                shared.arrivals.tell(&self.queue.arrival());
+                shared.arrivals.notify(&self.queue.arrival());
             }
             Err(error) => {
                 tracing::debug!(%error, topic = self.queue.topic(), "still set aside");
@@ -227,28 +227,27 @@ impl<D: Disk> Behind<D> {
     }
 }
 
-/// Looks whether the queue can be read and written now, and from where on it lacks entries.
-fn attempt<D: Disk>(
+/// Checks that the queue can be read and written now, and finds where its missing entries begin.
+fn retry_queue<D: Disk>(
     shared: &Dispatching<D>,
     queue: &Arc<ConsumeQueue<D>>,
     (mut next, mut from): (u64, u64),
     unread: Option<KnownEntries>,
-) -> Result<Behind<D>> {
+) -> Result<QueueCatchUp<D>> {
     let mut queue = Arc::clone(queue);
     if let Some(known) = unread {
         queue = shared.files.queues.reload(&queue, shared.files.log.start(), known)?;
         next = queue.max_offset();
         from = queue.last_entry()?.map_or(shared.files.log.start(), QueueEntry::end);
     }
-    // What was deleted meanwhile is not redone.
+    // Messages deleted meanwhile are not restored.
     next = next.max(queue.marks.floor().offset);
     queue.prepare(next)?;
-    Ok(Behind { queue, next, from, first: next, entries: Vec::new(), is_failed: false })
+    Ok(QueueCatchUp { queue, next, from, first: next, entries: Vec::new(), is_failed: false })
 }
 
 impl<D: Disk> Dispatching<D> {
-    /// Where the end of a queue was not known it is now: no offset that was given out is given out again, and no group
-    /// is past it.
+    /// Sets the end of a queue whose end was unknown, so that no offset is assigned twice and no group is past the end.
     fn settle_end(&self, queue: &ConsumeQueue<D>) -> Result<()> {
         if queue.marks.is_end_unknown() {
             queue.keep_offsets(queue.next_offset(), self.dispatched.end())?;
@@ -257,14 +256,14 @@ impl<D: Disk> Dispatching<D> {
         Ok(())
     }
 
-    /// Tries whether the index can be written now: from where on records are to be looked at, and how far it has keys.
+    /// Tries to write the index. Returns the first record without keys, and how far the index has keys.
     fn retry_index(&self) -> Option<(u64, u64)> {
         let aside = self.files.aside.index()?;
         let (mut from, log_start) = (aside.from, self.files.log.start());
-        let tried = match aside.cure {
-            Cure::Reopen => return None,
-            Cure::Add => self.files.index.prepare(self.files.clock.now_ms()),
-            Cure::Reload => {
+        let tried = match aside.repair {
+            IndexRepair::Reopen => return None,
+            IndexRepair::Add => self.files.index.prepare(self.files.clock.now_ms()),
+            IndexRepair::Reload => {
                 let trusted = self.checkpoint.marks().index_timestamp;
                 self.files
                     .index
@@ -276,9 +275,9 @@ impl<D: Disk> Dispatching<D> {
             }
         };
         match tried {
-            // It is read again; what is not in it is not redone.
+            // The index is disabled now: missing keys are not added.
             Ok(()) if !self.files.index.is_enabled() => {
-                self.files.aside.bring_index_back();
+                self.files.aside.reinstate_index();
                 None
             }
             Ok(()) => Some((from, self.files.index.last_physical_offset().unwrap_or(0))),

@@ -1,6 +1,4 @@
-//! What records lead to: consume queue entries by queue, and index keys. Computed on all cores at open.
-//!
-//! Pure: it reads records and writes nothing; `rebuild` writes what is missing.
+//! Derives consume queue entries and index keys from records, on all cores at open. `rebuild` writes the missing ones.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -25,73 +23,73 @@ pub(crate) fn entry_of(
     QueueEntry { physical_offset, size: view.total_size, tag_hash }
 }
 
-/// Entries of one queue that follow each other without gap.
-pub(crate) struct Part {
+/// Consecutive entries of one queue.
+pub(crate) struct EntryRun {
     pub(crate) topic: Box<str>,
     pub(crate) queue_id: u32,
     /// Queue offset of the first entry.
     pub(crate) first: u64,
-    /// As they lie on disk.
+    /// In the layout of the file.
     pub(crate) entries: Vec<u8>,
     pub(crate) count: u64,
     /// Physical offset of the first record.
     pub(crate) physical_offset: u64,
 }
 
-/// What records that lie one after the other lead to.
+/// Everything derived from consecutive records.
 #[derive(Default)]
 pub(crate) struct Derived {
-    pub(crate) parts: Vec<Part>,
+    pub(crate) runs: Vec<EntryRun>,
     pub(crate) keys: Vec<IndexKey>,
     pub(crate) messages: u64,
     pub(crate) last_timestamp: i64,
     pub(crate) last: Option<Anchor>,
 }
 
-/// What a chunk of the log leads to.
+/// Everything derived from a chunk of the log.
 #[derive(Default)]
 pub(crate) struct ChunkDerived {
     pub(crate) whole: Derived,
-    /// Records at the chunk's end that were appended as one with records behind it, and where they begin.
+    /// Records at the chunk's end whose batch continues after it, and the offset of the first one.
     pub(crate) continued: Option<(u64, Derived)>,
 }
 
-/// Checks the records of `range` and says what the sound ones lead to, and where they end.
+/// Checks the records of `range`. Returns what the valid ones derive to, and where they end.
 pub(crate) fn derive<R: Region>(
     file: &MappedFile<R>,
     range: Range<u64>,
     checks: Checks,
     levels: &DelayLevels,
 ) -> (ChunkDerived, u64) {
-    let mut making = Making::new(levels);
-    let to = making.take_records(file, range.clone(), checks);
-    let continued_from = making.continued_from;
+    let mut derivation = Derivation::new(levels);
+    let to = derivation.take_records(file, range.clone(), checks);
+    let continued_from = derivation.continued_from;
     let Some(from) = continued_from else {
-        return (ChunkDerived { whole: making.derived, continued: None }, to);
+        return (ChunkDerived { whole: derivation.derived, continued: None }, to);
     };
-    // Rare, and the bytes are in the cache: made again in two pieces.
+    // A batch that crosses the chunk is rare: derive the chunk again in two pieces.
     let unchecked = Checks { crc: false, torn_from: u64::MAX, limit: u64::MAX };
     let [whole, continued] = [range.start..from, from..to].map(|range| {
-        let mut making = Making::new(levels);
-        making.take_records(file, range, unchecked);
-        making.derived
+        let mut derivation = Derivation::new(levels);
+        derivation.take_records(file, range, unchecked);
+        derivation.derived
     });
     (ChunkDerived { whole, continued: Some((from, continued)) }, to)
 }
 
-struct Making<'a> {
+struct Derivation<'a> {
     levels: &'a DelayLevels,
     derived: Derived,
-    /// The open part of each queue.
+    /// Index of the last run of each queue.
     open: HashMap<(&'a str, u32), usize>,
-    last_part: usize,
-    /// Where the records begin whose last one has not come yet.
+    last_run: usize,
+    /// The first record of a batch whose last record has not come yet.
     continued_from: Option<u64>,
 }
 
-impl<'a> Making<'a> {
+impl<'a> Derivation<'a> {
     fn new(levels: &'a DelayLevels) -> Self {
-        Self { levels, derived: Derived::default(), open: HashMap::new(), last_part: 0, continued_from: None }
+        Self { levels, derived: Derived::default(), open: HashMap::new(), last_run: 0, continued_from: None }
     }
 
     fn take_records<R: Region>(&mut self, file: &'a MappedFile<R>, range: Range<u64>, checks: Checks) -> u64 {
@@ -135,23 +133,23 @@ impl<'a> Making<'a> {
     }
 
     fn take_entry(&mut self, topic: &'a str, queue_id: u32, queue_offset: u64, entry: QueueEntry) {
-        let is_of = |part: &Part| part.queue_id == queue_id && *part.topic == *topic;
+        let is_of = |run: &EntryRun| run.queue_id == queue_id && *run.topic == *topic;
         // Producers send to queues in turn, or to one for a while.
-        let turn = [self.last_part + 1, 0, self.last_part];
-        let guess = turn.into_iter().find(|number| self.derived.parts.get(*number).is_some_and(is_of));
+        let turn = [self.last_run + 1, 0, self.last_run];
+        let guess = turn.into_iter().find(|number| self.derived.runs.get(*number).is_some_and(is_of));
         let number = guess.or_else(|| self.open.get(&(topic, queue_id)).copied());
         if let Some(number) = number
-            && let Some(part) = self.derived.parts.get_mut(number)
-            && part.first + part.count == queue_offset
+            && let Some(run) = self.derived.runs.get_mut(number)
+            && run.first + run.count == queue_offset
         {
-            part.entries.extend_from_slice(&entry.encode());
-            part.count += 1;
-            self.last_part = number;
+            run.entries.extend_from_slice(&entry.encode());
+            run.count += 1;
+            self.last_run = number;
             return;
         }
-        self.last_part = self.derived.parts.len();
-        self.open.insert((topic, queue_id), self.last_part);
-        self.derived.parts.push(Part {
+        self.last_run = self.derived.runs.len();
+        self.open.insert((topic, queue_id), self.last_run);
+        self.derived.runs.push(EntryRun {
             topic: topic.into(),
             queue_id,
             first: queue_offset,

@@ -1,4 +1,4 @@
-//! The files derived from the log, and what writing them needs.
+//! The files derived from the log, and what it takes to write them.
 
 use std::sync::Arc;
 

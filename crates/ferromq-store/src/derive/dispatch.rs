@@ -1,7 +1,7 @@
-//! From the log to the files derived from it: consume queues and indexes. At open `rebuild` does it, on all cores.
+//! Dispatch: a thread reads new log records and writes their consume queue entries and index keys.
 //!
-//! One thread dispatches. It never writes the log, and it gives out no offsets: they are in the records. A queue that
-//! cannot be written is set aside (`set_aside`), and the others go on.
+//! It never writes the log and assigns no offsets: records contain them. A queue that cannot be written is set aside
+//! (`set_aside`), and the others continue. At open, `rebuild` does the same on all cores.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -12,7 +12,7 @@ use std::{
 use crate::{
     derive::{
         arrival::Arrival, catch_up::CatchUp, derived_entries::entry_of, derived_files::DerivedFiles,
-        dispatching::Dispatching, set_aside::Cure,
+        dispatching::Dispatching, set_aside::IndexRepair,
     },
     error::Result,
     files::{anchor::Anchor, disk::Disk},
@@ -21,23 +21,23 @@ use crate::{
     record::message::{self, MessageView},
 };
 
-/// Most bytes of the log in a round: bounds memory and how long a reader waits for what is at its beginning.
+/// Most bytes of the log per round: bounds memory, and how long readers wait for the first message.
 const ROUND_BYTES: u64 = 4 << 20;
 
-/// Entries of one queue in a round, in order and without gap.
+/// Consecutive entries of one queue in a round.
 struct DispatchBatch<D: Disk> {
     queue: Arc<ConsumeQueue<D>>,
     first: u64,
     next: u64,
     entries: Vec<u8>,
-    /// The queue is set aside: nothing of the batch is visible.
+    /// The queue is set aside: no entry of the batch becomes visible.
     is_failed: bool,
 }
 
-/// Where the index stood when the store was opened.
+/// Where the index ended when the store was opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Resume {
-    /// Keys of records before it are in the index; the record at it may be there in part.
+    /// Records before it have their keys in the index; the record at it perhaps some.
     pub(crate) indexed_to: Option<u64>,
 }
 
@@ -67,9 +67,9 @@ impl<D: Disk> Dispatcher<D> {
         }
     }
 
-    /// Dispatches the records from `from` up to `limit`, but not more than a round holds. Returns where it ended.
+    /// Dispatches the records from `from` up to `limit`, at most one round. Returns where it ended.
     ///
-    /// On an error, which is one of a full disk, nothing of the round is visible, and the same round may be tried again.
+    /// On an error, always of a full disk, no entry of the round is visible, and the round may be retried.
     pub(crate) fn round(&mut self, shared: &Dispatching<D>, from: u64, limit: u64) -> Result<u64> {
         let (mut count, mut last_timestamp, mut last) = (0, self.last_timestamp, self.last);
         let walked = shared.files.log.walk(from..limit, |place, record| {
@@ -87,7 +87,7 @@ impl<D: Disk> Dispatcher<D> {
         });
         let (Ok(to) | Err(to)) = walked;
         if let Err(error) = self.write(&shared.files) {
-            // What is in the index already must not be added again when the round is tried again.
+            // A retried round must not add the same keys again.
             self.resume.indexed_to = shared.files.index.last_physical_offset().or(self.resume.indexed_to);
             self.forget();
             return Err(error);
@@ -203,14 +203,14 @@ impl<D: Disk> Dispatcher<D> {
             Err(error) if error.is_of_full_disk() => return Err(error),
             Err(error) => {
                 let from = self.keys.first().map_or(0, |key| key.physical_offset);
-                files.aside.put_index(from, Cure::Add, &error);
+                files.aside.put_index(from, IndexRepair::Add, &error);
             }
         }
         self.keys.clear();
         Ok(())
     }
 
-    /// Batches that readers may see.
+    /// Batches that were written.
     fn written(&self) -> impl Iterator<Item = &DispatchBatch<D>> {
         self.batches.iter().take(self.used).filter(|batch| !batch.is_failed)
     }
@@ -242,23 +242,23 @@ impl<D: Disk> Dispatcher<D> {
         }
         self.used = 0;
         self.keys.clear();
-        // Rounds over thousands of queues must not keep a buffer for each for ever.
+        // Do not keep buffers for thousands of queues.
         self.batches.truncate(64);
     }
 }
 
-/// How often an idle dispatcher looks again before it sleeps: waking it costs the appender more than that.
-const LOOKS_BEFORE_SLEEP: u32 = 50;
-/// A round of at least so many messages is the sign of a busy log.
+/// How often an idle dispatcher polls before it sleeps: a wake-up costs the appender more than a poll.
+const POLLS_BEFORE_SLEEP: u32 = 50;
+/// A round of so many messages means that the log is busy.
 const BUSY_ROUND: u64 = 2;
-/// Pause after a round that failed, where nobody can tell when the disk is well again. Appends do not shorten it.
+/// Pause after a failed round; appends do not shorten it.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Dispatches whatever readers may see until the store stops and everything is dispatched.
+/// Dispatches until the store stops and everything is dispatched.
 pub(crate) fn run<D: Disk>(shared: &Dispatching<D>, mut dispatcher: Dispatcher<D>) {
     let mut at = shared.dispatched.end();
-    let mut looks = 0;
-    // Said once for each place, however often it is tried again.
+    let mut polls = 0;
+    // Logs each offset once, however often it is retried.
     let mut stuck_at = None;
     let mut catching_up = CatchingUp::default();
     loop {
@@ -268,8 +268,8 @@ pub(crate) fn run<D: Disk>(shared: &Dispatching<D>, mut dispatcher: Dispatcher<D
             if shared.files.log.arrived.is_stopped() {
                 return;
             }
-            if looks > 0 {
-                looks -= 1;
+            if polls > 0 {
+                polls -= 1;
                 thread::yield_now();
             } else if !catching_up.is_under_way() {
                 let has_work = || shared.files.log.readable() > at || shared.files.aside.is_retry_due();
@@ -289,7 +289,7 @@ pub(crate) fn run<D: Disk>(shared: &Dispatching<D>, mut dispatcher: Dispatcher<D
                     shared.stall.clear();
                 }
                 if dispatcher.messages - before >= BUSY_ROUND {
-                    looks = LOOKS_BEFORE_SLEEP;
+                    polls = POLLS_BEFORE_SLEEP;
                 }
                 continue;
             }
@@ -304,10 +304,10 @@ pub(crate) fn run<D: Disk>(shared: &Dispatching<D>, mut dispatcher: Dispatcher<D
             }
             Err(error) => {
                 if stuck_at.replace(at) != Some(at) {
-                    tracing::warn!(%error, physical_offset = at, "dispatch failed, trying again");
+                    tracing::warn!(%error, physical_offset = at, "dispatch failed, retrying");
                     shared.stall.set_reason(&error.to_string());
                 }
-                // Only a full disk ends a round.
+                // Only a full disk makes a round fail.
                 shared.files.log.set_full();
             }
         }
@@ -318,7 +318,7 @@ pub(crate) fn run<D: Disk>(shared: &Dispatching<D>, mut dispatcher: Dispatcher<D
     }
 }
 
-/// Waits out the pause, but not longer than the store lives.
+/// Waits out the pause, or until the store stops.
 fn pause<D: Disk>(shared: &Dispatching<D>) {
     let until = Instant::now() + RETRY_PAUSE;
     while let Some(left) = until.checked_duration_since(Instant::now())
@@ -329,7 +329,7 @@ fn pause<D: Disk>(shared: &Dispatching<D>) {
     }
 }
 
-/// The walk that brings back what was set aside, where one is under way.
+/// The walk that catches up what was set aside, if one is under way.
 struct CatchingUp<D: Disk>(Option<CatchUp<D>>);
 
 impl<D: Disk> Default for CatchingUp<D> {
@@ -343,7 +343,7 @@ impl<D: Disk> CatchingUp<D> {
         self.0.is_some()
     }
 
-    /// Begins a walk where one is due, or goes a step further.
+    /// Begins a due walk, or walks one step.
     fn step(&mut self, shared: &Dispatching<D>) {
         if self.0.is_none() && !shared.files.aside.is_retry_due() {
             return;
@@ -357,7 +357,7 @@ impl<D: Disk> CatchingUp<D> {
             Ok(false) => {}
             Ok(true) => self.0 = None,
             Err(error) => {
-                tracing::warn!(%error, "the log cannot be read to redo what is set aside, trying again");
+                tracing::warn!(%error, "the log cannot be read to rebuild what is set aside, retrying");
                 self.0 = None;
             }
         }

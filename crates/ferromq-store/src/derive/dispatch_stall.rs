@@ -1,5 +1,4 @@
-//! Whether dispatch moves: where it stands still for long, messages are written that reach no reader, so sends are
-//! refused until it moves again.
+//! Refuses sends while dispatch makes no progress: their messages would reach no reader.
 
 use std::{
     sync::{
@@ -19,20 +18,20 @@ use crate::{
     time::clock::Clock,
 };
 
-/// Dispatch that stands still so long with something to dispatch is stalled.
+/// Dispatch is stalled after so long without progress.
 const LIMIT_MS: i64 = 10_000;
-/// A clock may leap: the dispatcher also had so much time to move, whatever the clock says.
+/// Least real time without progress, because the clock may jump.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// What is known of a dispatcher that may stand still.
+/// The progress of dispatch, and whether sends are refused.
 pub(crate) struct DispatchStall<D: Disk> {
     log: Arc<CommitLog<D>>,
     clock: Clock,
     dispatched: Arc<Dispatched>,
-    /// Where dispatch stood with something to dispatch, and since when.
+    /// The offset at which dispatch did not progress, and since when.
     seen: Mutex<Option<(u64, i64, Instant)>>,
     is_refusing: AtomicBool,
-    /// What the dispatcher met there.
+    /// The dispatcher's error there.
     reason: Mutex<Option<Arc<str>>>,
 }
 
@@ -42,39 +41,39 @@ impl<D: Disk> DispatchStall<D> {
         Self { log, clock, dispatched, seen, is_refusing, reason }
     }
 
-    /// Dispatch moves.
+    /// Accepts messages again: dispatch progresses.
     pub(crate) fn clear(&self) {
         if self.is_refusing.swap(false, Ordering::AcqRel) {
-            tracing::info!("dispatch moves again: messages are taken");
+            tracing::info!("dispatch progresses again: messages are accepted");
         }
         *self.seen.lock() = None;
         *self.reason.lock() = None;
     }
 
-    /// Says why dispatch does not get further.
+    /// Sets why dispatch does not progress.
     pub(crate) fn set_reason(&self, reason: &str) {
         *self.reason.lock() = Some(reason.into());
     }
 }
 
 impl<D: Disk> DispatchStall<D> {
-    /// Looks whether dispatch has moved since the last look, and refuses messages where it has not for long.
+    /// Checks for progress since the last check; refuses messages after a long time without any.
     pub(crate) fn watch(&self) {
         let (now, at) = (self.clock.now_ms(), self.dispatched.end());
         let is_behind = self.log.readable() > at;
         let mut seen = self.seen.lock();
         match *seen {
-            Some((place, since, looked)) if is_behind && place == at => {
+            Some((place, since, first_seen)) if is_behind && place == at => {
                 drop(seen);
                 let stalled_ms = now.saturating_sub(since);
-                let is_stalled = stalled_ms >= LIMIT_MS && looked.elapsed() >= LEAST;
+                let is_stalled = stalled_ms >= LIMIT_MS && first_seen.elapsed() >= LEAST;
                 if is_stalled && !self.is_refusing.swap(true, Ordering::AcqRel) {
                     let reason = self.reason();
                     tracing::error!(
                         stalled_ms,
                         physical_offset = at,
                         %reason,
-                        "dispatch stands still: messages are refused until it moves"
+                        "dispatch makes no progress: messages are refused until it does"
                     );
                 }
             }
@@ -82,7 +81,7 @@ impl<D: Disk> DispatchStall<D> {
                 *seen = is_behind.then(|| (at, now, Instant::now()));
                 drop(seen);
                 if self.is_refusing.swap(false, Ordering::AcqRel) {
-                    tracing::info!("dispatch moves again: messages are taken");
+                    tracing::info!("dispatch progresses again: messages are accepted");
                 }
             }
         }
@@ -92,14 +91,14 @@ impl<D: Disk> DispatchStall<D> {
         self.reason.lock().clone().unwrap_or_else(|| "no error is known".into())
     }
 
-    /// How long dispatch has stood still, in milliseconds.
+    /// Milliseconds without progress.
     pub(crate) fn stalled_ms(&self) -> u64 {
         let (at, now) = (self.dispatched.end(), self.clock.now_ms());
         let seen = self.seen.lock().filter(|(place, ..)| *place == at && self.log.readable() > at);
         seen.map_or(0, |(_, since, _)| u64::try_from(now.saturating_sub(since)).unwrap_or(0))
     }
 
-    /// `DispatchStalled` while messages are refused.
+    /// Returns `DispatchStalled` while messages are refused.
     pub(crate) fn check(&self) -> Result<()> {
         if !self.is_refusing.load(Ordering::Acquire) {
             return Ok(());

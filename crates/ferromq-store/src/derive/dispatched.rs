@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::files::anchor::Anchor;
 
-/// How far the log is dispatched: readers and files derived from it go by this.
+/// How far the log is dispatched; readers and derived files depend on it.
 pub(crate) struct Dispatched {
     end: AtomicU64,
     /// The end, the newest store timestamp below it, and the last record.
@@ -24,7 +24,7 @@ impl Dispatched {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Everything below `end` is dispatched; `last` is the last record, where there was a new one.
+    /// Marks everything below `end` as dispatched; `last` is the last record, if there was a new one.
     pub(crate) fn set(&self, end: u64, timestamp: i64, last: Option<Anchor>) {
         let mut mark = self.mark.lock();
         *mark = (end, timestamp.max(mark.1), last.unwrap_or(mark.2));
@@ -36,7 +36,7 @@ impl Dispatched {
         *self.mark.lock()
     }
 
-    /// The last record dispatched: what our own files are derived from, once the log is flushed.
+    /// The last dispatched record: once the log is flushed, derived files are sealed with it.
     pub(crate) fn anchor(&self) -> Anchor {
         self.mark.lock().2
     }

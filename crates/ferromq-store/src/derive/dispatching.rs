@@ -1,4 +1,4 @@
-//! What the dispatching thread works on.
+//! The state that the dispatching thread works on.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     recovery::checkpoint::Checkpoint,
 };
 
-/// What the dispatching thread works on.
+/// The state that the dispatching thread works on.
 pub(crate) struct Dispatching<D: Disk> {
     pub(crate) home: Arc<StoreDirectory<D>>,
     pub(crate) config: Arc<StoreConfig>,
@@ -24,6 +24,6 @@ pub(crate) struct Dispatching<D: Disk> {
     pub(crate) arrivals: Arc<Arrivals>,
     pub(crate) stall: Arc<DispatchStall<D>>,
     pub(crate) progress: Arc<Progress>,
-    /// Held through each round.
+    /// Held during each round.
     pub(crate) rounds: Arc<Mutex<()>>,
 }

@@ -1,4 +1,4 @@
-//! From the log to the files derived from it: dispatch while the store runs, rebuilding after a loss.
+//! Derives consume queues and the index from the log: dispatch while the store runs, rebuilding after a loss.
 
 pub(crate) mod arrival;
 pub(crate) mod catch_up;

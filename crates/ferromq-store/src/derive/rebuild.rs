@@ -1,7 +1,7 @@
-//! Writes the consume queue entries and index keys that are missing, as the walk at open hands them on in log order.
+//! Writes missing consume queue entries and index keys during the walk at open, in log order.
 //!
-//! What is there already is passed over. Where a queue lacks entries that the walk does not bring, it is noted as
-//! lost: a second walk, from further back, brings them.
+//! Existing entries are skipped. A queue that lacks entries from before the walk is noted as lost: a second walk from
+//! further back rebuilds it.
 
 use std::{
     collections::BTreeSet,
@@ -11,9 +11,9 @@ use std::{
 
 use crate::{
     derive::{
-        derived_entries::{ChunkDerived, Derived, Part},
+        derived_entries::{ChunkDerived, Derived, EntryRun},
         derived_files::DerivedFiles,
-        set_aside::Cure,
+        set_aside::IndexRepair,
     },
     error::{Result, StoreError},
     files::{anchor::Anchor, disk::Disk},
@@ -26,12 +26,12 @@ use crate::{
     record::message::MIN_RECORD_LEN,
 };
 
-/// Bytes of the log between two writes: with thousands of queues each write is small anyway.
+/// Bytes of the log between two writes: large, because thousands of queues share them.
 const ROUND_BYTES: u64 = 32 << 20;
-/// Queue offsets beyond that are no queue offsets: their entries would lie at no byte.
+/// Largest valid queue offset: the entries of higher ones would lie past the largest file offset.
 const MAX_QUEUE_OFFSET: u64 = i64::MAX as u64 / ENTRY_LEN;
 
-/// Entries of one queue, in order and without gap, not written yet.
+/// Consecutive entries of one queue that are not written yet.
 struct RebuildBatch<D: Disk> {
     queue: Arc<ConsumeQueue<D>>,
     first: u64,
@@ -43,32 +43,32 @@ impl<D: Disk> RebuildBatch<D> {
         self.first + self.entries.len() as u64 / ENTRY_LEN
     }
 
-    /// Writes as many entries as the disk has space for. Returns the queue offset after them.
+    /// Writes as many entries as the disk has space for. Returns the next queue offset.
     fn write_pieces(&self) -> u64 {
         const PIECE: u64 = 25;
         let pieces = self.entries.chunks((PIECE * ENTRY_LEN) as usize);
         let mut written = (self.first..).step_by(PIECE as usize).zip(pieces);
-        // Where all can be written now, there was no space a moment ago: the next try finds it done.
+        // If all can be written now, space was freed meanwhile: the retry finds them written.
         written
             .find(|(first, piece)| self.queue.write(*first, piece).is_err())
             .map_or(self.first, |(first, _)| first)
     }
 }
 
-/// What one walk brings.
+/// The output of one walk.
 pub(crate) struct Rebuild<'a, D: Disk> {
     files: &'a DerivedFiles<D>,
-    /// Where the walk began: a queue without entries may have lost some before it.
+    /// Start of the walk: a queue without entries may lack some from before it.
     from: u64,
-    /// Keys of records before it are in the index; the record at it may be there in part.
+    /// Records before it have their keys in the index; the record at it perhaps some.
     index_from: u64,
-    /// The walk begins where the entries of every queue end: what is missing now was in no record.
+    /// The walk begins where the entries of every queue end, so entries still missing have no record.
     is_thorough: bool,
     batches: Vec<RebuildBatch<D>>,
     keys: Vec<IndexKey>,
     buffer: Vec<u8>,
     round_bytes: u64,
-    /// Records appended as one whose last has not come yet, and where they begin.
+    /// Records of a batch whose last record has not come yet, and the offset of the first one.
     continued: Option<(u64, Vec<Derived>)>,
     /// Queues whose entries end before those of the walk begin.
     pub(crate) lost: BTreeSet<QueueName>,
@@ -98,7 +98,7 @@ impl<'a, D: Disk> Rebuild<'a, D> {
         }
     }
 
-    /// Takes what the next records of the log lead to.
+    /// Takes what the next records derive to.
     pub(crate) fn take(&mut self, chunk: ChunkDerived, range: Range<u64>) -> Result<()> {
         let ChunkDerived { whole, continued } = chunk;
         if whole.messages > 0 {
@@ -112,7 +112,7 @@ impl<'a, D: Disk> Rebuild<'a, D> {
         if self.round_bytes >= ROUND_BYTES { self.write() } else { Ok(()) }
     }
 
-    /// Takes the records held back: the last one they belong to has come, or was there before a damage.
+    /// Takes the records held back: the last one of their batch has come, or preceded a damage.
     pub(crate) fn take_continued(&mut self) -> Result<()> {
         for derived in self.continued.take().into_iter().flat_map(|(_, held)| held) {
             self.take_derived(derived)?;
@@ -120,7 +120,7 @@ impl<'a, D: Disk> Rebuild<'a, D> {
         Ok(())
     }
 
-    /// Where the records begin that wait for their last one, if any do.
+    /// The first record held back, if any.
     pub(crate) fn continued_from(&self) -> Option<u64> {
         self.continued.as_ref().map(|(from, _)| *from)
     }
@@ -129,8 +129,8 @@ impl<'a, D: Disk> Rebuild<'a, D> {
         self.messages += derived.messages;
         self.last_timestamp = self.last_timestamp.max(derived.last_timestamp);
         self.last = derived.last.or(self.last);
-        for part in &derived.parts {
-            self.take_part(part)?;
+        for run in &derived.runs {
+            self.take_run(run)?;
         }
         if !self.files.aside.takes_keys() {
             return Ok(());
@@ -144,19 +144,19 @@ impl<'a, D: Disk> Rebuild<'a, D> {
         Ok(())
     }
 
-    fn take_part(&mut self, part: &Part) -> Result<()> {
-        let queue = self.files.queues.find_or_make(&part.topic, part.queue_id);
+    fn take_run(&mut self, run: &EntryRun) -> Result<()> {
+        let queue = self.files.queues.find_or_make(&run.topic, run.queue_id);
         if queue.marks.is_aside() {
             return Ok(());
         }
-        queue.begin_anew(part.first, part.physical_offset);
+        queue.begin_anew(run.first, run.physical_offset);
         let known = self.batch_of(&queue).map_or(queue.max_offset(), RebuildBatch::next);
-        let end = part.first.saturating_add(part.count);
+        let end = run.first.saturating_add(run.count);
         if end <= known || end > MAX_QUEUE_OFFSET {
             return Ok(());
         }
-        if part.first > known {
-            match self.bridge(&queue, known, part) {
+        if run.first > known {
+            match self.fill_gap(&queue, known, run) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) => {
@@ -165,10 +165,10 @@ impl<'a, D: Disk> Rebuild<'a, D> {
                 }
             }
         }
-        let skipped = known.saturating_sub(part.first);
-        let entries = part.entries.get((skipped * ENTRY_LEN) as usize..).unwrap_or_default();
-        self.redone += part.count - skipped;
-        self.append(queue, part.first + skipped, entries);
+        let skipped = known.saturating_sub(run.first);
+        let entries = run.entries.get((skipped * ENTRY_LEN) as usize..).unwrap_or_default();
+        self.redone += run.count - skipped;
+        self.append(queue, run.first + skipped, entries);
         Ok(())
     }
 
@@ -186,21 +186,21 @@ impl<'a, D: Disk> Rebuild<'a, D> {
         self.batches.push(RebuildBatch { queue, first, entries: entries.to_vec() });
     }
 
-    /// Makes good for offsets that no record of the walk has. Says whether the part may follow.
-    fn bridge(&mut self, queue: &Arc<ConsumeQueue<D>>, known: u64, part: &Part) -> Result<bool> {
+    /// Fills offsets whose records are gone. Returns whether the run may follow.
+    fn fill_gap(&mut self, queue: &Arc<ConsumeQueue<D>>, known: u64, run: &EntryRun) -> Result<bool> {
         let name = || (Box::from(queue.topic()), queue.queue_id());
         if self.lost.contains(&name()) {
             return Ok(false);
         }
         let Some(last_end) = self.last_end(queue)? else {
-            // From the log's start on, what is missing is what retention took.
+            // Retention removed everything before the start of the log.
             let is_first = self.is_thorough || self.from <= self.files.log.start();
             if !is_first {
                 self.lost.insert(name());
             }
             return Ok(is_first);
         };
-        let damage = self.files.log.damages.overlapping(&(last_end..part.physical_offset));
+        let damage = self.files.log.damages.overlapping(&(last_end..run.physical_offset));
         let from = match &damage {
             Some(damage) => damage.start.max(last_end),
             None if self.is_thorough => last_end,
@@ -209,10 +209,10 @@ impl<'a, D: Disk> Rebuild<'a, D> {
                 return Ok(false);
             }
         };
-        let missing = part.first - known;
-        let room = part.physical_offset.saturating_sub(last_end) / u64::from(MIN_RECORD_LEN);
+        let missing = run.first - known;
+        let room = run.physical_offset.saturating_sub(last_end) / u64::from(MIN_RECORD_LEN);
         if missing > room {
-            self.report_impossible(part);
+            self.report_impossible(run);
             return Ok(false);
         }
         let lost: Vec<u8> =
@@ -221,13 +221,13 @@ impl<'a, D: Disk> Rebuild<'a, D> {
         Ok(true)
     }
 
-    /// A record whose queue offset cannot be: its head is damaged, which its checksum does not cover.
-    fn report_impossible(&self, part: &Part) {
+    /// Notes a record with an impossible queue offset: its head, which no checksum covers, is damaged.
+    fn report_impossible(&self, run: &EntryRun) {
         let files = self.files.log.files();
-        let entry = QueueEntry::decode(&part.entries);
+        let entry = QueueEntry::decode(&run.entries);
         self.files.log.damages.add(Damage {
-            file: files.path_at(part.physical_offset).unwrap_or_default(),
-            range: part.physical_offset..entry.map_or(part.physical_offset, QueueEntry::end),
+            file: files.path_at(run.physical_offset).unwrap_or_default(),
+            range: run.physical_offset..entry.map_or(run.physical_offset, QueueEntry::end),
             reason: DamageReason::Corrupt,
         });
     }
@@ -241,7 +241,7 @@ impl<'a, D: Disk> Rebuild<'a, D> {
         Ok(queue.last_entry()?.map(QueueEntry::end))
     }
 
-    /// Writes what was taken, and lets it be read.
+    /// Writes the collected entries and keys, and makes them visible.
     pub(crate) fn write(&mut self) -> Result<()> {
         for batch in &self.batches {
             let written = batch.queue.write(batch.first, &batch.entries);
@@ -264,7 +264,7 @@ impl<'a, D: Disk> Rebuild<'a, D> {
         self.forget();
         if let Err(error) = self.files.index.add(&self.keys, self.files.clock.now_ms(), &mut self.buffer) {
             let from = self.keys.first().map_or(self.from, |key| key.physical_offset);
-            self.files.aside.put_index(from, Cure::Add, &error);
+            self.files.aside.put_index(from, IndexRepair::Add, &error);
         }
         self.keys.clear();
         self.round_bytes = 0;

@@ -1,7 +1,6 @@
-//! Consume queues, and the index, that cannot be written or read now: dispatch goes on without them.
+//! Sets aside consume queues, and the index, that cannot be written or read now, so that dispatch continues.
 //!
-//! What they lack is in the commit log: `catch_up` derives it again once they can be written. Sends to such a queue are
-//! refused meanwhile.
+//! Sends to such a queue are refused. Once it can be written, `catch_up` derives its missing entries from the log.
 
 use std::{
     sync::{
@@ -25,55 +24,55 @@ use crate::{
     recovery::checkpoint::Checkpoint,
 };
 
-/// The pause before the first new try …
+/// Pause before the first retry …
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// … which doubles up to this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// One queue that is set aside.
+/// A queue that is set aside.
 pub(crate) struct SetAsideQueue<D: Disk> {
     pub(crate) queue: Arc<ConsumeQueue<D>>,
-    /// The queue offset that must be written next.
+    /// The next queue offset to write.
     pub(crate) next: u64,
-    /// No record before this place of the log is missing in the queue.
+    /// The queue has the entries of all records before this offset.
     pub(crate) from: u64,
-    /// Its files could not be read at open: they are looked at anew.
+    /// Its files could not be read at open and must be reloaded.
     is_unread: bool,
-    /// A walk is under way that brings what it lacks.
-    pub(crate) is_tried: bool,
-    /// Where the log began that retention has removed since.
+    /// A walk is bringing it up to date.
+    pub(crate) is_catching_up: bool,
+    /// Start of the log before retention removed records that the queue lacks.
     lost_from: Option<u64>,
 }
 
-/// A queue that is to be tried.
+/// A queue to retry.
 pub(crate) struct Candidate<D: Disk> {
     pub(crate) queue: Arc<ConsumeQueue<D>>,
-    /// The queue offset that must be written next, and where its record lies or before.
+    /// The next queue offset to write, and a physical offset at or before its record.
     pub(crate) places: (u64, u64),
-    /// What is known of its files where they are to be read anew.
+    /// The known entries of its files, if they must be reloaded.
     pub(crate) unread: Option<KnownEntries>,
 }
 
 /// The index while it is set aside.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AsideIndex {
-    /// Keys of no record before this place are missing.
+    /// Records before this offset have their keys in the index.
     pub(crate) from: u64,
-    pub(crate) cure: Cure,
+    pub(crate) repair: IndexRepair,
 }
 
-/// What gives the index back.
+/// How the index is repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cure {
-    /// The missing keys are added.
+pub(crate) enum IndexRepair {
+    /// Add the missing keys.
     Add,
-    /// Its files are opened anew, because they could not be used at open.
+    /// Reload its files, which were unusable at open.
     Reload,
-    /// Only the next open: what is on the disk is unknown after a failed flush.
+    /// Wait for the next open: after a failed flush the content on disk is unknown.
     Reopen,
 }
 
-/// When to try again.
+/// When to retry.
 struct Retry {
     at: Instant,
     pause: Duration,
@@ -89,11 +88,11 @@ struct State<D: Disk> {
     queues: Vec<SetAsideQueue<D>>,
     index: Option<AsideIndex>,
     retry: Option<Retry>,
-    /// Where the first record lay that something lacked at any moment since the last checkpoint began.
+    /// The first record that any file lacked since the last checkpoint began.
     lowest: Option<u64>,
-    /// What is known of the files of queues that could not be read at open.
+    /// The known entries of queues whose files could not be read at open.
     known: Option<KnownEntries>,
-    /// Messages that retention removed before their queue was written, of each queue that lost some.
+    /// Messages that retention removed before their queue was written, one damage per queue.
     lost: Vec<Damage>,
 }
 
@@ -103,13 +102,13 @@ impl<D: Disk> State<D> {
         queues.chain(self.index.as_ref().map(|index| index.from)).min()
     }
 
-    /// Records at or after `from` are missing in something from now on.
+    /// Notes that a file lacks records from `from` on.
     fn note_from(&mut self, from: u64) {
         self.lowest = Some(self.lowest.map_or(from, |lowest| lowest.min(from)));
     }
 }
 
-/// What is set aside in a store.
+/// Everything that is set aside in a store.
 pub(crate) struct SetAside<D: Disk> {
     home: Arc<StoreDirectory<D>>,
     log: Arc<CommitLog<D>>,
@@ -117,10 +116,10 @@ pub(crate) struct SetAside<D: Disk> {
     dirty: Arc<DirtyQueues<D>>,
     dispatched: Arc<Dispatched>,
     arrivals: Arc<Arrivals>,
-    /// The store is being opened.
+    /// Whether the store is being opened.
     is_opening: AtomicBool,
     state: Mutex<State<D>>,
-    /// Almost always 0: then nothing else is looked at.
+    /// Almost always 0, so that callers skip the lock.
     count: AtomicUsize,
 }
 
@@ -140,35 +139,35 @@ impl<D: Disk> SetAside<D> {
         Self { home, log, checkpoint, dirty, dispatched, arrivals, is_opening, state, count }
     }
 
-    /// The store is open: a queue that is set aside from now on has a known end.
+    /// Ends opening: queues set aside from now on have a known end.
     pub(crate) fn end_opening(&self) {
         self.is_opening.store(false, Ordering::Release);
     }
 }
 
 impl<D: Disk> SetAside<D> {
-    /// Says whether nothing is set aside.
+    /// Whether nothing is set aside.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// How many queues are set aside.
+    /// Number of queues that are set aside.
     pub(crate) fn queues(&self) -> u64 {
         if self.is_empty() { 0 } else { self.state.lock().queues.len() as u64 }
     }
 
-    /// Records before this place of the log are missing in nothing that is set aside.
+    /// The first record that anything set aside may lack.
     pub(crate) fn first_from(&self) -> Option<u64> {
         if self.is_empty() { None } else { self.state.lock().first_from() }
     }
 
-    /// A checkpoint begins: it counts no record that something lacks now, or lacks at any moment until its end.
+    /// Begins a checkpoint, which must not count records that any file lacks before the checkpoint ends.
     pub(crate) fn begin_checkpoint(&self) {
         let mut state = self.state.lock();
         state.lowest = state.first_from();
     }
 
-    /// As [`Self::first_from`], at any moment since the checkpoint began: what came back meanwhile may not be flushed.
+    /// As [`Self::first_from`], but since the checkpoint began: entries caught up meanwhile may not be flushed.
     pub(crate) fn lowest_from(&self) -> Option<u64> {
         self.state.lock().lowest
     }
@@ -177,18 +176,18 @@ impl<D: Disk> SetAside<D> {
         if self.is_empty() { None } else { self.state.lock().index }
     }
 
-    /// Says whether the index takes keys: not while it lacks some that come before them.
+    /// Whether the index takes keys: not while it lacks earlier ones.
     pub(crate) fn takes_keys(&self) -> bool {
-        self.index().is_none_or(|index| index.cure == Cure::Reopen)
+        self.index().is_none_or(|index| index.repair == IndexRepair::Reopen)
     }
 
-    /// How long to wait before the next try; `None` where nothing is to be tried.
+    /// Time until the next retry; `None` if nothing is to be retried.
     pub(crate) fn retry_in(&self) -> Option<Duration> {
         if self.is_empty() {
             return None;
         }
         let state = self.state.lock();
-        let is_curable = state.index.as_ref().is_some_and(|index| index.cure != Cure::Reopen);
+        let is_curable = state.index.as_ref().is_some_and(|index| index.repair != IndexRepair::Reopen);
         let has_work = is_curable || !state.queues.is_empty();
         let retry = state.retry.as_ref().filter(|_| has_work)?;
         Some(retry.at.saturating_duration_since(Instant::now()))
@@ -198,9 +197,9 @@ impl<D: Disk> SetAside<D> {
         self.retry_in().is_some_and(|left| left.is_zero())
     }
 
-    /// Those of `dirty` that are not set aside; the others are listed again when they are back.
+    /// Returns those of `dirty` that are not set aside, and unlists the others until they are complete.
     ///
-    /// With the lock of what is set aside: a queue that comes back meanwhile is in the answer, or is listed again.
+    /// Holds the lock, so that a queue that becomes complete meanwhile is either returned or listed again.
     pub(crate) fn unlist_aside(&self, dirty: Vec<Arc<ConsumeQueue<D>>>) -> Vec<Arc<ConsumeQueue<D>>> {
         let _state = self.state.lock();
         let (aside, dirty): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|queue| queue.marks.is_aside());
@@ -208,7 +207,7 @@ impl<D: Disk> SetAside<D> {
         dirty
     }
 
-    /// Says what is known of files that could not be read at open, for when they can be.
+    /// Sets the known entries of files that could not be read at open, for their reload.
     pub(crate) fn set_known(&self, known: KnownEntries) {
         self.state.lock().known = Some(known);
     }
@@ -219,24 +218,24 @@ impl<D: Disk> SetAside<D> {
 }
 
 impl<D: Disk> SetAside<D> {
-    /// Sets a queue aside whose entries from the queue offset `next` on, of records at or after `from`, cannot be
-    /// written. Entries below stay readable.
+    /// Sets a queue aside that cannot write its entries from queue offset `next` on, of records at or after `from`.
+    /// Earlier entries stay readable.
     pub(crate) fn put(&self, queue: &Arc<ConsumeQueue<D>>, next: u64, from: u64, error: &StoreError) {
-        // While it is set aside no checkpoint flushes it: entries that were written and not flushed are in doubt, too.
+        // No checkpoint flushes a queue set aside, so its unflushed entries are in doubt too.
         let is_flushed = queue.flushed() >= queue.max_offset();
         let from = if is_flushed { from } else { from.min(self.in_doubt_from(queue)) };
         self.enter(queue, (next, from), false, error);
     }
 
-    /// Where the first record lies whose entry may not be on the disk.
+    /// The first record whose entry may not be on disk.
     pub(crate) fn in_doubt_from(&self, queue: &ConsumeQueue<D>) -> u64 {
         let first = queue.read_entry(queue.flushed()).ok().flatten().filter(|entry| !entry.is_filler());
-        // Before the last checkpoint nothing is in doubt.
+        // The last checkpoint flushed everything before it.
         let noted = u64::try_from(self.checkpoint.marks().durable_end).unwrap_or(0);
         first.map_or(noted.max(self.log.start()), |entry| entry.physical_offset)
     }
 
-    /// Sets a queue aside whose files cannot be read at open; it is neither read nor written until they can.
+    /// Sets a queue aside whose files cannot be read at open; it is not used until they can.
     pub(crate) fn put_unread(&self, queue: &Arc<ConsumeQueue<D>>, error: &StoreError) {
         queue.marks.set_unread();
         let known = self.state.lock().known;
@@ -258,22 +257,22 @@ impl<D: Disk> SetAside<D> {
             known.next = known.next.min(next);
             known.from = known.from.min(from);
             known.is_unread |= is_unread;
-            known.is_tried = false;
+            known.is_catching_up = false;
         } else {
             tracing::error!(
                 %error,
                 topic = queue.topic(),
                 queue_id = queue.queue_id(),
                 physical_offset = from,
-                "consume queue set aside: sends to it are refused, other queues go on; it is tried again"
+                "consume queue set aside: sends to it are refused, other queues continue; the store retries"
             );
-            let (is_tried, lost_from) = (false, None);
+            let (is_catching_up, lost_from) = (false, None);
             state.queues.push(SetAsideQueue {
                 queue: Arc::clone(queue),
                 next,
                 from,
                 is_unread,
-                is_tried,
+                is_catching_up,
                 lost_from,
             });
             queue.marks.set_end_unknown(self.is_opening.load(Ordering::Acquire));
@@ -285,22 +284,22 @@ impl<D: Disk> SetAside<D> {
         self.log.arrived.ring();
     }
 
-    /// Sets the index aside: keys of records at or after `from` are not in it.
-    pub(crate) fn put_index(&self, from: u64, cure: Cure, error: &StoreError) {
+    /// Sets the index aside: it lacks the keys of records at or after `from`.
+    pub(crate) fn put_index(&self, from: u64, repair: IndexRepair, error: &StoreError) {
         let mut state = self.state.lock();
         state.note_from(from);
         match &mut state.index {
             Some(index) => {
                 index.from = index.from.min(from);
-                index.cure = if index.cure == Cure::Add { cure } else { index.cure };
+                index.repair = if index.repair == IndexRepair::Add { repair } else { index.repair };
             }
             None => {
                 tracing::error!(
                     %error,
                     physical_offset = from,
-                    "index set aside: new messages are not found by key; it is redone from the commit log"
+                    "index set aside: new messages are not found by key until it is rebuilt from the commit log"
                 );
-                state.index = Some(AsideIndex { from, cure });
+                state.index = Some(AsideIndex { from, repair });
                 state.retry = Some(Retry::soon());
             }
         }
@@ -309,7 +308,7 @@ impl<D: Disk> SetAside<D> {
         self.log.arrived.ring();
     }
 
-    /// What is set aside, and what was lost meanwhile.
+    /// Everything set aside, and the messages lost meanwhile.
     pub(crate) fn damages(&self) -> Vec<Damage> {
         let end = self.dispatched.end();
         let state = self.state.lock();
@@ -326,7 +325,7 @@ impl<D: Disk> SetAside<D> {
         state.lost.iter().cloned().chain(queues).chain(index).collect()
     }
 
-    /// Retention removes the log below `log_start`, which something that is set aside may still need.
+    /// Records that retention removes the log below `log_start`, which a queue set aside may need.
     pub(crate) fn note_removed_log(&self, log_start: u64) {
         if self.is_empty() {
             return;
@@ -341,18 +340,18 @@ impl<D: Disk> SetAside<D> {
                 queue_id = entry.queue.queue_id(),
                 from = entry.from,
                 log_start,
-                "retention removes a part of the log that a consume queue set aside is not derived from yet"
+                "retention removes a part of the log that a consume queue set aside still needs"
             );
             entry.lost_from.get_or_insert(entry.from);
             entry.from = log_start;
         }
     }
 
-    /// The queue begins at `next`, whose record lies at `place`: what it had from `first` on is not in the log any more.
+    /// Moves the begin of the queue to `next`, whose record lies at `place`: records from `first` on left the log.
     pub(crate) fn note_lost(&self, queue: &Arc<ConsumeQueue<D>>, (first, next): (u64, u64), place: u64) {
         let mut state = self.state.lock();
         let lost_from = state.queues.iter().find(|entry| Arc::ptr_eq(&entry.queue, queue));
-        // Without it retention had taken them before.
+        // Otherwise retention had removed them before the queue was set aside.
         let Some(lost_from) = lost_from.and_then(|entry| entry.lost_from) else { return };
         let (topic, queue_id, file) = (queue.topic(), queue.queue_id(), queue.directory_in(&self.home.root));
         tracing::error!(
@@ -366,8 +365,8 @@ impl<D: Disk> SetAside<D> {
         state.lost.push(Damage { file, range: lost_from..place, reason });
     }
 
-    /// The queues that are to be brought up to date, and counts the try.
-    pub(crate) fn begin_try(&self) -> Vec<Candidate<D>> {
+    /// Returns the queues to retry, and counts the attempt.
+    pub(crate) fn begin_retry(&self) -> Vec<Candidate<D>> {
         let mut state = self.state.lock();
         if let Some(retry) = &mut state.retry {
             retry.pause = (retry.pause * 2).min(LONGEST_PAUSE);
@@ -382,8 +381,8 @@ impl<D: Disk> SetAside<D> {
         state.queues.iter().map(wanted).collect()
     }
 
-    /// A walk begins that brings the queue `old` up to date, as `new` where it was read anew, from these places on.
-    pub(crate) fn set_tried(
+    /// Begins a walk from `places` for the queue `old`, replaced by `new` if it was reloaded.
+    pub(crate) fn begin_catch_up(
         &self,
         old: &Arc<ConsumeQueue<D>>,
         new: &Arc<ConsumeQueue<D>>,
@@ -392,20 +391,20 @@ impl<D: Disk> SetAside<D> {
         let mut state = self.state.lock();
         if let Some(entry) = state.queues.iter_mut().find(|entry| Arc::ptr_eq(&entry.queue, old)) {
             (entry.queue, entry.next, entry.from, entry.is_unread) = (Arc::clone(new), next, from, false);
-            entry.is_tried = true;
+            entry.is_catching_up = true;
         }
     }
 
-    /// The queue has all that was dispatched: it takes messages again, unless something failed meanwhile.
-    pub(crate) fn bring_back(&self, queue: &Arc<ConsumeQueue<D>>) {
+    /// Makes a complete queue accept messages again, unless it failed meanwhile.
+    pub(crate) fn reinstate(&self, queue: &Arc<ConsumeQueue<D>>) {
         let appends = self.log.tail.lock();
         let mut state = self.state.lock();
-        // First listed for a flush: from then on no checkpoint counts without it. With the lock, so that none drops it
-        // from the list meanwhile because it is set aside still.
+        // List it for a flush first: from then on each checkpoint includes it. The lock keeps others from unlisting it
+        // while it counts as set aside.
         if queue.list() {
             self.dirty.add(Arc::clone(queue));
         }
-        let is_it = |entry: &SetAsideQueue<D>| Arc::ptr_eq(&entry.queue, queue) && entry.is_tried;
+        let is_it = |entry: &SetAsideQueue<D>| Arc::ptr_eq(&entry.queue, queue) && entry.is_catching_up;
         let Some(number) = state.queues.iter().position(is_it) else { return };
         state.queues.swap_remove(number);
         let was_end_unknown = queue.marks.is_end_unknown();
@@ -417,25 +416,25 @@ impl<D: Disk> SetAside<D> {
         self.changed(&state);
         drop((state, appends));
         if was_end_unknown {
-            // What waits for the end looks again.
-            self.arrivals.tell(&queue.arrival());
+            // Wakes readers that wait at the end of the queue.
+            self.arrivals.notify(&queue.arrival());
         }
         tracing::info!(topic = queue.topic(), queue_id = queue.queue_id(), "consume queue is complete again");
     }
 
-    /// The index has the keys of all that was dispatched.
-    pub(crate) fn bring_index_back(&self) {
+    /// Ends the repair of the index, which has all keys up to the dispatched end.
+    pub(crate) fn reinstate_index(&self) {
         let mut state = self.state.lock();
-        if state.index.take_if(|index| index.cure != Cure::Reopen).is_some() {
+        if state.index.take_if(|index| index.repair != IndexRepair::Reopen).is_some() {
             tracing::info!("index is complete again");
         }
         self.changed(&state);
     }
 
-    /// The index can be added to again from this place on.
+    /// Notes that keys can be added to the index from this offset on.
     pub(crate) fn set_index_reloaded(&self, from: u64) {
         if let Some(index) = &mut self.state.lock().index {
-            (index.from, index.cure) = (from, Cure::Add);
+            (index.from, index.repair) = (from, IndexRepair::Add);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     derive::{
         derived_files::DerivedFiles,
         dispatched::Dispatched,
-        set_aside::{Cure, SetAside},
+        set_aside::{IndexRepair, SetAside},
     },
     error::Result,
     files::{disk::Disk, store_directory::StoreDirectory},
@@ -151,7 +151,7 @@ impl<D: Disk> Checkpointer<D> {
     /// Flushes the index; returns the timestamp up to which it is durable. After a failure the next open rebuilds it.
     fn flush_index(&self, is_closing: bool) -> Result<i64> {
         let durable = self.checkpoint.marks();
-        if self.aside.index().is_some_and(|index| index.cure == Cure::Reload) {
+        if self.aside.index().is_some_and(|index| index.repair == IndexRepair::Reload) {
             return Ok(durable.index_timestamp);
         }
         self.index.flush(is_closing).or_else(|error| {
@@ -159,7 +159,7 @@ impl<D: Disk> Checkpointer<D> {
                 return Err(error);
             }
             let from = u64::try_from(durable.durable_end).unwrap_or(0).max(self.log.start());
-            self.aside.put_index(from, Cure::Reopen, &error);
+            self.aside.put_index(from, IndexRepair::Reopen, &error);
             Ok(durable.index_timestamp)
         })
     }

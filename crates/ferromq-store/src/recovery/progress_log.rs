@@ -25,7 +25,7 @@ impl ProgressLog {
     /// Begins a walk over at most `total_bytes`.
     pub(crate) fn begin(&mut self, total_bytes: u64) {
         self.total_bytes = total_bytes;
-        self.tell(&self.progress(0));
+        self.notify(&self.progress(0));
     }
 
     /// Reports that `done_bytes` are walked.
@@ -43,13 +43,13 @@ impl ProgressLog {
             remaining_seconds = progress.remaining.map_or(0, |left| left.as_secs()),
             "recovering"
         );
-        self.tell(&progress);
+        self.notify(&progress);
     }
 
     /// Ends the walk; the total is known now.
     pub(crate) fn end(&mut self, done_bytes: u64) {
         self.total_bytes = done_bytes;
-        self.tell(&self.progress(done_bytes));
+        self.notify(&self.progress(done_bytes));
     }
 
     fn progress(&self, done_bytes: u64) -> RecoveryProgress {
@@ -62,9 +62,9 @@ impl ProgressLog {
         RecoveryProgress { done_bytes, total_bytes, bytes_per_second: rate as u64, remaining }
     }
 
-    fn tell(&self, progress: &RecoveryProgress) {
+    fn notify(&self, progress: &RecoveryProgress) {
         if let Some(listener) = &self.listener {
-            listener.tell(progress);
+            listener.notify(progress);
         }
     }
 }
@@ -94,7 +94,7 @@ impl RecoveryListener {
         Self(Arc::new(listener))
     }
 
-    pub(crate) fn tell(&self, progress: &RecoveryProgress) {
+    pub(crate) fn notify(&self, progress: &RecoveryProgress) {
         (self.0)(progress);
     }
 }

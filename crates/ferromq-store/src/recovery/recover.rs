@@ -19,7 +19,7 @@ use crate::{
         dispatch::{Dispatcher, Resume},
         dispatched::Dispatched,
         rebuild::Rebuild,
-        set_aside::Cure,
+        set_aside::IndexRepair,
     },
     error::Result,
     files::{
@@ -109,7 +109,7 @@ pub(crate) fn recover<D: Disk>(opening: &Opening<D>) -> Result<(RecoveryReport, 
     log.begin_at(end, resumed_timestamp(opening.files.clock.now_ms(), walked.last_timestamp))?;
     let rewritten_bytes = run.rewrite(end)?;
     walked.lost.extend(lost_queues(opening, listed.as_ref())?);
-    let redone = walked.redone + run.redo_lost(&walked.lost, end)?;
+    let redone = walked.redone + run.rebuild_lost(&walked.lost, end)?;
     settle_queue_ends(opening, listed.as_ref(), found.as_ref(), end)?;
     opening.dispatched.set(end, walked.last_timestamp, walked.last);
     log.damages.forget_below(log.start());
@@ -317,18 +317,18 @@ impl<D: Disk> RecoveryRun<'_, D> {
             Left::Killed | Left::KilledOther { .. } => None,
         };
         let (from, index_from) = self.recover_derived(known_end, listed, has_list)?;
-        let mut redo = Rebuild::new(&opening.files, from, index_from, false);
-        let end = self.walk(from, known_end, Some(&mut redo))?;
-        let end = redo.continued_from().unwrap_or(end);
-        redo.write()?;
+        let mut rebuild = Rebuild::new(&opening.files, from, index_from, false);
+        let end = self.walk(from, known_end, Some(&mut rebuild))?;
+        let end = rebuild.continued_from().unwrap_or(end);
+        rebuild.write()?;
         Ok(WalkedLog {
             end,
             index_from,
-            messages: redo.messages,
-            redone: redo.redone,
-            last: redo.last.or(plan.left.anchor()),
-            last_timestamp: redo.last_timestamp.max(plan.last_timestamp(opening)),
-            lost: std::mem::take(&mut redo.lost),
+            messages: rebuild.messages,
+            redone: rebuild.redone,
+            last: rebuild.last.or(plan.left.anchor()),
+            last_timestamp: rebuild.last_timestamp.max(plan.last_timestamp(opening)),
+            lost: std::mem::take(&mut rebuild.lost),
         })
     }
 
@@ -337,7 +337,7 @@ impl<D: Disk> RecoveryRun<'_, D> {
         &mut self,
         from: u64,
         known_end: Option<u64>,
-        mut redo: Option<&mut Rebuild<'_, D>>,
+        mut rebuild: Option<&mut Rebuild<'_, D>>,
     ) -> Result<u64> {
         let damages = &self.opening.files.log.damages;
         let mut at = from;
@@ -347,13 +347,13 @@ impl<D: Disk> RecoveryRun<'_, D> {
             }
             if let Some(damage) = damages.at(at) {
                 // A batch appended as one that is damaged in part was durable: keep the rest.
-                redo.as_mut().map_or(Ok(()), |redo| redo.take_continued())?;
+                rebuild.as_mut().map_or(Ok(()), |rebuild| rebuild.take_continued())?;
                 at = damage.end;
                 continue;
             }
             let limit = known_end.unwrap_or(u64::MAX);
             let limit = damages.overlapping(&(at..limit)).map_or(limit, |damage| damage.start);
-            let stop = self.scan(at..limit, redo.as_deref_mut())?;
+            let stop = self.scan(at..limit, rebuild.as_deref_mut())?;
             if stop >= limit {
                 at = stop;
                 continue;
@@ -370,7 +370,7 @@ impl<D: Disk> RecoveryRun<'_, D> {
         }
     }
 
-    fn scan(&mut self, range: Range<u64>, mut redo: Option<&mut Rebuild<'_, D>>) -> Result<u64> {
+    fn scan(&mut self, range: Range<u64>, mut rebuild: Option<&mut Rebuild<'_, D>>) -> Result<u64> {
         let Self { opening, plan, progress, walked_bytes } = self;
         let checks = plan.checks;
         let levels = &opening.files.delay_levels;
@@ -378,8 +378,8 @@ impl<D: Disk> RecoveryRun<'_, D> {
         scan(opening.files.log.files(), range.start, range.end, check, |derived, range| {
             *walked_bytes += range.end - range.start;
             progress.step(*walked_bytes);
-            match redo.as_deref_mut() {
-                Some(redo) => redo.take(derived, range),
+            match rebuild.as_deref_mut() {
+                Some(rebuild) => rebuild.take(derived, range),
                 None => Ok(()),
             }
         })
@@ -504,7 +504,7 @@ impl<D: Disk> RecoveryRun<'_, D> {
     }
 
     /// Rebuilds the queues in `lost` from the end of their entries. Returns how many entries it wrote.
-    fn redo_lost(&mut self, lost: &BTreeSet<QueueName>, end: u64) -> Result<u64> {
+    fn rebuild_lost(&mut self, lost: &BTreeSet<QueueName>, end: u64) -> Result<u64> {
         if lost.is_empty() {
             return Ok(0);
         }
@@ -523,11 +523,11 @@ impl<D: Disk> RecoveryRun<'_, D> {
             return Ok(0);
         }
         tracing::warn!(queues = lost.len(), first = ?lost.first(), from, "consume queues are incomplete: rebuilding them");
-        let mut redo = Rebuild::new(&opening.files, from.max(log_start), u64::MAX, true);
-        self.walk(from.max(log_start), Some(end), Some(&mut redo))?;
-        redo.take_continued()?;
-        redo.write()?;
-        Ok(redo.redone)
+        let mut rebuild = Rebuild::new(&opening.files, from.max(log_start), u64::MAX, true);
+        self.walk(from.max(log_start), Some(end), Some(&mut rebuild))?;
+        rebuild.take_continued()?;
+        rebuild.write()?;
+        Ok(rebuild.redone)
     }
 }
 
@@ -565,7 +565,7 @@ fn recover_index<D: Disk>(
     recovered.unwrap_or_else(|error| {
         // Our own index was complete up to the start of the walk.
         let from = if left.is_ours() { limit.max(log_start) } else { log_start };
-        opening.files.aside.put_index(from, Cure::Reload, &error);
+        opening.files.aside.put_index(from, IndexRepair::Reload, &error);
         // The walk has no keys for it.
         (true, Some(limit))
     })
