@@ -166,7 +166,7 @@ fn read_all<D: Disk>(
     let wanted = MessageFilter::tags(&[CHECK_POINT, ACK, ACKS].join("||"));
     let mut at = from.max(reader.queues.min_offset(topic, queue_id));
     while at < reader.queues.max_offset(topic, queue_id) {
-        let found = reader.look(&GetRequest {
+        let found = reader.read_internal(&GetRequest {
             topic,
             queue_id,
             offset: at,

@@ -557,7 +557,7 @@ impl<D: Disk> Groups<D> {
         let found = taking.leased_ahead(queue_id, offset).unwrap_or_else(|| {
             let (topic, filter, source) = (taking.request.topic, &MessageFilter::All, Source::Memory);
             let (max_count, max_bytes, limits) = (1, usize::MAX, TransferLimits::NONE);
-            self.reader.look(&GetRequest {
+            self.reader.read_internal(&GetRequest {
                 topic,
                 queue_id,
                 offset,

@@ -1,6 +1,6 @@
-//! What a store did, counted: failed puts by reason, missed gets by status, how long puts and gets took.
+//! Counters of a store: failed puts by error, missed gets by status, times of gets.
 //!
-//! Failures are counted where they are handled. What goes well pays some additions to atomics.
+//! Failures are counted where they are handled; a success costs a few atomic additions.
 
 use std::{
     collections::BTreeMap,
@@ -26,12 +26,12 @@ pub(crate) struct Counters {
     missed_gets: [AtomicU64; GetStatus::ALL.len()],
     /// Reads of a queue by clients that found a message.
     pub(crate) found_gets: AtomicU64,
-    /// Those that found none.
+    /// Reads of a queue by clients that found none.
     pub(crate) fruitless_gets: AtomicU64,
     longest_get_ms: AtomicU64,
-    /// Records not served because they are not those their consume queue entries tell of.
+    /// Records not served because they do not match their consume queue entries.
     pub(crate) mismatches: AtomicU64,
-    /// Leased messages that were forgotten because the log does not hold them any longer.
+    /// Leases dropped because the log no longer has their messages.
     pub(crate) gone_leases: AtomicU64,
 }
 
@@ -47,7 +47,7 @@ impl Counters {
         }
     }
 
-    /// Counts a read by a client. One that ends before what is not in memory is repeated, and counted then.
+    /// Counts a read by a client. A cold read is repeated and counted then.
     pub(crate) fn count_get<R: Region>(&self, result: &GetResult<R>) {
         if result.status == GetStatus::Found {
             self.found_gets.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl Counters {
         }
     }
 
-    /// A request for messages began then and is done.
+    /// Counts the time of a request for messages.
     pub(crate) fn count_get_time(&self, took: Duration) {
         put_times::raise(&self.longest_get_ms, put_times::millis(took));
     }

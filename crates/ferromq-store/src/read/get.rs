@@ -1,7 +1,7 @@
-//! Reading messages of a queue, by count and bytes, with the statuses of RocketMQ.
+//! Reads messages of a queue, limited by count and bytes, with RocketMQ's statuses.
 //!
-//! The tag hash in the consume queue decides first, so that what is not wanted costs no look at the log.
-//! Finding an offset by time or key is `lookup`'s and `query`'s business.
+//! The tag hash in the consume queue is checked first, so that most unwanted messages are skipped without reading the
+//! log.
 
 use std::{
     ops::Range,
@@ -26,12 +26,12 @@ use crate::{
     },
 };
 
-/// Bytes of messages that a filtered read passes over, the last one whole, so that one call stays short.
+/// Most bytes of messages that a filtered read skips, so that a call stays short; the last one counts in full.
 const MAX_FRUITLESS_BYTES: u64 = 4 << 20;
-/// Bytes of a record in which its body begins, and in which its topic and its properties end.
+/// Bytes at the start of a record that contain the start of its body; `TAIL` bytes hold its topic and properties.
 const HEAD: u64 = 256;
 const TAIL: u64 = (message::MAX_PROPERTIES_LEN + message::MAX_TOPIC_LEN + 16) as u64;
-/// Messages of a batch that room is made for before the first.
+/// Most messages that space is reserved for before a read.
 const USUAL_BATCH: usize = 32;
 /// RocketMQ's smallest byte limit of a read.
 const MIN_READ_BYTES: usize = 100;
@@ -39,8 +39,8 @@ const MIN_READ_BYTES: usize = 100;
 impl<D: Disk> Reader<D> {
     /// Reads up to `max_count` messages and about `max_bytes` from `from_offset` on.
     ///
-    /// The first message found comes whatever its size. A record that is not the one its consume queue entry
-    /// tells of is never served. After a close there is nothing.
+    /// The first message is returned whatever its size. A record that does not match its consume queue entry is never
+    /// served. After a close there are no messages.
     pub fn get(
         &self,
         topic: &str,
@@ -55,9 +55,9 @@ impl<D: Disk> Reader<D> {
         self.get_from(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits })
     }
 
-    /// As [`Self::get`], from where the request says.
+    /// As [`Self::get`], with all options of a request.
     ///
-    /// Whatever the source, one call passes over a bounded number of messages and bytes that the filter does not want.
+    /// A call skips a bounded number of messages and bytes that the filter rejects, whatever the source.
     pub fn get_from(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
         match self.if_open() {
             Some(reader) => {
@@ -71,17 +71,17 @@ impl<D: Disk> Reader<D> {
     }
 }
 
-/// Reads that a close in their middle does not change: whoever decides what becomes of a lease needs them.
+/// Reads that go on during a close: the state of leases depends on them.
 impl<D: Disk> Reader<D> {
     /// As [`Self::get_from`], for a client.
     pub(crate) fn read(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
-        let result = self.look(request);
+        let result = self.read_internal(request);
         self.counters.count_get(&result);
         result
     }
 
     /// As [`Self::get_from`], for the store itself.
-    pub(crate) fn look(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
+    pub(crate) fn read_internal(&self, request: &GetRequest<'_>) -> GetResult<D::Region> {
         let result = match self.queues.find(request.topic, request.queue_id) {
             Some(queue) => self.read_queue(&queue, request),
             None => empty(GetStatus::NoMatchedLogicQueue, 0, 0, 0),
@@ -92,7 +92,7 @@ impl<D: Disk> Reader<D> {
         result
     }
 
-    /// Reads any messages of a queue, for a thread of the store.
+    /// Reads messages of a queue without a filter, for a thread of the store.
     pub(crate) fn read_all(
         &self,
         topic: &str,
@@ -102,7 +102,16 @@ impl<D: Disk> Reader<D> {
         max_bytes: usize,
     ) -> GetResult<D::Region> {
         let (filter, source, limits) = (&MessageFilter::All, Source::Anywhere, TransferLimits::NONE);
-        self.look(&GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits })
+        self.read_internal(&GetRequest {
+            topic,
+            queue_id,
+            offset,
+            max_count,
+            max_bytes,
+            filter,
+            source,
+            limits,
+        })
     }
 
     fn read_queue(&self, queue: &ConsumeQueue<D>, request: &GetRequest<'_>) -> GetResult<D::Region> {
@@ -110,7 +119,7 @@ impl<D: Disk> Reader<D> {
         let (min_offset, max_offset) = (queue.min_offset(), queue.max_offset());
         let (status, next_offset) = match request.offset {
             offset if queue.marks.is_shut() => (GetStatus::QueueClosed, offset),
-            // What lies there cannot be read yet, and is not gone.
+            // Messages there may exist, but are not listed yet.
             offset if is_end_unknown && offset >= max_offset => (GetStatus::QueueClosed, offset),
             _ if max_offset == 0 => (GetStatus::NoMessageInQueue, 0),
             offset if offset < min_offset => (GetStatus::OffsetTooSmall, min_offset),
@@ -122,15 +131,15 @@ impl<D: Disk> Reader<D> {
                 if !found.messages.is_empty() || offset >= min_offset {
                     return found;
                 }
-                // Cleaning took it meanwhile.
+                // Retention removed it meanwhile.
                 (GetStatus::OffsetTooSmall, min_offset)
             }
         };
         empty(status, next_offset, min_offset, max_offset)
     }
 
-    /// Where to go on in a queue behind a message that is gone: where its whole file is, behind all of that.
-    fn behind_removed(&self, queue: &ConsumeQueue<D>, queue_offset: u64, removed: QueueEntry) -> u64 {
+    /// Where to continue after a removed message: after all messages of its file if that is gone.
+    fn offset_after_removed(&self, queue: &ConsumeQueue<D>, queue_offset: u64, removed: QueueEntry) -> u64 {
         let files = self.log.files();
         let next = queue_offset + 1;
         if files.contains(removed.physical_offset) {
@@ -147,22 +156,22 @@ fn empty<R: Region>(status: GetStatus, next_offset: u64, min_offset: u64, max_of
     GetResult { status, messages: Vec::new(), next_offset, min_offset, max_offset, is_cold: false }
 }
 
-/// What a filter reads of a record: where its body begins, and everything behind the body.
+/// The parts of a record that a filter reads: up to the start of the body, and everything after it.
 fn parts_of_filter(record: Range<u64>) -> [Range<u64>; 2] {
     let head_end = record.end.min(record.start + HEAD);
     let tail_start = record.end.saturating_sub(TAIL).max(record.start);
     [record.start..head_end, tail_start..record.end]
 }
 
-/// What becomes of a read after an entry.
-enum Step {
-    GoOn,
-    Ends,
-    /// It goes on elsewhere: what was to come next is missing.
-    Jumps,
+/// How a read continues after an entry.
+enum ReadStep {
+    Continue,
+    End,
+    /// It continues at another offset: the following messages are missing.
+    Jump,
 }
 
-/// One read of a queue under way.
+/// A read of a queue under way.
 struct QueueRead<'a, D: Disk> {
     reader: &'a Reader<D>,
     queue: &'a ConsumeQueue<D>,
@@ -171,14 +180,14 @@ struct QueueRead<'a, D: Disk> {
     max_count: usize,
     max_bytes: usize,
     limits: TransferLimits,
-    /// Where the log ended when the read began.
+    /// End of the log when the read began.
     log_end: u64,
     bytes: usize,
-    /// Entries that may still be looked at …
+    /// Entries that the read may still visit …
     entries_left: u64,
-    /// … and bytes of messages that may be passed over.
+    /// … and bytes of messages that it may skip.
     bytes_left: u64,
-    /// The log file of the last message.
+    /// The log file of the previous message.
     file: Option<Arc<MappedFile<D::Region>>>,
     known: KnownPages,
     result: GetResult<D::Region>,
@@ -214,26 +223,26 @@ impl<'a, D: Disk> QueueRead<'a, D> {
     fn read(mut self) -> GetResult<D::Region> {
         let left = usize::try_from(self.result.max_offset - self.result.next_offset).unwrap_or(usize::MAX);
         self.result.messages.reserve_exact(self.max_count.min(left).min(USUAL_BATCH));
-        let mut goes_on = true;
-        while goes_on {
+        let mut continues = true;
+        while continues {
             let from = self.result.next_offset;
             let to = self.entries_to(from);
             if to <= from {
                 self.result.is_cold = from < self.result.max_offset;
                 break;
             }
-            // What follows the entries that are in memory, or a jump; everything else ends the read.
-            goes_on = to < self.result.max_offset;
+            // Continue after the entries in memory or after a jump; anything else ends the read.
+            continues = to < self.result.max_offset;
             let queue = self.queue;
             let walked = queue.walk_to(from, to, |queue_offset, entry| {
                 let step = match self.is_done(queue_offset) {
-                    true => Step::Ends,
+                    true => ReadStep::End,
                     false => self.visit(queue_offset, entry),
                 };
-                if !matches!(step, Step::GoOn) {
-                    goes_on = matches!(step, Step::Jumps);
+                if !matches!(step, ReadStep::Continue) {
+                    continues = matches!(step, ReadStep::Jump);
                 }
-                matches!(step, Step::GoOn)
+                matches!(step, ReadStep::Continue)
             });
             match walked {
                 Ok(()) => self.reader.unreadable.clear_entries(queue, from..self.result.next_offset),
@@ -242,12 +251,12 @@ impl<'a, D: Disk> QueueRead<'a, D> {
                     self.reader.unreadable.note_entry(queue, self.result.next_offset, &error);
                 }
             }
-            goes_on &= self.result.next_offset > from;
+            continues &= self.result.next_offset > from;
         }
         self.result
     }
 
-    /// How far the entries from `from` on may be looked at now.
+    /// End of the entries from `from` on that the read may visit now.
     fn entries_to(&self, from: u64) -> u64 {
         match self.source {
             Source::Memory => {
@@ -257,30 +266,30 @@ impl<'a, D: Disk> QueueRead<'a, D> {
         }
     }
 
-    fn visit(&mut self, queue_offset: u64, entry: Option<QueueEntry>) -> Step {
+    fn visit(&mut self, queue_offset: u64, entry: Option<QueueEntry>) -> ReadStep {
         self.entries_left -= 1;
         let Some(entry) = entry else {
             self.miss(GetStatus::OffsetFoundNull);
             self.result.next_offset = self.queue.behind_hole(queue_offset);
-            return Step::Ends;
+            return ReadStep::End;
         };
         if entry.leads_nowhere() {
             self.miss(GetStatus::MessageWasRemoving);
             self.result.next_offset = queue_offset + 1;
-            return Step::GoOn;
+            return ReadStep::Continue;
         }
         if self.is_full_before(entry) {
-            return Step::Ends;
+            return ReadStep::End;
         }
         if !self.filter.may_have_hash(entry.tag_hash) {
             self.result.next_offset = queue_offset + 1;
-            return Step::GoOn;
+            return ReadStep::Continue;
         }
-        match self.is_at_hand(queue_offset, entry) {
+        match self.load_needed(queue_offset, entry) {
             Ok(true) => {}
             Ok(false) => {
                 self.result.is_cold = true;
-                return Step::Ends;
+                return ReadStep::End;
             }
             Err(error) => return self.end_before_unreadable(entry, &error),
         }
@@ -288,8 +297,8 @@ impl<'a, D: Disk> QueueRead<'a, D> {
             Ok(record) => record,
             Err(error) => return self.end_before_unreadable(entry, &error),
         };
-        // Of the others only parts are there: the rest may still be what cannot be read.
-        if record.is_none() || self.looks_at_all(queue_offset) {
+        // A filter reads only parts of other records: the rest may still be unreadable.
+        if record.is_none() || self.reads_whole(queue_offset) {
             self.clear_unreadable(entry);
         }
         let is_other = |record: &Record<D::Region>| !record.is_at(entry.physical_offset, entry.size);
@@ -297,37 +306,36 @@ impl<'a, D: Disk> QueueRead<'a, D> {
             && self.queue.is_unchecked(queue_offset)
             && record.as_ref().is_some_and(is_other)
         {
-            // What is damaged is looked for on the disk.
+            // Repeat the read from disk, to find the damage.
             self.result.is_cold = true;
-            return Step::Ends;
+            return ReadStep::End;
         }
-        match record.filter(|record| is_told_of(self.reader, self.queue, queue_offset, record, entry)) {
+        match record.filter(|record| matches_entry(self.reader, self.queue, queue_offset, record, entry)) {
             Some(record) => self.take(queue_offset, record, entry),
             None => {
                 self.miss(GetStatus::MessageWasRemoving);
-                self.result.next_offset = self.reader.behind_removed(self.queue, queue_offset, entry);
-                if self.result.next_offset > queue_offset + 1 { Step::Jumps } else { Step::GoOn }
+                self.result.next_offset = self.reader.offset_after_removed(self.queue, queue_offset, entry);
+                if self.result.next_offset > queue_offset + 1 { ReadStep::Jump } else { ReadStep::Continue }
             }
         }
     }
 
-    /// The message is there: a later request from here finds it once it can be read.
+    /// Ends the read before a message that exists but cannot be read now; a later request finds it.
     #[cold]
-    fn end_before_unreadable(&mut self, entry: QueueEntry, error: &StoreError) -> Step {
+    fn end_before_unreadable(&mut self, entry: QueueEntry, error: &StoreError) -> ReadStep {
         self.miss(GetStatus::MessageUnreadable);
         self.reader.unreadable.note_record(entry.physical_offset..entry.end(), error);
-        Step::Ends
+        ReadStep::End
     }
 
-    /// Says whether a message can be looked at: of those that may come from the disk, what is looked at is in memory
-    /// then. Errors: `Io` where it cannot be read now.
-    fn is_at_hand(&mut self, queue_offset: u64, entry: QueueEntry) -> Result<bool> {
+    /// Loads what the read needs of a message. Returns whether it is in memory. Errors: `Io` if it cannot be read now.
+    fn load_needed(&mut self, queue_offset: u64, entry: QueueEntry) -> Result<bool> {
         if self.source == Source::Anywhere {
             return Ok(true);
         }
         let log = &self.reader.log;
         if self.source == Source::Memory {
-            // What is missing is found on the disk, and so is what a log file that is not open holds.
+            // A read from disk handles missing messages and log files that are not open.
             if !log.find_open(&mut self.file, entry.physical_offset) || self.file.is_none() {
                 return Ok(false);
             }
@@ -337,20 +345,20 @@ impl<'a, D: Disk> QueueRead<'a, D> {
         let Some(file) = &self.file else { return Ok(true) };
         let whole = entry.physical_offset..entry.end();
         // A record that was there when the store was opened is checked as a whole.
-        if self.looks_at_all(queue_offset) {
-            return is_there(&mut self.known, file, whole, self.source);
+        if self.reads_whole(queue_offset) {
+            return load_or_check(&mut self.known, file, whole, self.source);
         }
         let [head, tail] = parts_of_filter(whole);
-        Ok(is_there(&mut self.known, file, head, self.source)?
-            && is_there(&mut self.known, file, tail, self.source)?)
+        Ok(load_or_check(&mut self.known, file, head, self.source)?
+            && load_or_check(&mut self.known, file, tail, self.source)?)
     }
 
-    /// Says whether a record is looked at as a whole before it is known to be wanted.
-    fn looks_at_all(&self, queue_offset: u64) -> bool {
+    /// Whether the whole record is read before the filter decides.
+    fn reads_whole(&self, queue_offset: u64) -> bool {
         *self.filter == MessageFilter::All || self.queue.is_unchecked(queue_offset)
     }
 
-    /// The whole record was read, or is gone.
+    /// Marks a record as readable: all of it was read, or it is gone.
     fn clear_unreadable(&self, entry: QueueEntry) {
         if self.source != Source::Anywhere {
             self.reader.unreadable.clear_record(entry.physical_offset);
@@ -365,14 +373,14 @@ impl<'a, D: Disk> QueueRead<'a, D> {
             || self.is_late()
     }
 
-    /// Says whether the answer has no room for the message; for the first one it always has.
+    /// Whether the answer has no room for the message; it always has room for the first one.
     fn is_full_before(&self, entry: QueueEntry) -> bool {
         let (count, bytes) = (self.result.messages.len(), self.bytes + entry.size as usize);
         let behind = self.log_end.saturating_sub(entry.physical_offset);
         count > 0 && (bytes > self.max_bytes || self.limits.exclude(count, bytes, behind))
     }
 
-    /// Says whether its time is over; one step it always makes.
+    /// Whether the time of the read is over; it always makes one step.
     fn is_late(&self) -> bool {
         matches!(self.source, Source::Disk(until) if self.has_begun() && Instant::now() >= until)
     }
@@ -387,20 +395,20 @@ impl<'a, D: Disk> QueueRead<'a, D> {
         }
     }
 
-    fn take(&mut self, queue_offset: u64, record: Record<D::Region>, entry: QueueEntry) -> Step {
+    fn take(&mut self, queue_offset: u64, record: Record<D::Region>, entry: QueueEntry) -> ReadStep {
         if *self.filter != MessageFilter::All {
             if !is_wanted(self.filter, &record) {
                 self.bytes_left = self.bytes_left.saturating_sub(entry.size.into());
                 self.result.next_offset = queue_offset + 1;
-                return Step::GoOn;
+                return ReadStep::Continue;
             }
             let whole = entry.physical_offset..entry.end();
             if let Some(file) = self.file.as_ref().filter(|_| self.source != Source::Anywhere) {
-                match is_there(&mut self.known, file, whole, self.source) {
+                match load_or_check(&mut self.known, file, whole, self.source) {
                     Ok(true) => self.clear_unreadable(entry),
                     Ok(false) => {
                         self.result.is_cold = true;
-                        return Step::Ends;
+                        return ReadStep::End;
                     }
                     Err(error) => return self.end_before_unreadable(entry, &error),
                 }
@@ -410,12 +418,12 @@ impl<'a, D: Disk> QueueRead<'a, D> {
         self.bytes += record.len();
         self.result.messages.push((queue_offset, record));
         self.result.status = GetStatus::Found;
-        Step::GoOn
+        ReadStep::Continue
     }
 }
 
-/// Says whether a range of a log file is in memory; where it may come from the disk it is after this.
-fn is_there<R: Region>(
+/// Whether a range of a log file is in memory; a read from disk loads it.
+fn load_or_check<R: Region>(
     known: &mut KnownPages,
     file: &MappedFile<R>,
     range: Range<u64>,
@@ -428,9 +436,9 @@ fn is_there<R: Region>(
     }
 }
 
-/// Says whether the head of the record says of itself what the consume queue says of it, and, for a record that was
-/// there when the store was opened, whether all of it is sound: once, where a queue is read in order.
-fn is_told_of<D: Disk>(
+/// Whether the record matches its consume queue entry. A record that was there when the store was opened is fully
+/// checked, once if the queue is read in order.
+fn matches_entry<D: Disk>(
     reader: &Reader<D>,
     queue: &ConsumeQueue<D>,
     queue_offset: u64,
@@ -461,7 +469,7 @@ fn is_told_of<D: Disk>(
         tracing::error!(
             physical_offset = entry.physical_offset,
             size = entry.size,
-            "record is not the one its consume queue tells of: not served"
+            "record does not match its consume queue entry: not served"
         );
     }
     is_same
@@ -525,7 +533,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = filled(directory.path());
         let log = &store.queues().log;
-        // The queue has not heard of it yet, as while files are being deleted.
+        // The queue does not know it yet, as while files are being deleted.
         log.files().remove_below(5 * (4 << 10)).unwrap();
         let first = (0..60).find(|at| {
             let entry = store.queues().queues.find("t", 0).unwrap().entry(*at).unwrap();
@@ -538,7 +546,7 @@ mod tests {
         assert_eq!(found.next_offset, first + 3);
         let filtered = store.queues().get("t", 0, 0, 3, usize::MAX, &MessageFilter::tags("none"));
         assert_eq!((filtered.status, filtered.next_offset), (GetStatus::NoMatchedMessage, 60));
-        // What is gone has no time.
+        // Removed messages have no time.
         let kept_time = 1000 + first as i64;
         assert_eq!(store.queues().earliest_time("t", 0), Some(kept_time));
         for (time, lower, upper) in [
@@ -560,7 +568,7 @@ mod tests {
         let queue = reader.queues.find("t", 0).unwrap();
         let last = queue.entry(59).unwrap();
         let file = reader.log.files().open(last.physical_offset).unwrap().unwrap();
-        // Its head says that it lies elsewhere.
+        // Its head states another offset.
         file.write(last.physical_offset + 28, &[&7u64.to_be_bytes()]).unwrap();
         let found = store.queues().get("t", 0, 59, 3, usize::MAX, &MessageFilter::All);
         assert_eq!((found.status, found.next_offset), (GetStatus::MessageWasRemoving, 60));
@@ -569,7 +577,7 @@ mod tests {
         let before = store.queues().get("t", 0, 57, 3, usize::MAX, &MessageFilter::All);
         assert_eq!((before.status, offsets(&before)), (GetStatus::Found, vec![57, 58]));
         assert_eq!(before.next_offset, 60);
-        // A size that differs is as bad.
+        // A wrong size is rejected too.
         let size = queue.entry(30).unwrap();
         let file = reader.log.files().open(size.physical_offset).unwrap().unwrap();
         file.write(size.physical_offset, &[&(size.size - 1).to_be_bytes()]).unwrap();

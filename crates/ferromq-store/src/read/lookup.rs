@@ -1,6 +1,4 @@
-//! Finding positions and single messages: a queue's ends, an offset by time, a message by its place or id.
-//!
-//! Reads only; what readers may see is published by the log and the dispatcher.
+//! Finds positions and single messages: the ends of a queue, an offset by time, a message by offset or id.
 
 use crate::{
     error::{Result, StoreError},
@@ -17,19 +15,19 @@ use crate::{
 };
 
 impl<D: Disk> Reader<D> {
-    /// First queue offset kept (0 for an unknown queue).
+    /// First kept queue offset (0 for an unknown queue).
     #[must_use]
     pub fn min_offset(&self, topic: &str, queue_id: u32) -> u64 {
         self.if_open().map_or(0, |reader| reader.queues.min_offset(topic, queue_id))
     }
 
-    /// Next queue offset readers have not seen yet (0 for an unknown queue).
+    /// Next queue offset that readers have not seen yet (0 for an unknown queue).
     #[must_use]
     pub fn max_offset(&self, topic: &str, queue_id: u32) -> u64 {
         self.if_open().map_or(0, |reader| reader.queues.max_offset(topic, queue_id))
     }
 
-    /// When the first message kept in a queue was stored, milliseconds since 1970.
+    /// When the first kept message of a queue was stored, milliseconds since 1970.
     #[must_use]
     pub fn earliest_time(&self, topic: &str, queue_id: u32) -> Option<i64> {
         let reader = self.if_open()?;
@@ -37,12 +35,12 @@ impl<D: Disk> Reader<D> {
         TimeSearch::new(&reader.log, &queue).earliest()
     }
 
-    /// The queue offset a time stands for, with the meanings of RocketMQ.
+    /// The queue offset at a time, as RocketMQ defines it.
     ///
-    /// [`Boundary::Lower`]: the first message stored at the time or after it; the min offset where all are later,
-    /// the max offset where all are earlier. [`Boundary::Upper`]: the last message stored at the time or before it;
-    /// the last one where all are earlier, 0 where all are later. An unknown queue gives 0. Messages that are gone
-    /// or cannot be read have no time and are passed over.
+    /// [`Boundary::Lower`]: the first message stored at or after the time; the min offset if all are later, the max
+    /// offset if all are earlier. [`Boundary::Upper`]: the last message stored at or before the time; the last one if
+    /// all are earlier, 0 if all are later. An unknown queue gives 0. Messages that are gone or cannot be read are
+    /// skipped.
     #[must_use]
     pub fn offset_by_time(&self, topic: &str, queue_id: u32, timestamp_ms: i64, boundary: Boundary) -> u64 {
         let found = self.if_open().and_then(|reader| Some((reader, reader.queues.find(topic, queue_id)?)));
@@ -56,8 +54,8 @@ impl<D: Disk> Reader<D> {
 
     /// The message that begins at `physical_offset`.
     ///
-    /// The whole record is checked, because the offset may come from anywhere. Errors: `NoRecord`, which names
-    /// the nearest message, and `Closed`.
+    /// Checks the whole record, because the offset may come from a client. Errors: `NoRecord`, which names the nearest
+    /// message, and `Closed`.
     pub fn message_at(&self, physical_offset: u64) -> Result<Record<D::Region>> {
         let reader = self.if_open().ok_or(StoreError::Closed)?;
         reader.sound_record(physical_offset).ok_or_else(|| {
@@ -68,16 +66,16 @@ impl<D: Disk> Reader<D> {
         })
     }
 
-    /// Says whether what lies at a place of the log was written a moment ago, so that nothing waits for the disk there.
+    /// Whether the log at an offset was written so recently that a read does not wait for the disk.
     #[must_use]
-    pub fn has_just_come(&self, physical_offset: u64) -> bool {
+    pub fn is_recent(&self, physical_offset: u64) -> bool {
         self.if_open().is_some_and(|reader| {
             let end = reader.log.written();
             (reader.log.freshness.from(end)..end).contains(&physical_offset)
         })
     }
 
-    /// The message with an id: RocketMQ's id of a place in this broker's log, or a unique key of `topic`.
+    /// The message with an id: RocketMQ's message id, which holds an offset in this broker's log, or a unique key.
     #[must_use]
     pub fn message_by_id(&self, topic: &str, id: &str) -> Option<Record<D::Region>> {
         let reader = self.if_open()?;
@@ -96,7 +94,7 @@ impl<D: Disk> Reader<D> {
         self.if_open().map_or_else(Vec::new, |reader| reader.queues.names())
     }
 
-    /// When the message at a queue offset was stored, milliseconds since 1970; `None` where it is not kept.
+    /// When the message at a queue offset was stored, milliseconds since 1970; `None` if it is not kept.
     #[must_use]
     pub fn stored_time(&self, topic: &str, queue_id: u32, queue_offset: u64) -> Option<i64> {
         let reader = self.if_open()?;
@@ -105,9 +103,9 @@ impl<D: Disk> Reader<D> {
         is_kept.then(|| TimeSearch::new(&reader.log, &queue).time(queue_offset))?
     }
 
-    /// Up to `count` entries of a consume queue from a queue offset on: physical offset, size, tag hash.
+    /// Up to `count` consume queue entries from a queue offset on: physical offset, size, tag hash.
     ///
-    /// `None` where there is no such queue. It stops early where an entry is missing.
+    /// `None` if the queue does not exist. Stops early at a missing entry.
     #[must_use]
     pub fn queue_entries(
         &self,
@@ -131,8 +129,8 @@ impl<D: Disk> Reader<D> {
 }
 
 impl<D: Disk> Reader<D> {
-    /// The record that begins at `physical_offset`, whole, and the one its queue lists where it lists one:
-    /// a body may hold the bytes of a record.
+    /// The valid record at `physical_offset`, if its queue lists the same record or none: a body may contain the bytes
+    /// of a record.
     fn sound_record(&self, physical_offset: u64) -> Option<Record<D::Region>> {
         let record = self.log.checked_record(physical_offset)?;
         let view = MessageView::decode(record.bytes(), false).ok()?;

@@ -1,4 +1,4 @@
-//! Reading: messages of a queue, single messages, positions, and messages by key.
+//! Reads messages of a queue, single messages, positions, and messages by key.
 
 pub(crate) mod counters;
 pub(crate) mod get;

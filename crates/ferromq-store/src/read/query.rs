@@ -1,7 +1,7 @@
-//! Finding messages by key, through the indexes.
+//! Finds messages by key, through the index.
 //!
-//! An index knows hashes only, so each candidate is looked at. The work of one query is bounded: nobody may
-//! keep a thread with a key that a million messages share.
+//! The index has only hashes, so each candidate record is read. The work of a query is bounded: many messages may share
+//! a key.
 
 use crate::{
     files::disk::Disk,
@@ -11,9 +11,9 @@ use crate::{
     record::{log_record::Record, message::Brief},
 };
 
-/// Entries of the index one query follows.
+/// Most index entries that a query follows.
 const MAX_ENTRIES: u64 = 1 << 20;
-/// Records one query looks at that do not have the key, or not in the time range.
+/// Most records that a query reads without a match.
 const MAX_FRUITLESS_RECORDS: u64 = 1 << 14;
 
 impl<D: Disk> Reader<D> {
@@ -27,7 +27,7 @@ impl<D: Disk> Reader<D> {
         begin_ms: i64,
         end_ms: i64,
     ) -> QueryResult<D::Region> {
-        self.query(&Question { topic, key, is_unique: false, max_count, begin_ms, end_ms })
+        self.query(&KeyQuery { topic, key, is_unique: false, max_count, begin_ms, end_ms })
     }
 
     /// Messages of `topic` whose unique key is `key`, stored in the time range, newest first.
@@ -42,14 +42,14 @@ impl<D: Disk> Reader<D> {
         begin_ms: i64,
         end_ms: i64,
     ) -> QueryResult<D::Region> {
-        self.query(&Question { topic, key, is_unique: true, max_count, begin_ms, end_ms })
+        self.query(&KeyQuery { topic, key, is_unique: true, max_count, begin_ms, end_ms })
     }
 }
 
-struct Question<'a> {
+struct KeyQuery<'a> {
     topic: &'a str,
     key: &'a str,
-    /// Only the unique key counts.
+    /// Match only the unique key.
     is_unique: bool,
     max_count: usize,
     begin_ms: i64,
@@ -57,15 +57,15 @@ struct Question<'a> {
 }
 
 impl<D: Disk> Reader<D> {
-    fn query(&self, question: &Question<'_>) -> QueryResult<D::Region> {
+    fn query(&self, query: &KeyQuery<'_>) -> QueryResult<D::Region> {
         if self.home.is_closed() {
             return QueryResult { messages: Vec::new(), is_complete: true };
         }
-        let &Question { topic, key, is_unique, max_count, begin_ms, end_ms } = question;
+        let &KeyQuery { topic, key, is_unique, max_count, begin_ms, end_ms } = query;
         let mut messages: Vec<Record<D::Region>> = Vec::new();
         let mut records_left = MAX_FRUITLESS_RECORDS;
         let mut entries_left = MAX_ENTRIES;
-        // A message that names a key twice is in the index twice, one entry after the other.
+        // A message that repeats a key has two index entries, one after the other.
         let mut last = None;
         let mut file = None;
         let visit = |physical_offset, next| {

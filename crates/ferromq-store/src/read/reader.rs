@@ -1,4 +1,4 @@
-//! The handle for reads: what they need.
+//! The handle for reads.
 
 use std::{ops::Range, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
 
 /// Reads messages and positions of queues: the handle [`MessageStore::queues`](crate::MessageStore::queues).
 ///
-/// A closed store has no messages.
+/// After a close it finds no messages.
 pub struct Reader<D: Disk> {
     pub(crate) home: Arc<StoreDirectory<D>>,
     pub(crate) log: Arc<CommitLog<D>>,
@@ -30,7 +30,7 @@ pub struct Reader<D: Disk> {
 }
 
 impl<D: Disk> Reader<D> {
-    /// Sets the listener told of new messages by the dispatching thread; it must return quickly.
+    /// Sets the listener for new messages. The dispatching thread calls it, so it must return quickly.
     pub fn on_arrival(&self, listener: impl Fn(&Arrival<'_>) + Send + Sync + 'static) {
         self.arrivals.set_listener(Some(Arc::new(listener)));
     }
@@ -40,18 +40,18 @@ impl<D: Disk> Reader<D> {
         (!self.home.is_closed()).then_some(self)
     }
 
-    /// No record lies where a consume queue entry leads. Says whether the log is damaged there: otherwise the consume
-    /// queue is.
+    /// Notes damage where no record lies at a consume queue entry's offset. Returns whether the log is damaged there;
+    /// otherwise the consume queue is.
     #[cold]
     pub(crate) fn note_damage_at(&self, physical_offset: u64) -> bool {
-        // What cannot be read now is not noted for good.
+        // A read error may pass: only damage is noted.
         let found = torn_tail::damage_at(self.log.files(), physical_offset, self.log.written());
         let Ok(Some(range)) = found else { return false };
         self.note_damage(range);
         true
     }
 
-    /// Notes the damaged record that was read.
+    /// Notes a damaged record that was read.
     #[cold]
     pub(crate) fn note_damage(&self, range: Range<u64>) {
         let files = self.log.files();

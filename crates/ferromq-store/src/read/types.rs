@@ -10,26 +10,26 @@ use crate::{
 };
 use std::time::Instant;
 
-/// RocketMQ's outcomes of reading from a queue.
+/// The outcome of a read from a queue, as RocketMQ defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GetStatus {
     /// At least one message.
     Found,
-    /// There are messages at and after the offset, none matches the filter; go on at `next_offset`.
+    /// No message at or after the offset matches the filter; continue at `next_offset`.
     NoMatchedMessage,
-    /// The messages at the offset were deleted or are damaged; go on at `next_offset`, which lies behind them.
+    /// The messages at the offset were removed or are damaged; continue at `next_offset`, after them.
     MessageWasRemoving,
-    /// The message at the offset cannot be read now. The offset stays as it is: the message comes once it can be read.
+    /// The message at the offset cannot be read now. `next_offset` stays there until it can be.
     MessageUnreadable,
-    /// A file of the queue is missing at the offset; go on at `next_offset`.
+    /// A file of the queue is missing at the offset; continue at `next_offset`.
     OffsetFoundNull,
     /// The offset is past the end by more than one.
     OffsetOverflowBadly,
-    /// The offset is the next one to be written: nothing there yet.
+    /// The offset is the next one to be written.
     OffsetOverflowOne,
-    /// The offset is below the first one kept.
+    /// The offset is below the first kept one.
     OffsetTooSmall,
-    /// Somebody closed the queue for readers; the offset stays as it is.
+    /// The queue is closed for readers; `next_offset` stays.
     QueueClosed,
     /// The topic has no such queue.
     NoMatchedLogicQueue,
@@ -53,7 +53,7 @@ impl GetStatus {
         Self::NoMessageInQueue,
     ];
 
-    /// RocketMQ's name, where it has one.
+    /// RocketMQ's name, or one in its style.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -72,15 +72,15 @@ impl GetStatus {
     }
 }
 
-/// Where a read may take messages from.
+/// Whether a read may wait for the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// Wherever they are: the reader waits for the disk.
+    /// The read waits for the disk.
     Anywhere,
-    /// Memory: the read ends before what is not there.
+    /// The read ends before the first message that is not in memory.
     Memory,
-    /// As anywhere, until this moment: then the read ends with what it has, which is at least one step. All bytes of
-    /// the messages found are in memory when it returns.
+    /// The read waits for the disk until this moment, for one step at least, then ends with what it has. It leaves the
+    /// messages found in memory.
     Disk(Instant),
 }
 
@@ -95,36 +95,36 @@ pub struct GetRequest<'a> {
     pub offset: u64,
     /// Most messages to return.
     pub max_count: usize,
-    /// About the most bytes to return; the first message comes whatever its size.
+    /// Most bytes to return, approximately; the first message is returned whatever its size.
     pub max_bytes: usize,
-    /// Which messages.
+    /// Selects the messages.
     pub filter: &'a MessageFilter,
-    /// Where to take them from.
+    /// Whether the read may wait for the disk.
     pub source: Source,
-    /// What bounds the answer beside the two numbers above.
+    /// Further limits of the answer.
     pub limits: TransferLimits,
 }
 
-/// How much one read of a queue returns, whatever is asked for: RocketMQ's limits, for messages near the end of the log
-/// and for those far behind it. The first message comes whatever its size and the counts.
+/// RocketMQ's limits of a read, for messages near the end of the log and for those far from it. The first message is
+/// returned in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransferLimits {
-    /// Messages before one that is near the end of the log …
+    /// Most messages, for a message near the end of the log …
     pub near_count: usize,
-    /// … and bytes, its own included.
+    /// … and most bytes, including its own.
     pub near_bytes: usize,
-    /// As `near_count`, for one that is far behind the end.
+    /// As `near_count`, for a message far from the end.
     pub far_count: usize,
-    /// As `near_bytes`, for one that is far behind the end.
+    /// As `near_bytes`, for a message far from the end.
     pub far_bytes: usize,
-    /// Bytes between the begin of a message and the end of the log up to which it is near.
+    /// A message is near if it begins at most so many bytes before the end of the log.
     pub near_span: u64,
-    /// Entries one read looks at, or as many as messages are asked for where that is more.
+    /// Most entries that a read visits, unless more messages are asked for.
     pub scan_entries: u64,
 }
 
 impl TransferLimits {
-    /// What is asked for is the only limit; one read looks at 800 entries.
+    /// No limits but those of the request; a read visits 800 entries.
     pub const NONE: Self = Self {
         near_count: usize::MAX,
         near_bytes: usize::MAX,
@@ -134,8 +134,8 @@ impl TransferLimits {
         scan_entries: 800,
     };
 
-    /// Says whether a message, with which the answer would have `bytes`, no longer fits behind `count` others. It begins
-    /// `behind` bytes before the end of the log.
+    /// Whether a message that begins `behind` bytes before the end of the log does not fit after `count` others, with
+    /// which it would make `bytes`.
     #[must_use]
     pub fn exclude(&self, count: usize, bytes: usize, behind: u64) -> bool {
         let (most, most_bytes) = match behind <= self.near_span {
@@ -152,19 +152,19 @@ impl Default for TransferLimits {
     }
 }
 
-/// Messages read from a queue.
+/// The messages read from a queue.
 pub struct GetResult<R: Region = <RealDisk as Disk>::Region> {
-    /// What happened.
+    /// The outcome.
     pub status: GetStatus,
-    /// Found messages with their queue offsets.
+    /// The messages found, with their queue offsets.
     pub messages: Vec<(u64, Record<R>)>,
-    /// Where to read next: a valid offset whatever the status.
+    /// Where to read next: always a valid offset.
     pub next_offset: u64,
-    /// First offset kept.
+    /// First kept offset.
     pub min_offset: u64,
     /// Next offset to be written.
     pub max_offset: u64,
-    /// What comes at `next_offset` is not in memory: a read of [`Source::Memory`] ended before it.
+    /// A read of [`Source::Memory`] ended because the message at `next_offset` is not in memory.
     pub is_cold: bool,
 }
 
@@ -172,13 +172,13 @@ pub struct GetResult<R: Region = <RealDisk as Disk>::Region> {
 pub struct QueryResult<R: Region = <RealDisk as Disk>::Region> {
     /// The messages, newest first.
     pub messages: Vec<Record<R>>,
-    /// Whether the search saw all there is, or stopped because there were enough messages. A search that met
-    /// too many other messages gives up: narrow its time range.
+    /// Whether the search saw all entries, or found enough messages. If false, it met too many other messages: narrow
+    /// its time range.
     pub is_complete: bool,
 }
 
 impl<R: Region> QueryResult<R> {
-    /// Leaves out the older messages where all have more than `max_bytes` together; the newest one stays.
+    /// Keeps the newest messages up to `max_bytes` in total, one at least.
     pub fn limit_bytes(&mut self, max_bytes: usize) {
         let mut bytes = 0_usize;
         let fits = |record: &&Record<R>| {
@@ -192,12 +192,12 @@ impl<R: Region> QueryResult<R> {
     }
 }
 
-/// Which end of the messages of one time a lookup by time means.
+/// The boundary that a lookup by time returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Boundary {
-    /// The first message stored at the time or after it.
+    /// The first message stored at or after the time.
     #[default]
     Lower,
-    /// The last message stored at the time or before it.
+    /// The last message stored at or before the time.
     Upper,
 }

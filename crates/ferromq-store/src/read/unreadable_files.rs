@@ -1,7 +1,6 @@
-//! Messages that the log holds and that cannot be read now: each file is logged once, and named as a damage until a
-//! read of it succeeds.
+//! Tracks messages in the log that cannot be read now. Readers wait for them instead of skipping them.
 //!
-//! They are neither skipped nor noted on disk: readers wait before them.
+//! Each file is logged once, and reported as a damage until a read succeeds. Nothing is kept across restarts.
 
 use std::{
     collections::BTreeMap,
@@ -26,15 +25,15 @@ use crate::{
     queues::queue_table::ConsumeQueues,
 };
 
-/// More places are not told apart: readers come to few of them.
+/// Most places tracked.
 const MOST_PLACES: usize = 1_000;
 
 /// Where a read failed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    /// A record that begins here.
+    /// The record that begins here.
     Record(u64),
-    /// The entries of a queue from some offset on.
+    /// Entries of a queue.
     Queue(String, u32),
 }
 
@@ -47,20 +46,20 @@ impl Place {
 #[derive(Debug, Clone)]
 struct Failure {
     file: PathBuf,
-    /// Of the log.
+    /// A range of the log.
     range: Range<u64>,
-    /// The first entry of a queue that could not be read.
+    /// The first unreadable entry of a queue.
     queue_offset: u64,
 }
 
-/// The places of a store that could not be read last time.
+/// The places whose last read failed.
 pub(crate) struct Unreadable<D: Disk> {
     home: Arc<StoreDirectory<D>>,
     log: Arc<CommitLog<D>>,
     queues: Arc<ConsumeQueues<D>>,
     dispatched: Arc<Dispatched>,
     failures: Mutex<BTreeMap<Place, Failure>>,
-    /// Almost always clear: then no reader looks further.
+    /// Almost always clear, so that readers skip the lock.
     has_any: AtomicBool,
 }
 
@@ -85,7 +84,7 @@ impl<D: Disk> Unreadable<D> {
                 %error,
                 file = %failure.file.display(),
                 physical_offset = failure.range.start,
-                "messages cannot be read now: their queues wait until they can be"
+                "messages cannot be read now: readers of their queues wait until they can be"
             );
         }
         failures.insert(place, failure);
@@ -108,14 +107,14 @@ impl<D: Disk> Unreadable<D> {
         self.has_any.store(!failures.is_empty(), Ordering::Release);
     }
 
-    /// The record at `physical_offset` was read.
+    /// Forgets a record that was read.
     pub(crate) fn clear_record(&self, physical_offset: u64) {
         if self.has_any() {
             self.clear_where(&Place::Record(physical_offset), |_| true);
         }
     }
 
-    /// Forgets what lies wholly below the first byte kept.
+    /// Forgets failures that lie wholly below the first kept byte.
     pub(crate) fn forget_below(&self, log_start: u64) {
         let mut failures = self.failures.lock();
         failures.retain(|_, failure| failure.range.end > log_start);
@@ -124,7 +123,7 @@ impl<D: Disk> Unreadable<D> {
 }
 
 impl<D: Disk> Unreadable<D> {
-    /// A record that the log holds could not be read.
+    /// Notes a record that could not be read.
     #[cold]
     pub(crate) fn note_record(&self, range: Range<u64>, error: &StoreError) {
         let files = self.log.files();
@@ -133,21 +132,21 @@ impl<D: Disk> Unreadable<D> {
         self.note(place, Failure { file, range, queue_offset: 0 }, error);
     }
 
-    /// The entry of a consume queue could not be read.
+    /// Notes a consume queue entry that could not be read.
     #[cold]
     pub(crate) fn note_entry(&self, queue: &ConsumeQueue<D>, queue_offset: u64, error: &StoreError) {
         let (file, range) = (queue.directory_in(&self.home.root), self.log.start()..self.dispatched.end());
         self.note(Place::of(queue), Failure { file, range, queue_offset }, error);
     }
 
-    /// Entries of a consume queue were read.
+    /// Forgets the failure of a queue if its entry was read.
     pub(crate) fn clear_entries(&self, queue: &ConsumeQueue<D>, entries: Range<u64>) {
         if self.has_any() {
             self.clear_where(&Place::of(queue), |known| entries.contains(&known.queue_offset));
         }
     }
 
-    /// What still cannot be read, one damage a file. Tries each place again.
+    /// Retries each place, and returns those that still fail, one damage per file.
     pub(crate) fn damages(&self) -> Vec<Damage> {
         let known = self.failures.lock().clone();
         let mut damages: BTreeMap<PathBuf, Range<u64>> = BTreeMap::new();

@@ -79,7 +79,8 @@ pub(crate) struct Opening<D: Disk> {
 /// Recovers log, consume queues and index, and returns the dispatcher that continues from there.
 ///
 /// The order of the steps is a crash promise: derived files are cut before the walk adds to them, nothing is appended
-/// before the torn tail is cut and the kept one is flushed, and queues assign offsets only after all that were assigned.
+/// before the torn tail is cut and the kept one is flushed, and queues assign offsets only after all that were
+/// assigned.
 pub(crate) fn recover<D: Disk>(opening: &Opening<D>) -> Result<(RecoveryReport, Dispatcher<D>)> {
     let began = Instant::now();
     let log = &opening.files.log;

@@ -1,4 +1,4 @@
-//! The handle for administration: what the store did and keeps, what may go, which queues there are.
+//! The handle for administration: statistics, damages, flush and retention policies, deletion and access of queues.
 
 use std::{
     collections::BTreeSet,
@@ -81,17 +81,17 @@ impl<D: Disk> Admin<D> {
         }
     }
 
-    /// How long puts took since open: the last millisecond of each bucket, and how many puts ended in it. Under a
-    /// synchronous flush policy a put takes until its flush; one whose flush failed is not counted.
+    /// A histogram of put times since open: the last millisecond and the count of each bucket. Under a synchronous
+    /// flush policy a put ends with its flush; failed flushes are not counted.
     #[must_use]
     pub fn put_times(&self) -> Vec<(u64, u64)> {
         self.files.log.put_times().snapshot()
     }
 
-    /// Ranges of the commit log that are damaged or missing, whose messages are never served; files that cannot be
-    /// written or read now; and consume queues that lost messages to retention meanwhile.
+    /// Damaged or missing ranges of the commit log, whose messages are never served; files that cannot be written or
+    /// read now; and consume queues that lost messages to retention meanwhile.
     ///
-    /// Tries again to read what a reader could not, and waits for the disk.
+    /// Retries failed reads, and waits for the disk.
     #[must_use]
     pub fn damages(&self) -> Vec<Damage> {
         let log = &self.files.log;
@@ -99,57 +99,57 @@ impl<D: Disk> Admin<D> {
         all_damages(&self.files, &self.unreadable, &self.sequences, timer)
     }
 
-    /// What the recovery at open did.
+    /// The report of the recovery at open.
     #[must_use]
     pub fn recovery(&self) -> RecoveryReport {
         self.recovered.clone()
     }
 
-    /// The broker's own address, as every record keeps it.
+    /// The broker's own address, as stored in every record.
     #[must_use]
     pub fn store_host(&self) -> std::net::SocketAddr {
         self.config.store_host
     }
 
-    /// How many files it keeps open at most, beside the newest of the log.
+    /// Most files it keeps open, besides the newest of the log.
     #[must_use]
     pub fn open_files(&self) -> usize {
         self.config.open_files
     }
 
-    /// Flushes by another policy from now on. What was appended before is durable when this returns, and
-    /// readers go on seeing what they saw.
+    /// Changes the flush policy. Everything appended before is durable when this returns, and readers keep seeing what
+    /// they saw.
     ///
-    /// Errors: `Invalid`: the policy stays; those of a flush: the policy is changed.
+    /// Errors: `Invalid`, which keeps the old policy; those of a flush, after the change.
     pub fn set_flush(&self, policy: FlushPolicy) -> Result<()> {
         self.home.check_open()?;
         self.files.log.change_flush(Some(policy), None)
     }
 
-    /// Lets never more than `count` answered messages of the topic be unflushed, whatever the policy; `None` ends that.
+    /// Limits the unflushed acknowledged messages of a topic to `count`, whatever the policy; `None` removes the limit.
     ///
-    /// What was appended before is durable when this returns. Errors: `Invalid` for 0, those of a flush.
+    /// Everything appended before is durable when this returns. Errors: `Invalid` for 0, those of a flush.
     pub fn set_flush_every(&self, topic: &str, count: Option<u32>) -> Result<()> {
         self.home.check_open()?;
         self.files.log.change_flush(None, Some((topic, count)))
     }
 
-    /// The policy by which the store flushes.
+    /// The flush policy.
     #[must_use]
     pub fn flush_policy(&self) -> FlushPolicy {
         self.files.log.policy()
     }
 
-    /// Removes what may go now, on the calling thread. `now` removes expired files at any hour of the day, and tries an
-    /// archive hook that failed again before its time.
+    /// Removes expired and excess files on the calling thread. `now` removes expired files at any hour of the day, and
+    /// retries a failed archive hook at once.
     ///
-    /// Waits for a cleaning under way. Asked for from inside one, by an archive hook or a policy, it does nothing and says
-    /// so in the report's failure. After a close nothing is done.
+    /// Waits for a cleaning under way. A call from an archive hook or a policy does nothing and reports a failure.
+    /// After a close nothing is done.
     pub fn clean(&self, now: bool) -> CleanReport {
         if self.home.is_closed() { CleanReport::default() } else { self.cleaner.clean(now) }
     }
 
-    /// Changes what may go and what happens to it before. A file that is being archived or removed just now goes.
+    /// Changes retention. A file that is being archived or removed is still removed.
     ///
     /// Errors: `Invalid`, which names the option and its limits; `Closed`.
     pub fn set_retention(&self, retention: &Retention) -> Result<()> {
@@ -161,8 +161,8 @@ impl<D: Disk> Admin<D> {
         Ok(())
     }
 
-    /// Sets the hook that takes files before they are deleted, for [`OnExpiry::Archive`]. It is called without a lock
-    /// but the cleaning's, for one file at a time, and may take its time: closing the store waits for it.
+    /// Sets the hook that receives files before they are deleted, for [`OnExpiry::Archive`]. Called for one file at a
+    /// time under the cleaning lock only; it may be slow, but closing the store waits for it.
     pub fn set_archive(
         &self,
         hook: impl Fn(&ExpiredFile) -> std::result::Result<(), String> + Send + Sync + 'static,
@@ -171,34 +171,33 @@ impl<D: Disk> Admin<D> {
         self.cleaning.ask();
     }
 
-    /// Lets the archive hook go. Files that would be archived stay.
+    /// Removes the archive hook. Files to be archived stay.
     pub fn clear_archive(&self) {
         self.cleaner.archive.set_hook(None);
     }
 
-    /// Deletes a topic: its queues, the offsets groups have committed in it, and who may use its queues.
+    /// Deletes a topic: its queues, their access settings, and the offsets of groups. Returns the number of queues.
     ///
-    /// Messages appended to it later, also by a producer at it now, begin behind the deleted ones. Returns how many
-    /// queues were deleted. Errors: `Closed`, `Poisoned`, `Io`, `QueueSetAside` for one that was set aside while the store
-    /// was opened; nothing is deleted unless all of it was noted durably.
+    /// Messages appended later continue after the deleted offsets. Errors: `Closed`, `Poisoned`, `Io`, `QueueSetAside`
+    /// for a queue set aside at open; nothing is deleted unless the deletion was recorded durably.
     pub fn delete_topic(&self, topic: &str) -> Result<usize> {
         self.queues.delete_topic(topic)
     }
 
-    /// Deletes all topics but those to `keep`; system topics must be among them. Returns the deleted ones. A queue that was
-    /// set aside while the store was opened stays, until it is complete.
+    /// Deletes all topics except `keep`, which must include system topics. Returns the deleted ones. A queue set aside
+    /// at open stays until it is complete.
     pub fn clean_unused(&self, keep: &BTreeSet<&str>) -> Result<Vec<String>> {
         self.queues.clean_unused(keep)
     }
 
-    /// Closes a queue for sends or for everybody, or opens it again. It stays so through restarts.
+    /// Closes a queue for sends or for sends and reads, or reopens it. The setting survives restarts.
     ///
-    /// Once this returns, no send is under way any more that a closed queue would take.
+    /// When this returns, no send to a closed queue is under way.
     pub fn set_queue_access(&self, topic: &str, queue_id: u32, access: QueueAccess) -> Result<()> {
         self.queues.set_queue_access(topic, queue_id, access)
     }
 
-    /// Who may use a queue.
+    /// Whether a queue is open or closed.
     #[must_use]
     pub fn queue_access(&self, topic: &str, queue_id: u32) -> QueueAccess {
         self.queues.queue_access(topic, queue_id)

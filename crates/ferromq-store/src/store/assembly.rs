@@ -1,4 +1,4 @@
-//! Builds the parts of a store from its recovered files: each gets what it needs.
+//! Builds the components of a store from its recovered files.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ impl<D: Disk> Storage<D> {
         TimerSources { home, reader, clock: self.clock.clone(), left: self.left }
     }
 
-    /// Reads consumers' progress. Says whether leases of another broker were taken over, which is to be written down.
+    /// Loads consumers' progress. Also returns whether leases of another broker were taken over and must be saved.
     pub(super) fn load_progress(&self) -> Result<(Arc<Progress>, bool)> {
         let progress = Progress::load(
             &self.home.disk,

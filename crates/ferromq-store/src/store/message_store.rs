@@ -1,4 +1,4 @@
-//! `MessageStore`: opens and closes a store, and gives out its handles.
+//! `MessageStore`: opens and closes a store, and provides its handles.
 
 use std::{
     path::Path,
@@ -39,8 +39,7 @@ use crate::{
     time::clock::Clock,
 };
 
-/// The message store: opened, closed, and used through its handles. All methods take `&self` and may be called from
-/// any thread.
+/// The message store, used through its handles. All methods take `&self` and may be called from any thread.
 pub struct MessageStore<D: Disk = RealDisk> {
     log: Arc<Log<D>>,
     reader: Arc<Reader<D>>,
@@ -64,17 +63,20 @@ struct Threads {
 }
 
 impl MessageStore<RealDisk> {
-    /// Opens the store in `directory` on the real disk, recovering it where needed.
+    /// Opens the store in `directory` on the real disk, and recovers it if needed.
     ///
-    /// Files that are missing or damaged are no error: see [`Admin::damages`]. Errors: `Locked` where another store has
-    /// it open, `Corrupt` where files contradict each other, `Io` where one cannot be read.
+    /// Missing or damaged files are no error: see [`Admin::damages`]. Errors: `Locked` if another store has it open,
+    /// `Corrupt` if files contradict each other, `Io` if one cannot be read.
     pub fn open(directory: &Path, config: StoreConfig, clock: Clock) -> Result<Self> {
         Self::open_on(RealDisk, directory, config, clock)
     }
 }
 
 impl<D: Disk> MessageStore<D> {
-    /// Opens the store in `directory` on `disk`, recovering it where needed.
+    /// Opens the store in `directory` on `disk`, and recovers it if needed.
+    ///
+    /// The order of the steps is a crash promise: lock the directory, load the files, leave an abort file, recover the
+    /// log and what is derived from it, then timers and progress, claim the store, start threads.
     pub fn open_on(disk: D, directory: &Path, config: StoreConfig, clock: Clock) -> Result<Self> {
         config.check()?;
         let opened = Storage::open(lock_directory(disk, directory)?, config, clock)?;
@@ -84,7 +86,7 @@ impl<D: Disk> MessageStore<D> {
         Ok(store)
     }
 
-    /// Recovers what is not derived from the log, and puts the parts of the store together.
+    /// Recovers what is not derived from the log, and assembles the store.
     fn assemble(opened: Opened<D>, report: RecoveryReport) -> Result<Self> {
         let Opened { storage, mut timer, archive } = opened;
         let cleaning = Arc::new(Wake::default());
@@ -95,13 +97,13 @@ impl<D: Disk> MessageStore<D> {
         let (progress, is_taken_over) = storage.load_progress()?;
         let progress_writer = storage.progress_writer(&progress);
         if is_taken_over {
-            // Until it is written, a kill must read as one of the other broker, whose consumers are looked for again.
+            // Before this, a kill must read as one of the other broker, so that its leases are taken over again.
             progress_writer.persist()?;
         }
         take_over(&storage.home, storage.left)?;
         let delayed = storage.delayed(&log, levels, sources, timer);
         let space = storage.space(&cleaning);
-        // Before the first append, which a full disk refuses.
+        // Before the first append, which a full disk must refuse.
         space.watch();
         let cleaner = storage.cleaner(&space, &cleaning, archive);
         let dispatching = storage.dispatching(&stall, &progress);
@@ -134,7 +136,7 @@ impl<D: Disk> MessageStore<D> {
         Ok(Self { log, reader, groups, delayed, admin, dispatching, checkpointer, threads })
     }
 
-    /// Appends messages, and tells when they are durable.
+    /// Appends messages, and reports when they are durable.
     #[must_use]
     pub fn log(&self) -> &Log<D> {
         &self.log
@@ -196,7 +198,7 @@ impl<D: Disk> MessageStore<D> {
             if let Err(error) = written
                 && !was_failing
             {
-                tracing::warn!(%error, "progress not written, trying again");
+                tracing::warn!(%error, "progress not written, retrying");
             }
         });
         threads.progress =
@@ -204,7 +206,7 @@ impl<D: Disk> MessageStore<D> {
         Ok(())
     }
 
-    /// A clock moved by hand wakes all threads that wait for a time.
+    /// Wakes all threads that wait for a time when a manual clock advances.
     fn ring_on_advance(&self, clock: &Clock) {
         let log = Arc::downgrade(&self.reader.log);
         let arrivals = Arc::clone(&self.reader.arrivals);
@@ -223,8 +225,9 @@ impl<D: Disk> MessageStore<D> {
 
     /// Flushes everything, writes the checkpoint, removes the abort file and releases the lock.
     ///
-    /// Also done on drop; further calls of any method answer `Closed` or nothing. Where something cannot be
-    /// written the abort file stays, so that the next open recovers.
+    /// The order of the steps is a crash promise: refuse appends, stop cleaning, flush, dispatch what was flushed,
+    /// write checkpoint and progress, record the clean close, release the lock. If a write fails the abort file stays,
+    /// so that the next open recovers. Also done on drop. Later calls of any method return `Closed` or nothing.
     pub fn close(&self) -> Result<()> {
         let (home, log) = (&self.reader.home, &self.reader.log);
         if !home.close() {
@@ -250,8 +253,8 @@ impl<D: Disk> MessageStore<D> {
         self.checkpointer.due.stop();
         join(threads.checkpoints.take());
         drop(threads);
-        // A change of queues under way ends first, unless it waits for the round of the dispatcher whose listener closes
-        // the store: that one will find the lock gone.
+        // Wait for a change of queues under way, unless it waits for the dispatch round whose listener called this
+        // close: that change then fails because the store is closed.
         let changing = &self.admin.queues.changing;
         let changing = if is_listener { changing.try_lock() } else { Some(changing.lock()) };
         let closed = flushed.and_then(|end| self.end_cleanly(end));
@@ -262,9 +265,9 @@ impl<D: Disk> MessageStore<D> {
         closed
     }
 
-    /// Writes down what the next open would have to recover, and marks the stop as clean.
+    /// Saves what the next open would have to recover, and records the clean close.
     ///
-    /// Where there is no space for it nothing is lost: the next open recovers as after a kill.
+    /// Without disk space nothing is lost: the next open recovers as after a kill.
     fn end_cleanly(&self, end: u64) -> Result<()> {
         let (aside, dispatched) = (&self.dispatching.files.aside, &self.dispatching.dispatched);
         let no_checkpoint = wants_space(self.checkpointer.write(true))?;
@@ -272,14 +275,14 @@ impl<D: Disk> MessageStore<D> {
         let unsaid = no_checkpoint.or(no_offsets);
         if !aside.is_empty() {
             tracing::warn!(
-                "store closed with something set aside: the next open redoes it from the commit log"
+                "store closed with a queue or the index set aside: the next open rebuilds it from the commit log"
             );
         }
         let is_whole = unsaid.is_none() && dispatched.end() == end && aside.is_empty();
         let mark = || mark_closed(&self.reader.home, dispatched.anchor(), end);
         let unmarked = if is_whole { wants_space(mark())? } else { None };
         if let Some(error) = unsaid.or(unmarked) {
-            tracing::warn!(%error, "no space for a clean stop: the next start recovers as after a kill");
+            tracing::warn!(%error, "no space for a clean close: the next open recovers as after a kill");
         }
         Ok(())
     }
@@ -293,7 +296,7 @@ impl<D: Disk> Drop for MessageStore<D> {
     }
 }
 
-/// Makes files and memory ready ahead of the appender until stopped.
+/// Prepares files and memory ahead of the appender until stopped.
 fn prepare<D: Disk>(log: &CommitLog<D>) {
     while !log.ahead.due.is_stopped() {
         if !log.prepare() {
@@ -302,7 +305,7 @@ fn prepare<D: Disk>(log: &CommitLog<D>) {
     }
 }
 
-/// Writes how far groups, delay levels and timers are, each whether or not the others can be written; the first error.
+/// Saves the progress of groups, delay levels and timers, each even if another fails; returns the first error.
 fn persist_offsets<D: Disk>(groups: &Groups<D>, delayed: &DelayedDelivery<D>) -> Result<()> {
     let progress = groups.progress_writer.persist();
     let schedule = delayed.levels.persist();

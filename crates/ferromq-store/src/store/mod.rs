@@ -1,4 +1,4 @@
-//! The store as its users see it: opened and closed, administered, with a handle for each concern.
+//! The public store: opening and closing it, and a handle for each concern.
 
 pub(crate) mod admin;
 mod assembly;

@@ -1,7 +1,7 @@
 //! Deletes topics, and closes and opens single queues, while the store runs.
 //!
-//! Records of a deleted topic stay in the log until retention takes them; no queue leads to them any more, also after
-//! a restart, and a topic made again goes on behind their offsets: an offset is given out once.
+//! Records of a deleted topic stay in the log until retention removes them, but no queue lists them, even after a
+//! restart. A topic created again continues after their offsets: an offset is assigned only once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,29 +42,24 @@ pub(crate) struct QueueAdmin<D: Disk> {
     pub(crate) progress_writer: Arc<ProgressWriter<D>>,
     pub(crate) checkpointer: Arc<Checkpointer<D>>,
     pub(crate) cleaner: Arc<Cleaner<D>>,
-    /// Held through each round of the dispatcher.
+    /// Held during each round of the dispatcher.
     pub(crate) rounds: Arc<Mutex<()>>,
-    /// One change of queues at a time.
+    /// Serializes changes of queues.
     pub(crate) changing: Mutex<()>,
 }
 
 impl<D: Disk> QueueAdmin<D> {
-    /// Deletes a topic: its queues, the offsets groups have committed in it, and who may use its queues.
-    ///
-    /// Messages appended to it later, also by a producer at it now, begin behind the deleted ones. Returns how many
-    /// queues were deleted. Errors: `Closed`, `Poisoned`, `Io`, `QueueSetAside` for one that was set aside while the store
-    /// was opened; nothing is deleted unless all of it was noted durably.
+    /// Implements [`Admin::delete_topic`](crate::Admin::delete_topic).
     pub(crate) fn delete_topic(&self, topic: &str) -> Result<usize> {
         self.home.check_open()?;
         if let Some(aside) = self.queues.of_topic(topic).iter().find(|queue| queue.marks.is_end_unknown()) {
-            // Its offsets must not be given out again.
+            // Its offsets must not be assigned again.
             return Err(aside.refusal());
         }
         self.delete(|name| name == topic).map(|deleted| deleted.len())
     }
 
-    /// Deletes all topics but those to `keep`; system topics must be among them. Returns the deleted ones. A queue that was
-    /// set aside while the store was opened stays, until it is complete.
+    /// Implements [`Admin::clean_unused`](crate::Admin::clean_unused).
     pub(crate) fn clean_unused(&self, keep: &BTreeSet<&str>) -> Result<Vec<String>> {
         self.home.check_open()?;
         let deleted = self.delete(|name| !keep.contains(name))?;
@@ -72,9 +67,7 @@ impl<D: Disk> QueueAdmin<D> {
         Ok(topics.into_iter().map(String::from).collect())
     }
 
-    /// Closes a queue for sends or for everybody, or opens it again. It stays so through restarts.
-    ///
-    /// Once this returns, no send is under way any more that a closed queue would take.
+    /// Implements [`Admin::set_queue_access`](crate::Admin::set_queue_access).
     pub(crate) fn set_queue_access(&self, topic: &str, queue_id: u32, access: QueueAccess) -> Result<()> {
         self.home.check_open()?;
         check_name(topic, i32::try_from(queue_id).unwrap_or(-1))?;
@@ -93,13 +86,13 @@ impl<D: Disk> QueueAdmin<D> {
         if access != QueueAccess::Closed
             && let Some(listener) = self.arrivals.listener()
         {
-            // Whoever waits for messages in it looks again.
+            // Wakes readers that wait for messages of the queue.
             listener(&Arrival { topic, queue_id, max_offset: queue.max_offset() });
         }
         Ok(())
     }
 
-    /// Who may use a queue.
+    /// Whether a queue is open or closed.
     pub(crate) fn queue_access(&self, topic: &str, queue_id: u32) -> QueueAccess {
         let found = self.home.check_open().ok().and_then(|()| self.queues.find_any(topic, queue_id));
         found.map_or(QueueAccess::Open, |queue| queue.marks.access())
@@ -112,8 +105,8 @@ impl<D: Disk> QueueAdmin<D> {
         closed.map(|queue| (name_of(&queue), queue.marks.access())).collect()
     }
 
-    /// Waits for its turn to change queues. `Closed` where the store was closed meanwhile: `close` waits for turns, and
-    /// begins none.
+    /// Waits for the turn to change queues. `Closed` if the store was closed meanwhile: `close` waits for changes under
+    /// way and allows no new one.
     fn change_queues(&self) -> Result<MutexGuard<'_, ()>> {
         let turn = self.changing.lock();
         if self.home.is_closed() { Err(StoreError::Closed) } else { Ok(turn) }
@@ -126,7 +119,7 @@ impl<D: Disk> QueueAdmin<D> {
             is_doomed(queue.topic()) && !queue.marks.is_deleted() && !queue.marks.is_end_unknown()
         });
         let dispatching = self.rounds.lock();
-        // A listener may have closed the store in the round that was waited for.
+        // A listener may have closed the store during the awaited round.
         if self.home.is_closed() {
             return Err(StoreError::Closed);
         }
@@ -144,7 +137,7 @@ impl<D: Disk> QueueAdmin<D> {
         if new.is_empty() {
             return Ok(Vec::new());
         }
-        // A crash must not cut records the floors tell of: their places would be given to others.
+        // A crash must not cut records below the floors: their offsets would be assigned again.
         self.log.flush()?;
         floors.extend(new.iter().map(|(queue, floor)| (name_of(queue), *floor)));
         admin_files::save_deleted(&self.home.disk, &self.home.root, self.dispatched.anchor(), &floors)?;
@@ -153,7 +146,7 @@ impl<D: Disk> QueueAdmin<D> {
             queue.delete_below(*floor);
         }
         for (queue, _) in &new {
-            // The next entry tries again.
+            // The next entry retries.
             if let Err(error) = queue.clear_deleted() {
                 tracing::warn!(%error, topic = queue.topic(), "files of a deleted queue stay for now");
             }
@@ -172,7 +165,7 @@ impl<D: Disk> QueueAdmin<D> {
         floors.filter(|(_, floor)| floor.offset > 0).collect()
     }
 
-    /// What is known of deleted queues elsewhere. All of it is harmless where a crash keeps it.
+    /// Removes settings and progress of deleted queues. A crash may keep them: they are harmless.
     fn forget(&self, names: &[QueueName]) -> Result<()> {
         self.cleaner.forget_topics();
         for (topic, queue_id) in names {
@@ -194,7 +187,7 @@ impl<D: Disk> QueueAdmin<D> {
             names.iter().map(|(topic, queue_id)| directory.join(&**topic).join(queue_id.to_string()));
         let topics: BTreeSet<&str> = names.iter().map(|(topic, _)| &**topic).collect();
         for path in queues.chain(topics.iter().map(|topic| directory.join(topic))) {
-            // Other queues of the topic may be in it, or files nobody knows.
+            // It may contain other queues of the topic, or unknown files.
             let _ = self.home.disk.remove_dir(&path);
         }
     }

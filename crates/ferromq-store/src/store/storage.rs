@@ -1,4 +1,4 @@
-//! Opens a store's files and recovers them. The order of the steps is the crash promise.
+//! Opens and recovers the files of a store. The order of the steps is a crash promise.
 
 use std::{path::Path, sync::Arc};
 
@@ -33,7 +33,7 @@ use crate::{
     time::clock::Clock,
 };
 
-/// The files of a store that is being opened.
+/// The open files of a store.
 pub(super) struct Storage<D: Disk> {
     pub(super) home: Arc<StoreDirectory<D>>,
     pub(super) config: Arc<StoreConfig>,
@@ -46,11 +46,11 @@ pub(super) struct Storage<D: Disk> {
     pub(super) dedup: Arc<Dedup>,
     pub(super) sequences: Arc<SequencesFile<D>>,
     pub(super) reader: Arc<Reader<D>>,
-    /// How the store was left.
+    /// The state the last shutdown left.
     pub(super) left: Left,
 }
 
-/// The files of a store, with what only one part of it takes.
+/// The open files of a store, and those that a single component takes over.
 pub(super) struct Opened<D: Disk> {
     pub(super) storage: Storage<D>,
     pub(super) archive: Archive,
@@ -60,7 +60,7 @@ pub(super) struct Opened<D: Disk> {
 /// The log, the files derived from it, and the checkpoint.
 type Files<D> = (Arc<CommitLog<D>>, Arc<ConsumeQueues<D>>, Arc<Index<D>>, Arc<Checkpoint<D>>);
 
-/// Makes the directory and what it needs, and takes its lock.
+/// Creates the directory and its folders, and locks it.
 pub(super) fn lock_directory<D: Disk>(disk: D, directory: &Path) -> Result<StoreDirectory<D>> {
     disk.create_dir(directory).map_err(|source| StoreError::io("create", directory, source))?;
     let directory = &disk
@@ -80,7 +80,7 @@ pub(super) fn lock_directory<D: Disk>(disk: D, directory: &Path) -> Result<Store
 }
 
 impl<D: Disk> Storage<D> {
-    /// Opens the files as they were left; nothing is written but new directories.
+    /// Opens the files as they were left. Writes nothing but missing directories and small files that must exist.
     pub(super) fn open(home: StoreDirectory<D>, config: StoreConfig, clock: Clock) -> Result<Opened<D>> {
         let (home, config) = (Arc::new(home), Arc::new(config));
         let (disk, root) = (&home.disk, &*home.root);
@@ -150,7 +150,10 @@ impl<D: Disk> Storage<D> {
         }
     }
 
-    /// Recovers what the last shutdown left, up to the first checkpoint.
+    /// Recovers the log and what is derived from it, up to the first checkpoint.
+    ///
+    /// The order is a crash promise: leave an abort file before any other write; recover; load sequences, which need
+    /// the recovered log; write a checkpoint, so that the next kill recovers from here.
     pub(super) fn recover(&self) -> Result<(RecoveryReport, Dispatcher<D>)> {
         let (home, left) = (&self.home, self.left);
         mark_open(home, left)?;
@@ -165,7 +168,7 @@ impl<D: Disk> Storage<D> {
         };
         let (mut report, dispatcher) = recover::recover(&opening).inspect_err(|error| {
             if left.is_clean() && matches!(error, StoreError::Corrupt { .. }) {
-                // Nothing was written yet: the files stay as they were closed, for a repair.
+                // Nothing was written yet: leave the files as they were closed, for a repair.
                 remove_abort(home).unwrap_or_else(|error| tracing::warn!(%error, "abort file stays"));
             }
         })?;
@@ -174,7 +177,7 @@ impl<D: Disk> Storage<D> {
         self.files.aside.end_opening();
         self.sequences.load()?;
         if let Some(error) = wants_space(self.checkpointer.write(false))? {
-            tracing::warn!(%error, "no space for the checkpoint: written once there is");
+            tracing::warn!(%error, "no space for the checkpoint: written once there is some");
         }
         Ok((report, dispatcher))
     }
@@ -221,7 +224,7 @@ fn reader<D: Disk>(
     }
 }
 
-/// All that is known to be wrong: with the log, and with what is derived from it. `timer` is what the timer cannot write.
+/// All known damages of the log and of derived files. `timer` is the damage of the timer's files.
 pub(super) fn all_damages<D: Disk>(
     files: &DerivedFiles<D>,
     unreadable: &Unreadable<D>,
@@ -234,7 +237,7 @@ pub(super) fn all_damages<D: Disk>(
     log.into_iter().chain(timer).chain(aside).chain(unreadable).chain(sequences.damage()).collect()
 }
 
-/// The error, where only space is missing: what could not be written can be written later, or recovered.
+/// Turns an error of a full disk into `Some`: the caller can write later or leave it to recovery.
 pub(super) fn wants_space(done: Result<()>) -> Result<Option<StoreError>> {
     match done {
         Err(error) if error.is_of_full_disk() => Ok(Some(error)),

@@ -142,7 +142,7 @@ impl Hot {
 
     /// The message that begins at `physical_offset`, read on another thread where it did not just come.
     pub(crate) async fn message_at(&self, physical_offset: u64) -> Result<Record, StoreError> {
-        if self.store.queues().has_just_come(physical_offset) {
+        if self.store.queues().is_recent(physical_offset) {
             return self.store.queues().message_at(physical_offset);
         }
         let store = Arc::clone(&self.store);
