@@ -1,4 +1,4 @@
-//! The options of a store; the only place where defaults of what is on disk exist.
+//! The options of a store, and the only defaults for what is on disk.
 
 use std::{collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
@@ -11,61 +11,59 @@ use crate::{
     retention::policy::Retention,
 };
 
-/// The options of a store. File sizes hold for new files; existing files keep the size they have.
+/// The options of a store. File sizes apply to new files; existing files keep theirs.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
     /// Bytes in a commit log file.
     pub commit_log_file_size: u64,
     /// Entries of 20 bytes in a consume queue file.
     pub consume_queue_file_entries: u64,
-    /// Whether new messages enter the index, as RocketMQ's `messageIndexEnable`. Otherwise they are not found by key;
-    /// those in index files that are there still are.
+    /// Whether new messages are indexed by key (RocketMQ's `messageIndexEnable`). Messages in existing index files are
+    /// found either way.
     pub index_enabled: bool,
     /// Hash slots in an index file.
     pub index_slots: u32,
     /// Entries in an index file; the first is never used, as in RocketMQ.
     pub index_entries: u32,
-    /// When bytes reach the disk.
+    /// When appended bytes are flushed.
     pub flush: FlushPolicy,
-    /// Most answered messages of a topic that may be unflushed, by topic, whatever the policy.
+    /// Most acknowledged messages of a topic that may be unflushed, by topic, whatever the policy.
     pub flush_every: BTreeMap<String, u32>,
-    /// Largest body of a message, in bytes, a producer may store (RocketMQ's `maxMessageSize`). Topic and
-    /// properties have limits of their own; the whole record must fit into a commit log file.
+    /// Most bytes in the body of a producer's message (RocketMQ's `maxMessageSize`). Topic and properties have their
+    /// own limits; the whole record must fit into a commit log file.
     pub max_message_size: u32,
-    /// Bytes that stay free on the disk; sends are refused below it.
+    /// Bytes to keep free on the disk; sends are refused below it.
     pub disk_reserve: u64,
-    /// When files are deleted, and whether they are archived before.
+    /// When files are deleted, and whether they are archived first.
     pub retention: Retention,
-    /// Directories of the commit log, on other disks perhaps; new files are made in each in turn. Empty: `commitlog`
-    /// in the store's directory.
+    /// Directories of the commit log, possibly on several disks; new files are created in each in turn. Empty: the
+    /// directory `commitlog` of the store.
     pub commit_log_paths: Vec<PathBuf>,
-    /// Directories whose commit log files are there to be read: no new file is made in them.
+    /// Directories of commit log files that are only read; no file is created in them.
     pub read_only_commit_log_paths: Vec<PathBuf>,
-    /// Bytes of commit log files that may be mapped beside the two newest; older ones are mapped when they are read.
+    /// Most bytes of mapped commit log files, besides the two newest; older ones are mapped when read.
     pub mapped_bytes: u64,
-    /// Files of the log and of consume queues that may be open at once, each with a descriptor; the others are opened
-    /// when they are needed.
+    /// Most open files of the log and of consume queues, one descriptor each; others are opened when needed.
     pub open_files: usize,
-    /// How often consumers' offsets and leases are written.
+    /// Time between two writes of consumers' offsets and leases.
     pub progress_interval: Duration,
-    /// Whether each record gets a checksum over all of it, as RocketMQ's `enabledAppendPropCRC` (20 bytes more among
-    /// its properties). It is checked wherever it is found, whatever is set here.
+    /// Whether each record gets a checksum over all of it (RocketMQ's `enabledAppendPropCRC`, 20 bytes more in its
+    /// properties). Existing checksums are always verified.
     pub property_crc: bool,
-    /// Opens without checking: after a kill the records behind the last checkpoint are followed by their lengths alone,
-    /// and their checksums and blocks that never arrived are not looked at.
+    /// Opens without checks: after a kill, recovery follows the lengths of records after the last checkpoint, and skips
+    /// their checksums and the search for lost blocks.
     pub fast_boot: bool,
-    /// Told how far a recovery is.
+    /// Listener for the progress of a recovery.
     pub on_recovery: Option<RecoveryListener>,
-    /// How long each delay level lasts.
+    /// The duration of each delay level.
     pub delay_levels: DelayLevels,
-    /// How messages with a time of delivery are kept.
+    /// How messages with a delivery time are stored.
     pub timer: TimerConfig,
-    /// How long after its last message a partition of a writer is remembered, so that what it sends again is not stored
-    /// again.
+    /// How long a partition of a writer is remembered after its last message, to detect duplicates.
     pub dedup_window: Duration,
-    /// Pairs of a writer's partition and a queue that are remembered, about 100 bytes each; further ones are refused.
+    /// Most pairs of a writer's partition and a queue to remember, about 100 bytes each; further ones are refused.
     pub dedup_writers: u32,
-    /// The broker's own address, kept in every record.
+    /// The broker's own address, stored in every record.
     pub store_host: SocketAddr,
 }
 
@@ -99,18 +97,18 @@ impl Default for StoreConfig {
     }
 }
 
-/// What is left of the descriptors is for connections.
+/// The remaining descriptors are for connections.
 fn default_open_files() -> usize {
     const MOST: u64 = 4096;
     let allowed = open_file_limit().unwrap_or(MOST);
     (allowed / 2).clamp(1, MOST) as usize
 }
 
-/// A blank record tells the rest of a file in 32 bits, signed in Java; a file must hold more than that record.
+/// A blank record states its length in 32 bits, signed in Java; a file must hold more than that record.
 const COMMIT_LOG_FILE_SIZES: RangeInclusive<u64> = 4 << 10..=i32::MAX as u64;
-/// Java maps a file whole, so it has at most 2 GiB.
+/// Java maps a whole file, so at most 2 GiB.
 const CONSUME_QUEUE_FILE_ENTRIES: RangeInclusive<u64> = 1..=i32::MAX as u64 / 20;
-/// More disks than anyone has.
+/// More disks than a machine has.
 const MAX_COMMIT_LOG_PATHS: usize = 63;
 /// Slots of 4 bytes.
 const INDEX_SLOTS: RangeInclusive<u64> = 1..=i32::MAX as u64 / 8;
@@ -118,7 +116,7 @@ const INDEX_SLOTS: RangeInclusive<u64> = 1..=i32::MAX as u64 / 8;
 const INDEX_ENTRIES: RangeInclusive<u64> = 2..=i32::MAX as u64 / 40;
 
 impl StoreConfig {
-    /// Checks that the sizes make files that can be read again, here and by a Java broker.
+    /// Checks that the sizes make files that this broker and a Java broker can read.
     ///
     /// Errors: `Invalid`, which names the option and its limits.
     pub fn check(&self) -> Result<()> {
@@ -164,7 +162,7 @@ impl StoreConfig {
         self.retention.check()?;
         self.timer.check()?;
         if self.flush_every.values().any(|count| *count == 0) {
-            let reason = "a threshold of 0 answers nothing: use `each` or `group`";
+            let reason = "a limit of 0 acknowledges nothing: use `each` or `group`";
             return Err(StoreError::Invalid { what: "flush_every", reason });
         }
         self.flush.check()

@@ -1,4 +1,4 @@
-//! What can go wrong in the store, grouped by what the caller does next.
+//! The errors of the store, grouped by how the caller responds.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ pub enum StoreError {
     /// The operating system refused an operation on a file.
     #[error("{operation} failed on {path}: {source}")]
     Io {
-        /// What was tried: `open`, `write`, `flush`, …
+        /// The operation: `open`, `write`, `flush`, …
         operation: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -30,40 +30,40 @@ pub enum StoreError {
         file: PathBuf,
         /// Byte offset inside the file.
         offset: u64,
-        /// Which rule of the format is broken.
+        /// The broken rule of the format.
         reason: &'static str,
     },
-    /// No sound record lies where one should in a file of the commit log.
+    /// A file of the commit log has no valid record where one should begin.
     #[error("{file} is corrupt at byte {offset} (physical offset {physical_offset}): {reason}")]
     CorruptRecord {
         /// The file.
         file: PathBuf,
         /// Byte offset inside the file.
         offset: u64,
-        /// The same in the log.
+        /// The same byte as a physical offset.
         physical_offset: u64,
-        /// Which rule of the format is broken.
+        /// The broken rule of the format.
         reason: String,
     },
-    /// Something a caller passed is over its limit; nothing was written.
+    /// An argument exceeds its limit; nothing was written.
     #[error("{what} has {len} bytes; the limit is {limit}")]
     TooLarge {
         /// `message body`, `properties`, `topic`, …
         what: &'static str,
-        /// The size that was given.
+        /// Its size.
         len: u64,
         /// The largest size allowed.
         limit: u64,
     },
-    /// A name or number a caller passed cannot be stored; nothing was written.
+    /// An argument cannot be stored; nothing was written.
     #[error("{what} is not valid: {reason}")]
     Invalid {
         /// `topic`, `queue id`, `properties`, or the option of a store.
         what: &'static str,
-        /// Which rule is broken.
+        /// The broken rule.
         reason: &'static str,
     },
-    /// A time of delivery further ahead than `timer_max_delay`; nothing was written.
+    /// A delivery time further ahead than `timer_max_delay`; nothing was written.
     #[error(
         "the time of delivery is {ahead_ms} ms ahead; timer_max_delay is {limit_ms} ms: give an earlier one, or raise it"
     )]
@@ -73,25 +73,25 @@ pub enum StoreError {
         /// The furthest allowed.
         limit_ms: i64,
     },
-    /// A directory to look at is no store.
+    /// The directory is not a store.
     #[error("{path} is no store directory: it has not {missing}")]
     NoStore {
         /// The directory.
         path: PathBuf,
-        /// What a store directory has.
+        /// The file or directory that a store has.
         missing: &'static str,
     },
-    /// A store directory has no such topic, or the topic no such queue.
+    /// A store directory does not contain the topic or the queue.
     #[error("the store has no {}; it has {}", wanted(topic, *queue_id), shown(topics))]
     NoSuchQueue {
         /// The topic asked for.
         topic: String,
         /// The queue asked for.
         queue_id: Option<u32>,
-        /// The topics there are.
+        /// The topics it contains.
         topics: Vec<String>,
     },
-    /// Another store, of this process, of another one or of a Java broker, has the directory open.
+    /// Another store has the directory open, in this process or another, or a Java broker has.
     #[error("{path} is locked: another broker has this store open; stop it, or use another directory")]
     Locked {
         /// The lock file.
@@ -107,21 +107,21 @@ pub enum StoreError {
         path: PathBuf,
         /// Bytes free now.
         free: u64,
-        /// Bytes the next write needs: a whole file where a new one is due.
+        /// Bytes the next write needs: a whole file if a new one is due.
         needed: u64,
         /// Bytes that must stay free.
         reserve: u64,
     },
-    /// An fsync failed earlier; writing has stopped, reading goes on.
+    /// An fsync failed earlier; writing has stopped, reading continues.
     #[error("the store stopped writing after a failed flush; restart the broker once the disk is sound")]
     Poisoned,
-    /// The flush that was to cover an append failed: its messages may be there after a restart.
+    /// The flush for an append failed: its messages may exist after a restart.
     #[error("the message was written, but its flush failed ({cause}); it may be there after a restart")]
     NotDurable {
-        /// What the flush said.
+        /// The error of the flush.
         cause: Arc<str>,
     },
-    /// Somebody closed the queue, for sends or for everybody; nothing was written.
+    /// The queue was closed for sends, or for sends and reads; nothing was written.
     #[error("queue {queue_id} of topic {topic} is closed")]
     QueueClosed {
         /// The topic.
@@ -139,44 +139,43 @@ pub enum StoreError {
         topic: String,
         /// The queue.
         queue_id: u32,
-        /// What the operating system said of its files.
+        /// The operating system's reason.
         reason: Arc<str>,
     },
-    /// Messages are written, but reach no reader since long; nothing more was written.
+    /// Dispatch has made no progress for long, so messages reach no reader; nothing was written.
     #[error(
         "the store refuses messages: it has delivered none for {stalled_ms} ms, from physical offset {physical_offset} on \
          ({reason}); it takes them again once that moves: look into its log, and restart the broker where it does not"
     )]
     DispatchStalled {
-        /// For how long, in milliseconds.
+        /// Milliseconds without progress.
         stalled_ms: i64,
-        /// Where dispatch stands.
+        /// The physical offset at which dispatch stands.
         physical_offset: u64,
-        /// What is known of the cause.
+        /// The cause, if known.
         reason: Arc<str>,
     },
-    /// The store remembers as many writers of numbered messages as it may, none of them out of the window; nothing was
-    /// written.
+    /// The store remembers as many writers as it may, all of them within the window; nothing was written.
     #[error(
         "no place for another writer of messages with FERROMQ_SEQUENCE: {limit} pairs of a writer's partition and a \
          queue are remembered; raise `dedup_writers`, shorten `dedup_window`, or write with fewer partitions"
     )]
     DedupFull {
-        /// The option `dedup_writers`.
+        /// The value of `dedup_writers`.
         limit: u64,
     },
     /// The store is closed.
     #[error("the store is closed")]
     Closed,
-    /// No message begins at a place of the commit log.
+    /// No message begins at an offset of the commit log.
     #[error(
         "no message begins at the physical offset {physical_offset}{}",
         nearest.map(|nearest| format!("; the nearest one begins at {nearest}")).unwrap_or_default()
     )]
     NoRecord {
-        /// The place that was asked for.
+        /// The offset asked for.
         physical_offset: u64,
-        /// Where the message begins that lies there; else the last one before it, else the first one kept.
+        /// The start of the message that covers it; else of the last one before it, else of the first kept one.
         nearest: Option<u64>,
     },
     /// The receipt handle no longer holds a lease: acknowledged, expired and received again, or not ours.
@@ -191,7 +190,7 @@ fn wanted(topic: &str, queue_id: Option<u32>) -> String {
         .map_or_else(|| format!("topic {topic}"), |queue_id| format!("queue {queue_id} of the topic {topic}"))
 }
 
-/// The first of many names.
+/// Lists the first names.
 fn shown(names: &[String]) -> String {
     const MOST: usize = 20;
     match names {
@@ -206,7 +205,7 @@ fn shown(names: &[String]) -> String {
 }
 
 impl StoreError {
-    /// The kind of error in one word, as statistics count it.
+    /// The kind of error in one word, for statistics.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -231,12 +230,12 @@ impl StoreError {
         }
     }
 
-    /// An operation on `path` that the operating system refused.
+    /// Wraps an error of the operating system for `operation` on `path`.
     pub fn io(operation: &'static str, path: &Path, source: io::Error) -> Self {
         Self::Io { operation, path: path.to_path_buf(), source }
     }
 
-    /// Says whether a write met a full disk: it goes on by itself once there is space.
+    /// Whether a write met a full disk: it succeeds once there is space.
     pub(crate) fn is_of_full_disk(&self) -> bool {
         match self {
             Self::Full { .. } => true,
@@ -245,8 +244,8 @@ impl StoreError {
         }
     }
 
-    /// Says whether a descriptor or memory was short when something was opened or mapped: nothing is lost by that, and it
-    /// goes well later. A flush that fails for want of memory is none of these, see [`crate::files::disk::Disk`].
+    /// Whether an open or a map lacked a descriptor or memory: nothing is lost, and a retry may succeed. Excludes a
+    /// flush that fails for lack of memory, see [`crate::files::disk::Disk`].
     pub(crate) fn is_shortage(&self) -> bool {
         const ENOMEM: i32 = 12;
         const ENFILE: i32 = 23;
@@ -255,7 +254,7 @@ impl StoreError {
         matches!(source.raw_os_error(), Some(ENOMEM | ENFILE | EMFILE))
     }
 
-    /// Says whether the operating system has no space (or quota) left.
+    /// Whether the operating system has no space (or quota) left.
     pub(crate) fn is_full(source: &io::Error) -> bool {
         matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }

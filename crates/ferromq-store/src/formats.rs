@@ -1,4 +1,4 @@
-//! Decoders of a store's files, for readers of a directory from outside.
+//! Decoders of a store's files, for programs that read a store directory.
 //!
 //! `docs/storage-format.md` describes the formats. [`crate::MessageStore`] runs a store.
 

@@ -92,7 +92,7 @@ impl<D: Disk> CommitLog<D> {
             }
             match topic {
                 Some((_, Some(0))) => {
-                    let reason = "a threshold of 0 answers nothing: use `each` or `group`";
+                    let reason = "a limit of 0 acknowledges nothing: use `each` or `group`";
                     return Err(StoreError::Invalid { what: "flush", reason });
                 }
                 Some((topic, Some(count))) => drop(settings.by_topic.insert(topic.to_owned(), count)),
@@ -171,7 +171,7 @@ impl<D: Disk> CommitLog<D> {
             if error.is_shortage() {
                 // No fsync was tried, so nothing is lost.
                 if !self.flushing.is_short.swap(true, Ordering::AcqRel) {
-                    tracing::warn!(%error, physical_offset = from, "nothing can be flushed now, trying again");
+                    tracing::warn!(%error, physical_offset = from, "the log cannot be flushed now, retrying");
                 }
                 return Err(error);
             }
@@ -180,12 +180,12 @@ impl<D: Disk> CommitLog<D> {
             return Err(error);
         }
         if self.flushing.is_short.swap(false, Ordering::AcqRel) {
-            tracing::info!(physical_offset = from, "flushes go on");
+            tracing::info!(physical_offset = from, "the log can be flushed again");
         }
         self.flushing.flushes.fetch_add(1, Ordering::Relaxed);
         // An older mark is still correct.
         if let Err(error) = self.flush_mark.note_flush(to) {
-            tracing::warn!(%error, "end of the last flush not noted");
+            tracing::warn!(%error, "end of the last flush not recorded");
         }
         self.flushing.put_times.flushed(to, || self.flushing.flushed.store(to, Ordering::Release));
         self.files().keep_open_from(to);

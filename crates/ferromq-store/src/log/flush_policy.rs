@@ -71,9 +71,11 @@ impl FlushPolicy {
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |reason| Err(StoreError::Invalid { what: "flush", reason });
         match self {
-            Self::EveryN { count: 0, .. } => invalid("a count of 0 answers nothing: use `each` or `group`"),
+            Self::EveryN { count: 0, .. } => {
+                invalid("a count of 0 acknowledges nothing: use `each` or `group`")
+            }
             Self::EveryN { interval, .. } | Self::Interval { interval, .. } if interval.is_zero() => {
-                invalid("an interval of 0 never rests: use `group`")
+                invalid("an interval of 0 is not a pause: use `group`")
             }
             _ => Ok(()),
         }

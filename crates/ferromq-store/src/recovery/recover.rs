@@ -1,8 +1,8 @@
 //! Recovers a store between opening its files and the first append: finds the log's end, cuts the torn tail, records
 //! damage, and rebuilds derived files.
 //!
-//! `last_shutdown` tells how far to walk. `log_walk` walks, `derived_entries` derives entries, `rebuild` writes missing
-//! ones.
+//! `last_shutdown` decides how far to walk, `log_walk` walks, `derived_entries` derives entries, and `rebuild` writes
+//! the missing ones.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
