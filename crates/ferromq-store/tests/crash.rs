@@ -143,7 +143,7 @@ fn every_acknowledged_message_survives_a_crash_at_any_operation() {
             disk = disk.crash(random.next());
         }
         let store = open(&disk, &config).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        check(&store, &promised, &format!("seed {seed}, after all"));
+        check(&store, &promised, &format!("seed {seed}, after the second recovery"));
         let more = send(&store, seed * 10 + 9, 2, 20);
         settle(&store);
         check(&store, &promised, &format!("seed {seed}, appended to"));
@@ -179,10 +179,10 @@ fn nothing_is_acknowledged_or_read_before_the_flush_returned() {
     store.log().when_durable(appended.end, move |outcome| sender.send(outcome.is_ok()).unwrap());
     assert!(
         receiver.recv_timeout(Duration::from_millis(200)).is_err(),
-        "a promise before the flush returned"
+        "acknowledged before the flush returned"
     );
-    assert_eq!(store.queues().max_offset("t", 0), 1, "a reader sees what may still be lost");
-    assert!(store.queues().message_at(first.end).is_err(), "a reader sees what may still be lost");
+    assert_eq!(store.queues().max_offset("t", 0), 1, "a reader sees a message that may still be lost");
+    assert!(store.queues().message_at(first.end).is_err(), "a reader sees a message that may still be lost");
     gate.1.store(true, Ordering::SeqCst);
     drop(closed);
     assert!(receiver.recv_timeout(Duration::from_secs(10)).unwrap());
@@ -232,7 +232,7 @@ fn a_full_disk_refuses_sends_with_its_numbers_until_there_is_space() {
                 Ok(_) => stored += 1,
                 Err(error) => break error,
             }
-            assert!(stored < 1000, "never full");
+            assert!(stored < 1000, "the disk never became full");
         };
         match refused {
             StoreError::Full { free: told, reserve: of, needed, .. } => {

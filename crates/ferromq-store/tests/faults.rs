@@ -108,7 +108,7 @@ fn send(store: &MessageStore<FakeDisk>, promised: &mut Promised) {
         }
         for (location, message) in appended.locations.iter().zip(batch) {
             let before = promised.insert(location.queue_offset, message.body.to_vec());
-            assert_eq!(before, None, "queue offset {} was given out twice", location.queue_offset);
+            assert_eq!(before, None, "queue offset {} was assigned twice", location.queue_offset);
         }
     }
 }
@@ -154,7 +154,7 @@ fn run(config: &StoreConfig, fault: Fault, count: u64, step: u64) -> Sites {
         // The first run writes a store, so that the second one also recovers.
         live(&disk, config, Plan { at: u64::MAX, ..plan }, &mut promised);
         let sound = promised.len();
-        assert!(sound > 30, "a sound disk takes everything");
+        assert!(sound > 30, "a repaired disk stores everything");
         let (ops, seen) = live(&disk, config, plan, &mut promised);
         sites.extend(seen);
         let what = format!("{config:?} {plan:?}");
@@ -278,7 +278,7 @@ fn a_file_that_cannot_be_opened_fails_the_open_and_does_not_count_as_missing() {
             let opened = open(&left, &config);
             left.clear_hook();
             if let Ok(store) = opened {
-                wait_until("what was set aside is back", || store.admin().stats().set_aside_queues == 0);
+                wait_until("the queues set aside are rebuilt", || store.admin().stats().set_aside_queues == 0);
                 wait_until("the index is back", || store.admin().damages().is_empty());
                 assert_eq!(store.admin().damages(), [], "{what}");
                 assert_eq!(store.admin().recovery().cut_messages, 0, "{what}");

@@ -207,7 +207,7 @@ fn a_log_on_several_disks_is_written_in_turn_and_read_as_one() {
     assert_eq!(bodies(&store, "t", 0), written);
     store.close().unwrap();
     drop(store);
-    assert!(of("/b/log") <= before, "a new file in a directory that only is read");
+    assert!(of("/b/log") <= before, "a new file in a read-only directory");
     // And after a crash.
     let store = open(&disk.crash(7), &moved);
     assert_eq!(bodies(&store, "t", 0), written);
@@ -225,7 +225,7 @@ fn a_truncated_file_is_an_error_and_no_signal_when_it_is_opened_again() {
     fs::File::options().write(true).open(&first).unwrap().set_len(100).unwrap();
     let found = store.queues().get("t", 0, 0, 32, usize::MAX, ALL);
     assert!(found.messages.is_empty());
-    assert_eq!(found.next_offset, 0, "what cannot be read now is not passed over");
+    assert_eq!(found.next_offset, 0, "an unreadable message is not skipped");
     assert_eq!(store.queues().get("t", 0, 200, 1, usize::MAX, ALL).messages.len(), 1);
     let _ = store.close();
 }
@@ -286,7 +286,7 @@ fn names_of_found_log_files_become_durable_before_more_messages_in_them_are_ackn
     });
     let store = open();
     store.log().append_durable(&[message("t", 0, b"second", b"")]).unwrap();
-    assert!(synced.load(Ordering::SeqCst) > 0, "a kill may have come before the broker before us did it");
+    assert!(synced.load(Ordering::SeqCst) > 0, "the previous broker may have been killed before it did so");
 }
 
 fn crash_while_the_directory_is_synced(seed: u64) {

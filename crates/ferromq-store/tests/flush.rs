@@ -113,7 +113,7 @@ fn a_threshold_holds_for_its_topic_alone_and_changes_while_the_store_runs() {
     assert_eq!(
         store.admin().stats().flushed_offset,
         store.admin().stats().max_physical_offset,
-        "what was before is flushed"
+        "earlier messages are flushed"
     );
     let gate = Gate::closed_on(&disk);
     assert!(is_answered(&answer(&store, "t")) && is_answered(&answer(&store, "t")));

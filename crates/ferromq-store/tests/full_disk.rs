@@ -32,7 +32,7 @@ fn assert_serves(store: &MessageStore<FakeDisk>, count: RangeInclusive<usize>) {
     assert!(count.contains(&served), "{served} are served");
     assert!(
         matches!(send(store, 99..100), Err(StoreError::Full { .. })),
-        "a send is refused for want of space"
+        "a send is refused for lack of space"
     );
 }
 
@@ -86,7 +86,7 @@ fn entries_missing_after_a_kill_are_derived_once_there_is_space_and_no_offset_is
     let store = open(&left, &config);
     left.set_out_of_space(false);
     // As soon as a send succeeds: it must not get an offset of the entries that are derived only now.
-    common::wait_until("a send is taken", || send(&store, 90..91).is_ok());
+    common::wait_until("a send is accepted", || send(&store, 90..91).is_ok());
     settle(&store);
     let expected: Vec<_> = (0..91).map(|number: u32| number.to_string().into_bytes()).collect();
     assert_eq!(bodies(&store, "t", 0), expected);
@@ -128,11 +128,11 @@ fn delay_offsets_past_the_end_of_their_queues_are_corrected_once_there_is_space(
         ..given
     };
     assert!(matches!(store.log().append(&[waiting]), Err(StoreError::Full { .. })));
-    assert!(store.delayed().stop_schedule().is_err(), "how far it got cannot be written");
+    assert!(store.delayed().stop_schedule().is_err(), "its progress cannot be written");
     store.delayed().start_schedule().unwrap();
     // The log accepts messages again; the correction still has no space.
     disk.set_free(u64::MAX / 2);
-    common::wait_until("other messages are taken", || send(&store, 5..6).is_ok());
+    common::wait_until("other messages are accepted", || send(&store, 5..6).is_ok());
     assert!(matches!(store.log().append(&[waiting]), Err(StoreError::Full { .. })));
     disk.set_out_of_space(false);
     let appended = store.log().append_durable(&[waiting]).unwrap();

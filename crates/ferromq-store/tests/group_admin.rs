@@ -125,7 +125,7 @@ fn offsets_of_a_master_are_merged_and_stay_in_the_file_while_the_queue_has_no_me
     ]);
     assert_eq!(store.groups().committed_offsets(None, None), expected);
     let text = std::fs::read_to_string(directory.path().join("config/consumerOffset.json")).unwrap();
-    assert!(text.contains("far@g") && text.contains("41"), "on disk before anybody closes: {text}");
+    assert!(text.contains("far@g") && text.contains("41"), "on disk before a close: {text}");
     store.groups().adopt_offsets(&offsets(&[("one@g", 0, 1)])).unwrap();
     assert_eq!(store.groups().committed_offset("g", "one", 0), Some(1), "back as well");
     store.close().unwrap();

@@ -164,7 +164,7 @@ fn messages_sent_during_a_deletion_are_deleted_or_stored_after_it() {
     });
     settle(&store);
     let given: BTreeSet<u64> = given.into_inner().unwrap().into_iter().collect();
-    assert_eq!(given.len(), 900, "no offset was given out twice");
+    assert_eq!(given.len(), 900, "no offset was assigned twice");
     let (min, max) = (store.queues().min_offset("t", 0), store.queues().max_offset("t", 0));
     assert!(max == 900 || (min, max) == (0, 0));
     assert_eq!(bodies(&store, "t", 0).len() as u64, max - min, "without gap");
@@ -258,13 +258,13 @@ fn a_closed_queue_drains_or_refuses_reads_and_opens_again_also_after_a_restart()
     drop(store);
     let store = open(&disk, &clock);
     check_closed(&store);
-    assert_eq!(receive(&store, "g", "t"), [0, 1, 2, 3, 4], "of the queue that is open");
+    assert_eq!(receive(&store, "g", "t"), [0, 1, 2, 3, 4], "only of the open queue");
     store.queues().on_arrival({
         let told = Arc::clone(&arrivals);
         move |arrival| told.lock().unwrap().push((arrival.queue_id, arrival.max_offset))
     });
     store.admin().set_queue_access("t", 0, QueueAccess::Open).unwrap();
-    assert_eq!(*arrivals.lock().unwrap(), [(0, 5)], "whoever waits looks again");
+    assert_eq!(*arrivals.lock().unwrap(), [(0, 5)], "waiting receives are woken");
     assert_eq!(receive(&store, "g", "t"), [0, 1, 2, 3, 4]);
     assert_eq!(send(&store, "t", 0, 1), [5]);
     store.admin().delete_topic("t").unwrap();

@@ -216,7 +216,7 @@ impl Run {
         self.learn_what_is_gone();
         for ((topic, queue_id), min) in &self.removed {
             let was = before.get(&(*topic, *queue_id)).copied().unwrap_or(0);
-            assert!(*min >= was, "what was removed is back");
+            assert!(*min >= was, "removed messages are back");
             let newest = self.known(*topic, *queue_id)[was..*min].iter().map(|known| known.time).max();
             assert!(
                 newest.is_none_or(|newest| newest < self.clock.now_ms() - age),
@@ -351,7 +351,7 @@ impl Run {
             assert!(lost <= limit as usize, "{lost} acknowledged messages are lost, promised were {limit}");
         }
         for (group, size) in self.groups() {
-            assert_eq!(size, groups[&group], "of what was appended as one a part is lost");
+            assert_eq!(size, groups[&group], "a part of an atomic append is lost");
         }
     }
 

@@ -88,7 +88,7 @@ fn a_group_that_becomes_ordered_is_woken_when_earlier_leases_expire() {
     assert_eq!(seen(&before), [(0, 1), (1, 1)]);
     assert!(receive(&store, 3, None).is_empty());
     assert_eq!(ack(&store, &before[1]), Some(LEASE), "the first one is still leased");
-    assert_eq!(ack(&store, &before[0]), Some(0), "the queue may go on");
+    assert_eq!(ack(&store, &before[0]), Some(0), "the queue may continue");
     assert_eq!(seen(&receive(&store, 3, None)), [(2, 1)]);
 }
 
@@ -105,7 +105,7 @@ fn a_queue_has_one_receiver_at_a_time_and_other_queues_do_not_wait() {
     assert_eq!(next_expiry_ms, Some(START + LEASE));
     assert_eq!(ack(&store, &first[1]), Some(LEASE), "the first one is still leased");
     assert!(seen(&receive(&store, 10, None)).is_empty());
-    assert_eq!(ack(&store, &first[0]), Some(0), "the queue may go on");
+    assert_eq!(ack(&store, &first[0]), Some(0), "the queue may continue");
     assert_eq!(seen(&receive(&store, 10, None)), [(2, 1)]);
 }
 
@@ -178,7 +178,7 @@ fn an_extended_lease_blocks_its_queue_and_belongs_to_its_receive_after_a_restart
     let store = open(directory.path(), &clock);
     clock.advance(2 * LEASE - 1);
     assert!(receive(&store, 9, Some("b")).is_empty());
-    assert_eq!(seen(&receive(&store, 2, Some("a"))), [(0, 1), (1, 1)], "the same try");
+    assert_eq!(seen(&receive(&store, 2, Some("a"))), [(0, 1), (1, 1)], "the same attempt id");
     clock.advance(LEASE);
     assert_eq!(seen(&receive(&store, 9, Some("b"))), [(0, 2), (1, 2), (2, 1)]);
 }
@@ -279,7 +279,7 @@ fn a_receive_repeated_while_its_dead_messages_are_copied_gets_neither_them_nor_l
     let again = limited(2);
     assert!(again.messages.is_empty() && again.dead.is_empty());
     clock.advance(30_000);
-    assert_eq!(seen(&limited(2).dead), [(0, 1)], "nobody kept it");
+    assert_eq!(seen(&limited(2).dead), [(0, 1)], "it was not copied");
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn an_ordered_queue_delivers_like_a_proxy_of_rocketmq() {
     assert_eq!(seen(&first), [(0, 1), (1, 1), (2, 1), (3, 1)]);
     ack(&store, &first[1]);
     ack(&store, &first[2]);
-    assert_eq!(seen(&receive(&store, 2, Some("a"))), [(0, 1), (1, 1)], "the same attempt is not held back");
+    assert_eq!(seen(&receive(&store, 2, Some("a"))), [(0, 1), (1, 1)], "the same attempt does not wait");
     assert!(receive(&store, 4, Some("b")).is_empty());
     clock.advance(LEASE + 1);
     let third = receive(&store, 6, Some("c"));
@@ -88,7 +88,7 @@ fn an_ordered_queue_delivers_like_a_proxy_of_rocketmq() {
     assert!(receive(&store, 6, Some("d")).is_empty(), "the first one is still leased");
     clock.advance(LEASE);
     let fourth = receive(&store, 2, Some("d"));
-    assert_eq!(seen(&fourth), [(0, 3), (1, 3)], "what was acknowledged counts as an attempt, too");
+    assert_eq!(seen(&fourth), [(0, 3), (1, 3)], "an acknowledged delivery counts as an attempt, too");
     fourth.iter().for_each(|leased| ack(&store, leased));
     let fifth = receive(&store, 6, Some("e"));
     assert_eq!(seen(&fifth), [(2, 1), (3, 1), (4, 1), (5, 1)]);
@@ -125,7 +125,7 @@ fn dead_messages_that_were_not_copied_are_dead_again() {
     clock.advance(LEASE);
     let last = ReceiveRequest { max_attempts: 1, ..request(2, None, true) };
     assert_eq!(seen(&store.groups().receive(&last).unwrap().dead), [(0, 1)]);
-    assert!(store.groups().receive(&last).unwrap().dead.is_empty(), "they are being kept");
+    assert!(store.groups().receive(&last).unwrap().dead.is_empty(), "they are being copied");
     clock.advance(30_000);
     assert_eq!(seen(&store.groups().receive(&last).unwrap().dead), [(0, 1)]);
 }
@@ -183,7 +183,7 @@ fn each_kind_of_receive_continues_where_the_other_left_the_queue() {
     ack(&store, &second[2]);
     clock.advance(LEASE);
     let third = generous(9);
-    assert_eq!(seen(&third), [(0, 3), (3, 1), (4, 1)], "acknowledged once more, and done with");
+    assert_eq!(seen(&third), [(0, 3), (3, 1), (4, 1)], "acknowledged once more, and done");
     third.iter().for_each(|leased| ack(&store, leased));
     assert_eq!(store.groups().committed_offset("g", "t", 0), Some(5));
     assert!(receive(&store, 3, None).is_empty());

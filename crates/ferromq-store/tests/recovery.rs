@@ -453,7 +453,7 @@ fn fast_boot_checks_no_checksum_and_still_never_serves_a_damaged_message() {
     assert_eq!(store.admin().stats().max_physical_offset, written[10].start, "cut");
     let config = StoreConfig { fast_boot: true, ..config() };
     let store = MessageStore::open(killed.path(), config, Clock::system()).unwrap();
-    assert_eq!(store.admin().stats().max_physical_offset, written[19].end, "not looked at");
+    assert_eq!(store.admin().stats().max_physical_offset, written[19].end, "not checked");
     let mut left = served(&store);
     assert_eq!(left.len(), 19, "not served");
     assert_eq!(store.admin().damages()[0].range, written[10].start..written[10].end);
@@ -494,7 +494,7 @@ fn our_own_files_are_ignored_once_another_broker_had_the_store() {
         assert!(before.iter().any(|(path, _)| path.ends_with("queues")));
         assert!(before.iter().any(|(path, _)| path.ends_with("flushed")));
         let store = open(directory.path());
-        assert_eq!(store.admin().stats().max_physical_offset, end + record.len() as u64, "the log went on");
+        assert_eq!(store.admin().stats().max_physical_offset, end + record.len() as u64, "the log continued");
         let found = store.queues().get("t", 2, 6, 1, usize::MAX, ALL);
         let body = |record: &[u8]| MessageView::decode(record, true).unwrap().body.to_vec();
         assert_eq!(found.messages.iter().map(|(_, r)| body(r.bytes())).collect::<Vec<_>>(), [b"theirs"]);
@@ -734,7 +734,7 @@ fn a_log_whose_file_with_our_end_was_removed_continues_after_the_other_brokers_m
             for number in 0..QUEUES {
                 written.extend(fill(&store, 300 + number..301 + number));
                 let last = written.last().unwrap();
-                assert_eq!(last.queue_offset, 100 + u64::from(round), "no offset is given out twice");
+                assert_eq!(last.queue_offset, 100 + u64::from(round), "no offset is assigned twice");
             }
             assert_eq!(served(&store), expected(&store, &written));
             store.close().unwrap();

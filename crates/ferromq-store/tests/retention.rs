@@ -155,7 +155,7 @@ fn files_go_oldest_first_when_their_newest_message_is_72_hours_old() {
     let report = clean_after(&store, &clock, 1000 * HOUR);
     assert_eq!(report.removed_files, 2);
     assert!(report.derived_bytes > 0, "queue files and index files follow");
-    assert_eq!(log_files(&disk)[0], 3 * FILE, "the file that is appended to stays");
+    assert_eq!(log_files(&disk)[0], 3 * FILE, "the active file stays");
     assert!(files(&disk, "consumequeue/t/0")[0] > 0 && files(&disk, "index").len() == 1);
     check(&store, "t", 0, 140);
     fill(&store, "t", 0, 5);
@@ -231,7 +231,7 @@ fn expired_files_wait_for_their_hour_of_the_day() {
     let (_disk, clock, store) = new(Retention { hours, ..Retention::default() });
     fill(&store, "t", 0, 50);
     assert_eq!(clean_after(&store, &clock, 100 * HOUR).removed_files, 0);
-    assert_eq!(store.admin().clean(true).removed_files, 1, "unless somebody asks");
+    assert_eq!(store.admin().clean(true).removed_files, 1, "unless a caller asks");
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn disk_usage_counts_only_if_configured_and_removes_unexpired_files_above_85_per
         };
         assert_eq!(is_anything_gone_after(10), removes_young, "young, {what}");
         assert_eq!(is_anything_gone_after(100 * HOUR - 10), removes_expired, "expired, {what}");
-        until("the gate is where it should be", || store.admin().stats().is_full == is_refused);
+        until("sends are refused or accepted as expected", || store.admin().stats().is_full == is_refused);
         let sent = store.log().append(&[message("t", 0, b"", b"")]);
         match sent {
             Err(StoreError::Full { free, needed, reserve, .. }) => {
@@ -287,7 +287,7 @@ fn disk_usage_counts_only_if_configured_and_removes_unexpired_files_above_85_per
         }
         set_used(10);
         clock.advance(1000);
-        until("the gate opens by itself", || !store.admin().stats().is_full);
+        until("sends are accepted again", || !store.admin().stats().is_full);
         store.log().append(&[message("t", 0, b"", b"")]).unwrap();
     }
 }
@@ -369,7 +369,7 @@ fn a_queue_whose_messages_are_all_deleted_continues_at_its_offset() {
             (100, 100),
             "{what}"
         );
-        assert_eq!(files(&disk, "consumequeue/t/0"), [50 * 20], "the last file says where to go on: {what}");
+        assert_eq!(files(&disk, "consumequeue/t/0"), [50 * 20], "the last file tells readers where to continue: {what}");
         let found = store.queues().get("t", 0, 99, 32, 1 << 20, ALL);
         assert_eq!((found.status, found.next_offset), (GetStatus::OffsetTooSmall, 100), "{what}");
         assert_eq!(
@@ -489,7 +489,7 @@ fn a_file_whose_archive_hook_has_not_succeeded_is_never_deleted() {
     let (noted, broken, time) = (Arc::clone(&calls), Arc::clone(&is_broken), clock.clone());
     store.admin().set_archive(move |file| {
         noted.lock().unwrap().push((time.now_ms(), file.clone()));
-        if broken.load(Ordering::SeqCst) { Err("the archive is away".to_owned()) } else { Ok(()) }
+        if broken.load(Ordering::SeqCst) { Err("the archive is unavailable".to_owned()) } else { Ok(()) }
     });
     until("tried as soon as there is a hook", || calls.lock().unwrap().len() == 1);
     for _ in 0..50 {
@@ -500,7 +500,7 @@ fn a_file_whose_archive_hook_has_not_succeeded_is_never_deleted() {
     let tried: Vec<i64> = calls.lock().unwrap().iter().map(|(at, _)| (at - began) / 1000).collect();
     assert_eq!(tried, [0, 10, 30], "with growing pauses");
     let report = store.admin().clean(false);
-    assert!(report.failure.unwrap().ends_with("the archive is away"));
+    assert!(report.failure.unwrap().ends_with("the archive is unavailable"));
     assert_eq!(report.next_due_ms, Some(began + 70_000));
     assert_eq!(log_files(&disk)[0], 0);
 
@@ -593,7 +593,7 @@ fn disk_checks_and_appends_do_not_wait_for_a_hook_or_a_removal() {
     begins.recv().unwrap();
     disk.set_free(0);
     clock.advance(1000);
-    until("the gate closes while the hook runs", || store.admin().stats().is_full);
+    until("sends are refused while the hook runs", || store.admin().stats().is_full);
     disk.set_free(1 << 40);
     clock.advance(1000);
     until("and opens", || !store.admin().stats().is_full);
@@ -611,7 +611,7 @@ fn disk_checks_and_appends_do_not_wait_for_a_hook_or_a_removal() {
     begins.recv().unwrap();
     disk.set_free(0);
     clock.advance(1000);
-    until("the gate closes while a file is being removed", || store.admin().stats().is_full);
+    until("sends are refused while a file is being removed", || store.admin().stats().is_full);
     disk.set_free(1 << 40);
     clock.advance(1000);
     until("and opens", || !store.admin().stats().is_full);
@@ -660,7 +660,7 @@ fn a_hook_that_requests_a_cleaning_gets_an_error() {
         assert_eq!(removed, 0);
         assert!(failure.unwrap().contains("a cleaning is under way"));
     }
-    until("the cleaning goes on", || store.admin().stats().cleaning.total.removed_files == 2);
+    until("both files are removed", || store.admin().stats().cleaning.total.removed_files == 2);
     assert_eq!(store.admin().clean(true).failure, None);
     check(&store, "t", 0, 100);
 }

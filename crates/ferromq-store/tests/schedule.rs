@@ -225,10 +225,10 @@ fn waiting_messages_of_a_deleted_topic_are_given_up_and_counted() {
     store.log().append(&[message("orders", 0, b"there", b"")]).unwrap();
     send(&store, "orders", 1, "one", 1);
     store.admin().delete_topic("orders").unwrap();
-    send(&store, "orders", 1, "of the topic made anew", 1);
+    send(&store, "orders", 1, "of the new topic", 1);
     clock.advance(1_000);
     delivered(&store, 1, 2);
-    assert_eq!(texts(&store, "orders", 1), ["of the topic made anew"]);
+    assert_eq!(texts(&store, "orders", 1), ["of the new topic"]);
     assert_eq!(store.admin().stats().schedule.undeliverable, 1);
 }
 

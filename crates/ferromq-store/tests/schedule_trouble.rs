@@ -41,7 +41,7 @@ fn waited(store: &MessageStore, clock: &Clock, level: u32, offset: u64) -> i64 {
         clock.advance(1);
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("level {level} never got to {offset}: {:?}", store.delayed().delay_offsets());
+    panic!("level {level} never reached {offset}: {:?}", store.delayed().delay_offsets());
 }
 
 #[test]

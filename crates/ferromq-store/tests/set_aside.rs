@@ -91,8 +91,8 @@ fn a_queue_that_cannot_be_written_stops_no_other_and_is_complete_later() {
         store.log().append(&batch).unwrap();
         send(&store, "u", 0, 10).unwrap();
         settle(&store);
-        assert_eq!(bodies(&store, "u", 0).len(), 10, "the other topic goes on: {code}");
-        assert_eq!(bodies(&store, "t", 3).len() as u64, IN_FILE - 2, "what was there stays readable: {code}");
+        assert_eq!(bodies(&store, "u", 0).len(), 10, "the other topic continues: {code}");
+        assert_eq!(bodies(&store, "t", 3).len() as u64, IN_FILE - 2, "earlier messages stay readable: {code}");
         let refused = store.log().append(&[message("t", 3, b"refused", b"")]).unwrap_err();
         assert!(is_set_aside(&refused), "{refused}");
         assert!(refused.to_string().contains(&io::Error::from_raw_os_error(code).to_string()), "{refused}");
@@ -149,13 +149,13 @@ fn a_store_with_an_unusable_queue_opens_and_rebuilds_it_once_it_can() {
         assert_eq!(wrong(&store), queue_of_t());
         let walked = store.admin().recovery().walked_bytes;
         let all = store.admin().stats().max_physical_offset;
-        assert!(!is_closed || walked < all / 4, "walked {walked} of {all}: only what came since is redone");
+        assert!(!is_closed || walked < all / 4, "walked {walked} of {all}: only newer messages are derived again");
 
         is_broken.store(false, Ordering::SeqCst);
         wait_until("the queue is complete", || store.admin().damages().is_empty());
         assert_eq!(store.groups().committed_offset("g", "t", 3), place);
         let appended = store.log().append(&[message("t", 3, b"next", b"")]).unwrap();
-        assert_eq!(appended.locations[0].queue_offset, 2 * IN_FILE + 7, "no offset is given out twice");
+        assert_eq!(appended.locations[0].queue_offset, 2 * IN_FILE + 7, "no offset is assigned twice");
         settle(&store);
         assert_eq!(bodies(&store, "t", 3).len() as u64, 2 * IN_FILE + 8);
         store.close().unwrap();
@@ -388,7 +388,7 @@ fn messages_that_retention_deletes_from_a_queue_set_aside_are_reported_by_queue_
     store.admin().clean(true);
     assert!(store.admin().stats().cleaning.total.removed_files > 1);
     is_broken.store(false, Ordering::SeqCst);
-    wait_until("the queue goes on", || store.admin().stats().set_aside_queues == 0);
+    wait_until("the queue continues", || store.admin().stats().set_aside_queues == 0);
     let first = store.queues().min_offset("t", 3);
     assert!(first > 45, "{first}");
     assert_eq!(store.queues().max_offset("t", 3), 85);
@@ -495,7 +495,7 @@ fn a_stalled_dispatch_refuses_messages_until_it_continues() {
     });
     assert!(store.admin().stats().dispatch_stalled_ms >= 10_000);
     drop(release);
-    wait_until("messages are taken again", || send(&store, "t", 0, 1).is_ok());
+    wait_until("messages are accepted again", || send(&store, "t", 0, 1).is_ok());
     settle(&store);
     assert_eq!(store.admin().stats().dispatch_stalled_ms, 0);
     assert_ne!(store.queues().get("t", 0, 0, 32, 1 << 20, ALL).status, GetStatus::NoMessageInQueue);

@@ -264,7 +264,7 @@ fn the_files_are_those_of_rocketmq() {
     assert_eq!(
         slot(START + 5_000),
         ((START + 5_000) / 1000, 0, 104, 0),
-        "one message, and one that takes back"
+        "one message, and one recall"
     );
     assert_eq!(slot(START + 4_000), ((START + 4_000) / 1000, 52, 52, 1));
     let log = read("timerlog/00000000000000000000");

@@ -126,14 +126,14 @@ fn groups_keep_their_places_and_leases_and_topics_are_not_deleted_until_the_end_
     for begin in [Begin::AtMax, Begin::AtLast] {
         assert_eq!(receive(&store, "new", begin), Vec::<u64>::new());
     }
-    assert_eq!(store.groups().committed_offset("new", "t", 0), None, "where it begins is not known yet");
+    assert_eq!(store.groups().committed_offset("new", "t", 0), None, "its beginning is not known yet");
     clock.advance(2_000);
     assert_eq!(receive(&store, "leases", Begin::AtMin), (0..IN_FILE).collect::<Vec<_>>());
     assert_eq!(store.admin().stats().gone_leases, 0);
 
     mend(&store, &is_broken);
     send(&store, "t", 1);
-    assert_eq!(bodies(&store, "t", 0).len() as u64, COUNT + 1, "no offset is given out again");
+    assert_eq!(bodies(&store, "t", 0).len() as u64, COUNT + 1, "no offset is assigned again");
     assert_eq!(receive(&store, "g", Begin::AtMin), (COUNT - 5..=COUNT).collect::<Vec<_>>());
     clock.advance(30_000);
     assert_eq!(receive(&store, "leases", Begin::AtMin), (0..=COUNT).collect::<Vec<_>>());

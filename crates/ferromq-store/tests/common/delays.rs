@@ -56,7 +56,7 @@ pub fn delivered<D: Disk>(store: &MessageStore<D>, level: u32, offset: u64) {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("level {level} never got to {offset}: {:?}", store.delayed().delay_offsets());
+    panic!("level {level} never reached {offset}: {:?}", store.delayed().delay_offsets());
 }
 
 pub fn texts<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: u32) -> Vec<String> {

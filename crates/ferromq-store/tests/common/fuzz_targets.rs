@@ -98,7 +98,7 @@ fn change_and_open(data: &[u8], is_wanted: impl Fn(&Path) -> bool) {
             settle(&store);
             let end = store.queues().max_offset("added", 0);
             let found = store.queues().get("added", 0, end - 1, 1, 1 << 20, ALL);
-            assert_eq!(found.status, GetStatus::Found, "what was appended after it");
+            assert_eq!(found.status, GetStatus::Found, "the message appended after it");
         }
         let _ = store.close();
     }

@@ -76,7 +76,7 @@ pub fn wait_until(what: &str, condition: impl Fn() -> bool) {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("a minute has passed, and still not so: {what}");
+    panic!("not true after a minute: {what}");
 }
 
 /// Waits until everything written is dispatched.
@@ -88,7 +88,7 @@ pub fn settle<D: Disk>(store: &MessageStore<D>) {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("the dispatcher did not get there: {:?}", store.admin().stats());
+    panic!("the dispatcher did not reach the end: {:?}", store.admin().stats());
 }
 
 /// Waits until everything written is on disk.
@@ -100,7 +100,7 @@ pub fn wait_flushed<D: Disk>(store: &MessageStore<D>) {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("the flush did not get there: {:?}", store.admin().stats());
+    panic!("the flush did not reach the end: {:?}", store.admin().stats());
 }
 
 /// Puts everything written so far on disk: a change of the policy does that, whatever the store's threads did.
@@ -118,7 +118,7 @@ pub fn bodies<D: Disk>(store: &MessageStore<D>, topic: &str, queue_id: u32) -> V
     let end = store.queues().max_offset(topic, queue_id);
     while at < end {
         let found = store.queues().get(topic, queue_id, at, 32, usize::MAX, ALL);
-        assert!(!found.messages.is_empty(), "nothing at {at} of {end}: {:?}", found.status);
+        assert!(!found.messages.is_empty(), "no message at {at} of {end}: {:?}", found.status);
         for (queue_offset, record) in found.messages {
             assert_eq!(queue_offset, at, "a gap");
             let view = MessageView::decode(record.bytes(), true).expect("a sound record");

@@ -110,5 +110,5 @@ pub fn wait_until(mut holds: impl FnMut() -> bool) {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("what is waited for never came");
+    panic!("the condition never became true");
 }
