@@ -87,7 +87,6 @@ fn request<'a>(filter: &'a MessageFilter, order: Option<Ordered<'a>>) -> Receive
     }
 }
 
-/// Receives without waiting for the disk.
 fn receive(
     store: &MessageStore<FakeDisk>,
     request: &ReceiveRequest<'_>,

@@ -31,7 +31,6 @@ fn open(disk: &FakeDisk, config: &StoreConfig) -> Result<MessageStore<FakeDisk>,
     MessageStore::open_on(disk.clone(), Path::new(ROOT), config.clone(), Clock::manual(1_700_000_000_000))
 }
 
-/// An acknowledged message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Promised {
     topic: &'static str,

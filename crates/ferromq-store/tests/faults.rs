@@ -45,7 +45,6 @@ impl Fault {
     }
 }
 
-/// One fault in a run of a store.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     fault: Fault,
@@ -278,7 +277,9 @@ fn a_file_that_cannot_be_opened_fails_the_open_and_does_not_count_as_missing() {
             let opened = open(&left, &config);
             left.clear_hook();
             if let Ok(store) = opened {
-                wait_until("the queues set aside are rebuilt", || store.admin().stats().set_aside_queues == 0);
+                wait_until("the queues set aside are rebuilt", || {
+                    store.admin().stats().set_aside_queues == 0
+                });
                 wait_until("the index is back", || store.admin().damages().is_empty());
                 assert_eq!(store.admin().damages(), [], "{what}");
                 assert_eq!(store.admin().recovery().cut_messages, 0, "{what}");

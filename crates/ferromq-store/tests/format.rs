@@ -270,7 +270,7 @@ fn copy_tree(from: &Path, to: &Path) {
 }
 
 /// A record in the form of the fixtures' lines.
-fn told(record: &[u8], kind: &str) -> Vec<String> {
+fn described(record: &[u8], kind: &str) -> Vec<String> {
     let view = MessageView::decode(record, true).unwrap();
     let host = |host: SocketAddr| {
         let address = match host.ip() {
@@ -310,7 +310,7 @@ fn assert_holds(store: &MessageStore, lines: &[Vec<String>]) {
         match line[0].as_str() {
             "queued" | "kept" => {
                 let place: u64 = line[1].parse().unwrap();
-                assert_eq!(told(store.queues().message_at(place).unwrap().bytes(), &line[0]), *line);
+                assert_eq!(described(store.queues().message_at(place).unwrap().bytes(), &line[0]), *line);
             }
             "key" => {
                 let found = store.queues().query_by_key(&line[1], &line[2], 100, 0, i64::MAX);
@@ -331,7 +331,7 @@ fn assert_holds(store: &MessageStore, lines: &[Vec<String>]) {
     for (topic, ids) in store.queues().list() {
         for queue_id in ids {
             let got = store.queues().get(&topic, queue_id, 0, 1000, usize::MAX, &MessageFilter::All);
-            found.extend(got.messages.iter().map(|(_, record)| told(record.bytes(), "queued")));
+            found.extend(got.messages.iter().map(|(_, record)| described(record.bytes(), "queued")));
         }
     }
     found.sort_by_key(|line| {
@@ -355,8 +355,8 @@ fn a_directory_of_apache_rocketmq_is_read_completely_and_continued() {
             store.log().append(&[message("ours", 0, b"ours", b"")]).unwrap();
             settle(&store);
             let place = end.locations[0].physical_offset;
-            lines.push(told(store.queues().message_at(place).unwrap().bytes(), "queued"));
-            lines.push(told(store.queues().message_at(end.end).unwrap().bytes(), "queued"));
+            lines.push(described(store.queues().message_at(place).unwrap().bytes(), "queued"));
+            lines.push(described(store.queues().message_at(end.end).unwrap().bytes(), "queued"));
             lines.push(
                 ["key", "bulk", &format!("ours{round}"), &place.to_string()].map(str::to_owned).to_vec(),
             );

@@ -99,7 +99,7 @@ fn a_receipt_names_the_lease_and_the_record_is_the_message() {
 }
 
 #[test]
-fn a_new_group_begins_where_it_is_told() {
+fn a_new_group_begins_where_the_request_says() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     send(&store, 0, 3);

@@ -55,7 +55,6 @@ fn new() -> impl Strategy<Value = New> {
         })
 }
 
-/// A message of the list.
 #[derive(Debug)]
 struct Known {
     new: New,

@@ -117,7 +117,6 @@ fn short(bodies: &[Vec<u8>]) -> Vec<(usize, Option<u8>)> {
     bodies.iter().map(|body| (body.len(), body.first().copied())).collect()
 }
 
-/// A message of the model.
 #[derive(Debug, Clone)]
 struct Known {
     body: Vec<u8>,

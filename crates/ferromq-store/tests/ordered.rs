@@ -56,7 +56,6 @@ fn receive(store: &MessageStore, max_count: usize, attempt_id: Option<&'static s
     store.groups().receive(&request(max_count, attempt_id)).unwrap().messages
 }
 
-/// Offset and attempt of each message.
 fn seen(messages: &[Leased]) -> Vec<(u64, u32)> {
     messages.iter().map(|leased| (leased.handle.queue_offset, leased.attempt)).collect()
 }
@@ -408,7 +407,6 @@ impl Model {
         self.leases.first().map_or(self.next, |lease| lease.0)
     }
 
-    /// The messages of a receive.
     fn receive(&self, now: i64, count: usize, name: Option<&'static str>) -> Vec<(u64, u32)> {
         let is_same = name.is_some() && name == self.last.0;
         if !is_same && self.leases.iter().any(|lease| lease.2 > now) {

@@ -61,7 +61,6 @@ fn receive(store: &MessageStore, max_count: usize, attempt_id: Option<&'static s
     store.groups().receive(&request(max_count, attempt_id, true)).unwrap().messages
 }
 
-/// Offset and attempt of each message.
 fn seen(messages: &[Leased]) -> Vec<(u64, u32)> {
     messages.iter().map(|leased| (leased.handle.queue_offset, leased.attempt)).collect()
 }
@@ -261,7 +260,6 @@ impl Model {
 enum Step {
     Send(usize),
     Receive(usize, usize),
-    /// Any handle returned so far.
     Ack(prop::sample::Index),
     Change(prop::sample::Index, i64),
     Advance(i64),

@@ -13,7 +13,6 @@ use ferromq_store::{MessageStore, StoreConfig, StoreError, log::FlushPolicy, tim
 
 const TOPICS: [&str; 2] = ["one", "two"];
 
-/// Bodies by topic and queue offset.
 type Promised = BTreeMap<(&'static str, u64), Vec<u8>>;
 
 fn open(disk: &FakeDisk, config: &StoreConfig) -> Result<MessageStore<FakeDisk>, StoreError> {

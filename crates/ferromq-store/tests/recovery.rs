@@ -25,10 +25,8 @@ use ferromq_store::{
 use proptest::prelude::*;
 
 const QUEUES: u32 = 3;
-/// Size of a log file of the tests.
 const FILE: u64 = 64 << 10;
 
-/// A written message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Written {
     queue_id: u32,
@@ -560,7 +558,6 @@ fn a_kill_while_another_brokers_closed_store_is_taken_over_loses_nothing() {
     assert_eq!(again.admin().recovery().cut_messages, 0);
 }
 
-/// Changes a byte of a record.
 fn flip(directory: &Path, record: &Written, at: u64) {
     let place = record.start + at;
     let log = directory.join("commitlog").join(format!("{:020}", place / FILE * FILE));

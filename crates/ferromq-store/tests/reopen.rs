@@ -135,7 +135,11 @@ fn reading_answers_with_the_statuses_of_rocketmq() {
     assert_eq!(get(0, &MessageFilter::tags("*")), (GetStatus::Found, 10, 10));
     assert_eq!(get(3, &MessageFilter::tags("none")), (GetStatus::NoMatchedMessage, 0, 10));
     let by_bytes = store.queues().get("t", 0, 0, 32, 1, ALL);
-    assert_eq!((by_bytes.messages.len(), by_bytes.next_offset), (1, 1), "one message comes whatever its size");
+    assert_eq!(
+        (by_bytes.messages.len(), by_bytes.next_offset),
+        (1, 1),
+        "one message comes whatever its size"
+    );
     let by_count = store.queues().get("t", 0, 0, 3, 1 << 20, ALL);
     assert_eq!((by_count.messages.len(), by_count.next_offset), (3, 3));
     assert_eq!(store.queues().list(), [("t".to_owned(), vec![0])]);

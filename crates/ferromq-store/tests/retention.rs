@@ -369,7 +369,11 @@ fn a_queue_whose_messages_are_all_deleted_continues_at_its_offset() {
             (100, 100),
             "{what}"
         );
-        assert_eq!(files(&disk, "consumequeue/t/0"), [50 * 20], "the last file tells readers where to continue: {what}");
+        assert_eq!(
+            files(&disk, "consumequeue/t/0"),
+            [50 * 20],
+            "the last file tells readers where to continue: {what}"
+        );
         let found = store.queues().get("t", 0, 99, 32, 1 << 20, ALL);
         assert_eq!((found.status, found.next_offset), (GetStatus::OffsetTooSmall, 100), "{what}");
         assert_eq!(

@@ -92,7 +92,11 @@ fn a_queue_that_cannot_be_written_stops_no_other_and_is_complete_later() {
         send(&store, "u", 0, 10).unwrap();
         settle(&store);
         assert_eq!(bodies(&store, "u", 0).len(), 10, "the other topic continues: {code}");
-        assert_eq!(bodies(&store, "t", 3).len() as u64, IN_FILE - 2, "earlier messages stay readable: {code}");
+        assert_eq!(
+            bodies(&store, "t", 3).len() as u64,
+            IN_FILE - 2,
+            "earlier messages stay readable: {code}"
+        );
         let refused = store.log().append(&[message("t", 3, b"refused", b"")]).unwrap_err();
         assert!(is_set_aside(&refused), "{refused}");
         assert!(refused.to_string().contains(&io::Error::from_raw_os_error(code).to_string()), "{refused}");
@@ -149,7 +153,10 @@ fn a_store_with_an_unusable_queue_opens_and_rebuilds_it_once_it_can() {
         assert_eq!(wrong(&store), queue_of_t());
         let walked = store.admin().recovery().walked_bytes;
         let all = store.admin().stats().max_physical_offset;
-        assert!(!is_closed || walked < all / 4, "walked {walked} of {all}: only newer messages are derived again");
+        assert!(
+            !is_closed || walked < all / 4,
+            "walked {walked} of {all}: only newer messages are derived again"
+        );
 
         is_broken.store(false, Ordering::SeqCst);
         wait_until("the queue is complete", || store.admin().damages().is_empty());

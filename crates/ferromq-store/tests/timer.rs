@@ -261,11 +261,7 @@ fn the_files_are_those_of_rocketmq() {
         let count = i32::from_be_bytes(wheel[at + 24..at + 28].try_into().unwrap());
         (number(&wheel, at), number(&wheel, at + 8), number(&wheel, at + 16), count)
     };
-    assert_eq!(
-        slot(START + 5_000),
-        ((START + 5_000) / 1000, 0, 104, 0),
-        "one message, and one recall"
-    );
+    assert_eq!(slot(START + 5_000), ((START + 5_000) / 1000, 0, 104, 0), "one message, and one recall");
     assert_eq!(slot(START + 4_000), ((START + 4_000) / 1000, 52, 52, 1));
     let log = read("timerlog/00000000000000000000");
     let unit = &log[104..156];

@@ -168,7 +168,6 @@ fn a_read_ends_before_an_unreadable_message_and_the_file_counts_as_damaged_until
     }
 }
 
-/// Counts log lines.
 #[derive(Clone, Default)]
 struct Lines(Arc<AtomicUsize>);
 

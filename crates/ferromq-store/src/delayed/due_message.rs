@@ -19,8 +19,8 @@ use crate::{
     time::clock::Clock,
 };
 
-/// Why a message is given up for which [`DueMessages::is_outlived`] holds.
-pub(crate) const OUTLIVED: &str = "all queues of its topic stayed closed until its retention ended";
+/// Why a message is given up for which [`DueMessages::is_past_retention`] holds.
+pub(crate) const PAST_RETENTION: &str = "all queues of its topic stayed closed until its retention ended";
 
 /// Why acknowledgement state of a Java broker's pops is not delivered: it became leases at open, and that broker must
 /// not read it again.
@@ -33,7 +33,7 @@ pub(crate) enum Target {
     /// All queues of its topic are closed; this is its own.
     Closed(String, i32),
     /// None, and why.
-    Nowhere(&'static str),
+    Undeliverable(&'static str),
 }
 
 /// Called with the topic and the size of each delivered record.
@@ -55,19 +55,19 @@ impl<D: Disk> DueMessages<D> {
     /// The destination of the message, by its properties.
     pub(crate) fn target(&self, view: &MessageView<'_>) -> Target {
         let Some((topic, queue_id)) = delay_levels::destination(view.properties) else {
-            return Target::Nowhere("it has no destination");
+            return Target::Undeliverable("it has no destination");
         };
         let Ok(queue) = check_name(topic, queue_id) else {
-            return Target::Nowhere("its destination is not a queue");
+            return Target::Undeliverable("its destination is not a queue");
         };
         if topic.starts_with(REVIVE_PREFIX) {
-            return Target::Nowhere(TAKEN_OVER);
+            return Target::Undeliverable(TAKEN_OVER);
         }
         if names::is_waiting_room(topic) {
-            return Target::Nowhere("its destination is a topic of waiting messages");
+            return Target::Undeliverable("its destination is a topic of waiting messages");
         }
         if self.was_deleted_since(topic, view.physical_offset) {
-            return Target::Nowhere("its topic was deleted");
+            return Target::Undeliverable("its topic was deleted");
         }
         match self.open_queue(topic, queue) {
             Some(queue) => Target::Queue(topic.to_owned(), queue.cast_signed()),
@@ -77,7 +77,7 @@ impl<D: Disk> DueMessages<D> {
 
     /// Whether the message has reached the age at which messages of its topic are deleted. Such a message is given up
     /// if its queues are closed, but not while one of them is set aside, because that queue will take messages again.
-    pub(crate) fn is_outlived(&self, topic: &str, view: &MessageView<'_>) -> bool {
+    pub(crate) fn is_past_retention(&self, topic: &str, view: &MessageView<'_>) -> bool {
         if self.queues.of_topic(topic).iter().any(|queue| queue.marks.is_aside()) {
             return false;
         }

@@ -26,7 +26,6 @@ pub(crate) struct LevelOffsets<D: Disk> {
     log: Arc<CommitLog<D>>,
     queues: Arc<ConsumeQueues<D>>,
     clock: Clock,
-    /// The number of configured levels.
     level_count: u32,
     /// Next queue offset to deliver by level; `None` while delivery is not running.
     offsets: Mutex<Option<BTreeMap<u32, u64>>>,
@@ -155,12 +154,10 @@ impl<D: Disk> LevelOffsets<D> {
         }
     }
 
-    /// The levels being delivered.
     pub(crate) fn levels(&self) -> Vec<u32> {
         self.offsets.lock().iter().flat_map(|offsets| offsets.keys().copied()).collect()
     }
 
-    /// Next queue offset to deliver of a level.
     pub(crate) fn offset(&self, level: u32) -> Option<u64> {
         self.offsets.lock().as_ref()?.get(&level).copied()
     }

@@ -16,7 +16,7 @@ use std::{
 use crate::{
     delayed::{
         delay_levels::{self, Delayed},
-        due_message::{DueMessages, OUTLIVED, Target, renewed},
+        due_message::{DueMessages, PAST_RETENTION, Target, renewed},
         level_progress::LevelOffsets,
     },
     error::Result,
@@ -33,7 +33,6 @@ const TURN_MESSAGES: usize = 64;
 const TURN_BYTES: usize = 1 << 20;
 /// Pause after a failure of the log or of a queue, whose end is unknown.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Delivers messages that wait at a delay level.
 pub(crate) struct Schedule<D: Disk> {
     pub(crate) due: Arc<DueMessages<D>>,
     pub(crate) offsets: Arc<LevelOffsets<D>>,
@@ -43,7 +42,6 @@ pub(crate) struct Schedule<D: Disk> {
     pub(crate) counts: ScheduleCounts,
 }
 
-/// The counters of the delivery thread.
 #[derive(Default)]
 pub(crate) struct ScheduleCounts {
     delivered: AtomicU64,
@@ -72,7 +70,6 @@ impl<D: Disk> Schedule<D> {
         }
     }
 
-    /// Delivers until stopped.
     pub(crate) fn run(&self) {
         Delivery { schedule: self, is_stuck: false, seen: BTreeMap::new() }.run();
     }
@@ -91,7 +88,6 @@ enum NextLevelTurn {
     AfterPause,
 }
 
-/// How a due message is handled.
 enum LevelVerdict {
     Deliver { topic: String, queue_id: i32 },
     PutBack(Delayed),
@@ -253,10 +249,12 @@ impl<D: Disk> Delivery<'_, D> {
         let highest = self.schedule.due.config.delay_levels.count();
         match self.schedule.due.target(view) {
             Target::Queue(topic, queue_id) => LevelVerdict::Deliver { topic, queue_id },
-            Target::Nowhere(reason) => LevelVerdict::GiveUp(reason),
+            Target::Undeliverable(reason) => LevelVerdict::GiveUp(reason),
             // A message that cannot wait at a higher level would be stored again forever.
-            Target::Closed(topic, _) if level >= highest && self.schedule.due.is_outlived(&topic, view) => {
-                LevelVerdict::GiveUp(OUTLIVED)
+            Target::Closed(topic, _)
+                if level >= highest && self.schedule.due.is_past_retention(&topic, view) =>
+            {
+                LevelVerdict::GiveUp(PAST_RETENTION)
             }
             Target::Closed(topic, queue_id) => {
                 let higher = (level + 1).min(highest);

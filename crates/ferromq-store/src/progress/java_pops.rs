@@ -53,7 +53,6 @@ struct Pop {
     pop_time: i64,
 }
 
-/// The content of a check-point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HandedOut {
     invisible_ms: i64,
@@ -61,7 +60,6 @@ struct HandedOut {
     offsets: Vec<u64>,
 }
 
-/// The content of the revive log.
 #[derive(Debug)]
 struct Pops {
     handed_out: HashMap<Pop, HandedOut>,

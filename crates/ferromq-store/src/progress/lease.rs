@@ -269,7 +269,6 @@ impl QueueLeases {
         }
     }
 
-    /// Whether the lease is held.
     pub(crate) fn holds(&self, offset: u64, pop_time: i64) -> bool {
         self.held(offset, pop_time).is_ok()
     }

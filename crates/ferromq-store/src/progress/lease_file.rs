@@ -16,7 +16,6 @@ use crate::files::anchor::Anchor;
 use crate::progress::lease::{Lease, Order, QueueLeases};
 
 const MAGIC: &[u8; 8] = b"FMQLEASE";
-/// Bytes before the first queue.
 const HEAD_LEN: usize = 40;
 const VERSION: u32 = 4;
 /// The last version without ordered receives.
@@ -40,7 +39,6 @@ pub struct QueueSnapshot {
     pub(crate) leases: QueueLeases,
 }
 
-/// Builds the file.
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {

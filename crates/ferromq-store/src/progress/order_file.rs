@@ -34,7 +34,6 @@ pub(crate) struct OrderFile {
     other: Map<String, Value>,
 }
 
-/// An ordered receive.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Receive {
     pop_time: i64,

@@ -51,7 +51,6 @@ pub(crate) struct NotTaken {
     pub(crate) retry_ms: Option<i64>,
 }
 
-/// The file the hook took last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Taken {
     range: Range<u64>,

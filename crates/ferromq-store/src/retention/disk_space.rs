@@ -26,7 +26,6 @@ pub(crate) struct DiskSpace<D: Disk> {
     pub(crate) rules: CurrentRules,
     /// Requests a cleaning.
     cleaning: Arc<Wake>,
-    /// Wakes and stops the checking thread.
     pub(crate) due: Arc<Signal>,
 }
 

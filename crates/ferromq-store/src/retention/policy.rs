@@ -306,7 +306,6 @@ impl RetentionPolicy for ByTotalSize {
 /// Removes files at any age while the file system is too full.
 struct ByDiskUsage(DiskUsage);
 
-/// Name of the policy [`ByDiskUsage`].
 pub(crate) const BY_DISK_USAGE: &str = "disk usage";
 
 impl RetentionPolicy for ByDiskUsage {
@@ -343,7 +342,6 @@ pub(crate) fn decide<'a>(
     removed_by.map_or(RetentionVerdict::Keep { until_ms: next_ms }, RetentionVerdict::RemovedBy)
 }
 
-/// The decision of all policies together.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RetentionVerdict<'a> {
     RemovedBy(&'a str),

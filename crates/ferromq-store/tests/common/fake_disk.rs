@@ -86,7 +86,6 @@ impl File {
         })
     }
 
-    /// Reads pages into memory.
     fn warm(&self, range: Range<usize>) {
         if range.is_empty() {
             return;

@@ -47,7 +47,6 @@ impl TimerCheck {
         }
     }
 
-    /// Replaces the file.
     pub(crate) fn save<D: Disk>(&self, disk: &D, root: &Path) -> Result<()> {
         let path = Self::path(root);
         let mut bytes = self.encode();

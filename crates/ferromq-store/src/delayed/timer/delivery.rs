@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::{
     delayed::{
         delay_levels,
-        due_message::{DueMessages, OUTLIVED, TAKEN_OVER, Target, renewed},
+        due_message::{DueMessages, PAST_RETENTION, TAKEN_OVER, Target, renewed},
         timer::{
             log::Unit,
             state::{TimerSources, TimerState, TimerStats, record_of},
@@ -136,7 +136,6 @@ pub(crate) struct TimerDelivery<'a, D: Disk> {
     goal: Option<(i64, u64)>,
 }
 
-/// How a due message is handled.
 enum TimerVerdict {
     Deliver {
         topic: String,
@@ -444,9 +443,9 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
                 let properties = self.fitting(view, &topic, &set, &[]);
                 TimerVerdict::Deliver { topic, queue_id, properties }
             }
-            Target::Nowhere(reason) => TimerVerdict::GiveUp(reason),
-            Target::Closed(topic, _) if self.timer.due.is_outlived(&topic, view) => {
-                TimerVerdict::GiveUp(OUTLIVED)
+            Target::Undeliverable(reason) => TimerVerdict::GiveUp(reason),
+            Target::Closed(topic, _) if self.timer.due.is_past_retention(&topic, view) => {
+                TimerVerdict::GiveUp(PAST_RETENTION)
             }
             Target::Closed(..) => {
                 let again =
@@ -457,16 +456,16 @@ impl<'a, D: Disk> TimerDelivery<'a, D> {
         }
     }
 
-    /// The message's properties with `told` and `kept` added. Without `told` if they do not fit, and finally without
+    /// The message's properties with `trace` and `kept` added. Without `trace` if they do not fit, and finally without
     /// those that only the wait needed.
     fn fitting(
         &self,
         view: &MessageView<'_>,
         topic: &str,
-        told: &[(&str, &str)],
+        trace: &[(&str, &str)],
         kept: &[(&str, &str)],
     ) -> Vec<u8> {
-        let whole = properties::replace(view.properties, &[], &[told, kept].concat());
+        let whole = properties::replace(view.properties, &[], &[trace, kept].concat());
         let fits = |properties: &[u8]| {
             let checked = self.timer.due.log.check(&renewed(view, topic, 0, properties));
             !matches!(checked, Err(StoreError::TooLarge { .. }))

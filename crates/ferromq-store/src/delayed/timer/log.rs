@@ -28,7 +28,6 @@ const DELETE: i32 = 4;
 /// The bits of a magic that RocketMQ accepts.
 const KNOWN: i32 = 0xF;
 
-/// One unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unit {
     pub(crate) before: Option<u64>,
@@ -105,7 +104,6 @@ impl Unit {
     }
 }
 
-/// The files of the log, in order.
 pub(crate) struct TimerLog<D: Disk> {
     files: Arc<MappedFileQueue<D>>,
     end: u64,
@@ -191,7 +189,6 @@ impl<D: Disk> TimerLog<D> {
         Ok(())
     }
 
-    /// Removes all units.
     pub(crate) fn clear(&mut self) -> Result<()> {
         self.files.clear()?;
         (self.end, self.flushed) = (0, 0);
@@ -255,7 +252,6 @@ impl<D: Disk> TimerLog<D> {
         Ok(found)
     }
 
-    /// Overwrites a unit.
     pub(crate) fn rewrite(&mut self, at: u64, unit: &Unit) -> Result<()> {
         self.files.write(at, &encoded(unit)?)?;
         self.flushed = self.flushed.min(at);

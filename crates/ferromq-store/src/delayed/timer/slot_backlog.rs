@@ -50,7 +50,6 @@ impl Selection {
     }
 }
 
-/// The next messages of the slot.
 pub(crate) struct Waiting {
     next: BinaryHeap<Reverse<DueUnit>>,
     /// Entries from here on are only in the chain.
@@ -108,7 +107,6 @@ impl Waiting {
         (self.next.is_empty() && self.beyond.is_some()).then(|| Selection::new(self.taken, self.most))
     }
 
-    /// The number of messages in memory.
     pub(crate) fn len(&self) -> usize {
         self.next.len()
     }

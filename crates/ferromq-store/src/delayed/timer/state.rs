@@ -82,7 +82,6 @@ pub(crate) struct TimerSources<D: Disk> {
     pub(crate) left: Left,
 }
 
-/// The wheel and its files.
 pub(crate) struct TimerState<D: Disk> {
     pub(crate) config: TimerConfig,
     pub(crate) log: TimerLog<D>,
@@ -464,7 +463,6 @@ impl<D: Disk> TimerState<D> {
         }
     }
 
-    /// The wheel's progress.
     pub(crate) fn check(&self) -> TimerCheck {
         TimerCheck {
             read_time: self.read_time,
@@ -508,7 +506,6 @@ pub(crate) fn record_of<D: Disk>(
     }
 }
 
-/// The slot with one more unit.
 pub(crate) fn linked(before: Option<WheelSlot>, time: i64, at: u64, unit: &Unit) -> WheelSlot {
     let change = if unit.is_delete() { -1 } else { 1 };
     match before {

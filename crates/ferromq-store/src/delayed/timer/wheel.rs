@@ -87,13 +87,11 @@ fn note_precision<D: Disk>(disk: &D, root: &Path, precision: i64) -> Result<()> 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Looked {
     Found(WheelSlot),
-    /// No slot is used.
     Nothing,
     /// None before this time; the search continues there.
     Until(i64),
 }
 
-/// The open file.
 pub(crate) struct Wheel<D: Disk> {
     file: Arc<MappedFile<D::Region>>,
     precision: i64,
@@ -141,7 +139,6 @@ impl<D: Disk> Wheel<D> {
         Ok(Self { file: Arc::new(MappedFile::new(0, path, region)), precision, slots })
     }
 
-    /// Half the number of slots, as RocketMQ counts them.
     pub(crate) fn half(&self) -> u32 {
         (self.slots / 2) as u32
     }
@@ -166,7 +163,6 @@ impl<D: Disk> Wheel<D> {
         self.file.write(self.place(slot.time), &[&slot.encode(self.precision)])
     }
 
-    /// Marks the slot as unused.
     pub(crate) fn blank(&self, time: i64) -> Result<()> {
         self.file.write(self.place(time), &[&[0; SLOT]])
     }
@@ -219,7 +215,6 @@ impl<D: Disk> Wheel<D> {
         None
     }
 
-    /// Messages in slots from `from` on.
     pub(crate) fn count(&self, from: i64) -> i64 {
         let (mut at, mut count) = (from, 0);
         while let Some(slot) = self.next(at).filter(|slot| slot.time < from + self.span_ms()) {
@@ -232,7 +227,6 @@ impl<D: Disk> Wheel<D> {
         count
     }
 
-    /// The file, to flush it.
     pub(crate) fn file(&self) -> Arc<MappedFile<D::Region>> {
         Arc::clone(&self.file)
     }
