@@ -1,8 +1,8 @@
 """
 Reads store directories without a broker: shows what is in one, verifies it, and prints its messages.
 
-The functions only read and take no lock. The directory may belong to ferromq or a Java broker, and may be open; they
-then read up to its end at the start. Memory is bounded::
+The functions only read and take no lock. The directory may belong to ferromq or a Java broker, and may be open: a
+scan then ends where the log ended when the scan began. Memory is bounded::
 
     summary = store_tools.stat("store")
     with store_tools.verify("store") as verification:

@@ -112,13 +112,13 @@ def test_what_another_machine_archived_meanwhile_keeps_its_manifest(
 ) -> None:
     """The slower machine raises, before it publishes files and before it saves its manifest."""
     short, whole = log.grow(300), log.grow(400)
-    name = "publish" if where is Publisher else "bring"
+    name = "publish" if where is Publisher else "move_in"
     step, others = getattr(where, name), []
     with pytest.MonkeyPatch.context() as patch:
 
         def meanwhile(*given: Any) -> Any:
             patch.undo()
-            patch.setattr(UrlLocation, "alone", lambda *_: nullcontext())
+            patch.setattr(UrlLocation, "lock", lambda *_: nullcontext())
             result = None if is_before else step(*given)
             others.append(archive.archive_file(whole, URL)[0])
             return step(*given) if is_before else result

@@ -25,11 +25,11 @@ from pyspark.sql.types import (
 from ferromq import _ferromq
 from ferromq._proto import messages as pb
 from ferromq.core.routes import Queue
-from ferromq.errors import ConfigError
+from ferromq.errors import ConfigError, RowError
 from ferromq.message import Message
 from ferromq.spark.write.options import WriteOptions
 from ferromq.spark.write.plan import BLOCK, Layout, names_of, text_of
-from ferromq.spark.write.rows import RowError, check_schema, read_rows
+from ferromq.spark.write.rows import check_schema, read_rows
 
 WHERE = {"endpoint": "127.0.0.1:8081"}
 

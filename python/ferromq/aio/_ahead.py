@@ -1,4 +1,4 @@
-"""Receives what fits and renews what is in use, on an event loop; the synchronous twin is `client._holding`."""
+"""Receives what fits and renews what is in use, on an event loop; the synchronous twin is `client.holding`."""
 
 import asyncio
 import logging

@@ -4,6 +4,7 @@ Makes the components of the control plane, which answer cold requests.
 `rpc` lists which request each one answers; `controller` starts and stops them.
 """
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -77,8 +78,8 @@ class Components:
     transactions: TransactionComponents
 
 
-def make_components(dependencies: Dependencies) -> Components:
-    """Make all components; raises `CorruptStore` if a file of theirs cannot be read."""
+def make_components(dependencies: Dependencies, started: ExitStack) -> Components:
+    """Make all components, closed with *started*. Raises `CorruptStore` if a file of theirs cannot be read."""
     settings, store, topics, groups = (
         dependencies.settings,
         dependencies.store,
@@ -93,6 +94,7 @@ def make_components(dependencies: Dependencies) -> Components:
     )
     statistics = Statistics(dependencies.server.traffic, now_ms, settings.config.cluster)
     layouts = _open_layouts(dependencies)
+    started.callback(layouts.close)
     return Components(
         catalog=Catalog(topics, groups),
         clients=clients,

@@ -250,9 +250,10 @@ class BrokerController:
                 groups=self.groups,
                 modes=self._modes,
                 routes=self._routes,
-            )
+            ),
+            started,
         )
-        for part in (components.layouts, self.topics, self.groups):
+        for part in (self.topics, self.groups):
             started.callback(part.close)
         return components
 

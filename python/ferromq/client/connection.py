@@ -1,7 +1,7 @@
 """
 Channels of grpcio that carry bytes, and the synchronous way to run a plan over them.
 
-What is sent, and what an answer means, is decided by plans; who makes the client known is `_session`.
+What is sent, and what an answer means, is decided by plans; who makes the client known is `session`.
 """
 
 import threading

@@ -1,7 +1,7 @@
 """
 The consumer: receives messages under a lease, acknowledges them, or iterates over them as they come.
 
-What is asked and answered is in `_plans`; how much is received ahead in `_leases`.
+What is asked and answered is in `core.plans`; how much is received ahead in `core.leases`.
 """
 
 import threading

@@ -1,7 +1,7 @@
 """
 What a consumer holds, on threads: leases that end, and batches received ahead of their use.
 
-The rules without threads are in `_leases` and `_retry`; the asynchronous twins in `aio.consumer`.
+The rules without threads are in `core.leases` and `core.retry`; the asynchronous twins in `aio.consumer`.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """
 The producer: sends messages one by one, many at once, or gathered in the background.
 
-Batching is decided in `_batching`, retries and routes in `_plans`.
+Batching is decided in `core.batching`, retries and routes in `core.plans`.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """
 Calls a handler with each message, on threads, and does what its outcome asks for.
 
-What becomes of a message that failed is decided in `_retry`; the asynchronous twin is `aio._push`.
+What becomes of a message that failed is decided in `core.retry`; the asynchronous twin is `aio._push`.
 """
 
 import logging

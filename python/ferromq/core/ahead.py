@@ -1,7 +1,7 @@
 """
 How much a consumer holds: messages received ahead of their use, and those in use.
 
-No I/O and no threads, and time is given: `_holding` and `aio._ahead` carry it out.
+No I/O and no threads, and time is given: `client.holding` and `aio._ahead` carry it out.
 """
 
 from collections import deque

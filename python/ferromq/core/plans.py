@@ -1,7 +1,7 @@
 """
 What a client says to servers, in which order, and what the answers mean: written once, without I/O.
 
-Each function is a plan: it yields steps (`_protocol.Call` and its like), is sent their answers, and returns its
+Each function is a plan: it yields steps (`requests.Call` and its like), is sent their answers, and returns its
 result. It retries, refreshes routes and keeps message ids over repetitions. Threads, tasks and queues are the
 business of those who run plans.
 """

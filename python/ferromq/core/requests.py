@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from google.protobuf.message import DecodeError
+
 from ferromq import _ferromq
 from ferromq._proto import messages as pb
 from ferromq.errors import (
@@ -227,6 +229,14 @@ def check(status: pb.Status) -> None:
     """Raise the exception of a status, unless it is OK."""
     if status.code != pb.Code.OK:
         raise error_of(status.code, status.message)
+
+
+def decoded(response: Any, packet: bytes, endpoint: str, method: str) -> Any:
+    """Return *packet* as a *response*. Raises `OutcomeUnknown` if it is no such message."""
+    try:
+        return response.FromString(packet)
+    except DecodeError as error:
+        raise OutcomeUnknown(f"{method} failed at {endpoint}: the answer cannot be decoded: {error}") from error
 
 
 def transport_error(code: str, details: str | None, endpoint: str, method: str, timeout: float) -> FerromqError:

@@ -1,7 +1,7 @@
 """
 Which queues a topic has and which broker serves each, as last heard.
 
-Holds values and decides when they are too old; asking for them is the business of `_plans`.
+Holds values and decides when they are too old; asking for them is the business of `plans`.
 """
 
 import threading

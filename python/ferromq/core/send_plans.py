@@ -1,4 +1,4 @@
-"""What a producer says to servers and what the answers mean: written once, without I/O, as `_plans` is."""
+"""What a producer says to servers and what the answers mean: written once, without I/O, as `plans` is."""
 
 import base64
 import time

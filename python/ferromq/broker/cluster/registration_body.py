@@ -1,7 +1,7 @@
 """
 The body of a registration (request 103), plain or deflated, in the format of Java's name servers.
 
-`namesrv.registration` decodes it.
+`namesrv.registration_body` decodes it.
 """
 
 import zlib

@@ -14,7 +14,6 @@ from ferromq.protocol import naming
 
 _TRANSACTION, _COMMITTED, _ROLLED_BACK, _BATCH = 12, 8, 12, 128
 """Bits of the system flag. Half and rolled-back messages enter no queue; rolled-back ones no index."""
-"""Its entries have the delivery time instead of the tag hash."""
 _LIGHT = "%LMQ%"
 """Queues with this prefix have entries that lead to records of other topics."""
 _INT_MIN = -(2**31)

@@ -6,7 +6,7 @@ from contextlib import closing
 from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
 from ferromq.client.connection import Channels
-from ferromq.core.requests import Identity
+from ferromq.core.requests import Identity, decoded
 from ferromq.errors import ConnectionFailed, FerromqError, ServerError
 from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import pull
@@ -49,9 +49,9 @@ def _over_grpc(queue: Queue, group: str) -> int | None:
     with closing(Channels(Identity(), None)) as channels:
         try:
             packet = channels.call(queue.endpoint, "GetOffset", request.SerializeToString(), _TIMEOUT)
+            answer = decoded(pb.GetOffsetResponse, packet, queue.endpoint, "GetOffset")
         except FerromqError as error:
             raise ConnectionFailed(f"the broker at {queue.endpoint} did not return offsets: {error}") from error
-    answer = pb.GetOffsetResponse.FromString(packet)
     if answer.status.code == pb.Code.OFFSET_NOT_FOUND:
         return None
     if answer.status.code != pb.Code.OK:

@@ -14,7 +14,7 @@ import grpc
 
 from ferromq._proto import messages as pb
 from ferromq.client.connection import Channels, failure
-from ferromq.core.requests import PACKED, Identity, Metadata, error_of, named
+from ferromq.core.requests import PACKED, Identity, Metadata, decoded, error_of, named
 from ferromq.core.routes import endpoint_of, endpoints_message
 from ferromq.errors import ConfigError, ServerError
 from ferromq.protocol.route import MASTER, WHOLE
@@ -49,16 +49,15 @@ class GrpcBroker:
 
     def ask(self, method: str, request: Any, response: Any, metadata: Metadata = ()) -> Any:
         """Return the response to a unary *request*; the caller checks its status."""
-        return response.FromString(
-            self._channels.call(self.endpoint, method, request.SerializeToString(), TIMEOUT, metadata)
-        )
+        packet = self._channels.call(self.endpoint, method, request.SerializeToString(), TIMEOUT, metadata)
+        return decoded(response, packet, self.endpoint, method)
 
     def ask_all(self, method: str, requests: Sequence[Any], response: Any) -> list[Any]:
         """Send unary *requests* at once and return their responses."""
         begin, metadata = self._channels.method(self.endpoint, method), self._channels.identity.metadata()
         calls = [begin.future(request.SerializeToString(), TIMEOUT, metadata) for request in requests]
         try:
-            return [response.FromString(call.result()) for call in calls]
+            return [decoded(response, call.result(), self.endpoint, method) for call in calls]
         except grpc.RpcError as error:
             raise failure(error, self.endpoint, method, TIMEOUT) from error
 

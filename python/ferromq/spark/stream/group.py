@@ -13,7 +13,7 @@ import grpc
 from ferromq._ferromq import PendingAnswer, RemotingClient
 from ferromq._proto import messages as pb
 from ferromq.client.connection import Channels
-from ferromq.core.requests import Identity
+from ferromq.core.requests import Identity, decoded
 from ferromq.errors import FerromqError
 from ferromq.spark.read.plan import Queue
 from ferromq.spark.stream.plan import QueueKey, key_of
@@ -40,7 +40,7 @@ class GroupOffsets:
         calls = [(queue, offset, self._start(queue, offset)) for queue, offset in wanted]
         failures = []
         for queue, offset, call in calls:
-            problem = call if isinstance(call, str) else _problem(call)
+            problem = call if isinstance(call, str) else _problem(call, queue.endpoint)
             if not problem:
                 self._written[_key(queue)] = offset
             else:
@@ -87,7 +87,7 @@ class GroupOffsets:
             return str(error)
 
 
-def _problem(call: Any) -> str:
+def _problem(call: Any, endpoint: str) -> str:
     """Wait for *call* and return the text of its error, or an empty text."""
     if isinstance(call, PendingAnswer):
         try:
@@ -96,9 +96,11 @@ def _problem(call: Any) -> str:
             return str(error)
         return "" if code == 0 else f"code {code}: {remark}"
     try:
-        status = pb.UpdateOffsetResponse.FromString(call.result()).status
+        status = decoded(pb.UpdateOffsetResponse, call.result(), endpoint, "UpdateOffset").status
     except grpc.RpcError as error:
         return f"{error.code().name}: {error.details()}"
+    except FerromqError as error:
+        return str(error)
     return "" if status.code == pb.OK else f"{status.code}: {status.message}"
 
 

@@ -28,8 +28,6 @@ from ferromq.errors import ConfigError, FerromqError, RowError
 from ferromq.protocol import naming
 from ferromq.spark.write.arrow import columns_of
 
-__all__ = ["COLUMNS", "SEQUENCE", "RowError", "check_schema", "check_topics", "read_rows"]
-
 SEQUENCE = "FERROMQ_SEQUENCE"
 """The property by which brokers recognize a repeated row; the column `properties` cannot set it."""
 
