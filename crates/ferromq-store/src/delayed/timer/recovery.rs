@@ -199,7 +199,7 @@ impl<D: Disk> TimerState<D> {
     }
 }
 
-/// The slot that a unit belongs to: its own, or an earlier one if only the time of the checkpoint moved it.
+/// The slot that a unit belongs to: its own, or an earlier one if it was late and entered a later slot.
 fn slot_of(unit: &Unit, precision: i64, roll_ms: i64) -> i64 {
     let floor = |time: i64| time.div_euclid(precision) * precision;
     match unit.due {
