@@ -13,7 +13,7 @@ use std::{
     sync::Mutex,
 };
 
-use common::{asynchronous, copy_as_killed, message, named, settle, synchronous};
+use common::{asynchronous, copy_as_killed, message, named, settle, synchronous, timers};
 use ferromq_scan::inspect::{
     DumpItem, DumpQuery, Finding, FindingKind as Kind, InspectOptions, LogFile, Scanned, StoreState,
     VerifyEvent, VerifyReport, dump, inspect, verify,
@@ -807,4 +807,20 @@ fn verify_finds_nothing_wrong_after_a_deletion() {
     settle(&store);
     store.close().unwrap();
     check(133);
+}
+
+#[test]
+fn a_store_with_timed_messages_is_sound_and_a_damaged_precision_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = timers::open(directory.path(), &Clock::manual(timers::START));
+    store.delayed().start_schedule().unwrap();
+    timers::put(&store, "orders", "later", timers::START + 60_000, false);
+    store.close().unwrap();
+    let precision = directory.path().join("ferromq/timerprecision");
+    assert!(precision.exists());
+    assert_eq!(look(directory.path()).1, []);
+    for bytes in [&[0; 8][..], &[1; 7]] {
+        fs::write(&precision, bytes).unwrap();
+        assert_eq!(kinds(&look(directory.path()).1), [Kind::OwnFile].into(), "{bytes:?}");
+    }
 }

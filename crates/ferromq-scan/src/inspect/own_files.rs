@@ -20,7 +20,7 @@ use ferromq_store::{
     formats::{
         admin_files::{self, QueueName},
         anchor::{self, Anchor},
-        last_shutdown, lease_file,
+        checkpoint_files, last_shutdown, lease_file,
         queue_list::QueueList,
         queue_marks::DeletedFloor,
         unindexed_range,
@@ -111,6 +111,7 @@ impl OwnFiles {
                 self.unindexed = unindexed;
                 Ok(Some(anchor))
             }
+            checkpoint_files::PRECISION_NAME => checkpoint_files::decode_precision(bytes).map(|_| None),
             "leases" => lease_file::read(bytes).map(|(anchor, _)| Some(anchor)),
             _ => match bytes.first_chunk::<8>() {
                 Some(magic) if magic.starts_with(b"FMQ") => {

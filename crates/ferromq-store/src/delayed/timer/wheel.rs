@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use super::checkpoint_files::{PRECISION_NAME, decode_precision};
 use crate::{
     error::{Result, StoreError},
     files::{
@@ -63,7 +64,7 @@ impl WheelSlot {
 }
 
 fn precision_path(root: &Path) -> PathBuf {
-    root.join("ferromq").join("timerprecision")
+    root.join("ferromq").join(PRECISION_NAME)
 }
 
 /// The span of a slot in milliseconds, recorded when we made the wheel, because the file does not hold it. `None` if
@@ -71,7 +72,7 @@ fn precision_path(root: &Path) -> PathBuf {
 pub(crate) fn noted_precision<D: Disk>(disk: &D, root: &Path) -> Result<Option<i64>> {
     let path = precision_path(root);
     match disk.read_file(&path) {
-        Ok(bytes) => Ok(bytes.first_chunk::<8>().map(|bytes| i64::from_be_bytes(*bytes))),
+        Ok(bytes) => Ok(decode_precision(&bytes).ok()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(StoreError::io("read", &path, source)),
     }
