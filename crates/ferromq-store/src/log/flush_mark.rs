@@ -3,7 +3,6 @@
 //! Records before the mark were on disk: if one is invalid now, it is damaged. The checkpoint lags behind, because it
 //! waits for everything derived as well. The mark is written in place after each flush and not flushed itself: an
 //! older mark is still correct, and the checksum rejects a torn one.
-//! is only an older truth, and half of one is none.
 
 use std::path::Path;
 
