@@ -65,7 +65,7 @@ pub enum StoreError {
     },
     /// A delivery time further ahead than `timer_max_delay`; nothing was written.
     #[error(
-        "the time of delivery is {ahead_ms} ms ahead; timer_max_delay is {limit_ms} ms: give an earlier one, or raise it"
+        "the delivery time is {ahead_ms} ms ahead; timer_max_delay is {limit_ms} ms: set an earlier time, or raise it"
     )]
     TooFarAhead {
         /// How far ahead it is.
@@ -74,7 +74,7 @@ pub enum StoreError {
         limit_ms: i64,
     },
     /// The directory is not a store.
-    #[error("{path} is no store directory: it has not {missing}")]
+    #[error("{path} is no store directory: it does not have {missing}")]
     NoStore {
         /// The directory.
         path: PathBuf,
@@ -100,7 +100,7 @@ pub enum StoreError {
     /// The disk has less free space than the reserve; sends are refused until space is back.
     #[error(
         "disk full: {free} bytes free under {path}; the next write needs {needed} and {reserve} stay in reserve; \
-         free some space, or change what keeps so much: `disk_reserve`, or the third step of `retention_disk_usage`"
+         free some space, or change `disk_reserve` or the third step of `retention_disk_usage`"
     )]
     Full {
         /// The directory that ran out of space.
@@ -113,10 +113,10 @@ pub enum StoreError {
         reserve: u64,
     },
     /// An fsync failed earlier; writing has stopped, reading continues.
-    #[error("the store stopped writing after a failed flush; restart the broker once the disk is sound")]
+    #[error("the store stopped writing after a failed flush; restart the broker once the disk works")]
     Poisoned,
     /// The flush for an append failed: its messages may exist after a restart.
-    #[error("the message was written, but its flush failed ({cause}); it may be there after a restart")]
+    #[error("the message was written, but its flush failed ({cause}); it may exist after a restart")]
     NotDurable {
         /// The error of the flush.
         cause: Arc<str>,
@@ -131,8 +131,8 @@ pub enum StoreError {
     },
     /// The queue cannot be written now; nothing was written.
     #[error(
-        "queue {queue_id} of topic {topic} is set aside: {reason}; the store tries it again by itself and redoes it from \
-         the commit log: put that right, or send to another queue"
+        "queue {queue_id} of topic {topic} is set aside: {reason}; the store retries and rebuilds it from the commit log: \
+         fix the cause, or send to another queue"
     )]
     QueueSetAside {
         /// The topic.
@@ -144,8 +144,9 @@ pub enum StoreError {
     },
     /// Dispatch has made no progress for long, so messages reach no reader; nothing was written.
     #[error(
-        "the store refuses messages: it has delivered none for {stalled_ms} ms, from physical offset {physical_offset} on \
-         ({reason}); it takes them again once that moves: look into its log, and restart the broker where it does not"
+        "the store refuses messages: dispatch has made no progress for {stalled_ms} ms at physical offset \
+         {physical_offset} ({reason}); it accepts them again once dispatch continues: read the broker's log, and restart \
+         the broker if it does not"
     )]
     DispatchStalled {
         /// Milliseconds without progress.
@@ -180,7 +181,7 @@ pub enum StoreError {
     },
     /// The receipt handle no longer holds a lease: acknowledged, expired and received again, or not ours.
     #[error(
-        "the receipt handle is stale: the message was acknowledged, or its lease ended and it was received again"
+        "the receipt handle is stale: the message was acknowledged, or its lease expired and it was received again"
     )]
     StaleReceipt,
 }

@@ -88,7 +88,7 @@ impl<D: Disk> DispatchStall<D> {
     }
 
     fn reason(&self) -> Arc<str> {
-        self.reason.lock().clone().unwrap_or_else(|| "unknown".into())
+        self.reason.lock().clone().unwrap_or_else(|| "cause unknown".into())
     }
 
     /// Milliseconds without progress.
