@@ -51,8 +51,12 @@ def serve(peer: Peer, name: str, directory: Path) -> list[str]:
         return len(places) == 1
 
     eventually(is_delivered)
+    def is_noted() -> bool:
+        peer.ask("persist", name)
+        return delay_offsets(directory).get("1") == 1
+
+    eventually(is_noted)
     peer.ask("settle", name)
-    peer.ask("persist", name)
     return peer.queues(name)
 
 

@@ -815,11 +815,11 @@ fn a_store_with_timed_messages_is_sound_and_a_damaged_precision_is_found() {
     let store = timers::open(directory.path(), &Clock::manual(timers::START));
     store.delayed().start_schedule().unwrap();
     timers::put(&store, "orders", "later", timers::START + 60_000, false);
-    store.close().unwrap();
     let precision = directory.path().join("ferromq/timerprecision");
-    assert!(precision.exists());
+    timers::wait_until(|| precision.exists());
+    store.close().unwrap();
     assert_eq!(look(directory.path()).1, []);
-    for bytes in [&[0; 8][..], &[1; 7]] {
+    for bytes in [&[0xFF; 8][..], &[1; 7]] {
         fs::write(&precision, bytes).unwrap();
         assert_eq!(kinds(&look(directory.path()).1), [Kind::OwnFile].into(), "{bytes:?}");
     }

@@ -87,10 +87,10 @@ impl TimerCheck {
 /// The name of the file below `ferromq/` that holds the span of a slot of the wheel.
 pub const PRECISION_NAME: &str = "timerprecision";
 
-/// Decodes [`PRECISION_NAME`]: milliseconds, 8 bytes.
+/// Decodes [`PRECISION_NAME`]: milliseconds, 8 bytes; 0 while the wheel is being made.
 pub fn decode_precision(bytes: &[u8]) -> std::result::Result<i64, &'static str> {
     let millis = bytes.try_into().map(i64::from_be_bytes).map_err(|_| "it does not have 8 bytes")?;
-    if millis > 0 { Ok(millis) } else { Err("the span of a slot is not positive") }
+    if millis >= 0 { Ok(millis) } else { Err("the span of a slot is negative") }
 }
 
 /// The content of `config/timermetrics`: waiting messages by destination topic, and when their number changed.
