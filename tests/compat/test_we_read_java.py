@@ -51,6 +51,7 @@ def serve(peer: Peer, name: str, directory: Path) -> list[str]:
         return len(places) == 1
 
     eventually(is_delivered)
+
     def is_noted() -> bool:
         peer.ask("persist", name)
         return delay_offsets(directory).get("1") == 1

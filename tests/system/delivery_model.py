@@ -35,6 +35,8 @@ class Life:
     due_ms: int = 0
     lease_end_ms: int = 0
     handle: str = ""
+    may_be_dead: bool = False
+    """It was among the dead letters before a crash, which may have brought it back besides."""
     attempts: tuple[int, int] = (0, 0)
     """Fewest and most deliveries so far: equal, unless a crash left a doubt."""
     may_return: bool = False
@@ -66,7 +68,7 @@ class Queue:
     def dying(self, now: int) -> list[Life]:
         """Return the messages whose last delivery failed: the next receive sends them to the dead letters."""
         return [
-            life for life in self.lives.values() if self._has_ended(life, now) and life.attempts[0] >= self.max_attempts
+            life for life in self.lives.values() if self.has_ended(life, now) and life.attempts[0] >= self.max_attempts
         ]
 
     def receive(self, life: Life, attempt: int, handle: str, lease_end_ms: int) -> None:
@@ -91,6 +93,7 @@ class Queue:
         be delivered there again. Nothing else.
         """
         for life in self.lives.values():
+            life.may_be_dead = life.may_be_dead or life.state is State.DEAD
             if life.state in {State.DONE, State.DEAD} and life.attempts[1] > 0:
                 life.may_return = True
             if life.due_ms and life.state not in {State.OPEN, State.WAITING} and life.due_ms <= now:
@@ -102,11 +105,12 @@ class Queue:
     def _is_ready(self, life: Life, now: int) -> bool:
         if life.state is State.READY:
             return True
-        return self._has_ended(life, now) and life.attempts[1] < self.max_attempts
+        return self.has_ended(life, now) and life.attempts[1] < self.max_attempts
 
     def _may_be_dying(self, life: Life, now: int) -> bool:
         low, high = life.attempts
-        return self._has_ended(life, now) and low < self.max_attempts <= high
+        return self.has_ended(life, now) and low < self.max_attempts <= high
 
-    def _has_ended(self, life: Life, now: int) -> bool:
+    def has_ended(self, life: Life, now: int) -> bool:
+        """Return whether the lease of a message has ended."""
         return life.state is State.LEASED and life.lease_end_ms <= now

@@ -215,10 +215,12 @@ class DeliveryLife(RuleBasedStateMachine):
         message = self._pick(topic, data)
         if message is None:
             return
-        life = self.queues[topic].lives[message.body]
+        queue = self.queues[topic]
+        life = queue.lives[message.body]
         code = self.grpc.ack(group_of(topic), topic, message)
         if life.handle == message.handle and life.state is State.LEASED and not life.may_return:
-            assert code == pb.Code.OK
+            has_ended = queue.has_ended(life, self.clock.now_ms())
+            assert code == (pb.Code.INVALID_RECEIPT_HANDLE if has_ended else pb.Code.OK)
         if code == pb.Code.OK:
             if not life.may_return:
                 assert life.handle == message.handle, "an old receipt handle ended a lease"
@@ -230,10 +232,14 @@ class DeliveryLife(RuleBasedStateMachine):
         message = self._pick(topic, data)
         if message is None:
             return
-        life = self.queues[topic].lives[message.body]
+        queue = self.queues[topic]
+        life = queue.lives[message.body]
+        is_held = life.handle == message.handle and life.state is State.LEASED and not life.may_return
+        has_ended = queue.has_ended(life, self.clock.now_ms())
         code, handle = self.grpc.change(group_of(topic), topic, message, seconds)
+        if is_held:
+            assert code == (pb.Code.INVALID_RECEIPT_HANDLE if has_ended else pb.Code.OK)
         if code != pb.Code.OK:
-            assert life.handle != message.handle or life.state is not State.LEASED or life.may_return
             return
         life.handle, life.lease_end_ms = handle, self.clock.now_ms() + seconds * SECOND
         self.held[topic].append(dataclasses.replace(message, handle=handle))
@@ -300,7 +306,9 @@ class DeliveryLife(RuleBasedStateMachine):
         dead = {life.body for life in queue.dying(now)} | {
             life.body for life in queue.lives.values() if life.state is State.DEAD
         }
-        may_be_dead = {life.body for life in queue.lives.values() if life.attempts[1] >= DELIVERIES} | dead
+        may_be_dead = {
+            life.body for life in queue.lives.values() if life.may_be_dead or life.attempts[1] >= DELIVERIES
+        } | dead
         found = set(self._dead(group))
         known = {life.body for life in queue.lives.values()}
         assert dead <= found, f"not among the dead letters: {dead - found}"

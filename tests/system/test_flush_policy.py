@@ -75,7 +75,7 @@ def test_a_topic_has_a_threshold_of_its_own(tmp_path: Path) -> None:
     ("options", "told"),
     [
         ({"flush": "sync"}, "flush is 'sync'; it must be `each`, `group`, `every N`, `interval`"),
-        ({"flush_every": {"orders": 0}}, "flush_every is {'orders': 0}; a threshold of 0"),
+        ({"flush_every": {"orders": 0}}, "flush_every is {'orders': 0}; a limit of 0"),
         ({"flush": "every 0"}, "flush is 'every 0'"),
     ],
 )

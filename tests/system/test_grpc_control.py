@@ -282,7 +282,7 @@ def test_the_log_level_changes_where_the_logs_are_ours() -> None:
     """Of Rust and Python; a library's program controls its logs, and unknown levels are refused."""
     done = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, check=True, timeout=50)
     first, second, third = done.stdout.splitlines()
-    assert "belong to the program" in first
+    assert "belong to the embedding program" in first
     assert second == "the log level is INFO"
     assert "'9'" in third
     logged = done.stderr.splitlines()
