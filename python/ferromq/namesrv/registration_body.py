@@ -24,7 +24,7 @@ _MESSAGE_TYPE, _FIFO = "message.type", "FIFO"
 
 
 def is_intact(body: bytes, crc32: int) -> bool:
-    """Whether *body* matches the checksum in its header; 0 means that there is none."""
+    """Whether *body* matches the checksum in its header; 0 means no checksum."""
     return crc32 == 0 or zlib.crc32(body) & _POSITIVE == crc32
 
 

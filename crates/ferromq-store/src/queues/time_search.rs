@@ -37,7 +37,7 @@ impl<'a, D: Disk> TimeSearch<'a, D> {
         self.known_from(self.begin, self.end).map(|(_, time)| time)
     }
 
-    /// The first message stored at or after `time`; the end of the queue if there is none.
+    /// The first message stored at or after `time`; the end of the queue if all are older.
     pub(crate) fn first_since(&mut self, time: i64) -> u64 {
         let (mut low, mut high) = self.narrow(time).unwrap_or((self.begin, self.end));
         let mut answer = high;

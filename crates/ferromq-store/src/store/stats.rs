@@ -37,7 +37,7 @@ pub struct StoreStats {
     pub recovered_messages: u64,
     /// The longest put since open, in milliseconds.
     pub longest_put_ms: u64,
-    /// Milliseconds since the current append began to hold the log; 0 if there is none.
+    /// Milliseconds since the current append began to hold the log; 0 between appends.
     pub append_lock_ms: u64,
     /// Reads of a queue by clients that found a message, since open; a receive reads several queues.
     pub found_gets: u64,

@@ -104,7 +104,7 @@ class CheckSender:
         return [self._send(check, reachable, encoded) for check, reachable, encoded in requests]
 
     def _encode(self, check: PendingCheck, producers: Sequence[_Producer]) -> "_EncodedCheck | None":
-        """Encode a request for the protocols of its producers; None if there is none, or if it cannot be encoded."""
+        """Encode a request for the protocols of its producers; None without producers, or if it cannot be encoded."""
         if not producers:
             return None
         try:

@@ -184,7 +184,7 @@ class HalfMessageIndex:
                 self._release([now.queue_offset])
 
     def open_copy(self, half: StoredMessage) -> StoredMessage | None:
-        """Return an open copy of a half message that ended at the named location; None if there is none."""
+        """Return an open copy of a half message that ended at the named location; None without such a copy."""
         first = first_place(half.properties)
         with self._changed:
             _, origin = self._by_first.get(half.queue_offset if first is None else first, (0, None))

@@ -99,7 +99,7 @@ pub(crate) struct TimerState<D: Disk> {
     pub(crate) read_time: i64,
     /// The next message of the queue to put into the wheel.
     pub(crate) next_offset: u64,
-    /// The next used slot: `None` if unknown, `Some(None)` if there is none.
+    /// The next used slot: `None` if unknown, `Some(None)` if no slot is used.
     next_slot: Option<Option<i64>>,
     /// While the next slot is unknown: no slot from `read_time` up to here is used.
     looked_to: i64,
@@ -162,7 +162,7 @@ impl<D: Disk> TimerState<D> {
         self.config.roll_slots(half).min(self.kept_slots)
     }
 
-    /// Puts messages of the queue into the wheel, up to the limits of a turn. `false` if there is none.
+    /// Puts messages of the queue into the wheel, up to the limits of a turn. `false` if no message waits to be put there.
     pub(crate) fn fill(&mut self, sources: &TimerSources<D>) -> Result<bool> {
         let Some(queue) = sources.reader.queues.find(TIMER_TOPIC, 0) else { return Ok(false) };
         self.settle_end(&queue);

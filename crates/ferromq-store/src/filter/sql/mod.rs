@@ -58,7 +58,7 @@ impl SqlFilter {
 
     /// Whether the expression holds for a message's properties, given as `NAME \x01 VALUE \x02 …`.
     ///
-    /// An unknown value, or a comparison of a number with a property that is none, does not hold.
+    /// An unknown value, or a comparison of a number with a property that is not a number, does not hold.
     #[must_use]
     pub fn matches(&self, properties: &[u8]) -> bool {
         Context::new(properties, &self.names).truth(&self.condition) == Ok(Some(true))

@@ -78,7 +78,7 @@ async fn an_arrival_before_the_wait_is_not_lost() {
 }
 
 #[tokio::test]
-async fn a_wake_up_nobody_takes_goes_to_the_next() {
+async fn an_unused_wake_up_goes_to_the_next_waiter() {
     let polls = polls(&Clock::manual(0));
     let (first, second) = (polls.park("topic", "a", None), polls.park("topic", "a", None));
     let mut gone = Box::pin(first.woken());
