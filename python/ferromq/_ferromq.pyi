@@ -96,7 +96,11 @@ class ExpiredFile:
 
 @type_check_only
 class StoreOptions(TypedDict, total=False):
-    """The fields of Rust's `StoreConfig`, which has the defaults and limits. None is not given."""
+    """
+    The fields of Rust's `StoreConfig`, which has the defaults and limits.
+
+    None means the default. In `configure` it clears an optional one.
+    """
 
     commit_log_file_size: int | None
     commit_log_paths: Sequence[str] | None
@@ -111,6 +115,7 @@ class StoreOptions(TypedDict, total=False):
     """`group`, `each`, `every 1000`, `interval`, `interval 200ms`."""
     flush_every: Mapping[str, int] | None
     """Topic → most acknowledged messages that are not flushed."""
+    index_enabled: bool | None
     index_entries: int | None
     index_slots: int | None
     mapped_bytes: int | None
@@ -146,6 +151,11 @@ class StoreStats(TypedDict):
     indexed_offset: int
     indexed_timestamp: int
     mismatches: int
+    gone_leases: int
+    """Leases that were dropped because the log no longer has their messages."""
+    duplicates: int
+    """Numbered messages that were stored already, and not stored again."""
+    remembered_sequences: int
     appended: int
     longest_put_ms: int
     """The longest put since open, including its flush if the answer waits for that."""
@@ -485,7 +495,7 @@ class Request:
     def connection(self) -> int: ...
     @property
     def peer(self) -> str:
-        """`host:port` of the other side."""
+        """`host:port` of the client."""
 
     @property
     def language(self) -> str:

@@ -115,7 +115,7 @@ def test_a_body_that_does_not_decompress_becomes_a_dead_letter_and_blocks_no_oth
         running.join(PATIENCE)
         assert not running.is_alive()
     assert (message.raw_body, sorted(bodies), attempts) == (b"bad", [b"a", b"b"], [1, 2, 3])
-    assert "of topic orders, queue 0, offset 1: the body says it is compressed" in caplog.text
+    assert "of topic orders, queue 0, offset 1: the body is marked as compressed" in caplog.text
 
 
 def test_order_is_kept_over_failures(mq: ferromq.Embedded) -> None:

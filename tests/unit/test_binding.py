@@ -713,7 +713,7 @@ def test_errors_of_the_store_are_exceptions_of_ferromq(store: Store, tmp_path: P
     with pytest.raises(ferromq.ConfigError, match="max_message_size is -1; it must be a whole number"):
         Store.check(max_message_size=-1)
     assert not (tmp_path / "other").exists()
-    with pytest.raises(ValueError, match="no host:port"):
+    with pytest.raises(ValueError, match="not host:port"):
         store.append("orders", 0, b"x", born_host="nowhere")
     file = tmp_path / "file"
     file.touch()
@@ -763,7 +763,7 @@ def test_logs_of_rust_are_lines_on_stderr() -> None:
     assert line[0][:2] == "20"
     assert line[1:3] == ["INFO", "ferromq_transport::server"]
     assert line[-1].startswith("address=127.0.0.1:")
-    with pytest.raises(ValueError, match="no log filter"):
+    with pytest.raises(ValueError, match="not a valid log filter"):
         ferromq._ferromq.init_logging("a=b=c")
 
 

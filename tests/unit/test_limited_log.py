@@ -27,7 +27,7 @@ def test_a_flood_is_a_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -
         now[0] = 10.0
         for number in range(2):
             seldom.log(logging.INFO, "again number=%d", number)
-    assert [record.getMessage() for record in caplog.records[5:]] == ["again number=0 left_out=995", "again number=1"]
+    assert [record.getMessage() for record in caplog.records[5:]] == ["again number=0 suppressed=995", "again number=1"]
 
 
 FAILURES = [OSError(28, "full"), OSError(5, "broken"), RuntimeError("broken")]

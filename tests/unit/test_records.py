@@ -96,7 +96,7 @@ def test_invalid_arguments_are_named(directory: Path) -> None:
     path, first, end = log_files(directory)[0]
     with pytest.raises(ValueError, match=r'column "size" is not known; allowed: topic, queue_id'):
         LogScan(path, first, first, end, columns=["size"])
-    with pytest.raises(ValueError, match=r'a filter knows no "topic"; allowed: topics'):
+    with pytest.raises(ValueError, match=r'unknown filter "topic"; allowed: topics'):
         record_columns([], columns=[], filter={"topic": "odd"})
     with pytest.raises(ValueError, match=r'on_corrupt is "ignore"; allowed: fail, skip'):
         LogScan(path, first, first, end, columns=[], on_corrupt="ignore")
@@ -114,6 +114,6 @@ def test_a_call_begun_is_answered_once_or_fails_when_waited_for() -> None:
     pending = client.begin("127.0.0.1:1", 11, {}, timeout=5.0)
     with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1"):
         pending.wait()
-    with pytest.raises(RuntimeError, match="taken already"):
+    with pytest.raises(RuntimeError, match="already been returned"):
         pending.wait()
     client.close()

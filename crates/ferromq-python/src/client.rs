@@ -1,7 +1,7 @@
-//! What the Python client needs of Rust: messages as objects, and whole batches of them as bytes.
+//! Encodes and decodes batches of messages for the Python client: bindings of `ferromq_transport::client::grpc`.
 //!
-//! Bindings of `ferromq_transport::client::grpc`. The interpreter lock is kept: a batch of 256 KiB is
-//! copied in less time than it takes to get the lock back from a busy thread.
+//! The functions keep the interpreter lock: copying a batch of 256 KiB takes less time than getting the lock back from
+//! a busy thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,7 +19,7 @@ use pyo3::{
 
 use crate::client_message::{Message, dict};
 
-/// Adds this file's names to the module.
+/// Adds the classes and functions of this file to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Message>()?;
     module.add_class::<MessageIds>()?;
@@ -35,15 +35,16 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 fn malformed(error: Malformed) -> PyErr {
-    PyValueError::new_err(format!("the answer does not follow the protocol: {}", error.0))
+    PyValueError::new_err(format!("malformed response from the broker: {}", error.0))
 }
 
-/// Message ids of one batch, made when looked at.
+/// The message ids of a batch, built when they are read.
 #[pyclass(frozen, module = "ferromq._ferromq")]
 pub struct MessageIds(pub(crate) codec::MessageIds);
 
 #[pymethods]
 impl MessageIds {
+    /// Reserve *count* ids that are unique in this process; *process*: 8 bytes, *seconds*: since 2021.
     #[staticmethod]
     fn reserve(process: [u8; 8], seconds: u32, count: u32) -> Self {
         Self(codec::MessageIds::reserve(process, seconds, count))
@@ -54,12 +55,18 @@ impl MessageIds {
     }
 
     fn __getitem__(&self, index: u32) -> PyResult<String> {
-        let id = self.0.get(index).ok_or_else(|| PyIndexError::new_err("the batch has fewer messages"))?;
+        let out_of_range = || {
+            PyIndexError::new_err(format!(
+                "index {index} is out of range; the batch has {} ids",
+                self.0.count
+            ))
+        };
+        let id = self.0.get(index).ok_or_else(out_of_range)?;
         Ok(id.iter().copied().map(char::from).collect())
     }
 }
 
-/// One item of a batch: a `Message`, or the bare body of one.
+/// An item of a batch: a `Message`, or only a body.
 enum Item<'a, 'py> {
     Bare(&'a Bound<'py, PyBytes>),
     Full(&'a Message, Python<'py>),
@@ -75,7 +82,7 @@ impl<'a, 'py> Item<'a, 'py> {
             Ok(Self::Full(message.get(), item.py()))
         } else {
             let kind = item.get_type().name()?;
-            Err(PyTypeError::new_err(format!("a message to send is a Message or bytes, not {kind}")))
+            Err(PyTypeError::new_err(format!("a message to send must be a Message or bytes, not {kind}")))
         }
     }
 
@@ -87,9 +94,10 @@ impl<'a, 'py> Item<'a, 'py> {
     }
 }
 
-/// What a message costs beside body and headers, about.
+/// Estimated bytes of an encoded message besides its body and headers.
 const OVERHEAD: usize = 160;
 
+/// Return the end of the batch that begins at *start*: after *max_count* messages or about *max_bytes*, at least one.
 #[pyfunction]
 fn batch_end(
     messages: &Bound<'_, PyList>,
@@ -111,6 +119,7 @@ fn batch_end(
     Ok(end)
 }
 
+/// Return whether any of the messages has a `lane`. Raises `TypeError` for other objects.
 #[pyfunction]
 fn has_lanes(messages: &Bound<'_, PyList>) -> PyResult<bool> {
     for item in messages.iter() {
@@ -121,14 +130,17 @@ fn has_lanes(messages: &Bound<'_, PyList>) -> PyResult<bool> {
     Ok(false)
 }
 
+/// Return the index of a message group's queue among *queues* writable ones, in the route's order, as in RocketMQ's
+/// clients.
 #[pyfunction]
 fn queue_of_group(group: &str, queues: u32) -> u32 {
     codec::queue_of_group(group, queues)
 }
 
+/// Encode a SendMessageRequest. Raises `MessageTooLarge`, and `TypeError` or `ValueError` with the message.
 #[pyfunction]
 #[pyo3(signature = (topic, messages, ids, queue_id, born_timestamp, born_host, max_body, transaction=None))]
-#[allow(clippy::too_many_arguments)] // one call a batch, without an object in between
+#[allow(clippy::too_many_arguments)] // one call per batch, without an intermediate object
 fn encode_send<'py>(
     py: Python<'py>,
     topic: &str,
@@ -142,7 +154,9 @@ fn encode_send<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let ids = ids.get().0;
     if ids.count as usize != messages.len() {
-        return Err(PyValueError::new_err("as many message ids as messages are needed"));
+        let text =
+            format!("{} message ids for {} messages; their numbers must be equal", ids.count, messages.len());
+        return Err(PyValueError::new_err(text));
     }
     let items: Vec<_> = messages.iter().collect();
     let items = items.iter().map(Item::of).collect::<PyResult<Vec<_>>>()?;
@@ -150,7 +164,7 @@ fn encode_send<'py>(
         let len = item.parts().1.len();
         if len == 0 {
             return Err(PyValueError::new_err(format!(
-                "message {index} of the batch is empty; RocketMQ takes at least one byte"
+                "the body of message {index} of the batch is empty; RocketMQ requires at least one byte"
             )));
         }
         if len > max_body {
@@ -163,10 +177,11 @@ fn encode_send<'py>(
     Ok(PyBytes::new(py, &codec::encode_send(&batch, items.iter().map(Item::parts))))
 }
 
-type Failure = (usize, i32, String);
-type Handles = (usize, String, String);
-type SentParts = (i32, String, Vec<i64>, Vec<Failure>, Vec<Handles>, Option<i32>);
+type SendFailure = (usize, i32, String);
+type SendHandles = (usize, String, String);
+type SentParts = (i32, String, Vec<i64>, Vec<SendFailure>, Vec<SendHandles>, Option<i32>);
 
+/// Decode a SendMessageResponse: code, text, queue offsets, failed messages, handles, queue of the first message.
 #[pyfunction]
 fn decode_sent(answer: &[u8]) -> PyResult<SentParts> {
     let sent = codec::decode_sent(answer).map_err(malformed)?;
@@ -175,7 +190,7 @@ fn decode_sent(answer: &[u8]) -> PyResult<SentParts> {
     Ok((sent.status.code, sent.status.message, sent.queue_offsets, failures, sent.handles, sent.queue_id))
 }
 
-/// A received message under a lease.
+/// A received message under a lease. Attributes are built when they are read.
 #[pyclass(frozen, module = "ferromq")]
 pub struct MessageView {
     answer: Py<PyBytes>,
@@ -215,7 +230,7 @@ impl MessageView {
             Ok(Body::Plain(body)) => Ok(PyBytes::new(py, body)),
             Ok(Body::Unpacked(body)) => Ok(PyBytes::new(py, &body)),
             Err(text) => Err(crate::error::raised::CorruptMessage::new_err(format!(
-                "message {} of topic {}, queue {}, offset {}: {text}; raw_body has its bytes as they came",
+                "message {} of topic {}, queue {}, offset {}: {text}; raw_body has the bytes as received",
                 self.message_id(py),
                 self.topic(py),
                 self.received.queue_id,
@@ -309,11 +324,12 @@ impl MessageView {
         self.endpoint.clone_ref(py)
     }
 
-    /// Hands the message to whoever keeps its lease; so does the next one.
+    /// Acknowledge the message soon, together with others.
     fn ack<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.get().lease.bind(slf.py()).call_method1(intern!(slf.py(), "ack_later"), (slf,))
     }
 
+    /// Let the lease end *duration* (float: seconds) from now; zero releases the message at once.
     fn change_invisible_duration<'py>(
         slf: &Bound<'py, Self>,
         duration: &Bound<'py, PyAny>,
@@ -322,21 +338,22 @@ impl MessageView {
         slf.get().lease.bind(slf.py()).call_method1(name, (slf, duration))
     }
 
-    /// Replaces the receipt handle: the server answered a new one.
+    /// Replace the receipt handle by a new one from the broker.
     fn renew(&self, receipt_handle: String) {
         *self.renewed.lock() = Some(receipt_handle);
     }
 
-    /// Notes that its life in the group ends now, or has ended; says whether that was not noted before.
+    /// Set `is_settled`, and return whether it was unset.
     fn settle(&self) -> bool {
         !self.settled.swap(true, Ordering::AcqRel)
     }
 
-    /// Takes that back: the broker refused, or did not answer.
+    /// Unset `is_settled` after the broker refused or did not answer.
     fn unsettle(&self) {
         self.settled.store(false, Ordering::Release);
     }
 
+    /// Whether this client has acknowledged the message or forwarded it to the dead letters, or is doing so.
     #[getter]
     fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
@@ -353,6 +370,7 @@ impl MessageView {
     }
 }
 
+/// Encode an AckMessageRequest.
 #[pyfunction]
 fn encode_acks<'py>(
     py: Python<'py>,
@@ -368,17 +386,19 @@ fn encode_acks<'py>(
     PyBytes::new(py, &codec::encode_acks(group, topic, entries))
 }
 
-type Refused = (String, i32, String);
+type AckFailure = (String, i32, String);
 
+/// Decode an AckMessageResponse: code, text; message id, code and text of each failed entry.
 #[pyfunction]
-fn decode_acked(answer: &[u8]) -> PyResult<(i32, String, Vec<Refused>)> {
+fn decode_acked(answer: &[u8]) -> PyResult<(i32, String, Vec<AckFailure>)> {
     let (status, failures) = codec::decode_acked(answer).map_err(malformed)?;
     let failures = failures.into_iter().map(|(id, status)| (id, status.code, status.message)).collect();
     Ok((status.code, status.message, failures))
 }
 
-type Receipt<'py> = (Option<(i32, String)>, Bound<'py, PyList>, Option<i64>);
+type ReceivedParts<'py> = (Option<(i32, String)>, Bound<'py, PyList>, Option<i64>);
 
+/// Decode a ReceiveMessage or PullMessage stream: its status (code, text), its messages, and a pull's next offset.
 #[pyfunction]
 fn decode_received<'py>(
     py: Python<'py>,
@@ -386,14 +406,14 @@ fn decode_received<'py>(
     packed: bool,
     lease: &Bound<'py, PyAny>,
     endpoint: &Bound<'py, PyString>,
-) -> PyResult<Receipt<'py>> {
+) -> PyResult<ReceivedParts<'py>> {
     let (mut status, mut next_offset) = (None, None);
     let views = PyList::empty(py);
     for packet in packets {
-        let told = codec::decode_received(packet.as_bytes(), packed).map_err(malformed)?;
-        status = told.status.map(|told| (told.code, told.message)).or(status);
-        next_offset = told.next_offset.or(next_offset);
-        for received in told.messages {
+        let response = codec::decode_received(packet.as_bytes(), packed).map_err(malformed)?;
+        status = response.status.map(|status| (status.code, status.message)).or(status);
+        next_offset = response.next_offset.or(next_offset);
+        for received in response.messages {
             views.append(MessageView {
                 answer: packet.clone().unbind(),
                 received,

@@ -1,4 +1,4 @@
-//! `Message`: what a producer sends, checked and encoded when it is made.
+//! `Message`: a message to send, checked and encoded when it is created.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl Message {
     #[new]
     #[pyo3(signature = (body, *, keys=None, tag=None, properties=None, message_group=None, delivery_timestamp=None,
                         delay=None, priority=None))]
-    #[allow(clippy::too_many_arguments)] // what a message may have, by name
+    #[allow(clippy::too_many_arguments)] // one per keyword argument in Python
     fn new(
         body: &Bound<'_, PyAny>,
         keys: Option<&Bound<'_, PyAny>>,
@@ -38,8 +38,8 @@ impl Message {
         if keys.is_none() && tag.is_none() && properties.is_none() && kind == Kind::Normal {
             return Ok(Self { body: body.unbind(), headers: Headers::default() });
         }
-        let keys = keys.map(texts_of).transpose()?.unwrap_or_default();
-        let properties = properties.map(pairs_of).transpose()?.unwrap_or_default();
+        let keys = keys.map(keys_of).transpose()?.unwrap_or_default();
+        let properties = properties.map(properties_of).transpose()?.unwrap_or_default();
         let headers = Headers::new(
             tag,
             keys.iter().map(String::as_str),
@@ -70,6 +70,7 @@ impl Message {
         dict(py, self.headers.properties())
     }
 
+    /// The batch key, equal for all messages of a request: None, `delayed`, `priority`, or `group:` and the group.
     #[getter]
     fn lane(&self) -> Option<String> {
         match self.headers.kind() {
@@ -118,7 +119,7 @@ impl Message {
     }
 }
 
-/// What is special about a message's delivery; two of them exclude each other.
+/// The kind of delivery. The four arguments exclude each other.
 fn kind_of(
     message_group: Option<String>,
     delivery_timestamp: Option<&Bound<'_, PyAny>>,
@@ -134,7 +135,7 @@ fn kind_of(
     let given: Vec<_> = given.into_iter().filter_map(|(name, is_given)| is_given.then_some(name)).collect();
     if given.len() > 1 {
         return Err(PyValueError::new_err(format!(
-            "a message has one of message_group, delivery_timestamp, delay and priority, not {}",
+            "a message can have only one of message_group, delivery_timestamp, delay and priority, not {}",
             given.join(" and ")
         )));
     }
@@ -146,7 +147,8 @@ fn kind_of(
         delay_of(delay).map(Kind::After)
     } else if let Some(priority) = priority {
         if priority < 0 {
-            let text = format!("a priority is 0 or more, this one is {priority}; higher ones come first");
+            let text =
+                format!("priority must be 0 or more, not {priority}; higher priorities are delivered first");
             return Err(PyValueError::new_err(text));
         }
         Ok(Kind::Priority(priority))
@@ -155,24 +157,24 @@ fn kind_of(
     }
 }
 
-/// Milliseconds since 1970 of an aware `datetime`, or the number itself.
+/// Milliseconds since 1970 of an aware `datetime` or a number.
 fn instant_of(when: &Bound<'_, PyAny>) -> PyResult<i64> {
     let py = when.py();
     if let Ok(millis) = when.extract::<i64>() {
         if millis < 0 {
-            let text = format!("a delivery timestamp is milliseconds since 1970, not {millis}");
+            let text = format!("delivery_timestamp must be 0 or more milliseconds since 1970, not {millis}");
             return Err(PyValueError::new_err(text));
         }
         return Ok(millis);
     }
     let Ok(zone) = when.getattr(intern!(py, "tzinfo")) else {
         let kind = when.get_type().name()?;
-        let text = format!("a delivery timestamp is a datetime or milliseconds since 1970, not {kind}");
+        let text = format!("delivery_timestamp must be a datetime or milliseconds since 1970, not {kind}");
         return Err(PyTypeError::new_err(text));
     };
     if zone.is_none() {
         let text =
-            "the delivery timestamp has no time zone; give one, as in datetime.now(UTC) + timedelta(hours=1)";
+            "delivery_timestamp has no time zone; give one, as in datetime.now(UTC) + timedelta(hours=1)";
         return Err(PyValueError::new_err(text));
     }
     let seconds: f64 = when.call_method0(intern!(py, "timestamp"))?.extract()?;
@@ -180,18 +182,18 @@ fn instant_of(when: &Bound<'_, PyAny>) -> PyResult<i64> {
     Ok((seconds * 1000.0).round() as i64)
 }
 
-/// Milliseconds of a `timedelta`, or of a number of seconds.
+/// Milliseconds of a `timedelta` or a number of seconds.
 fn delay_of(delay: &Bound<'_, PyAny>) -> PyResult<u32> {
     let seconds: f64 = match delay.call_method0(intern!(delay.py(), "total_seconds")) {
         Ok(seconds) => seconds.extract()?,
         Err(_) => delay.extract().map_err(|_| {
             let kind = delay.get_type();
-            PyTypeError::new_err(format!("a delay is a timedelta or seconds, not {kind}"))
+            PyTypeError::new_err(format!("delay must be a timedelta or seconds, not {kind}"))
         })?,
     };
     let millis = (seconds * 1000.0).round();
     if !(1.0..=f64::from(u32::MAX)).contains(&millis) {
-        let text = format!("a delay is more than zero and at most 49 days, this one is {seconds} s");
+        let text = format!("delay must be more than zero and at most 49 days, not {seconds} s");
         return Err(PyValueError::new_err(text));
     }
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked above
@@ -217,18 +219,20 @@ fn bytes_of<'py>(body: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     } else {
         let kind = body.get_type().name()?;
         let way_out = if body.is_instance_of::<PyString>() { ": encode it with .encode()" } else { "" };
-        return Err(PyTypeError::new_err(format!("the body of a message is bytes, not {kind}{way_out}")));
+        return Err(PyTypeError::new_err(format!(
+            "the body of a message must be bytes, not {kind}{way_out}"
+        )));
     };
     if bytes.as_bytes().is_empty() {
         return Err(PyValueError::new_err(
-            "the body of a message is empty; RocketMQ takes at least one byte",
+            "the body of a message is empty; RocketMQ requires at least one byte",
         ));
     }
     Ok(bytes)
 }
 
-/// One text, or several.
-fn texts_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+/// The keys of a message: one string or several.
+fn keys_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     if let Ok(key) = keys.cast::<PyString>() {
         return Ok(vec![key.extract()?]);
     }
@@ -240,7 +244,7 @@ fn texts_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
         .collect()
 }
 
-fn pairs_of(properties: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
+fn properties_of(properties: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
     let properties =
         properties.cast::<PyMapping>().map_err(|_| wrong_type("properties", properties))?.items()?;
     properties
@@ -257,5 +261,5 @@ fn pairs_of(properties: &Bound<'_, PyAny>) -> PyResult<Vec<(String, String)>> {
 fn wrong_type(what: &str, value: &Bound<'_, PyAny>) -> PyErr {
     let kind = value.get_type();
     let expected = if what == "properties" { "a mapping of str to str" } else { "str" };
-    PyTypeError::new_err(format!("{what} is {expected}, not {kind}"))
+    PyTypeError::new_err(format!("{what} must be {expected}, not {kind}"))
 }

@@ -1,9 +1,9 @@
-//! `Clock` as Python sees it.
+//! The Python class `Clock`.
 
 use ferromq_store::time::Clock;
 use pyo3::prelude::*;
 
-/// Wall milliseconds that never go back, real or moved by hand; one object for store, server and policy.
+/// Wall-clock milliseconds that never go back. Store, server and policy share one clock.
 #[pyclass(name = "Clock", module = "ferromq._ferromq", frozen)]
 pub struct PyClock(pub Clock);
 
@@ -15,7 +15,7 @@ impl PyClock {
         Self(Clock::system())
     }
 
-    /// Return a clock that stands still until it is advanced.
+    /// Return a clock that moves only by `advance`.
     #[staticmethod]
     fn manual(start_ms: i64) -> Self {
         Self(Clock::manual(start_ms))
@@ -27,12 +27,12 @@ impl PyClock {
         self.0.is_manual()
     }
 
-    /// Return milliseconds since 1970.
+    /// Return the time in milliseconds since 1970.
     fn now_ms(&self) -> i64 {
         self.0.now_ms()
     }
 
-    /// Move the clock forward and wake everybody who waits on it.
+    /// Move the clock forward and wake all callers that wait on it.
     fn advance(&self, py: Python<'_>, ms: i64) {
         py.detach(|| self.0.advance(ms));
     }

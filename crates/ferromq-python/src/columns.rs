@@ -1,5 +1,4 @@
-//! Records as the buffers of Arrow columns, for `ferromq.spark`. No logic: what becomes of a record is in
-//! `ferromq_scan::columns`.
+//! Records as buffers of Arrow columns, for `ferromq.spark`: bindings of `ferromq_scan::columns`.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -12,13 +11,13 @@ use pyo3::{
     types::{PyBytes, PyDict, PyList},
 };
 
-/// A buffer of a column, which Arrow reads where it lies.
+/// Read-only bytes of a column, which Arrow reads in place.
 #[pyclass(name = "ColumnBuffer", module = "ferromq._ferromq", frozen)]
 pub struct PyColumnBuffer(Vec<u8>);
 
 #[pymethods]
 impl PyColumnBuffer {
-    /// Where the bytes lie as long as this object lives.
+    /// The address of the bytes, valid as long as this object lives.
     #[getter]
     fn address(&self) -> usize {
         self.0.as_ptr().addr()
@@ -33,7 +32,7 @@ impl PyColumnBuffer {
     }
 }
 
-/// Records of an answer, where they came to lie.
+/// Records of an answer, not copied.
 #[pyclass(name = "Records", module = "ferromq._ferromq", frozen)]
 pub struct PyRecords(pub(crate) bytes::Bytes);
 
@@ -48,14 +47,14 @@ impl PyRecords {
     }
 }
 
-/// Bytes that Python or an answer holds.
+/// Records in an argument.
 #[derive(FromPyObject)]
-pub enum Part<'py> {
+pub enum RecordBytes<'py> {
     Records(Bound<'py, PyRecords>),
     Bytes(Bound<'py, PyBytes>),
 }
 
-impl Part<'_> {
+impl RecordBytes<'_> {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Records(records) => &records.get().0,
@@ -64,31 +63,31 @@ impl Part<'_> {
     }
 }
 
-/// Decodes records; see the stub for what comes back.
+/// Decode records into the buffers of Arrow columns, and check their checksums. The stub describes the result.
 #[pyfunction]
 #[pyo3(signature = (parts, *, columns, filter=None, end=None))]
 pub fn record_columns<'py>(
     py: Python<'py>,
-    parts: Vec<Part<'py>>,
+    parts: Vec<RecordBytes<'py>>,
     columns: Vec<String>,
     filter: Option<&Bound<'py, PyDict>>,
     end: Option<u64>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let (wanted, filter) = (wanted_of(&columns)?, filter_of(filter)?);
-    let slices: Vec<&[u8]> = parts.iter().map(Part::bytes).collect();
-    let batch = py.detach(|| decode(&slices, wanted, &filter, end)).map_err(|error| of_columns(&error))?;
+    let (wanted, filter) = (parse_columns(&columns)?, parse_filter(filter)?);
+    let slices: Vec<&[u8]> = parts.iter().map(RecordBytes::bytes).collect();
+    let batch = py.detach(|| decode(&slices, wanted, &filter, end)).map_err(|error| columns_error(&error))?;
     batch_dict(py, batch)
 }
 
-pub(crate) fn wanted_of(columns: &[String]) -> PyResult<ColumnSet> {
-    ColumnSet::parse(columns.iter().map(String::as_str)).map_err(|error| of_columns(&error))
+pub(crate) fn parse_columns(columns: &[String]) -> PyResult<ColumnSet> {
+    ColumnSet::parse(columns.iter().map(String::as_str)).map_err(|error| columns_error(&error))
 }
 
-pub(crate) fn of_columns(error: &ColumnsError) -> PyErr {
+pub(crate) fn columns_error(error: &ColumnsError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-pub(crate) fn filter_of(given: Option<&Bound<'_, PyDict>>) -> PyResult<RowFilter> {
+pub(crate) fn parse_filter(given: Option<&Bound<'_, PyDict>>) -> PyResult<RowFilter> {
     let mut filter = RowFilter::default();
     let Some(given) = given else { return Ok(filter) };
     for (name, value) in given.iter() {
@@ -105,11 +104,11 @@ pub(crate) fn filter_of(given: Option<&Bound<'_, PyDict>>) -> PyResult<RowFilter
             "born_from_ms" => filter.born.start = value.extract()?,
             "born_to_ms" => filter.born.end = value.extract()?,
             "offset_from" => filter.offsets.start = value.extract()?,
-            "starts" => filter.starts = Some(Arc::new(starts_of(&value)?)),
+            "starts" => filter.starts = Some(Arc::new(parse_starts(&value)?)),
             "offset_to" => filter.offsets.end = value.extract()?,
             name => {
                 let text = format!(
-                    "a filter knows no {name:?}; allowed: topics, queue_ids, tags, keys, store_from_ms, store_to_ms, \
+                    "unknown filter {name:?}; allowed: topics, queue_ids, tags, keys, store_from_ms, store_to_ms, \
                      born_from_ms, born_to_ms, offset_from, offset_to, starts"
                 );
                 return Err(PyValueError::new_err(text));
@@ -119,8 +118,8 @@ pub(crate) fn filter_of(given: Option<&Bound<'_, PyDict>>) -> PyResult<RowFilter
     Ok(filter)
 }
 
-/// What `queue_starts` answered.
-fn starts_of(value: &Bound<'_, PyAny>) -> PyResult<QueueStarts> {
+/// Reads the result of `queue_starts`.
+fn parse_starts(value: &Bound<'_, PyAny>) -> PyResult<QueueStarts> {
     let queues: HashMap<String, HashMap<i32, (u64, u64)>> = value.get_item("queues")?.extract()?;
     let begins = |(offset, physical_offset)| QueueBegins { offset, physical_offset };
     let topic = |queues: HashMap<i32, _>| queues.into_iter().map(|(id, at)| (id, begins(at))).collect();

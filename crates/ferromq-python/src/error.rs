@@ -1,4 +1,4 @@
-//! The one place where errors of Rust become exceptions of `ferromq.errors`.
+//! Maps Rust's errors to the exceptions of `ferromq.errors`. No other file does.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use pyo3::{
     prelude::*,
 };
 
-/// The classes of `ferromq.errors`, which Python owns.
+/// The exception classes, which `ferromq.errors` defines.
 pub mod raised {
     macro_rules! exceptions {
         ($($name:ident),* $(,)?) => {
@@ -40,8 +40,8 @@ pub mod raised {
     );
 }
 
-/// The exception of a store's error; the operating system's reason is its cause.
-pub fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
+/// The exception of a store error. Its cause is the `OSError`, if there is one.
+pub fn store_error(py: Python<'_>, error: &StoreError) -> PyErr {
     let text = error.to_string();
     match error {
         StoreError::Io { path, source, .. } => {
@@ -59,7 +59,7 @@ pub fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
         }
         StoreError::TooFarAhead { .. } => PyValueError::new_err(text),
         StoreError::Invalid { what, .. } if what.contains(' ') => PyValueError::new_err(text),
-        // What is left are options of the store.
+        // All other names are options of the store.
         StoreError::Invalid { .. } => raised::ConfigError::new_err(text),
         StoreError::NoStore { .. }
         | StoreError::NoSuchQueue { .. }
@@ -72,13 +72,13 @@ pub fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
         StoreError::NoRecord { .. } => PyLookupError::new_err(text),
         StoreError::QueueClosed { .. } => raised::Forbidden::new_err(text),
         StoreError::StaleReceipt => raised::LeaseExpired::new_err(text),
-        // The enum may grow; a new error must not be taken for one the caller knows.
+        // The enum may grow; a caller must not mistake a new error for a known one.
         _ => PyRuntimeError::new_err(text),
     }
 }
 
-/// The exception of a transport's error; the operating system's reason is its cause.
-pub fn of_transport(py: Python<'_>, error: &TransportError) -> PyErr {
+/// The exception of a transport error. Its cause is the `OSError`, if there is one.
+pub fn transport_error(py: Python<'_>, error: &TransportError) -> PyErr {
     let text = error.to_string();
     match error {
         TransportError::Io { source, .. } => {
@@ -98,13 +98,13 @@ pub fn of_transport(py: Python<'_>, error: &TransportError) -> PyErr {
         TransportError::Timeout { .. } => raised::RequestTimeout::new_err(text),
         TransportError::Tls { .. } => raised::ConfigError::new_err(text),
         TransportError::HotVerb(_) => PyValueError::new_err(text),
-        TransportError::Store(error) => of_store(py, error),
+        TransportError::Store(error) => store_error(py, error),
         _ => PyRuntimeError::new_err(text),
     }
 }
 
-/// An `OSError` with errno, and a text that says what was tried.
-pub fn of_os(what: &str, source: &io::Error) -> PyErr {
+/// An `OSError` with errno. `what` names the failed operation.
+pub fn os_error(what: &str, source: &io::Error) -> PyErr {
     match source.raw_os_error() {
         Some(number) => PyOSError::new_err((number, format!("{what}: {source}"))),
         None => PyOSError::new_err(format!("{what}: {source}")),

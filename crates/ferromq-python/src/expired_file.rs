@@ -1,11 +1,11 @@
-//! `ExpiredFile` as Python's archive hook sees it.
+//! The Python class `ExpiredFile`, the argument of archive hooks.
 
 use std::path::PathBuf;
 
 use ferromq_store::retention::ExpiredFile;
 use pyo3::prelude::*;
 
-/// A file of the commit log that is about to be deleted.
+/// A file of the commit log that is about to be deleted. It stays unchanged until the hook returns.
 #[pyclass(name = "ExpiredFile", module = "ferromq._ferromq", frozen, get_all)]
 pub struct PyExpiredFile {
     path: PathBuf,
@@ -16,7 +16,7 @@ pub struct PyExpiredFile {
 }
 
 impl PyExpiredFile {
-    /// The file as Python sees it.
+    /// Copies the description of a file for Python.
     pub fn new(file: &ExpiredFile) -> Self {
         Self {
             path: file.path.clone(),

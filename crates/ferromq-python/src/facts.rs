@@ -1,4 +1,4 @@
-//! Commit log files as columns for `ferromq.pipeline.audit`. No logic: what is in them is `ferromq_scan::inspect`'s.
+//! Commit log files as columns, for `ferromq.pipeline.audit`: bindings of `ferromq_scan::inspect`.
 
 use std::path::PathBuf;
 
@@ -10,9 +10,9 @@ use pyo3::{
     types::{PyBytes, PyDict},
 };
 
-use crate::inspect::of_file;
+use crate::inspect::file_error;
 
-/// Records of one commit log file as columns, read on demand.
+/// Records of one commit log file as columns without their bodies, read on demand.
 #[pyclass(name = "LogFacts", module = "ferromq._ferromq", frozen)]
 pub struct PyLogFacts {
     path: PathBuf,
@@ -32,7 +32,7 @@ impl PyLogFacts {
         batch_rows: usize,
     ) -> PyResult<Self> {
         let opened = py.detach(|| RealDisk.open(&path, Allocation::ReadOnly));
-        let region = opened.map_err(|source| of_file(&path, &source))?;
+        let region = opened.map_err(|source| file_error(&path, &source))?;
         Ok(Self { path, rows: batch_rows, file: Mutex::new(LogFacts::new(region, first_offset, until)) })
     }
 
@@ -42,11 +42,13 @@ impl PyLogFacts {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let read = py.detach(|| self.file.lock().next_facts(self.rows));
-        read.map_err(|source| of_file(&self.path, &source))?.map(|facts| row(py, &facts)).transpose()
+        read.map_err(|source| file_error(&self.path, &source))?
+            .map(|facts| facts_dict(py, &facts))
+            .transpose()
     }
 }
 
-fn row<'py>(py: Python<'py>, facts: &Facts) -> PyResult<Bound<'py, PyDict>> {
+fn facts_dict<'py>(py: Python<'py>, facts: &Facts) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("rows", facts.topic.len())?;
     dict.set_item("topics", &facts.topics)?;

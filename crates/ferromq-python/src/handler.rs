@@ -1,7 +1,7 @@
-//! The way up: cold requests become calls of Python functions. The only file that attaches to the interpreter.
+//! Calls Python functions for cold requests. No other file attaches to the interpreter.
 //!
-//! The network threads never wait here: they look a route up in a table and queue a job for a bounded pool of
-//! threads. Those wait for the interpreter, call, and hand the answer back.
+//! Network threads never wait here: they look up the function of a route and queue a job for a bounded pool of threads.
+//! A thread of the pool waits for the interpreter, calls the function and returns the response.
 
 use std::{
     collections::HashMap,
@@ -34,7 +34,7 @@ use crate::{
 
 type Function = Py<PyAny>;
 
-/// The functions Python registered. Locks are held for a look-up only, never while Python code runs.
+/// The functions that Python registered. Their lock is held for a look-up only, never while Python code runs.
 #[derive(Default)]
 struct Functions {
     cold: HashMap<Verb, Function>,
@@ -43,16 +43,16 @@ struct Functions {
     close: Option<Function>,
 }
 
-/// Connections that are gone and of which Python was not told yet.
+/// Closed connections that are not yet reported to Python.
 #[derive(Default)]
-struct Closed {
+struct ClosedConnections {
     connections: Vec<u64>,
-    /// Whether a job reports them, or waits for its turn.
+    /// Whether a job that reports them is queued or running.
     has_job: bool,
 }
 
-impl Closed {
-    /// Takes those that wait; none ends the job.
+impl ClosedConnections {
+    /// Takes the unreported connections. `None` ends the job.
     fn take(&mut self) -> Option<Vec<u64>> {
         self.has_job = !self.connections.is_empty();
         self.has_job.then(|| std::mem::take(&mut self.connections))
@@ -62,7 +62,7 @@ impl Closed {
 /// The control plane of one server.
 pub struct Handlers {
     functions: Arc<RwLock<Functions>>,
-    closed: Arc<Mutex<Closed>>,
+    closed: Arc<Mutex<ClosedConnections>>,
     failures: Arc<LogLimiter>,
     pool: Pool,
 }
@@ -77,40 +77,40 @@ impl Handlers {
     /// Answers `verb` with `function` from now on.
     pub fn register(&self, verb: Verb, function: Function) {
         let replaced = self.functions.write().cold.insert(verb, function);
-        // Dropped after the lock: an object's end may run Python code that comes back here.
+        // Dropped after the lock is released: a destructor may run Python code that calls this object.
         drop(replaced);
     }
 
-    /// Sets the function asked for unknown topics and groups.
+    /// Sets the function for unknown topics and groups.
     pub fn set_missing(&self, function: Function) {
         let replaced = self.functions.write().missing.replace(function);
         drop(replaced);
     }
 
-    /// Sets the function given telemetry messages.
+    /// Sets the function for telemetry messages.
     pub fn set_telemetry(&self, function: Function) {
         let replaced = self.functions.write().telemetry.replace(function);
         drop(replaced);
     }
 
-    /// Sets the function told of closed connections.
+    /// Sets the function for closed connections.
     pub fn set_close(&self, function: Function) {
         let replaced = self.functions.write().close.replace(function);
         drop(replaced);
     }
 
-    /// Waits for calls under way, up to `patience`; false where some did not end.
+    /// Waits up to `patience` for running and queued calls. Returns false if some did not end.
     pub fn stop(&self, patience: Duration) -> bool {
         self.pool.stop(patience)
     }
 
-    /// Lets every function go, so that what they refer to can be freed.
+    /// Drops all functions, so that the objects that they refer to can be freed.
     pub fn clear(&self) {
         let functions = std::mem::take(&mut *self.functions.write());
         drop(functions);
     }
 
-    /// Shows the functions to the garbage collector; shows none while somebody changes them.
+    /// Visits the functions for the garbage collector; none while another thread changes them.
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         let Some(functions) = self.functions.try_read() else { return Ok(()) };
         let named = [&functions.missing, &functions.telemetry, &functions.close];
@@ -121,7 +121,7 @@ impl Handlers {
             .try_for_each(|function| visit.call(function))
     }
 
-    /// Makes a job that calls a function, where one is found at its turn.
+    /// Makes a job that looks up a function when it runs, and calls it if there is one.
     fn job<R>(
         &self,
         what: impl Into<String>,
@@ -135,7 +135,7 @@ impl Handlers {
         let (functions, failures, what) =
             (Arc::clone(&self.functions), Arc::clone(&self.failures), what.into());
         move || {
-            // None: the interpreter is shutting down and nobody can be called any more.
+            // `None`: the interpreter is shutting down.
             let outcome = Python::try_attach(|py| {
                 let function = find(&functions.read()).map(|function| function.clone_ref(py));
                 let Some(function) = function else { return Err(TransportError::Unanswered) };
@@ -152,14 +152,14 @@ impl ColdHandler for Handlers {
     }
 
     fn call(&self, request: ColdRequest, reply: Reply) {
-        // The reply waits outside of the job, so that a refused job can still be answered.
+        // The reply is shared with the job, so that a rejected job can still be answered.
         let reply = Arc::new(parking_lot::Mutex::new(Some(reply)));
         let answer = Arc::clone(&reply);
         let (verb, expires) = (request.verb.clone(), request.expires);
         let memory = request.memory();
         let job = self.job(
             verb.to_string(),
-            // Whose client gave up before its turn came is not begun.
+            // A request whose client has given up is not started.
             move |functions| {
                 functions.cold.get(&verb).filter(|_| expires.is_none_or(|at| at > Instant::now()))
             },
@@ -173,7 +173,7 @@ impl ColdHandler for Handlers {
         let refused = Arc::clone(&reply);
         let job = move || match memory.has_room() {
             true => job(),
-            false => reply_once(&refused, Err(TransportError::Busy("its clients do not read their answers"))),
+            false => reply_once(&refused, Err(TransportError::Busy("clients do not read their responses"))),
         };
         if !self.pool.submit(job) {
             reply_once(&reply, Err(TransportError::Busy("too many requests wait for a handler")));
@@ -181,7 +181,7 @@ impl ColdHandler for Handlers {
     }
 
     fn demote(&self, missing: Missing, peer: SocketAddr, done: oneshot::Sender<Demoted>) {
-        // The answer's way waits outside of the job, so that a refused job can still be answered.
+        // The sender is shared with the job, so that a rejected job can still be answered.
         let done = Arc::new(parking_lot::Mutex::new(Some(done)));
         let answer = Arc::clone(&done);
         let job = self.job(
@@ -212,11 +212,11 @@ impl ColdHandler for Handlers {
                 })
             },
             move |outcome| {
-                tell(&answer, outcome.unwrap_or(Demoted::Failed));
+                send_once(&answer, outcome.unwrap_or(Demoted::Failed));
             },
         );
         if !self.pool.submit(job) {
-            tell(&done, Demoted::Busy);
+            send_once(&done, Demoted::Busy);
         }
     }
 
@@ -260,8 +260,10 @@ impl ColdHandler for Handlers {
             |functions| functions.close.as_ref(),
             move |py, function| {
                 loop {
-                    let Some(told) = Closed::take(&mut closed.lock()) else { return Ok(()) };
-                    for connection in told {
+                    let Some(connections) = ClosedConnections::take(&mut closed.lock()) else {
+                        return Ok(());
+                    };
+                    for connection in connections {
                         if let Err(error) = function.call1((connection,)) {
                             report(py, &failures, "closed connection", &error);
                         }
@@ -270,12 +272,12 @@ impl ColdHandler for Handlers {
             },
             drop,
         );
-        // One job for all of them, one after the other: however many there are, other requests have their turns.
+        // One job reports all of them in sequence, so that many closed connections do not delay other requests.
         self.pool.submit_always(job);
     }
 }
 
-/// As [`tell`], for a cold request.
+/// As [`send_once`], for a cold request.
 fn reply_once(
     reply: &parking_lot::Mutex<Option<Reply>>,
     outcome: Result<Option<ColdResponse>, TransportError>,
@@ -285,17 +287,17 @@ fn reply_once(
     }
 }
 
-/// An answer that is given once, by the job or by whoever could not queue it.
-type Once<T> = parking_lot::Mutex<Option<oneshot::Sender<T>>>;
+/// A sender of one outcome, shared by a job and the code that queues it.
+type OnceSender<T> = parking_lot::Mutex<Option<oneshot::Sender<T>>>;
 
-fn tell<T>(answer: &Once<T>, outcome: T) {
+fn send_once<T>(answer: &OnceSender<T>, outcome: T) {
     if let Some(answer) = answer.lock().take() {
-        // Nobody waits where the connection is gone.
+        // The receiver is dropped if the connection is closed.
         let _ = answer.send(outcome);
     }
 }
 
-/// Reads what a handler returned.
+/// Converts the result of a handler.
 fn response(returned: &Bound<'_, PyAny>, is_rpc: bool) -> PyResult<Option<ColdResponse>> {
     if returned.is_none() {
         return Ok(None);
@@ -322,12 +324,12 @@ fn response(returned: &Bound<'_, PyAny>, is_rpc: bool) -> PyResult<Option<ColdRe
     }
     let wanted = if is_rpc { "bytes" } else { "(code, remark, fields, body)" };
     Err(PyTypeError::new_err(format!(
-        "a handler returned {}; {wanted} or None is expected",
+        "a handler must return {wanted} or None, not {}",
         returned.get_type().name()?
     )))
 }
 
-/// Makes the store's archive hook of `function`; an exception keeps the file, and is logged.
+/// The archive hook of a store that calls `function`. An exception is logged and keeps the file.
 pub fn archive_hook(
     function: Function,
 ) -> impl Fn(&ExpiredFile) -> Result<(), String> + Send + Sync + 'static {
@@ -344,11 +346,11 @@ pub fn archive_hook(
     }
 }
 
-/// Logs an exception of a handler, unless there were enough of them for now: clients may cause one with each request.
+/// Logs an exception of a handler, at a limited rate: clients may cause one with each request.
 fn report(py: Python<'_>, failures: &LogLimiter, what: &str, error: &PyErr) -> TransportError {
-    failures.log(|left_out| match left_out {
+    failures.log(|suppressed| match suppressed {
         0 => log(py, "cold handler failed route=%s", what, error),
-        _ => log(py, &format!("cold handler failed route=%s left_out={left_out}"), what, error),
+        _ => log(py, &format!("cold handler failed route=%s suppressed={suppressed}"), what, error),
     });
     TransportError::Handler(error.to_string())
 }

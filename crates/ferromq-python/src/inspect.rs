@@ -1,5 +1,4 @@
-//! Store directories looked at from outside: rows for `ferromq.store_tools`. No logic: what is looked at, and how, is in
-//! `ferromq_scan::inspect`.
+//! Store directories read from outside, as rows for `ferromq.store_tools`: bindings of `ferromq_scan::inspect`.
 
 use std::{
     path::{Path, PathBuf},
@@ -25,14 +24,14 @@ use pyo3::{
 
 use crate::{error, message::PyStoredMessage};
 
-/// Events that wait to be taken; whoever takes them slowly slows the verification down.
-const WAITING: usize = 1024;
+/// Most events that wait for the caller. Above it, the verification waits.
+const MAX_QUEUED_EVENTS: usize = 1024;
 
 fn options(commit_log_paths: Vec<PathBuf>, index_slots: Option<u32>, threads: usize) -> InspectOptions {
     InspectOptions { commit_log_paths, index_slots, threads }
 }
 
-fn text(path: &Path) -> String {
+fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 
@@ -54,7 +53,7 @@ macro_rules! row {
 }
 use pyo3::IntoPyObjectExt;
 
-/// What is in a store directory; see the stub for what comes back.
+/// Summarize a store directory. Only reads, and takes no lock. The stub describes the result.
 #[pyfunction]
 #[pyo3(signature = (directory, *, commit_log_paths=Vec::new(), index_slots=None))]
 pub fn inspect_store<'py>(
@@ -65,7 +64,7 @@ pub fn inspect_store<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let options = options(commit_log_paths, index_slots, 0);
     let summary =
-        py.detach(|| inspect(&directory, &options)).map_err(|failure| error::of_store(py, &failure))?;
+        py.detach(|| inspect(&directory, &options)).map_err(|failure| error::store_error(py, &failure))?;
     summary_row(py, &summary)
 }
 
@@ -79,7 +78,7 @@ fn summary_row<'py>(py: Python<'py>, summary: &StoreSummary) -> PyResult<Bound<'
     let log = &summary.log;
     let gaps: Vec<(u64, u64)> = log.gaps.iter().map(|gap| (gap.start, gap.end)).collect();
     let log = row!(py,
-        paths: log.paths.iter().map(|path| text(path)).collect::<Vec<_>>(),
+        paths: log.paths.iter().map(|path| path_text(path)).collect::<Vec<_>>(),
         files: log.files,
         file_size: log.file_size,
         bytes: log.bytes,
@@ -106,10 +105,11 @@ fn summary_row<'py>(py: Python<'py>, summary: &StoreSummary) -> PyResult<Bound<'
             durable_end: marks.durable_end,
         )
     });
-    let config: Vec<_> = summary.config.iter().map(|file| config_row(py, file)).collect::<PyResult<_>>()?;
-    let own: Vec<_> = summary.own_files.iter().map(|file| own_row(py, file)).collect::<PyResult<_>>()?;
+    let config: Vec<_> =
+        summary.config.iter().map(|file| config_file_row(py, file)).collect::<PyResult<_>>()?;
+    let own: Vec<_> = summary.own_files.iter().map(|file| own_file_row(py, file)).collect::<PyResult<_>>()?;
     row!(py,
-        directory: text(&summary.directory),
+        directory: path_text(&summary.directory),
         state: summary.state.name(),
         abort: summary.abort.as_deref(),
         log: log,
@@ -136,18 +136,18 @@ fn queue_row<'py>(py: Python<'py>, queue: &QueueSummary) -> PyResult<Bound<'py, 
     )
 }
 
-fn config_row<'py>(py: Python<'py>, file: &ConfigFile) -> PyResult<Bound<'py, PyDict>> {
+fn config_file_row<'py>(py: Python<'py>, file: &ConfigFile) -> PyResult<Bound<'py, PyDict>> {
     row!(py, name: file.name.as_str(), bytes: file.bytes, entries: file.entries, error: file.error.as_deref())
 }
 
-fn own_row<'py>(py: Python<'py>, file: &OwnFile) -> PyResult<Bound<'py, PyDict>> {
+fn own_file_row<'py>(py: Python<'py>, file: &OwnFile) -> PyResult<Bound<'py, PyDict>> {
     row!(py, name: file.name.as_str(), bytes: file.bytes, error: file.error.as_deref(), is_void: file.is_void)
 }
 
 fn finding_row<'py>(py: Python<'py>, finding: &Finding) -> PyResult<Bound<'py, PyDict>> {
     row!(py,
         kind: finding.kind.name(),
-        file: text(&finding.file),
+        file: path_text(&finding.file),
         start: finding.range.start,
         end: finding.range.end,
         count: finding.count,
@@ -162,7 +162,7 @@ fn report_row<'py>(py: Python<'py>, report: &VerifyReport) -> PyResult<Bound<'py
         findings.set_item(kind.name(), count)?;
     }
     row!(py,
-        directory: text(&report.directory),
+        directory: path_text(&report.directory),
         state: report.state.name(),
         log_start: report.log_start,
         looked_to: report.looked_to,
@@ -183,15 +183,15 @@ fn report_row<'py>(py: Python<'py>, report: &VerifyReport) -> PyResult<Bound<'py
     )
 }
 
-enum Event {
+enum QueuedEvent {
     Finding(Box<Finding>),
     Progress(u64, u64),
     End(Box<Result<VerifyReport, StoreError>>),
 }
 
-/// A verification that runs on threads of its own.
+/// A verification of a store directory on threads of its own. It only reads, and takes no lock.
 #[pyclass(name = "StoreVerification", module = "ferromq._ferromq", frozen)]
-pub struct PyStoreVerification(Mutex<Option<Receiver<Event>>>);
+pub struct PyStoreVerification(Mutex<Option<Receiver<QueuedEvent>>>);
 
 #[pymethods]
 impl PyStoreVerification {
@@ -203,21 +203,21 @@ impl PyStoreVerification {
         index_slots: Option<u32>,
         threads: usize,
     ) -> PyResult<Self> {
-        let (sender, events) = sync_channel(WAITING);
+        let (sender, events) = sync_channel(MAX_QUEUED_EVENTS);
         let options = options(commit_log_paths, index_slots, threads);
         let run = move || {
             let report = verify(&directory, &options, &|event| send(&sender, &event));
-            // Nobody takes it where the caller has closed this.
-            let _ = sender.send(Event::End(Box::new(report)));
+            // Fails if the caller has called `close`.
+            let _ = sender.send(QueuedEvent::End(Box::new(report)));
         };
         thread::Builder::new()
             .name("ferromq-verify".into())
             .spawn(run)
-            .map_err(|source| error::of_os("start a thread", &source))?;
+            .map_err(|source| error::os_error("cannot start the verification thread", &source))?;
         Ok(Self(Mutex::new(Some(events))))
     }
 
-    /// The next event; None where none came in time.
+    /// Return the next event; None if there was none within *timeout* seconds.
     fn next<'py>(
         &self,
         py: Python<'py>,
@@ -229,31 +229,35 @@ impl PyStoreVerification {
             events.as_ref().map_or(Err(RecvTimeoutError::Disconnected), |events| events.recv_timeout(timeout))
         });
         match event {
-            Ok(Event::Finding(finding)) => Ok(Some(("finding", finding_row(py, &finding)?))),
-            Ok(Event::Progress(done, total)) => Ok(Some(("progress", row!(py, done: done, total: total)?))),
-            Ok(Event::End(end)) => match *end {
+            Ok(QueuedEvent::Finding(finding)) => Ok(Some(("finding", finding_row(py, &finding)?))),
+            Ok(QueuedEvent::Progress(done, total)) => {
+                Ok(Some(("progress", row!(py, done: done, total: total)?)))
+            }
+            Ok(QueuedEvent::End(end)) => match *end {
                 Ok(report) => Ok(Some(("report", report_row(py, &report)?))),
-                Err(failure) => Err(error::of_store(py, &failure)),
+                Err(failure) => Err(error::store_error(py, &failure)),
             },
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(PyRuntimeError::new_err("the verification has ended")),
         }
     }
 
-    /// Ends the verification where it is. Idempotent.
+    /// Stop the verification. Idempotent.
     fn close(&self, py: Python<'_>) {
         py.detach(|| drop(self.0.lock().take()));
     }
 }
 
-fn send(sender: &SyncSender<Event>, event: &VerifyEvent<'_>) -> bool {
+fn send(sender: &SyncSender<QueuedEvent>, event: &VerifyEvent<'_>) -> bool {
     match event {
-        VerifyEvent::Finding(finding) => sender.send(Event::Finding(Box::new((*finding).clone()))).is_ok(),
-        VerifyEvent::Progress { done, total } => sender.send(Event::Progress(*done, *total)).is_ok(),
+        VerifyEvent::Finding(finding) => {
+            sender.send(QueuedEvent::Finding(Box::new((*finding).clone()))).is_ok()
+        }
+        VerifyEvent::Progress { done, total } => sender.send(QueuedEvent::Progress(*done, *total)).is_ok(),
     }
 }
 
-/// Records of a topic, read from a store directory on demand.
+/// Messages of a topic, read from a store directory on demand, queue after queue.
 #[pyclass(name = "StoreDump", module = "ferromq._ferromq", frozen)]
 pub struct PyStoreDump(Mutex<Dump>);
 
@@ -264,7 +268,7 @@ impl PyStoreDump {
         directory, topic, *, queue_id=None, from_offset=None, to_offset=None, from_time=None, to_time=None,
         key=None, tag=None, limit=None, commit_log_paths=Vec::new()
     ))]
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments)] // one per keyword argument in Python
     fn new(
         py: Python<'_>,
         directory: PathBuf,
@@ -284,7 +288,7 @@ impl PyStoreDump {
         let options = options(commit_log_paths, None, 0);
         let dump = py
             .detach(|| dump(&directory, &query, &options))
-            .map_err(|failure| error::of_store(py, &failure))?;
+            .map_err(|failure| error::store_error(py, &failure))?;
         Ok(Self(Mutex::new(dump)))
     }
 
@@ -295,7 +299,7 @@ impl PyStoreDump {
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let item = match py.detach(|| self.0.lock().next()) {
             None => return Ok(None),
-            Some(Err(failure)) => return Err(error::of_store(py, &failure)),
+            Some(Err(failure)) => return Err(error::store_error(py, &failure)),
             Some(Ok(item)) => item,
         };
         match item {
@@ -316,7 +320,7 @@ pub struct PyLogFile {
     file: Mutex<LogFile<MappedRegion>>,
 }
 
-enum Read {
+enum LogFileItem {
     Record(PyResult<PyStoredMessage>, bool),
     Unsound(Box<Finding>),
 }
@@ -326,7 +330,7 @@ impl PyLogFile {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, first_offset: u64) -> PyResult<Self> {
         let opened = py.detach(|| RealDisk.open(&path, Allocation::ReadOnly));
-        let region = opened.map_err(|source| of_file(&path, &source))?;
+        let region = opened.map_err(|source| file_error(&path, &source))?;
         Ok(Self { path, file: Mutex::new(LogFile::new(region, first_offset)) })
     }
 
@@ -335,16 +339,18 @@ impl PyLogFile {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match py.detach(|| self.read()).map_err(|source| of_file(&self.path, &source))? {
+        match py.detach(|| self.read()).map_err(|source| file_error(&self.path, &source))? {
             None => Ok(None),
-            Some(Read::Record(message, is_sound)) => (message?, is_sound).into_bound_py_any(py).map(Some),
-            Some(Read::Unsound(finding)) => finding_row(py, &finding)?.into_bound_py_any(py).map(Some),
+            Some(LogFileItem::Record(message, is_sound)) => {
+                (message?, is_sound).into_bound_py_any(py).map(Some)
+            }
+            Some(LogFileItem::Unsound(finding)) => finding_row(py, &finding)?.into_bound_py_any(py).map(Some),
         }
     }
 }
 
 impl PyLogFile {
-    fn read(&self) -> std::io::Result<Option<Read>> {
+    fn read(&self) -> std::io::Result<Option<LogFileItem>> {
         let mut file = self.file.lock();
         loop {
             let at = file.position();
@@ -355,15 +361,15 @@ impl PyLogFile {
                 Some(Scanned::Unsound { kind, range, reason, .. }) => {
                     let (expected, found) = ("a record".into(), reason.into());
                     let finding = Finding { kind, file: self.path.clone(), range, count: 1, expected, found };
-                    return Ok(Some(Read::Unsound(Box::new(finding))));
+                    return Ok(Some(LogFileItem::Unsound(Box::new(finding))));
                 }
                 Some(Scanned::Full | Scanned::Unwritten { .. }) => continue,
             };
-            return Ok(Some(Read::Record(PyStoredMessage::unchecked(file.bytes_at(at)?), is_sound)));
+            return Ok(Some(LogFileItem::Record(PyStoredMessage::unchecked(file.bytes_at(at)?), is_sound)));
         }
     }
 }
 
-pub(crate) fn of_file(path: &Path, source: &std::io::Error) -> PyErr {
-    PyOSError::new_err((source.raw_os_error(), source.to_string(), text(path)))
+pub(crate) fn file_error(path: &Path, source: &std::io::Error) -> PyErr {
+    PyOSError::new_err((source.raw_os_error(), source.to_string(), path_text(path)))
 }

@@ -1,6 +1,6 @@
-//! The extension module `ferromq._ferromq`: the list of what Python sees.
+//! The extension module `ferromq._ferromq`: the list of its classes and functions.
 //!
-//! Bindings only. What they bind to is in ferromq-store and ferromq-transport; policy is in Python.
+//! Bindings only. The logic is in the other crates, the policy in Python.
 
 mod client;
 mod client_message;
@@ -60,20 +60,20 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(logging::change_logging, module)?)?;
     module.add_function(wrap_pyfunction!(process::forked_child, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    // An annotation of the stub that handlers import.
+    // Handlers import this annotation, which the stub declares.
     let response = module.py().eval(c"bytes | tuple[int, str | None, dict[str, str], bytes]", None, None)?;
     module.add("Response", response)?;
-    // Made by PyO3; nobody imports `*` from here, and the stub would have to repeat every name.
+    // PyO3 adds `__all__`. The module is not for `import *`, and the stub would have to repeat every name.
     module.delattr("__all__")
 }
 
-/// Calls a function that waits: on a thread that answers requests, another request begins meanwhile.
+/// Call a function that waits, and return its result. Meanwhile, another thread of the pool can answer a request.
 #[pyfunction]
 fn blocking<'py>(wait: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     pool::blocking(|| wait.call0())
 }
 
-/// CRC32 as zlib computes it.
+/// Return the CRC32 of *data*, as zlib computes it.
 #[pyfunction]
 fn crc32(data: &Bound<'_, PyBytes>) -> u32 {
     crc32fast::hash(data.as_bytes())

@@ -1,5 +1,4 @@
-//! Commit log files as columns, for `ferromq.spark`. No logic: what is read, and how far, is in
-//! `ferromq_scan::inspect`.
+//! Commit log files as columns, for `ferromq.spark`: bindings of `ferromq_scan::inspect`.
 
 use std::path::PathBuf;
 
@@ -9,11 +8,11 @@ use parking_lot::Mutex;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyDict};
 
 use crate::{
-    columns::{batch_dict, filter_of, wanted_of},
+    columns::{batch_dict, parse_columns, parse_filter},
     error,
 };
 
-/// The records of a commit log file, as batches of columns.
+/// The records of one commit log file as batches of columns. It only reads, and takes no lock.
 #[pyclass(name = "LogScan", module = "ferromq._ferromq", frozen)]
 pub struct PyLogScan(Mutex<LogScan<RealDisk>>);
 
@@ -24,7 +23,7 @@ impl PyLogScan {
         path, first_offset, begin, end, *, columns, filter=None, batch_rows=8192, batch_bytes=8388608,
         on_corrupt="fail"
     ))]
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments)] // one per argument in Python
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -45,10 +44,10 @@ impl PyLogScan {
                 return Err(PyValueError::new_err(text));
             }
         };
-        let (wanted, filter) = (wanted_of(&columns)?, filter_of(filter)?);
+        let (wanted, filter) = (parse_columns(&columns)?, parse_filter(filter)?);
         let options = ScanOptions { wanted, filter, batch_rows, batch_bytes, on_corrupt };
         let scan = py.detach(|| LogScan::open(RealDisk, &path, first_offset, begin..end, options));
-        Ok(Self(Mutex::new(scan.map_err(|failure| error::of_store(py, &failure))?)))
+        Ok(Self(Mutex::new(scan.map_err(|failure| error::store_error(py, &failure))?)))
     }
 
     fn __iter__(this: Py<Self>) -> Py<Self> {
@@ -57,13 +56,13 @@ impl PyLogScan {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let next = py.detach(|| self.0.lock().next_batch());
-        let Some(found) = next.map_err(|failure| error::of_store(py, &failure))? else { return Ok(None) };
+        let Some(found) = next.map_err(|failure| error::store_error(py, &failure))? else { return Ok(None) };
         let answer = batch_dict(py, found.batch)?;
         answer.set_item("corrupt", found.corrupt)?;
         Ok(Some(answer))
     }
 
-    /// Where it goes on, a physical offset.
+    /// The physical offset of the next record.
     #[getter]
     fn position(&self, py: Python<'_>) -> u64 {
         py.detach(|| self.0.lock().position())
@@ -74,7 +73,7 @@ fn options(commit_log_paths: Vec<PathBuf>) -> InspectOptions {
     InspectOptions { commit_log_paths, ..InspectOptions::default() }
 }
 
-/// The files of a store's log; see the stub.
+/// Return the readable commit log files of a store directory, see the stub.
 #[pyfunction]
 #[pyo3(signature = (directory, *, commit_log_paths=Vec::new()))]
 pub fn log_files(
@@ -83,11 +82,11 @@ pub fn log_files(
     commit_log_paths: Vec<PathBuf>,
 ) -> PyResult<Vec<(String, u64, u64)>> {
     let found = py.detach(|| inspect::log_files(&directory, &options(commit_log_paths)));
-    let found = found.map_err(|failure| error::of_store(py, &failure))?;
+    let found = found.map_err(|failure| error::store_error(py, &failure))?;
     Ok(found.into_iter().map(|part| (part.path.display().to_string(), part.base, part.end)).collect())
 }
 
-/// Where the queues of a store begin; see the stub.
+/// Return the starts of a store's queues, see the stub.
 #[pyfunction]
 #[pyo3(signature = (directory, *, commit_log_paths=Vec::new()))]
 pub fn queue_starts<'py>(
@@ -96,7 +95,7 @@ pub fn queue_starts<'py>(
     commit_log_paths: Vec<PathBuf>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let found = py.detach(|| inspect::queue_starts(&directory, &options(commit_log_paths)));
-    let found = found.map_err(|failure| error::of_store(py, &failure))?;
+    let found = found.map_err(|failure| error::store_error(py, &failure))?;
     let topics = PyDict::new(py);
     for (topic, queues) in found.queues {
         let ids = PyDict::new(py);

@@ -1,4 +1,4 @@
-//! Rust's logs as lines on stderr: `time LEVEL target event key=value …`. Never takes the interpreter.
+//! Prints Rust's logs to stderr as lines `time LEVEL target event key=value …`. Never takes the interpreter lock.
 
 use std::{fmt, io, sync::OnceLock};
 
@@ -14,12 +14,12 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// Takes another filter into use; there once logs are printed.
-static CHANGE: OnceLock<Box<dyn Fn(EnvFilter) -> bool + Send + Sync>> = OnceLock::new();
+/// Replaces the filter. Set once logs are printed.
+static REPLACE_FILTER: OnceLock<Box<dyn Fn(EnvFilter) -> bool + Send + Sync>> = OnceLock::new();
 
-struct Line;
+struct LineFormat;
 
-impl<S, N> FormatEvent<S, N> for Line
+impl<S, N> FormatEvent<S, N> for LineFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -38,31 +38,31 @@ where
     }
 }
 
-/// Print Rust's logs to stderr, filtered as `info,ferromq_store=debug`. A second call changes nothing.
+/// Print Rust's logs to stderr with a filter such as `info,ferromq_store=debug`. A second call changes nothing.
 #[pyfunction]
 pub fn init_logging(filter: &str) -> PyResult<()> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(parse(filter)?)
         .with_ansi(false)
         .with_writer(io::stderr)
-        .event_format(Line)
+        .event_format(LineFormat)
         .with_filter_reloading();
     let handle = builder.reload_handle();
-    // Refused where one is installed: the first caller, the command line, has the say.
+    // Fails if a subscriber is installed: the first caller, the command line, decides.
     if tracing::subscriber::set_global_default(builder.finish()).is_ok() {
-        _ = CHANGE.set(Box::new(move |filter| handle.reload(filter).is_ok()));
+        _ = REPLACE_FILTER.set(Box::new(move |filter| handle.reload(filter).is_ok()));
     }
     Ok(())
 }
 
-/// Filter Rust's logs anew, as `init_logging` takes it; False where that was not called, and nothing is changed.
+/// Replace the filter of Rust's logs. Returns False and changes nothing if `init_logging` was not called.
 #[pyfunction]
 pub fn change_logging(filter: &str) -> PyResult<bool> {
     let filter = parse(filter)?;
-    Ok(CHANGE.get().is_some_and(|change| change(filter)))
+    Ok(REPLACE_FILTER.get().is_some_and(|replace| replace(filter)))
 }
 
 fn parse(filter: &str) -> PyResult<EnvFilter> {
     EnvFilter::try_new(filter)
-        .map_err(|error| PyValueError::new_err(format!("{filter:?} is no log filter: {error}")))
+        .map_err(|error| PyValueError::new_err(format!("{filter:?} is not a valid log filter: {error}")))
 }

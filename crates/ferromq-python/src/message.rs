@@ -1,4 +1,4 @@
-//! `StoredMessage`: a record, decoded when an attribute is asked for.
+//! `StoredMessage`: a record that is decoded when an attribute is read.
 
 use std::{fmt::Write, net::SocketAddr};
 
@@ -10,18 +10,18 @@ use pyo3::{
     types::{PyBytes, PyDict, PyTuple},
 };
 
-/// A record of the commit log, decoded.
+/// A decoded record of the commit log. Attributes are built when they are read.
 #[pyclass(name = "StoredMessage", module = "ferromq._ferromq", frozen)]
 pub struct PyStoredMessage(Box<[u8]>);
 
 impl PyStoredMessage {
-    /// Keeps a copy of the record that `bytes` begin with, and checks it.
+    /// Checks and copies the record at the start of `bytes`.
     pub fn new(bytes: &[u8]) -> PyResult<Self> {
         let size = view(bytes, true)?.total_size as usize;
         Ok(Self(bytes.get(..size).unwrap_or(bytes).into()))
     }
 
-    /// As [`Self::new`], also where the record does not match a checksum: for looking at damage.
+    /// As [`Self::new`], but accepts wrong checksums, to inspect damage.
     pub fn unchecked(bytes: &[u8]) -> PyResult<Self> {
         let size = view(bytes, false)?.total_size as usize;
         Ok(Self(bytes.get(..size).unwrap_or(bytes).into()))
@@ -140,7 +140,7 @@ impl PyStoredMessage {
         PyBytes::new(py, &self.0)
     }
 
-    /// Return it as an encoded protobuf `Message`, as gRPC clients are shown it.
+    /// Return the encoded protobuf `Message` for gRPC clients, with the body as stored.
     fn grpc_message<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &encode_message(&self.view()?)))
     }
@@ -154,7 +154,7 @@ impl PyStoredMessage {
     }
 }
 
-/// RocketMQ's id of a stored message: the broker's address and the physical offset, in upper-case hex.
+/// RocketMQ's id of a stored message: the broker's address and the physical offset in upper-case hex.
 fn offset_message_id(view: &MessageView<'_>) -> String {
     let mut id = String::with_capacity(56);
     // Writing to a String cannot fail.
@@ -166,7 +166,7 @@ fn offset_message_id(view: &MessageView<'_>) -> String {
     id
 }
 
-/// Decode records laid one after the other. Raises ValueError for bytes that are not records.
+/// Decode consecutive records. Raises `ValueError` for other bytes.
 #[pyfunction]
 pub fn decode_records(data: &[u8]) -> PyResult<Vec<PyStoredMessage>> {
     let mut messages = Vec::new();

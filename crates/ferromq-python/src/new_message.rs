@@ -1,4 +1,4 @@
-//! Messages to store, as Python gives them: mappings with the names of `Store.append`'s parameters.
+//! Converts messages to store from Python: mappings with the names of `Store.append`'s parameters.
 
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ const NAMES: [&str; 10] = [
     "prepared_transaction_offset",
 ];
 
-/// A message to store; what was left out has the defaults of `Store.append`.
+/// A message to store. The defaults are those of `Store.append`.
 pub struct GivenMessage {
     topic: String,
     queue_id: i32,
@@ -40,15 +40,18 @@ pub struct GivenMessage {
 }
 
 impl GivenMessage {
-    /// Reads one of the messages; the exceptions name what is missing, unknown or of another type.
+    /// Converts a mapping. An exception names a missing or unknown key.
     pub fn read(given: &Bound<'_, PyDict>) -> PyResult<Self> {
         for name in given.keys() {
             if !NAMES.contains(&name.extract::<String>()?.as_str()) {
-                return Err(PyTypeError::new_err(format!("a message to store has no {name}")));
+                return Err(PyTypeError::new_err(format!(
+                    "a message to store has no key {name}; allowed: {}",
+                    NAMES.join(", ")
+                )));
             }
         }
         let required = |name: &str| {
-            let missing = || PyTypeError::new_err(format!("a message to store needs {name}"));
+            let missing = || PyTypeError::new_err(format!("a message to store needs the key {name}"));
             given.get_item(name)?.ok_or_else(missing)
         };
         let number = |name: &str| given.get_item(name)?.map_or(Ok(0), |value| value.extract());
@@ -74,7 +77,7 @@ impl GivenMessage {
         })
     }
 
-    /// The message, born now and here where it does not say otherwise.
+    /// The message for the store, with `now_ms` and `host` as defaults of its birth.
     pub fn view(&self, now_ms: i64, host: SocketAddr) -> NewMessage<'_> {
         NewMessage {
             topic: &self.topic,

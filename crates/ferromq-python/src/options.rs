@@ -1,6 +1,6 @@
-//! The options of a store as Python names them: the fields of `StoreConfig`, which keeps the defaults.
+//! The options of a store by their Python names: the fields of `StoreConfig`, which has the defaults.
 //!
-//! One line an option. What a value may be beyond its type is decided by the store.
+//! Converts types only. The store checks the limits of values.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,9 +22,9 @@ use pyo3::{
     types::{PyDict, PyMapping, PyTuple},
 };
 
-use crate::error::{of_store, raised};
+use crate::error::{raised, store_error};
 
-/// A value of an option, from Python and back.
+/// Conversion of an option's value from and to Python.
 trait Value: Sized {
     fn take(value: &Bound<'_, PyAny>) -> PyResult<Self>;
     fn show<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>>;
@@ -86,12 +86,12 @@ const OPTIONS: &[StoreOption] = options! {
     "timer_wheel_slots": timer.wheel_slots;
 };
 
-/// The default options with `given` in their place; None is not given. The exceptions name the option.
+/// The default options, overridden by `given`; None means the default. Exceptions name the option.
 pub fn config(given: Option<&Bound<'_, PyDict>>) -> PyResult<StoreConfig> {
     let mut config = StoreConfig::default();
     for (name, value) in given.into_iter().flatten() {
         let name: String = name.extract()?;
-        let option = find(value.py(), &name)?;
+        let option = find_option(value.py(), &name)?;
         if !value.is_none() {
             put(option, &mut config, &value)?;
         }
@@ -99,17 +99,17 @@ pub fn config(given: Option<&Bound<'_, PyDict>>) -> PyResult<StoreConfig> {
     Ok(config)
 }
 
-/// The exception for options a store does not take; where one of `config` is at fault, with its value.
+/// The exception for a failure to apply `config`. For an invalid option it has name and value.
 pub fn refused(py: Python<'_>, config: &StoreConfig, failure: &StoreError) -> PyErr {
     if let StoreError::Invalid { what, reason } = failure
         && let Some(option) = OPTIONS.iter().find(|option| option.name == *what)
     {
         return match (option.show)(config, py) {
-            Ok(value) => wrong(option.name, &value, reason),
+            Ok(value) => invalid_option(option.name, &value, reason),
             Err(error) => error,
         };
     }
-    of_store(py, failure)
+    store_error(py, failure)
 }
 
 /// Options that change while a store is open.
@@ -119,18 +119,18 @@ pub struct Change {
 }
 
 impl Change {
-    /// Takes `given`; None puts an option back to nothing where it may be nothing. The exceptions name the option, and
-    /// say where one cannot change.
+    /// Reads the options to change; None clears an optional one. Raises `ConfigError` with the name of an option that
+    /// is unknown, invalid or cannot change.
     pub fn read(given: &Bound<'_, PyDict>) -> PyResult<Self> {
         let (mut names, mut config) = (BTreeSet::new(), StoreConfig::default());
         for (name, value) in given {
             let name: String = name.extract()?;
-            let option = find(value.py(), &name)?;
+            let option = find_option(value.py(), &name)?;
             if !is_changeable(&name) {
                 let changeable: Vec<&str> =
                     OPTIONS.iter().map(|option| option.name).filter(|name| is_changeable(name)).collect();
                 return Err(raised::ConfigError::new_err(format!(
-                    "{name} cannot change while the store is open; what can is {}",
+                    "{name} cannot change while the store is open; only these can: {}",
                     changeable.join(", ")
                 )));
             }
@@ -140,12 +140,12 @@ impl Change {
         Ok(Self { config, names })
     }
 
-    /// Raises for what is refused whatever the other options are.
+    /// Raises `ConfigError` for values that are invalid regardless of the other options.
     pub fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.config.check().map_err(|failure| refused(py, &self.config, &failure))
     }
 
-    /// Changes `store`, and `config`, which tells its options. Errors: `Invalid`, and what a flush may raise.
+    /// Applies the change to `store` and its `config`. Errors: `Invalid`, and those of a flush.
     pub fn apply(self, store: &MessageStore, config: &mut StoreConfig) -> Result<()> {
         let mut changed = config.clone();
         for option in OPTIONS.iter().filter(|option| self.names.contains(option.name)) {
@@ -154,7 +154,7 @@ impl Change {
         changed.check()?;
         for topic in config.flush_every.keys().chain(changed.flush_every.keys()) {
             let count = changed.flush_every.get(topic);
-            // Each change flushes.
+            // Skip unchanged topics: each call flushes.
             if count != config.flush_every.get(topic) {
                 store.admin().set_flush_every(topic, count.copied())?;
             }
@@ -174,16 +174,16 @@ fn is_changeable(name: &str) -> bool {
     name.starts_with("flush") || name.starts_with("retention_")
 }
 
-fn find(py: Python<'_>, name: &str) -> PyResult<&'static StoreOption> {
-    OPTIONS.iter().find(|option| option.name == name).ok_or_else(|| unknown(py, name))
+fn find_option(py: Python<'_>, name: &str) -> PyResult<&'static StoreOption> {
+    OPTIONS.iter().find(|option| option.name == name).ok_or_else(|| unknown_option(py, name))
 }
 
 fn put(option: &StoreOption, config: &mut StoreConfig, value: &Bound<'_, PyAny>) -> PyResult<()> {
     (option.put)(config, value)
-        .map_err(|error| wrong(option.name, value, &error.value(value.py()).to_string()))
+        .map_err(|error| invalid_option(option.name, value, &error.value(value.py()).to_string()))
 }
 
-/// Every option by its name.
+/// All options by name.
 pub fn shown<'py>(py: Python<'py>, config: &StoreConfig) -> PyResult<Bound<'py, PyDict>> {
     let shown = PyDict::new(py);
     for option in OPTIONS {
@@ -192,7 +192,7 @@ pub fn shown<'py>(py: Python<'py>, config: &StoreConfig) -> PyResult<Bound<'py, 
     Ok(shown)
 }
 
-fn unknown(py: Python<'_>, name: &str) -> PyErr {
+fn unknown_option(py: Python<'_>, name: &str) -> PyErr {
     let names: Vec<&str> = OPTIONS.iter().map(|option| option.name).collect();
     let nearest = py
         .import("difflib")
@@ -200,17 +200,17 @@ fn unknown(py: Python<'_>, name: &str) -> PyErr {
         .and_then(|nearest| nearest.extract::<Vec<String>>());
     let hint = match nearest.as_deref() {
         Ok([nearest, ..]) => format!("did you mean {nearest}?"),
-        _ => format!("known are {}", names.join(", ")),
+        _ => format!("known options are {}", names.join(", ")),
     };
     raised::ConfigError::new_err(format!("unknown option of a store: {name}; {hint}"))
 }
 
-fn wrong(name: &str, value: &Bound<'_, PyAny>, reason: &str) -> PyErr {
+fn invalid_option(name: &str, value: &Bound<'_, PyAny>, reason: &str) -> PyErr {
     let shown = value.repr().map_or_else(|_| "?".to_owned(), |shown| shown.to_string());
     raised::ConfigError::new_err(format!("{name} is {shown}; {reason}"))
 }
 
-/// A whole number from 0 to `max`.
+/// Reads a whole number from 0 to `max`.
 fn number(value: &Bound<'_, PyAny>, max: u64) -> PyResult<u64> {
     value
         .extract::<u64>()
@@ -279,7 +279,7 @@ impl Value for Duration {
     }
 }
 
-/// None is nothing.
+/// None clears the option.
 impl<T: Value> Value for Option<T> {
     fn take(value: &Bound<'_, PyAny>) -> PyResult<Self> {
         if value.is_none() { Ok(None) } else { T::take(value).map(Some) }
@@ -290,7 +290,7 @@ impl<T: Value> Value for Option<T> {
     }
 }
 
-/// A mapping whose keys are names.
+/// A mapping by name.
 impl<T: Value> Value for BTreeMap<String, T> {
     fn take(value: &Bound<'_, PyAny>) -> PyResult<Self> {
         let items = value.cast::<PyMapping>()?.items()?;
@@ -324,12 +324,13 @@ impl Value for Vec<u8> {
     }
 }
 
-/// Three percentages: expired files go at any hour, any file goes, sends are refused.
+/// Three percentages of disk usage, above which expired files are deleted at any hour, the oldest file even if it has
+/// not expired, and sends are refused.
 impl Value for DiskUsage {
     fn take(value: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (expired, any, refuse) = value
             .extract()
-            .map_err(|_| PyValueError::new_err("it must be three percentages, as 75, 85 and 90"))?;
+            .map_err(|_| PyValueError::new_err("it must be three percentages, such as (75, 85, 90)"))?;
         Ok(Self { expired, any, refuse })
     }
 
@@ -386,7 +387,7 @@ impl Value for DelayLevels {
     }
 }
 
-/// The rule that was broken; the option is named elsewhere.
+/// An exception with the broken rule. The caller adds the option's name.
 fn reason(error: StoreError) -> PyErr {
     match error {
         StoreError::Invalid { reason, .. } => PyValueError::new_err(reason),
@@ -394,7 +395,11 @@ fn reason(error: StoreError) -> PyErr {
     }
 }
 
-/// `host:port` with a numeric host.
+/// Parses `host:port` with a numeric host.
 pub fn address(text: &str) -> PyResult<SocketAddr> {
-    text.parse().map_err(|_| PyValueError::new_err(format!("{text:?} is no host:port with a numeric host")))
+    text.parse().map_err(|_| {
+        PyValueError::new_err(format!(
+            "{text:?} is not host:port with a numeric host, such as 127.0.0.1:10911"
+        ))
+    })
 }

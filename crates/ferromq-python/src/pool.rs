@@ -1,11 +1,11 @@
-//! A bounded pool of threads for work that waits for the interpreter; it knows no Python.
+//! A bounded pool of threads for jobs that need the interpreter. `handler` makes the jobs; this file has no Python.
 //!
-//! Two promises: what does not fit is refused at once, and jobs of one strand run one after the other in the
-//! order they came. What a job does is the business of `handler`.
+//! A job that exceeds the limits is rejected at once. The jobs of a strand run one after the other, in the order of
+//! submission.
 //!
-//! The interpreter runs one thread at a time, and each hand-over between threads costs more than a quick job. So one
-//! thread runs the jobs one after the other, and others join where that one waits: for the disk or a peer, which
-//! it says ([`blocking`]), or for anything else, when no job was begun for a while.
+//! The interpreter runs one thread at a time, and a switch between threads costs more than a short job. So one thread
+//! runs jobs one after the other. Another one joins if the first waits for the disk or a peer, which it declares by
+//! [`blocking`], or if no job was started for `STALL`.
 
 use std::{
     cell::RefCell,
@@ -18,74 +18,75 @@ use std::{
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// Jobs that wait for a thread; more are refused.
-const WAITING_JOBS: usize = 1024;
-/// Jobs that wait in one strand; more are refused.
-const WAITING_IN_STRAND: usize = 256;
-/// Jobs that wait are begun by one more thread when none was begun for so long.
+/// Most queued jobs; more are rejected.
+const MAX_QUEUED: usize = 1024;
+/// Most queued jobs of a strand; more are rejected.
+const MAX_QUEUED_IN_STRAND: usize = 256;
+/// Time without the start of a job after which another thread starts queued ones.
 const STALL: Duration = Duration::from_micros(500);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-enum Turn {
+/// An entry of the pool's queue.
+enum Queued {
     Job(Job),
-    /// The next job of a strand.
+    /// The strand whose next job is to run.
     Strand(u64),
 }
 
 #[derive(Default)]
 struct State {
-    turns: VecDeque<Turn>,
-    /// Strands with a job that waits or runs.
+    queue: VecDeque<Queued>,
+    /// Strands with queued or running jobs, and their queued jobs.
     strands: HashMap<u64, VecDeque<Job>>,
     stopping: bool,
     threads: usize,
-    /// Jobs that run and do not say that they wait.
+    /// Running jobs, except those inside `blocking`.
     running: usize,
-    /// Whether a thread waits for a stall; where none does and jobs wait, one is woken.
+    /// Whether a thread waits for the next stall. If none does and jobs are queued, one is woken.
     is_watched: bool,
-    begun_at: Option<Instant>,
+    last_start: Option<Instant>,
 }
 
 impl State {
-    /// The moment from which one more thread may begin a job; `None`: now.
+    /// When another thread may start a job; `None`: now.
     fn stalled_at(&self) -> Option<Instant> {
-        let begun_at = self.begun_at.filter(|_| self.running > 0 && !self.stopping)?;
-        Some(begun_at + STALL).filter(|stalled_at| *stalled_at > Instant::now())
+        let last_start = self.last_start.filter(|_| self.running > 0 && !self.stopping)?;
+        Some(last_start + STALL).filter(|stalled_at| *stalled_at > Instant::now())
     }
 }
 
 thread_local! {
-    /// The pool this thread runs a job of.
+    /// The pool of this thread, unless it is inside `blocking`.
     static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
 }
 
-/// Runs `wait`, which may wait for the disk or a peer; another job may begin meanwhile where a thread of a pool calls
-/// this. What is said to wait within it waits already.
+/// Runs `wait`, which may wait for the disk or a peer. Meanwhile, if a thread of a pool calls this, another job may
+/// start. Nested calls have no further effect.
 pub fn blocking<T>(wait: impl FnOnce() -> T) -> T {
     let Some(shared) = CURRENT.take() else { return wait() };
-    let _waiting = Waiting::begin(shared);
+    let _guard = BlockingGuard::begin(shared);
     wait()
 }
 
-/// A job of a pool that waits for the disk or a peer.
-struct Waiting(Arc<Shared>);
+/// Excludes a job from the running ones while it waits for the disk or a peer.
+struct BlockingGuard(Arc<Shared>);
 
-impl Waiting {
+impl BlockingGuard {
     fn begin(shared: Arc<Shared>) -> Self {
         let mut state = shared.state.lock();
         state.running -= 1;
-        let others_wait = !state.turns.is_empty();
+        let has_queued = !state.queue.is_empty();
         drop(state);
-        if others_wait {
-            // The one that watches may be among the sleeping: whoever wakes looks.
+        if has_queued {
+            // This may wake the watching thread instead of an idle one. Either checks the queue.
             shared.work.notify_one();
         }
         Self(shared)
     }
 }
 
-impl Drop for Waiting {
+impl Drop for BlockingGuard {
     fn drop(&mut self) {
         self.0.state.lock().running += 1;
         CURRENT.set(Some(Arc::clone(&self.0)));
@@ -99,7 +100,7 @@ struct Shared {
     ended: Condvar,
 }
 
-/// The pool. Dropping it lets its threads end after the jobs that wait.
+/// The pool. After a drop, its threads run the queued jobs and end.
 pub struct Pool(Arc<Shared>);
 
 impl Pool {
@@ -119,44 +120,44 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Queues a job; false where too many wait or the pool is stopping.
+    /// Queues a job. Returns false if the queue is full or the pool is stopping.
     pub fn submit(&self, job: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.0.state.lock();
-        if state.stopping || state.turns.len() >= WAITING_JOBS {
+        if state.stopping || state.queue.len() >= MAX_QUEUED {
             return false;
         }
-        state.turns.push_back(Turn::Job(Box::new(job)));
-        self.0.call_somebody(state);
+        state.queue.push_back(Queued::Job(Box::new(job)));
+        self.0.wake_one(state);
         true
     }
 
-    /// Queues a job whatever waits; only for jobs of which there is one at a time.
+    /// Queues a job without a limit; only for a job that is queued at most once at a time.
     pub fn submit_always(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
-        state.turns.push_back(Turn::Job(Box::new(job)));
-        self.0.call_somebody(state);
+        state.queue.push_back(Queued::Job(Box::new(job)));
+        self.0.wake_one(state);
     }
 
-    /// Queues a job of a strand; false where too many of it wait, unless it is the `last` one.
+    /// Queues a job of a strand. Returns false if a queue is full or the pool is stopping, unless it is the `last` job.
     pub fn submit_to(&self, strand: u64, last: bool, job: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.0.state.lock();
         if let Some(waiting) = state.strands.get_mut(&strand) {
-            let fits = last || waiting.len() < WAITING_IN_STRAND;
+            let fits = last || waiting.len() < MAX_QUEUED_IN_STRAND;
             if fits {
                 waiting.push_back(Box::new(job));
             }
             return fits;
         }
-        if !last && (state.stopping || state.turns.len() >= WAITING_JOBS) {
+        if !last && (state.stopping || state.queue.len() >= MAX_QUEUED) {
             return false;
         }
         state.strands.insert(strand, VecDeque::from([Box::new(job) as Job]));
-        state.turns.push_back(Turn::Strand(strand));
-        self.0.call_somebody(state);
+        state.queue.push_back(Queued::Strand(strand));
+        self.0.wake_one(state);
         true
     }
 
-    /// Takes no new jobs and waits up to `patience` for those that wait and run; false where some still do.
+    /// Rejects new jobs and waits up to `patience` for queued and running ones. Returns false if some are left.
     pub fn stop(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut state = self.0.state.lock();
@@ -179,11 +180,11 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    /// Wakes a thread, unless one runs and one watches it: those see what waits.
-    fn call_somebody(&self, state: MutexGuard<'_, State>) {
-        let is_seen = state.running > 0 && state.is_watched;
+    /// Wakes a thread for a queued job, unless a running and a watching thread will take it.
+    fn wake_one(&self, state: MutexGuard<'_, State>) {
+        let is_covered = state.running > 0 && state.is_watched;
         drop(state);
-        if !is_seen {
+        if !is_covered {
             self.work.notify_one();
         }
     }
@@ -192,19 +193,19 @@ impl Shared {
 fn work(shared: &Arc<Shared>) {
     CURRENT.set(Some(Arc::clone(shared)));
     let mut state = shared.state.lock();
-    while let Some(turn) = next(shared, &mut state) {
+    while let Some(queued) = next(shared, &mut state) {
         state.running += 1;
-        state.begun_at = Some(Instant::now());
-        if !state.turns.is_empty() && !state.is_watched {
+        state.last_start = Some(Instant::now());
+        if !state.queue.is_empty() && !state.is_watched {
             shared.work.notify_one();
         }
-        match turn {
-            Turn::Job(job) => {
+        match queued {
+            Queued::Job(job) => {
                 drop(state);
                 run(job);
                 state = shared.state.lock();
             }
-            Turn::Strand(strand) => {
+            Queued::Strand(strand) => {
                 let job = state.strands.get_mut(&strand).and_then(VecDeque::pop_front);
                 drop(state);
                 job.into_iter().for_each(run);
@@ -218,13 +219,13 @@ fn work(shared: &Arc<Shared>) {
     shared.ended.notify_all();
 }
 
-/// Waits for a turn this thread may take; `None` where the pool stops and none is left.
-fn next(shared: &Shared, state: &mut MutexGuard<'_, State>) -> Option<Turn> {
+/// Waits for an entry that this thread may take. `None`: the pool stops and its queue is empty.
+fn next(shared: &Shared, state: &mut MutexGuard<'_, State>) -> Option<Queued> {
     loop {
         let stalled_at = state.stalled_at();
-        match (state.turns.is_empty(), stalled_at) {
+        match (state.queue.is_empty(), stalled_at) {
             (true, _) if state.stopping => return None,
-            (false, None) => return state.turns.pop_front(),
+            (false, None) => return state.queue.pop_front(),
             (false, Some(stalled_at)) if !state.is_watched => {
                 state.is_watched = true;
                 shared.work.wait_until(state, stalled_at);
@@ -235,16 +236,16 @@ fn next(shared: &Shared, state: &mut MutexGuard<'_, State>) -> Option<Turn> {
     }
 }
 
-/// Gives the strand its next turn behind everybody else, or forgets it.
+/// Moves the strand to the end of the queue, or removes it if it has no more jobs.
 fn requeue(state: &mut State, strand: u64) {
     if state.strands.get(&strand).is_some_and(|waiting| !waiting.is_empty()) {
-        state.turns.push_back(Turn::Strand(strand));
+        state.queue.push_back(Queued::Strand(strand));
     } else {
         state.strands.remove(&strand);
     }
 }
 
-/// A job that panics must not take its thread along: the pool would shrink until nothing is answered.
+/// Runs a job. A panic must not end the thread, or the pool would shrink until no request is answered.
 fn run(job: Job) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
         tracing::error!("cold handler panicked");

@@ -1,8 +1,8 @@
-//! What belongs to one process: the network runtime, and objects whose threads a fork leaves behind.
+//! State of one process that a forked child must not use: the network runtime, and objects with threads.
 //!
-//! A forked child has the memory of its parent but none of its threads: locks may be held by nobody and
-//! sockets are shared. So a child never touches what its parent made; it gets an error that says so, and
-//! a runtime of its own for what it makes anew.
+//! A forked child has the memory of its parent but none of its threads: locks may be held forever, and sockets are
+//! shared. So objects of the parent raise `ForkedProcess` in the child. The child starts a runtime of its own for new
+//! objects.
 
 use std::{process, time::Duration};
 
@@ -15,18 +15,18 @@ use crate::error::{self, raised::ForkedProcess};
 /// The runtime and the process that made it.
 static RUNTIME: Mutex<Option<(u32, Runtime)>> = Mutex::new(None);
 
-/// Making the runtime takes well under this; longer means that a fork caught the lock held.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// Starting the runtime takes far less. A longer wait means that the process was forked while the lock was held.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The runtime of this process, made at the first call: one thread a core, at least two.
+/// The runtime of this process, started by the first call, with a thread per core and at least two.
 pub fn runtime() -> PyResult<Handle> {
-    let Some(mut kept) = RUNTIME.try_lock_for(LOCK_PATIENCE) else {
+    let Some(mut slot) = RUNTIME.try_lock_for(LOCK_TIMEOUT) else {
         return Err(ForkedProcess::new_err(
             "this process was forked while its parent started the network runtime; start ferromq after the fork",
         ));
     };
-    forget_foreign(&mut kept);
-    if let Some((_, runtime)) = kept.as_ref() {
+    forget_parents_runtime(&mut slot);
+    if let Some((_, runtime)) = slot.as_ref() {
         return Ok(runtime.handle().clone());
     }
     let threads = std::thread::available_parallelism().map_or(2, usize::from).max(2);
@@ -35,29 +35,29 @@ pub fn runtime() -> PyResult<Handle> {
         .thread_name("ferromq-io")
         .enable_all()
         .build()
-        .map_err(|source| error::of_os("cannot start the network threads", &source))?;
+        .map_err(|source| error::os_error("cannot start the network threads", &source))?;
     let handle = runtime.handle().clone();
-    *kept = Some((process::id(), runtime));
+    *slot = Some((process::id(), runtime));
     Ok(handle)
 }
 
-/// Lets go, in a forked child, of what belongs to the parent.
+/// Release, in a forked child, the files and the runtime of the parent.
 #[pyfunction]
 pub fn forked_child() {
     ferromq_store::files::release_in_forked_child();
-    if let Some(mut kept) = RUNTIME.try_lock() {
-        forget_foreign(&mut kept);
+    if let Some(mut slot) = RUNTIME.try_lock() {
+        forget_parents_runtime(&mut slot);
     }
 }
 
-fn forget_foreign(kept: &mut Option<(u32, Runtime)>) {
-    if kept.as_ref().is_some_and(|(owner, _)| *owner != process::id()) {
-        // Dropping it would wait for threads that only the parent has.
-        std::mem::forget(kept.take());
+fn forget_parents_runtime(slot: &mut Option<(u32, Runtime)>) {
+    if slot.as_ref().is_some_and(|(owner, _)| *owner != process::id()) {
+        // A drop would wait for threads that only the parent has.
+        std::mem::forget(slot.take());
     }
 }
 
-/// A value that only the process that made it may touch, or drop.
+/// A value that only the process that created it may use or drop.
 pub struct Owned<T> {
     what: &'static str,
     process: u32,
@@ -65,7 +65,7 @@ pub struct Owned<T> {
 }
 
 impl<T> Owned<T> {
-    /// Keeps `value` for this process; `what` names it in the error a child gets.
+    /// Binds `value` to this process. `what` names it in the error in a child.
     pub fn new(what: &'static str, value: T) -> Self {
         Self { what, process: process::id(), value: Some(value) }
     }
@@ -80,7 +80,7 @@ impl<T> Owned<T> {
         })
     }
 
-    /// The value, where this is its process.
+    /// The value; `None` in a child.
     pub fn here(&self) -> Option<&T> {
         self.value.as_ref().filter(|_| self.process == process::id())
     }
@@ -89,7 +89,7 @@ impl<T> Owned<T> {
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
         if self.process != process::id() {
-            // Its locks may be held and its threads are gone: dropping could wait for ever.
+            // A drop could wait forever for held locks and missing threads.
             std::mem::forget(self.value.take());
         }
     }

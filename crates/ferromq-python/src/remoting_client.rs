@@ -1,4 +1,4 @@
-//! `RemotingClient` as Python sees it.
+//! The Python class `RemotingClient`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -19,10 +19,10 @@ use crate::{
     request::dict,
 };
 
-/// (code, remark, extFields, body) of a response.
+/// A response: (code, remark, extFields, body).
 pub type Answer<'py> = (i32, Option<String>, Bound<'py, PyDict>, Bound<'py, PyBytes>);
 
-/// Outgoing remoting calls over kept connections, one a peer.
+/// Outgoing remoting calls over one kept connection for each peer.
 #[pyclass(name = "RemotingClient", module = "ferromq._ferromq", frozen)]
 pub struct PyRemotingClient(Owned<(Handle, RemotingClient)>);
 
@@ -42,7 +42,7 @@ impl PyRemotingClient {
         let client = if tls {
             let options = ClientTls { trust, check_name, identity: certificate.zip(key) };
             py.detach(|| RemotingClient::with_tls(runtime.clone(), &options))
-                .map_err(|failure| error::of_transport(py, &failure))?
+                .map_err(|failure| error::transport_error(py, &failure))?
         } else {
             RemotingClient::new(runtime.clone())
         };
@@ -50,6 +50,8 @@ impl PyRemotingClient {
     }
 
     /// Call *code* at *address* and return (code, remark, extFields, body).
+    ///
+    /// Raises `ConnectionFailed` or `RequestTimeout`.
     #[pyo3(
         signature = (address, code, fields=None, body=b"".as_slice(), *, timeout=3.0),
         text_signature = "($self, address, code, fields=None, body=b'', *, timeout=3.0)"
@@ -68,11 +70,11 @@ impl PyRemotingClient {
             Duration::try_from_secs_f64(timeout).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let request = request_of(code, fields, body)?;
         py.detach(|| runtime.block_on(client.call(address, request, timeout)))
-            .map_err(|failure| error::of_transport(py, &failure))
+            .map_err(|failure| error::transport_error(py, &failure))
             .and_then(|response| answer(py, &response))
     }
 
-    /// Begin a call whose answer is taken later; see the stub.
+    /// Start a call; `PendingAnswer.wait` returns its answer later.
     #[pyo3(signature = (address, code, fields=None, *, timeout=3.0))]
     fn begin(
         &self,
@@ -92,7 +94,7 @@ impl PyRemotingClient {
         Ok(PyPendingAnswer(Owned::new("PendingAnswer", (runtime.clone(), Mutex::new(Some(task))))))
     }
 
-    /// Close every connection; later calls fail.
+    /// Close all connections. Later calls fail.
     fn close(&self, py: Python<'_>) {
         if let Some((_, client)) = self.0.here() {
             py.detach(|| client.close());
@@ -102,26 +104,28 @@ impl PyRemotingClient {
 
 type Task = JoinHandle<Result<RemotingCommand, TransportError>>;
 
-/// A call under way.
+/// A call started by `RemotingClient.begin`.
 #[pyclass(name = "PendingAnswer", module = "ferromq._ferromq", frozen)]
 pub struct PyPendingAnswer(Owned<(Handle, Mutex<Option<Task>>)>);
 
 #[pymethods]
 impl PyPendingAnswer {
-    /// Wait for the answer, once.
+    /// Wait for the answer and return (code, remark, extFields, body), once.
     fn wait<'py>(&self, py: Python<'py>) -> PyResult<(i32, Option<String>, Bound<'py, PyDict>, PyRecords)> {
         let (runtime, task) = self.0.get()?;
         let task = task.lock().take();
-        let task = task.ok_or_else(|| PyRuntimeError::new_err("the answer was taken already"))?;
+        let task = task.ok_or_else(|| {
+            PyRuntimeError::new_err("the answer has already been returned; wait can be called once")
+        })?;
         let answer = py
             .detach(|| runtime.block_on(task))
             .map_err(|error| PyRuntimeError::new_err(error.to_string()))?
-            .map_err(|failure| error::of_transport(py, &failure))?;
+            .map_err(|failure| error::transport_error(py, &failure))?;
         Ok((answer.code, answer.remark.clone(), dict(py, &answer.fields)?, PyRecords(answer.body)))
     }
 }
 
-/// Makes a request of what Python gave.
+/// Builds a request from Python's arguments.
 pub fn request_of(
     code: i32,
     fields: Option<&Bound<'_, PyMapping>>,
@@ -131,13 +135,13 @@ pub fn request_of(
     Ok(RemotingCommand::request(code, fields, Bytes::copy_from_slice(body)))
 }
 
-/// Makes Python's objects of a response.
+/// Converts a response to Python's objects.
 pub fn answer<'py>(py: Python<'py>, response: &RemotingCommand) -> PyResult<Answer<'py>> {
     let body = PyBytes::new(py, &response.body);
     Ok((response.code, response.remark.clone(), dict(py, &response.fields)?, body))
 }
 
-/// Name and value of each entry of a mapping of texts.
+/// The entries of a mapping of strings.
 pub fn texts(mapping: &Bound<'_, PyMapping>) -> PyResult<Vec<(String, String)>> {
     mapping.items()?.iter().map(|item| item.extract()).collect()
 }

@@ -1,4 +1,4 @@
-//! `Request`: a cold request as Python sees it.
+//! The Python class `Request`.
 
 use ferromq_transport::{ColdRequest, Verb, remoting::Fields};
 use pyo3::{
@@ -15,16 +15,16 @@ pub struct PyRequest {
     /// Number of the connection.
     #[pyo3(get)]
     connection: u64,
-    /// `host:port` of the other side.
+    /// `host:port` of the client.
     #[pyo3(get)]
     peer: String,
-    /// The language a remoting client says it is written in; `OTHER` for gRPC.
+    /// The language in the header of a remoting client (`JAVA`); `OTHER` for gRPC.
     #[pyo3(get)]
     language: &'static str,
-    /// The version a remoting client says it has, an ordinal of `MQVersion`; 0 for gRPC.
+    /// The `MQVersion` ordinal in the header of a remoting client; 0 for gRPC.
     #[pyo3(get)]
     version: i32,
-    /// Whether the sender waits for no answer.
+    /// Whether the sender expects no answer.
     #[pyo3(get)]
     is_one_way: bool,
     /// Remoting extFields, or gRPC metadata with names in lower case.
@@ -36,7 +36,7 @@ pub struct PyRequest {
 }
 
 impl PyRequest {
-    /// Takes a request over into Python's objects.
+    /// Converts a request to Python's objects.
     pub fn new(py: Python<'_>, request: ColdRequest) -> PyResult<Self> {
         let route = match request.verb {
             Verb::Code(code) => code.into_pyobject(py)?.into_any().unbind(),
@@ -67,7 +67,7 @@ impl PyRequest {
     }
 }
 
-/// A dict of texts; the last of equal names counts.
+/// A dict of the fields. The last of several fields with the same name wins.
 pub fn dict<'py>(py: Python<'py>, fields: &Fields) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     for (name, value) in fields {

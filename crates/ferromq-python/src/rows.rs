@@ -1,7 +1,7 @@
-//! Rows of Arrow columns that become send requests, for `ferromq.spark`. No logic: what becomes of a row is in
+//! Encodes rows of Arrow columns as send requests, for `ferromq.spark`: bindings of
 //! `ferromq_transport::client::grpc::rows`.
 //!
-//! Buffers come as `bytes`: those of Arrow may change while somebody looks.
+//! Buffers are passed as `bytes`, because Arrow's may change during a read.
 
 use ferromq_transport::client::grpc::{
     Batch,
@@ -16,69 +16,69 @@ use pyo3::{
 
 use crate::client::MessageIds;
 
-/// Adds this file's names to the module.
+/// Adds the classes of this file to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyRows>()?;
     module.add_class::<PyPart>()
 }
 
-/// First row, validity and values of a column.
+/// A column: index of the first row's value, validity bits, values.
 #[derive(FromPyObject)]
-struct OwnColumn(usize, Option<PyBackedBytes>, PyBackedBytes);
+struct OwnedColumn(usize, Option<PyBackedBytes>, PyBackedBytes);
 
-impl OwnColumn {
+impl OwnedColumn {
     fn view(&self) -> Column<'_> {
         Column { first: self.0, validity: self.1.as_deref(), values: &self.2 }
     }
 }
 
-/// A column of texts.
+/// A column of strings: offsets and bytes.
 #[derive(FromPyObject)]
-struct OwnTexts(OwnColumn, PyBackedBytes);
+struct OwnedTexts(OwnedColumn, PyBackedBytes);
 
-impl OwnTexts {
+impl OwnedTexts {
     fn view(&self) -> Texts<'_> {
         Texts { spans: self.0.view(), data: &self.1 }
     }
 }
 
-/// The columns beside the bodies.
+/// The columns other than the bodies.
 #[derive(Default)]
-struct Own {
-    topic: Option<OwnTexts>,
-    key: Option<OwnTexts>,
-    keys: Option<(OwnColumn, OwnTexts)>,
-    tag: Option<OwnTexts>,
-    properties: Option<(OwnColumn, OwnTexts, OwnTexts)>,
-    delivery_timestamp: Option<OwnColumn>,
-    delay: Option<(OwnColumn, i64)>,
-    message_group: Option<OwnTexts>,
-    priority: Option<OwnColumn>,
+struct OwnedColumns {
+    topic: Option<OwnedTexts>,
+    key: Option<OwnedTexts>,
+    keys: Option<(OwnedColumn, OwnedTexts)>,
+    tag: Option<OwnedTexts>,
+    properties: Option<(OwnedColumn, OwnedTexts, OwnedTexts)>,
+    delivery_timestamp: Option<OwnedColumn>,
+    delay: Option<(OwnedColumn, i64)>,
+    message_group: Option<OwnedTexts>,
+    priority: Option<OwnedColumn>,
 }
 
-impl Own {
+impl OwnedColumns {
     fn of(columns: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let mut own = Self::default();
+        let mut owned = Self::default();
         for (name, value) in columns.iter() {
             match name.extract::<String>()?.as_str() {
-                "topic" => own.topic = value.extract()?,
-                "key" => own.key = value.extract()?,
-                "keys" => own.keys = value.extract()?,
-                "tag" => own.tag = value.extract()?,
-                "properties" => own.properties = value.extract()?,
-                "delivery_timestamp" => own.delivery_timestamp = value.extract()?,
-                "delay" => own.delay = value.extract()?,
-                "message_group" => own.message_group = value.extract()?,
-                "priority" => own.priority = value.extract()?,
-                name => return Err(PyValueError::new_err(format!("rows have no column {name:?}"))),
+                "topic" => owned.topic = value.extract()?,
+                "key" => owned.key = value.extract()?,
+                "keys" => owned.keys = value.extract()?,
+                "tag" => owned.tag = value.extract()?,
+                "properties" => owned.properties = value.extract()?,
+                "delivery_timestamp" => owned.delivery_timestamp = value.extract()?,
+                "delay" => owned.delay = value.extract()?,
+                "message_group" => owned.message_group = value.extract()?,
+                "priority" => owned.priority = value.extract()?,
+                name => return Err(PyValueError::new_err(format!("unknown column {name:?} of rows"))),
             }
         }
-        Ok(own)
+        Ok(owned)
     }
 
-    fn view<'a>(&'a self, rows: usize, body: &'a OwnColumn, body_len: usize) -> Columns<'a> {
+    fn view<'a>(&'a self, rows: usize, body: &'a OwnedColumn, body_len: usize) -> Columns<'a> {
         let several = self.keys.as_ref().map(|(spans, keys)| Keys::Several(spans.view(), keys.view()));
-        let entries = |(spans, names, values): &'a (OwnColumn, OwnTexts, OwnTexts)| Entries {
+        let entries = |(spans, names, values): &'a (OwnedColumn, OwnedTexts, OwnedTexts)| Entries {
             spans: spans.view(),
             names: names.view(),
             values: values.view(),
@@ -87,19 +87,19 @@ impl Own {
             rows,
             body: body.view(),
             body_len,
-            topic: self.topic.as_ref().map(OwnTexts::view),
+            topic: self.topic.as_ref().map(OwnedTexts::view),
             keys: several.or_else(|| self.key.as_ref().map(|key| Keys::One(key.view()))),
-            tag: self.tag.as_ref().map(OwnTexts::view),
+            tag: self.tag.as_ref().map(OwnedTexts::view),
             properties: self.properties.as_ref().map(entries),
-            delivery_timestamp: self.delivery_timestamp.as_ref().map(OwnColumn::view),
+            delivery_timestamp: self.delivery_timestamp.as_ref().map(OwnedColumn::view),
             delay: self.delay.as_ref().map(|(column, unit)| (column.view(), *unit)),
-            message_group: self.message_group.as_ref().map(OwnTexts::view),
-            priority: self.priority.as_ref().map(OwnColumn::view),
+            message_group: self.message_group.as_ref().map(OwnedTexts::view),
+            priority: self.priority.as_ref().map(OwnedColumn::view),
         }
     }
 }
 
-/// Rows that are ready to be sent.
+/// Checked rows of Arrow columns, for encoding as send requests.
 #[pyclass(name = "Rows", module = "ferromq._ferromq", frozen)]
 pub struct PyRows {
     rows: rows::Rows,
@@ -112,29 +112,32 @@ impl PyRows {
     #[pyo3(signature = (count, body, columns, *, first=0, topic=None, numbered=None))]
     fn new(
         count: usize,
-        body: OwnTexts,
+        body: OwnedTexts,
         columns: &Bound<'_, PyDict>,
         first: u64,
         topic: Option<&str>,
         numbered: Option<&str>,
     ) -> PyResult<Self> {
-        let (OwnTexts(spans, bodies), own) = (body, Own::of(columns)?);
-        let columns = own.view(count, &spans, bodies.len());
+        let (OwnedTexts(spans, bodies), owned) = (body, OwnedColumns::of(columns)?);
+        let columns = owned.view(count, &spans, bodies.len());
         let rows = rows::Rows::read(&columns, Common { first, topic, numbered });
         rows.map(|rows| Self { rows, bodies }).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
+    /// Each topic, and its first row.
     #[getter]
     fn topics(&self) -> Vec<(String, u64)> {
         self.rows.topics().to_vec()
     }
 
+    /// Divide all rows into requests, each with one topic and at most one message group; delayed rows are alone.
     fn lanes(&self, max_rows: usize, max_bytes: usize) -> Vec<PyPart> {
         let parts = self.rows.lanes(Limits { rows: max_rows, bytes: max_bytes });
         parts.into_iter().map(|part| self.part(part)).collect()
     }
 
-    #[allow(clippy::too_many_arguments)] // one call a batch, without an object in between
+    /// Divide the rows of one topic into requests in their order, each for one queue, or for a broker that chooses it.
+    #[allow(clippy::too_many_arguments)] // one call per batch, without an intermediate object
     fn placed(
         &self,
         topic: u32,
@@ -147,10 +150,12 @@ impl PyRows {
     ) -> PyResult<Vec<PyPart>> {
         let places = Places { block, queues: &queues, in_order: &in_order, brokers: &brokers };
         let parts = self.rows.placed(topic, &places, Limits { rows: max_rows, bytes: max_bytes });
-        let parts = parts.ok_or_else(|| PyValueError::new_err("a block or queue has no number"))?;
+        let parts = parts
+            .ok_or_else(|| PyValueError::new_err("queues, in_order or brokers has no entry for a row"))?;
         Ok(parts.into_iter().map(|part| self.part(part)).collect())
     }
 
+    /// Encode a SendMessageRequest. Raises `MessageTooLarge` with the row.
     #[allow(clippy::too_many_arguments)] // as `encode_send`
     fn encode<'py>(
         &self,
@@ -169,16 +174,21 @@ impl PyRows {
         }
         let ids = ids.get().0;
         if ids.count as usize != part.rows.len() {
-            return Err(PyValueError::new_err("as many message ids as rows are needed"));
+            let text = format!(
+                "{} message ids for {} rows; their numbers must be equal",
+                ids.count,
+                part.rows.len()
+            );
+            return Err(PyValueError::new_err(text));
         }
-        let (topic, _) = self.rows.topics().get(part.topic as usize).ok_or_else(of_others)?;
+        let (topic, _) = self.rows.topics().get(part.topic as usize).ok_or_else(foreign_part)?;
         let batch = Batch { topic, queue_id, born_timestamp, born_host, ids, transaction: None };
         Ok(PyBytes::new(py, &self.rows.encode(&batch, part, &self.bodies)))
     }
 }
 
-fn of_others() -> PyErr {
-    PyValueError::new_err("the part is of other rows")
+fn foreign_part() -> PyErr {
+    PyValueError::new_err("the part belongs to other rows")
 }
 
 impl PyRows {
@@ -190,7 +200,7 @@ impl PyRows {
     }
 }
 
-/// Rows of one request.
+/// The rows of one request.
 #[pyclass(name = "Part", module = "ferromq._ferromq", frozen)]
 pub struct PyPart {
     part: rows::Part,
@@ -206,16 +216,19 @@ impl PyPart {
         &self.topic
     }
 
+    /// The message group of its first row.
     #[getter]
     fn group(&self) -> Option<&str> {
         self.group.as_deref()
     }
 
+    /// The number of its queue, if `placed` chose one.
     #[getter]
     const fn queue(&self) -> u32 {
         self.part.queue
     }
 
+    /// The numbers of its rows in the partition, ascending.
     #[getter]
     fn numbers(&self) -> Vec<u64> {
         self.part.rows.iter().map(|index| self.first.saturating_add((*index).into())).collect()

@@ -1,4 +1,4 @@
-//! `Server` as Python sees it: start, register, push, stop.
+//! The Python class `Server`: start, handlers, table entries, listeners, stop.
 
 use std::{
     net::TcpListener,
@@ -33,27 +33,27 @@ use crate::{
     store::PyStore,
 };
 
-/// Clients say what they subscribe to with each heartbeat.
+/// Limits the log, because clients repeat their subscriptions with each heartbeat.
 static BAD_FILTER: LogLimiter = LogLimiter::new();
 
-/// What a server needs to be dropped in good order.
-struct Running {
+/// A started server, with what its shutdown needs.
+struct RunningServer {
     runtime: Handle,
     server: Server,
     handlers: Arc<Handlers>,
 }
 
-impl Drop for Running {
+impl Drop for RunningServer {
     fn drop(&mut self) {
-        // Nobody may wait here: the garbage collector calls. Connections end in the background.
+        // The garbage collector may call this, so it must not wait. Connections are closed in the background.
         let server = self.server.clone();
         self.runtime.spawn(async move { server.stop(Duration::ZERO).await });
     }
 }
 
-/// One server: remoting and gRPC listeners, hot verbs in Rust, cold requests handed to registered functions.
+/// A server: remoting and gRPC listeners, hot verbs in Rust, registered functions for cold requests.
 #[pyclass(name = "Server", module = "ferromq._ferromq", frozen)]
-pub struct PyServer(Owned<Running>);
+pub struct PyServer(Owned<RunningServer>);
 
 #[pymethods]
 impl PyServer {
@@ -69,7 +69,7 @@ impl PyServer {
         let options = limits.map_or(Ok(ServerOptions::default()), server_options)?;
         let runtime = runtime()?;
         let handlers = Handlers::start(handler_threads)
-            .map_err(|source| error::of_os("cannot start handler threads", &source))?;
+            .map_err(|source| error::os_error("cannot start handler threads", &source))?;
         let handlers = Arc::new(handlers);
         let store = match store {
             Some(store) => Some((store.shared()?, broker_name.to_owned())),
@@ -77,57 +77,57 @@ impl PyServer {
         };
         let cold = Arc::clone(&handlers) as Arc<dyn ferromq_transport::ColdHandler>;
         let server = Server::new(runtime.clone(), options, clock.0.clone(), store, cold);
-        Ok(Self(Owned::new("Server", Running { runtime, server, handlers })))
+        Ok(Self(Owned::new("Server", RunningServer { runtime, server, handlers })))
     }
 
-    /// Answer *route* with *handler*. Raises ValueError where *route* is a hot verb.
+    /// Answer *route* with *handler* (None: no answer). Raises `ValueError` if *route* is a hot verb.
     fn register(&self, py: Python<'_>, route: &Bound<'_, PyAny>, handler: Py<PyAny>) -> PyResult<()> {
         let route = match route.extract::<i32>() {
             Ok(code) => Verb::Code(code),
             Err(_) => Verb::Rpc(route.extract()?),
         };
-        dispatcher::ensure_cold(&route).map_err(|refused| error::of_transport(py, &refused))?;
+        dispatcher::ensure_cold(&route).map_err(|refused| error::transport_error(py, &refused))?;
         self.0.get()?.handlers.register(route, callable(py, handler)?);
         Ok(())
     }
 
-    /// Ask *handler*(kind, name, peer, wanted) for unknown topics and groups.
+    /// Call *handler*(kind, name, peer, wanted) for unknown topics and groups, see the stub.
     fn on_missing(&self, py: Python<'_>, handler: Py<PyAny>) -> PyResult<()> {
         self.0.get()?.handlers.set_missing(callable(py, handler)?);
         Ok(())
     }
 
-    /// Give telemetry messages to *handler*(stream, connection, peer, metadata, message).
+    /// Call *handler*(stream, connection, peer, metadata, message) for telemetry messages.
     fn on_telemetry(&self, py: Python<'_>, handler: Py<PyAny>) -> PyResult<()> {
         self.0.get()?.handlers.set_telemetry(callable(py, handler)?);
         Ok(())
     }
 
-    /// Call *handler*(connection) after a connection is gone.
+    /// Call *handler*(connection) after a connection was closed.
     fn on_close(&self, py: Python<'_>, handler: Py<PyAny>) -> PyResult<()> {
         self.0.get()?.handlers.set_close(callable(py, handler)?);
         Ok(())
     }
 
-    /// Serve gRPC on `host:port` and return the port.
+    /// Serve gRPC on `host:port` (port 0: any) and return the port. Raises `OSError` with the address.
     fn listen_grpc(&self, py: Python<'_>, address: &str) -> PyResult<u16> {
         let server = &self.0.get()?.server;
         let listener = bind(py, address)?;
         py.detach(|| server.listen_grpc(listener))
             .map(|address| address.port())
-            .map_err(|failure| error::of_transport(py, &failure))
+            .map_err(|failure| error::transport_error(py, &failure))
     }
 
-    /// Serve remoting on `host:port` and return the port.
+    /// Serve remoting on `host:port` (port 0: any) and return the port. Raises `OSError` with the address.
     fn listen_remoting(&self, py: Python<'_>, address: &str) -> PyResult<u16> {
         let server = &self.0.get()?.server;
         let listener = bind(py, address)?;
         py.detach(|| server.listen_remoting(listener))
             .map(|address| address.port())
-            .map_err(|failure| error::of_transport(py, &failure))
+            .map_err(|failure| error::transport_error(py, &failure))
     }
 
-    /// Push a topic's entry.
+    /// Push the entry of a topic.
     #[pyo3(signature = (name, *, read_queues, write_queues, permission, message_type="NORMAL"))]
     fn put_topic(
         &self,
@@ -143,7 +143,7 @@ impl PyServer {
         Ok(())
     }
 
-    /// Take a topic's entry away.
+    /// Remove the entry of a topic.
     fn remove_topic(&self, name: &str) -> PyResult<()> {
         let server = &self.0.get()?.server;
         server.tables().remove_topic(name);
@@ -153,10 +153,10 @@ impl PyServer {
         Ok(())
     }
 
-    /// Push a consumer group's entry.
+    /// Push the entry of a consumer group.
     #[pyo3(signature = (name, *, enabled=true, max_attempts=17, from_beginning=true, broadcast=true,
         retry_queues=1, ordered=false, priority_factor=100))]
-    #[allow(clippy::too_many_arguments)] // one a keyword of Python
+    #[allow(clippy::too_many_arguments)] // one per keyword argument in Python
     fn put_group(
         &self,
         name: &str,
@@ -181,7 +181,7 @@ impl PyServer {
         Ok(())
     }
 
-    /// Take a consumer group's entry away.
+    /// Remove the entry of a consumer group.
     fn remove_group(&self, name: &str) -> PyResult<()> {
         let server = &self.0.get()?.server;
         server.tables().remove_group(name);
@@ -191,21 +191,21 @@ impl PyServer {
         Ok(())
     }
 
-    /// Say which topics a group may not read.
-    #[allow(clippy::needless_pass_by_value)] // PyO3 gives it away
+    /// Replace the topics that a group cannot read in spite of a subscription.
+    #[allow(clippy::needless_pass_by_value)] // PyO3 passes it by value
     fn put_forbidden(&self, group: &str, topics: Vec<String>) -> PyResult<()> {
         let topics = topics.into_iter().map(String::into_boxed_str).collect();
         self.0.get()?.server.tables().put_forbidden(group, topics);
         Ok(())
     }
 
-    /// Say whether pulls may filter by SQL92.
+    /// Set whether pulls may filter by SQL92.
     fn put_sql_filters(&self, allowed: bool) -> PyResult<()> {
         self.0.get()?.server.tables().filters.allow_sql(allowed);
         Ok(())
     }
 
-    /// Bound what a pull, and each queue of a receive, answers.
+    /// Limit the answer of a pull, and of each queue of a receive.
     #[pyo3(signature = (*, near_count, near_bytes, far_count, far_bytes, near_span, scan_entries))]
     fn put_transfer_limits(
         &self,
@@ -224,14 +224,14 @@ impl PyServer {
         Ok(())
     }
 
-    /// Say until when members of a group hold locks of queues; None: no more.
+    /// Set the time until which members of a group hold locks of queues; None: no locks.
     #[pyo3(signature = (group, until_ms))]
     fn put_locked(&self, group: &str, until_ms: Option<i64>) -> PyResult<()> {
         self.0.get()?.server.tables().put_locked(group, until_ms);
         Ok(())
     }
 
-    /// Push what a live group subscribed to.
+    /// Push the subscription of a live group, for remoting pulls that carry none.
     #[pyo3(signature = (group, topic, *, expression_type="TAG", expression="*", version=0, broadcasting=false))]
     fn put_subscription(
         &self,
@@ -244,21 +244,21 @@ impl PyServer {
     ) -> PyResult<()> {
         let subscription = Subscription::new(expression_type, expression, version, broadcasting);
         if let Err(error) = &subscription.filter {
-            BAD_FILTER.log(|left_out| {
-                tracing::warn!(group, topic, expression, %error, left_out, "a subscription gets nothing");
+            BAD_FILTER.log(|suppressed| {
+                tracing::warn!(group, topic, expression, %error, suppressed, "a subscription has an invalid filter");
             });
         }
         self.0.get()?.server.tables().subscriptions.put(group, topic, subscription);
         Ok(())
     }
 
-    /// Take a subscription away.
+    /// Remove a subscription; resets stay.
     fn remove_subscription(&self, group: &str, topic: &str) -> PyResult<()> {
         self.0.get()?.server.tables().subscriptions.remove(group, topic);
         Ok(())
     }
 
-    /// Tell the next pull of a queue to go on elsewhere.
+    /// Answer the next pull of a queue with the offset to continue at, and ignore its commits until then.
     fn put_reset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> PyResult<()> {
         let server = &self.0.get()?.server;
         match server.hot() {
@@ -268,24 +268,24 @@ impl PyServer {
         Ok(())
     }
 
-    /// Forget the resets of a topic, or of all a group's topics, that nobody was told of.
+    /// Remove the pending resets of a topic, or of all topics of a group.
     #[pyo3(signature = (group, topic=None))]
     fn remove_resets(&self, group: &str, topic: Option<&str>) -> PyResult<()> {
         self.0.get()?.server.tables().resets.remove(group, topic);
         Ok(())
     }
 
-    /// Send an encoded TelemetryCommand to a client; False where the stream is gone.
+    /// Send an encoded TelemetryCommand to a client; False if the stream is closed.
     fn send_telemetry(&self, stream: u64, message: &[u8]) -> PyResult<bool> {
         Ok(self.0.get()?.server.send_telemetry(stream, Bytes::copy_from_slice(message)))
     }
 
-    /// End a telemetry stream with a gRPC status; False where the stream is gone.
+    /// End a telemetry stream with a gRPC status; False if the stream is closed.
     fn end_telemetry(&self, stream: u64, code: i32, message: &str) -> PyResult<bool> {
         Ok(self.0.get()?.server.end_telemetry(stream, code, message))
     }
 
-    /// Have receives of a group look again, because its offsets in a topic are others now.
+    /// Wake waiting receives after the group's offsets in the topic changed.
     fn wake_receives(&self, group: &str, topic: &str) -> PyResult<()> {
         if let Some(hot) = self.0.get()?.server.hot() {
             hot.wake_receives(group, topic);
@@ -293,7 +293,7 @@ impl PyServer {
         Ok(())
     }
 
-    /// Take remoting connections as *mode* says: `disabled`, `permissive` or `enforcing`.
+    /// Set TLS of remoting connections: `disabled`, `permissive` (TLS and plaintext) or `enforcing`.
     #[pyo3(signature = (mode, *, certificate=None, key=None, client_auth="none", trust=None))]
     fn set_tls(
         &self,
@@ -308,15 +308,19 @@ impl PyServer {
         let (certificate, key) = match (certificate, key) {
             (Some(certificate), Some(key)) => (certificate, key),
             _ if mode == TlsMode::Disabled => Default::default(),
-            _ => return Err(raised::ConfigError::new_err("TLS needs a certificate and its key")),
+            _ => {
+                return Err(raised::ConfigError::new_err(
+                    "TLS needs a certificate and its key; give both, or set the mode disabled",
+                ));
+            }
         };
         let client_auth = client_auth.parse().map_err(value_error)?;
         let server = &self.0.get()?.server;
         py.detach(|| server.set_tls(ServerTls { mode, certificate, key, client_auth, trust }))
-            .map_err(|failure| error::of_transport(py, &failure))
+            .map_err(|failure| error::transport_error(py, &failure))
     }
 
-    /// Take gRPC connections as *mode* says; without files, with a certificate made up now.
+    /// Set TLS of new gRPC connections, as `set_tls`. Without files a certificate is generated.
     #[pyo3(signature = (mode="permissive", *, certificate=None, key=None))]
     fn set_grpc_tls(
         &self,
@@ -337,21 +341,21 @@ impl PyServer {
             (None, None) => GrpcTls::Own(mode),
             _ => {
                 return Err(raised::ConfigError::new_err(
-                    "a certificate and its key belong together; give both",
+                    "a certificate and its key belong together; give both or neither",
                 ));
             }
         };
         let server = &self.0.get()?.server;
-        py.detach(|| server.set_grpc_tls(options)).map_err(|failure| error::of_transport(py, &failure))
+        py.detach(|| server.set_grpc_tls(options)).map_err(|failure| error::transport_error(py, &failure))
     }
 
-    /// Take the files of TLS anew where they have changed; return whether they had.
+    /// Reload changed certificate files; return whether any changed.
     fn reload_tls(&self, py: Python<'_>) -> PyResult<bool> {
         let server = &self.0.get()?.server;
         Ok(py.detach(|| server.reload_tls()))
     }
 
-    /// Send a one-way request to a remoting client; False where its connection is gone or takes no more.
+    /// Send a one-way request to a remoting client; False if its connection is closed or its queue is full.
     #[pyo3(
         signature = (connection, code, fields=None, body=b"".as_slice()),
         text_signature = "($self, connection, code, fields=None, body=b'')"
@@ -365,7 +369,7 @@ impl PyServer {
         body: &[u8],
     ) -> PyResult<bool> {
         let request = request_of(code, fields, body)?;
-        self.0.get()?.server.push(connection, request).map_err(|failure| error::of_transport(py, &failure))
+        self.0.get()?.server.push(connection, request).map_err(|failure| error::transport_error(py, &failure))
     }
 
     /// Send a request to a remoting client and return its response: (code, remark, extFields, body).
@@ -382,27 +386,27 @@ impl PyServer {
         body: &[u8],
         timeout: f64,
     ) -> PyResult<Answer<'py>> {
-        let Running { runtime, server, .. } = self.0.get()?;
+        let RunningServer { runtime, server, .. } = self.0.get()?;
         let timeout = Duration::try_from_secs_f64(timeout).map_err(value_error)?;
         let request = request_of(code, fields, body)?;
         py.detach(|| runtime.block_on(server.call(connection, request, timeout)))
-            .map_err(|failure| error::of_transport(py, &failure))
+            .map_err(|failure| error::transport_error(py, &failure))
             .and_then(|response| answer(py, &response))
     }
 
-    /// Return the number of route drops so far; read it before a route is looked up to be put.
+    /// Return the number of `drop_routes` so far. Read it before looking up a route for `put_route`.
     fn routes_generation(&self) -> PyResult<u64> {
         Ok(self.0.get()?.server.routes().generation())
     }
 
-    /// Answer lookups of *topic*'s route from now on; ignored where a drop came since *generation* was read.
+    /// Let Rust answer lookups of *topic*; ignored after a drop since *generation* was read.
     fn put_route(&self, topic: &str, generation: u64, standard: &[u8], legacy: &[u8]) -> PyResult<()> {
         let (standard, legacy) = (Bytes::copy_from_slice(standard), Bytes::copy_from_slice(legacy));
         self.0.get()?.server.routes().put(topic, generation, standard, legacy);
         Ok(())
     }
 
-    /// Forget the routes of *topics*; None: all routes.
+    /// Remove the routes of *topics* (None: all), so that the handler is called again.
     fn drop_routes(&self, topics: Option<Vec<String>>) -> PyResult<()> {
         let routes = self.0.get()?.server.routes();
         match topics {
@@ -418,7 +422,7 @@ impl PyServer {
         Ok(())
     }
 
-    /// Return the counters.
+    /// Return the counters by name.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = PyDict::new(py);
         for (name, value) in self.0.get()?.server.stats() {
@@ -427,7 +431,7 @@ impl PyServer {
         Ok(counters)
     }
 
-    /// Set how messages are taken; *check_types*: `none`, `grpc` or `all`.
+    /// Set the marks of remoting clients' messages, and which messages are accepted, see the stub.
     #[pyo3(signature = (*, cluster="DefaultCluster", region="DefaultRegion", trace=true, reject_transactions=false,
         check_types="grpc"))]
     fn set_send_policy(
@@ -448,7 +452,7 @@ impl PyServer {
         Ok(())
     }
 
-    /// Set what clients may ask for.
+    /// Set the limits of gRPC clients, and the redelivery of ordered groups.
     #[pyo3(signature = (*, min_invisible_ms, max_invisible_ms, max_delay_ms, creates_topics, redelivers_from_first))]
     fn set_client_policy(
         &self,
@@ -470,7 +474,7 @@ impl PyServer {
         Ok(())
     }
 
-    /// Refuse consumers, or serve them again.
+    /// Refuse consumers, as a slave does, or serve them again.
     fn refuse_reads(&self, refuses: bool) -> PyResult<()> {
         if let Some(hot) = self.0.get()?.server.hot() {
             hot.set_refuses_reads(refuses);
@@ -478,7 +482,7 @@ impl PyServer {
         Ok(())
     }
 
-    /// Count messages that were stored otherwise than by a send.
+    /// Count messages that were not stored by a send; *size*: bytes of their records.
     fn count_put(&self, topic: &str, messages: u64, size: u64) -> PyResult<()> {
         if let Some(hot) = self.0.get()?.server.hot() {
             hot.traffic.count_put(topic, messages, size);
@@ -486,7 +490,7 @@ impl PyServer {
         Ok(())
     }
 
-    /// Return messages and bytes by topic and group, summed since the start.
+    /// Return messages and bytes since the start: `put` by topic, `get` and `send_back` by `topic@group`.
     fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let server = &self.0.get()?.server;
         let snapshot = server.hot().map(|hot| hot.traffic.snapshot()).unwrap_or_default();
@@ -503,7 +507,7 @@ impl PyServer {
         Ok(all)
     }
 
-    /// Stop listening, let requests under way end, close connections.
+    /// Stop listening, wait for requests in progress, close connections. Idempotent.
     #[pyo3(signature = (timeout=5.0))]
     fn stop(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let running = self.0.get()?;
@@ -511,9 +515,9 @@ impl PyServer {
         py.detach(|| {
             let started = Instant::now();
             running.runtime.block_on(running.server.stop(timeout));
-            // A handler that hung until the grace period ended is not waited for again.
+            // Handlers get only the rest of the timeout.
             if !running.handlers.stop(timeout.saturating_sub(started.elapsed())) {
-                tracing::warn!("a handler still runs after the server has stopped");
+                tracing::warn!("a handler is still running after the server stopped");
             }
         });
         running.handlers.clear();
@@ -533,7 +537,7 @@ impl PyServer {
 
 fn bind(py: Python<'_>, address: &str) -> PyResult<TcpListener> {
     py.detach(|| TcpListener::bind(address))
-        .map_err(|source| error::of_os(&format!("cannot listen on {address}"), &source))
+        .map_err(|source| error::os_error(&format!("cannot listen on {address}"), &source))
 }
 
 fn callable(py: Python<'_>, handler: Py<PyAny>) -> PyResult<Py<PyAny>> {

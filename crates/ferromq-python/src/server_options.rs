@@ -1,4 +1,4 @@
-//! The limits of a server as Python names them.
+//! The limits of a server by their Python names.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use pyo3::{
     types::PyDict,
 };
 
-/// A connection may hold so much of the memory of all: a quarter.
-const CONNECTIONS_OF_MEMORY: usize = 4;
+/// Divisor of a server's memory: a connection may hold a quarter of it.
+const MEMORY_PER_CONNECTION_DIVISOR: usize = 4;
 
-/// Reads the limits of a server by their names.
+/// Reads the limits of a server from keyword arguments.
 pub fn server_options(limits: &Bound<'_, PyDict>) -> PyResult<ServerOptions> {
     let mut options = ServerOptions::default();
     for (name, value) in limits {
@@ -26,7 +26,7 @@ pub fn server_options(limits: &Bound<'_, PyDict>) -> PyResult<ServerOptions> {
             "max_connections" => options.max_connections = Some(at_least_one(&name, &value)?),
             "memory" => {
                 options.memory = at_least_one(&name, &value)?;
-                options.connection_memory = options.memory / CONNECTIONS_OF_MEMORY;
+                options.connection_memory = options.memory / MEMORY_PER_CONNECTION_DIVISOR;
             }
             "one_way" => options.one_way = at_least_one(&name, &value)?,
             "calls" => options.calls = at_least_one(&name, &value)?,
@@ -39,7 +39,7 @@ pub fn server_options(limits: &Bound<'_, PyDict>) -> PyResult<ServerOptions> {
     Ok(options)
 }
 
-/// A number of connections, requests or bytes; without any nothing would be served.
+/// Reads a limit of connections, requests or bytes. With 0 a server could serve nothing.
 fn at_least_one(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
     match value.extract::<usize>() {
         Ok(0) | Err(_) => Err(PyValueError::new_err(format!("{name} must be 1 or more"))),

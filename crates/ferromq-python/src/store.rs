@@ -1,4 +1,4 @@
-//! `Store` as Python sees it. Every call that may wait releases the interpreter.
+//! The Python class `Store`. Calls that may wait release the interpreter lock.
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc};
 
@@ -27,15 +27,15 @@ use crate::{
     process::Owned,
 };
 
-/// Most bytes one `get` copies.
+/// Most bytes that `get` copies.
 const GET_BYTES: usize = 64 << 20;
 
-/// Who may use a queue, by name.
+/// The values of a queue's access, by name.
 const ACCESS: [(&str, QueueAccess); 3] =
     [("open", QueueAccess::Open), ("read_only", QueueAccess::ReadOnly), ("closed", QueueAccess::Closed)];
 
-/// What is kept of an open store.
-struct Open {
+/// An open store and its options.
+struct OpenStore {
     store: Arc<MessageStore>,
     clock: PyClock,
     config: Mutex<StoreConfig>,
@@ -44,37 +44,37 @@ struct Open {
 
 /// The message store of one directory.
 #[pyclass(name = "Store", module = "ferromq._ferromq", frozen)]
-pub struct PyStore(Owned<Open>);
+pub struct PyStore(Owned<OpenStore>);
 
 impl PyStore {
-    /// The store, for a server over it.
+    /// The store, for its server.
     pub fn shared(&self) -> PyResult<Arc<MessageStore>> {
         Ok(Arc::clone(&self.0.get()?.store))
     }
 
-    /// Runs `call` without the interpreter.
+    /// Runs `call` without the interpreter lock.
     fn run<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&MessageStore) -> T + Send) -> PyResult<T> {
         let open = self.0.get()?;
         Ok(py.detach(|| call(&open.store)))
     }
 
-    /// As `run`, for calls that can fail.
+    /// As [`Self::run`], for calls that can fail.
     fn attempt<T: Send>(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&MessageStore) -> Result<T> + Send,
     ) -> PyResult<T> {
-        self.run(py, call)?.map_err(|failure| error::of_store(py, &failure))
+        self.run(py, call)?.map_err(|failure| error::store_error(py, &failure))
     }
 }
 
-/// Copies what a query found; called without the interpreter lock, because the records may not be in memory.
+/// Copies the result of a query. Call it without the interpreter lock: the records may have to be read from disk.
 fn copies(mut found: QueryResult, max_bytes: usize) -> PyResult<Vec<PyStoredMessage>> {
     found.limit_bytes(max_bytes);
     found.messages.iter().map(|record| PyStoredMessage::new(record.bytes())).collect()
 }
 
-/// Waits as the flush policy promises; a pool's other threads go on meanwhile.
+/// Waits as the flush policy promises. Meanwhile, other threads of the pool can run.
 fn wait_durable(store: &MessageStore, end: u64) -> Result<()> {
     store.log().durable_now(end).unwrap_or_else(|| pool::blocking(|| store.log().wait_durable(end)))
 }
@@ -94,11 +94,12 @@ impl PyStore {
         let store = py
             .detach(|| MessageStore::open(&directory, config, clock.clone()))
             .map_err(|failure| options::refused(py, &shown, &failure))?;
-        let open = Open { store: Arc::new(store), clock: PyClock(clock), config: Mutex::new(shown), host };
+        let open =
+            OpenStore { store: Arc::new(store), clock: PyClock(clock), config: Mutex::new(shown), host };
         Ok(Self(Owned::new("Store", open)))
     }
 
-    /// Return every option of a store opened with these, or raise `ConfigError` where none can be.
+    /// Return all options of a store with these, including defaults. Raises `ConfigError` for a wrong option.
     #[staticmethod]
     #[pyo3(signature = (**options))]
     fn check<'py>(py: Python<'py>, options: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyDict>> {
@@ -107,24 +108,24 @@ impl PyStore {
         options::shown(py, &config)
     }
 
-    /// Return every option by its name, defaults included.
+    /// Return all options by name, including defaults.
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         options::shown(py, &self.0.get()?.config.lock())
     }
 
-    /// Change options of the open store.
+    /// Change flush and retention of the open store. Raises `ConfigError` for options that cannot change.
     #[pyo3(signature = (**options))]
     fn configure(&self, py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
         let open = self.0.get()?;
         let Some(options) = options else { return Ok(()) };
-        // Python code may run here, so the lock comes after it.
+        // Reading may run Python code, so the lock is taken later.
         let change = options::Change::read(options)?;
         change.check(py)?;
         py.detach(|| change.apply(&open.store, &mut open.config.lock()))
-            .map_err(|failure| error::of_store(py, &failure))
+            .map_err(|failure| error::store_error(py, &failure))
     }
 
-    /// Set what takes files before they are deleted.
+    /// Set the function that takes files before they are deleted.
     fn set_archive(&self, hook: Bound<'_, PyAny>) -> PyResult<()> {
         if !hook.is_callable() {
             return Err(PyTypeError::new_err("the archive hook must be callable"));
@@ -133,36 +134,36 @@ impl PyStore {
         Ok(())
     }
 
-    /// Delete a topic's queues and its groups' progress; return how many queues there were.
+    /// Delete the queues of a topic and its groups' progress, and return their number. Queue offsets continue.
     fn delete_topic(&self, py: Python<'_>, topic: &str) -> PyResult<usize> {
         self.attempt(py, |store| store.admin().delete_topic(topic))
     }
 
-    /// Delete all topics but these; return the deleted ones.
-    #[allow(clippy::needless_pass_by_value)] // PyO3 gives it away
+    /// Delete all other topics; return them.
+    #[allow(clippy::needless_pass_by_value)] // PyO3 passes it by value
     fn clean_unused(&self, py: Python<'_>, keep_topics: Vec<String>) -> PyResult<Vec<String>> {
         let keep = keep_topics.iter().map(String::as_str).collect();
         self.attempt(py, |store| store.admin().clean_unused(&keep))
     }
 
-    /// Close a queue, for writing or for both, or open it again.
+    /// Set `open`, `read_only` (for draining) or `closed`. It survives restarts.
     fn set_queue_access(&self, py: Python<'_>, topic: &str, queue_id: u32, access: &str) -> PyResult<()> {
         let wanted = ACCESS.iter().find(|(name, _)| *name == access).ok_or_else(|| {
             let names = ACCESS.map(|(name, _)| name).join(", ");
             error::raised::ConfigError::new_err(format!(
-                "{access:?} is no access of a queue; it may be {names}"
+                "{access:?} is not an access of a queue; allowed: {names}"
             ))
         })?;
         self.attempt(py, |store| store.admin().set_queue_access(topic, queue_id, wanted.1))
     }
 
-    /// Return who may use a queue.
+    /// Return the access of a queue.
     fn queue_access(&self, py: Python<'_>, topic: &str, queue_id: u32) -> PyResult<&'static str> {
         let access = self.run(py, |store| store.admin().queue_access(topic, queue_id))?;
         Ok(ACCESS.iter().find(|(_, known)| *known == access).map_or("open", |(name, _)| name))
     }
 
-    /// Delete what may go now; return what was done.
+    /// Delete expired files; *now*: at any hour. Return a report: `removed_files`, `archived_files`, …
     #[pyo3(signature = (*, now=false))]
     fn clean<'py>(&self, py: Python<'py>, now: bool) -> PyResult<Bound<'py, PyDict>> {
         let report = self.run(py, |store| store.admin().clean(now))?;
@@ -185,12 +186,12 @@ impl PyStore {
         Ok(dict)
     }
 
-    /// Store one message, wait until it is durable; return (queue offset, physical offset).
+    /// Store a message, wait as the flush policy promises, and return (queue offset, physical offset).
     #[pyo3(signature = (
         topic, queue_id, body, properties=None, *, flag=0, sys_flag=0, born_timestamp=None, born_host=None,
         reconsume_times=0, prepared_transaction_offset=0
     ))]
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments)] // one per keyword argument in Python
     fn append(
         &self,
         py: Python<'_>,
@@ -223,12 +224,13 @@ impl PyStore {
             wait_durable(store, appended.end)?;
             Ok(appended.locations.first().copied())
         })?;
-        let location = location.ok_or_else(|| PyValueError::new_err("the store gave no location"))?;
+        let location =
+            location.ok_or_else(|| PyValueError::new_err("the store returned no location of the message"))?;
         Ok((location.queue_offset, location.physical_offset))
     }
 
-    /// Store messages of which all are there after a crash or none, wait until they are durable; return where each is.
-    #[allow(clippy::needless_pass_by_value)] // PyO3 gives it away
+    /// Store all of the messages or none, also in a crash. Return queue offset, physical offset, size of each record.
+    #[allow(clippy::needless_pass_by_value)] // PyO3 passes it by value
     fn append_as_one(
         &self,
         py: Python<'_>,
@@ -247,7 +249,7 @@ impl PyStore {
         Ok(places.map(|place| (place.queue_offset, place.physical_offset, place.len)).collect())
     }
 
-    /// Return topic, queue and properties of a message with a delay level while it waits.
+    /// Return the topic, queue and properties that a delayed or timed message has while it waits; None for others.
     #[pyo3(signature = (topic, queue_id, properties, *, sys_flag=0))]
     fn delayed<'py>(
         &self,
@@ -279,12 +281,12 @@ impl PyStore {
         Ok(Some((delayed.topic, delayed.queue_id, kept)))
     }
 
-    /// Begin to deliver messages that wait at a delay level.
+    /// Start to deliver delayed messages when they are due, at least once. A slave must not. Idempotent.
     fn start_schedule(&self, py: Python<'_>) -> PyResult<()> {
         self.attempt(py, |store| store.delayed().start_schedule())
     }
 
-    /// End it.
+    /// Stop the delivery and write its offsets.
     fn stop_schedule(&self, py: Python<'_>) -> PyResult<()> {
         self.attempt(py, |store| store.delayed().stop_schedule())
     }
@@ -294,22 +296,22 @@ impl PyStore {
         self.attempt(py, |store| store.delayed().delay_offsets())
     }
 
-    /// Return them as RocketMQ's delayOffset.json has them.
+    /// Return the delay offsets in the form of RocketMQ's delayOffset.json.
     fn delay_offset_json(&self, py: Python<'_>) -> PyResult<String> {
         self.attempt(py, |store| store.delayed().delay_offset_json())
     }
 
-    /// Return how far the wheel of timed messages is, as RocketMQ sends it to a slave.
+    /// Return the position of the timer wheel, in the 56 bytes that a RocketMQ slave reads.
     fn timer_check_point<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &self.run(py, |store| store.delayed().timer_check_point())?))
     }
 
-    /// Return how many timed messages wait by topic, as RocketMQ's timermetrics has it.
+    /// Return the number of waiting timed messages by topic, in the form of RocketMQ's timermetrics.
     fn timer_metrics(&self, py: Python<'_>) -> PyResult<String> {
         self.run(py, |store| store.delayed().timer_metrics())
     }
 
-    /// Return the timed messages in the wheel, those not in it yet, and before which time all are delivered.
+    /// Return timed messages in the wheel, those not in it yet, and the time before which all are delivered, in ms.
     fn timed_waiting(&self, py: Python<'_>) -> PyResult<(i64, u64, i64)> {
         self.run(py, |store| {
             let (in_wheel, behind) = store.delayed().timed_waiting();
@@ -317,9 +319,9 @@ impl PyStore {
         })
     }
 
-    /// Read from a queue: status name, messages, next offset.
+    /// Read messages from a queue and return the status name, messages, and the next offset.
     #[pyo3(signature = (topic, queue_id, offset, max_count=32, tags="*", filter=None))]
-    #[allow(clippy::too_many_arguments)] // one a keyword of Python
+    #[allow(clippy::too_many_arguments)] // one per keyword argument in Python
     fn get(
         &self,
         py: Python<'_>,
@@ -350,7 +352,7 @@ impl PyStore {
         found.transpose()
     }
 
-    /// Return where the message begins that lies at *physical_offset* or nearest to it.
+    /// Return the offset of the message that contains this offset, or else of the nearest one.
     fn nearest_message(&self, py: Python<'_>, physical_offset: u64) -> PyResult<Option<u64>> {
         self.attempt(py, |store| match store.queues().message_at(physical_offset) {
             Ok(_) => Ok(Some(physical_offset)),
@@ -359,9 +361,9 @@ impl PyStore {
         })
     }
 
-    /// Return messages with a unique key, newest first.
+    /// Return messages with a unique key, newest first, up to *max_bytes* in total, and at least one.
     #[pyo3(signature = (topic, key, max_count=32, begin_ms=0, end_ms=i64::MAX, *, max_bytes=usize::MAX))]
-    #[allow(clippy::too_many_arguments)] // one a keyword of Python
+    #[allow(clippy::too_many_arguments)] // one per keyword argument in Python
     fn query_by_unique_key(
         &self,
         py: Python<'_>,
@@ -377,9 +379,9 @@ impl PyStore {
         })?
     }
 
-    /// Return messages with a key or unique key, newest first.
+    /// Return messages with a key or unique key, newest first, up to *max_bytes* in total, and at least one.
     #[pyo3(signature = (topic, key, max_count=32, begin_ms=0, end_ms=i64::MAX, *, max_bytes=usize::MAX))]
-    #[allow(clippy::too_many_arguments)] // one a keyword of Python
+    #[allow(clippy::too_many_arguments)] // one per keyword argument in Python
     fn query_by_key(
         &self,
         py: Python<'_>,
@@ -395,7 +397,7 @@ impl PyStore {
         })?
     }
 
-    /// Return the first queue offset kept.
+    /// Return the first queue offset that the queue still has.
     fn min_offset(&self, py: Python<'_>, topic: &str, queue_id: u32) -> PyResult<u64> {
         self.run(py, |store| store.queues().min_offset(topic, queue_id))
     }
@@ -405,7 +407,7 @@ impl PyStore {
         self.run(py, |store| store.queues().max_offset(topic, queue_id))
     }
 
-    /// Return the queue offset a time stands for.
+    /// Return the first message stored at the time or later; *upper*: the last one stored at the time or before it.
     #[pyo3(signature = (topic, queue_id, timestamp_ms, *, upper=false))]
     fn offset_by_time(
         &self,
@@ -419,17 +421,17 @@ impl PyStore {
         self.run(py, |store| store.queues().offset_by_time(topic, queue_id, timestamp_ms, boundary))
     }
 
-    /// Return when the first message of a queue was stored.
+    /// Return the store time of the first message in a queue.
     fn earliest_time(&self, py: Python<'_>, topic: &str, queue_id: u32) -> PyResult<Option<i64>> {
         self.run(py, |store| store.queues().earliest_time(topic, queue_id))
     }
 
-    /// Return when the message at a queue offset was stored.
+    /// Return the store time of the message at a queue offset; None if it was deleted.
     fn stored_time(&self, py: Python<'_>, topic: &str, queue_id: u32, offset: u64) -> PyResult<Option<i64>> {
         self.run(py, |store| store.queues().stored_time(topic, queue_id, offset))
     }
 
-    /// Return entries of a consume queue.
+    /// Return entries of a consume queue: physical offset, size, tag hash. None if there is no such queue.
     fn queue_entries(
         &self,
         py: Python<'_>,
@@ -441,7 +443,7 @@ impl PyStore {
         self.run(py, |store| store.queues().queue_entries(topic, queue_id, from_offset, count))
     }
 
-    /// Return committed offsets by `topic@group` and queue id.
+    /// Return committed offsets by `topic@group` and queue id; only of *group* and *topic* if given.
     #[pyo3(signature = (group=None, topic=None))]
     fn committed_offsets(
         &self,
@@ -452,18 +454,18 @@ impl PyStore {
         self.run(py, |store| store.groups().committed_offsets(group, topic))
     }
 
-    /// Forget what a group has read, of one topic or of all; return of how many.
+    /// Delete, durably, a group's progress in all topics or one; return the number of topics.
     #[pyo3(signature = (group, topic=None))]
     fn forget_group(&self, py: Python<'_>, group: &str, topic: Option<&str>) -> PyResult<usize> {
         self.attempt(py, |store| store.groups().forget_group(group, topic))
     }
 
-    /// Take over committed offsets of a master, durably.
+    /// Replace committed offsets by a master's, durably; others stay.
     fn adopt_offsets(&self, py: Python<'_>, offsets: BTreeMap<String, BTreeMap<u32, u64>>) -> PyResult<()> {
         self.attempt(py, |store| store.groups().adopt_offsets(&offsets))
     }
 
-    /// Return the next queue offset the group will read.
+    /// Return the next queue offset that the group will read.
     fn committed_offset(
         &self,
         py: Python<'_>,
@@ -474,7 +476,7 @@ impl PyStore {
         self.run(py, |store| store.groups().committed_offset(group, topic, queue_id))
     }
 
-    /// Set the next queue offset the group will read.
+    /// Set the next queue offset that the group will read.
     fn commit_offset(
         &self,
         py: Python<'_>,
@@ -486,7 +488,7 @@ impl PyStore {
         self.attempt(py, |store| store.groups().commit_offset(group, topic, queue_id, offset))
     }
 
-    /// Have the group go on at an offset: its leases of the queue end, and what is above comes again.
+    /// Let the group continue at *offset*. Its leases of the queue end, and messages from there are redelivered.
     fn reset_offset(
         &self,
         py: Python<'_>,
@@ -498,7 +500,7 @@ impl PyStore {
         self.attempt(py, |store| store.groups().reset_offset(group, topic, queue_id, offset))
     }
 
-    /// Return topics that have messages, each with the ids of its queues.
+    /// Return the topics that have messages, with the ids of their queues.
     fn queues<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let queues = PyDict::new(py);
         for (topic, ids) in self.run(py, |store| store.queues().list())? {
@@ -556,12 +558,12 @@ impl PyStore {
         Ok(dict)
     }
 
-    /// Return how long puts took: the last millisecond of each bucket, and its count.
+    /// Return a histogram of the duration of puts: the last millisecond of each bucket, and its count.
     fn put_times(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
         self.run(py, |store| store.admin().put_times())
     }
 
-    /// Return what the recovery at open did.
+    /// Return the report of the recovery at open.
     fn recovery<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let report = self.run(py, |store| store.admin().recovery())?;
         let named = [
@@ -581,19 +583,19 @@ impl PyStore {
         Ok(dict)
     }
 
-    /// Return the ranges of the commit log that are damaged: file, first and last + 1 physical offset, reason.
+    /// Return the present damages: file, first and last + 1 physical offset, reason.
     fn damages(&self, py: Python<'_>) -> PyResult<Vec<(PathBuf, u64, u64, String)>> {
         let damages = self.run(py, |store| store.admin().damages())?;
-        let told =
+        let row =
             |damage: Damage| (damage.file, damage.range.start, damage.range.end, damage.reason.to_string());
-        Ok(damages.into_iter().map(told).collect())
+        Ok(damages.into_iter().map(row).collect())
     }
 
-    /// Flush everything and let the directory go. Idempotent.
+    /// Flush all files and release the directory. Idempotent.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.attempt(py, |store| {
             let closed = store.close();
-            // The hook may hold what holds this store.
+            // The hook may refer to this store.
             store.admin().clear_archive();
             closed
         })

@@ -1,11 +1,11 @@
-//! Which verbs are hot.
+//! Tells hot verbs from cold ones.
 //!
-//! This is the wall between the data path and the control plane: a registry asks [`ensure_cold`] before it takes a
-//! handler, so that the control plane cannot answer a hot verb by mistake.
+//! A registry of cold handlers calls [`ensure_cold`] before it adds one, so that the control plane cannot answer a hot
+//! verb by mistake.
 
 use crate::{TransportError, Verb, grpc::hot_method::HotMethod, remoting::verbs};
 
-/// Says whether a verb belongs to the hot path.
+/// Returns whether a verb belongs to the hot path.
 #[must_use]
 pub fn is_hot(verb: &Verb) -> bool {
     match verb {
@@ -14,7 +14,7 @@ pub fn is_hot(verb: &Verb) -> bool {
     }
 }
 
-/// Refuses a verb that the control plane must not answer.
+/// Rejects a verb that the control plane must not answer.
 ///
 /// # Errors
 /// `HotVerb` for a hot verb.
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hot_verbs_are_refused_and_cold_ones_are_taken() {
+    fn hot_verbs_are_rejected_and_cold_ones_are_accepted() {
         for code in
             [10, 310, 320, 36, 11, 361, 200_050, 200_051, 200_151, 200_053, 200_052, 200_054, 200_055, 15]
         {

@@ -1,4 +1,4 @@
-//! What can go wrong between a socket and the store, and the one mapping to response codes.
+//! Errors between the socket and the store, and their one mapping to remoting response codes.
 
 use ferromq_store::StoreError;
 
@@ -11,21 +11,21 @@ pub enum TransportError {
     /// Bytes from the peer do not follow the protocol.
     #[error("malformed request: {0}")]
     Malformed(&'static str),
-    /// Bytes from the peer are of another protocol; the text says which, and what to do.
-    #[error("no remoting frame: {0}")]
+    /// The peer speaks another protocol. The text names it and the way out.
+    #[error("not a remoting frame: {0}")]
     OtherProtocol(String),
-    /// A field of a request is missing or is not what it must be.
-    #[error("the field {name} is wrong: {reason}")]
+    /// A field of a request is missing or invalid.
+    #[error("the field {name} is invalid: {reason}")]
     BadField {
         /// The field.
         name: &'static str,
-        /// What is wrong with it.
+        /// Why it is invalid.
         reason: &'static str,
     },
-    /// A frame is over the limit.
+    /// A frame exceeds the limit.
     #[error("frame of {len} bytes is over the limit of {limit}")]
     FrameTooLarge {
-        /// The length the peer announced.
+        /// The length that the peer announced.
         len: u64,
         /// The largest length allowed.
         limit: u64,
@@ -33,10 +33,10 @@ pub enum TransportError {
     /// This request code has no handler.
     #[error("request code {0} is not supported")]
     Unsupported(i32),
-    /// The topic does not exist and may not be created.
+    /// The topic does not exist and is not created on first use.
     #[error("topic {0} does not exist")]
     NoSuchTopic(String),
-    /// The consumer group does not exist and may not be created.
+    /// The consumer group does not exist and is not created on first use.
     #[error("consumer group {0} does not exist")]
     NoSuchGroup(String),
     /// Permissions forbid the request.
@@ -44,38 +44,36 @@ pub enum TransportError {
     Forbidden(&'static str),
     /// A topic's permission forbids the request.
     #[error(
-        "the topic {topic} may not be {done} here: its permission forbids it, or the broker's, or this is a slave"
+        "the topic {topic} cannot be {done} here: its permission or the broker's forbids it, or this broker is a slave"
     )]
     TopicForbidden {
         /// The topic.
         topic: String,
-        /// What was to be done: `written`, `read` or `given back from`.
+        /// The refused operation, as a participle: `written`, `read` or `given back from`.
         done: &'static str,
     },
-    /// The topic has no queue that is written.
-    #[error(
-        "the topic {0} has no write queues: it is only read until it is empty; give it some to write it again"
-    )]
+    /// The topic has no write queues.
+    #[error("the topic {0} has no write queues: it only drains; to send to it again, give it write queues")]
     TopicDrained(String),
-    /// A name that cannot be a topic's.
+    /// The name breaks the rules for topic names.
     #[error("the topic name {topic:?} is not allowed: {reason}")]
     BadTopicName {
         /// The name.
         topic: String,
-        /// The rule that is broken.
+        /// The broken rule.
         reason: &'static str,
     },
     /// The topic has no such queue.
-    #[error("there is no queue {queue_id} of the topic {topic}; it has the queues 0 to {}", queues.saturating_sub(1))]
+    #[error("the topic {topic} has no queue {queue_id}; its queues are 0 to {}", queues.saturating_sub(1))]
     NoSuchQueue {
         /// The topic.
         topic: String,
-        /// The queue asked for.
+        /// The requested queue.
         queue_id: i32,
-        /// How many queues there are.
+        /// Number of queues of the topic.
         queues: u32,
     },
-    /// A message that cannot be stored.
+    /// The message cannot be stored.
     #[error("the message is illegal: {0}")]
     IllegalMessage(&'static str),
     /// The topic takes messages of another type.
@@ -91,52 +89,52 @@ pub enum TransportError {
         /// The type of the message.
         sent: &'static str,
     },
-    /// Something RocketMQ knows and this server does not do.
+    /// A feature of RocketMQ that this server does not implement.
     #[error("not supported: {0}")]
     NotSupported(&'static str),
-    /// The server takes no messages.
+    /// The server accepts no messages.
     #[error("{0}")]
     NotAvailable(&'static str),
-    /// A slave, which has no messages of its master yet: what it knows of its own log says nothing of the master's.
+    /// This broker is a slave. Slaves do not replicate messages yet, so their logs cannot answer for the master's.
     #[error("this broker is a slave, and slaves have no messages of their master yet; ask the master")]
     Slave,
-    /// Too much is waiting; try again later.
+    /// Too many requests are pending; retry later.
     #[error("the server is busy: {0}")]
     Busy(&'static str),
-    /// No answer in time.
+    /// The peer did not answer in time.
     #[error("no answer from {peer} within {timeout_ms} ms")]
     Timeout {
-        /// Whom we asked.
+        /// Address of the peer.
         peer: String,
-        /// How long we waited.
+        /// Length of the wait in milliseconds.
         timeout_ms: u64,
     },
-    /// The control plane wants to answer a verb of the hot path.
-    #[error("{0} belongs to the hot path; it is answered in Rust and takes no handler")]
+    /// The control plane registered a handler for a verb of the hot path.
+    #[error("{0} belongs to the hot path: Rust answers it, and it takes no handler")]
     HotVerb(Verb),
     /// The control plane dropped a request without an answer.
     #[error("the server stopped before the request was answered")]
     Unanswered,
-    /// A cold handler failed; the text says how.
+    /// A cold handler failed; the text gives the reason.
     #[error("{0}")]
     Handler(String),
     /// The network failed.
     #[error("{peer}: {source}")]
     Io {
-        /// The other side.
+        /// Address of the peer.
         peer: String,
-        /// The operating system's reason.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// A certificate, a key, or how they are used, is wrong.
+    /// A certificate or a key is invalid, or is configured wrongly.
     #[error("{}: {reason}", path.display())]
     Tls {
-        /// The file, or the option.
+        /// The file or the option.
         path: std::path::PathBuf,
         /// What is wrong with it.
         reason: String,
     },
-    /// The store refused.
+    /// The store failed or rejected the request.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -178,7 +176,7 @@ impl TransportError {
                 | StoreError::DispatchStalled { .. }
                 | StoreError::Poisoned
                 | StoreError::Closed => response::SERVICE_NOT_AVAILABLE,
-                // A stale receipt, no message at a place, and whatever the store learns to say later.
+                // A stale receipt, a missing record, and errors that later versions of the store add.
                 _ => response::SYSTEM_ERROR,
             },
         }

@@ -1,4 +1,4 @@
-//! The bridge to the control plane: requests that the hot path does not answer.
+//! The interface of the control plane, which answers the requests that the hot path does not.
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
@@ -15,42 +15,42 @@ use crate::{
 /// A request for the control plane.
 #[derive(Debug, Clone)]
 pub struct ColdRequest {
-    /// What is asked.
+    /// The requested operation.
     pub verb: Verb,
-    /// Number of the connection, unique in this process; `ColdHandler::on_close` names it again.
+    /// Number of the connection, unique in this process. `ColdHandler::on_close` gets the same number.
     pub connection: u64,
-    /// The other side.
+    /// Address of the client.
     pub peer: SocketAddr,
-    /// The language a remoting client says it is written in; `OTHER` for gRPC.
+    /// Language that a remoting client announces; `OTHER` for gRPC.
     pub language: Language,
-    /// The version a remoting client says it has, an ordinal of `MQVersion`; 0 for gRPC.
+    /// Version that a remoting client announces, an ordinal of `MQVersion`; 0 for gRPC.
     pub version: i32,
-    /// Whether the sender waits for no answer.
+    /// Whether the client expects no answer.
     pub is_one_way: bool,
-    /// When the sender stops waiting, if it says so: a request not begun by then need not be.
+    /// When the client stops waiting, if it announces that. A request that has not started by then can be dropped.
     pub expires: Option<Instant>,
     /// Remoting: `extFields`. gRPC: ASCII metadata, names in lower case.
     pub fields: Fields,
-    /// Remoting: body. gRPC: the protobuf message as it came.
+    /// Remoting: body. gRPC: the encoded protobuf message.
     pub body: Bytes,
-    /// What the connection may hold.
+    /// Memory allowance of the connection.
     pub(crate) memory: Option<Arc<Allowance>>,
 }
 
 impl ColdRequest {
-    /// The memory its connection may hold.
+    /// Returns the memory allowance of the request's connection.
     #[must_use]
     pub fn memory(&self) -> Memory {
         Memory(self.memory.clone())
     }
 }
 
-/// The memory a connection may hold.
+/// The memory allowance of a connection.
 pub struct Memory(Option<Arc<Allowance>>);
 
 impl Memory {
-    /// Says whether there is room for an answer, whose size is known only once it is made. Ask when the request's turn
-    /// has come; without room it is answered with [`TransportError::Busy`] and nothing is done.
+    /// Returns whether there is room for an answer. Call it before the request is handled, because the size of an
+    /// answer is known only afterwards. Without room, answer [`TransportError::Busy`] and change nothing.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.0.as_ref().is_none_or(|memory| memory.has_room())
@@ -70,15 +70,15 @@ pub struct ColdResponse {
     pub body: Bytes,
 }
 
-/// Where the answer to a cold request goes. `None`: the handler does not answer, which only remoting knows. Dropping it
-/// answers with an error.
+/// Sends the answer to a cold request. `None` sends no answer, which only remoting allows. Dropping the reply answers
+/// with an error.
 #[derive(Debug)]
 pub struct Reply {
-    told: oneshot::Sender<Answered>,
+    answer: oneshot::Sender<Answered>,
     memory: Arc<Allowance>,
 }
 
-/// An answer, and what it holds.
+/// An answer and the memory counted for it.
 #[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) answer: Result<Option<ColdResponse>, TransportError>,
@@ -86,52 +86,53 @@ pub(crate) struct Answered {
 }
 
 impl Reply {
-    /// A reply whose answer counts in `memory`, and where that comes.
+    /// Creates a reply whose answer counts in `memory`, and the receiver of that answer.
     pub(crate) fn new(memory: &Arc<Allowance>) -> (Self, oneshot::Receiver<Answered>) {
-        let (told, answer) = oneshot::channel();
-        (Self { told, memory: Arc::clone(memory) }, answer)
+        let (answer, answered) = oneshot::channel();
+        (Self { answer, memory: Arc::clone(memory) }, answered)
     }
 
-    /// Answers, and counts the answer at once, so that the next request finds less room. A thread that asks
-    /// [`Memory::has_room`] before each answer makes at most one too many. `false` if the connection is gone.
-    #[allow(clippy::must_use_candidate)] // most handlers have nothing to do then
+    /// Sends the answer and counts its memory at once, so that the next request finds less room. A thread that checks
+    /// [`Memory::has_room`] before each request exceeds the allowance by at most one answer. Returns `false` if the
+    /// connection is gone.
+    #[allow(clippy::must_use_candidate)] // most handlers ignore a lost connection
     pub fn send(self, answer: Result<Option<ColdResponse>, TransportError>) -> bool {
         let memory = self.memory.share();
         if let Ok(Some(response)) = &answer {
             memory.count(response.body.len() + response.fields.memory());
         }
-        self.told.send(Answered { answer, memory }).is_ok()
+        self.answer.send(Answered { answer, memory }).is_ok()
     }
 }
 
-/// A name the hot path met and does not know.
+/// A name that the hot path does not know.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Missing {
-    /// A topic a producer sends to or a consumer reads from.
+    /// A topic that a producer sends to or a consumer reads from.
     Topic(String),
-    /// A topic a producer sends to, with what it says about a topic that has to be made.
+    /// A topic that a producer sends to, with the settings for its creation.
     TopicToSend {
         /// The topic.
         name: String,
-        /// The topic whose settings the new one takes.
+        /// The template topic whose settings the new one copies.
         default_topic: String,
-        /// Most queues it shall have.
+        /// Maximum number of queues.
         queues: u32,
-        /// Its system flag: 1 where the producer is of a unit, 2 where consumers of it are.
+        /// System flag: 1 if its producer belongs to a unit, 2 if its consumers do.
         sys_flag: i32,
     },
-    /// The retry or dead-letter topic of a consumer group; it is made whether or not topics may be created on first use.
+    /// The retry or dead-letter topic of a consumer group. It is created even if topics are not created on first use.
     TopicOfGroup {
         /// The topic.
         name: String,
-        /// How many queues it shall have.
+        /// Number of queues.
         queues: u32,
-        /// Its system flag.
+        /// System flag.
         sys_flag: i32,
     },
     /// A consumer group.
     Group(String),
-    /// The type of a topic whose first message this is.
+    /// The type of a topic that receives its first message.
     TypeOfTopic {
         /// The topic.
         name: String,
@@ -140,31 +141,31 @@ pub enum Missing {
     },
 }
 
-/// How the control plane took a missing name.
+/// The control plane's outcome for a missing name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demoted {
-    /// Look again: it may be there now.
+    /// The tables may have the name now: look it up again.
     Done,
-    /// It does not exist and may not be created.
+    /// It does not exist and is not created on first use.
     Refused,
-    /// Too much is waiting to find out; nothing is known about the name.
+    /// Too many names are pending; nothing is known about this one.
     Busy,
-    /// It could not be created, though it may be: its table cannot be written, say.
+    /// Its creation is allowed but failed, for example because its table cannot be written.
     Failed,
 }
 
-/// The control plane as the servers see it. No method may block: work goes to its own threads.
+/// The control plane as the servers see it. No method must block: the control plane works on its own threads.
 pub trait ColdHandler: Send + Sync + 'static {
-    /// Returns whether `verb` has a handler; others are answered as unsupported.
+    /// Returns whether `verb` has a handler. The server answers verbs without one as unsupported.
     fn serves(&self, verb: &Verb) -> bool;
     /// Answers `request` through `reply`, now or later, from any thread.
     fn call(&self, request: ColdRequest, reply: Reply);
-    /// Creates what is missing, where allowed, and pushes its entry; then says how it went. Dropping `done`
-    /// says no.
+    /// Creates the missing name if that is allowed, pushes its entry down, then sends the outcome to `done`. Dropping
+    /// `done` counts as a refusal.
     fn demote(&self, missing: Missing, peer: SocketAddr, done: oneshot::Sender<Demoted>);
-    /// A message came on telemetry stream `stream` (`None`: the stream ended). Answers go through
-    /// `Server::send_telemetry`. `false`: too many messages wait, the caller ends the stream; the end of
-    /// a stream is always taken.
+    /// Handles a message of telemetry stream `stream`, or its end (`None`). Answers go through
+    /// `Server::send_telemetry`. Returns `false` if too many messages are pending: the caller then ends the stream. The
+    /// end of a stream is always accepted.
     fn telemetry(
         &self,
         stream: u64,
@@ -173,7 +174,7 @@ pub trait ColdHandler: Send + Sync + 'static {
         fields: &Fields,
         body: Option<Bytes>,
     ) -> bool;
-    /// The connection is gone. None of its cold calls is still under way, unless a stopping server cut it off.
+    /// Handles the end of a connection. It has no cold calls under way, unless a stopping server closed it.
     fn on_close(&self, connection: u64);
 }
 
@@ -183,23 +184,23 @@ mod tests {
     use crate::connections::budget::Budget;
 
     #[tokio::test]
-    async fn an_answer_counts_before_anybody_has_heard_it_and_until_it_is_dropped() {
+    async fn an_answer_counts_from_its_send_until_it_is_dropped() {
         let budget = Budget::new(1 << 20, 1 << 20);
         let (allowance, body) = (budget.of_other(), Bytes::from(vec![0; 1 << 20]));
         let memory = Memory(Some(Arc::clone(&allowance)));
         let answer = |body: &Bytes| Ok(Some(ColdResponse { body: body.clone(), ..ColdResponse::default() }));
-        let (reply, told) = Reply::new(&allowance);
+        let (reply, answered) = Reply::new(&allowance);
         assert!(memory.has_room());
         assert!(reply.send(answer(&body)));
         assert!(!memory.has_room());
-        drop(told.await);
+        drop(answered.await);
         assert!(memory.has_room());
-        let (reply, told) = Reply::new(&allowance);
-        drop(told);
+        let (reply, answered) = Reply::new(&allowance);
+        drop(answered);
         assert!(!reply.send(answer(&body)), "its receiver is gone");
         assert!(memory.has_room());
-        let (reply, told) = Reply::new(&allowance);
+        let (reply, answered) = Reply::new(&allowance);
         drop(reply);
-        assert!(told.await.is_err());
+        assert!(answered.await.is_err());
     }
 }

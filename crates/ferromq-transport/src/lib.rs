@@ -1,7 +1,7 @@
 //! RocketMQ's protocols on tokio, over the store.
 //!
-//! Hot verbs (their rate grows with the message rate) are answered here; everything else is a *cold*
-//! request and goes to the [`ColdHandler`] the control plane gave. This crate knows no Python.
+//! This crate answers hot verbs, whose rate grows with the message rate. All other requests are *cold*: the
+//! [`ColdHandler`] of the control plane answers them. This crate knows no Python.
 
 pub mod client;
 mod connections;

@@ -1,10 +1,10 @@
 //! Protobuf's wire format, read and written in place.
 //!
-//! The messages that carry bodies are too many to build an object for each; these primitives read their
-//! fields as slices of the request and write them straight into the response. The small messages use prost.
-//! Source of the format: protobuf.dev, "Encoding".
+//! For messages with bodies, which are too many to build an object for each: the functions here read fields as slices
+//! of the request and write them straight into the response. The small messages use prost. Source of the format:
+//! protobuf.dev, "Encoding".
 
-/// A field's value as it lies on the wire.
+/// The value of a field on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
     /// int32, int64, uint32, uint64, bool, enum.
@@ -51,11 +51,11 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Bytes that are not protobuf; says which rule they break.
+/// The protobuf rule that malformed bytes break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
-/// Walks over the fields of a message.
+/// Iterates over the fields of a message.
 #[derive(Debug, Clone)]
 pub struct Fields<'a> {
     rest: &'a [u8],
@@ -118,7 +118,7 @@ fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Malformed> {
     bytes.try_into().map_err(|_| Malformed("a field runs past the end of its message"))
 }
 
-/// Key and value of an entry of a `map<string, string>`.
+/// Returns key and value of an entry of a `map<string, string>`.
 pub fn map_entry(entry: &[u8]) -> Result<(&str, &str), Malformed> {
     let (mut key, mut text) = ("", "");
     for field in Fields::new(entry) {
@@ -131,7 +131,7 @@ pub fn map_entry(entry: &[u8]) -> Result<(&str, &str), Malformed> {
     Ok((key, text))
 }
 
-/// Seconds and nanoseconds of a `google.protobuf.Timestamp` or `Duration`.
+/// Returns seconds and nanoseconds of a `google.protobuf.Timestamp` or `Duration`.
 pub fn seconds_and_nanos(time: &[u8]) -> Result<(i64, i32), Malformed> {
     let (mut seconds, mut nanos) = (0, 0);
     for field in Fields::new(time) {
@@ -169,14 +169,14 @@ fn take_long_varint(rest: &mut &[u8]) -> Result<u64, Malformed> {
     Err(Malformed("a varint has no end"))
 }
 
-/// Bytes that [`put_varint`] writes for `value`.
+/// Number of bytes that [`put_varint`] writes for `value`.
 #[must_use]
 pub fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Field of a `SendResultEntry` that is ferromq's own: the queue of a message for which the broker chose another one than
-/// its client. Other clients pass over it.
+/// ferromq's own field of a `SendResultEntry`: the queue of a message, if the broker chose another one than the client.
+/// Other clients skip it.
 pub const CHOSEN_QUEUE: u32 = 1000;
 
 /// Appends a varint.
@@ -188,13 +188,13 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Appends a varint field; an int32 or int64 goes in as `i64::cast_unsigned`.
+/// Appends a varint field. Pass an int32 or int64 through `i64::cast_unsigned`.
 pub fn put_varint_field(out: &mut Vec<u8>, number: u32, value: u64) {
     put_varint(out, u64::from(number) << 3);
     put_varint(out, value);
 }
 
-/// Appends a string, bytes or already encoded message field.
+/// Appends a field of type string, bytes or (encoded) message.
 pub fn put_bytes_field(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
     put_len_prefix(out, number, bytes.len());
     out.extend_from_slice(bytes);
@@ -206,7 +206,7 @@ pub fn put_len_prefix(out: &mut Vec<u8>, number: u32, len: usize) {
     put_varint(out, len as u64);
 }
 
-/// Bytes that [`put_bytes_field`] writes.
+/// Number of bytes that [`put_bytes_field`] writes.
 #[must_use]
 pub fn bytes_field_len(number: u32, len: usize) -> usize {
     varint_len(u64::from(number) << 3) + varint_len(len as u64) + len

@@ -1,8 +1,8 @@
-//! What a request asks for, in either protocol.
+//! The name of a request's operation, in either protocol.
 
 use std::fmt;
 
-/// What a request asks for.
+/// The operation that a request names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// A remoting request code.

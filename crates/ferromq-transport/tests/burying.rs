@@ -1,4 +1,4 @@
-//! Dead messages are kept each for itself, whoever goes away meanwhile, and never in topics that are drained.
+//! Dead letters are stored once each, even if their requester disconnects, and never in drained topics.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod grpc_support;
@@ -22,7 +22,7 @@ use ferromq_store::{
 };
 use ferromq_transport::{
     TransportError,
-    hot::{Cause, Counters, Hot, receive::Receive},
+    hot::{Counters, DeadLetterCause, Hot, receive::Receive},
     tables::{GroupEntry, Tables, TopicEntry},
 };
 use grpc_support::{
@@ -35,7 +35,7 @@ const DEAD: &str = "%DLQ%audit";
 const PEER: ([u8; 4], u16) = ([127, 0, 0, 1], 1);
 const ONE_QUEUE: TopicEntry = TopicEntry { read_queues: 1, write_queues: 1, ..TOPIC };
 
-/// A store whose answers wait for the disk, and which takes bodies up to so many bytes.
+/// Opens a store with the flush policy `group` and a limit of message sizes.
 fn open(directory: &TempDir, clock: &Clock, max_message_size: u32) -> Arc<MessageStore> {
     let config = StoreConfig {
         commit_log_file_size: 16 << 20,
@@ -99,14 +99,14 @@ async fn handles(hot: &Hot) -> Vec<ReceiptHandle> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_message_that_cannot_be_kept_does_not_have_the_others_kept_again() {
+async fn a_dead_letter_that_cannot_be_stored_does_not_store_the_others_twice() {
     let (broker, directory, clock) = (Broker::start(), tempfile::tempdir().unwrap(), Clock::manual(1_000));
     let store = open(&directory, &clock, 4 << 20);
     append(&store, &[b"0", &[b'x'; 1_000], b"2"]).await;
     assert_eq!(handles(&hot(&broker, &store, &clock)).await.len(), 3);
     store.close().unwrap();
     drop(store);
-    // What was taken once is too large now.
+    // The second message now exceeds the limit.
     let store = open(&directory, &clock, 100);
     let hot = hot(&broker, &store, &clock);
     for _ in 0..3 {
@@ -118,32 +118,32 @@ async fn a_dead_message_that_cannot_be_kept_does_not_have_the_others_kept_again(
     assert_eq!(
         (store.queues().max_offset(DEAD, 0), ahead.in_flight),
         (2, 1),
-        "one is left, and two are kept once"
+        "one is still in flight, and two are stored once"
     );
 }
 
-/// Has a future begin, and drops it where it does not end at once.
-fn begin<T>(future: impl Future<Output = T>) -> bool {
+/// Polls a future once, drops it and returns whether it was ready.
+fn poll_once<T>(future: impl Future<Output = T>) -> bool {
     pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_messages_are_kept_once_though_whoever_asked_for_them_goes_away() {
+async fn dead_letters_are_stored_once_even_if_the_request_is_dropped() {
     let (broker, directory, clock) = (Broker::start(), tempfile::tempdir().unwrap(), Clock::manual(1_000));
     let store = open(&directory, &clock, 4 << 20);
     append(&store, &[b"0", b"1"]).await;
     let hot = hot(&broker, &store, &clock);
     let given_up = handles(&hot).await[0];
-    assert!(!begin(hot.to_dead_letters(
+    assert!(!poll_once(hot.to_dead_letters(
         SocketAddr::from(PEER),
         "audit",
         "flights",
         &given_up,
-        Cause::default()
+        DeadLetterCause::default()
     )));
     eventually(|| store.groups().committed_offset("audit", "flights", 0) == Some(1)).await;
     clock.advance(30_000);
-    assert!(!begin(hot.receive(&RECEIVE)));
+    assert!(!poll_once(hot.receive(&RECEIVE)));
     eventually(|| store.groups().committed_offset("audit", "flights", 0) == Some(2)).await;
     eventually(|| store.queues().max_offset(DEAD, 0) >= 2).await;
     clock.advance(30_000);
@@ -151,14 +151,15 @@ async fn dead_messages_are_kept_once_though_whoever_asked_for_them_goes_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_is_given_up_twice_at_the_same_time_is_kept_once() {
+async fn a_message_given_up_twice_concurrently_becomes_one_dead_letter() {
     let (broker, directory, clock) = (Broker::start(), tempfile::tempdir().unwrap(), Clock::manual(1_000));
     let store = open(&directory, &clock, 4 << 20);
     append(&store, &[b"0"]).await;
     let hot = hot(&broker, &store, &clock);
     let handle = handles(&hot).await[0];
-    let give_up =
-        || hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle, Cause::default());
+    let give_up = || {
+        hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle, DeadLetterCause::default())
+    };
     let (one, other) = tokio::join!(give_up(), give_up());
     let stale = [one, other].iter().filter(|done| is_stale(done)).count();
     eventually(|| store.queues().max_offset(DEAD, 0) >= 1).await;
@@ -171,7 +172,7 @@ fn is_stale(done: &Result<(), TransportError>) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_that_is_drained_takes_nothing_new_of_producers_and_no_dead_letters() {
+async fn a_drained_topic_accepts_neither_sends_nor_dead_letters() {
     let broker = Broker::start();
     let client = broker.client().await;
     let drained = TopicEntry { write_queues: 0, ..TOPIC };
@@ -191,9 +192,12 @@ async fn a_topic_that_is_drained_takes_nothing_new_of_producers_and_no_dead_lett
         invisible_ms: 30_000,
     };
     let hot = broker.server.hot().unwrap();
-    let done =
-        hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle, Cause::default()).await;
+    let done = hot
+        .to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle, DeadLetterCause::default())
+        .await;
     assert!(matches!(&done, Err(TransportError::TopicDrained(name)) if name == DEAD), "{done:?}");
     broker.server.tables().put_topic(DEAD, TOPIC);
-    hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle, Cause::default()).await.unwrap();
+    hot.to_dead_letters(SocketAddr::from(PEER), "audit", "flights", &handle, DeadLetterCause::default())
+        .await
+        .unwrap();
 }

@@ -1,4 +1,4 @@
-//! SQL92 filters over remoting and gRPC: what a consumer gets, and what it is told of a wrong expression.
+//! SQL92 filters over remoting and gRPC: matching messages, and errors of wrong expressions.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -37,10 +37,10 @@ use tokio::net::TcpStream;
 
 const SQL: &str = "price BETWEEN 3 AND 5 AND region IN ('eu', 'us')";
 const WRONG: &str = "price BETWEEN 3 OR region = 'eu'";
-/// The place of OR.
-const PLACE: &str = "position 16: expected AND";
+/// The error at OR.
+const POSITION: &str = "position 16: expected AND";
 
-/// Topic `flights` with ten messages in queue 1, of which those with the bodies 3 and 5 are wanted.
+/// Topic `flights` with ten messages in queue 1. The filter matches those with the bodies 3 and 5.
 struct Rig {
     broker: Broker,
     address: SocketAddr,
@@ -79,7 +79,7 @@ impl Rig {
         Peer::of(TcpStream::connect(self.address).await.unwrap()).call(&command).await
     }
 
-    /// A pull; with an expression it brings its own subscription.
+    /// Pulls. With an expression, the request carries its own subscription.
     async fn pull(&self, expression: Option<&str>) -> RemotingCommand {
         let flags = if expression.is_some() { "4" } else { "0" };
         let mut fields =
@@ -113,7 +113,7 @@ fn sql(expression: &str) -> Option<FilterExpression> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_gets_what_its_own_expression_or_that_of_its_group_wants() {
+async fn a_pull_is_filtered_by_its_own_expression_or_that_of_its_group() {
     let rig = Rig::start().await;
     rig.broker.server.tables().subscriptions.put(
         "audit",
@@ -130,14 +130,14 @@ async fn a_pull_gets_what_its_own_expression_or_that_of_its_group_wants() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pop_leases_what_its_expression_wants_and_passes_over_the_rest() {
+async fn a_pop_leases_matching_messages_and_skips_the_rest() {
     let rig = Rig::start().await;
     assert_eq!(bodies(&rig.pop(SQL).await), ["3", "5"]);
     assert_eq!(rig.pop("price IS NOT NULL").await.code, response::POLLING_TIMEOUT);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn grpc_consumers_get_what_their_expression_wants() {
+async fn grpc_consumers_get_the_messages_that_match_their_expression() {
     let rig = Rig::start().await;
     let client = rig.broker.client().await;
     let request = ReceiveMessageRequest { filter_expression: sql(SQL), ..receive(Duration::ZERO) };
@@ -162,7 +162,7 @@ async fn grpc_consumers_get_what_their_expression_wants() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_expression_is_refused_with_the_place_of_the_error_on_every_way() {
+async fn every_verb_refuses_a_wrong_expression_with_the_position_of_the_error() {
     let rig = Rig::start().await;
     rig.broker.server.tables().subscriptions.put(
         "audit",
@@ -175,7 +175,7 @@ async fn a_wrong_expression_is_refused_with_the_place_of_the_error_on_every_way(
         (rig.pop(WRONG).await, response::SUBSCRIPTION_PARSE_FAILED),
     ] {
         assert_eq!(answer.code, code, "{answer:?}");
-        assert!(answer.remark.as_deref().unwrap().contains(PLACE), "{answer:?}");
+        assert!(answer.remark.as_deref().unwrap().contains(POSITION), "{answer:?}");
     }
     let client = rig.broker.client().await;
     let request = ReceiveMessageRequest { filter_expression: sql(WRONG), ..receive(Duration::ZERO) };

@@ -1,4 +1,4 @@
-//! What ends with a lease, and how long leases and delays may be: RocketMQ's answers over gRPC.
+//! Lease expiry, and limits of leases and delays over gRPC, with RocketMQ's status codes and texts.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -56,7 +56,7 @@ async fn change(client: &Client, handle: &str, duration: Time) -> (i32, String) 
     (status.code, status.message)
 }
 
-/// The first status of an answer.
+/// Code and text of the first status of a receive.
 async fn status(client: &Client, request: &ReceiveMessageRequest) -> (i32, String) {
     let request = Request::new(Bytes::from(request.encode_to_vec()));
     let (_, mut stream) = client.stream("ReceiveMessage", request).await.unwrap();
@@ -65,7 +65,7 @@ async fn status(client: &Client, request: &ReceiveMessageRequest) -> (i32, Strin
     (status.code, status.message)
 }
 
-/// Handles of `count` messages of one queue, received in order or not.
+/// Sends `count` messages to one queue, receives them with an ordered group or not, and returns their handles.
 async fn received(broker: &Broker, client: &Client, count: usize, ordered: bool) -> Vec<String> {
     broker.server.tables().put_topic("flights", TopicEntry { read_queues: 1, write_queues: 1, ..TOPIC });
     broker.server.tables().put_group("audit", GroupEntry { ordered, ..GROUP });
@@ -76,8 +76,7 @@ async fn received(broker: &Broker, client: &Client, count: usize, ordered: bool)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acknowledgement_or_a_change_after_the_end_of_the_lease_is_refused_though_no_one_received_it_since()
- {
+async fn an_expired_lease_cannot_be_acknowledged_or_changed_even_without_a_redelivery() {
     for ordered in [false, true] {
         let broker = Broker::start();
         let client = broker.client().await;
@@ -98,23 +97,23 @@ async fn an_acknowledgement_or_a_change_after_the_end_of_the_lease_is_refused_th
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_the_broker_renews_is_judged_by_its_end_not_by_the_handle() {
+async fn a_renewed_lease_expires_at_its_actual_end_not_at_that_of_the_handle() {
     let broker = Broker::start();
     let client = broker.client().await;
     client.send_one("x").await;
     broker.readable(1).await;
     let renewed = ReceiveMessageRequest { auto_renew: true, invisible_duration: None, ..receive(NOW) };
     let (_, messages) = client.receive(&renewed).await;
-    // It is renewed from 20 s before its end.
+    // Leases are renewed from 20 s before their end.
     broker.clock.advance(45_000);
     broker.until("renewed", 1).await;
     broker.clock.advance(30_000);
-    // 75 s after the receive; the handle says 60 s.
+    // 75 s have passed since the receive; the handle names 60 s.
     assert_eq!(code_of(&client, &messages[0].handle()).await, 20_000);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_acknowledgement_is_accepted_while_the_handle_is_good_and_the_message_is_done() {
+async fn a_repeated_acknowledgement_succeeds_until_the_handle_expires() {
     for ordered in [false, true] {
         let broker = Broker::start();
         let client = broker.client().await;
@@ -125,7 +124,7 @@ async fn a_second_acknowledgement_is_accepted_while_the_handle_is_good_and_the_m
         assert_eq!(acknowledge(&client, &[&handles[0], &handles[0]]).await.0, 20_000);
         assert_eq!(broker.stat("acked"), 1);
         broker.clock.advance(LEASE_MS);
-        assert_eq!(code_of(&client, &handles[0]).await, 40_013, "the handle has ended");
+        assert_eq!(code_of(&client, &handles[0]).await, 40_013, "the handle has expired");
         let (_, again) = client.receive(&receive(NOW)).await;
         assert_eq!(code_of(&client, &again[0].handle()).await, 20_000);
         assert_eq!(code_of(&client, &handles[1]).await, 40_013, "another delivery's handle");
@@ -133,7 +132,7 @@ async fn a_second_acknowledgement_is_accepted_while_the_handle_is_good_and_the_m
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handle_of_messages_that_are_to_come_again_is_refused() {
+async fn a_handle_from_before_an_offset_reset_is_refused() {
     let broker = Broker::start();
     let client = broker.client().await;
     let handles = received(&broker, &client, 2, false).await;
@@ -143,7 +142,7 @@ async fn a_handle_of_messages_that_are_to_come_again_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn durations_of_leases_have_the_bounds_of_the_policy_in_rocketmqs_words() {
+async fn lease_durations_outside_the_policy_are_refused_with_rocketmqs_texts() {
     let broker = Broker::start();
     let client = broker.client().await;
     let handles = received(&broker, &client, 1, false).await;
@@ -172,14 +171,14 @@ async fn durations_of_leases_have_the_bounds_of_the_policy_in_rocketmqs_words() 
     for allowed in [&asking(10_000), &ReceiveMessageRequest { auto_renew: true, ..asking(1) }] {
         assert_eq!(status(&client, allowed).await.0, 40_401);
     }
-    // A change has no shortest duration and the same longest one.
+    // A change has no minimum duration and the same maximum.
     assert_eq!(change(&client, &handles[0], Time { seconds: 43_200, nanos: 1_000_000 }).await, large);
     assert_eq!(change(&client, &handles[0], Time { seconds: -1, nanos: 0 }).await, small(0));
     assert_eq!(change(&client, &handles[0], Time { seconds: 0, nanos: 0 }).await.0, 20_000);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_time_of_delivery_is_refused_that_is_further_ahead_than_the_policy_allows() {
+async fn a_delivery_time_beyond_the_maximum_delay_is_refused() {
     let broker = Broker::start();
     let client = broker.client().await;
     broker.server.tables().put_topic("flights", TopicEntry { message_type: MessageType::Delay, ..TOPIC });
@@ -201,7 +200,7 @@ async fn a_time_of_delivery_is_refused_that_is_further_ahead_than_the_policy_all
     broker.server.hot().unwrap().client_policy.store(Arc::new(policy));
     let refused = (40_012, "the max delay time of message is too large, max is 86400000".to_owned());
     assert_eq!(sent("flights", day + 1).await, refused);
-    assert_eq!(sent("auto-late", day + 1).await, refused, "before the topic is looked at");
+    assert_eq!(sent("auto-late", day + 1).await, refused, "before the topic is looked up");
     assert!(broker.server.tables().topic("auto-late").is_none());
     for allowed in [day, 0, -day] {
         assert_eq!(sent("flights", allowed).await.0, 20_000);

@@ -1,4 +1,4 @@
-//! Cold methods and telemetry: bytes in, bytes out, and who hears that a connection is gone.
+//! Cold methods, telemetry streams, and notifications of closed connections.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ async fn telemetry(client: &Client) -> (mpsc::Sender<Bytes>, Streaming<Bytes>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cold_method_gets_bytes_and_metadata_and_answers_with_bytes() {
+async fn a_cold_method_gets_bytes_and_metadata_and_returns_bytes() {
     let broker = Broker::start();
     let client = broker.client().await;
     let bytes = Bytes::from_static(b"\xff not even protobuf");
@@ -41,7 +41,7 @@ async fn a_cold_method_gets_bytes_and_metadata_and_answers_with_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_method_nobody_serves_is_unimplemented_and_a_broken_handler_an_internal_error() {
+async fn a_method_without_handler_is_unimplemented_and_a_failing_handler_an_internal_error() {
     let broker = Broker::start();
     let client = broker.client().await;
     assert_eq!(client.call("RecallMessage", Bytes::new()).await.unwrap_err().code(), Code::Unimplemented);
@@ -56,7 +56,7 @@ async fn a_method_nobody_serves_is_unimplemented_and_a_broken_handler_an_interna
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn telemetry_goes_both_ways_and_its_end_is_told() {
+async fn telemetry_passes_in_both_directions_and_its_end_is_reported() {
     let mut broker = Broker::start();
     let client = broker.client().await;
     let (commands, mut answers) = telemetry(&client).await;
@@ -73,7 +73,7 @@ async fn telemetry_goes_both_ways_and_its_end_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_with_more_commands_than_are_taken_is_ended() {
+async fn a_stream_ends_if_the_control_plane_rejects_a_command() {
     let mut broker = Broker::start();
     let client = broker.client().await;
     let (commands, mut answers) = telemetry(&client).await;
@@ -84,7 +84,7 @@ async fn a_stream_with_more_commands_than_are_taken_is_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_is_ended_with_the_status_it_is_given() {
+async fn the_server_can_end_a_stream_with_a_status() {
     let mut broker = Broker::start();
     let client = broker.client().await;
     let (commands, mut answers) = telemetry(&client).await;
@@ -110,7 +110,7 @@ async fn a_client_that_does_not_read_gets_no_more_commands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_control_plane_hears_that_a_connection_is_gone() {
+async fn the_control_plane_is_notified_of_closed_connections() {
     let mut broker = Broker::start();
     let client = broker.client().await;
     let (commands, mut answers) = telemetry(&client).await;

@@ -1,4 +1,4 @@
-//! What surrounds messages over gRPC: health, reflection, deadlines, who calls, and messages given up.
+//! gRPC besides sending and receiving: health, reflection, deadlines, client ids, and dead letters.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod grpc_support;
@@ -30,7 +30,7 @@ struct HealthCheckResponse {
     status: i32,
 }
 
-fn about(service: &str) -> Bytes {
+fn check_request(service: &str) -> Bytes {
     HealthCheckRequest { service: service.to_owned() }.encode_to_vec().into()
 }
 
@@ -39,25 +39,25 @@ fn status(answer: Bytes) -> i32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_says_that_it_is_well_and_that_it_stops() {
+async fn the_health_service_reports_serving_and_then_stopping() {
     let broker = Broker::start();
     let client = broker.client().await;
     for service in ["", "apache.rocketmq.v2.MessagingService"] {
-        let answer = client.call("grpc.health.v1.Health/Check", about(service)).await.unwrap();
+        let answer = client.call("grpc.health.v1.Health/Check", check_request(service)).await.unwrap();
         assert_eq!(status(answer), 1);
     }
-    let missing = client.call("grpc.health.v1.Health/Check", about("no.Service")).await.unwrap_err();
+    let missing = client.call("grpc.health.v1.Health/Check", check_request("no.Service")).await.unwrap_err();
     assert_eq!(missing.code(), Code::NotFound);
 
     let watch = async |service| {
-        client.stream("grpc.health.v1.Health/Watch", Request::new(about(service))).await.unwrap().1
+        client.stream("grpc.health.v1.Health/Watch", Request::new(check_request(service))).await.unwrap().1
     };
     let (mut watching, mut unknown) = (watch("").await, watch("no.Service").await);
     assert_eq!(status(watching.message().await.unwrap().unwrap()), 1);
     assert_eq!(status(unknown.message().await.unwrap().unwrap()), 3);
     let stopped = broker.server.stop(SOON);
-    let told = async { (status(watching.message().await.unwrap().unwrap()), watching.message().await) };
-    let (_, (last, end)) = tokio::join!(stopped, told);
+    let watched = async { (status(watching.message().await.unwrap().unwrap()), watching.message().await) };
+    let (_, (last, end)) = tokio::join!(stopped, watched);
     assert_eq!((last, end.unwrap()), (2, None));
 }
 
@@ -74,14 +74,14 @@ struct ReflectionRequest {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Names {
+struct ServiceList {
     #[prost(message, repeated, tag = "1")]
-    service: Vec<Name>,
+    service: Vec<NameField>,
 }
 
-/// The first field of many messages.
+/// A message with a name in field 1.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Name {
+struct NameField {
     #[prost(string, tag = "1")]
     name: String,
 }
@@ -105,14 +105,14 @@ struct ReflectionResponse {
     #[prost(message, optional, tag = "4")]
     files: Option<Descriptors>,
     #[prost(message, optional, tag = "5")]
-    extensions: Option<Name>,
+    extensions: Option<NameField>,
     #[prost(message, optional, tag = "6")]
-    services: Option<Names>,
+    services: Option<ServiceList>,
     #[prost(message, optional, tag = "7")]
     error: Option<ErrorResponse>,
 }
 
-/// Asks one thing after the other on one stream.
+/// Sends requests on one stream and returns the responses.
 async fn reflect(
     client: &Client,
     version: &str,
@@ -135,7 +135,7 @@ async fn reflect(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tool_learns_which_services_there_are_and_the_files_that_describe_them() {
+async fn reflection_lists_the_services_and_their_files() {
     let broker = Broker::start();
     let client = broker.client().await;
     let nothing = ReflectionRequest::default();
@@ -165,9 +165,9 @@ async fn a_tool_learns_which_services_there_are_and_the_files_that_describe_them
         assert!(services.contains(&symbol) && services.contains(&"grpc.health.v1.Health"), "{services:?}");
         let files = |answer: &ReflectionResponse| -> Vec<String> {
             let files = &answer.files.as_ref().unwrap().files;
-            files.iter().map(|file| Name::decode(&file[..]).unwrap().name).collect()
+            files.iter().map(|file| NameField::decode(&file[..]).unwrap().name).collect()
         };
-        // The file itself, and what it needs to be understood.
+        // The file and its imports.
         let described = files(&answers[1]);
         assert_eq!(described[0], "apache/rocketmq/v2/service.proto");
         for needed in ["apache/rocketmq/v2/definition.proto", "google/protobuf/timestamp.proto"] {
@@ -182,7 +182,8 @@ async fn a_tool_learns_which_services_there_are_and_the_files_that_describe_them
     assert_eq!(elsewhere.code(), Code::Unimplemented);
 }
 
-/// Calls a method on a connection of its own and tells the gRPC status: a client that knows deadlines gives up by itself.
+/// Calls a method on a connection of its own and returns the gRPC status. A regular client would enforce the deadline
+/// itself.
 async fn status_within(broker: &Broker, timeout: &str, method: &str, message: &[u8]) -> String {
     let stream = TcpStream::connect(broker.address).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -196,7 +197,7 @@ async fn status_within(broker: &Broker, timeout: &str, method: &str, message: &[
         .unwrap();
     let (response, mut body) = client.ready().await.unwrap().send_request(request, false).unwrap();
     let frame = [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat();
-    // It may be answered before it is read.
+    // Fails if the server responds before it reads the body.
     let _ = body.send_data(frame.into(), true);
     let response = response.await.unwrap();
     let mut trailers = response.headers().clone();
@@ -213,7 +214,7 @@ const OK: &str = "0";
 const DEADLINE_EXCEEDED: &str = "4";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_waits_for_any_more_is_not_begun() {
+async fn a_request_past_its_deadline_is_not_started() {
     let broker = Broker::start();
     let send =
         proto::SendMessageRequest { messages: vec![proto::message("flights", "late")] }.encode_to_vec();
@@ -226,9 +227,9 @@ async fn what_nobody_waits_for_any_more_is_not_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_takes_longer_than_its_client_waits_ends_and_its_handler_is_told_the_time() {
+async fn a_call_ends_at_its_deadline_which_its_handler_knows() {
     let broker = Broker::start();
-    // On a slow machine a short time is over before the call has come to its handler.
+    // On a slow machine, a short deadline passes before the call reaches its handler.
     for millis in [50, 500, 5_000, 50_000] {
         let before = Instant::now();
         let status = status_within(&broker, &format!("{millis}m"), "QueryAssignment", &[]).await;
@@ -241,7 +242,7 @@ async fn a_call_that_takes_longer_than_its_client_waits_ends_and_its_handler_is_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_say_who_they_are_is_answered_as_by_rocketmqs_proxy() {
+async fn a_request_without_client_id_gets_the_code_of_rocketmqs_proxy() {
     let broker = Broker::start();
     let client = broker.client().await;
     let nameless = |body: Vec<u8>| {
@@ -294,7 +295,7 @@ async fn forward(client: &Client, group: &str, receipt_handle: &str) -> i32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_given_up_is_kept_as_dead_and_comes_no_more() {
+async fn a_message_given_up_becomes_a_dead_letter_and_is_not_redelivered() {
     let broker = Broker::start();
     let client = broker.client().await;
     client.send_one("lost").await;
@@ -304,7 +305,7 @@ async fn a_message_given_up_is_kept_as_dead_and_comes_no_more() {
     assert_eq!(forward(&client, "unknown", &handle).await, 40_403);
     assert_eq!(forward(&client, "audit", "no handle").await, 40_013);
     assert_eq!(forward(&client, "audit", &handle).await, 20_000);
-    // It is no longer held.
+    // The lease has ended.
     assert_eq!(forward(&client, "audit", &handle).await, 40_013);
     let dead = "%DLQ%audit";
     eventually(|| (0..4).any(|queue| broker.store.queues().max_offset(dead, queue) == 1)).await;

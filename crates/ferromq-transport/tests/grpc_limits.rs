@@ -1,4 +1,4 @@
-//! What a gRPC client may make the server hold, and what it is told beyond it.
+//! Limits of the memory and time that a gRPC client can occupy, and their refusals.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -33,7 +33,7 @@ async fn exhausted(client: &Client, method: &str, bytes: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_requests_that_carry_bodies_or_handles_may_be_over_a_mebibyte() {
+async fn only_requests_with_bodies_or_handles_may_exceed_a_mebibyte() {
     let broker = Broker::start();
     let client = broker.client().await;
     client.call("Heartbeat", vec![0; 1 << 20]).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_telemetry_command_over_a_mebibyte_ends_its_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_too_many_is_closed_and_counted_and_room_comes_back() {
+async fn a_connection_over_the_limit_is_closed_and_counted_and_room_is_returned() {
     let broker = limited(ServerOptions { max_connections: Some(1), ..ServerOptions::default() });
     let first = broker.client().await;
     first.call("Heartbeat", Bytes::new()).await.unwrap();
@@ -75,7 +75,7 @@ async fn a_connection_too_many_is_closed_and_counted_and_room_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_of_all_connections_share_a_budget_that_comes_back() {
+async fn requests_of_all_connections_share_a_memory_budget_that_is_returned() {
     let broker = limited(ServerOptions { memory: 256 << 10, ..ServerOptions::default() });
     let client = broker.client().await;
     for _ in 0..3 {
@@ -86,7 +86,7 @@ async fn requests_of_all_connections_share_a_budget_that_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_are_not_taken_keep_others_waiting_for_room_and_lose_nothing() {
+async fn unread_responses_limit_those_of_others_and_lose_no_messages() {
     let broker = limited(ServerOptions { memory: 5 << 20, ..ServerOptions::default() });
     let client = broker.client().await;
     for i in 0..6 {
@@ -98,16 +98,16 @@ async fn answers_that_are_not_taken_keep_others_waiting_for_room_and_lose_nothin
     let slow = broker.client_with_a_small_window().await;
     let held = slow.stream("ReceiveMessage", request()).await.unwrap();
     let first = client.receive(&three).await.1.len();
-    assert!((1..3).contains(&first), "{first} messages of 1 MiB where 3 of 5 MiB are taken");
+    assert!((1..3).contains(&first), "{first} messages of 1 MiB while 3 of 5 MiB are in use");
     drop(held);
     drop(slow);
     broker.until("connections", 1).await;
     let rest = client.receive(&three).await.1.len();
-    assert!(first + rest >= 3, "{first} and {rest} messages, of three that the other did not get");
+    assert!(first + rest >= 3, "{first} and {rest} messages; the other client left three");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_of_four_mebibytes_go_both_ways_also_several_at_once() {
+async fn several_bodies_of_four_mebibytes_are_sent_and_received_at_once() {
     let broker = Broker::start();
     let client = broker.client().await;
     let bodies = ["a", "b", "c"].map(|letter| letter.repeat(4 << 20));
@@ -124,21 +124,25 @@ async fn bodies_of_four_mebibytes_go_both_ways_also_several_at_once() {
     assert!(got.iter().zip(&bodies).all(|(got, sent)| got == sent.as_bytes()));
 }
 
-/// What a connection may hold in the tests below; all together four times that.
-const OF_ONE: usize = 256 << 10;
+/// Memory limit of a connection in the tests below. All connections together have four times as much.
+const CONNECTION_MEMORY: usize = 256 << 10;
 
 fn shared() -> Broker {
-    limited(ServerOptions { memory: 4 * OF_ONE, connection_memory: OF_ONE, ..ServerOptions::default() })
+    limited(ServerOptions {
+        memory: 4 * CONNECTION_MEMORY,
+        connection_memory: CONNECTION_MEMORY,
+        ..ServerOptions::default()
+    })
 }
 
-/// Sends and receives what takes most of a connection's share.
+/// Sends and receives a message that takes most of a connection's limit.
 async fn is_undisturbed(broker: &Broker) {
     let (client, body) = (broker.client().await, "x".repeat(200 << 10));
     client.send_one(&body).await;
     assert_eq!(client.receive_bodies(&receive(Duration::from_secs(60))).await, [body]);
 }
 
-/// A call that announces more than it sends; what it holds open, and the answer once there is one.
+/// Starts a call that announces more bytes than it sends. Returns the open body and the future response.
 async fn unfinished(
     client: &h2::client::SendRequest<Bytes>,
     method: &str,
@@ -163,7 +167,7 @@ async fn raw(broker: &Broker) -> h2::client::SendRequest<Bytes> {
     client
 }
 
-/// The gRPC status of an answer that is nothing else.
+/// The gRPC status of a response without messages.
 fn refusal(answer: &http::Response<h2::RecvStream>) -> (&str, &str) {
     let text = |name| answer.headers().get(name).map_or("", |text| text.to_str().unwrap());
     (text("grpc-status"), text("grpc-message"))
@@ -174,11 +178,11 @@ async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_stops_in_the_middle_of_bodies_uses_up_their_own_share_and_nobody_elses() {
+async fn stalled_requests_use_up_only_the_memory_of_their_connection() {
     let broker = shared();
     let stalled = raw(&broker).await;
     let (mut bodies, mut answers) = (Vec::new(), tokio::task::JoinSet::new());
-    // Four of 60 KiB are what one may hold; only those that are refused are answered.
+    // Four bodies of 60 KiB fit the limit of a connection. Only refused calls get a response.
     for _ in 0..10 {
         let (body, answer) = unfinished(&stalled, "SendMessage", 60 << 10).await;
         bodies.push(body);
@@ -196,9 +200,9 @@ async fn who_stops_in_the_middle_of_bodies_uses_up_their_own_share_and_nobody_el
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_rest_of_a_request_that_does_not_come_ends_the_request_and_gives_its_share_back() {
+async fn a_stalled_request_ends_and_returns_its_memory() {
     let broker = limited(ServerOptions {
-        connection_memory: OF_ONE,
+        connection_memory: CONNECTION_MEMORY,
         grpc_stall: Duration::from_millis(100),
         ..ServerOptions::default()
     });
@@ -210,7 +214,7 @@ async fn the_rest_of_a_request_that_does_not_come_ends_the_request_and_gives_its
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_reads_no_answers_uses_up_their_own_share_and_nobody_elses() {
+async fn unread_responses_use_up_only_the_memory_of_their_connection() {
     let broker = shared();
     let client = broker.client().await;
     for _ in 0..6 {
@@ -225,7 +229,7 @@ async fn who_reads_no_answers_uses_up_their_own_share_and_nobody_elses() {
     let waits = tokio::time::timeout(Duration::from_millis(100), &mut third).await;
     assert!(waits.is_err(), "three answers of 100 KiB are unread");
     drop(third);
-    // The lease of the answer that was waited for is given back, so four are left for the other.
+    // The message of the dropped response is released, so four are left for the other client.
     for _ in 0..4 {
         assert_eq!(client.receive_bodies(&one).await.len(), 1);
     }
@@ -233,7 +237,7 @@ async fn who_reads_no_answers_uses_up_their_own_share_and_nobody_elses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_nothing_of_an_answer_is_cut_off_and_who_waits_for_messages_is_not() {
+async fn a_client_that_does_not_read_is_disconnected_and_a_long_poll_is_not() {
     let mut options = ServerOptions::default();
     options.connection.write = Duration::from_millis(300);
     let broker = limited(options);
@@ -245,14 +249,14 @@ async fn who_takes_nothing_of_an_answer_is_cut_off_and_who_waits_for_messages_is
     let unread = deaf.stream("ReceiveMessage", Request::new(waits.encode_to_vec().into())).await.unwrap();
     let parked = tokio::spawn(async move { waiting.receive_bodies(&waits).await });
     broker.until("connections", 2).await;
-    // It would have been cut off as well.
+    // By now, the parked receive has waited longer than the write limit.
     client.send_one("small").await;
     assert_eq!(soon("the message", parked).await.unwrap().len(), 1);
     drop(unread);
 }
 
-/// Takes 4 KiB of one message of 4 MiB every few milliseconds, for five times the limit; false where the machine stood
-/// still for longer than a quarter of it, which proves nothing.
+/// Reads a message of 4 MiB slowly, for five times the limit. Returns false if the machine stalled for longer than a
+/// quarter of the limit, which proves nothing.
 async fn stays_open_for_a_slow_reader(limit: Duration) -> bool {
     let mut options = ServerOptions::default();
     options.connection.write = limit;
@@ -270,8 +274,8 @@ async fn stays_open_for_a_slow_reader(limit: Duration) -> bool {
         .body(())
         .unwrap();
     let (answer, mut body) = client.ready().await.unwrap().send_request(request, false).unwrap();
-    let wish = ReceiveMessageRequest { batch_size: 1, ..receive(Duration::ZERO) }.encode_to_vec();
-    let frame = [&[0][..], &(wish.len() as u32).to_be_bytes(), &wish].concat();
+    let encoded = ReceiveMessageRequest { batch_size: 1, ..receive(Duration::ZERO) }.encode_to_vec();
+    let frame = [&[0][..], &(encoded.len() as u32).to_be_bytes(), &encoded].concat();
     body.send_data(frame.into(), true).unwrap();
     let mut message = soon("an answer", answer).await.unwrap().into_body();
     let begun = std::time::Instant::now();
@@ -282,7 +286,7 @@ async fn stays_open_for_a_slow_reader(limit: Duration) -> bool {
             return false;
         }
         last = std::time::Instant::now();
-        let read = read.expect("the end of the message does not come yet").expect("it is not cut off");
+        let read = read.expect("the message has not ended yet").expect("the connection is open");
         message.flow_control().release_capacity(read.len()).unwrap();
         tokio::time::sleep(limit / 100).await;
     }
@@ -290,16 +294,16 @@ async fn stays_open_for_a_slow_reader(limit: Duration) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_a_large_message_slowly_is_not_cut_off() {
+async fn a_slow_reader_of_a_large_message_is_not_disconnected() {
     for limit in [1, 2, 4, 8] {
         if stays_open_for_a_slow_reader(Duration::from_secs(limit)).await {
             return;
         }
     }
-    panic!("the machine stood still each time");
+    panic!("the machine stalled each time");
 }
 
-/// A telemetry or reflection stream: the way to send, and the answers unless it is refused.
+/// Opens a telemetry or reflection stream. Returns its sender and its responses, or the refusal.
 async fn open_stream(
     client: &Client,
     path: &'static str,
@@ -316,7 +320,7 @@ const TELEMETRY: &str = "/apache.rocketmq.v2.MessagingService/Telemetry";
 const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_has_so_many_streams_that_stay_open_and_another_has_its_own() {
+async fn the_number_of_open_streams_is_limited_for_each_connection() {
     let broker = Broker::start();
     let client = broker.client().await;
     let mut open = Vec::new();
@@ -330,14 +334,14 @@ async fn a_connection_has_so_many_streams_that_stay_open_and_another_has_its_own
     assert!(refused.message().contains("256"), "{refused:?}");
     open_stream(&broker.client().await, TELEMETRY).await.unwrap();
     open.pop();
-    // The end of a stream is not told to who ended it.
+    // The client is not notified when the server has closed the stream.
     while open_stream(&client, TELEMETRY).await.is_err() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_nobody_has_worked_on_yet_count_and_their_stream_ends_once_they_are_too_many() {
+async fn pending_telemetry_commands_count_and_too_many_end_their_stream() {
     let mut broker = shared();
     let client = broker.client().await;
     let (commands, mut answers) = open_stream(&client, TELEMETRY).await.unwrap();
@@ -360,7 +364,7 @@ async fn commands_nobody_has_worked_on_yet_count_and_their_stream_ends_once_they
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_commands_and_descriptions_nobody_reads_count_as_well() {
+async fn incomplete_commands_and_unread_descriptions_count_too() {
     let broker = shared();
     let (stalled, deaf) = (raw(&broker).await, broker.client_with_a_small_window().await);
     let (mut bodies, mut answers) = (Vec::new(), tokio::task::JoinSet::new());
@@ -373,11 +377,11 @@ async fn half_commands_and_descriptions_nobody_reads_count_as_well() {
         });
     }
     assert_eq!(soon("an end", answers.join_next()).await.unwrap().unwrap(), "8");
-    // Field 4: the file that defines a symbol, about 20 KB with all it imports.
+    // Field 4: the file that defines a symbol, about 20 KB with its imports.
     let question = Bytes::from([&[0x22, 35][..], b"apache.rocketmq.v2.MessagingService"].concat());
     let mut unread = Vec::new();
     for _ in 0..20 {
-        // The last ones may find that there is no room.
+        // The last streams may be refused.
         let Ok(stream) = open_stream(&deaf, REFLECTION).await else { break };
         for _ in 0..8 {
             // The stream may have ended.
@@ -385,7 +389,7 @@ async fn half_commands_and_descriptions_nobody_reads_count_as_well() {
         }
         unread.push(stream);
     }
-    // The questions are answered in their own time; what is no request is answered without a body.
+    // Reflection responses come asynchronously. A malformed request gets a response without a body.
     let is_refused = async {
         while deaf.call("UpdateOffset", vec![0xff; 150 << 10]).await.unwrap_err().code()
             != Code::ResourceExhausted
@@ -393,6 +397,6 @@ async fn half_commands_and_descriptions_nobody_reads_count_as_well() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    soon("a refusal, as so much is unread", is_refused).await;
+    soon("a refusal while responses are unread", is_refused).await;
     is_undisturbed(&broker).await;
 }

@@ -1,4 +1,4 @@
-//! The in-place parser of SendMessageRequest: equal to prost's, and safe for any bytes.
+//! The in-place parser of SendMessageRequest: equivalent to prost's, and safe for any bytes.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -71,7 +71,7 @@ fn request() -> impl Strategy<Value = SendMessageRequest> {
     proptest::collection::vec(message(), 0..4).prop_map(|messages| SendMessageRequest { messages })
 }
 
-/// What our parser saw, as prost would say it; fields it does not read are left out.
+/// Topic, properties and body as parsed, in prost's types.
 fn as_prost(request: &SendRequest<'_>, message: &Outgoing<'_>) -> (String, HashMap<String, String>, Bytes) {
     let properties = &request.properties[message.properties.clone()];
     let properties =
@@ -79,7 +79,7 @@ fn as_prost(request: &SendRequest<'_>, message: &Outgoing<'_>) -> (String, HashM
     (message.topic.to_owned(), properties, Bytes::copy_from_slice(message.body))
 }
 
-/// Compares field by field; the whole of what prost read must be what we read.
+/// Compares our parser's result with prost's, field by field.
 fn compare(bytes: &[u8], decoded: &SendMessageRequest) {
     let parsed = SendRequest::parse(bytes).unwrap();
     assert_eq!(parsed.messages.len(), decoded.messages.len());
@@ -110,7 +110,7 @@ proptest! {
         compare(&request.encode_to_vec(), &request);
     }
 
-    /// Protobuf may split an embedded message and repeat a field: parts are merged, the last value counts.
+    /// Protobuf may split an embedded message and repeat a field: parts are merged, and the last value wins.
     #[test]
     fn repeated_parts_are_merged_as_prost_merges_them(first in message(), second in message()) {
         let mut inner = first.encode_to_vec();
@@ -119,7 +119,7 @@ proptest! {
         prost::encoding::encode_varint(inner.len() as u64, &mut bytes);
         bytes.extend(inner);
         let decoded = SendMessageRequest::decode(&bytes[..]).unwrap();
-        // Of timestamps even the numbers are merged; nobody sends that, so we take the last one whole.
+        // Prost merges even the parts of timestamps. No client splits them, so our parser takes the last one whole.
         let times = |message: &Message| {
             let system = message.system_properties.clone().unwrap_or_default();
             [system.born_timestamp, system.delivery_timestamp, system.recovery_duration]

@@ -1,4 +1,4 @@
-//! How long a receive waits over gRPC: within the bounds, and as our own client asks for.
+//! Long polls over gRPC: the bounds of waits, and the requests of our own client.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -28,7 +28,7 @@ use tonic::Request;
 
 const NOW: Duration = Duration::ZERO;
 const FAR: Duration = Duration::from_secs(3_600);
-/// Far from each other and from what a busy machine takes.
+/// Far apart, and far from the delays of a busy machine.
 const WAITS: Waits = Waits { min: Duration::from_millis(300), max: Duration::from_secs(60) };
 
 fn broker(waits: Waits) -> Broker {
@@ -46,7 +46,7 @@ fn asking(wait: &ReceiveMessageRequest, deadline: Duration, version: Option<&str
     request
 }
 
-/// The code, how many messages, and how long it took.
+/// Code, number of messages, and elapsed time.
 async fn received(client: &Client, request: Request<Bytes>) -> (i32, usize, Duration) {
     let began = Instant::now();
     let (_, mut stream) = client.stream("ReceiveMessage", request).await.unwrap();
@@ -59,7 +59,7 @@ async fn received(client: &Client, request: Request<Bytes>) -> (i32, usize, Dura
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_is_held_within_the_bounds() {
+async fn a_wait_is_clamped_to_the_bounds() {
     let broker = broker(WAITS);
     let client = broker.client().await;
     let (code, _, took) = received(&client, asking(&receive(NOW), Duration::from_secs(30), None)).await;
@@ -70,7 +70,7 @@ async fn a_wait_is_held_within_the_bounds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deadline_below_the_shortest_wait_is_refused_before_anything_else() {
+async fn a_deadline_below_the_minimum_wait_is_refused_before_other_checks() {
     let broker = broker(Waits { min: Duration::from_secs(600), max: FAR });
     let client = broker.client().await;
     client.send_one("x").await;
@@ -87,7 +87,7 @@ async fn a_deadline_below_the_shortest_wait_is_refused_before_anything_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_own_client_waits_as_long_as_it_asks_for() {
+async fn waits_of_our_own_client_are_not_clamped() {
     let broker = broker(Waits { min: FAR, max: FAR });
     let client = broker.client().await;
     let mut request = asking(&receive(NOW), Duration::from_secs(30), Some("5.0.7"));
@@ -102,7 +102,7 @@ async fn our_own_client_waits_as_long_as_it_asks_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_that_is_not_sent_leaves_half_of_the_request_timeout_as_long_as_the_client_is_there() {
+async fn a_receive_without_a_wait_uses_the_request_timeout_of_the_connected_client() {
     let mut broker = broker(WAITS);
     let client = broker.client().await;
     let (commands, outgoing) = mpsc::channel(1);
@@ -112,22 +112,22 @@ async fn a_wait_that_is_not_sent_leaves_half_of_the_request_timeout_as_long_as_t
     grpc.ready().await.unwrap();
     let path = "/apache.rocketmq.v2.MessagingService/Telemetry".parse().unwrap();
     let open = grpc.streaming(telemetry, path, BytesCodec).await.unwrap();
-    // The settings of a client that waits 80 s for an answer, and no more.
+    // The settings of a client with a request timeout of 80 s, without other fields.
     commands.send(Bytes::from_static(&[0x12, 4, 0x22, 2, 0x08, 80])).await.unwrap();
     broker.telemetry.recv().await.unwrap();
-    let silent = || {
-        let wish = ReceiveMessageRequest { long_polling_timeout: None, ..receive(NOW) };
-        let mut request = asking(&wish, Duration::from_secs(40), None);
+    let without_wait = || {
+        let receive_request = ReceiveMessageRequest { long_polling_timeout: None, ..receive(NOW) };
+        let mut request = asking(&receive_request, Duration::from_secs(40), None);
         request.metadata_mut().insert("x-mq-client-id", "patient".parse().unwrap());
         request
     };
-    // Nothing is left of 40 s, so the shortest wait holds; without the settings it were 38.5 s.
-    let told = received(&client, silent()).await;
-    assert!(told.0 == 40_401 && told.2 < Duration::from_secs(30), "{told:?}");
+    // Half of 80 s leaves nothing of the deadline of 40 s, so the minimum applies. Without settings it would be 38.5 s.
+    let with_settings = received(&client, without_wait()).await;
+    assert!(with_settings.0 == 40_401 && with_settings.2 < Duration::from_secs(30), "{with_settings:?}");
     drop((open, commands));
     eventually(|| broker.stat("telemetry_streams") == 0).await;
     let waits = tokio::spawn({
-        let (client, request) = (client.clone(), silent());
+        let (client, request) = (client.clone(), without_wait());
         async move { received(&client, request).await }
     });
     broker.until("parked", 1).await;

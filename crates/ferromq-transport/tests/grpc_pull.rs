@@ -1,4 +1,4 @@
-//! PullMessage and UpdateOffset over a socket: readers that keep their own offset.
+//! PullMessage and UpdateOffset over a socket, for readers that keep their own offset.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -60,7 +60,7 @@ async fn send(client: &Client, body: &str, tag: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_reads_from_its_offset_and_says_where_to_go_on() {
+async fn a_pull_reads_from_its_offset_and_returns_the_next_one() {
     let broker = Broker::start();
     let client = broker.client().await;
     for i in 0..5 {
@@ -80,7 +80,7 @@ async fn a_pull_reads_from_its_offset_and_says_where_to_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_at_the_end_waits_for_a_message_it_wants() {
+async fn a_pull_at_the_end_waits_for_a_matching_message() {
     let broker = Broker::start();
     let client = broker.client().await;
     let filter = Some(FilterExpression { kind: 1, expression: "wanted".to_owned() });
@@ -99,7 +99,7 @@ async fn a_pull_at_the_end_waits_for_a_message_it_wants() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_updated_offset_is_the_groups_committed_offset() {
+async fn an_updated_offset_becomes_the_committed_offset() {
     let broker = Broker::start();
     let client = broker.client().await;
     for i in 0..5 {

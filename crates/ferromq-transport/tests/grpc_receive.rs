@@ -1,4 +1,4 @@
-//! ReceiveMessage, AckMessage, ChangeInvisibleDuration over a socket: leases as a consumer sees them.
+//! ReceiveMessage, AckMessage and ChangeInvisibleDuration over a socket: leases from the view of a consumer.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ use tonic::Request;
 
 const NOW: Duration = Duration::ZERO;
 const SOON: Duration = Duration::from_secs(10);
-/// Longer than any test takes: what waits so long is woken, or the test fails.
+/// Longer than any test takes: such a wait ends by a wake-up, or the test fails.
 const FAR: Duration = Duration::from_secs(3_600);
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -61,7 +61,7 @@ async fn change_as(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_poll_ends_when_its_time_is_over_and_says_so() {
+async fn an_empty_poll_ends_after_its_wait_with_message_not_found() {
     let broker = Broker::start();
     let client = broker.client().await;
     let began = Instant::now();
@@ -72,7 +72,7 @@ async fn an_empty_poll_ends_when_its_time_is_over_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_poll_may_ask_for_any_time_and_waits_at_most_what_a_clock_can_tell() {
+async fn a_poll_accepts_any_wait_even_out_of_range() {
     let broker = Broker::start();
     let client = broker.client().await;
     let asking = |seconds, nanos| ReceiveMessageRequest {
@@ -94,7 +94,7 @@ async fn a_poll_may_ask_for_any_time_and_waits_at_most_what_a_clock_can_tell() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_wakes_a_parked_poll_at_once_whichever_queue_it_goes_to() {
+async fn a_message_in_any_queue_wakes_a_parked_poll_at_once() {
     let broker = Broker::start();
     let client = broker.client().await;
     for queue in 0..4 {
@@ -104,13 +104,13 @@ async fn a_message_wakes_a_parked_poll_at_once_whichever_queue_it_goes_to() {
         });
         broker.until("parked", 1).await;
         client.send(vec![message("flights", "x").with(|system| system.queue_id = Some(queue))]).await;
-        // Not by the end of its time, which is further away than anybody waits here.
+        // Woken by the message: the end of the poll is farther away.
         assert_eq!(timeout(PATIENCE, poll).await.expect("woken").unwrap(), ["x"]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unacknowledged_message_comes_again_when_its_lease_ends_and_the_old_handle_is_stale() {
+async fn an_unacknowledged_message_is_redelivered_after_its_lease_and_the_old_handle_is_stale() {
     let broker = Broker::start();
     let client = broker.client().await;
     client.send_one("x").await;
@@ -135,7 +135,7 @@ async fn an_unacknowledged_message_comes_again_when_its_lease_ends_and_the_old_h
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delivery_that_is_suspended_does_not_count_as_an_attempt() {
+async fn a_suspended_delivery_does_not_count_as_an_attempt() {
     let broker = Broker::start();
     let client = broker.client().await;
     client.send_one("x").await;
@@ -154,7 +154,7 @@ async fn a_delivery_that_is_suspended_does_not_count_as_an_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_the_systems_clock_a_parked_poll_is_woken_by_the_end_of_a_lease() {
+async fn the_end_of_a_lease_wakes_a_parked_poll_on_the_system_clock() {
     let broker = Broker::start_with(Clock::system(), true);
     let client = broker.client().await;
     client.send_one("x").await;
@@ -169,7 +169,7 @@ async fn on_the_systems_clock_a_parked_poll_is_woken_by_the_end_of_a_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn acknowledgements_of_one_request_have_their_own_outcomes() {
+async fn each_acknowledgement_of_a_request_has_its_own_status() {
     let broker = Broker::start();
     let client = broker.client().await;
     client.send((0..3).map(|i| message("flights", &i.to_string())).collect()).await;
@@ -206,7 +206,7 @@ async fn a_changed_lease_has_a_new_handle_and_ends_at_the_new_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_goes_away_leaves_no_message_leased() {
+async fn a_client_that_disconnects_during_a_poll_leases_no_message() {
     let broker = Broker::start();
     let (leaving, staying) = (broker.client().await, broker.client().await);
     let poll = tokio::spawn(async move { leaving.receive(&receive(SOON)).await });
@@ -218,7 +218,7 @@ async fn a_client_that_goes_away_leaves_no_message_leased() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_the_connection_did_not_take_are_given_back() {
+async fn messages_that_were_not_written_to_the_connection_are_released() {
     let broker = Broker::start();
     let (leaving, staying) = (broker.client_with_a_small_window().await, broker.client().await);
     let body = "x".repeat(1 << 20);
@@ -226,7 +226,7 @@ async fn messages_the_connection_did_not_take_are_given_back() {
         leaving.send_one(&body).await;
     }
     broker.readable(16).await;
-    // Three messages of 1 MiB do not fit into what the connection takes unread.
+    // Three messages of 1 MiB exceed the flow-control window of the connection.
     let request = Request::new(Bytes::from(receive(SOON).encode_to_vec()));
     let (_, stream) = leaving.stream("ReceiveMessage", request).await.unwrap();
     assert!(broker.stat("received") >= 3);
@@ -237,12 +237,12 @@ async fn messages_the_connection_did_not_take_are_given_back() {
     while let (20_000, again) = staying.receive(&receive(NOW)).await {
         attempts.extend(again.iter().map(|message| message.system().delivery_attempt));
     }
-    // Three were under way, of which some were given back; that was no attempt.
+    // Some of the three in flight were released, which does not count as an attempt.
     assert!(attempts.len() > 13 && attempts.iter().all(|attempt| *attempt == Some(1)), "{attempts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_thousand_parked_polls_one_gets_the_message_and_the_others_wait_on() {
+async fn one_of_a_thousand_parked_polls_gets_a_message_and_the_others_keep_waiting() {
     let broker = Broker::start();
     let client = broker.client().await;
     let polls: Vec<_> = (0..1_000)
@@ -258,7 +258,7 @@ async fn of_a_thousand_parked_polls_one_gets_the_message_and_the_others_wait_on(
     broker.until("received", 20).await;
     let left = broker.stat("parked");
     assert!((980..1_000).contains(&left), "{left}");
-    // The server stops: parked polls end empty, long before their time and the server's patience are over.
+    // The stopping server ends parked polls without messages, long before their time and its grace period.
     let mut bodies = Vec::new();
     let ended = async {
         broker.server.stop(FAR).await;
@@ -271,7 +271,7 @@ async fn of_a_thousand_parked_polls_one_gets_the_message_and_the_others_wait_on(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tag_filter_passes_over_other_messages_for_good() {
+async fn a_tag_filter_skips_other_messages_for_good() {
     let broker = Broker::start();
     let client = broker.client().await;
     let tagged = |tag: &str| message("flights", tag).with(|system| system.tag = Some(tag.to_owned()));
@@ -320,10 +320,10 @@ async fn bad_requests_are_refused_with_rocketmqs_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_poll_ends_before_the_clients_own_deadline() {
+async fn a_poll_ends_before_the_deadline_of_its_client() {
     let broker = Broker::start();
     let client = broker.client().await;
-    // The answer has a tenth of a second: a machine that stands still for longer proves nothing.
+    // The response must arrive within a tenth of a second. A machine that stalls for longer proves nothing.
     for _ in 0..20 {
         let mut request = Request::new(Bytes::from(receive(Duration::from_secs(20)).encode_to_vec()));
         request.set_timeout(Duration::from_millis(600));
@@ -337,7 +337,7 @@ async fn a_poll_ends_before_the_clients_own_deadline() {
         assert_eq!(status.code, 40_401);
         return;
     }
-    panic!("no poll of twenty was answered in time");
+    panic!("none of twenty polls was answered in time");
 }
 
 /// Responses of a packed stream.
@@ -351,7 +351,7 @@ fn unpack(mut packet: Bytes) -> Vec<ReceiveMessageResponse> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_packed_stream_holds_the_same_responses_and_larger_batches() {
+async fn a_packed_stream_has_the_same_responses_and_larger_batches() {
     let broker = Broker::start();
     let client = broker.client().await;
     let body = "x".repeat(1 << 10);
@@ -389,7 +389,7 @@ async fn a_packed_stream_holds_the_same_responses_and_larger_batches() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_ends_at_four_mebibytes_but_a_larger_message_still_comes() {
+async fn a_batch_ends_at_four_mebibytes_but_has_at_least_one_message() {
     let broker = Broker::start();
     let client = broker.client().await;
     let body = "x".repeat((4 << 20) - 10);

@@ -1,4 +1,4 @@
-//! `auto_renew`: leases the broker renews while who received the messages is there.
+//! `auto_renew`: leases that the broker renews while the receiver is connected.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -24,17 +24,17 @@ use prost::Message as _;
 use tonic::Request;
 
 const NOW: Duration = Duration::ZERO;
-/// Less than a renewal is ahead of the end of a lease, and a part of one.
+/// Shorter than the time between a renewal and the end of its lease, and a fraction of a lease.
 const STEP_MS: i64 = 15_000;
 const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 
-/// As the official push consumers receive: without an invisible duration.
+/// A receive of the official push consumers: without an invisible duration.
 fn renewed() -> ReceiveMessageRequest {
     ReceiveMessageRequest { auto_renew: true, invisible_duration: None, ..receive(NOW) }
 }
 
-/// A broker whose topic has one queue, which the group reads in order or not.
+/// A broker whose topic has one queue, and whose group is ordered or not.
 fn broker(ordered: bool) -> Broker {
     let broker = Broker::start();
     broker.server.tables().put_topic("flights", TopicEntry { read_queues: 1, write_queues: 1, ..TOPIC });
@@ -55,7 +55,7 @@ fn last_end(broker: &Broker) -> Option<i64> {
     broker.store.groups().ahead("audit", "flights", 0, ferromq_store::progress::Begin::AtMin).last_expiry_ms
 }
 
-/// Lets time pass in steps; after each all leases have been renewed that are due.
+/// Advances the clock in steps. After each, all due leases are renewed.
 async fn pass(broker: &Broker, ms: i64) {
     for _ in 0..ms / STEP_MS {
         broker.clock.advance(STEP_MS);
@@ -89,7 +89,7 @@ async fn a_message_whose_handler_takes_ten_minutes_is_delivered_once() {
             assert_eq!(acknowledge(&holder, message).await, 20_000);
         }
         assert_eq!(broker.store.groups().committed_offset("audit", "flights", 0), Some(2));
-        // What is acknowledged is not renewed.
+        // Acknowledged messages are not renewed.
         let renewals = broker.stat("renewed");
         broker.clock.advance(HOUR_MS);
         assert_eq!((other.receive(&renewed()).await.0, broker.stat("renewed")), (40_401, renewals));
@@ -115,15 +115,15 @@ async fn an_acknowledged_message_is_not_renewed_and_its_neighbours_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_of_a_client_that_is_gone_comes_again_within_a_minute() {
-    for is_told in [false, true] {
+async fn a_message_of_a_disconnected_client_is_redelivered_within_a_minute() {
+    for is_unregistered in [false, true] {
         let mut broker = broker(true);
         let (holder, other) = (broker.client().await, broker.client().await);
         send(&broker, &other, &["a"]).await;
         assert_eq!(holder.receive(&renewed()).await.1.len(), 1);
         pass(&broker, 5 * MINUTE_MS).await;
         let renewals = broker.stat("renewed");
-        if is_told {
+        if is_unregistered {
             // The connection stays.
             holder.call("NotifyClientTermination", Bytes::new()).await.unwrap();
         } else {
@@ -136,26 +136,30 @@ async fn a_message_of_a_client_that_is_gone_comes_again_within_a_minute() {
         broker.clock.advance(left - 1);
         assert_eq!(other.receive(&renewed()).await.0, 40_401);
         broker.clock.advance(1);
-        assert_eq!(seen(&other.receive(&renewed()).await.1), [("a".to_owned(), 2)], "told: {is_told}");
+        assert_eq!(
+            seen(&other.receive(&renewed()).await.1),
+            [("a".to_owned(), 2)],
+            "unregistered: {is_unregistered}"
+        );
         assert_eq!(broker.stat("renewed"), renewals);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_client_that_says_goodbye_takes_nothing_from_another_of_its_connection() {
+async fn a_client_that_unregisters_does_not_end_leases_of_another_on_its_connection() {
     let broker = broker(false);
     let client = broker.client().await;
     send(&broker, &client, &["a"]).await;
     client.receive(&renewed()).await;
-    let mut goodbye = Request::new(Bytes::new());
-    goodbye.metadata_mut().insert("x-mq-client-id", "another".parse().unwrap());
-    client.call_as("NotifyClientTermination", goodbye).await.unwrap();
+    let mut unregister = Request::new(Bytes::new());
+    unregister.metadata_mut().insert("x-mq-client-id", "another".parse().unwrap());
+    client.call_as("NotifyClientTermination", unregister).await.unwrap();
     pass(&broker, 5 * MINUTE_MS).await;
     assert_eq!(client.receive(&renewed()).await.0, 40_401);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_invisible_duration_the_client_chose_is_not_renewed() {
+async fn an_invisible_duration_chosen_by_the_client_is_not_renewed() {
     for ordered in [false, true] {
         let broker = broker(ordered);
         let client = broker.client().await;
@@ -179,7 +183,7 @@ async fn an_invisible_duration_the_client_chose_is_not_renewed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_holds_a_message_for_three_hours_loses_it() {
+async fn a_renewed_lease_ends_after_three_hours() {
     let broker = broker(false);
     let client = broker.client().await;
     send(&broker, &client, &["a"]).await;
@@ -193,11 +197,11 @@ async fn whoever_holds_a_message_for_three_hours_loses_it() {
             return;
         }
     }
-    panic!("it is held for ever");
+    panic!("the lease never ends");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reset_ends_renewed_leases_and_nothing_renews_them_afterwards() {
+async fn a_reset_ends_renewed_leases_for_good() {
     let broker = broker(false);
     let client = broker.client().await;
     send(&broker, &client, &["a", "b"]).await;
@@ -206,7 +210,7 @@ async fn a_reset_ends_renewed_leases_and_nothing_renews_them_afterwards() {
     let one = ReceiveMessageRequest { batch_size: 1, ..receive(NOW) };
     assert_eq!(client.receive_bodies(&one).await, ["a"]);
     broker.clock.advance(50_000);
-    // The lease of 30 s ended: the one before it, which was to be renewed by now, does not keep it.
+    // The lease of 30 s has ended. The renewed lease from before the reset, due by now, must not extend it.
     assert_eq!(client.receive_bodies(&receive(NOW)).await, ["a", "b"]);
     assert_eq!(broker.stat("renewed"), 0);
 }

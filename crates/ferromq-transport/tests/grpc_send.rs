@@ -1,4 +1,4 @@
-//! SendMessage over a socket: what is stored, what is refused, and with which code.
+//! SendMessage over a socket: stored messages, and the codes of refused ones.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use prost::Message as _;
 const SOON: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_producer_wrote_is_what_the_consumer_reads() {
+async fn a_consumer_reads_the_message_as_the_producer_sent_it() {
     let broker = Broker::start();
     let client = broker.client().await;
     let mut sent = message("flights", "EWR-IAH").with(|system| {
@@ -76,7 +76,7 @@ async fn a_batch_gets_a_receipt_for_each_message_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_nobody_had_time_to_look_for_is_not_said_to_be_missing() {
+async fn a_name_that_a_busy_control_plane_did_not_look_up_is_not_reported_missing() {
     let broker = Broker::start();
     let client = broker.client().await;
     for (topic, code) in [("busy", 42_900), ("unknown", 40_402)] {
@@ -89,7 +89,7 @@ async fn a_name_nobody_had_time_to_look_for_is_not_said_to_be_missing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_is_named_is_taken_and_others_are_taken_in_turn() {
+async fn a_named_queue_is_used_and_otherwise_queues_take_turns() {
     let broker = Broker::start();
     let client = broker.client().await;
     client.send(vec![message("flights", "zero").with(|system| system.queue_id = Some(0))]).await;
@@ -103,7 +103,7 @@ async fn a_queue_that_is_named_is_taken_and_others_are_taken_in_turn() {
     assert_eq!(lengths, [3, 2, 2, 2]);
 }
 
-/// The code a request of one message is answered with; nothing may be stored.
+/// The code of a refused message, which must not be stored.
 async fn refusal(broker: &Broker, message: Message) -> i32 {
     let stored = broker.store.admin().stats().appended;
     let response = broker.client().await.send(vec![message]).await;
@@ -115,7 +115,7 @@ async fn refusal(broker: &Broker, message: Message) -> i32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_breaks_a_rule_is_refused_with_rocketmqs_code_and_not_stored() {
+async fn an_invalid_message_is_refused_with_rocketmqs_code_and_not_stored() {
     let broker = Broker::start();
     let good = || message("flights", "body");
     let property = |name: &str, value: &str| {
@@ -161,14 +161,14 @@ async fn a_message_that_breaks_a_rule_is_refused_with_rocketmqs_code_and_not_sto
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_without_the_permission_to_be_written_is_not_written() {
+async fn a_send_to_a_topic_without_write_permission_is_refused() {
     let broker = Broker::start();
     broker.server.tables().put_topic("flights", TopicEntry { permission: 4, ..TOPIC });
     assert_eq!(refusal(&broker, message("flights", "body")).await, 40_300);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_topic_is_demoted_once_for_all_who_ask_at_the_same_time() {
+async fn an_unknown_topic_is_demoted_once_for_concurrent_sends() {
     let broker = Broker::start();
     let client = broker.client().await;
     let sends: Vec<_> = (0..50)
@@ -180,7 +180,7 @@ async fn an_unknown_topic_is_demoted_once_for_all_who_ask_at_the_same_time() {
     for send in sends {
         assert_eq!(send.await.unwrap().status.unwrap().code, 20_000);
     }
-    // One flight a name: a second one may begin only after the first has landed, and then finds the entry.
+    // Requests for the same name share one demotion. A later request finds the entry.
     assert_eq!(broker.control.demotions.load(Ordering::SeqCst), 1);
     let refused = client.send(vec![message("unknown", "body")]).await.status.unwrap();
     assert_eq!(refused.code, 40_402);
@@ -188,7 +188,7 @@ async fn an_unknown_topic_is_demoted_once_for_all_who_ask_at_the_same_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_are_no_request_are_an_invalid_argument_and_the_connection_goes_on() {
+async fn malformed_requests_are_invalid_arguments_and_the_connection_continues() {
     let broker = Broker::start();
     let client = broker.client().await;
     for method in ["SendMessage", "AckMessage", "ChangeInvisibleDuration", "UpdateOffset"] {
@@ -209,7 +209,7 @@ async fn a_request_of_millions_of_empty_messages_is_refused_before_it_takes_memo
     let request = [proto::ack(&[]).encode_to_vec(), handles].concat();
     let answer = client.call("AckMessage", request).await.unwrap();
     assert_eq!(StatusOnly::decode(answer).unwrap().status.unwrap().code, 40_000);
-    // Of what is not a send 8 MiB are enough.
+    // Requests other than sends are limited to 8 MiB.
     let error = client.call("AckMessage", vec![0; 9 << 20]).await.unwrap_err();
     assert_eq!(error.code(), tonic::Code::ResourceExhausted);
 }

@@ -1,4 +1,4 @@
-//! gRPC over TLS and plaintext on one port: which certificate is shown, and that no handshake holds anybody up.
+//! gRPC over TLS and plaintext on one port: certificates, modes, and stalled handshakes.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod grpc_support;
@@ -50,7 +50,7 @@ fn files(mode: TlsMode, directory: &Path) -> GrpcTls {
     })
 }
 
-/// A handshake by a client that trusts these certificates and speaks one protocol.
+/// A handshake by a client that trusts these certificates and offers one ALPN protocol.
 async fn handshake(
     address: SocketAddr,
     trusted: &[CertificateDer<'static>],
@@ -73,7 +73,7 @@ fn authority() -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_file_iter(fixture("ca.pem")).unwrap().map(Result::unwrap).collect()
 }
 
-/// The type of the first frame the server sends after the client's preface.
+/// The type of the server's first frame after the client's preface.
 async fn first_frame(stream: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin)) -> u8 {
     stream.write_all(PREFACE).await.unwrap();
     let mut head = [0; 9];
@@ -84,7 +84,7 @@ async fn first_frame(stream: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin)) -
 const SETTINGS: u8 = 4;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_port_speaks_tls_with_the_given_certificate_and_plaintext() {
+async fn one_port_serves_tls_with_the_given_certificate_and_plaintext() {
     let broker = Broker::start();
     broker.server.set_grpc_tls(files(TlsMode::Permissive, &fixture(""))).unwrap();
     let mut stream = handshake(broker.address, &authority(), b"h2").await.unwrap();
@@ -96,9 +96,9 @@ async fn one_port_speaks_tls_with_the_given_certificate_and_plaintext() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_files_a_certificate_is_made_up_that_nobody_else_has() {
+async fn without_files_each_server_generates_its_own_certificate() {
     let (one, other) = (Broker::start(), Broker::start());
-    // Who does not know it cannot trust it; who took it once can.
+    // A client must know the certificate to trust it.
     assert!(handshake(one.address, &authority(), b"h2").await.is_err());
     let shown = shown_certificate(one.address).await;
     let mut stream = handshake(one.address, std::slice::from_ref(&shown), b"h2").await.unwrap();
@@ -106,7 +106,7 @@ async fn without_files_a_certificate_is_made_up_that_nobody_else_has() {
     assert_ne!(shown, shown_certificate(other.address).await);
 }
 
-/// The certificate of a server, whoever signed it: TLS 1.2 shows it in the clear.
+/// The certificate of a server, unverified.
 async fn shown_certificate(address: SocketAddr) -> CertificateDer<'static> {
     use tokio_rustls::rustls::{
         DigitallySignedStruct, Error, SignatureScheme,
@@ -114,8 +114,8 @@ async fn shown_certificate(address: SocketAddr) -> CertificateDer<'static> {
         pki_types::UnixTime,
     };
     #[derive(Debug)]
-    struct Anyone;
-    impl ServerCertVerifier for Anyone {
+    struct AcceptAny;
+    impl ServerCertVerifier for AcceptAny {
         fn verify_server_cert(
             &self,
             _: &CertificateDer<'_>,
@@ -150,7 +150,7 @@ async fn shown_certificate(address: SocketAddr) -> CertificateDer<'static> {
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anyone))
+        .with_custom_certificate_verifier(Arc::new(AcceptAny))
         .with_no_client_auth();
     let stream = TcpStream::connect(address).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
@@ -159,7 +159,7 @@ async fn shown_certificate(address: SocketAddr) -> CertificateDer<'static> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_mode_takes_what_it_says_and_files_that_are_not_there_change_nothing() {
+async fn each_mode_accepts_its_connections_and_missing_files_change_nothing() {
     let broker = Broker::start();
     broker.server.set_grpc_tls(files(TlsMode::Enforcing, &fixture(""))).unwrap();
     handshake(broker.address, &authority(), b"h2").await.unwrap();
@@ -178,14 +178,14 @@ async fn each_mode_takes_what_it_says_and_files_that_are_not_there_change_nothin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_speaks_something_else_behind_tls_is_refused() {
+async fn a_client_of_another_alpn_protocol_is_refused() {
     let broker = Broker::start();
     broker.server.set_grpc_tls(files(TlsMode::Permissive, &fixture(""))).unwrap();
     assert!(handshake(broker.address, &authority(), b"http/1.1").await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changed_files_are_shown_once_both_are_there() {
+async fn changed_certificate_files_are_loaded_once_both_match() {
     let directory = TempDir::new().unwrap();
     let copy = |from: &str, to: &str| _ = fs::copy(fixture(from), directory.path().join(to)).unwrap();
     copy("elsewhere.pem", "first.pem");
@@ -201,7 +201,7 @@ async fn changed_files_are_shown_once_both_are_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handshake_that_stands_still_keeps_nobody_waiting() {
+async fn a_stalled_handshake_does_not_delay_others() {
     let broker = Broker::start();
     broker.server.set_grpc_tls(files(TlsMode::Permissive, &fixture(""))).unwrap();
     let silent = TcpStream::connect(broker.address).await.unwrap();
@@ -214,7 +214,7 @@ async fn a_handshake_that_stands_still_keeps_nobody_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handshake_that_stands_still_ends_and_so_does_a_connection_that_says_nothing() {
+async fn stalled_handshakes_and_silent_connections_are_closed() {
     let options = ServerOptions { handshake: Duration::from_millis(20), ..ServerOptions::default() };
     let broker = Broker::start_limited(Clock::manual(0), true, options);
     for bytes in [&[0x16, 3, 1][..], &[]] {
@@ -226,7 +226,7 @@ async fn a_handshake_that_stands_still_ends_and_so_does_a_connection_that_says_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_never_ends_its_preface_is_closed_in_every_mode() {
+async fn a_connection_with_an_incomplete_preface_is_closed_in_every_mode() {
     let options = ServerOptions { handshake: Duration::from_millis(20), ..ServerOptions::default() };
     let broker = Broker::start_limited(Clock::manual(0), true, options);
     for mode in [TlsMode::Permissive, TlsMode::Disabled] {
@@ -241,8 +241,8 @@ async fn a_connection_that_never_ends_its_preface_is_closed_in_every_mode() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_says_nothing_behind_its_handshake_is_cut_off_and_one_that_began_may_be_silent() {
-    // Long enough for a handshake, whatever else the machine does.
+async fn a_connection_without_a_preface_after_its_handshake_is_closed_and_an_idle_one_is_not() {
+    // Long enough for a handshake on a busy machine.
     let options = ServerOptions { handshake: Duration::from_secs(5), ..ServerOptions::default() };
     let broker = Broker::start_limited(Clock::manual(0), true, options);
     broker.server.set_grpc_tls(files(TlsMode::Enforcing, &fixture(""))).unwrap();
@@ -251,7 +251,7 @@ async fn a_client_that_says_nothing_behind_its_handshake_is_cut_off_and_one_that
     let mut silent = handshake(broker.address, &authority(), b"h2").await.unwrap();
     until_closed(&mut silent).await;
     broker.until("connections", 1).await;
-    // The one that began is older, and still there.
+    // The connection with a preface is older, and still open.
     begun.write_all(b"\0\0\x08\x06\0\0\0\0\0ferromq!").await.unwrap();
     let mut seen = Vec::new();
     while !seen.ends_with(b"ferromq!") {
@@ -262,7 +262,7 @@ async fn a_client_that_says_nothing_behind_its_handshake_is_cut_off_and_one_that
     }
 }
 
-/// Reads until the server closes, whatever it says before.
+/// Reads until the server closes the connection.
 async fn until_closed(stream: &mut (impl AsyncReadExt + Unpin)) {
     while timeout(PATIENCE, stream.read(&mut [0; 64])).await.unwrap().unwrap_or(0) > 0 {}
 }

@@ -1,4 +1,4 @@
-//! The hot verbs among other tasks: a filter that matches little must not keep a thread for the whole backlog.
+//! Fairness of the hot verbs: a filter that matches little must not block a thread for a whole backlog.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod grpc_support;
@@ -34,10 +34,10 @@ use tokio::{
     net::TcpStream,
 };
 
-/// More than one turn of either verb steps over.
+/// More messages than either verb skips in one turn.
 const BACKLOG: usize = 120_000;
 
-/// A backlog nobody wants in queue 1 of `flights`, and one wanted message behind it.
+/// Fills queue 1 of `flights` with unwanted messages and a wanted one behind them.
 async fn backlog(broker: &Broker) {
     let message = |properties| NewMessage {
         topic: "flights",
@@ -65,7 +65,7 @@ fn hot(broker: &Broker) -> Arc<Hot> {
     Hot::new(store, tables, broker.clock.clone(), "broker-a".to_owned(), control, counters)
 }
 
-/// The future's answer, and how often it gave way before.
+/// The output of a future, and how often it yielded before.
 async fn turns<T>(future: impl Future<Output = T>) -> (T, usize) {
     let (mut future, mut turns) = (pin!(future), 0);
     loop {
@@ -111,11 +111,11 @@ fn receive(filter: &MessageFilter, patience: Duration) -> Receive<'_> {
     }
 }
 
-/// Longer than anything here takes.
+/// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(600);
 
 #[tokio::test]
-async fn a_pull_gives_way_while_it_steps_over_a_backlog_and_finds_what_is_behind() {
+async fn a_pull_yields_while_it_skips_a_backlog_and_finds_the_message_behind_it() {
     let broker = Broker::start();
     backlog(&broker).await;
     let filter = MessageFilter::tags("wanted");
@@ -125,7 +125,7 @@ async fn a_pull_gives_way_while_it_steps_over_a_backlog_and_finds_what_is_behind
 }
 
 #[tokio::test]
-async fn a_receive_gives_way_while_it_steps_over_a_backlog_and_finds_what_is_behind() {
+async fn a_receive_yields_while_it_skips_a_backlog_and_finds_the_message_behind_it() {
     let broker = Broker::start();
     backlog(&broker).await;
     let filter = MessageFilter::tags("wanted");
@@ -135,7 +135,7 @@ async fn a_receive_gives_way_while_it_steps_over_a_backlog_and_finds_what_is_beh
 }
 
 #[tokio::test]
-async fn a_pull_whose_patience_ends_says_where_to_go_on_though_it_may_wait() {
+async fn a_pull_whose_patience_ends_returns_the_next_offset_even_if_it_may_wait() {
     let broker = Broker::start();
     backlog(&broker).await;
     let (hot, filter) = (hot(&broker), MessageFilter::parse("SQL92", "TAGS = 'wanted'").unwrap());
@@ -143,15 +143,15 @@ async fn a_pull_whose_patience_ends_says_where_to_go_on_though_it_may_wait() {
     while found == 0 {
         let request = Pull { wait: LONG, ..pull(&filter, at, Duration::ZERO) };
         let answer = hot.pull(&request).await;
-        assert!(answer.next_offset > at, "it stays at {at}");
+        assert!(answer.next_offset > at, "no progress from {at}");
         (at, pulls, found) = (answer.next_offset, pulls + 1, answer.messages.len());
     }
     assert_eq!((found, at), (1, BACKLOG as u64 + 1));
-    assert!(pulls > 100, "{pulls} pulls looked at everything");
+    assert!(pulls > 100, "{pulls} pulls scanned the backlog");
 }
 
 #[tokio::test]
-async fn a_receive_whose_patience_ends_leases_nothing_and_the_next_goes_on() {
+async fn a_receive_whose_patience_ends_leases_nothing_and_the_next_one_continues() {
     let broker = Broker::start();
     backlog(&broker).await;
     let (hot, filter) = (hot(&broker), MessageFilter::parse("SQL92", "TAGS = 'wanted'").unwrap());
@@ -165,14 +165,14 @@ async fn a_receive_whose_patience_ends_leases_nothing_and_the_next_goes_on() {
             break;
         }
         let next = broker.store.groups().committed_offset("audit", "flights", 1).unwrap_or(0);
-        assert!(next > at || receives <= 4, "it stays at {at}");
+        assert!(next > at || receives <= 4, "no progress from {at}");
         at = next;
     }
-    assert!(receives > 20, "{receives} receives looked at everything");
+    assert!(receives > 20, "{receives} receives scanned the backlog");
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_ends_what_its_pulls_look_through() {
+async fn a_client_that_disconnects_ends_the_scans_of_its_pulls() {
     let broker = Broker::start();
     backlog(&broker).await;
     let address = broker.server.listen_remoting(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
@@ -199,22 +199,28 @@ async fn a_client_that_leaves_ends_what_its_pulls_look_through() {
     }
     peer.shutdown().await.unwrap();
     let (mut buffer, decoder) = (BytesMut::new(), Decoder::new(Limits::default()));
-    let mut passed = 0;
+    let mut scanned = 0;
     for _ in 0..pulls {
         let answer = loop {
             if let Some(answer) = decoder.next(&mut buffer).unwrap() {
                 break answer;
             }
-            assert!(peer.read_buf(&mut buffer).await.unwrap() > 0, "the broker closed");
+            assert!(peer.read_buf(&mut buffer).await.unwrap() > 0, "the broker closed the connection");
         };
         assert!([response::PULL_RETRY_IMMEDIATELY, response::PULL_NOT_FOUND].contains(&answer.code));
-        passed += answer.field("nextBeginOffset").unwrap().parse::<usize>().unwrap();
+        scanned += answer.field("nextBeginOffset").unwrap().parse::<usize>().unwrap();
     }
-    assert!(passed < 32 * BACKLOG, "all of them looked at everything");
+    assert!(scanned < 32 * BACKLOG, "all of them scanned the whole backlog");
 }
 
-#[tokio::test]
-async fn what_is_not_in_memory_is_read_on_another_thread() {
+#[test]
+fn messages_that_are_not_in_memory_are_read_on_another_thread() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(read_evicted_messages());
+}
+
+async fn read_evicted_messages() {
     let (broker, directory) = (Broker::start(), tempfile::tempdir().unwrap());
     let open = || MessageStore::open(directory.path(), StoreConfig::default(), broker.clock.clone()).unwrap();
     let store = open();
@@ -235,7 +241,7 @@ async fn what_is_not_in_memory_is_read_on_another_thread() {
     }
     store.close().unwrap();
     drop(store);
-    forget_pages(directory.path());
+    evict_pages(directory.path());
     let store = Arc::new(open());
     let (control, counters) = (Arc::clone(&broker.control), Arc::new(Counters::default()));
     let (tables, name) = (Arc::new(Tables::new()), "broker-a".to_owned());
@@ -253,25 +259,36 @@ async fn what_is_not_in_memory_is_read_on_another_thread() {
         limits: TransferLimits::NONE,
     };
     if !store.queues().get_from(&wanted).is_cold {
-        // A file system in memory, or one that keeps its pages.
+        // The file system is in memory or keeps its pages.
         return;
     }
-    let (found, turns) = turns(hot.pull(&pull(filter, offset, LONG))).await;
-    assert!(turns > 0, "it waited for the disk on this thread");
+    let found = after_a_read_elsewhere(hot.pull(&pull(filter, offset, LONG))).await;
     assert_eq!((found.messages.len(), found.next_offset), (32, offset + 32));
     let warm = store.queues().get_from(&wanted);
     assert_eq!((warm.messages.len(), warm.is_cold), (32, false));
-    let (received, turns) = self::turns(hot.receive(&receive(filter, LONG))).await;
+    let received = after_a_read_elsewhere(hot.receive(&receive(filter, LONG))).await;
     assert_eq!(received.unwrap().messages[0].handle.queue_offset, 0);
-    assert!(turns > 0, "it waited for the disk on this thread");
 }
 
-/// Takes the files of a directory that are on disk out of memory.
-fn forget_pages(directory: &Path) {
+/// The output of a future that reads from the disk on the runtime's only blocking thread: that is busy until the
+/// future was polled once, so a future that is ready by then has read on this thread.
+async fn after_a_read_elsewhere<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let busy = tokio::task::spawn_blocking(move || _ = released.recv());
+    let first = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(first.is_pending(), "it waited for the disk on this thread");
+    drop(release);
+    busy.await.unwrap();
+    future.await
+}
+
+/// Evicts the files of a directory from the page cache.
+fn evict_pages(directory: &Path) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            forget_pages(&path);
+            evict_pages(&path);
             continue;
         }
         let file = std::fs::File::open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! What strangers may make a broker hold, over both protocols together.
+//! Limits of the memory that untrusted clients can occupy, over both protocols together.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod grpc_support;
@@ -42,7 +42,7 @@ impl Rig {
         Self { broker, address }
     }
 
-    /// A connection from another address of this machine.
+    /// Connects from another address of this machine.
     #[cfg(target_os = "linux")]
     async fn connect_from(&self, address: &str) -> Peer {
         let socket = TcpSocket::new_v4().unwrap();
@@ -75,7 +75,7 @@ impl Rig {
     }
 }
 
-/// A pull of what comes next, which waits, and brings its subscription along.
+/// A pull that waits for the message at an offset, with its own subscription.
 fn pull(opaque: i32, offset: u64) -> RemotingCommand {
     let fields = [
         ("consumerGroup", "audit"),
@@ -113,7 +113,7 @@ fn send(body: &str) -> RemotingCommand {
     RemotingCommand { opaque: 1, ..RemotingCommand::request(request::SEND_MESSAGE, fields, body) }
 }
 
-/// One for each of both protocols.
+/// Sends a message over each protocol.
 async fn others_send(rig: &Rig) {
     let sent = rig.connect().await.call(&send("small")).await;
     assert_eq!(sent.code, response::SUCCESS, "{:?}", sent.remark);
@@ -121,7 +121,7 @@ async fn others_send(rig: &Rig) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn parked_pulls_that_one_message_wakes_take_their_turns_and_each_is_answered() {
+async fn parked_pulls_woken_by_one_message_are_answered_within_the_memory_limit() {
     const PULLS: i32 = 64;
     let rig = Rig::start(ServerOptions {
         memory: 16 * MIB,
@@ -136,7 +136,7 @@ async fn parked_pulls_that_one_message_wakes_take_their_turns_and_each_is_answer
     rig.append(&vec![b'x'; MIB]);
     grpc_support::eventually(|| rig.held() > 2 * MIB).await;
     others_send(&rig).await;
-    assert!(rig.held() <= 6 * MIB, "{} bytes are held for one connection", rig.held());
+    assert!(rig.held() <= 6 * MIB, "{} bytes are in use by one connection", rig.held());
     for _ in 0..PULLS {
         let answer = deaf.receive().await.expect("an answer");
         assert_eq!(answer.code, response::SUCCESS);
@@ -146,7 +146,7 @@ async fn parked_pulls_that_one_message_wakes_take_their_turns_and_each_is_answer
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_frames_hold_what_came_of_them_and_end_in_time() {
+async fn incomplete_frames_use_only_the_memory_of_their_received_bytes_and_time_out() {
     let mut options =
         ServerOptions { memory: 16 * MIB, connection_memory: 4 * MIB, ..ServerOptions::default() };
     options.connection.read = Duration::from_millis(500);
@@ -154,24 +154,24 @@ async fn half_frames_hold_what_came_of_them_and_end_in_time() {
     let mut halves = Vec::new();
     for _ in 0..12 {
         let mut peer = rig.connect().await;
-        // 16 MiB are announced.
+        // Announces 16 MiB.
         peer.send_bytes(&[&(16_777_212_u32).to_be_bytes()[..], &[0, 0, 1, 0]].concat()).await;
         halves.push(peer);
     }
     others_send(&rig).await;
-    assert!(rig.held() < MIB, "{} bytes are held for frames that did not come", rig.held());
+    assert!(rig.held() < MIB, "{} bytes are in use by frames that were not sent", rig.held());
     let mut sending = JoinSet::new();
     for mut peer in halves {
         sending.spawn(async move {
-            // It may be cut off meanwhile.
+            // The server may close the connection meanwhile.
             _ = tokio::io::AsyncWriteExt::write_all(&mut peer.stream, &vec![0; 3 * MIB]).await;
             peer
         });
     }
     grpc_support::eventually(|| rig.held() > 10 * MIB).await;
     others_send(&rig).await;
-    // One may be over the budget, so that frames that wait for each other come to an end.
-    assert!(rig.held() <= 24 * MIB, "{} bytes are held", rig.held());
+    // One frame may exceed the budget, so that frames that wait for each other complete.
+    assert!(rig.held() <= 24 * MIB, "{} bytes are in use", rig.held());
     while let Some(peer) = timeout(PATIENCE, sending.join_next()).await.expect("an end of the frame") {
         assert_eq!(peer.unwrap().receive().await, None);
     }
@@ -179,7 +179,7 @@ async fn half_frames_hold_what_came_of_them_and_end_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_many_small_messages_take_beside_their_bytes_is_counted() {
+async fn the_memory_overhead_of_many_small_messages_is_counted() {
     let rig = Rig::start(ServerOptions {
         memory: 64 * MIB,
         connection_memory: 16 * MIB,
@@ -198,7 +198,7 @@ async fn what_many_small_messages_take_beside_their_bytes_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receive_with_little_room_gets_fewer_messages() {
+async fn a_receive_with_little_memory_gets_fewer_messages() {
     let rig =
         Rig::start(ServerOptions { memory: 8 * MIB, connection_memory: 2 * MIB, ..ServerOptions::default() });
     let client = rig.broker.client().await;
@@ -216,7 +216,7 @@ async fn a_receive_with_little_room_gets_fewer_messages() {
     assert_eq!(got.len(), 6);
 }
 
-/// A gRPC batch of `count` messages for a topic, from a connection of its own: its code, once there is an answer.
+/// Connects, and returns a future that sends a gRPC batch of `count` messages and returns its code.
 async fn batch(rig: &Rig, topic: &str, count: usize) -> impl Future<Output = i32> + Send + use<> {
     let client = rig.broker.client().await;
     let messages = vec![message(topic, "b"); count];
@@ -224,10 +224,10 @@ async fn batch(rig: &Rig, topic: &str, count: usize) -> impl Future<Output = i32
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_batches_whose_topic_waits_for_its_type_keep_no_other_waiting() {
+async fn large_batches_that_wait_for_a_topic_type_do_not_delay_others() {
     let rig = Rig::start(ServerOptions::default());
     let undecided = TopicEntry { message_type: MessageType::Undecided, ..grpc_support::TOPIC };
-    // As many as are worked on at once at most: the control plane does not answer them yet, and they keep no turn.
+    // As many as the server processes at once. They wait for the control plane, and must not count meanwhile.
     let mut waiting = JoinSet::new();
     for topic in ["held-1", "held-2", "held-3", "held-4"] {
         rig.broker.server.tables().put_topic(topic, undecided);
@@ -243,7 +243,7 @@ async fn large_batches_whose_topic_waits_for_its_type_keep_no_other_waiting() {
     for _ in 0..10 {
         others_send(&rig).await;
     }
-    assert!(waiting.try_join_next().is_none(), "a batch was answered whose topic has no type");
+    assert!(waiting.try_join_next().is_none(), "a batch was answered before its topic had a type");
     rig.broker.readable(20 + 600).await;
     rig.broker.control.release();
     while let Some(code) = timeout(PATIENCE, waiting.join_next()).await.expect("all batches") {
@@ -253,7 +253,7 @@ async fn large_batches_whose_topic_waits_for_its_type_keep_no_other_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_large_batches_of_many_connections_are_all_stored() {
+async fn large_batches_of_many_connections_are_all_stored() {
     const BATCHES: usize = 24;
     const MESSAGES: usize = 2_000;
     let rig = Rig::start(ServerOptions::default());
@@ -268,14 +268,14 @@ async fn many_large_batches_of_many_connections_are_all_stored() {
     grpc_support::eventually(|| rig.held() == 0).await;
 }
 
-/// A batch over remoting.
+/// A remoting batch of `count` messages.
 fn send_batch(count: usize) -> RemotingCommand {
     let one = [&26_u32.to_be_bytes()[..], &[0; 12], &4_u32.to_be_bytes(), b"body", &[0; 2]].concat();
     RemotingCommand { code: request::SEND_BATCH_MESSAGE, body: one.repeat(count).into(), ..send("") }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_over_remoting_of_too_many_messages_is_refused_and_one_of_many_is_stored() {
+async fn a_remoting_batch_of_too_many_messages_is_refused_and_one_of_many_is_stored() {
     let rig = Rig::start(ServerOptions::default());
     let mut peer = rig.connect().await;
     let refused = peer.call(&send_batch((1 << 16) + 1)).await;
@@ -286,7 +286,8 @@ async fn a_batch_over_remoting_of_too_many_messages_is_refused_and_one_of_many_i
     rig.broker.readable(20_000).await;
 }
 
-/// Frames of 16 MiB from as many connections of one address: three are sent, as far as they are read.
+/// Starts a frame of 16 MiB on each of `connections` connections from one address, and sends 3 MiB of it as far as the
+/// server reads.
 #[cfg(target_os = "linux")]
 async fn begin_frames(rig: &Rig, connections: usize) -> JoinSet<Peer> {
     let mut sending = JoinSet::new();
@@ -303,8 +304,8 @@ async fn begin_frames(rig: &Rig, connections: usize) -> JoinSet<Peer> {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_batch_that_waits_for_room_keeps_no_turn() {
-    // The frame with so many messages is a small request. The memory they take until they are stored is a large one.
+async fn large_batches_that_wait_for_memory_do_not_delay_others() {
+    // The frame of so many messages is a small request, but their memory until they are stored is large.
     const MESSAGES: usize = 2_400;
     let rig = Rig::start(ServerOptions {
         memory: 64 * MIB,
@@ -312,11 +313,11 @@ async fn a_large_batch_that_waits_for_room_keeps_no_turn() {
         ..ServerOptions::default()
     });
     let frames = begin_frames(&rig, 24).await;
-    // One of them is over what an address may hold, so that there is room for nothing else.
+    // One of them exceeds the limit of an address, so that there is no room for others.
     grpc_support::eventually(|| rig.held() > 42 * MIB).await;
     let held = rig.held();
     let mut stuck = Vec::new();
-    // As many as are worked on at once at most.
+    // As many as the server processes at once.
     for _ in 0..4 {
         let mut peer = rig.connect().await;
         peer.send(&send_batch(MESSAGES)).await;
@@ -328,7 +329,7 @@ async fn a_large_batch_that_waits_for_room_keeps_no_turn() {
         let stored = other.call(&send_batch(MESSAGES)).await;
         assert_eq!(stored.code, response::SUCCESS, "{:?}", stored.remark);
     }
-    assert!(rig.held() > 42 * MIB, "the frames were gone");
+    assert!(rig.held() > 42 * MIB, "the frames no longer use memory");
     drop(frames);
     for mut peer in stuck {
         let answer = peer.receive().await.expect("an answer");
@@ -339,7 +340,7 @@ async fn a_large_batch_that_waits_for_room_keeps_no_turn() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn many_connections_from_one_address_do_not_keep_large_requests_of_another_waiting() {
+async fn large_requests_from_one_address_do_not_delay_those_from_another() {
     let rig = Rig::start(ServerOptions {
         memory: 64 * MIB,
         connection_memory: 16 * MIB,
@@ -352,6 +353,6 @@ async fn many_connections_from_one_address_do_not_keep_large_requests_of_another
         let stored = other.call(&send(&"x".repeat(2 * MIB))).await;
         assert_eq!(stored.code, response::SUCCESS, "{:?}", stored.remark);
     }
-    assert!(rig.held() > 36 * MIB, "the frames were gone");
-    assert!(rig.held() <= 50 * MIB, "{} bytes are held for one address", rig.held());
+    assert!(rig.held() > 36 * MIB, "the frames no longer use memory");
+    assert!(rig.held() <= 50 * MIB, "{} bytes are in use by one address", rig.held());
 }

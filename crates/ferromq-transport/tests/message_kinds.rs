@@ -1,4 +1,4 @@
-//! Ordered, transactional, prioritised and lite messages over both protocols: where they lie, and who refuses them.
+//! Ordered, transactional, delayed, prioritised and lite messages over both protocols: their queues and refusals.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod grpc_support;
@@ -7,7 +7,7 @@ mod support;
 use std::{net::TcpListener, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use ferromq_store::record::{MessageView, OffsetMessageId, properties};
+use ferromq_store::record::{MessageView, properties};
 use ferromq_transport::{
     hot::{SendPolicy, message_group::queue_of_group, recall_handle},
     remoting::{Fields, RemotingCommand},
@@ -22,11 +22,11 @@ use tokio::net::TcpStream;
 
 const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 
-fn takes(broker: &Broker, message_type: MessageType) {
+fn set_topic_type(broker: &Broker, message_type: MessageType) {
     broker.server.tables().put_topic("flights", TopicEntry { message_type, ..TOPIC });
 }
 
-fn checks(broker: &Broker, words: &str, rejects_transactions: bool) {
+fn set_policy(broker: &Broker, words: &str, rejects_transactions: bool) {
     let mut policy = SendPolicy::default();
     policy.type_checks = words.parse().unwrap();
     policy.rejects_transactions = rejects_transactions;
@@ -47,7 +47,7 @@ fn prioritised(body: &str, priority: i32) -> Message {
     })
 }
 
-/// The clock of the tests stands at 1,700,000,000 s.
+/// The time in `days` days. The clock of the tests is at 1,700,000,000 s.
 fn in_days(days: i64) -> Time {
     Time { seconds: 1_700_000_000 + days * 86_400, nanos: 0 }
 }
@@ -77,15 +77,15 @@ async fn refused(client: &Client, messages: Vec<Message>) -> (i32, String) {
     (status.code, status.message)
 }
 
-/// The offsets at which the queues of `flights` end.
-fn ends(broker: &Broker) -> [u64; 4] {
+/// The max offsets of the queues of `flights`.
+fn max_offsets(broker: &Broker) -> [u64; 4] {
     [0, 1, 2, 3].map(|queue| broker.store.queues().max_offset("flights", queue))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_group_lies_in_the_queue_rocketmq_chooses_whatever_queue_a_client_names() {
+async fn a_message_group_goes_to_the_queue_that_rocketmq_chooses_whatever_queue_the_client_names() {
     let broker = Broker::start();
-    takes(&broker, MessageType::Fifo);
+    set_topic_type(&broker, MessageType::Fifo);
     let client = broker.client().await;
     let chosen = queue_of_group("order-4711", 4) as usize;
     let wrong = (chosen as i32 + 1) % 4;
@@ -94,7 +94,7 @@ async fn a_message_group_lies_in_the_queue_rocketmq_chooses_whatever_queue_a_cli
     broker.readable(2).await;
     let mut wanted = [0; 4];
     wanted[chosen] = 2;
-    assert_eq!(ends(&broker), wanted);
+    assert_eq!(max_offsets(&broker), wanted);
     let (_, got) = client.receive(&proto::receive(Duration::from_secs(5))).await;
     let bodies: Vec<_> = got.iter().map(|message| message.body.clone()).collect();
     assert_eq!(bodies, ["1", "2"]);
@@ -104,9 +104,9 @@ async fn a_message_group_lies_in_the_queue_rocketmq_chooses_whatever_queue_a_cli
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn groups_of_one_request_go_each_to_its_own_queue_in_order() {
+async fn message_groups_of_one_request_go_to_their_queues_in_order() {
     let broker = Broker::start();
-    takes(&broker, MessageType::Fifo);
+    set_topic_type(&broker, MessageType::Fifo);
     let groups = ["a", "b", "c", "order-4711", "a", "b"];
     let messages = groups.iter().enumerate().map(|(i, group)| in_group(&i.to_string(), group)).collect();
     let entries = sent(&broker.client().await, messages).await;
@@ -117,13 +117,13 @@ async fn groups_of_one_request_go_each_to_its_own_queue_in_order() {
         next[queue] += 1;
     }
     broker.readable(6).await;
-    assert_eq!(ends(&broker), next.map(i64::cast_unsigned));
+    assert_eq!(max_offsets(&broker), next.map(i64::cast_unsigned));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_half_message_is_seen_by_no_consumer_and_its_receipt_names_its_place() {
+async fn a_half_message_is_hidden_from_consumers_and_its_receipt_names_its_offset() {
     let broker = Broker::start();
-    takes(&broker, MessageType::Transaction);
+    set_topic_type(&broker, MessageType::Transaction);
     let client = broker.client().await;
     let half = transactional("half").with(|system| {
         system.recovery_duration = Some(Time { seconds: 7, nanos: 900_000_000 });
@@ -153,13 +153,13 @@ async fn a_half_message_is_seen_by_no_consumer_and_its_receipt_names_its_place()
     ];
     assert_eq!(properties::iter(view.properties).collect::<Vec<_>>(), wanted);
     eventually(|| broker.store.queues().max_offset(HALF_TOPIC, 0) == 2).await;
-    assert_eq!(ends(&broker), [0; 4]);
+    assert_eq!(max_offsets(&broker), [0; 4]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_half_message_is_refused_where_it_could_not_be_kept() {
+async fn an_invalid_half_message_is_refused() {
     let broker = Broker::start();
-    takes(&broker, MessageType::Transaction);
+    set_topic_type(&broker, MessageType::Transaction);
     let client = broker.client().await;
     let recovery = |seconds| {
         transactional("x").with(|system| system.recovery_duration = Some(Time { seconds, nanos: 0 }))
@@ -169,22 +169,22 @@ async fn a_half_message_is_refused_where_it_could_not_be_kept() {
     let far = transactional("x").with(|system| system.delivery_timestamp = Some(in_days(4)));
     assert_eq!(refused(&client, vec![far]).await.0, 40_012);
     assert_eq!(refused(&client, vec![transactional("x"), transactional("y")]).await.0, 40_000);
-    checks(&broker, "grpc", true);
+    set_policy(&broker, "grpc", true);
     assert_eq!(refused(&client, vec![transactional("x")]).await.0, 40_300);
     assert_eq!(broker.store.admin().stats().appended, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delayed_message_waits_and_its_receipt_has_the_handle_to_recall_it() {
+async fn a_delayed_message_waits_and_its_receipt_has_a_recall_handle() {
     let broker = Broker::start();
-    takes(&broker, MessageType::Delay);
+    set_topic_type(&broker, MessageType::Delay);
     let client = broker.client().await;
     let at = Time { seconds: 1_700_000_060, nanos: 5_000_000 };
     let entry = sent(&client, vec![delayed("later", at)]).await.remove(0);
     assert_eq!(entry.recall_handle, recall_handle::handle("flights", "broker-a", at.ms(), "id-later"));
     eventually(|| broker.store.queues().max_offset("rmq_sys_wheel_timer", 0) == 1).await;
-    assert_eq!(ends(&broker), [0; 4]);
-    // Whose time is over is delivered at once, and there is nothing to recall.
+    assert_eq!(max_offsets(&broker), [0; 4]);
+    // A message with a past delivery time is delivered at once and has no recall handle.
     let entry = sent(&client, vec![delayed("now", in_days(-1))]).await.remove(0);
     assert_eq!(entry.recall_handle, "");
     broker.readable(1).await;
@@ -193,14 +193,14 @@ async fn a_delayed_message_waits_and_its_receipt_has_the_handle_to_recall_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_priority_is_a_queue_and_those_above_the_last_one_share_it() {
+async fn a_priority_selects_a_queue_and_priorities_beyond_the_last_queue_share_it() {
     let broker = Broker::start();
-    takes(&broker, MessageType::Priority);
+    set_topic_type(&broker, MessageType::Priority);
     let client = broker.client().await;
     let messages = [0, 2, 3, 9].map(|priority| prioritised(&priority.to_string(), priority)).to_vec();
     sent(&client, messages).await;
     broker.readable(4).await;
-    assert_eq!(ends(&broker), [1, 0, 1, 2]);
+    assert_eq!(max_offsets(&broker), [1, 0, 1, 2]);
     let (_, got) = client.receive(&proto::receive(Duration::from_secs(5))).await;
     for message in &got {
         let priority = message.system().priority.unwrap();
@@ -211,7 +211,7 @@ async fn a_priority_is_a_queue_and_those_above_the_last_one_share_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_refuses_messages_of_another_type_unless_nobody_checks() {
+async fn a_topic_refuses_messages_of_another_type_unless_checks_are_off() {
     let broker = Broker::start();
     let client = broker.client().await;
     let samples = [
@@ -222,30 +222,30 @@ async fn a_topic_refuses_messages_of_another_type_unless_nobody_checks() {
         (MessageType::Priority, prioritised("x", 1)),
     ];
     for topic in samples.iter().map(|(kind, _)| *kind) {
-        takes(&broker, topic);
+        set_topic_type(&broker, topic);
         for (kind, sample) in &samples {
-            checks(&broker, "grpc", false);
+            set_policy(&broker, "grpc", false);
             let status = client.send(vec![sample.clone()]).await.status.unwrap();
             let wanted = if topic == *kind { 20_000 } else { 40_014 };
             assert_eq!(status.code, wanted, "{kind:?} to {topic:?}: {}", status.message);
             if wanted == 40_014 {
                 assert!(status.message.contains(topic.as_str()) && status.message.contains(kind.as_str()));
             }
-            checks(&broker, "none", false);
+            set_policy(&broker, "none", false);
             sent(&client, vec![sample.clone()]).await;
         }
     }
-    checks(&broker, "all", false);
-    takes(&broker, MessageType::Mixed);
+    set_policy(&broker, "all", false);
+    set_topic_type(&broker, MessageType::Mixed);
     for (_, sample) in samples {
         sent(&client, vec![sample]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_lacks_what_its_type_promises_is_refused() {
+async fn a_message_without_the_fields_of_its_type_is_refused() {
     let broker = Broker::start();
-    takes(&broker, MessageType::Mixed);
+    set_topic_type(&broker, MessageType::Mixed);
     let client = broker.client().await;
     let typed = |kind| message("flights", "x").with(|system| system.message_type = kind);
     for (kind, code) in [(2, 40_014), (3, 40_014), (5, 50_500), (6, 40_014)] {
@@ -264,7 +264,7 @@ async fn connect(broker: &Broker) -> Peer {
     Peer::of(TcpStream::connect(address).await.unwrap())
 }
 
-/// A message of a remoting producer with these properties, to queue 1.
+/// A remoting send to queue 1 with these properties.
 fn command(code: i32, given: &[(&str, &str)]) -> RemotingCommand {
     let text: String = given.iter().map(|(name, value)| format!("{name}\u{1}{value}\u{2}")).collect();
     let batch = code == 320;
@@ -272,8 +272,16 @@ fn command(code: i32, given: &[(&str, &str)]) -> RemotingCommand {
     if batch {
         body = [&[0; 19][..], &[4], b"body", &(text.len() as u16).to_be_bytes(), text.as_bytes()].concat();
     }
-    let own = if batch { "" } else { &text };
-    let fields = [("a", "PG"), ("b", "flights"), ("e", "1"), ("f", "0"), ("g", "1"), ("h", "0"), ("i", own)];
+    let header_properties = if batch { "" } else { &text };
+    let fields = [
+        ("a", "PG"),
+        ("b", "flights"),
+        ("e", "1"),
+        ("f", "0"),
+        ("g", "1"),
+        ("h", "0"),
+        ("i", header_properties),
+    ];
     let fields: Fields = fields.into_iter().collect();
     let mut command = RemotingCommand::request(code, fields, Bytes::from(body));
     command.opaque = 1;
@@ -281,7 +289,7 @@ fn command(code: i32, given: &[(&str, &str)]) -> RemotingCommand {
 }
 
 #[tokio::test]
-async fn over_remoting_a_priority_is_a_queue_as_well_and_counts_only_for_what_is_not_sorted_otherwise() {
+async fn over_remoting_a_priority_selects_a_queue_unless_the_message_has_a_sharding_key() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let priority = ("_SYS_MSG_PRIORITY_", "9");
@@ -289,22 +297,22 @@ async fn over_remoting_a_priority_is_a_queue_as_well_and_counts_only_for_what_is
     assert_eq!((answer.code, answer.field("queueId")), (0, Some("3")));
     let answer = peer.call(&command(310, &[priority, ("__SHARDINGKEY", "k")])).await;
     assert_eq!((answer.code, answer.field("queueId")), (0, Some("1")));
-    let place: OffsetMessageId = answer.field("msgId").unwrap().parse().unwrap();
-    let record = broker.store.queues().message_at(place.physical_offset).unwrap();
+    let place = u64::from_str_radix(&answer.field("msgId").unwrap()[16..], 16).unwrap();
+    let record = broker.store.queues().message_at(place).unwrap();
     let view = MessageView::decode(record.bytes(), true).unwrap();
     assert_eq!(properties::get(view.properties, "_SYS_MSG_PRIORITY_"), None);
 }
 
 #[tokio::test]
-async fn over_remoting_types_are_checked_only_where_asked_for_and_refused_with_13() {
+async fn over_remoting_types_are_checked_only_if_configured_and_refused_with_13() {
     let broker = Broker::start();
-    takes(&broker, MessageType::Fifo);
+    set_topic_type(&broker, MessageType::Fifo);
     let mut peer = connect(&broker).await;
     let mut code = async |request| peer.call(&request).await.code;
     for request in [310, 320] {
-        checks(&broker, "grpc", false);
+        set_policy(&broker, "grpc", false);
         assert_eq!(code(command(request, &[])).await, 0);
-        checks(&broker, "all", false);
+        set_policy(&broker, "all", false);
         assert_eq!(code(command(request, &[])).await, 13);
         assert_eq!(code(command(request, &[("__SHARDINGKEY", "k")])).await, 0);
         assert_eq!(code(command(request, &[("TRANSFER_FLAG", "true")])).await, 0);
@@ -316,7 +324,7 @@ async fn over_remoting_types_are_checked_only_where_asked_for_and_refused_with_1
 }
 
 #[tokio::test]
-async fn a_remoting_message_with_the_flags_of_a_transaction_that_is_no_half_message_is_refused() {
+async fn a_remoting_message_with_transaction_flags_that_is_not_a_half_message_is_refused() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let end = broker.store.admin().stats().max_physical_offset;

@@ -1,4 +1,4 @@
-//! Messages that their writer numbers, over gRPC and over remoting: one that is sent again is answered as sent.
+//! Messages with a sequence, over gRPC and remoting: a duplicate is acknowledged and not stored.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod grpc_support;
@@ -58,7 +58,7 @@ fn in_batch(body: &str, properties: &str) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_sent_again_is_answered_with_its_id_and_stored_once_over_grpc_and_remoting() {
+async fn a_duplicate_is_acknowledged_with_its_id_and_stored_once_over_grpc_and_remoting() {
     let broker = Broker::start();
     let client = broker.client().await;
     let rows = || vec![numbered("zero", "w/0/0/0"), numbered("one", "w/0/0/1")];
@@ -93,7 +93,7 @@ async fn what_is_sent_again_is_answered_with_its_id_and_stored_once_over_grpc_an
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_number_and_one_in_a_transaction_are_refused_by_the_name_of_the_property() {
+async fn a_malformed_sequence_and_one_in_a_transaction_are_refused_with_the_property_name() {
     let broker = Broker::start();
     let client = broker.client().await;
     let wrong = client.send(vec![numbered("x", "w/0/0")]).await.status.unwrap();

@@ -1,4 +1,4 @@
-//! Receives in order, attempts, dead letters and priorities over a socket, by both protocols.
+//! Ordered receives, attempts, dead letters and priorities over a socket, with both protocols.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use ferromq_store::{
 };
 use ferromq_transport::{
     TransportError,
-    hot::Cause,
+    hot::DeadLetterCause,
     remoting::{
         RemotingCommand,
         codes::{request, response},
@@ -46,7 +46,7 @@ const NOW: Duration = Duration::ZERO;
 const SOON: Duration = Duration::from_secs(60);
 const DEAD: &str = "%DLQ%audit";
 
-/// A broker whose group receives in order, delivers twice, and reads `flights` of one queue.
+/// A broker with `flights` of one queue, and an ordered group with two attempts.
 fn ordered() -> Broker {
     let broker = Broker::start();
     broker.server.tables().put_topic("flights", TopicEntry { read_queues: 1, write_queues: 1, ..TOPIC });
@@ -63,7 +63,7 @@ async fn send(broker: &Broker, client: &Client, bodies: &[&str]) {
     eventually(|| broker.store.queues().max_offset("flights", 0) == end).await;
 }
 
-fn tried(attempt_id: &str) -> ReceiveMessageRequest {
+fn with_attempt_id(attempt_id: &str) -> ReceiveMessageRequest {
     ReceiveMessageRequest { attempt_id: Some(attempt_id.to_owned()), ..receive(NOW) }
 }
 
@@ -97,8 +97,8 @@ async fn change(client: &Client, handle: &str, duration: Duration) -> ChangeInvi
     ChangeInvisibleDurationResponse::decode(answer).unwrap()
 }
 
-/// Body, reconsume times and properties of what was kept as dead.
-fn dead(broker: &Broker) -> Vec<(String, i32, Vec<u8>)> {
+/// Body, reconsume times and properties of each dead letter.
+fn dead_letters(broker: &Broker) -> Vec<(String, i32, Vec<u8>)> {
     let queues = 0..4;
     let read = queues.flat_map(|queue| {
         broker.store.queues().get(DEAD, queue, 0, 32, 1 << 20, &MessageFilter::All).messages
@@ -111,9 +111,9 @@ fn dead(broker: &Broker) -> Vec<(String, i32, Vec<u8>)> {
     read.map(|(_, record)| view(record.bytes())).collect()
 }
 
-async fn dead_are(broker: &Broker, bodies: &[&str]) {
-    eventually(|| dead(broker).len() >= bodies.len()).await;
-    let mut found: Vec<String> = dead(broker).into_iter().map(|dead| dead.0).collect();
+async fn expect_dead_letters(broker: &Broker, bodies: &[&str]) {
+    eventually(|| dead_letters(broker).len() >= bodies.len()).await;
+    let mut found: Vec<String> = dead_letters(broker).into_iter().map(|letter| letter.0).collect();
     found.sort_unstable();
     assert_eq!(found, bodies);
 }
@@ -132,7 +132,7 @@ async fn an_ordered_group_has_one_receiver_and_the_last_acknowledgement_wakes_th
         async move { client.receive(&receive(SOON)).await.1 }
     });
     broker.until("parked", 1).await;
-    // Out of turn: the first one still holds the queue.
+    // Out of order: the first message still locks the queue.
     assert_eq!(acknowledge(&client, &[&first[1]]).await, 20_000);
     assert_eq!(client.receive(&receive(NOW)).await.0, 40_401);
     assert_eq!(broker.store.groups().committed_offset("audit", "flights", 0), Some(0));
@@ -141,13 +141,13 @@ async fn an_ordered_group_has_one_receiver_and_the_last_acknowledgement_wakes_th
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeated_try_gets_its_messages_at_once_and_an_ended_lease_brings_them_in_order() {
+async fn a_receive_with_the_same_attempt_id_gets_its_messages_again_and_redelivery_is_in_order() {
     let broker = ordered();
     let client = broker.client().await;
     send(&broker, &client, &["0", "1", "2"]).await;
-    let (_, lost) = client.receive(&tried("a")).await;
-    assert_eq!(client.receive(&tried("b")).await.0, 40_401);
-    let (_, again) = client.receive(&tried("a")).await;
+    let (_, lost) = client.receive(&with_attempt_id("a")).await;
+    assert_eq!(client.receive(&with_attempt_id("b")).await.0, 40_401);
+    let (_, again) = client.receive(&with_attempt_id("a")).await;
     assert_eq!(seen(&again), expected(&[("0", 1), ("1", 1), ("2", 1)]));
     assert_eq!(acknowledge(&client, &[&lost[0]]).await, 40_013);
     assert_eq!(acknowledge(&client, &[&again[1]]).await, 20_000);
@@ -156,15 +156,15 @@ async fn a_repeated_try_gets_its_messages_at_once_and_an_ended_lease_brings_them
         async move { client.receive(&receive(SOON)).await.1 }
     });
     broker.until("parked", 1).await;
-    // The repeated receive of the same millisecond began one later.
+    // The repeated receive in the same millisecond got a pop time that is one later.
     broker.clock.advance(30_001);
     assert_eq!(seen(&parked.await.unwrap()), expected(&[("0", 2), ("2", 2)]));
-    let long = client.receive(&tried(&"x".repeat(257))).await;
+    let long = client.receive(&with_attempt_id(&"x".repeat(257))).await;
     assert_eq!(long.0, 40_000);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_message_of_an_ordered_group_comes_first_at_its_new_time() {
+async fn a_message_with_a_changed_lease_is_redelivered_first_at_its_new_time() {
     let broker = ordered();
     let client = broker.client().await;
     send(&broker, &client, &["0", "1", "2"]).await;
@@ -177,14 +177,14 @@ async fn a_changed_message_of_an_ordered_group_comes_first_at_its_new_time() {
     broker.clock.advance(1);
     let (_, again) = client.receive(&receive(NOW)).await;
     assert_eq!(seen(&again), expected(&[("0", 2), ("2", 1)]));
-    // What the change answered named the lease that has ended.
+    // The handle from the change names a lease that has ended.
     let stale = ack(&[&changed.receipt_handle]).encode_to_vec();
     let stale = AckMessageResponse::decode(client.call("AckMessage", stale).await.unwrap()).unwrap();
     assert_eq!(stale.status.unwrap().code, 40_013);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_goes_on_with_the_last_lease_that_is_left_not_with_one_that_was() {
+async fn an_ordered_queue_continues_after_its_last_remaining_lease() {
     let broker = ordered();
     let client = broker.client().await;
     send(&broker, &client, &["0", "1"]).await;
@@ -201,7 +201,7 @@ async fn a_queue_goes_on_with_the_last_lease_that_is_left_not_with_one_that_was(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_its_last_delivery_a_message_is_kept_as_dead_and_the_ordered_queue_goes_on() {
+async fn after_its_last_attempt_a_message_becomes_a_dead_letter_and_the_ordered_queue_continues() {
     let broker = ordered();
     let client = broker.client().await;
     send(&broker, &client, &["0", "1"]).await;
@@ -211,16 +211,12 @@ async fn after_its_last_delivery_a_message_is_kept_as_dead_and_the_ordered_queue
         broker.clock.advance(30_000);
     }
     assert_eq!(seen(&client.receive(&one).await.1), expected(&[("1", 1)]));
-    dead_are(&broker, &["0"]).await;
+    expect_dead_letters(&broker, &["0"]).await;
     assert_eq!(broker.stat("dead"), 1);
     assert_eq!(broker.store.groups().committed_offset("audit", "flights", 0), Some(1));
-    let (_, reconsume_times, text) = dead(&broker).remove(0);
+    let (_, reconsume_times, text) = dead_letters(&broker).remove(0);
     let property = |name| properties::get(&text, name);
-    assert_eq!(
-        (reconsume_times, property("RETRY_TOPIC")),
-        (2, Some("flights")),
-        "as often as it was delivered"
-    );
+    assert_eq!((reconsume_times, property("RETRY_TOPIC")), (2, Some("flights")), "the number of deliveries");
     assert_eq!(
         (property("DLQ_ORIGIN_TOPIC"), property("DLQ_ORIGIN_MESSAGE_ID")),
         (Some("flights"), Some("id-0"))
@@ -229,7 +225,7 @@ async fn after_its_last_delivery_a_message_is_kept_as_dead_and_the_ordered_queue
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_parked_receive_takes_the_dead_away_by_itself() {
+async fn a_parked_receive_moves_dead_letters_by_itself() {
     let broker = Broker::start();
     broker.server.tables().put_group("audit", GroupEntry { max_attempts: 1, ..GROUP });
     let client = broker.client().await;
@@ -244,11 +240,11 @@ async fn a_parked_receive_takes_the_dead_away_by_itself() {
     });
     broker.until("parked", 1).await;
     broker.clock.advance(30_000);
-    dead_are(&broker, &["0", "1", "2"]).await;
+    expect_dead_letters(&broker, &["0", "1", "2"]).await;
     broker.until("dead", 3).await;
     client.send_one("3").await;
     assert_eq!(parked.await.unwrap(), ["3"]);
-    // A group that wants no retries has no dead letters: RocketMQ drops its messages, too.
+    // A group without retry queues has no dead letters: RocketMQ drops its messages, too.
     broker.server.tables().put_group("audit", GroupEntry { max_attempts: 1, retry_queues: 0, ..GROUP });
     broker.clock.advance(30_000);
     assert_eq!(client.receive(&receive(NOW)).await.0, 40_401);
@@ -259,7 +255,7 @@ async fn a_parked_receive_takes_the_dead_away_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_consumer_gives_up_is_dead_only_while_it_holds_it() {
+async fn a_consumer_can_give_up_a_message_only_during_its_lease() {
     let broker = Broker::start();
     let (client, hot) = (broker.client().await, broker.server.hot().unwrap());
     client.send_one("0").await;
@@ -275,20 +271,20 @@ async fn what_a_consumer_gives_up_is_dead_only_while_it_holds_it() {
     let peer = SocketAddr::from(([127, 0, 0, 1], 1));
     let stale = ReceiptHandle { pop_time: handle.pop_time - 1, ..handle };
     let give_up = |handle: ReceiptHandle| async move {
-        hot.to_dead_letters(peer, "audit", "flights", &handle, Cause::default()).await
+        hot.to_dead_letters(peer, "audit", "flights", &handle, DeadLetterCause::default()).await
     };
     assert!(matches!(give_up(stale).await, Err(TransportError::Store(StoreError::StaleReceipt))));
     give_up(handle).await.unwrap();
-    dead_are(&broker, &["0"]).await;
+    expect_dead_letters(&broker, &["0"]).await;
     assert!(matches!(give_up(handle).await, Err(TransportError::Store(StoreError::StaleReceipt))));
-    // As RocketMQ: the message is done with, and the handle is good.
+    // As in RocketMQ: the message is finished, and the handle has not expired.
     assert_eq!(acknowledge(&client, &[&got[0]]).await, 20_000);
     broker.clock.advance(86_400_000);
     assert_eq!(client.receive(&receive(NOW)).await.0, 40_401);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_letter_topic_that_may_not_be_written_keeps_the_message_alive() {
+async fn a_message_stays_in_its_queue_while_the_dead_letter_topic_is_not_writable() {
     let broker = ordered();
     let tables = broker.server.tables();
     tables.put_topic(DEAD, TopicEntry { permission: 4, ..TOPIC });
@@ -303,11 +299,11 @@ async fn a_dead_letter_topic_that_may_not_be_written_keeps_the_message_alive() {
     tables.put_topic(DEAD, TOPIC);
     broker.clock.advance(30_000);
     assert_eq!(client.receive(&receive(NOW)).await.0, 40_401);
-    dead_are(&broker, &["0"]).await;
+    expect_dead_letters(&broker, &["0"]).await;
     assert_eq!(broker.store.groups().committed_offset("audit", "flights", 0), Some(1));
 }
 
-/// A broker with a topic of priorities and a message in each of these queues.
+/// A broker with a PRIORITY topic and a message in each of the given queues.
 async fn prioritised(queues: u32, messages: impl Iterator<Item = i32>) -> Broker {
     let broker = Broker::start();
     let by_priority = TopicEntry {
@@ -340,7 +336,7 @@ async fn prioritised(queues: u32, messages: impl Iterator<Item = i32>) -> Broker
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_of_priorities_gives_its_highest_queue_first() {
+async fn a_priority_topic_delivers_its_highest_queue_first() {
     let broker = prioritised(4, [0, 3, 1, 2, 3].into_iter()).await;
     let client = broker.client().await;
     for priority in ["3", "3", "2", "1", "0"] {
@@ -350,7 +346,7 @@ async fn a_topic_of_priorities_gives_its_highest_queue_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_hundred_receives_as_many_mind_priorities_as_the_group_says_by_both_protocols() {
+async fn the_priority_factor_is_the_percentage_of_receives_that_respect_priorities() {
     for (factor, expected) in [(0, 100..=100), (40, 125..=155), (100, 200..=200)] {
         let broker = prioritised(2, (0..400).map(|number| number % 2)).await;
         broker.server.tables().put_group("audit", GroupEntry { priority_factor: factor, ..GROUP });
@@ -366,7 +362,7 @@ async fn of_a_hundred_receives_as_many_mind_priorities_as_the_group_says_by_both
             assert_eq!(popped.code, response::SUCCESS);
             high += usize::from(popped.field("startOffsetInfo").unwrap().starts_with("0 1 "));
         }
-        assert!(expected.contains(&high), "factor {factor}: {high} of 200 were of the high priority");
+        assert!(expected.contains(&high), "factor {factor}: {high} of 200 had the high priority");
     }
 }
 
@@ -393,7 +389,7 @@ fn ask(code: i32, fields: &[(&str, &str)]) -> RemotingCommand {
     RemotingCommand { opaque: 7, ..RemotingCommand::request(code, all, Bytes::new()) }
 }
 
-/// What a Java client makes of an answer for the message at an offset.
+/// A Java client's request about the message at `offset` of a pop's response.
 fn by_handle(code: i32, answer: &RemotingCommand, offset: &str, more: &[(&str, &str)]) -> RemotingCommand {
     let field = |name| answer.field(name).unwrap();
     let start = field("startOffsetInfo").split(' ').nth(2).unwrap();
@@ -405,7 +401,7 @@ fn by_handle(code: i32, answer: &RemotingCommand, offset: &str, more: &[(&str, &
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pop_in_order_is_answered_as_java_does() {
+async fn an_ordered_pop_is_answered_as_by_java() {
     let broker = ordered();
     broker.server.tables().put_group("audit", GROUP);
     let (client, mut peer) = (broker.client().await, remoting(&broker).await);
@@ -418,12 +414,12 @@ async fn a_pop_in_order_is_answered_as_java_does() {
         (first.field("msgOffsetInfo"), first.field("orderCountInfo")),
         (Some("0 0 0,1"), Some("0 0 0"))
     );
-    assert_eq!(first.field("restNum"), Some("0"), "nobody may take the rest now");
+    assert_eq!(first.field("restNum"), Some("0"), "the rest is locked");
     assert_eq!(peer.call(&ask(request::POP_MESSAGE, &[])).await.code, response::POLLING_TIMEOUT);
     let waiting = peer.call(&ask(request::NOTIFICATION, &[])).await;
     assert_eq!(waiting.field("hasMsg"), Some("false"));
     assert_eq!(peer.call(&by_handle(request::ACK_MESSAGE, &first, "1", &[])).await.code, response::SUCCESS);
-    // The pop time of a receive stays: its other handles are as good as before.
+    // The pop time of a receive stays, so that its other handles remain valid.
     let later = by_handle(request::CHANGE_MESSAGE_INVISIBLETIME, &first, "0", &[("invisibleTime", "3000")]);
     broker.clock.advance(2_000);
     let changed = peer.call(&later).await;
@@ -446,7 +442,7 @@ async fn a_pop_in_order_is_answered_as_java_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn remoting_and_grpc_receivers_of_an_ordered_group_wait_for_each_other() {
+async fn remoting_and_grpc_receivers_of_an_ordered_group_exclude_each_other() {
     let broker = ordered();
     let (client, mut peer) = (broker.client().await, remoting(&broker).await);
     send(&broker, &client, &["0", "1"]).await;

@@ -1,4 +1,5 @@
-//! What a Java broker left in a group's pop retry topics is received with the topic, and acknowledged where it lies.
+//! Messages that a Java broker left in a group's pop retry topics are received with the topic, and acknowledged where
+//! they are stored.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -41,7 +42,7 @@ use tokio::net::TcpStream;
 
 const OLD: &str = "%RETRY%audit_flights";
 const NEW: &str = "%RETRY%audit+flights";
-/// Of a group that is called so: no group has an offset in it.
+/// A topic of another group with a similar name. No group has an offset in it.
 const OTHERS: &str = "%RETRY%audit_lights";
 
 fn append(broker: &Broker, topic: &str, body: &str, reconsume_times: i32) {
@@ -60,7 +61,7 @@ fn append(broker: &Broker, topic: &str, body: &str, reconsume_times: i32) {
     drop(broker.store.log().append(&[message]).unwrap());
 }
 
-/// A message in the topic and one in each of its retry topics, as Java's broker leaves them.
+/// A broker with a message in the topic and one in each of its retry topics, as a Java broker leaves them.
 async fn started() -> Broker {
     let broker = Broker::start();
     for topic in [OLD, NEW] {
@@ -91,18 +92,18 @@ async fn pop(peer: &mut Peer, topic: &str) -> RemotingCommand {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pop_gets_retries_first_and_shows_them_with_the_topic_and_their_handle() {
+async fn a_pop_gets_retries_first_under_the_original_topic_with_their_handles() {
     let broker = started().await;
     let address = broker.server.listen_remoting(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
     let mut peer = Peer::of(TcpStream::connect(address).await.unwrap());
-    for (topic, mark) in [(OLD, "1"), (NEW, "2")] {
+    for (topic, topic_mark) in [(OLD, "1"), (NEW, "2")] {
         let popped = pop(&mut peer, "flights").await;
-        assert_eq!(popped.field("msgOffsetInfo"), Some(&format!("{mark} 0 0")[..]));
+        assert_eq!(popped.field("msgOffsetInfo"), Some(&format!("{topic_mark} 0 0")[..]));
         let view = MessageView::decode(&popped.body, true).unwrap();
         assert_eq!((view.topic, view.body, view.reconsume_times), ("flights", topic.as_bytes(), 3));
         assert_eq!(properties::get(view.properties, "KEYS"), Some("k"));
         let handle = properties::get(view.properties, "POP_CK").unwrap();
-        assert_eq!(handle.split(' ').nth(4), Some(mark));
+        assert_eq!(handle.split(' ').nth(4), Some(topic_mark));
         // Java's client takes the topic from the handle.
         let fields = [("topic", topic), ("offset", "0"), ("extraInfo", handle)];
         assert_eq!(call(&mut peer, request::ACK_MESSAGE, &fields).await.code, response::SUCCESS);
@@ -121,7 +122,7 @@ async fn received(client: &Client) -> proto::Message {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grpc_receive_gets_retries_first_and_ends_them_by_their_handles() {
+async fn a_grpc_receive_gets_retries_first_and_acknowledges_them_by_their_handles() {
     let broker = started().await;
     let client = broker.client().await;
     let first = received(&client).await;
@@ -148,7 +149,7 @@ async fn a_grpc_receive_gets_retries_first_and_ends_them_by_their_handles() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_that_is_given_up_is_kept_as_dead_and_does_not_come_again() {
+async fn a_retry_that_is_given_up_becomes_a_dead_letter_and_is_not_redelivered() {
     let broker = started().await;
     let client = broker.client().await;
     let request = ForwardMessageToDeadLetterQueueRequest {
@@ -171,13 +172,13 @@ async fn a_retry_that_is_given_up_is_kept_as_dead_and_does_not_come_again() {
     let dead = MessageView::decode(dead.bytes(), true).unwrap();
     let origin =
         ["DLQ_ORIGIN_TOPIC", "RETRY_TOPIC"].map(|name| properties::get(dead.properties, name).unwrap());
-    assert_eq!(origin, ["flights", OLD], "where it was sent, and where it lay");
+    assert_eq!(origin, ["flights", OLD], "the topic it was sent to, and the topic that stored it");
     broker.clock.advance(3_600_000);
     assert_eq!(&received(&client).await.body[..], NEW.as_bytes());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_gets_nothing_of_a_topic_it_is_forbidden_by_either_protocol() {
+async fn a_group_cannot_read_a_forbidden_topic_over_either_protocol() {
     let broker = started().await;
     broker.server.tables().put_forbidden("audit", vec!["flights".into()]);
     let client = broker.client().await;

@@ -1,4 +1,4 @@
-//! The outgoing remoting client against servers that behave and servers that do not.
+//! The outgoing remoting client against correct and faulty servers.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod support;
@@ -46,7 +46,7 @@ async fn calls_share_one_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_answer_does_not_hold_up_a_quick_one() {
+async fn a_slow_response_does_not_delay_a_fast_one() {
     let mut rig = Rig::new();
     let (client, address) = (client(), rig.address.to_string());
     let slow = tokio::spawn({
@@ -61,7 +61,7 @@ async fn a_slow_answer_does_not_hold_up_a_quick_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_answer_is_a_timeout_that_names_the_peer() {
+async fn a_missing_response_is_a_timeout_that_names_the_peer() {
     let mut rig = Rig::new();
     let (client, address) = (client(), rig.address.to_string());
     client.call(&address, echo("first"), PATIENCE).await.unwrap();
@@ -72,29 +72,29 @@ async fn a_missing_answer_is_a_timeout_that_names_the_peer() {
         matches!(&failure, TransportError::Timeout { peer, timeout_ms } if *peer == address && *timeout_ms == 100)
     );
     assert!(started.elapsed() >= limit);
-    // The late answer finds no call, and must not be taken for the next one.
+    // The late response belongs to no call, and must not be taken for the next one's.
     rig.fake.release();
     assert_eq!(&client.call(&address, echo("next"), PATIENCE).await.unwrap().body[..], b"next");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_connections_stay_open_beside_the_next_one() {
-    // A peer that was only slow would take its end for the end of this client.
+async fn silent_connections_stay_open_beside_a_new_one() {
+    // A slow peer would take a closed connection for the end of this client.
     let (listener, address) = listen().await;
     let client = client();
     let mut peers = Vec::new();
-    // Where the machine stands still until the time is over, the peer was not silent for long: it is tried again.
+    // If the machine stalls past the timeout, the peer was not silent for long: retry.
     while peers.len() < 19 {
         let (asking, at) = (client.clone(), address.clone());
         let asked =
             tokio::spawn(async move { asking.call(&at, echo("?"), Duration::from_millis(100)).await });
         if let Ok(mut peer) = timeout(Duration::from_millis(90), accept(&listener)).await {
-            peer.receive().await.expect("the question");
+            peer.receive().await.expect("the request");
             peers.push(peer);
         }
         assert!(matches!(asked.await.unwrap(), Err(TransportError::Timeout { .. })));
     }
-    // Whether or not the last one may be asked again: of those before, two at least were too many.
+    // At least two of the connections exceeded the limit and were closed, whether or not the last one can be reused.
     for peer in &mut peers[1..3] {
         while peer.receive().await.is_some() {}
     }
@@ -109,8 +109,8 @@ async fn silent_connections_stay_open_beside_the_next_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_on_which_other_answers_came_outlives_a_timeout() {
-    // Where the machine stands still until the time is over, nothing came meanwhile: a longer time is tried.
+async fn a_connection_with_other_responses_survives_a_timeout() {
+    // If the machine stalls past the timeout, no response came meanwhile: retry with a longer one.
     for millis in [200, 800, 3_200, 12_800] {
         let (listener, address) = listen().await;
         let client = client();
@@ -143,11 +143,11 @@ async fn a_connection_on_which_other_answers_came_outlives_a_timeout() {
         assert_eq!(next.await.unwrap().unwrap().code, 0);
         return;
     }
-    panic!("the machine stood still each time");
+    panic!("the machine stalled each time");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_ends_its_half_gets_the_end_of_the_other() {
+async fn a_peer_that_closes_its_write_half_gets_the_connection_closed() {
     let (listener, address) = listen().await;
     let client = client();
     let call = tokio::spawn({
@@ -162,7 +162,7 @@ async fn a_peer_that_ends_its_half_gets_the_end_of_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_is_not_there_is_an_io_error_that_names_it() {
+async fn an_unreachable_peer_is_an_io_error_that_names_it() {
     let (listener, address) = listen().await;
     drop(listener);
     let failure = client().call(&address, echo(""), PATIENCE).await.unwrap_err();
@@ -171,7 +171,7 @@ async fn a_peer_that_is_not_there_is_an_io_error_that_names_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_connection_fails_its_calls_at_once_and_the_next_call_connects_again() {
+async fn a_lost_connection_fails_its_calls_at_once_and_the_next_call_reconnects() {
     let (listener, address) = listen().await;
     let client = client();
     let lost = tokio::spawn({
@@ -181,7 +181,7 @@ async fn a_lost_connection_fails_its_calls_at_once_and_the_next_call_connects_ag
     let mut first = accept(&listener).await;
     first.receive().await.unwrap();
     drop(first);
-    let lost = tokio::time::timeout(PATIENCE, lost).await.expect("an end before the call's time is over");
+    let lost = tokio::time::timeout(PATIENCE, lost).await.expect("an end before the call's timeout");
     assert!(matches!(lost.unwrap(), Err(TransportError::Io { .. })));
 
     let again = tokio::spawn(async move { client.call(&address, echo("again"), PATIENCE).await });
@@ -192,7 +192,7 @@ async fn a_lost_connection_fails_its_calls_at_once_and_the_next_call_connects_ag
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_answers_with_garbage_is_a_lost_connection() {
+async fn a_malformed_response_is_a_lost_connection() {
     let (listener, address) = listen().await;
     let client = client();
     let call = tokio::spawn(async move { client.call(&address, echo(""), PATIENCE).await });
@@ -203,7 +203,7 @@ async fn a_peer_that_answers_with_garbage_is_a_lost_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_come_the_other_way_are_answered_as_unsupported() {
+async fn requests_from_the_server_are_answered_as_unsupported() {
     let (listener, address) = listen().await;
     let client = client();
     let call = tokio::spawn(async move { client.call(&address, echo(""), PATIENCE).await });
@@ -216,7 +216,7 @@ async fn requests_that_come_the_other_way_are_answered_as_unsupported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_closed_client_fails_calls_under_way_and_later_ones() {
+async fn a_closed_client_fails_calls_in_progress_and_later_ones() {
     let mut rig = Rig::new();
     let (client, address) = (client(), rig.address.to_string());
     let held = tokio::spawn({

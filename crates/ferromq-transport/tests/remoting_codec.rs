@@ -19,7 +19,7 @@ fn golden(name: &str) -> Bytes {
 fn decode_all(bytes: &[u8]) -> Result<RemotingCommand, TransportError> {
     let mut buffer = BytesMut::from(bytes);
     let command = Decoder::default().next(&mut buffer)?.expect("a whole frame");
-    assert!(buffer.is_empty(), "bytes are left over");
+    assert!(buffer.is_empty(), "bytes are left");
     Ok(command)
 }
 
@@ -35,7 +35,7 @@ fn json(header: &str) -> Result<RemotingCommand, TransportError> {
 }
 
 #[test]
-fn frames_of_rocketmq_are_read_in_both_forms() {
+fn frames_of_rocketmq_are_decoded_in_both_forms() {
     for (suffix, form) in [("json", HeaderForm::Json), ("binary", HeaderForm::Binary)] {
         let route = decode_all(&golden(&format!("route_request_{suffix}"))).unwrap();
         let fields = vec![("topic".to_owned(), "orders".to_owned())];
@@ -63,7 +63,7 @@ fn frames_of_rocketmq_are_read_in_both_forms() {
 }
 
 #[test]
-fn what_rocketmq_wrote_is_written_again_byte_by_byte() {
+fn frames_of_rocketmq_are_encoded_byte_for_byte() {
     for line in FRAMES.lines() {
         let name = line.split(' ').next().unwrap();
         let frame = golden(name);
@@ -73,14 +73,14 @@ fn what_rocketmq_wrote_is_written_again_byte_by_byte() {
 }
 
 #[test]
-fn a_code_over_16_bits_is_answered_in_json() {
+fn a_command_with_a_code_over_16_bits_is_encoded_as_json() {
     let mut command = RemotingCommand::request(codes::request::POP_MESSAGE, Vec::new(), Bytes::new());
     command.header_form = HeaderForm::Binary;
     let again = decode_all(&codec::encode(&command).unwrap().to_bytes()).unwrap();
     assert_eq!((again.code, again.header_form), (200_050, HeaderForm::Json));
 }
 
-/// What fastjson 2.0.59 was seen to accept in RocketMQ 5.5.0, and what it made of it.
+/// The inputs and results were observed with fastjson 2.0.59 in RocketMQ 5.5.0.
 #[test]
 fn loose_json_is_read_as_java_reads_it() {
     let loose = r#"{"code":"105","opaque":"7","flag":null,"version":1.0,"language":"CPP","extFields":
@@ -116,12 +116,12 @@ fn loose_json_is_read_as_java_reads_it() {
 }
 
 #[test]
-fn the_last_field_of_a_name_counts() {
+fn the_last_of_several_fields_with_the_same_name_wins() {
     assert_eq!(json(r#"{"extFields":{"a":"1","a":"2"}}"#).unwrap().field("a"), Some("2"));
 }
 
 #[test]
-fn bad_lengths_are_refused_before_their_bytes_come() {
+fn bad_lengths_are_refused_before_their_bytes_arrive() {
     let next = |bytes: &[u8]| Decoder::default().next(&mut BytesMut::from(bytes));
     for length in [0_i32, 1, 3, -1, i32::MIN] {
         assert!(matches!(next(&length.to_be_bytes()), Err(TransportError::Malformed(_))), "{length}");
@@ -140,7 +140,7 @@ fn bad_lengths_are_refused_before_their_bytes_come() {
 }
 
 #[test]
-fn nothing_is_allocated_by_an_announced_length() {
+fn an_announced_length_allocates_nothing() {
     let mut buffer = BytesMut::with_capacity(64);
     buffer.put_i32(15 << 20);
     buffer.put_u32(0);
@@ -163,7 +163,7 @@ fn a_truncated_binary_header_is_refused_at_every_length() {
 }
 
 #[test]
-fn a_frame_that_does_not_fit_its_words_is_not_encoded() {
+fn a_frame_that_exceeds_its_length_fields_is_not_encoded() {
     let fields = vec![("a".to_owned(), "x".repeat(17 << 20))];
     for form in [HeaderForm::Json, HeaderForm::Binary] {
         let command = RemotingCommand {
@@ -176,7 +176,7 @@ fn a_frame_that_does_not_fit_its_words_is_not_encoded() {
 }
 
 #[test]
-fn codes_have_the_names_of_rocketmq() {
+fn codes_have_rocketmqs_names() {
     assert_eq!(codes::request::name(310), Some("SEND_MESSAGE_V2"));
     assert_eq!(codes::request::name(200_151), Some("BATCH_ACK_MESSAGE"));
     assert_eq!(codes::response::name(3), Some("REQUEST_CODE_NOT_SUPPORTED"));
@@ -203,7 +203,7 @@ fn commands() -> impl Strategy<Value = RemotingCommand> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_decoded_again(mut command in commands()) {
+    fn an_encoded_command_decodes_to_itself(mut command in commands()) {
         let frame = codec::encode(&command).unwrap();
         let decoded = decode_all(&frame.to_bytes()).unwrap();
         let fits = i16::try_from(command.code).is_ok() && i16::try_from(command.version).is_ok();
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn frames_are_found_again_however_they_are_cut(list in vec(commands(), 1..4), step in 1_usize..40) {
+    fn frames_are_decoded_however_the_stream_is_cut(list in vec(commands(), 1..4), step in 1_usize..40) {
         let bytes: Vec<u8> = list.iter().flat_map(|one| codec::encode(one).unwrap().to_bytes()).collect();
         let (mut buffer, mut opaques) = (BytesMut::new(), Vec::new());
         for piece in bytes.chunks(step) {

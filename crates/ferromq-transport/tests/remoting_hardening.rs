@@ -1,4 +1,4 @@
-//! No input harms a connection's neighbours, leaks or hangs.
+//! No input harms other connections, leaks or hangs.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod fuzz_targets;
@@ -18,9 +18,9 @@ use proptest::{collection::vec, prelude::*};
 use support::{DROPPED, ECHO, HELD, LARGE, LARGE_BYTES, PATIENCE, Rig, request};
 use tokio::{io::AsyncWriteExt, runtime::Runtime, time::timeout};
 
-/// What the fuzzer found, and what it began with.
+/// Replays the seeds and findings of the fuzzer.
 #[test]
-fn every_input_of_the_fuzzer_is_decoded_or_refused() {
+fn every_input_in_the_corpus_is_decoded_or_refused() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/remoting");
     let mut decoded = 0;
     for file in fs::read_dir(corpus).unwrap() {
@@ -29,7 +29,7 @@ fn every_input_of_the_fuzzer_is_decoded_or_refused() {
     assert!(decoded >= 4, "the corpus has a frame of each header form, alone and in a stream");
 }
 
-/// Bytes a broken or hostile peer sends.
+/// Bytes from a faulty or hostile peer.
 fn hostile() -> impl Strategy<Value = Vec<u8>> {
     let lengths = prop_oneof![Just(0), Just(-1), Just(i32::MAX), Just(i32::MIN), Just(3), Just(1 << 24)];
     let words = (lengths.clone(), lengths, vec(any::<u8>(), 0..64));
@@ -59,7 +59,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_bytes_harm_a_neighbour_or_leave_a_connection_behind(streams in vec(hostile(), 1..8)) {
+    fn no_input_harms_other_connections_or_leaks_one(streams in vec(hostile(), 1..8)) {
         Runtime::new().unwrap().block_on(async {
             let mut rig = Rig::new();
             let mut neighbour = rig.connect().await;
@@ -67,12 +67,12 @@ proptest! {
             let count = streams.len();
             for bytes in streams {
                 let mut peer = rig.connect().await;
-                // The server may hang up before it has read all of it.
+                // The server may close the connection before it has read all bytes.
                 let _ = peer.stream.write_all(&bytes).await;
                 let _ = peer.stream.shutdown().await;
                 assert_eq!(neighbour.call(&request(ECHO, 2)).await.opaque, 2);
             }
-            // Each of them goes, once what it asked for is answered.
+            // Each connection closes once its requests are answered.
             let mut closed = 0;
             while closed < count {
                 let event = async {
@@ -91,7 +91,7 @@ proptest! {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_header_of_16_mib_is_refused_before_it_is_sent() {
+async fn a_header_of_16_mib_is_refused_before_it_arrives() {
     let rig = Rig::new();
     let mut peer = rig.connect().await;
     peer.send_bytes(&((16_i32 << 20) - 4).to_be_bytes()).await;
@@ -100,7 +100,7 @@ async fn a_header_of_16_mib_is_refused_before_it_is_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_share_a_number_are_each_answered() {
+async fn requests_with_the_same_opaque_are_each_answered() {
     let rig = Rig::new();
     let mut peer = rig.connect().await;
     for _ in 0..50 {
@@ -112,7 +112,7 @@ async fn requests_that_share_a_number_are_each_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn responses_nobody_asked_for_cost_no_permit() {
+async fn unsolicited_responses_take_no_permit() {
     let options = ServerOptions {
         connection: ConnectionLimits { in_flight: 2, ..Default::default() },
         ..Default::default()
@@ -126,10 +126,10 @@ async fn responses_nobody_asked_for_cost_no_permit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_of_requests_under_way_are_limited_on_each_connection() {
+async fn the_bytes_of_requests_in_progress_are_limited_for_each_connection() {
     let mut rig = Rig::with(ServerOptions { connection_memory: 1 << 20, ..ServerOptions::default() });
     let (peer, mut neighbour) = (rig.connect().await, rig.connect().await);
-    // The body is larger than all that may be under way: each request has the connection for itself.
+    // The body exceeds the limit, so requests of this connection run one at a time.
     let count = 4;
     let (mut answers, mut sending) = peer.cloned();
     let sending = tokio::spawn(async move {
@@ -141,7 +141,7 @@ async fn bytes_of_requests_under_way_are_limited_on_each_connection() {
     });
     for opaque in 0..count {
         assert_eq!(rig.next_call().await, HELD);
-        // The neighbour's answer comes after a second large request could have.
+        // The neighbour's response comes after a second large request could have been served.
         assert_eq!(neighbour.call(&request(ECHO, 1)).await.opaque, 1);
         assert_eq!(rig.next_call().await, ECHO);
         rig.fake.release();
@@ -149,7 +149,7 @@ async fn bytes_of_requests_under_way_are_limited_on_each_connection() {
         assert_eq!((answer.opaque, answer.body.len()), (opaque, 2 << 20));
     }
     let mut sending = sending.await.unwrap();
-    // Small ones are bounded by their number alone.
+    // Small requests are limited by their number alone.
     for opaque in 0..100 {
         sending.send(&request(HELD, opaque)).await;
     }
@@ -158,9 +158,9 @@ async fn bytes_of_requests_under_way_are_limited_on_each_connection() {
     }
 }
 
-/// On one thread: all requests are there before an answer goes on its way.
+/// Runs on one thread, so that all requests arrive before a response is sent.
 #[tokio::test]
-async fn cold_answers_count_as_soon_as_they_are_made() {
+async fn cold_responses_count_as_soon_as_they_are_created() {
     const REQUESTS: i32 = 40;
     let rig = Rig::with(ServerOptions { connection_memory: 2 << 20, ..ServerOptions::default() });
     let mut peer = rig.connect().await;
@@ -169,16 +169,16 @@ async fn cold_answers_count_as_soon_as_they_are_made() {
     while rig.stat("memory_held") < 1 << 20 {
         tokio::task::yield_now().await;
     }
-    // Beside the two that a connection may hold, what the system takes of them.
+    // Two fit the limit of the connection. The operating system buffers some more.
     let made = rig.fake.seen.lock().len();
-    assert!(made < 20, "{made} answers of 1 MiB were made where a connection may hold 2");
+    assert!(made < 20, "{made} responses of 1 MiB were created while the limit of a connection is 2");
     for _ in 0..REQUESTS {
         assert_eq!(peer.receive().await.expect("an answer").body.len(), LARGE_BYTES);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_one_way_requests_is_read_as_fast_as_it_is_served() {
+async fn one_way_requests_are_read_only_as_fast_as_they_are_served() {
     let mut rig = Rig::with(ServerOptions { one_way: 16, ..ServerOptions::default() });
     let (mut flood, mut neighbour) = (rig.connect().await, rig.connect().await);
     let mut one_way = request(HELD, 1);
@@ -186,13 +186,13 @@ async fn a_flood_of_one_way_requests_is_read_as_fast_as_it_is_served() {
     for _ in 0..10 {
         flood.send(&one_way).await;
     }
-    // A quarter of them for each connection.
+    // Each connection gets a quarter of the limit.
     for _ in 0..4 {
         assert_eq!(rig.next_call().await, HELD);
     }
     assert_eq!(neighbour.call(&request(ECHO, 2)).await.opaque, 2);
     assert_eq!(rig.next_call().await, ECHO);
-    // The neighbour's answer came after a fifth one-way request could have.
+    // The neighbour's response came after a fifth one-way request could have been served.
     assert_eq!(rig.fake.seen.lock().iter().filter(|code| **code == HELD).count(), 4);
     let mut served = 4;
     while served < 10 {
@@ -202,8 +202,8 @@ async fn a_flood_of_one_way_requests_is_read_as_fast_as_it_is_served() {
     }
 }
 
-/// Pushes for three times the limit; false where the machine stood still for longer than the limit, which
-/// proves nothing.
+/// Pushes for three times the idle limit. Returns false if the machine stalled for longer than the limit, which proves
+/// nothing.
 async fn stays_open_by_pushes(idle: Duration) -> bool {
     let connection = ConnectionLimits { idle, ..Default::default() };
     let mut rig = Rig::with(ServerOptions { connection, ..ServerOptions::default() });
@@ -220,7 +220,7 @@ async fn stays_open_by_pushes(idle: Duration) -> bool {
         let is_taken = rig.server.push(id, request(40, 0)).unwrap();
         let Some(pushed) = peer.receive().await else {
             // Half the limit: the server's clock may be a little ahead.
-            assert!(last.elapsed() > idle / 2, "closed though a push was written just before");
+            assert!(last.elapsed() > idle / 2, "closed although a push was just written");
             return false;
         };
         assert_eq!((pushed.code, is_taken), (40, true));
@@ -231,11 +231,11 @@ async fn stays_open_by_pushes(idle: Duration) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_used_by_pushes_alone_is_not_idle() {
+async fn a_connection_used_only_by_pushes_is_not_idle() {
     for idle in [300, 600, 1200, 2400, 4800] {
         if stays_open_by_pushes(Duration::from_millis(idle)).await {
             return;
         }
     }
-    panic!("the machine stood still each time");
+    panic!("the machine stalled each time");
 }

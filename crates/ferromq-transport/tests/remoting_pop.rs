@@ -1,4 +1,4 @@
-//! The pop family, bytes in and bytes out.
+//! Pop requests and their acknowledgements over remoting.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod grpc_support;
@@ -26,7 +26,7 @@ use grpc_support::{Broker, GROUP, TOPIC, proto};
 use support::Peer;
 use tokio::net::TcpStream;
 
-/// Fields of a request that differ from the usual ones.
+/// Fields that override the defaults of a request.
 type Given<'a> = &'a [(&'a str, &'a str)];
 
 struct Rig {
@@ -34,7 +34,7 @@ struct Rig {
     address: SocketAddr,
 }
 
-/// A message as Java's client knows it after a pop.
+/// A popped message, as Java's client reads it.
 #[derive(Debug, Clone)]
 struct Popped {
     body: String,
@@ -106,7 +106,7 @@ fn pop(fields: &[(&str, &str)]) -> RemotingCommand {
     ask(request::POP_MESSAGE, fields)
 }
 
-/// Reads an answer as Java's client does: each message gets the handle it is acknowledged by.
+/// Reads a pop's response as Java's client does, which builds the handle of each message.
 fn messages(answer: &RemotingCommand) -> Vec<Popped> {
     let field = |name| answer.field(name).expect(name).to_owned();
     let entries = |text: String| -> Vec<Vec<String>> {
@@ -144,7 +144,7 @@ fn messages(answer: &RemotingCommand) -> Vec<Popped> {
     popped
 }
 
-/// Acknowledges or changes a message by the handle its client made.
+/// A request to acknowledge or change a message by its handle.
 fn by_handle(code: i32, popped: &Popped, more: &[(&str, &str)]) -> RemotingCommand {
     let (queue, offset) = (popped.queue_id.to_string(), popped.queue_offset.to_string());
     let mut fields = vec![("queueId", &queue[..]), ("offset", &offset), ("extraInfo", &popped.handle)];
@@ -159,7 +159,7 @@ fn bodies(popped: &[Popped]) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_popped_is_acknowledged_by_the_handle_a_client_makes() {
+async fn popped_messages_are_acknowledged_by_the_handle_that_the_client_builds() {
     let rig = Rig::start();
     rig.fill(6).await;
     let mut peer = rig.connect().await;
@@ -191,7 +191,7 @@ async fn what_was_popped_is_acknowledged_by_the_handle_a_client_makes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_acknowledged_comes_again_with_its_reconsume_times_counted() {
+async fn an_unacknowledged_message_is_redelivered_with_increased_reconsume_times() {
     let rig = Rig::start();
     rig.fill(3).await;
     let mut peer = rig.connect().await;
@@ -207,11 +207,11 @@ async fn what_is_not_acknowledged_comes_again_with_its_reconsume_times_counted()
     // The first handle is stale by now.
     let stale = peer.call(&by_handle(request::ACK_MESSAGE, &first[0], &[])).await;
     assert_eq!(stale.code, response::NO_MESSAGE);
-    assert!(stale.remark.unwrap().contains("no longer held"));
+    assert!(stale.remark.unwrap().contains("the lease has ended"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_invisible_duration_moves_the_redelivery_and_the_handle() {
+async fn a_changed_invisible_duration_changes_the_redelivery_time_and_the_handle() {
     let rig = Rig::start();
     rig.fill(1).await;
     let mut peer = rig.connect().await;
@@ -233,7 +233,7 @@ async fn a_changed_invisible_duration_moves_the_redelivery_and_the_handle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_is_acknowledged_at_once() {
+async fn a_batch_is_acknowledged_by_one_request() {
     let rig = Rig::start();
     (0..10).for_each(|number| rig.append(0, "a", &number.to_string()));
     rig.broker.readable(10).await;
@@ -263,7 +263,7 @@ async fn a_batch_is_acknowledged_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pop_waits_for_a_message_of_its_queues() {
+async fn a_pop_waits_for_a_message_in_its_queues() {
     let rig = Rig::start();
     let (mut any, mut one) = (rig.connect().await, rig.connect().await);
     any.send(&pop(&[("pollTime", "3600000")])).await;
@@ -308,7 +308,7 @@ async fn a_parked_pop_whose_connection_closes_leases_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pop_filters_by_tag_and_begins_where_it_is_told() {
+async fn a_pop_filters_by_tag_and_a_new_group_begins_by_its_init_mode() {
     let rig = Rig::start();
     for (tag, body) in [("a", "0"), ("b", "1"), ("c", "2")] {
         rig.append(0, tag, body);
@@ -317,13 +317,13 @@ async fn a_pop_filters_by_tag_and_begins_where_it_is_told() {
     let mut peer = rig.connect().await;
     let some = messages(&peer.call(&pop(&[("exp", "a || c")])).await);
     assert_eq!(bodies(&some), ["0", "2"]);
-    // A queue that has all it ever had is read from its first message in either mode.
+    // A queue that still has all its messages is read from the first one in either mode.
     let late = messages(&peer.call(&pop(&[("consumerGroup", "auto-late"), ("initMode", "1")])).await);
     assert_eq!(bodies(&late), ["0", "1", "2"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peek_shows_what_nobody_received_and_leases_nothing() {
+async fn a_peek_returns_unreceived_messages_and_leases_nothing() {
     let rig = Rig::start();
     rig.fill(6).await;
     let mut peer = rig.connect().await;
@@ -339,7 +339,7 @@ async fn a_peek_shows_what_nobody_received_and_leases_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_notification_tells_of_a_message_and_takes_none() {
+async fn a_notification_reports_a_message_and_receives_none() {
     let rig = Rig::start();
     let (mut peer, mut other) = (rig.connect().await, rig.connect().await);
     let notify = |poll: &str| ask(request::NOTIFICATION, &[("pollTime", poll), ("bornTime", "1")]);
@@ -349,15 +349,15 @@ async fn a_notification_tells_of_a_message_and_takes_none() {
     peer.send(&notify("3600000")).await;
     other.send(&pop(&[("pollTime", "3600000")])).await;
     rig.broker.until("parked", 2).await;
-    // Whoever of them is woken first, the pop gets the message.
+    // Whichever is woken first, the pop gets the message.
     rig.append(1, "a", "x");
     assert_eq!(bodies(&messages(&other.receive().await.unwrap())), ["x"]);
     rig.append(1, "a", "y");
-    // The notification may have told of the first already.
+    // The notification may already have been sent for the first message.
     rig.broker.readable(2).await;
     assert_eq!(peer.receive().await.unwrap().field("hasMsg"), Some("true"));
     assert_eq!(bodies(&messages(&other.call(&pop(&[])).await)), ["y"]);
-    // A lease that ended is something to pop.
+    // A message with an expired lease can be popped.
     rig.broker.clock.advance(60_000);
     assert_eq!(peer.call(&notify("0")).await.field("hasMsg"), Some("true"));
 }
@@ -371,7 +371,7 @@ async fn grpc_and_remoting_consumers_of_a_group_share_its_messages() {
     let request = proto::receive(Duration::ZERO);
     let (_, received) = grpc.receive(&request).await;
     assert_eq!(received.len(), 1);
-    // Either one's acknowledgement ends a message for both.
+    // An acknowledgement over either protocol finishes a message for both.
     assert_eq!(peer.call(&by_handle(request::ACK_MESSAGE, &popped, &[])).await.code, response::SUCCESS);
     rig.broker.clock.advance(3_600_000);
     let again = messages(&peer.call(&pop(&[])).await);
@@ -380,7 +380,7 @@ async fn grpc_and_remoting_consumers_of_a_group_share_its_messages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_not_be_popped_is_refused_with_the_reason() {
+async fn an_invalid_pop_is_refused_with_the_reason() {
     let rig = Rig::start();
     rig.fill(1).await;
     let tables = rig.broker.server.tables();
@@ -425,7 +425,7 @@ async fn what_may_not_be_popped_is_refused_with_the_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_asks_one_way_waits_for_nothing_and_leases_nothing() {
+async fn one_way_requests_do_not_wait_and_lease_nothing() {
     let options = ServerOptions { one_way: 4, ..ServerOptions::default() };
     let broker = Broker::start_limited(Clock::manual(1_700_000_000_000), true, options);
     let address = broker.server.listen_remoting(TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();

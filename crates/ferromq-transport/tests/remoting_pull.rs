@@ -1,4 +1,4 @@
-//! Requests 11, 361 and 15, bytes in and bytes out.
+//! Pulls (11, 361) and commits (15) over remoting.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod grpc_support;
@@ -28,7 +28,7 @@ use grpc_support::{Broker, GROUP, TOPIC, eventually, store_config};
 use support::Peer;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-/// Fields of a request that differ from the usual ones.
+/// Fields that override the defaults of a request.
 type Given<'a> = &'a [(&'a str, &'a str)];
 
 const COMMIT: i32 = 1;
@@ -81,7 +81,7 @@ impl Rig {
     }
 }
 
-/// A pull of queue 0 from the beginning, changed by `fields`.
+/// A pull of queue 0 from the beginning, with `fields` overridden.
 fn pull_with(code: i32, fields: &[(&str, &str)]) -> RemotingCommand {
     let mut all: Vec<(String, String)> = [
         ("consumerGroup", "audit"),
@@ -126,7 +126,7 @@ fn offsets(answer: &RemotingCommand) -> (u64, u64, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_returns_the_records_as_they_lie_in_the_log() {
+async fn a_pull_returns_the_records_as_in_the_log() {
     let rig = Rig::start();
     rig.fill(5).await;
     let mut peer = rig.connect().await;
@@ -155,7 +155,7 @@ async fn a_pull_returns_the_records_as_they_lie_in_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_keeps_to_the_byte_limit_but_has_one_message() {
+async fn a_pull_respects_the_byte_limit_but_returns_at_least_one_message() {
     let rig = Rig::start();
     rig.fill(3).await;
     let mut peer = rig.connect().await;
@@ -167,10 +167,10 @@ async fn an_answer_keeps_to_the_byte_limit_but_has_one_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_outcome_has_rocketmqs_code_and_says_where_to_go_on() {
+async fn each_outcome_has_rocketmqs_code_and_the_next_offset() {
     let rig = Rig::start();
     let mut peer = rig.connect().await;
-    // Nothing was ever written: a consumer that remembers more is told so.
+    // The queue never had messages: an offset beyond its end is reported.
     let empty = peer.call(&pull(&[])).await;
     assert_eq!((empty.code, offsets(&empty)), (response::PULL_NOT_FOUND, (0, 0, 0)));
     let lost = peer.call(&pull(&[("queueOffset", "9"), ("sysFlag", "2")])).await;
@@ -188,7 +188,7 @@ async fn each_outcome_has_rocketmqs_code_and_says_where_to_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_filter_does_not_want_is_stepped_over() {
+async fn messages_that_do_not_match_the_filter_are_skipped() {
     let rig = Rig::start();
     for (tag, body) in [("a", "0"), ("b", "1"), ("c", "2"), ("a", "3"), ("c", "4")] {
         rig.append(0, tag, body.as_bytes());
@@ -207,12 +207,12 @@ async fn what_the_filter_does_not_want_is_stepped_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_that_suspends_is_answered_when_a_message_comes() {
+async fn a_suspended_pull_is_answered_when_a_message_arrives() {
     let rig = Rig::start();
     let (mut waiting, mut other) = (rig.connect().await, rig.connect().await);
     waiting.send(&pull(&[("sysFlag", &SUSPEND.to_string())])).await;
     rig.broker.until("parked", 1).await;
-    // Another queue wakes nobody.
+    // A message in another queue does not wake it.
     rig.append(1, "a", b"elsewhere");
     rig.broker.readable(1).await;
     let elsewhere = other.call(&pull(&[("queueId", "1")])).await;
@@ -225,7 +225,7 @@ async fn a_pull_that_suspends_is_answered_when_a_message_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_that_found_nothing_in_its_time_says_so() {
+async fn a_suspended_pull_without_messages_ends_with_not_found() {
     let rig = Rig::start();
     let mut peer = rig.connect().await;
     let answer = peer.call(&pull(&[("sysFlag", "2"), ("suspendTimeoutMillis", "30")])).await;
@@ -233,7 +233,7 @@ async fn a_pull_that_found_nothing_in_its_time_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_parked_pull_ends_with_its_connection_and_when_the_server_stops() {
+async fn a_parked_pull_ends_with_its_connection_or_its_server() {
     let rig = Rig::start();
     let (mut leaving, mut staying) = (rig.connect().await, rig.connect().await);
     for peer in [&mut leaving, &mut staying] {
@@ -249,7 +249,7 @@ async fn a_parked_pull_ends_with_its_connection_and_when_the_server_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_sends_no_more_still_gets_its_answers() {
+async fn a_peer_that_closed_its_write_half_still_gets_its_responses() {
     let rig = Rig::start();
     let mut peer = rig.connect().await;
     peer.send(&pull(&[("sysFlag", "2"), ("suspendTimeoutMillis", "3600000")])).await;
@@ -265,13 +265,13 @@ async fn a_peer_that_sends_no_more_still_gets_its_answers() {
         answered.push(answer.opaque);
     }
     answered.sort_unstable();
-    // The one that waited, too.
+    // The suspended pull is answered, too.
     assert_eq!(answered, [7].into_iter().chain(quick).collect::<Vec<_>>());
     rig.broker.until("parked", 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_committed_offset_in_a_pull_is_stored_when_it_says_so() {
+async fn a_pull_commits_an_offset_only_with_the_commit_flag() {
     let rig = Rig::start();
     rig.fill(5).await;
     let committed = || rig.broker.store.groups().committed_offset("audit", "flights", 0);
@@ -282,7 +282,7 @@ async fn the_committed_offset_in_a_pull_is_stored_when_it_says_so() {
     let flagged = [told[0], told[1], ("sysFlag", "1")];
     assert_eq!(peer.call(&pull(&flagged)).await.code, response::PULL_NOT_FOUND);
     assert_eq!(committed(), Some(3));
-    // While the pull waits, too.
+    // Also while the pull waits.
     let sys_flag = (COMMIT | SUSPEND).to_string();
     peer.send(&pull(&[("commitOffset", "4"), ("queueOffset", "5"), ("sysFlag", &sys_flag)])).await;
     rig.broker.until("parked", 1).await;
@@ -290,7 +290,7 @@ async fn the_committed_offset_in_a_pull_is_stored_when_it_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_is_told_of_a_reset_and_its_late_commits_are_ignored() {
+async fn a_reset_is_reported_to_the_member_and_its_late_commits_are_ignored() {
     let rig = Rig::start();
     rig.fill(5).await;
     let committed = || rig.broker.store.groups().committed_offset("audit", "flights", 0);
@@ -302,14 +302,14 @@ async fn a_member_is_told_of_a_reset_and_its_late_commits_are_ignored() {
     let told = peer.call(&pull(&[("queueOffset", "5"), ("sysFlag", "3"), ("commitOffset", "5")])).await;
     assert_eq!((told.code, offsets(&told)), (response::PULL_OFFSET_MOVED, (2, 0, 5)));
     assert_eq!(committed(), Some(2));
-    // Told once: it goes on as it likes.
+    // The reset is reported once. Afterwards, pulls and commits work as usual.
     assert_eq!(bodies(&peer.call(&pull(&[("queueOffset", "2")])).await), ["2", "3", "4"]);
     peer.call(&commit("audit", "flights", "0", "4")).await;
     assert_eq!(committed(), Some(4));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_that_waits_is_told_of_a_reset_at_once() {
+async fn a_reset_is_reported_to_a_parked_pull_at_once() {
     let rig = Rig::start();
     rig.fill(5).await;
     let mut peer = rig.connect().await;
@@ -326,7 +326,7 @@ async fn a_pull_that_waits_is_told_of_a_reset_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_that_may_not_read_is_refused_with_the_reason() {
+async fn an_invalid_pull_is_refused_with_the_reason() {
     let rig = Rig::start();
     rig.fill(1).await;
     let tables = rig.broker.server.tables();
@@ -376,7 +376,7 @@ fn commit(group: &str, topic: &str, queue_id: &str, offset: &str) -> RemotingCom
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_moves_the_group() {
+async fn a_commit_sets_the_committed_offset() {
     let rig = Rig::start();
     rig.fill(5).await;
     let mut peer = rig.connect().await;
@@ -387,7 +387,7 @@ async fn a_commit_moves_the_group() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stray_commit_creates_nothing() {
+async fn a_commit_with_an_unknown_name_creates_nothing() {
     let rig = Rig::start();
     let mut peer = rig.connect().await;
     for (group, topic, queue_id, offset, code) in [
@@ -406,7 +406,7 @@ async fn a_stray_commit_creates_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_of_a_message_that_cannot_be_read_waits_and_is_answered_once_it_can_be() {
+async fn a_pull_of_an_unreadable_message_waits_and_is_answered_once_it_is_readable() {
     let config = StoreConfig { commit_log_file_size: 64 << 10, mapped_bytes: 0, ..store_config() };
     let clock = Clock::manual(1_700_000_000_000);
     let rig = Rig::of(Broker::start_on(clock, true, ServerOptions::default(), config));
@@ -419,7 +419,7 @@ async fn a_pull_of_a_message_that_cannot_be_read_waits_and_is_answered_once_it_c
             .get("flights", 0, offset, 1, usize::MAX, &ferromq_store::filter::MessageFilter::All)
             .status
     };
-    // The first file of the log is closed for those behind it, once they are flushed.
+    // The first file of the log is unmapped once the later ones are flushed.
     eventually(|| {
         rig.broker.store.admin().stats().flushed_offset
             == rig.broker.store.admin().stats().max_physical_offset
@@ -431,14 +431,14 @@ async fn a_pull_of_a_message_that_cannot_be_read_waits_and_is_answered_once_it_c
     std::fs::File::options().write(true).open(&file).unwrap().set_len(100).unwrap();
     assert_eq!(read(0), GetStatus::MessageUnreadable);
     let mut peer = rig.connect().await;
-    // Who does not wait is told as at the end of the queue, and does not come again at once.
+    // A pull that does not wait is answered as at the end of the queue, so that the client does not retry at once.
     let now = peer.call(&pull(&[])).await;
     assert_eq!((now.code, offsets(&now).0), (response::PULL_NOT_FOUND, 0));
     assert_eq!(now.remark.as_deref(), Some("MESSAGE_UNREADABLE"));
     let (mut second, waiting) = (rig.connect().await, pull(&[("sysFlag", "2"), ("maxMsgNums", "1")]));
     second.send(&waiting).await;
     rig.broker.until("parked", 1).await;
-    // An arrival behind it changes nothing.
+    // A later message does not wake it.
     rig.append(0, "a", b"later");
     rig.broker.readable(301).await;
     let short = pull(&[("sysFlag", "2"), ("suspendTimeoutMillis", "1")]);
@@ -450,7 +450,7 @@ async fn a_pull_of_a_message_that_cannot_be_read_waits_and_is_answered_once_it_c
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_gives_what_the_limits_of_the_broker_let_it_unless_it_asks_for_large_answers() {
+async fn a_pull_respects_the_transfer_limits_unless_it_asks_for_large_answers() {
     let rig = Rig::start();
     rig.fill(100).await;
     let limits = TransferLimits {
@@ -473,7 +473,7 @@ async fn a_pull_gives_what_the_limits_of_the_broker_let_it_unless_it_asks_for_la
     assert_eq!(read(&[("queueOffset", "32")]).await, (32, 64));
     assert_eq!(read(&[("queueOffset", "96")]).await, (4, 100));
     assert_eq!(read(&[("ferromqLarge", "true")]).await, (100, 100));
-    // Far behind the end of the log, and then as before.
+    // Far from the end of the log, and then near it.
     hot.set_transfer_limits(TransferLimits { near_span: 0, ..limits });
     assert_eq!(read(&[]).await, (8, 8));
     assert_eq!(read(&[("maxMsgNums", "5")]).await, (5, 5));

@@ -1,4 +1,4 @@
-//! What a server asks its remoting clients: pushes and calls on the connection the client opened.
+//! Pushes and calls from the server to its remoting clients, on the connections that they opened.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod support;
@@ -34,7 +34,7 @@ fn large() -> RemotingCommand {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_push_arrives_as_a_one_way_request_between_the_answers() {
+async fn a_push_arrives_as_a_one_way_request_between_responses() {
     let mut rig = Rig::new();
     let (mut peer, id) = client(&mut rig).await;
     assert!(rig.server.push(id, notify("g")).unwrap());
@@ -45,7 +45,7 @@ async fn a_push_arrives_as_a_one_way_request_between_the_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_push_to_a_connection_that_is_gone_says_so() {
+async fn a_push_to_a_closed_connection_returns_false() {
     let mut rig = Rig::new();
     let (peer, id) = client(&mut rig).await;
     drop(peer);
@@ -55,19 +55,19 @@ async fn a_push_to_a_connection_that_is_gone_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_does_not_read_loses_its_own_pushes_only() {
+async fn a_client_that_does_not_read_loses_only_its_own_pushes() {
     let mut rig = Rig::new();
     let (_deaf, deaf) = client(&mut rig).await;
     let (mut neighbour, id) = client(&mut rig).await;
     let taken = (0..1000).take_while(|_| rig.server.push(deaf, large()).unwrap()).count();
-    assert!((1..100).contains(&taken), "{taken} MiB were queued for a client that reads none");
+    assert!((1..100).contains(&taken), "{taken} MiB were queued for a client that does not read");
     assert!(rig.server.push(id, notify("g")).unwrap());
     assert_eq!(neighbour.receive().await.unwrap().code, 40);
     assert_eq!(neighbour.call(&ask(ECHO, 2)).await.opaque, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_all_clients_together_is_bounded_and_given_back() {
+async fn the_memory_of_queued_pushes_is_limited_and_returned() {
     let mut rig = Rig::with(ServerOptions { memory: 4 << 20, ..ServerOptions::default() });
     let (mut deaf, id) = client(&mut rig).await;
     let mut taken = 0;
@@ -78,7 +78,7 @@ async fn what_waits_for_all_clients_together_is_bounded_and_given_back() {
     for _ in 0..taken {
         assert_eq!(deaf.receive().await.unwrap().body.len(), 1 << 20);
     }
-    // What the writer took last is given back when its write has returned.
+    // The memory of the last push is returned when its write has completed.
     let again = async {
         while !rig.server.push(id, large()).unwrap() {
             tokio::task::yield_now().await;
@@ -88,7 +88,7 @@ async fn what_waits_for_all_clients_together_is_bounded_and_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_gets_the_response_with_its_number_whatever_else_comes() {
+async fn a_call_gets_the_response_with_its_opaque_whatever_else_arrives() {
     let mut rig = Rig::new();
     let (mut peer, id) = client(&mut rig).await;
     let (mut stranger, _) = client(&mut rig).await;
@@ -101,7 +101,7 @@ async fn a_call_gets_the_response_with_its_number_whatever_else_comes() {
         .collect();
     let (first, second) = (peer.receive().await.unwrap(), peer.receive().await.unwrap());
     assert!(first.opaque != second.opaque && !first.is_one_way());
-    // Neither a response nobody asked for nor one of another client is taken for it.
+    // Unsolicited responses and those of other clients are ignored.
     peer.send(&ask(ECHO, 12_345).respond(9, None)).await;
     stranger.send(&first.respond(9, None)).await;
     stranger.call(&ask(ECHO, 3)).await;
@@ -116,7 +116,7 @@ async fn a_call_gets_the_response_with_its_number_whatever_else_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_without_a_response_is_a_timeout_and_the_late_one_finds_nobody() {
+async fn a_call_without_a_response_is_a_timeout_and_a_late_response_is_ignored() {
     let mut rig = Rig::new();
     let (mut peer, id) = client(&mut rig).await;
     let failed = rig.server.call(id, notify("g"), Duration::from_millis(50)).await.unwrap_err();
@@ -127,7 +127,7 @@ async fn a_call_without_a_response_is_a_timeout_and_the_late_one_finds_nobody() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_fails_the_calls_it_has_not_answered() {
+async fn a_client_that_disconnects_fails_its_unanswered_calls() {
     let mut rig = Rig::new();
     for half in [false, true] {
         let (mut peer, id) = client(&mut rig).await;
@@ -147,7 +147,7 @@ async fn a_client_that_leaves_fails_the_calls_it_has_not_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_beyond_the_limit_wait_for_their_turn() {
+async fn calls_beyond_the_limit_wait() {
     let mut rig = Rig::with(ServerOptions { calls: 1, ..ServerOptions::default() });
     let (mut peer, id) = client(&mut rig).await;
     let server = rig.server.clone();
@@ -162,7 +162,7 @@ async fn calls_beyond_the_limit_wait_for_their_turn() {
     first.await.unwrap().unwrap();
     let second = tokio::spawn(async move { server.call(id, notify("second"), PATIENCE).await });
     let asked = peer.receive().await.unwrap();
-    // The call that never had its turn was never sent.
+    // The call that timed out while it waited was never sent.
     assert_eq!(asked.field("consumerGroup"), Some("second"));
     peer.send(&asked.respond(0, None)).await;
     second.await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Requests 10, 310 and 320: bytes in, records and bytes out.
+//! Sends over remoting (10, 310, 320) and messages sent back (36).
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod grpc_support;
@@ -33,7 +33,7 @@ fn text(pairs: &[(&str, &str)]) -> String {
     pairs.iter().map(|(name, value)| format!("{name}\u{1}{value}\u{2}")).collect()
 }
 
-/// A request as RocketMQ's client makes it; `changes` replace or, where empty, remove its fields.
+/// A request of RocketMQ's client. `changes` replace fields; an empty value removes one.
 fn request(code: i32, body: &str, changes: &[(&str, &str)]) -> RemotingCommand {
     let properties = text(&[("TAGS", "t"), ("WAIT", "true"), ("UNIQ_KEY", "7F00000100001")]);
     let mut fields = vec![
@@ -72,11 +72,17 @@ fn message(flag: i32, body: &str, properties: &str) -> Vec<u8> {
     out
 }
 
-/// What a record holds, in words.
+/// The physical offset in a message id of the broker.
+fn place(broker: &Broker, id: &str) -> u64 {
+    let physical_offset = u64::from_str_radix(&id[id.len() - 16..], 16).unwrap();
+    let store_host = broker.store.admin().store_host();
+    assert_eq!(OffsetMessageId { store_host, physical_offset }.to_string(), id);
+    physical_offset
+}
+
+/// Topic, queue id, queue offset, flag, body and properties of a record.
 fn stored(broker: &Broker, id: &str) -> (String, i32, u64, i32, String, String) {
-    let place: OffsetMessageId = id.parse().unwrap();
-    assert_eq!(place.store_host, broker.store.admin().store_host());
-    let record = broker.store.queues().message_at(place.physical_offset).unwrap();
+    let record = broker.store.queues().message_at(place(broker, id)).unwrap();
     let view = MessageView::decode(record.bytes(), true).unwrap();
     (
         view.topic.to_owned(),
@@ -92,7 +98,7 @@ const STAMP: [(&str, &str); 3] =
     [("MSG_REGION", "DefaultRegion"), ("TRACE_ON", "true"), ("CLUSTER", "DefaultCluster")];
 
 #[tokio::test]
-async fn a_message_is_stored_as_it_was_sent_and_the_answer_names_its_place() {
+async fn a_message_is_stored_as_sent_and_the_response_names_its_offsets() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let sent = request(SEND, "hello", &[]);
@@ -109,7 +115,7 @@ async fn a_message_is_stored_as_it_was_sent_and_the_answer_names_its_place() {
 }
 
 #[tokio::test]
-async fn request_10_says_the_same_with_whole_names() {
+async fn request_10_has_the_same_fields_with_full_names() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let names = [
@@ -143,19 +149,19 @@ async fn a_message_without_a_unique_key_gets_one_and_may_be_empty() {
 }
 
 #[tokio::test]
-async fn the_record_tells_where_and_when_the_message_was_made() {
+async fn the_record_has_the_born_host_and_time_of_the_message() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let answer = peer.call(&request(SEND, "x", &[("f", "1"), ("j", "4")])).await;
-    let place: OffsetMessageId = answer.field("msgId").unwrap().parse().unwrap();
-    let record = broker.store.queues().message_at(place.physical_offset).unwrap();
+    let place = place(&broker, answer.field("msgId").unwrap());
+    let record = broker.store.queues().message_at(place).unwrap();
     let view = MessageView::decode(record.bytes(), true).unwrap();
     assert_eq!(view.born_host, peer.stream.local_addr().unwrap());
     assert_eq!((view.born_timestamp, view.sys_flag, view.reconsume_times), (1_699_999_999_999, 1, 4));
 }
 
 #[tokio::test]
-async fn a_negative_queue_leaves_the_choice_to_the_server() {
+async fn a_negative_queue_id_lets_the_server_choose() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let mut queues = Vec::new();
@@ -168,7 +174,7 @@ async fn a_negative_queue_leaves_the_choice_to_the_server() {
 }
 
 #[tokio::test]
-async fn queues_that_are_only_read_still_take_what_is_sent_to_them() {
+async fn a_send_to_a_queue_beyond_the_write_queues_is_still_stored() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     broker.server.tables().put_topic("flights", TopicEntry { write_queues: 1, ..TOPIC });
@@ -177,7 +183,7 @@ async fn queues_that_are_only_read_still_take_what_is_sent_to_them() {
 }
 
 #[tokio::test]
-async fn each_message_of_a_batch_becomes_a_record_and_the_answer_lists_them() {
+async fn each_message_of_a_batch_becomes_a_record_and_the_response_lists_their_ids() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let keys = ["A1", "A2", "A3"];
@@ -201,7 +207,7 @@ async fn each_message_of_a_batch_becomes_a_record_and_the_answer_lists_them() {
 }
 
 #[tokio::test]
-async fn under_synchronous_flush_what_is_answered_is_flushed() {
+async fn with_synchronous_flush_acknowledged_messages_are_flushed() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     broker.store.admin().set_flush(FlushPolicy::Group).unwrap();
@@ -211,13 +217,13 @@ async fn under_synchronous_flush_what_is_answered_is_flushed() {
         let stats = broker.store.admin().stats();
         assert_eq!(stats.flushed_offset, stats.max_physical_offset);
     }
-    // Who does not wait is answered, too; whether it is flushed by then is nobody's promise.
+    // A send that does not wait is acknowledged, whether or not it is flushed.
     let answer = peer.call(&request(SEND, "x", &[("i", "WAIT\u{1}false\u{2}")])).await;
     assert_eq!((answer.code, answer.field("queueOffset")), (0, Some("3")));
 }
 
 #[tokio::test]
-async fn a_batch_is_stored_whole_or_not_at_all() {
+async fn a_batch_is_stored_completely_or_not_at_all() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let good = String::from_utf8(message(0, "good", "")).unwrap();
@@ -249,7 +255,7 @@ async fn a_one_way_message_is_stored_and_not_answered() {
 }
 
 #[tokio::test]
-async fn a_refused_message_is_not_stored_and_the_reason_is_named() {
+async fn a_refused_message_is_not_stored_and_the_response_has_the_reason() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     broker.server.tables().put_topic("museum", TopicEntry { permission: 4, ..TOPIC });
@@ -288,7 +294,7 @@ async fn a_refused_message_is_not_stored_and_the_reason_is_named() {
 }
 
 #[tokio::test]
-async fn what_the_broker_takes_is_decided_by_its_policy() {
+async fn the_send_policy_decides_about_transactions_and_message_marks() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let set = |policy| broker.server.hot().unwrap().policy.store(std::sync::Arc::new(policy));
@@ -304,7 +310,7 @@ async fn what_the_broker_takes_is_decided_by_its_policy() {
 }
 
 #[tokio::test]
-async fn a_topic_that_is_not_there_is_asked_for_once_and_then_written() {
+async fn a_missing_topic_is_demoted_once_and_then_written() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     for queue_offset in ["0", "1"] {
@@ -315,7 +321,7 @@ async fn a_topic_that_is_not_there_is_asked_for_once_and_then_written() {
 }
 
 #[tokio::test]
-async fn a_message_with_a_delay_level_waits_in_rocketmqs_topic_and_keeps_where_it_goes() {
+async fn a_message_with_a_delay_level_waits_in_rocketmqs_topic_with_its_target() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let given = text(&[("DELAY", "3"), ("UNIQ_KEY", "7F")]);
@@ -331,20 +337,20 @@ async fn a_message_with_a_delay_level_waits_in_rocketmqs_topic_and_keeps_where_i
 }
 
 #[tokio::test]
-async fn a_half_message_waits_in_rocketmqs_topic_and_keeps_where_it_goes() {
+async fn a_half_message_waits_in_rocketmqs_topic_with_its_target() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let given = text(&[("TRAN_MSG", "true"), ("PGROUP", "PG"), ("UNIQ_KEY", "7F")]);
     let answer = peer.call(&request(SEND, "half", &[("f", "4"), ("i", &given)])).await;
-    // The producer ends the transaction by these: queue offset of the half message, its place, its id.
+    // The producer ends the transaction by the half message's queue offset, physical offset and id.
     assert_eq!((answer.field("queueId"), answer.field("queueOffset")), (Some("2"), Some("0")));
     assert_eq!(answer.field("transactionId"), Some("7F"));
     let destination = [("__transactionId__", "7F"), ("REAL_TOPIC", "flights"), ("REAL_QID", "2")];
     let properties = given + &text(&STAMP) + &text(&destination);
     let wanted = ("RMQ_SYS_TRANS_HALF_TOPIC".to_owned(), 0, 0, 7, "half".to_owned(), properties);
     assert_eq!(stored(&broker, answer.field("msgId").unwrap()), wanted);
-    let place: OffsetMessageId = answer.field("msgId").unwrap().parse().unwrap();
-    let record = broker.store.queues().message_at(place.physical_offset).unwrap();
+    let place = place(&broker, answer.field("msgId").unwrap());
+    let record = broker.store.queues().message_at(place).unwrap();
     assert_eq!(MessageView::decode(record.bytes(), true).unwrap().sys_flag, 0);
     eventually(|| broker.store.queues().max_offset("RMQ_SYS_TRANS_HALF_TOPIC", 0) == 1).await;
     assert_eq!(broker.store.queues().max_offset("flights", 2), 0);
@@ -379,7 +385,7 @@ async fn messages_and_their_bytes_are_counted_by_topic() {
     assert!(traffic.snapshot().put.is_empty());
 }
 
-fn give_back(changes: &[(&str, &str)]) -> RemotingCommand {
+fn send_back(changes: &[(&str, &str)]) -> RemotingCommand {
     let mut fields = Fields::default();
     for (name, value) in [("group", "audit"), ("delayLevel", "0"), ("originTopic", "flights")] {
         fields.push(name, value);
@@ -388,34 +394,32 @@ fn give_back(changes: &[(&str, &str)]) -> RemotingCommand {
     RemotingCommand::request(36, fields, Bytes::new())
 }
 
-/// The last record, its properties by name.
+/// Topic, queue id, reconsume times and properties of the last record.
 fn last(broker: &Broker) -> (String, i32, i32, Vec<u8>) {
     let end = broker.store.admin().stats().max_physical_offset;
     let at = broker.store.queues().message_at(end - 1).expect_err("no message begins in its last byte");
     let ferromq_store::StoreError::NoRecord { nearest: Some(at), .. } = at else { panic!("{at}") };
     let record = broker.store.queues().message_at(at).unwrap();
     let view = MessageView::decode(record.bytes(), true).unwrap();
-    assert_eq!(view.sys_flag & 12, 0, "with these flags nobody would see it");
+    assert_eq!(view.sys_flag & 12, 0, "consumers cannot see a message with these flags");
     (view.topic.to_owned(), view.queue_id, view.reconsume_times, view.properties.to_vec())
 }
 
 async fn sent_offset(broker: &Broker, peer: &mut Peer, changes: &[(&str, &str)]) -> (String, String) {
     let answer = peer.call(&request(SEND, "again", changes)).await;
     let id = answer.field("msgId").unwrap_or_else(|| panic!("{answer:?}")).to_owned();
-    let place: OffsetMessageId = id.parse().unwrap();
-    assert_eq!(place.store_host, broker.store.admin().store_host());
-    (place.physical_offset.to_string(), id)
+    (place(broker, &id).to_string(), id)
 }
 
 #[tokio::test]
-async fn a_message_given_back_waits_for_its_groups_retry_topic() {
+async fn a_message_sent_back_waits_for_its_groups_retry_topic() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let (offset, id) = sent_offset(&broker, &mut peer, &[("j", "2")]).await;
-    let answer = peer.call(&give_back(&[("offset", &offset)])).await;
+    let answer = peer.call(&send_back(&[("offset", &offset)])).await;
     assert_eq!((answer.code, answer.remark), (0, None));
     let (topic, queue_id, times, text) = last(&broker);
-    // Level 3 for the first time, one more for each time it came before.
+    // Level 3 for the first time, and one more for each earlier delivery.
     assert_eq!((topic.as_str(), queue_id, times), ("SCHEDULE_TOPIC_XXXX", 4, 3));
     for (name, value) in [
         ("REAL_TOPIC", "%RETRY%audit"),
@@ -427,9 +431,9 @@ async fn a_message_given_back_waits_for_its_groups_retry_topic() {
     ] {
         assert_eq!(properties::get(&text, name), Some(value), "{name}");
     }
-    // Given back a second time it still tells where it came from first.
+    // The message can be sent back again, with another level.
     let end = broker.store.admin().stats().max_physical_offset;
-    assert_eq!(peer.call(&give_back(&[("offset", &offset), ("delayLevel", "7")])).await.code, 0);
+    assert_eq!(peer.call(&send_back(&[("offset", &offset), ("delayLevel", "7")])).await.code, 0);
     let (_, queue_id, _, _) = last(&broker);
     assert_eq!((queue_id, broker.store.admin().stats().max_physical_offset > end), (6, true));
     let counted = broker.server.hot().unwrap().traffic.snapshot().send_back;
@@ -437,7 +441,7 @@ async fn a_message_given_back_waits_for_its_groups_retry_topic() {
 }
 
 #[tokio::test]
-async fn a_message_that_came_too_often_or_shall_not_come_again_is_kept_as_dead() {
+async fn a_message_sent_back_too_often_or_given_up_becomes_a_dead_letter() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let (offset, id) = sent_offset(&broker, &mut peer, &[("j", "16")]).await;
@@ -448,7 +452,7 @@ async fn a_message_that_came_too_often_or_shall_not_come_again_is_kept_as_dead()
         (&[("offset", &fresh), ("delayLevel", "-1")], "1", up),
         (&[("offset", &fresh), ("maxReconsumeTimes", "0")], "1", back),
     ] {
-        assert_eq!(peer.call(&give_back(changes)).await.code, 0);
+        assert_eq!(peer.call(&send_back(changes)).await.code, 0);
         let (topic, _, _, text) = last(&broker);
         assert_eq!(topic, "%DLQ%audit");
         assert_eq!(["DELAY", "WAIT"].map(|name| properties::get(&text, name)), [Some("0"), Some("false")]);
@@ -461,14 +465,14 @@ async fn a_message_that_came_too_often_or_shall_not_come_again_is_kept_as_dead()
         assert_eq!(properties::get(&text, "DLQ_ATTEMPTS"), Some(attempts));
         assert_eq!(properties::get(&text, "DLQ_REASON"), Some(reason));
     }
-    assert_eq!(peer.call(&give_back(&[("offset", &offset), ("maxReconsumeTimes", "17")])).await.code, 0);
+    assert_eq!(peer.call(&send_back(&[("offset", &offset), ("maxReconsumeTimes", "17")])).await.code, 0);
     let (topic, queue_id, times, text) = last(&broker);
     assert_eq!((topic.as_str(), queue_id, times), ("SCHEDULE_TOPIC_XXXX", 17, 17));
     assert_eq!(properties::get(&text, "ORIGIN_MESSAGE_ID"), Some(id.as_str()));
 }
 
 #[tokio::test]
-async fn what_cannot_be_given_back_is_refused_with_rocketmqs_codes() {
+async fn an_invalid_send_back_is_refused_with_rocketmqs_codes() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let (offset, _) = sent_offset(&broker, &mut peer, &[]).await;
@@ -479,22 +483,22 @@ async fn what_cannot_be_given_back_is_refused_with_rocketmqs_codes() {
         (&[("offset", "-1")], 29),
         (&[("group", "audit")], 29),
     ] {
-        let answer = peer.call(&give_back(changes)).await;
+        let answer = peer.call(&send_back(changes)).await;
         assert_eq!(answer.code, code, "{answer:?}");
     }
     assert_eq!(broker.store.admin().stats().max_physical_offset, end, "nothing was stored");
     let half = text(&[("TRAN_MSG", "true"), ("UNIQ_KEY", "7F")]);
     let (half, _) = sent_offset(&broker, &mut peer, &[("f", "4"), ("i", &half)]).await;
-    assert_eq!(peer.call(&give_back(&[("offset", &half)])).await.code, 16, "nobody committed it");
+    assert_eq!(peer.call(&send_back(&[("offset", &half)])).await.code, 16, "it is not committed");
     let end = broker.store.admin().stats().max_physical_offset;
     let group = ferromq_transport::tables::GroupEntry { retry_queues: 0, ..grpc_support::GROUP };
     broker.server.tables().put_group("audit", group);
-    assert_eq!(peer.call(&give_back(&[("offset", &offset)])).await.code, 0);
+    assert_eq!(peer.call(&send_back(&[("offset", &offset)])).await.code, 0);
     assert_eq!(broker.store.admin().stats().max_physical_offset, end, "nothing was stored");
 }
 
 #[tokio::test]
-async fn a_consumer_may_send_to_the_retry_topic_itself_until_the_message_is_dead() {
+async fn a_consumer_can_send_to_its_retry_topic_until_the_message_is_a_dead_letter() {
     let broker = Broker::start();
     let mut peer = connect(&broker).await;
     let given = text(&[("DELAY", "4"), ("UNIQ_KEY", "7F"), ("RETRY_TOPIC", "flights")]);
@@ -511,14 +515,14 @@ async fn a_consumer_may_send_to_the_retry_topic_itself_until_the_message_is_dead
         assert_eq!((topic.as_str(), stored_times.to_string().as_str()), (wanted, times));
         let is_dead = wanted == "%DLQ%audit";
         assert_eq!(properties::get(&text, "DELAY"), Some(if is_dead { "-1" } else { "4" }));
-        let told = ["DLQ_SOURCE_TOPIC", "DLQ_SOURCE_MESSAGE_ID", "DLQ_ATTEMPTS", "DLQ_REASON"];
+        let names = ["DLQ_SOURCE_TOPIC", "DLQ_SOURCE_MESSAGE_ID", "DLQ_ATTEMPTS", "DLQ_REASON"];
         let wanted = ["flights", "7F", "17", "given back after its last delivery attempt"];
         assert_eq!(
-            told.map(|name| properties::get(&text, name)),
+            names.map(|name| properties::get(&text, name)),
             wanted.map(|value| is_dead.then_some(value))
         );
     }
-    // What has no room for more is kept all the same.
+    // A message without room for more properties is stored without the reason.
     let full = |len| text(&[("UNIQ_KEY", "7F"), ("RETRY_TOPIC", "flights"), ("k", &"x".repeat(len))]);
     peer.call(&request(SEND, "x", &[("i", &full(1))])).await;
     let full = full(32_767 - last(&broker).3.len() + 1);
@@ -527,7 +531,7 @@ async fn a_consumer_may_send_to_the_retry_topic_itself_until_the_message_is_dead
     let (topic, _, _, kept) = last(&broker);
     assert_eq!((answer.code, topic.as_str()), (0, "%DLQ%audit"), "{answer:?}");
     assert_eq!((kept.len(), properties::get(&kept, "DLQ_REASON")), (32_767, None));
-    // Java's orderly consumer gives up a message: while its group holds locks of queues, that is its end.
+    // Java's ordered consumer gives up a message: it becomes a dead letter while its group locks queues.
     let now = broker.clock.now_ms();
     broker.server.tables().put_locked("audit", Some(now));
     for wanted in ["%DLQ%audit", "SCHEDULE_TOPIC_XXXX"] {
@@ -539,7 +543,7 @@ async fn a_consumer_may_send_to_the_retry_topic_itself_until_the_message_is_dead
         assert_eq!(properties::get(&text, "DLQ_REASON"), reason);
         broker.clock.advance(1);
     }
-    // It was committed before it was consumed.
+    // A committed transactional message can be sent back like any other.
     let given = text(&[("DELAY", "4"), ("TRAN_MSG", "true"), ("UNIQ_KEY", "7F")]);
     for (times, wanted) in [("1", "SCHEDULE_TOPIC_XXXX"), ("17", "%DLQ%audit")] {
         let changes =

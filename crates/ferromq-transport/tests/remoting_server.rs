@@ -1,4 +1,4 @@
-//! The server's remoting half, bytes in and bytes out.
+//! The remoting server at the level of bytes.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod support;
@@ -20,7 +20,7 @@ fn options(change: impl FnOnce(&mut ConnectionLimits)) -> ServerOptions {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_answered_in_the_form_it_came_in() {
+async fn a_request_is_answered_in_its_own_header_form() {
     let rig = Rig::new();
     let mut peer = rig.connect().await;
     for (opaque, form) in [(1, HeaderForm::Json), (2, HeaderForm::Binary)] {
@@ -58,7 +58,7 @@ async fn failures_of_the_control_plane_become_response_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pipelined_requests_are_answered_as_they_end() {
+async fn pipelined_requests_are_answered_as_they_complete() {
     let mut rig = Rig::new();
     let mut peer = rig.connect().await;
     peer.send(&request(HELD, 1)).await;
@@ -77,7 +77,7 @@ async fn pipelined_requests_are_answered_as_they_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_way_and_silent_requests_are_carried_out_without_an_answer() {
+async fn one_way_and_silent_requests_are_executed_without_a_response() {
     let rig = Rig::new();
     let mut peer = rig.connect().await;
     for (opaque, code) in [(1, ECHO), (2, BROKEN), (3, 54)] {
@@ -86,7 +86,7 @@ async fn one_way_and_silent_requests_are_carried_out_without_an_answer() {
         peer.send(&one_way).await;
     }
     peer.send(&request(SILENT, 4)).await;
-    // A response nobody waits for is passed over.
+    // An unsolicited response is ignored.
     peer.send(&request(ECHO, 5).respond(0, None)).await;
     assert_eq!(peer.call(&request(ECHO, 6)).await.opaque, 6);
     assert_eq!(*rig.fake.seen.lock(), [ECHO, BROKEN, SILENT, ECHO]);
@@ -110,7 +110,7 @@ async fn one_way_requests_of_one_connection_leave_room_for_those_of_others() {
     neighbour.send(&one_way(ECHO)).await;
     assert_eq!(neighbour.call(&request(ECHO, 2)).await.opaque, 2);
     assert_eq!((rig.next_call().await, rig.next_call().await), (ECHO, ECHO));
-    // Each that ends lets the next one in.
+    // Each completed request admits the next one.
     for _ in 0..3 {
         rig.fake.release();
         assert_eq!((rig.next_call().await, rig.next_call().await), (HELD, HELD));
@@ -119,7 +119,7 @@ async fn one_way_requests_of_one_connection_leave_room_for_those_of_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn garbage_ends_only_its_own_connection() {
+async fn malformed_bytes_close_only_their_own_connection() {
     let mut rig = Rig::new();
     let mut neighbour = rig.connect().await;
     assert_eq!(neighbour.call(&request(ECHO, 1)).await.opaque, 1);
@@ -128,7 +128,7 @@ async fn garbage_ends_only_its_own_connection() {
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
         // The header is longer than its frame.
         vec![0, 0, 0, 8, 0, 0, 0, 5, 0, 0, 0, 0],
-        // An unknown form, no JSON, a binary header cut short.
+        // An unknown form, invalid JSON, a truncated binary header.
         vec![0, 0, 0, 8, 9, 0, 0, 4, 0, 0, 0, 0],
         vec![0, 0, 0, 8, 0, 0, 0, 4, b'n', b'u', b'l', b'l'],
         vec![0, 0, 0, 8, 1, 0, 0, 4, 0, 0, 0, 0],
@@ -158,7 +158,7 @@ async fn requests_before_a_bad_frame_are_still_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frame_cut_short_by_the_peer_is_dropped() {
+async fn an_incomplete_frame_is_dropped() {
     let mut rig = Rig::new();
     let frame = codec::encode(&request(ECHO, 1)).unwrap().to_bytes();
     for cut in [1, 4, 8, frame.len() - 1] {
@@ -172,7 +172,7 @@ async fn a_frame_cut_short_by_the_peer_is_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frame_that_drips_in_is_answered_and_disturbs_nobody() {
+async fn a_frame_that_arrives_byte_by_byte_is_answered_and_does_not_delay_others() {
     let rig = Rig::new();
     let (mut slow, mut quick) = (rig.connect().await, rig.connect().await);
     slow.stream.set_nodelay(true).unwrap();
@@ -185,7 +185,7 @@ async fn a_frame_that_drips_in_is_answered_and_disturbs_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_under_way_are_limited_on_each_connection() {
+async fn requests_in_progress_are_limited_for_each_connection() {
     let mut rig = Rig::with(options(|limits| limits.in_flight = 4));
     let (mut peer, mut neighbour) = (rig.connect().await, rig.connect().await);
     for opaque in 0..10 {
@@ -194,20 +194,20 @@ async fn requests_under_way_are_limited_on_each_connection() {
     for _ in 0..4 {
         rig.next_call().await;
     }
-    // The neighbour's call is read after the fifth request could have been.
+    // The neighbour's call is served after a fifth request could have been.
     neighbour.call(&request(ECHO, 1)).await;
     rig.next_call().await;
     assert_eq!(rig.fake.seen.lock().iter().filter(|code| **code == HELD).count(), 4);
     for _ in 0..10 {
         rig.fake.release();
         assert_eq!(peer.receive().await.unwrap().code, 0);
-        // Each answer lets one more in; the last four calls are no news.
+        // Each response admits one more request, until none is left.
         let _ = timeout(Duration::from_millis(50), rig.calls.recv()).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_does_not_read_its_answers_is_not_read_and_then_cut_off() {
+async fn a_peer_that_does_not_read_its_responses_is_throttled_and_then_disconnected() {
     let mut rig = Rig::with(ServerOptions {
         connection_memory: 4 * LARGE_BYTES,
         ..options(|limits| limits.write = Duration::from_secs(1))
@@ -215,18 +215,18 @@ async fn a_peer_that_does_not_read_its_answers_is_not_read_and_then_cut_off() {
     let (mut deaf, mut neighbour) = (rig.connect().await, rig.connect().await);
     for opaque in 0..200 {
         deaf.send(&request(LARGE, opaque)).await;
-        // An answer counts once it is made: it is, before many more are asked for.
+        // A response counts once it is created, which happens before many more are requested.
         neighbour.call(&request(ECHO, 1)).await;
     }
     let cut_off = rig.next_close().await;
     assert!(cut_off > 0);
     let served = rig.fake.seen.lock().iter().filter(|code| **code == LARGE).count();
-    assert!(served < 50, "{served} answers of 1 MiB were made for a peer that reads none");
+    assert!(served < 50, "{served} responses of 1 MiB were created for a peer that does not read");
     assert_eq!(neighbour.call(&request(ECHO, 1)).await.opaque, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_answer_comes_whole_to_a_slow_reader() {
+async fn a_slow_reader_gets_large_responses_completely() {
     let rig = Rig::new();
     let mut peer = rig.connect().await;
     for opaque in 0..8 {
@@ -239,13 +239,13 @@ async fn a_large_answer_comes_whole_to_a_slow_reader() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_connection_is_closed_but_not_one_that_waits_for_an_answer() {
-    // Long enough to send something on a machine that stands still for a while.
+async fn an_idle_connection_is_closed_but_not_one_that_waits_for_a_response() {
+    // Long enough to send a request on a machine that stalls for a while.
     let mut rig = Rig::with(options(|limits| limits.idle = Duration::from_millis(1_500)));
     let mut waiting = rig.connect().await;
     waiting.send(&request(HELD, 1)).await;
     rig.next_call().await;
-    // Its time ends after the other's would.
+    // Its idle time ends after that of the first connection would.
     let mut idle = rig.connect().await;
     assert_eq!(idle.receive().await, None);
     assert!(timeout(Duration::from_millis(50), waiting.receive()).await.is_err());
@@ -264,7 +264,7 @@ async fn connections_over_the_limit_are_closed_until_one_is_free() {
     assert_eq!(rig.stat("refused_connections"), 1);
     drop(first);
     rig.next_close().await;
-    // The slot is given back right after the close is told.
+    // The permit is returned right after the notification of the close.
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut next = rig.connect().await;
@@ -277,7 +277,7 @@ async fn connections_over_the_limit_are_closed_until_one_is_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_close_is_told_once_and_after_the_last_call_of_its_connection() {
+async fn a_close_is_reported_once_after_the_last_call_of_its_connection() {
     let mut rig = Rig::new();
     let mut peer = rig.connect().await;
     peer.send(&request(HELD, 1)).await;
@@ -301,7 +301,7 @@ async fn the_control_plane_can_close_a_connection() {
     let id = rig.fake.held_connection();
     rig.server.close_connection(id);
     assert_eq!(first.receive().await, None);
-    // Its last call is still under way.
+    // Its last call is still in progress.
     assert!(timeout(Duration::from_millis(100), rig.closed.recv()).await.is_err());
     rig.fake.release();
     assert_eq!(rig.next_close().await, id);
@@ -309,7 +309,7 @@ async fn the_control_plane_can_close_a_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopping_server_answers_what_is_under_way_and_takes_no_more() {
+async fn a_stopping_server_answers_requests_in_progress_and_accepts_no_more() {
     let mut rig = Rig::new();
     let (mut peer, mut idle) = (rig.connect().await, rig.connect().await);
     idle.call(&request(ECHO, 1)).await;
@@ -332,7 +332,7 @@ async fn a_stopping_server_answers_what_is_under_way_and_takes_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_does_not_end_is_cut_off_at_the_end_of_the_grace_period() {
+async fn a_request_that_does_not_end_is_aborted_after_the_grace_period() {
     let mut rig = Rig::new();
     let mut peer = rig.connect().await;
     peer.send(&request(HELD, 1)).await;

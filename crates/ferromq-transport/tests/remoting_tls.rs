@@ -1,4 +1,4 @@
-//! Remoting over TLS: the modes, who is trusted, and certificates that change while the server runs.
+//! Remoting over TLS: modes, trust, and certificates that change while the server runs.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod support;
@@ -85,7 +85,7 @@ async fn echo_in_plaintext(rig: &Rig) -> Result<Bytes, TransportError> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_mode_takes_the_connections_rocketmq_takes() {
+async fn each_mode_accepts_the_same_connections_as_rocketmq() {
     for (mode, takes_plaintext, takes_tls) in [
         (TlsMode::Disabled, true, false),
         (TlsMode::Permissive, true, true),
@@ -99,7 +99,7 @@ async fn each_mode_takes_the_connections_rocketmq_takes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_frames_and_pushes_pass_through_tls() {
+async fn large_and_empty_bodies_pass_through_tls_on_one_connection() {
     let rig = Rig::new();
     rig.server.set_tls(Files::of("first").options(TlsMode::Enforcing)).unwrap();
     let client = RemotingClient::with_tls(Handle::current(), &trusting()).unwrap();
@@ -110,20 +110,20 @@ async fn large_frames_and_pushes_pass_through_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_looks_at_chain_and_name_as_far_as_it_is_told() {
+async fn a_client_checks_chain_and_name_as_configured() {
     let rig = Rig::new();
     rig.server.set_tls(Files::of("elsewhere").options(TlsMode::Enforcing)).unwrap();
     assert!(echo_over_tls(&rig, &trusting()).await.is_err());
     let chain_only = ClientTls { check_name: false, ..trusting() };
     assert_eq!(echo_over_tls(&rig, &chain_only).await.unwrap(), "secret");
     assert_eq!(echo_over_tls(&rig, &ClientTls::default()).await.unwrap(), "secret");
-    // Signed by somebody this client does not trust.
+    // Signed by an authority that this client does not trust.
     let stranger = ClientTls { trust: Some(fixture("client.pem")), ..chain_only };
     assert!(echo_over_tls(&rig, &stranger).await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_show_a_certificate_where_the_server_requires_it() {
+async fn clients_present_a_certificate_if_the_server_requires_it() {
     let files = Files::of("first");
     let signed = ClientTls { identity: Some((fixture("client.pem"), fixture("client.key"))), ..trusting() };
     for (client_auth, takes_anonymous) in
@@ -143,11 +143,11 @@ async fn clients_show_a_certificate_where_the_server_requires_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_is_changed_once_its_key_has_changed_too() {
+async fn a_certificate_is_reloaded_once_its_key_has_changed_too() {
     let rig = Rig::new();
     let files = Files::of("first");
     rig.server.set_tls(files.options(TlsMode::Enforcing)).unwrap();
-    // Which certificate is shown is seen by the name in it.
+    // The certificates are distinguished by the name in them.
     let shows_first = async || {
         echo_over_tls(&rig, &ClientTls { check_name: false, ..trusting() }).await.unwrap();
         echo_over_tls(&rig, &trusting()).await.is_ok()
@@ -162,7 +162,7 @@ async fn a_certificate_is_changed_once_its_key_has_changed_too() {
     assert!(rig.server.reload_tls());
     assert!(!shows_first().await);
 
-    // A pair that is none, or half of one, leaves what was there.
+    // A mismatched or incomplete pair does not replace the current one.
     files.copy("first.pem", "server.pem");
     files.copy("client.key", "server.key");
     assert!(!rig.server.reload_tls());
@@ -175,7 +175,7 @@ async fn a_certificate_is_changed_once_its_key_has_changed_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_that_are_wrong_are_named() {
+async fn errors_name_the_wrong_file() {
     let rig = Rig::new();
     let files = Files::of("first");
     let good = files.options(TlsMode::Permissive);
@@ -183,9 +183,9 @@ async fn files_that_are_wrong_are_named() {
         (ServerTls { certificate: "/nowhere.pem".into(), ..good.clone() }, "/nowhere.pem: "),
         (
             ServerTls { certificate: fixture("first.key"), ..good.clone() },
-            "first.key: there is no certificate",
+            "first.key: it contains no certificate",
         ),
-        (ServerTls { key: fixture("first.pem"), ..good.clone() }, "first.pem: there is no private key"),
+        (ServerTls { key: fixture("first.pem"), ..good.clone() }, "first.pem: it contains no private key"),
         (ServerTls { key: fixture("encrypted.key"), ..good.clone() }, "write it without a password"),
         (ServerTls { key: fixture("client.key"), ..good.clone() }, "client.key: "),
     ] {
@@ -198,7 +198,7 @@ async fn files_that_are_wrong_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handshake_that_does_not_go_on_disturbs_nobody_and_ends_with_the_server() {
+async fn a_stalled_handshake_does_not_delay_others_and_ends_with_the_server() {
     let mut rig = Rig::new();
     rig.server.set_tls(Files::of("first").options(TlsMode::Permissive)).unwrap();
     let (mut stuck, silent) = (rig.connect().await, rig.connect().await);
@@ -215,7 +215,7 @@ async fn a_handshake_that_does_not_go_on_disturbs_nobody_and_ends_with_the_serve
     drop(silent);
 }
 
-/// A connection whose handshake is done, as bytes and what makes records of them.
+/// A connection after its handshake: the socket, and the TLS state that encrypts records.
 async fn opened(rig: &Rig) -> (TcpStream, ClientConnection) {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(fixture("ca.pem")).unwrap() {
@@ -231,19 +231,19 @@ async fn opened(rig: &Rig) -> (TcpStream, ClientConnection) {
     TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap().into_inner()
 }
 
-/// Waits until the server closes.
+/// Reads until the server closes the connection.
 async fn until_closed(stream: &mut TcpStream) {
     while timeout(PATIENCE, stream.read(&mut [0; 64])).await.unwrap().unwrap_or(0) > 0 {}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handshake_that_takes_too_long_is_ended_also_one_that_goes_on_slowly() {
+async fn a_stalled_or_slow_handshake_times_out() {
     let options = ServerOptions { handshake: Duration::from_millis(200), ..ServerOptions::default() };
     let rig = Rig::with(options);
     rig.server.set_tls(Files::of("first").options(TlsMode::Permissive)).unwrap();
     let (mut stuck, mut slow) = (rig.connect().await, rig.connect().await);
     stuck.send_bytes(&[0x16, 3, 1]).await;
-    // A record of 16,000 bytes is announced.
+    // Announces a record of 16,000 bytes.
     slow.send_bytes(&[0x16, 3, 1, 0x3e, 0x80, 1]).await;
     let (mut reading, mut writing) = slow.stream.into_split();
     let dripping = tokio::spawn(async move {
@@ -259,7 +259,7 @@ async fn a_handshake_that_takes_too_long_is_ended_also_one_that_goes_on_slowly()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn half_a_record_keeps_no_other_waiting_and_its_connection_is_idle() {
+async fn an_incomplete_record_does_not_delay_others_and_its_connection_is_idle() {
     let connection = ConnectionLimits { idle: Duration::from_millis(500), ..ConnectionLimits::default() };
     let rig = Rig::with(ServerOptions { connection, ..ServerOptions::default() });
     rig.server.set_tls(Files::of("first").options(TlsMode::Enforcing)).unwrap();
@@ -274,7 +274,7 @@ async fn half_a_record_keeps_no_other_waiting_and_its_connection_is_idle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frame_that_ends_in_half_a_record_has_the_time_of_a_frame() {
+async fn a_frame_with_an_incomplete_record_has_the_read_timeout_of_a_frame() {
     let connection = ConnectionLimits { read: Duration::from_millis(300), ..ConnectionLimits::default() };
     let rig = Rig::with(ServerOptions { connection, ..ServerOptions::default() });
     rig.server.set_tls(Files::of("first").options(TlsMode::Enforcing)).unwrap();
@@ -293,7 +293,7 @@ async fn a_frame_that_ends_in_half_a_record_has_the_time_of_a_frame() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plaintext_on_a_port_that_enforces_tls_is_closed_and_others_are_served() {
+async fn plaintext_on_an_enforcing_port_is_closed_and_others_are_served() {
     let rig = Rig::new();
     rig.server.set_tls(Files::of("first").options(TlsMode::Enforcing)).unwrap();
     let mut plain = rig.connect().await;

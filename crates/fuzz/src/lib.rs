@@ -1,4 +1,4 @@
-//! The targets of the fuzzer; they are shared with the tests, which replay the corpus.
+//! The fuzzing targets, shared with the tests, which replay the corpus.
 #![allow(missing_docs)]
 
 #[path = "../../ferromq-store/tests/common/mod.rs"]

@@ -40,6 +40,6 @@ class LimitedLog:
             self._written += 1
             suppressed, self._suppressed = self._suppressed, 0
         if suppressed:
-            text, given = f"{text} left_out=%d", (*given, suppressed)
+            text, given = f"{text} suppressed=%d", (*given, suppressed)
         self._log.log(level, text, *given, exc_info=exc_info)
         return True

@@ -1,20 +1,20 @@
-//! Remoting frames, made once and sent many times: only the number that names a request changes.
+//! Remoting frames that are encoded once and sent many times: only their opaque changes.
 //!
-//! Written for this load alone, so that it costs next to nothing beside the server it drives.
+//! Written for the load generator, so that its cost is negligible compared with the server's.
 
 use std::fmt::Write;
 
-/// Numbers of requests have ten digits, so that they can be changed in place.
+/// The first opaque. All have ten digits, so that they can be replaced in place.
 const FIRST_NUMBER: u32 = 1_000_000_000;
 const NUMBER: &str = "\"opaque\":";
 const RESERVED: &str = "\"opaque\":1000000000";
 
-/// How the header of a request is written.
+/// The form of a request's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
-    /// As JSON, which Java's clients write unless told otherwise.
+    /// JSON, the default of Java's clients.
     Json,
-    /// RocketMQ's own form.
+    /// RocketMQ's binary form.
     Binary,
 }
 
@@ -42,7 +42,7 @@ impl Template {
         Self { bytes, number_at: 8 + number_at, header }
     }
 
-    /// Appends the request with this number to `out`.
+    /// Appends the request with this number as its opaque to `out`.
     pub fn write(&self, number: u32, out: &mut Vec<u8>) {
         let begin = out.len() + self.number_at;
         out.extend_from_slice(&self.bytes);
@@ -63,7 +63,7 @@ fn json(code: i16, fields: &[(&str, &str)]) -> (Vec<u8>, usize) {
         fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
     let fields = serde_json::Value::Object(fields);
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write!(
         text,
         "{{\"code\":{code},\"extFields\":{fields},\"flag\":0,\"language\":\"JAVA\",{RESERVED},\
@@ -97,11 +97,11 @@ fn binary(code: i16, fields: &[(&str, &str)]) -> (Vec<u8>, usize) {
     (out, number_at)
 }
 
-/// A response, its header not yet looked at further.
+/// A response whose header is not decoded further.
 pub struct Response<'a> {
     /// Response code.
     pub code: i32,
-    /// Number of the request it answers.
+    /// Number of its request.
     pub number: u32,
     /// The bytes of the header.
     pub header: &'a [u8],
@@ -109,7 +109,7 @@ pub struct Response<'a> {
     pub body: &'a [u8],
 }
 
-/// The first response in `bytes` and its length; `None` where it is not all there yet.
+/// The first response in `bytes` and its length; `None` if it is incomplete.
 pub fn response(bytes: &[u8]) -> Option<(Response<'_>, usize)> {
     let length = u32::from_be_bytes(*bytes.first_chunk::<4>()?) as usize;
     let frame = bytes.get(4..4 + length)?;
@@ -125,12 +125,12 @@ pub fn response(bytes: &[u8]) -> Option<(Response<'_>, usize)> {
     Some((Response { code, number: number.wrapping_sub(FIRST_NUMBER), header, body }, 4 + length))
 }
 
-/// A field of a header in JSON, as a number.
+/// A field of a JSON header, as a number.
 pub fn field(header: &[u8], name: &str) -> Option<i64> {
     digits(header, format!("\"{name}\":\"").as_bytes())
 }
 
-/// A field of a header in JSON, as it is written.
+/// A field of a JSON header, as text.
 pub fn text<'a>(header: &'a [u8], name: &str) -> Option<&'a str> {
     let name = format!("\"{name}\":\"");
     let at = header.windows(name.len()).position(|part| part == name.as_bytes())? + name.len();
@@ -146,7 +146,7 @@ fn digits(text: &[u8], name: &[u8]) -> Option<i64> {
     std::str::from_utf8(rest.get(..end)?).ok()?.parse().ok()
 }
 
-/// The body of a batch: messages one after the other, as a producer writes them.
+/// The body of a batch: consecutive messages.
 pub fn batch(count: usize, body: &[u8], properties: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for _ in 0..count {
@@ -160,7 +160,7 @@ pub fn batch(count: usize, body: &[u8], properties: &[u8]) -> Vec<u8> {
     out
 }
 
-/// How many records lie in the body of a pull's answer.
+/// The number of records in the body of a pull's response.
 pub fn records(mut body: &[u8]) -> u64 {
     let mut count = 0;
     while let Some(size) = body.first_chunk::<4>() {

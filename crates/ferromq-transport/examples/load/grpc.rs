@@ -1,4 +1,4 @@
-//! The same load over gRPC: sends as an official client encodes them, many at once on a connection.
+//! Sends over gRPC, encoded as by an official client, many at once on a connection.
 
 use std::time::Instant;
 
@@ -12,15 +12,15 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::{Counted, Failure, Options, histogram::Histogram};
+use crate::{Failure, Options, Totals, histogram::Histogram};
 
 const SEND: &str = "/apache.rocketmq.v2.MessagingService/SendMessage";
-/// `OK`, `IDENTITY` and `NORMAL` in RocketMQ's interface.
+/// `OK`, `IDENTITY` and `NORMAL` in RocketMQ's protocol.
 pub(crate) const OK: i32 = 20_000;
 const IDENTITY: i32 = 1;
 const NORMAL: i32 = 1;
 
-/// The fields a sender needs, by their numbers in RocketMQ's interface.
+/// The name of a topic or group. The messages here have only the fields that the load needs.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Resource {
     #[prost(string, tag = "2")]
@@ -79,8 +79,8 @@ struct SendMessageResponse {
     status: Option<Status>,
 }
 
-/// Keeps sends under way on a connection until the time is over.
-pub(crate) async fn drive(options: &Options, number: usize) -> Result<Counted, Failure> {
+/// Keeps sends in flight on a connection until the time is over.
+pub(crate) async fn drive(options: &Options, number: usize) -> Result<Totals, Failure> {
     let address = options.text("address", "127.0.0.1:8081");
     let channel = Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true).connect().await?;
     let begin = Instant::now() + options.seconds("warm-up", 2)?;
@@ -91,40 +91,41 @@ pub(crate) async fn drive(options: &Options, number: usize) -> Result<Counted, F
     let slots: Vec<_> = (0..options.number("in-flight", 1)?.max(1))
         .map(|_| tokio::spawn(sends(channel.clone(), requests.clone(), begin, end)))
         .collect();
-    let mut counted = Counted { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
+    let mut totals = Totals { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
     for slot in slots {
         let one = slot.await??;
-        counted.messages += one.messages;
-        counted.refused += one.refused;
-        counted.latencies.merge(&one.latencies);
+        totals.messages += one.messages;
+        totals.refused += one.refused;
+        totals.latencies.merge(&one.latencies);
     }
-    Ok(counted)
+    Ok(totals)
 }
 
-/// One send after the other.
+/// Sends one request after the other.
 async fn sends(
     channel: Channel,
     requests: Vec<Bytes>,
     begin: Instant,
     end: Instant,
-) -> Result<Counted, Failure> {
+) -> Result<Totals, Failure> {
     let mut grpc = tonic::client::Grpc::new(channel);
-    let mut counted = Counted { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
+    let mut totals = Totals { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
     for body in requests.iter().cycle() {
         let sent_at = Instant::now();
         if sent_at >= end {
             break;
         }
         grpc.ready().await?;
-        let answer = grpc.unary(named(body.clone()), PathAndQuery::from_static(SEND), BytesCodec).await?;
+        let answer =
+            grpc.unary(with_metadata(body.clone()), PathAndQuery::from_static(SEND), BytesCodec).await?;
         let status = SendMessageResponse::decode(answer.into_inner())?.status.unwrap_or_default();
         if sent_at >= begin {
-            counted.latencies.add(sent_at.elapsed());
-            counted.messages += u64::from(status.code == OK);
-            counted.refused += u64::from(status.code != OK);
+            totals.latencies.add(sent_at.elapsed());
+            totals.messages += u64::from(status.code == OK);
+            totals.refused += u64::from(status.code != OK);
         }
     }
-    Ok(counted)
+    Ok(totals)
 }
 
 fn request(options: &Options, queue: usize) -> Result<Bytes, Failure> {
@@ -144,8 +145,8 @@ fn request(options: &Options, queue: usize) -> Result<Bytes, Failure> {
     Ok(SendMessageRequest { messages: vec![message] }.encode_to_vec().into())
 }
 
-/// A request with what a client says of itself.
-pub(crate) fn named(body: Bytes) -> Request<Bytes> {
+/// A request with the metadata of a client.
+pub(crate) fn with_metadata(body: Bytes) -> Request<Bytes> {
     let mut request = Request::new(body);
     for (name, value) in [
         ("x-mq-client-id", "load"),

@@ -1,15 +1,15 @@
-//! Latencies in buckets a thirty-second of their value wide.
+//! A histogram of latencies with a relative error of at most 1/32.
 
 use std::time::Duration;
 
 const STEPS: u64 = 32;
 const BUCKETS: usize = 64 * STEPS as usize;
 
-/// How often each latency was seen, in microseconds.
+/// Counts of latencies in microseconds.
 pub struct Histogram(Vec<u64>);
 
 impl Histogram {
-    /// One without values.
+    /// An empty histogram.
     pub fn new() -> Self {
         Self(vec![0; BUCKETS])
     }
@@ -22,14 +22,14 @@ impl Histogram {
         }
     }
 
-    /// Adds the values of another one.
+    /// Adds the values of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             *mine += theirs;
         }
     }
 
-    /// The value below or at which a share of all lies, in microseconds; 0 where there is none.
+    /// The percentile of a share from 0 to 1, in microseconds; 0 without values.
     pub fn percentile(&self, share: f64) -> u64 {
         let total: u64 = self.0.iter().sum();
         let wanted = (total as f64 * share).ceil() as u64;

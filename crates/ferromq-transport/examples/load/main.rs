@@ -1,15 +1,15 @@
-//! A light load for brokers and name servers over remoting or gRPC, ferromq's and Java's alike.
+//! A load generator for brokers and name servers over remoting or gRPC, of ferromq and of Java.
 //!
-//! Each connection keeps some requests under way for a while. What came of it is one line:
-//! messages a second, latencies in microseconds, and how many answers were no success.
+//! Each connection keeps some requests in flight for a while. The result is one line of JSON: messages per second,
+//! latencies in microseconds, and the number of failed responses.
 //!
 //!     load --address HOST:PORT --mode send|receive|batch|transactions|pull|route|topics|register [--connections 64]
 //!          [--in-flight 1] [--seconds 10] [--warm-up 2] [--size 1024] [--batch 32] [--topic load] [--queues 8]
 //!          [--topics 1000] [--header json|binary] [--protocol remoting|grpc] [--group load_group] [--acks each|all]
 //!
-//! Over gRPC there are `send` and `receive` only. Of transactions each is counted once, half message and commit
-//! together. `receive` also acknowledges, each message by itself as official clients do or `all` of an answer at once;
-//! it reads what was sent before, and a latency is that of an answer and its acknowledgements.
+//! gRPC has only `send` and `receive`. A transaction counts once, with its half message and commit. `receive` reads
+//! messages sent before and acknowledges them, each by itself as official clients do, or `all` of a response at once.
+//! Its latency is that of a response and its acknowledgements.
 
 mod frames;
 mod grpc;
@@ -38,7 +38,7 @@ const FOUND: i32 = 0;
 /// `PULL_NOT_FOUND`: the end of the queue.
 const AT_END: i32 = 19;
 
-/// What was asked for on the command line.
+/// The options on the command line.
 #[derive(Clone)]
 struct Options(HashMap<String, String>);
 
@@ -47,7 +47,9 @@ impl Options {
         let mut given = HashMap::new();
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
-            let name = word.strip_prefix("--").ok_or_else(|| format!("{word} is no option"))?;
+            let name = word
+                .strip_prefix("--")
+                .ok_or_else(|| format!("{word} is not an option; options are --name value"))?;
             let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
             given.insert(name.to_owned(), value);
         }
@@ -60,7 +62,7 @@ impl Options {
 
     fn number(&self, name: &str, default: usize) -> Result<usize, Failure> {
         let Some(text) = self.0.get(name) else { return Ok(default) };
-        text.parse().map_err(|_| format!("--{name} {text} is no number").into())
+        text.parse().map_err(|_| format!("--{name} {text} is not a number").into())
     }
 
     fn seconds(&self, name: &str, default: usize) -> Result<Duration, Failure> {
@@ -76,8 +78,8 @@ impl Options {
     }
 }
 
-/// What one connection counted after the warm-up.
-struct Counted {
+/// The results of one connection after the warm-up.
+struct Totals {
     messages: u64,
     refused: u64,
     latencies: Histogram,
@@ -92,7 +94,7 @@ async fn main() -> Result<(), Failure> {
         "topics" => make_topics(&options).await,
         "send" | "receive" | "batch" | "transactions" | "pull" | "route" => run(&options).await,
         other => Err(format!(
-            "--mode {other} is none of send, receive, batch, transactions, pull, route, topics, register"
+            "--mode {other} is not one of send, receive, batch, transactions, pull, route, topics, register"
         )
         .into()),
     }
@@ -120,25 +122,25 @@ async fn run(options: &Options) -> Result<(), Failure> {
     let (mut rate, mut messages, mut refused) = (0.0, 0, 0);
     let mut latencies = Histogram::new();
     for task in tasks {
-        let counted = task.await??;
-        rate += counted.messages as f64 / counted.elapsed.as_secs_f64().max(1e-9);
-        messages += counted.messages;
-        refused += counted.refused;
-        latencies.merge(&counted.latencies);
+        let totals = task.await??;
+        rate += totals.messages as f64 / totals.elapsed.as_secs_f64().max(1e-9);
+        messages += totals.messages;
+        refused += totals.refused;
+        latencies.merge(&totals.latencies);
     }
     let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| latencies.percentile(share));
-    tell(&format!(
+    print_line(&format!(
         "{{\"messages\":{messages},\"rate\":{rate:.0},\"p50_us\":{p50},\"p99_us\":{p99},\"p999_us\":{p999},\"refused\":{refused}}}"
     ));
     Ok(())
 }
 
-#[allow(clippy::print_stdout)] // its one line of output
-fn tell(line: &str) {
+#[allow(clippy::print_stdout)] // the only line of output
+fn print_line(line: &str) {
     println!("{line}");
 }
 
-/// The requests a connection sends in turn, and how many messages each carries.
+/// The requests that a connection sends in turn, and the number of messages in each.
 fn templates(options: &Options, connection: usize) -> Result<(Vec<Template>, u64), Failure> {
     let header = options.header()?;
     let mode = options.text("mode", "send");
@@ -180,8 +182,8 @@ fn templates(options: &Options, connection: usize) -> Result<(Vec<Template>, u64
     Ok(((0..queues).map(|turn| of((turn + connection) % queues)).collect(), count as u64))
 }
 
-/// Keeps requests under way until the time is over.
-async fn drive(options: &Options, number: usize) -> Result<Counted, Failure> {
+/// Keeps requests in flight until the time is over.
+async fn drive(options: &Options, number: usize) -> Result<Totals, Failure> {
     let (templates, each) = templates(options, number)?;
     let in_flight = options.number("in-flight", 1)?.max(1);
     let mut connection = Connection::open(options.text("address", "127.0.0.1:10911")).await?;
@@ -189,7 +191,7 @@ async fn drive(options: &Options, number: usize) -> Result<Counted, Failure> {
     let end = begin + options.seconds("seconds", 10)?;
     let mut turns = templates.iter().cycle();
     let mut sent_at = vec![Instant::now(); in_flight];
-    let mut counted = Counted { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
+    let mut totals = Totals { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
     for slot in 0..in_flight {
         if let Some(template) = turns.next() {
             template.write(slot as u32, &mut connection.out);
@@ -205,9 +207,9 @@ async fn drive(options: &Options, number: usize) -> Result<Counted, Failure> {
             used += length;
             if let Some(at) = sent_at.get_mut(answer.number as usize) {
                 if now >= begin && now < end {
-                    counted.latencies.add(now - *at);
-                    counted.messages += if answer.code == FOUND { each } else { 0 };
-                    counted.refused += u64::from(answer.code != FOUND);
+                    totals.latencies.add(now - *at);
+                    totals.messages += if answer.code == FOUND { each } else { 0 };
+                    totals.refused += u64::from(answer.code != FOUND);
                 }
                 *at = now;
             }
@@ -217,18 +219,18 @@ async fn drive(options: &Options, number: usize) -> Result<Counted, Failure> {
         }
         bytes.drain(..used);
         if now >= end {
-            return Ok(counted);
+            return Ok(totals);
         }
     }
 }
 
-/// Reads a queue from its beginning to its end, then from its beginning again, until the time is over.
-async fn pull(options: &Options, number: usize) -> Result<Counted, Failure> {
+/// Reads a queue from its beginning to its end repeatedly, until the time is over.
+async fn pull(options: &Options, number: usize) -> Result<Totals, Failure> {
     let queue = (number % options.number("queues", 8)?.max(1)).to_string();
     let mut connection = Connection::open(options.text("address", "127.0.0.1:10911")).await?;
     let begin = Instant::now() + options.seconds("warm-up", 2)?;
     let end = begin + options.seconds("seconds", 10)?;
-    let mut counted = Counted { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
+    let mut totals = Totals { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
     let mut offset = 0i64;
     while Instant::now() < end {
         let text = offset.to_string();
@@ -251,16 +253,16 @@ async fn pull(options: &Options, number: usize) -> Result<Counted, Failure> {
             .answer(|answer| (answer.code, field(answer.header, "nextBeginOffset"), records(answer.body)))
             .await?;
         if sent_at >= begin {
-            counted.latencies.add(sent_at.elapsed());
-            counted.messages += if code == FOUND { count } else { 0 };
-            counted.refused += u64::from(code != FOUND && code != AT_END);
+            totals.latencies.add(sent_at.elapsed());
+            totals.messages += if code == FOUND { count } else { 0 };
+            totals.refused += u64::from(code != FOUND && code != AT_END);
         }
         offset = if code == AT_END { 0 } else { next.unwrap_or(0) };
     }
-    Ok(counted)
+    Ok(totals)
 }
 
-/// Creates topics on a broker, as an administrator does.
+/// Creates topics on a broker.
 async fn make_topics(options: &Options) -> Result<(), Failure> {
     let mut connection = Connection::open(options.text("address", "127.0.0.1:10911")).await?;
     let queues = options.text("queues", "8").to_owned();
@@ -285,7 +287,7 @@ async fn make_topics(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Registers a broker with topics at a name server, as the broker does.
+/// Registers a broker with topics at a name server.
 async fn register(options: &Options) -> Result<(), Failure> {
     let mut connection = Connection::open(options.text("address", "127.0.0.1:9876")).await?;
     let topics: serde_json::Map<String, serde_json::Value> = (0..options.number("topics", 1_000)?)
@@ -317,16 +319,16 @@ async fn register(options: &Options) -> Result<(), Failure> {
     ];
     Template::new(Header::Json, 103, &fields, body.to_string().as_bytes()).write(0, &mut connection.out);
     match connection.answer(|answer| answer.code).await? {
-        // A registration ends with its connection, so this one stays until it is killed.
+        // A registration ends with its connection, so this process waits until it is killed.
         FOUND => {
-            tell("registered");
+            print_line("registered");
             connection.receive().await
         }
         code => Err(format!("the broker was not registered: {code}").into()),
     }
 }
 
-/// A connection, what is to be sent on it, and what came and was not looked at yet.
+/// A connection, with the bytes to send and the received bytes that are not yet read.
 struct Connection {
     stream: TcpStream,
     out: Vec<u8>,
@@ -354,7 +356,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is to be sent and gives the next answer to `look`.
+    /// Sends the pending bytes and passes the next response to `look`.
     async fn answer<T>(&mut self, look: impl Fn(&frames::Response<'_>) -> T) -> Result<T, Failure> {
         self.send().await?;
         loop {

@@ -1,4 +1,4 @@
-//! Receives over gRPC and acknowledges what came, many of both at once on a connection.
+//! Receives and acknowledges over gRPC, many requests at once on a connection.
 
 use std::time::Instant;
 
@@ -12,17 +12,17 @@ use tonic::{
 };
 
 use crate::{
-    Counted, Failure, Options,
-    grpc::{OK, Resource, Status, named},
+    Failure, Options, Totals,
+    grpc::{OK, Resource, Status, with_metadata},
     histogram::Histogram,
 };
 
 const RECEIVE: &str = "/apache.rocketmq.v2.MessagingService/ReceiveMessage";
 const ACK: &str = "/apache.rocketmq.v2.MessagingService/AckMessage";
-/// `MESSAGE_NOT_FOUND` and `TAG` in RocketMQ's interface.
-const NOTHING: i32 = 40_404;
+/// `MESSAGE_NOT_FOUND` and `TAG` in RocketMQ's protocol.
+const NOTHING: i32 = 40_401;
 const TAG: i32 = 1;
-/// Seconds a message stays leased, and a receive may wait.
+/// Seconds of a lease, and of the wait of a receive.
 const INVISIBLE: i64 = 60;
 const WAIT: i64 = 1;
 
@@ -62,7 +62,7 @@ struct ReceiveRequest {
     wait: Option<Duration>,
 }
 
-/// Where a message's id and lease are; its other fields are skipped.
+/// A message's id and lease; other fields are skipped.
 #[derive(Clone, PartialEq, prost::Message)]
 struct SystemProperties {
     #[prost(string, tag = "3")]
@@ -109,8 +109,8 @@ struct Acked {
     status: Option<Status>,
 }
 
-/// Keeps receives under way on a connection until the time is over.
-pub(crate) async fn drive(options: &Options) -> Result<Counted, Failure> {
+/// Keeps receives in flight on a connection until the time is over.
+pub(crate) async fn drive(options: &Options) -> Result<Totals, Failure> {
     let address = options.text("address", "127.0.0.1:8081");
     let channel = Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true).connect().await?;
     let begin = Instant::now() + options.seconds("warm-up", 2)?;
@@ -118,14 +118,14 @@ pub(crate) async fn drive(options: &Options) -> Result<Counted, Failure> {
     let slots = (0..options.number("in-flight", 1)?.max(1))
         .map(|_| Ok(tokio::spawn(Receiver::new(options, channel.clone())?.run(begin, end))))
         .collect::<Result<Vec<_>, Failure>>()?;
-    let mut counted = Counted { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
+    let mut totals = Totals { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
     for slot in slots {
         let one = slot.await??;
-        counted.messages += one.messages;
-        counted.refused += one.refused;
-        counted.latencies.merge(&one.latencies);
+        totals.messages += one.messages;
+        totals.refused += one.refused;
+        totals.latencies.merge(&one.latencies);
     }
-    Ok(counted)
+    Ok(totals)
 }
 
 struct Receiver {
@@ -143,9 +143,9 @@ impl Receiver {
             "all" => false,
             other => return Err(format!("--acks {other} is neither each nor all").into()),
         };
-        let named = |name: &str| Resource { name: name.to_owned() };
-        let group = named(options.text("group", "load_group"));
-        let topic = named(options.text("topic", "load"));
+        let resource = |name: &str| Resource { name: name.to_owned() };
+        let group = resource(options.text("group", "load_group"));
+        let topic = resource(options.text("topic", "load"));
         let request = ReceiveRequest {
             group: Some(group.clone()),
             queue: Some(MessageQueue { topic: Some(topic.clone()) }),
@@ -157,14 +157,14 @@ impl Receiver {
         Ok(Self { grpc: Grpc::new(channel), request: request.encode_to_vec().into(), group, topic, each })
     }
 
-    /// One receive and its acknowledgements after the other.
-    async fn run(mut self, begin: Instant, end: Instant) -> Result<Counted, Failure> {
-        let mut counted =
-            Counted { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
+    /// Receives and acknowledges until the time is over.
+    async fn run(mut self, begin: Instant, end: Instant) -> Result<Totals, Failure> {
+        let mut totals =
+            Totals { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
         loop {
             let asked_at = Instant::now();
             if asked_at >= end {
-                return Ok(counted);
+                return Ok(totals);
             }
             let (entries, mut refused) = self.receive().await?;
             let at_once = if self.each { 1 } else { entries.len().max(1) };
@@ -172,19 +172,19 @@ impl Receiver {
                 refused += u64::from(self.acknowledge(some.to_vec()).await? != OK);
             }
             if asked_at >= begin {
-                counted.refused += refused;
-                counted.messages += entries.len() as u64;
+                totals.refused += refused;
+                totals.messages += entries.len() as u64;
                 if !entries.is_empty() {
-                    counted.latencies.add(asked_at.elapsed());
+                    totals.latencies.add(asked_at.elapsed());
                 }
             }
         }
     }
 
-    /// What came, and how many answers were no success.
+    /// The received messages, and the number of failed responses.
     async fn receive(&mut self) -> Result<(Vec<AckEntry>, u64), Failure> {
         self.grpc.ready().await?;
-        let request = named(self.request.clone());
+        let request = with_metadata(self.request.clone());
         let path = PathAndQuery::from_static(RECEIVE);
         let mut answers = self.grpc.server_streaming(request, path, BytesCodec).await?.into_inner();
         let (mut entries, mut refused) = (Vec::new(), 0);
@@ -203,7 +203,7 @@ impl Receiver {
         let request =
             AckRequest { group: Some(self.group.clone()), topic: Some(self.topic.clone()), entries };
         self.grpc.ready().await?;
-        let (request, path) = (named(request.encode_to_vec().into()), PathAndQuery::from_static(ACK));
+        let (request, path) = (with_metadata(request.encode_to_vec().into()), PathAndQuery::from_static(ACK));
         let answer = self.grpc.unary(request, path, BytesCodec).await?;
         Ok(Acked::decode(answer.into_inner())?.status.unwrap_or_default().code)
     }

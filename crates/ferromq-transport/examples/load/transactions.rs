@@ -1,9 +1,9 @@
-//! Transactions: each a half message, and its commit once that is answered.
+//! Transactions: a half message each, and its commit after the response.
 
 use std::time::Instant;
 
 use crate::{
-    Connection, Counted, FOUND, Failure, Options,
+    Connection, FOUND, Failure, Options, Totals,
     frames::{Header, Response, Template, field, response, text},
     histogram::Histogram,
 };
@@ -11,26 +11,26 @@ use crate::{
 const SEND: i16 = 310;
 const END_TRANSACTION: i16 = 37;
 const PRODUCERS: &str = "load";
-/// Where the physical offset stands in a message id over IPv4.
+/// Position of the physical offset in an offset message id with an IPv4 address.
 const OFFSET_AT: usize = 16;
 
-/// What a slot of the connection has under way.
+/// A transaction in flight.
 #[derive(Clone, Copy)]
-struct Slot {
+struct InFlight {
     begun: Instant,
     is_ending: bool,
 }
 
-/// Keeps transactions under way until the time is over; a latency is that of both answers.
-pub(crate) async fn drive(options: &Options, number: usize) -> Result<Counted, Failure> {
+/// Keeps transactions in flight until the time is over. A latency is that of both responses.
+pub(crate) async fn drive(options: &Options, number: usize) -> Result<Totals, Failure> {
     let halves = halves(options, number)?;
     let mut connection = Connection::open(options.text("address", "127.0.0.1:10911")).await?;
     let begin = Instant::now() + options.seconds("warm-up", 2)?;
     let end = begin + options.seconds("seconds", 10)?;
     let mut turns = halves.iter().cycle();
     let mut slots =
-        vec![Slot { begun: Instant::now(), is_ending: false }; options.number("in-flight", 1)?.max(1)];
-    let mut counted = Counted { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
+        vec![InFlight { begun: Instant::now(), is_ending: false }; options.number("in-flight", 1)?.max(1)];
+    let mut totals = Totals { messages: 0, refused: 0, latencies: Histogram::new(), elapsed: end - begin };
     for (slot, half) in (0..slots.len()).zip(&mut turns) {
         half.write(slot as u32, &mut connection.out);
     }
@@ -44,29 +44,29 @@ pub(crate) async fn drive(options: &Options, number: usize) -> Result<Counted, F
             used += length;
             let Some(slot) = slots.get_mut(answer.number as usize) else { continue };
             let is_counted = now >= begin && now < end;
-            counted.refused += u64::from(is_counted && answer.code != FOUND);
+            totals.refused += u64::from(is_counted && answer.code != FOUND);
             if !slot.is_ending && answer.code == FOUND {
                 slot.is_ending = true;
                 commit(&answer)?.write(answer.number, out);
                 continue;
             }
             if is_counted && answer.code == FOUND {
-                counted.messages += 1;
-                counted.latencies.add(now - slot.begun);
+                totals.messages += 1;
+                totals.latencies.add(now - slot.begun);
             }
-            *slot = Slot { begun: now, is_ending: false };
+            *slot = InFlight { begun: now, is_ending: false };
             if let Some(half) = turns.next() {
                 half.write(answer.number, out);
             }
         }
         bytes.drain(..used);
         if now >= end {
-            return Ok(counted);
+            return Ok(totals);
         }
     }
 }
 
-/// Half messages as Java's producer sends them, one for each queue.
+/// Half messages of Java's producer, one for each queue.
 fn halves(options: &Options, connection: usize) -> Result<Vec<Template>, Failure> {
     let header = options.header()?;
     let queues = options.number("queues", 8)?.max(1);
@@ -96,12 +96,12 @@ fn halves(options: &Options, connection: usize) -> Result<Vec<Template>, Failure
     Ok((0..queues).map(|turn| of((turn + connection) % queues)).collect())
 }
 
-/// The commit of the half message this answers.
+/// The commit of a half message, from its response.
 fn commit(answer: &Response<'_>) -> Result<Template, Failure> {
     let place = text(answer.header, "msgId")
         .and_then(|id| i64::from_str_radix(id.get(OFFSET_AT..)?, 16).ok())
         .zip(field(answer.header, "queueOffset"));
-    let (physical_offset, queue_offset) = place.ok_or("an answer does not say where the half message is")?;
+    let (physical_offset, queue_offset) = place.ok_or("a response has no offsets of its half message")?;
     let fields = [
         ("producerGroup", PRODUCERS),
         ("tranStateTableOffset", &queue_offset.to_string()),

@@ -1,7 +1,7 @@
-//! Outgoing remoting calls: one kept connection a peer, requests told apart by their number.
+//! Outgoing remoting calls: one persistent connection per peer; responses are matched to requests by number.
 //!
-//! It knows nothing of what is called. A call that fails after its request was written may have been
-//! carried out: nothing is sent twice here.
+//! Does not interpret requests, and never resends one: a call that fails after its request was written may have been
+//! carried out.
 
 use std::{
     collections::HashMap,
@@ -31,36 +31,37 @@ use crate::{
     tls::{ClientTls, Connector},
 };
 
-/// A call that had less than this part of its time for its answer, since it had to connect, says nothing of the peer.
-const LEAST_SILENCE: u32 = 4;
-/// How long a silent connection stays open beside those that take its place. Name servers forget a broker with the
-/// connection over which it registered: one that was only slow must not, and by then the broker has registered again.
+/// A timed-out call marks a peer as silent only if at least the limit divided by this was left for the response; the
+/// rest may have been spent on connecting.
+const SILENCE_DIVISOR: u32 = 4;
+/// How long a silent connection stays open beside its replacement. A name server forgets a broker when the connection
+/// of its registration closes; a server that was only slow must not. After this time the broker has registered again.
 const LINGER: Duration = Duration::from_secs(120);
-/// Silent connections to a peer that stay open: the first, and the newest. A request may still be on its way on one of
-/// them, and what it asks for would be undone by the end of its connection.
-const SILENT: usize = 16;
-/// Requests waiting to be written to one peer; more wait in their callers.
+/// Silent connections kept open per peer: the first and the newest ones. A request may still be in transit on one of
+/// them, and closing the connection would undo its effect.
+const MAX_SILENT: usize = 16;
+/// Requests in the write queue of one peer; further callers wait.
 const QUEUED_REQUESTS: usize = 256;
 
-type Slot = Arc<tokio::sync::Mutex<Option<Arc<Link>>>>;
+type ConnectionSlot = Arc<tokio::sync::Mutex<Option<Arc<Connection>>>>;
 
 /// Calls remoting servers; clones share the connections.
 #[derive(Clone)]
-pub struct RemotingClient(Arc<Inner>);
+pub struct RemotingClient(Arc<ClientInner>);
 
-struct Inner {
+struct ClientInner {
     runtime: Handle,
     limits: Limits,
-    peers: Mutex<HashMap<String, Slot>>,
-    /// By peer, connections on which nothing came for too long: no call is begun on them any more.
-    silent: Mutex<HashMap<String, Vec<Arc<Link>>>>,
+    peers: Mutex<HashMap<String, ConnectionSlot>>,
+    /// By peer, connections without responses for too long: new calls do not use them.
+    silent: Mutex<HashMap<String, Vec<Arc<Connection>>>>,
     closed: AtomicBool,
     next_opaque: AtomicI32,
     tls: Option<Connector>,
 }
 
 impl RemotingClient {
-    /// Makes a client whose connections live on `runtime`.
+    /// Makes a client whose connections run on `runtime`.
     #[must_use]
     pub fn new(runtime: Handle) -> Self {
         Self::make(runtime, None)
@@ -75,7 +76,7 @@ impl RemotingClient {
     }
 
     fn make(runtime: Handle, tls: Option<Connector>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(ClientInner {
             runtime,
             limits: Limits::default(),
             peers: Mutex::default(),
@@ -86,120 +87,129 @@ impl RemotingClient {
         }))
     }
 
-    /// Sends `request` to `address` (`host:port`) and waits for its response, connecting where needed.
+    /// Sends `request` to `address` (`host:port`) and waits for its response; connects if needed.
     ///
     /// # Errors
     /// `Timeout` or `Io`, both naming the peer; `FrameTooLarge` for a request that cannot be sent. After a `Timeout`
-    /// in which the peer answered nothing else either, the next call makes a new connection; the old one stays open
-    /// for two minutes, unless there are many.
+    /// without any response from the peer, the next call makes a new connection. The old one stays open for two
+    /// minutes, unless there are many.
     pub async fn call(
         &self,
         address: &str,
         request: RemotingCommand,
         limit: Duration,
     ) -> Result<RemotingCommand, TransportError> {
-        let mut asked = None;
+        let mut sent = None;
         let answer = timeout(limit, async {
-            let link = self.link(address).await?;
-            asked = Some((Arc::clone(&link), link.calls.answered(), Instant::now()));
-            let (pending, answer) = link.calls.expect(self.0.next_opaque.fetch_add(1, Ordering::Relaxed));
-            link.send(&RemotingCommand { opaque: pending.opaque, ..request }).await?;
-            answer.await.map_err(|_| link.lost())
+            let connection = self.connect(address).await?;
+            sent = Some((Arc::clone(&connection), connection.calls.answered(), Instant::now()));
+            let (pending, answer) =
+                connection.calls.register(self.0.next_opaque.fetch_add(1, Ordering::Relaxed));
+            connection.send(&RemotingCommand { opaque: pending.opaque, ..request }).await?;
+            answer.await.map_err(|_| connection.lost())
         });
         if let Ok(answer) = answer.await {
             return answer;
         }
-        // Where nothing at all was answered the peer may be gone without a word; the next call connects again.
-        if let Some((link, answered, since)) = asked
-            && link.calls.answered() == answered
-            && since.elapsed() >= limit / LEAST_SILENCE
+        // Without any response the peer may have disappeared silently: the next call connects again.
+        if let Some((connection, answered, since)) = sent
+            && connection.calls.answered() == answered
+            && since.elapsed() >= limit / SILENCE_DIVISOR
         {
-            self.retire(address, &link);
+            self.retire(address, &connection);
         }
         Err(timed_out(address, limit))
     }
 
-    /// Begins no call on `link` any more, and ends it later.
-    fn retire(&self, address: &str, link: &Arc<Link>) {
-        link.retired.store(true, Ordering::Release);
+    /// Uses `connection` for no new calls, and closes it later.
+    fn retire(&self, address: &str, connection: &Arc<Connection>) {
+        connection.retired.store(true, Ordering::Release);
         let mut silent = self.0.silent.lock();
-        let kept = silent.entry(address.to_owned()).or_default();
-        kept.retain(|other| !other.is_lost());
-        if kept.iter().any(|other| Arc::ptr_eq(other, link)) {
+        let retired = silent.entry(address.to_owned()).or_default();
+        retired.retain(|other| !other.is_lost());
+        if retired.iter().any(|other| Arc::ptr_eq(other, connection)) {
             return;
         }
-        if kept.len() >= SILENT {
-            kept.remove(1).end();
+        if retired.len() >= MAX_SILENT {
+            retired.remove(1).end();
         }
-        kept.push(Arc::clone(link));
-        let (inner, link, address) = (Arc::downgrade(&self.0), Arc::downgrade(link), address.to_owned());
+        retired.push(Arc::clone(connection));
+        let (inner, connection, address) =
+            (Arc::downgrade(&self.0), Arc::downgrade(connection), address.to_owned());
         self.0.runtime.spawn(async move {
             sleep(LINGER).await;
-            let (Some(inner), Some(link)) = (inner.upgrade(), link.upgrade()) else { return };
+            let (Some(inner), Some(connection)) = (inner.upgrade(), connection.upgrade()) else { return };
             let mut silent = inner.silent.lock();
-            if let Some(kept) = silent.get_mut(&address) {
-                kept.retain(|other| !Arc::ptr_eq(other, &link));
-                if kept.is_empty() {
+            if let Some(retired) = silent.get_mut(&address) {
+                retired.retain(|other| !Arc::ptr_eq(other, &connection));
+                if retired.is_empty() {
                     silent.remove(&address);
                 }
             }
-            link.end();
+            connection.end();
         });
     }
 
-    /// Closes every connection; calls under way fail, and so do later ones.
+    /// Closes all connections. Calls in flight and later calls fail.
     pub fn close(&self) {
         self.0.closed.store(true, Ordering::Release);
-        self.0.silent.lock().drain().for_each(|(_, kept)| kept.iter().for_each(|link| link.end()));
+        self.0
+            .silent
+            .lock()
+            .drain()
+            .for_each(|(_, retired)| retired.iter().for_each(|connection| connection.end()));
         for (_, slot) in self.0.peers.lock().drain() {
-            // A slot held by a call that connects right now is closed by that call.
-            if let Some(link) = slot.try_lock().ok().and_then(|mut link| link.take()) {
-                link.end();
+            // A call that is connecting holds its slot, and its connection closes with the call.
+            if let Some(connection) = slot.try_lock().ok().and_then(|mut connection| connection.take()) {
+                connection.end();
             }
         }
     }
 
-    async fn link(&self, address: &str) -> Result<Arc<Link>, TransportError> {
+    async fn connect(&self, address: &str) -> Result<Arc<Connection>, TransportError> {
         let slot = Arc::clone(self.0.peers.lock().entry(address.to_owned()).or_default());
-        // Held while connecting: there is one connection a peer, and other calls wait for it.
-        let mut kept = slot.lock().await;
+        // Locked while connecting: other calls to the peer wait for this connection.
+        let mut current = slot.lock().await;
+        let closed =
+            || io_error(address, io::Error::new(io::ErrorKind::NotConnected, "the client is closed"));
         if self.0.closed.load(Ordering::Acquire) {
-            kept.take();
-            return Err(io_error(
-                address,
-                io::Error::new(io::ErrorKind::NotConnected, "the client is closed"),
-            ));
+            current.take();
+            return Err(closed());
         }
-        if let Some(link) = kept.as_ref().filter(|link| link.is_usable()) {
-            return Ok(Arc::clone(link));
+        if let Some(connection) = current.as_ref().filter(|connection| connection.is_usable()) {
+            return Ok(Arc::clone(connection));
         }
         let stream = TcpStream::connect(address).await.map_err(|source| io_error(address, source))?;
         stream.set_nodelay(true).map_err(|source| io_error(address, source))?;
-        let link = match &self.0.tls {
-            None => Link::start(&self.0.runtime, address, stream.into_split(), self.0.limits),
+        let connection = match &self.0.tls {
+            None => Connection::start(&self.0.runtime, address, stream.into_split(), self.0.limits),
             Some(tls) => {
                 let stream =
                     tls.connect(address, stream).await.map_err(|source| io_error(address, source))?;
-                Link::start(&self.0.runtime, address, tokio::io::split(stream), self.0.limits)
+                Connection::start(&self.0.runtime, address, tokio::io::split(stream), self.0.limits)
             }
         };
-        let link = Arc::new(link);
-        *kept = Some(Arc::clone(&link));
-        Ok(link)
+        // `close` found the slot locked. Dropping the connection ends it.
+        if self.0.closed.load(Ordering::Acquire) {
+            return Err(closed());
+        }
+        let connection = Arc::new(connection);
+        *current = Some(Arc::clone(&connection));
+        Ok(connection)
     }
 }
 
-/// One connection. Dropping the last handle closes it.
-struct Link {
+/// A connection. Dropping the last handle closes it.
+struct Connection {
     address: String,
     outgoing: mpsc::Sender<Frame>,
     calls: Arc<Calls>,
     task: JoinHandle<()>,
-    /// Whether it was silent for too long.
+    /// Was silent for too long.
     retired: AtomicBool,
 }
 
-impl Link {
+impl Connection {
     fn start<R, W>(runtime: &Handle, address: &str, (read, write): (R, W), limits: Limits) -> Self
     where
         R: AsyncRead + Unpin + Send + 'static,
@@ -207,12 +217,12 @@ impl Link {
     {
         let (outgoing, requests) = mpsc::channel(QUEUED_REQUESTS);
         let calls = Calls::new();
-        let lost = Lost { calls: Arc::clone(&calls), address: address.to_owned() };
+        let guard = EndGuard { calls: Arc::clone(&calls), address: address.to_owned() };
         let answers = outgoing.downgrade();
-        // Where one direction ends so does the other: the peer must not keep half a connection.
+        // When one direction ends, so does the other: the peer must not keep a half-open connection.
         let task = runtime.spawn(async move {
             tokio::select! {
-                () = read_responses(read, answers, limits, &lost) => {}
+                () = read_responses(read, answers, limits, &guard) => {}
                 () = write_requests(write, requests) => {}
             }
         });
@@ -224,7 +234,7 @@ impl Link {
         self.outgoing.send(frame).await.map_err(|_| self.lost())
     }
 
-    /// Ends the connection and wakes all callers that wait on it.
+    /// Closes the connection and wakes all its callers.
     fn end(&self) {
         self.calls.end();
         self.task.abort();
@@ -243,19 +253,19 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for Connection {
     fn drop(&mut self) {
         self.end();
     }
 }
 
 /// Wakes all waiting callers once either direction of the connection has ended.
-struct Lost {
+struct EndGuard {
     calls: Arc<Calls>,
     address: String,
 }
 
-impl Drop for Lost {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         if self.calls.end() {
             debug!(peer = %self.address, "connection to peer ended");
@@ -263,25 +273,25 @@ impl Drop for Lost {
     }
 }
 
-/// Room for one read, at least.
+/// Least buffer space for a read.
 const READ_CHUNK: usize = 16 << 10;
-/// Memory given to a frame before its bytes are here.
+/// Most memory reserved for a frame before its bytes arrive.
 const READ_AHEAD: usize = 4 << 20;
 
 async fn read_responses(
     mut socket: impl AsyncRead + Unpin,
     outgoing: mpsc::WeakSender<Frame>,
     limits: Limits,
-    lost: &Lost,
+    guard: &EndGuard,
 ) {
     let decoder = Decoder::new(limits);
     let mut buffer = BytesMut::new();
     loop {
         match decoder.next(&mut buffer) {
-            Ok(Some(command)) => take(command, &outgoing, lost).await,
+            Ok(Some(command)) => handle(command, &outgoing, guard).await,
             Ok(None) => {
-                // What is left over from the last frame must not make the next reads small; a large one gets its
-                // memory at once, so that it is not moved while it comes.
+                // A nearly full buffer must not make the next reads small. A large frame gets its memory at once, so
+                // that it is not moved while it arrives.
                 let missing = codec::announced(&buffer).unwrap_or(0).saturating_sub(buffer.len());
                 buffer.reserve(missing.clamp(READ_CHUNK, READ_AHEAD));
                 match socket.read_buf(&mut buffer).await {
@@ -290,17 +300,17 @@ async fn read_responses(
                 }
             }
             Err(error) => {
-                tracing::warn!(peer = %lost.address, %error, "connection closed for a bad frame");
+                tracing::warn!(peer = %guard.address, %error, "connection closed for a bad frame");
                 return;
             }
         }
     }
 }
 
-async fn take(command: RemotingCommand, outgoing: &mpsc::WeakSender<Frame>, lost: &Lost) {
+async fn handle(command: RemotingCommand, outgoing: &mpsc::WeakSender<Frame>, guard: &EndGuard) {
     if command.is_response() {
         // The caller may have given up.
-        lost.calls.answer(command);
+        guard.calls.answer(command);
     } else if !command.is_one_way()
         && let Some(outgoing) = outgoing.upgrade()
         && let Ok(frame) = codec::encode(&command.respond_unsupported())
@@ -312,7 +322,7 @@ async fn take(command: RemotingCommand, outgoing: &mpsc::WeakSender<Frame>, lost
 async fn write_requests(mut socket: impl AsyncWrite + Unpin, mut requests: mpsc::Receiver<Frame>) {
     while let Some(frame) = requests.recv().await {
         let mut bytes = bytes::Buf::chain(frame.head, frame.body);
-        // TLS keeps what was written until it is flushed.
+        // TLS buffers written bytes until a flush.
         if socket.write_all_buf(&mut bytes).await.is_err() || socket.flush().await.is_err() {
             return;
         }

@@ -1,15 +1,15 @@
-//! The time a peer has to send a frame or take an answer, so that the memory of both is given back in time.
+//! The time that a peer has to send a frame or take an answer, so that the memory of both is released in time.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A peer moves at least this much of a frame, or all that is left of it, in each time limit.
-const STEP: usize = 512 << 10;
-/// Stands for "never" where a limit is too long to be added to a time.
-const FAR: Duration = Duration::from_secs(86_400 * 365);
+/// A peer must move at least this much of a frame, or all that is left of it, within each time limit.
+const STEP_BYTES: usize = 512 << 10;
+/// Stands for "never" if a limit is too long to be added to a time.
+const FAR_FUTURE: Duration = Duration::from_secs(86_400 * 365);
 
-/// Watches one frame, or one batch of answers. A slow peer meets it; one that stands still does not.
+/// Watches one frame, or one batch of answers. A slow peer meets it; a stalled one does not.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProgressDeadline {
     limit: Duration,
@@ -27,24 +27,24 @@ impl ProgressDeadline {
         Self { limit, begun, moved: 0 }
     }
 
-    /// Counts bytes that came or went.
+    /// Counts bytes that were received or sent.
     pub(crate) fn moved(&mut self, bytes: usize) {
         self.moved_by(bytes, Instant::now());
     }
 
     fn moved_by(&mut self, bytes: usize, now: Instant) {
         self.moved += bytes;
-        if self.moved >= STEP {
+        if self.moved >= STEP_BYTES {
             *self = Self::from(now, self.limit);
         }
     }
 
-    /// Does not count a time in which the peer was kept from sending.
+    /// Excludes a time in which the peer was kept from sending.
     pub(crate) fn pause(&mut self, time: Duration) {
         self.begun = after(self.begun, time);
     }
 
-    /// When the step must be over.
+    /// When the step must be complete.
     pub(crate) fn deadline(&self) -> Instant {
         after(self.begun, self.limit)
     }
@@ -52,7 +52,7 @@ impl ProgressDeadline {
 
 /// A time later, or one that never comes.
 pub(crate) fn after(begun: Instant, time: Duration) -> Instant {
-    begun.checked_add(time).unwrap_or_else(|| begun + FAR)
+    begun.checked_add(time).unwrap_or_else(|| begun + FAR_FUTURE)
 }
 
 #[cfg(test)]
@@ -60,10 +60,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_over_once_enough_has_moved_and_no_pause_counts() {
+    fn a_step_ends_once_enough_has_moved_and_pauses_do_not_count() {
         let (limit, begun, seconds) = (Duration::from_secs(30), Instant::now(), Duration::from_secs);
         let mut progress = ProgressDeadline::from(begun, limit);
-        progress.moved_by(STEP - 1, begun + seconds(20));
+        progress.moved_by(STEP_BYTES - 1, begun + seconds(20));
         assert_eq!(progress.deadline(), begun + limit);
         progress.pause(seconds(5));
         assert_eq!(progress.deadline(), begun + limit + seconds(5));

@@ -1,7 +1,7 @@
 //! Tells parked requests of a connection that no more requests will come from it.
 //!
-//! The peer closed, or closed its half, or the server drains: requests that wait for messages answer at once with
-//! what there is. The signal travels with the task that answers, so that no verb passes it on.
+//! The peer closed the connection or its half of it, or the server drains. Requests that wait for messages then answer
+//! at once with what they have. The signal travels with the task that answers, so that no verb passes it on.
 
 use tokio::sync::watch;
 
@@ -13,10 +13,10 @@ tokio::task_local! {
 #[derive(Clone)]
 pub(crate) struct ReadClosed(watch::Receiver<bool>);
 
-/// The connection's end of the signal; dropping it closes, too.
+/// The connection's side of the signal; dropping it closes, too.
 pub(crate) struct ReadCloser(watch::Sender<bool>);
 
-/// Makes both ends.
+/// Creates both sides.
 pub(crate) fn channel() -> (ReadCloser, ReadClosed) {
     let (close, closed) = watch::channel(false);
     (ReadCloser(close), ReadClosed(closed))
@@ -29,14 +29,14 @@ impl ReadCloser {
 }
 
 impl ReadClosed {
-    /// Runs a request's answer so that [`wait`] works in it.
+    /// Runs a request's answer, in which [`wait`] works.
     pub(crate) fn scope<F: Future>(self, answering: F) -> impl Future<Output = F::Output> {
         READ_CLOSED.scope(self, answering)
     }
 }
 
-/// Resolves once the connection of the request that is being answered takes no more requests; never outside
-/// of [`ReadClosed::scope`].
+/// Resolves once the connection of the request being answered takes no more requests; never outside of
+/// [`ReadClosed::scope`].
 pub(crate) async fn wait() {
     match READ_CLOSED.try_with(|closed| closed.0.clone()) {
         // An error is a dropped sender: the connection is gone.

@@ -1,5 +1,4 @@
-//! How many connections the descriptors of this process leave room for: all servers of a process share them, beside the
-//! stores those serve.
+//! Limits connections by the file descriptors of this process, which all its servers and their stores share.
 
 use std::sync::{
     Arc, LazyLock,
@@ -9,12 +8,12 @@ use std::sync::{
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Most connections of a server that is not told otherwise.
-const MOST_CONNECTIONS: usize = 16_384;
-/// Descriptors for logs, small files, outgoing connections and the moment in which a connection is refused.
-const SPARE: u64 = 64;
+/// Most connections of a server without a configured limit.
+const DEFAULT_MAX_CONNECTIONS: usize = 16_384;
+/// Descriptors for logs, small files, outgoing connections and connections that are being refused.
+const SPARE_DESCRIPTORS: u64 = 64;
 
-/// Those of this process.
+/// The descriptors of this process.
 static PROCESS: LazyLock<Arc<Descriptors>> = LazyLock::new(|| {
     Arc::new(Descriptors {
         allowed: || getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft),
@@ -23,101 +22,101 @@ static PROCESS: LazyLock<Arc<Descriptors>> = LazyLock::new(|| {
     })
 });
 
-/// What a process does with its descriptors.
+/// How a process uses its descriptors.
 #[derive(Debug)]
 struct Descriptors {
-    /// The soft limit, as it is now.
+    /// Reads the soft limit.
     allowed: fn() -> u64,
-    /// What stores keep open at most.
+    /// Most descriptors that stores keep open.
     of_stores: AtomicU64,
-    /// Connections of all servers.
+    /// Open connections of all servers.
     open: AtomicU64,
 }
 
 impl Descriptors {
-    /// How many connections there may be.
+    /// Most connections of all servers.
     fn room(&self) -> u64 {
         let allowed = (self.allowed)();
-        // Several stores that are not told otherwise want half of all each.
+        // Each store without a configured limit asks for half of all descriptors.
         let of_stores = self.of_stores.load(Ordering::Relaxed).min(allowed / 2);
-        allowed.saturating_sub(of_stores).saturating_sub(SPARE).max(1)
+        allowed.saturating_sub(of_stores).saturating_sub(SPARE_DESCRIPTORS).max(1)
     }
 
-    /// One connection more, where there is room or `is_certain`.
-    fn take(self: &Arc<Self>, is_certain: bool) -> Option<Counted> {
-        let counted = Counted::new(self, |descriptors| &descriptors.open, 1);
-        (is_certain || self.open.load(Ordering::Relaxed) <= self.room()).then_some(counted)
+    /// Counts one more connection, if there is room or `has_own_limit`.
+    fn take(self: &Arc<Self>, has_own_limit: bool) -> Option<CountGuard> {
+        let counted = CountGuard::new(self, |descriptors| &descriptors.open, 1);
+        (has_own_limit || self.open.load(Ordering::Relaxed) <= self.room()).then_some(counted)
     }
 }
 
-/// Counts as long as it is there.
+/// Counts until it is dropped.
 #[derive(Debug)]
-struct Counted {
+struct CountGuard {
     descriptors: Arc<Descriptors>,
     counter: fn(&Descriptors) -> &AtomicU64,
     count: u64,
 }
 
-impl Counted {
+impl CountGuard {
     fn new(descriptors: &Arc<Descriptors>, counter: fn(&Descriptors) -> &AtomicU64, count: u64) -> Self {
         counter(descriptors).fetch_add(count, Ordering::Relaxed);
         Self { descriptors: Arc::clone(descriptors), counter, count }
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountGuard {
     fn drop(&mut self) {
         (self.counter)(&self.descriptors).fetch_sub(self.count, Ordering::Relaxed);
     }
 }
 
-/// The connections a server may have.
+/// Limits the connections of a server.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    most: usize,
-    own: Arc<Semaphore>,
-    /// Told how many; else the process's descriptors decide, too.
-    is_told: bool,
+    max_connections: usize,
+    semaphore: Arc<Semaphore>,
+    /// `max_connections` was configured; else the process's descriptors are a limit, too.
+    has_own_limit: bool,
     descriptors: Arc<Descriptors>,
-    _of_store: Counted,
+    _of_store: CountGuard,
 }
 
 /// The right of one connection to be open.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    _own: OwnedSemaphorePermit,
-    _counted: Counted,
+    _permit: OwnedSemaphorePermit,
+    _counted: CountGuard,
 }
 
 impl Slots {
-    /// Up to `most` connections; `None`: as many as the descriptors of the process leave. Its store, if any, keeps up to
-    /// `store_files` open.
-    pub(crate) fn new(most: Option<usize>, store_files: usize) -> Self {
-        Self::of(&PROCESS, most, store_files)
+    /// Allows up to `max_connections`; with `None`, as many as the descriptors of the process leave. The server's
+    /// store, if any, keeps up to `store_files` open.
+    pub(crate) fn new(max_connections: Option<usize>, store_files: usize) -> Self {
+        Self::of(&PROCESS, max_connections, store_files)
     }
 
-    fn of(descriptors: &Arc<Descriptors>, most: Option<usize>, store_files: usize) -> Self {
-        let is_told = most.is_some();
-        let most = most.unwrap_or(MOST_CONNECTIONS);
+    fn of(descriptors: &Arc<Descriptors>, max_connections: Option<usize>, store_files: usize) -> Self {
+        let has_own_limit = max_connections.is_some();
+        let max_connections = max_connections.unwrap_or(DEFAULT_MAX_CONNECTIONS);
         Self {
-            most,
-            own: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))),
-            is_told,
+            max_connections,
+            semaphore: Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS))),
+            has_own_limit,
             descriptors: Arc::clone(descriptors),
-            _of_store: Counted::new(descriptors, |descriptors| &descriptors.of_stores, store_files as u64),
+            _of_store: CountGuard::new(descriptors, |descriptors| &descriptors.of_stores, store_files as u64),
         }
     }
 
-    /// One connection more, unless too many are open.
+    /// Takes a slot for one more connection, unless too many are open.
     pub(crate) fn take(&self) -> Option<Slot> {
-        let own = Arc::clone(&self.own).try_acquire_owned().ok()?;
-        Some(Slot { _own: own, _counted: self.descriptors.take(self.is_told)? })
+        let permit = Arc::clone(&self.semaphore).try_acquire_owned().ok()?;
+        Some(Slot { _permit: permit, _counted: self.descriptors.take(self.has_own_limit)? })
     }
 
-    /// How many there may be; of all servers of the process, where that is less.
+    /// Most connections of this server, or of all servers of the process if that is less.
     pub(crate) fn limit(&self) -> usize {
         let room = usize::try_from(self.descriptors.room()).unwrap_or(usize::MAX);
-        if self.is_told { self.most } else { self.most.min(room) }
+        if self.has_own_limit { self.max_connections } else { self.max_connections.min(room) }
     }
 }
 
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_leave_a_store_its_descriptors_and_nothing_where_there_is_none() {
+    fn connections_leave_a_store_its_descriptors() {
         let limit = |allowed: fn() -> u64, files| Slots::of(&process(allowed), None, files).limit();
         assert_eq!([limit(|| 64, 32), limit(|| 256, 128), limit(|| 1024, 512)], [1, 64, 448]);
         assert_eq!([limit(|| 20_000, 4096), limit(|| u64::MAX, 4096)], [15_840, 16_384]);
@@ -148,7 +147,7 @@ mod tests {
         assert!(name_server.take().is_none() && broker.take().is_none());
         open.pop();
         open.push(name_server.take().unwrap());
-        // A second store wants as much again: half is left all the same.
+        // A second store asks for as much again: half is left all the same.
         let other = Slots::of(&process, None, 128);
         assert_eq!([name_server.limit(), other.limit()], [64, 64]);
         drop((broker, other));
@@ -158,12 +157,12 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_told_how_many_takes_them_and_others_have_what_is_left() {
+    fn a_server_with_its_own_limit_uses_it_and_others_get_what_is_left() {
         let process = process(|| 256);
-        let (told, other) = (Slots::of(&process, Some(200), 0), Slots::of(&process, None, 0));
-        let open: Vec<_> = (0..200).map(|_| told.take().unwrap()).collect();
-        assert!(told.take().is_none() && other.take().is_none());
-        assert_eq!(told.limit(), 200);
+        let (limited, other) = (Slots::of(&process, Some(200), 0), Slots::of(&process, None, 0));
+        let open: Vec<_> = (0..200).map(|_| limited.take().unwrap()).collect();
+        assert!(limited.take().is_none() && other.take().is_none());
+        assert_eq!(limited.limit(), 200);
         drop(open);
         assert!(other.take().is_some());
     }

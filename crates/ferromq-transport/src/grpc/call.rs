@@ -1,4 +1,4 @@
-//! What all calls share: limits of requests and answers, and how a call that cannot be served is refused.
+//! Limits of requests and answers, and the rejections that all calls share.
 
 use http::HeaderMap;
 use tonic::Status;
@@ -6,23 +6,28 @@ use tonic::Status;
 use super::convert::{Refusal, code};
 use crate::protobuf::Malformed;
 
-/// RocketMQ's proxy accepts as much of a send. No other request carries a body: a large one is malicious.
+/// Largest send request, as in RocketMQ's proxy. No other request carries a body, so a large one is malicious.
 pub(super) const MAX_SEND: usize = 130 << 20;
 pub(super) const MAX_ACK: usize = 8 << 20;
 pub(super) const MAX_REQUEST: usize = 1 << 20;
-/// The number of calls on a connection bounds the memory of answers up to this size.
-pub(super) const SMALL: usize = 4 << 10;
-/// The metadata that names the client.
+/// Answers up to this size are not counted: the number of calls on a connection bounds their memory.
+pub(super) const SMALL_ANSWER: usize = 4 << 10;
+/// Metadata key of the client id.
 pub(super) const CLIENT_ID: &str = "x-mq-client-id";
-pub(super) fn over() -> Status {
-    Status::deadline_exceeded("the deadline of the call is over")
+
+pub(super) fn deadline_exceeded() -> Status {
+    Status::deadline_exceeded("the deadline of the call has passed")
 }
 
-/// Refuses a request without a client id, as RocketMQ's proxy does.
-pub(super) fn without_client(headers: &HeaderMap) -> Option<Refusal> {
+/// Returns the refusal of a request without a client id, which RocketMQ's proxy refuses too.
+pub(super) fn missing_client_id(headers: &HeaderMap) -> Option<Refusal> {
     let is_named = headers.get(CLIENT_ID).is_some_and(|id| !id.as_bytes().trim_ascii().is_empty());
-    (!is_named)
-        .then(|| Refusal::new(code::CLIENT_ID_REQUIRED, format!("the metadata {CLIENT_ID} is missing")))
+    (!is_named).then(|| {
+        Refusal::new(
+            code::CLIENT_ID_REQUIRED,
+            format!("the metadata {CLIENT_ID} is missing; send the id of the client"),
+        )
+    })
 }
 
 pub(super) fn malformed(Malformed(reason): Malformed) -> Status {

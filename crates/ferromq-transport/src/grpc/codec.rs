@@ -1,4 +1,4 @@
-//! tonic's codec for messages that stay bytes.
+//! Codecs for tonic that keep messages as bytes.
 
 use bytes::{Buf, BufMut, Bytes};
 use tonic::{
@@ -6,13 +6,13 @@ use tonic::{
     codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 
-/// Hands on what is between two gRPC frames, unread.
+/// Passes gRPC messages through unparsed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BytesCodec;
 
-/// Streams are written in pieces of at most this many bytes, so that a batch costs few system calls.
+/// Bytes of a stream that are gathered before a write, so that a batch costs few system calls.
 const YIELD_THRESHOLD: usize = 256 << 10;
-/// Buffers grow by this much: an answer to a single send is below 100 bytes.
+/// Step by which buffers grow. The answer to a single send has less than 100 bytes.
 const BUFFER: usize = 1 << 10;
 
 impl Codec for BytesCodec {
@@ -59,12 +59,12 @@ impl Decoder for BytesCodec {
     }
 }
 
-/// As [`BytesCodec`], for streams that stay open: what a client does not read waits where it is counted, and not in a
-/// buffer that is filled ahead.
+/// As [`BytesCodec`], for streams that stay open. It does not buffer ahead: answers that a client has not read stay in
+/// a queue that counts them.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct OneByOne(BytesCodec);
+pub(super) struct UnbufferedCodec(BytesCodec);
 
-impl Codec for OneByOne {
+impl Codec for UnbufferedCodec {
     type Encode = Bytes;
     type Decode = Bytes;
     type Encoder = Self;
@@ -79,7 +79,7 @@ impl Codec for OneByOne {
     }
 }
 
-impl Encoder for OneByOne {
+impl Encoder for UnbufferedCodec {
     type Item = Bytes;
     type Error = Status;
 

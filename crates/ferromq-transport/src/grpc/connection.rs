@@ -1,4 +1,4 @@
-//! gRPC connections: their numbers, how they are cut off, and who hears that they are gone.
+//! Accepts, numbers and closes gRPC connections, and reports their end to the control plane.
 
 use std::{
     collections::HashMap,
@@ -22,20 +22,20 @@ use tokio::{
 };
 use tracing::warn;
 
-use super::{GrpcLimits, counted_body::Untaken};
+use super::{GrpcLimits, counted_body::UnsentAnswers};
 use crate::{
     ColdHandler,
     connections::{budget::Allowance, slots::Slot, sockets},
     hot::Counters,
-    tls::{Tls, opening::Wire},
+    tls::{Tls, opening::ListenerStream},
 };
 
-/// Out of file descriptors, `accept` fails at once and again; nothing tells when one is free.
+/// Pause after a failed `accept`: without free file descriptors it fails at once, repeatedly.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// From so many clients of a connection on those that hold no lease are forgotten.
+/// Number of clients of a connection from which those without a lease are removed.
 const MANY_CLIENTS: usize = 1024;
-/// Bytes with which a client of HTTP/2 begins.
+/// Length of the HTTP/2 client preface.
 const PREFACE: usize = 24;
 
 /// The open connections of a server, by number.
@@ -59,23 +59,23 @@ impl Connections {
         Arc::new(Self { open: Mutex::default(), next, cold, counters, limits, tls })
     }
 
-    /// Cuts a connection off; false where it is not open.
+    /// Closes a connection. Returns false if it is not open.
     pub(super) fn close(&self, id: u64) -> bool {
         self.open.lock().remove(&id).is_some()
     }
 
-    /// Cuts all connections off.
+    /// Closes all connections.
     pub(super) fn close_all(&self) {
         self.open.lock().clear();
     }
 
-    /// Takes a connection, unless too many are open.
+    /// Admits a connection, unless too many are open.
     fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) -> Option<GrpcStream> {
         let Some(slot) = self.limits.slots.take() else {
             self.counters.refused_connections.add(1);
             let limit = self.limits.slots.limit();
-            self.limits.refused.log(|left_out| {
-                warn!(%peer, limit, left_out, "connection refused, too many are open; raise max_connections");
+            self.limits.refused.log(|suppressed| {
+                warn!(%peer, limit, suppressed, "connection refused, too many are open; raise max_connections");
             });
             return None;
         };
@@ -87,17 +87,17 @@ impl Connections {
         let (connections, clients) = (Arc::clone(self), Mutex::default());
         let allowance = self.limits.budget.allowance(peer.ip());
         let inner =
-            LinkInner { id, peer, connections, clients, allowance, untaken: Arc::default(), _slot: slot };
+            LinkInner { id, peer, connections, clients, allowance, unsent: Arc::default(), _slot: slot };
         let link = Link(Arc::new(inner));
-        let stream = Wire::new(stream, self.tls.current());
-        let beginning =
-            Some(Beginning { patience: Box::pin(sleep(self.limits.handshake)), missing: PREFACE });
-        Some(GrpcStream { stream, cut, is_cut: false, beginning, link })
+        let stream = ListenerStream::new(stream, self.tls.current());
+        let handshake =
+            Some(Handshake { deadline: Box::pin(sleep(self.limits.handshake)), missing: PREFACE });
+        Some(GrpcStream { stream, cut, is_cut: false, handshake, link })
     }
 }
 
-/// A connection as requests see it. The last clone that goes tells that the connection is gone, so no
-/// request is still under way then.
+/// A connection as its requests see it. Dropping the last clone reports the end of the connection, so no request is
+/// under way then.
 #[derive(Clone)]
 pub(super) struct Link(Arc<LinkInner>);
 
@@ -105,10 +105,10 @@ struct LinkInner {
     id: u64,
     peer: SocketAddr,
     connections: Arc<Connections>,
-    /// The clients whose leases are renewed.
+    /// Clients of this connection, by id. Their leases are renewed while their entry exists.
     clients: Mutex<HashMap<Box<str>, Arc<()>>>,
     allowance: Arc<Allowance>,
-    untaken: Arc<Untaken>,
+    unsent: Arc<UnsentAnswers>,
     _slot: Slot,
 }
 
@@ -121,21 +121,21 @@ impl Link {
         self.0.peer
     }
 
-    /// What the connection may hold.
+    /// Memory allowance of the connection.
     pub(super) fn allowance(&self) -> &Arc<Allowance> {
         &self.0.allowance
     }
 
-    /// The answers its client has not taken yet.
-    pub(super) fn untaken(&self) -> &Arc<Untaken> {
-        &self.0.untaken
+    /// Large answers that the client has not read yet.
+    pub(super) fn unsent(&self) -> &Arc<UnsentAnswers> {
+        &self.0.unsent
     }
 
-    /// What a client of the connection holds while both are there.
+    /// Returns a reference that lives as long as both the connection and its client `client`.
     pub(super) fn presence(&self, client: &str) -> Weak<()> {
         let mut clients = self.0.clients.lock();
         if clients.len() >= MANY_CLIENTS {
-            // Of a client without a lease nothing is renewed.
+            // A client without a lease has nothing to renew.
             clients.retain(|_, presence| Arc::weak_count(presence) > 0);
         }
         if let Some(presence) = clients.get(client) {
@@ -144,7 +144,7 @@ impl Link {
         Arc::downgrade(clients.entry(client.into()).or_default())
     }
 
-    /// The client is gone: nothing it received is renewed.
+    /// Stops the renewal of a departed client's leases.
     pub(super) fn forget_client(&self, client: &str) {
         self.0.clients.lock().remove(client);
     }
@@ -152,7 +152,7 @@ impl Link {
 
 impl Drop for LinkInner {
     fn drop(&mut self) {
-        // The handler of the end must find no lease renewed any more.
+        // Renewals must have stopped before the handler learns of the end.
         self.clients.get_mut().clear();
         self.connections.open.lock().remove(&self.id);
         self.connections.counters.connections.sub(1);
@@ -160,7 +160,7 @@ impl Drop for LinkInner {
     }
 }
 
-/// Accepted connections, endless.
+/// Accepts connections, endlessly.
 pub(super) struct Incoming {
     listener: TcpListener,
     connections: Arc<Connections>,
@@ -171,7 +171,7 @@ impl Incoming {
         Self { listener, connections }
     }
 
-    /// The next one. Giving the future up loses none.
+    /// Returns the next admitted connection. Dropping the future loses none.
     pub(super) async fn next(&mut self) -> GrpcStream {
         loop {
             match self.listener.accept().await {
@@ -182,7 +182,7 @@ impl Incoming {
                 }
                 Err(error) => {
                     let refused = &self.connections.limits.refused;
-                    refused.log(|left_out| warn!(%error, left_out, "accept failed"));
+                    refused.log(|suppressed| warn!(%error, suppressed, "accept failed"));
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -190,34 +190,34 @@ impl Incoming {
     }
 }
 
-/// A connection that can be cut off from outside.
+/// A connection that [`Connections::close`] can close.
 pub(super) struct GrpcStream {
-    stream: Wire,
-    /// Resolves when the other half, in the table of open connections, is dropped.
+    stream: ListenerStream,
+    /// Resolves when the sender in the table of open connections is dropped.
     cut: oneshot::Receiver<()>,
     is_cut: bool,
-    /// Until the client has begun; one that does not would keep its slot for ever.
-    beginning: Option<Beginning>,
+    /// Set until the HTTP/2 preface has arrived. Without a deadline, a silent client would keep its slot for ever.
+    handshake: Option<Handshake>,
     link: Link,
 }
 
-/// A client that has not said all it has to say first.
-struct Beginning {
-    patience: Pin<Box<Sleep>>,
-    /// Bytes that are still to come.
+/// The wait for the client's HTTP/2 preface.
+struct Handshake {
+    deadline: Pin<Box<Sleep>>,
+    /// Bytes of the preface that have not arrived.
     missing: usize,
 }
 
 impl GrpcStream {
-    /// The connection as its requests see it.
+    /// Returns the connection as its requests see it.
     pub(super) fn link(&self) -> Link {
         self.link.clone()
     }
 
-    /// Fails where the client took too long to begin, its TLS handshake included.
-    fn check_patience(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let Some(beginning) = &mut self.beginning else { return Ok(()) };
-        match beginning.patience.as_mut().poll(context) {
+    /// Fails if the TLS handshake and the preface took too long.
+    fn check_handshake(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let Some(handshake) = &mut self.handshake else { return Ok(()) };
+        match handshake.deadline.as_mut().poll(context) {
             Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
             Poll::Pending => Ok(()),
         }
@@ -234,14 +234,14 @@ impl AsyncRead for GrpcStream {
             self.is_cut = true;
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        self.check_patience(context)?;
+        self.check_handshake(context)?;
         let before = buffer.filled().len();
         let outcome = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
-        if let Some(beginning) = &mut self.beginning {
-            beginning.missing =
-                beginning.missing.saturating_sub(buffer.filled().len().saturating_sub(before));
-            if beginning.missing == 0 {
-                self.beginning = None;
+        if let Some(handshake) = &mut self.handshake {
+            handshake.missing =
+                handshake.missing.saturating_sub(buffer.filled().len().saturating_sub(before));
+            if handshake.missing == 0 {
+                self.handshake = None;
             }
         }
         Poll::Ready(outcome)
@@ -254,7 +254,7 @@ impl AsyncWrite for GrpcStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.check_patience(context)?;
+        self.check_handshake(context)?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -271,7 +271,7 @@ impl AsyncWrite for GrpcStream {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.check_patience(context)?;
+        self.check_handshake(context)?;
         Pin::new(&mut self.stream).poll_write_vectored(context, parts)
     }
 

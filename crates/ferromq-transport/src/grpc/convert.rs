@@ -1,6 +1,6 @@
-//! Codes, statuses, receipt handles and names, as the gRPC protocol writes them.
+//! Codes, statuses, receipt handles and names of the gRPC protocol.
 //!
-//! Every error of the hot path gets its code here, in one match. What a request means is not decided here.
+//! Every error of the hot path gets its code here, in one match. The meaning of requests is not decided here.
 
 use std::{borrow::Cow, fmt::Write};
 
@@ -9,11 +9,11 @@ use ferromq_store::{StoreError, progress::ReceiptHandle, record::names};
 use crate::{
     TransportError,
     connections::log_limiter::LogLimiter,
-    hot::{pop_retries::marked_topic, receive::IN_ORDER},
+    hot::{pop_retries::marked_topic, receive::ORDERED_REVIVE_QUEUE},
     protobuf::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
 };
 
-/// `apache.rocketmq.v2.Code`, as far as the hot path answers with it.
+/// The values of `apache.rocketmq.v2.Code` that the hot path answers with.
 pub mod code {
     #![allow(missing_docs)] // the names are RocketMQ's
     pub const OK: i32 = 20_000;
@@ -48,11 +48,11 @@ pub mod code {
     pub const UNSUPPORTED: i32 = 50_500;
 }
 
-/// What a receipt handle is refused with.
+/// The refusal of an expired receipt handle. Begins with RocketMQ's text.
 const EXPIRED: &str =
-    "receipt handle is expired: its lease has ended or was changed, or its message was acknowledged before";
+    "receipt handle is expired: its lease ended or was changed, or its message is already acknowledged";
 
-/// Why a request is refused: a code and words for a person.
+/// Why a request is refused: a code and a text for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub code: i32,
@@ -119,7 +119,7 @@ impl From<StoreError> for Refusal {
             StoreError::NotDurable { .. } => code::MASTER_PERSISTENCE_TIMEOUT,
             StoreError::Io { .. } | StoreError::Corrupt { .. } => {
                 static FAILED: LogLimiter = LogLimiter::new();
-                FAILED.log(|left_out| tracing::error!(%error, left_out, "store failed"));
+                FAILED.log(|suppressed| tracing::error!(%error, suppressed, "store failed"));
                 code::INTERNAL_SERVER_ERROR
             }
             StoreError::Locked { .. }
@@ -128,11 +128,10 @@ impl From<StoreError> for Refusal {
             | StoreError::DispatchStalled { .. }
             | StoreError::Poisoned
             | StoreError::Closed => code::INTERNAL_SERVER_ERROR,
-            // The error enum grows with the store: an unknown one is the server's fault.
+            // Errors that later versions of the store add are the server's fault.
             _ => code::INTERNAL_SERVER_ERROR,
         };
         match error {
-            // It begins with RocketMQ's words.
             StoreError::StaleReceipt => Self::new(code, EXPIRED),
             error => Self::new(code, error.to_string()),
         }
@@ -161,9 +160,9 @@ pub(super) fn put_duration(out: &mut Vec<u8>, number: u32, ms: i64) {
     put_timestamp(out, number, ms.max(0));
 }
 
-/// Appends RocketMQ's text of a receipt handle: start offset, pop time, invisible milliseconds, revive
-/// queue, kind of topic, broker, queue, queue offset, physical offset. We have no revive queues and lease
-/// messages one by one, so those fields are 0, or RocketMQ's mark of a receive in order, and the message's own offset.
+/// Appends RocketMQ's text of a receipt handle: start offset, pop time, invisible milliseconds, revive queue, kind of
+/// topic, broker, queue, queue offset, physical offset. ferromq has no revive queues: that field is 0, or RocketMQ's
+/// mark of an ordered receive. Messages are leased one by one, so the start offset is the message's own.
 pub(super) fn write_handle(
     out: &mut String,
     handle: &ReceiptHandle,
@@ -173,7 +172,7 @@ pub(super) fn write_handle(
     topic_mark: u8,
 ) {
     let ReceiptHandle { queue_id, queue_offset, pop_time, invisible_ms } = *handle;
-    let revive_queue = if is_ordered { IN_ORDER } else { 0 };
+    let revive_queue = if is_ordered { ORDERED_REVIVE_QUEUE } else { 0 };
     // Writing to a String cannot fail.
     let _ = write!(
         out,
@@ -181,19 +180,19 @@ pub(super) fn write_handle(
     );
 }
 
-/// The topic in which the message of a receipt handle lies, which was received from `topic`, and its mark.
+/// Returns the topic that holds the message of a receipt handle received from `topic`, and the mark of that topic.
 pub(super) fn handle_topic<'a>(handle: &str, group: &str, topic: &'a str) -> (Cow<'a, str>, u8) {
     let mark = handle.split(' ').nth(4).unwrap_or("0");
     let found = marked_topic(topic, group, mark);
     found.map_or((Cow::Borrowed(topic), 0), |found| (found, mark.parse().unwrap_or(0)))
 }
 
-/// Says whether a receipt handle is of a receive in order.
+/// Returns whether a receipt handle belongs to an ordered receive.
 pub(super) fn is_in_order(handle: &str) -> bool {
-    handle.split(' ').nth(3).and_then(|field| field.parse().ok()) == Some(IN_ORDER)
+    handle.split(' ').nth(3).and_then(|field| field.parse().ok()) == Some(ORDERED_REVIVE_QUEUE)
 }
 
-/// Reads a receipt handle of this broker; the second value is the physical offset, -1 where it has none.
+/// Parses a receipt handle of this broker. The second value is its physical offset, or -1 if it has none.
 pub(super) fn parse_handle(text: &str, broker_name: &str) -> Result<(ReceiptHandle, i64), Refusal> {
     let refused = |why: &'static str| Refusal::new(code::INVALID_RECEIPT_HANDLE, why);
     let mut fields = text.split(' ');
@@ -203,9 +202,9 @@ pub(super) fn parse_handle(text: &str, broker_name: &str) -> Result<(ReceiptHand
     let (queue_id, queue_offset) = (next()?, next()?);
     let physical_offset = next().unwrap_or("-1");
     if broker != broker_name {
-        return Err(refused("the receipt handle is another broker's"));
+        return Err(refused("the receipt handle belongs to another broker"));
     }
-    let number = |_| refused("a number of the receipt handle cannot be read");
+    let number = |_| refused("the receipt handle has an invalid number");
     let handle = ReceiptHandle {
         queue_id: queue_id.parse().map_err(number)?,
         queue_offset: queue_offset.parse().map_err(number)?,
@@ -215,7 +214,7 @@ pub(super) fn parse_handle(text: &str, broker_name: &str) -> Result<(ReceiptHand
     Ok((handle, physical_offset.parse().map_err(number)?))
 }
 
-/// Says whether a text holds a control character in Java's sense; records separate properties by them.
+/// Returns whether a text has a control character in Java's sense. Records separate properties by such characters.
 pub(super) fn has_control(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.iter().any(|&b| b < 0x20 || b == 0x7f)
@@ -227,8 +226,12 @@ pub(super) fn check_topic(name: &str) -> Result<(), Refusal> {
     let refused = |why: &str| Err(Refusal::new(code::ILLEGAL_TOPIC, format!("topic {name:?} {why}")));
     match name {
         "" => refused("is empty"),
-        _ if !names::has_legal_bytes(name) => refused("may hold only letters, digits, %, |, - and _"),
-        _ if name.len() > names::max_topic_len(name) => refused("is longer than 127 characters"),
+        _ if !names::has_legal_bytes(name) => {
+            refused("has an illegal character; allowed are letters, digits, %, |, - and _")
+        }
+        _ if name.len() > names::max_topic_len(name) => {
+            refused(&format!("is longer than {} characters", names::max_topic_len(name)))
+        }
         _ if names::is_system_topic(name) => refused("is a system topic"),
         _ => Ok(()),
     }
@@ -240,7 +243,9 @@ pub(super) fn check_group(name: &str) -> Result<(), Refusal> {
         |why: &str| Err(Refusal::new(code::ILLEGAL_CONSUMER_GROUP, format!("consumer group {name:?} {why}")));
     match name {
         "" => refused("is empty"),
-        _ if !names::has_legal_bytes(name) => refused("may hold only letters, digits, %, |, - and _"),
+        _ if !names::has_legal_bytes(name) => {
+            refused("has an illegal character; allowed are letters, digits, %, |, - and _")
+        }
         _ if name.len() > 120 => refused("is longer than 120 characters"),
         _ if name.starts_with("CID_RMQ_SYS_") => refused("is a system group"),
         _ => Ok(()),
@@ -254,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_has_the_fields_rocketmq_reads() {
+    fn a_handle_has_rocketmqs_fields() {
         let handle = ReceiptHandle { queue_id: 3, queue_offset: 17, pop_time: 1_700, invisible_ms: 30_000 };
         let mut text = String::new();
         write_handle(&mut text, &handle, "broker-a", 4_096, true, 0);

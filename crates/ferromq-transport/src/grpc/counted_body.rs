@@ -1,4 +1,4 @@
-//! Bodies and streams whose bytes are counted in a connection's share of the budget.
+//! Bodies and streams whose bytes count in a connection's share of the memory budget.
 
 use std::{
     error::Error,
@@ -21,20 +21,20 @@ use tokio::{
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::call::SMALL;
+use super::call::SMALL_ANSWER;
 use crate::connections::budget::{OpenStream, Share, kept};
 
-/// What gRPC puts before a message.
+/// Length of the gRPC prefix of a message: a flag and the message's length.
 pub(super) const PREFIX: usize = 5;
 
-/// A request's body whose bytes are counted as they come. The share outlives the body: the request still
-/// holds its bytes while it is answered.
+/// A request body that counts its bytes as they arrive. The share outlives the body, because the request holds its
+/// bytes until it is answered.
 pub(super) struct CountedBody<B> {
     body: B,
     share: Arc<Share>,
-    /// How long the client may send nothing in the middle of the body; None where it may be silent.
+    /// Longest pause of the client in the middle of the body; unlimited if `None`.
     stall: Option<Duration>,
-    /// Since nothing came.
+    /// Timer of the current pause.
     silence: Option<Pin<Box<Sleep>>>,
 }
 
@@ -43,12 +43,12 @@ impl<B> CountedBody<B> {
         Self { body, share, stall, silence: None }
     }
 
-    /// Fails where nothing came for too long.
+    /// Fails if the pause exceeds `stall`.
     fn check_silence(&mut self, context: &mut Context<'_>) -> Poll<Status> {
         let Some(stall) = self.stall else { return Poll::Pending };
         let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(stall)));
         silence.as_mut().poll(context).map(|()| {
-            Status::deadline_exceeded(format!("the rest of the request did not come within {stall:?}"))
+            Status::deadline_exceeded(format!("the rest of the request did not arrive within {stall:?}"))
         })
     }
 }
@@ -88,70 +88,71 @@ where
     }
 }
 
-/// A client that takes fewer bytes a second of the answers it is to have holds their memory for too long. What the
-/// system keeps for it leaves in steps of up to 64 KiB, so that four times as much is sure to be enough.
-const LEAST_RATE: usize = 1 << 10;
+/// Least bytes a second that a client must read of its pending answers; a slower one holds their memory for too long.
+/// The kernel's send buffer drains in steps of up to 64 KiB, so a client four times as fast always passes.
+const MIN_RATE: usize = 1 << 10;
 
-/// The large answers of a connection that its client has not taken yet.
+/// The large answers of a connection that its client has not read yet.
 #[derive(Debug, Default)]
-pub(super) struct Untaken {
+pub(super) struct UnsentAnswers {
     answers: AtomicUsize,
-    /// Bytes of them that were written, and a lot for each that ended.
+    /// Bytes written of all answers so far, plus `ENDED` for each finished one.
     written: AtomicUsize,
 }
 
-impl Untaken {
-    /// One more answer, or piece of one, until the guard is dropped.
-    pub(super) fn begin(self: &Arc<Self>) -> Taking {
+impl UnsentAnswers {
+    /// Adds an answer, or a piece of one, until the guard is dropped.
+    pub(super) fn add(self: &Arc<Self>) -> UnsentGuard {
         self.answers.fetch_add(1, Ordering::Relaxed);
-        Taking(Arc::clone(self))
+        UnsentGuard(Arc::clone(self))
     }
 
-    /// Resolves once there are answers of which in `limit`, or up to twice as long, none ended and too little was written.
-    pub(super) async fn stands_still(&self, limit: Duration) {
+    /// Resolves once answers are pending and, for `limit` or up to twice as long, none ended and too few bytes were
+    /// written.
+    pub(super) async fn stalled(&self, limit: Duration) {
         let mut before = None;
         loop {
             sleep(limit).await;
-            let now = self.look();
-            if before.zip(now).is_some_and(|(before, now)| is_too_little(before, now, limit)) {
+            let now = self.progress();
+            if before.zip(now).is_some_and(|(before, now)| is_stalled(before, now, limit)) {
                 return;
             }
             before = now;
         }
     }
 
-    /// How much was written so far; `None` where nothing is to be taken.
-    fn look(&self) -> Option<usize> {
+    /// Bytes written so far; `None` if no answer is pending.
+    fn progress(&self) -> Option<usize> {
         (self.answers.load(Ordering::Relaxed) > 0).then(|| self.written.load(Ordering::Relaxed))
     }
 }
 
-/// Says whether less was written between two looks than there has to be in the time between them.
-fn is_too_little(before: usize, now: usize, time: Duration) -> bool {
-    let least = LEAST_RATE as f64 * time.as_secs_f64();
+/// Returns whether too few bytes were written in `time`, between the readings `before` and `now`.
+fn is_stalled(before: usize, now: usize, time: Duration) -> bool {
+    let least = MIN_RATE as f64 * time.as_secs_f64();
     (now.wrapping_sub(before) as f64) < least.max(1.0)
 }
 
-/// An answer, or a piece of one, that is not taken yet.
+/// Keeps an answer, or a piece of one, pending until it is dropped.
 #[derive(Debug)]
-pub(super) struct Taking(Arc<Untaken>);
+pub(super) struct UnsentGuard(Arc<UnsentAnswers>);
 
-impl Drop for Taking {
+impl Drop for UnsentGuard {
     fn drop(&mut self) {
-        // All there was of it was taken, however little.
+        // A finished answer is progress, however small it was.
         self.0.written.fetch_add(ENDED, Ordering::Relaxed);
         self.0.answers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// More than has to be written in any time between two looks.
+/// More bytes than [`MIN_RATE`] requires between any two readings.
 const ENDED: usize = 1 << 40;
 
-/// Bytes of an answer that tell how many of them were written.
+/// Bytes of an answer that report their progress.
 #[derive(Debug)]
 pub(super) struct Piece {
     bytes: Bytes,
-    taking: Option<Taking>,
+    guard: Option<UnsentGuard>,
 }
 
 impl Buf for Piece {
@@ -165,25 +166,25 @@ impl Buf for Piece {
 
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
-        if let Some(Taking(untaken)) = &self.taking {
-            untaken.written.fetch_add(count, Ordering::Relaxed);
+        if let Some(UnsentGuard(unsent)) = &self.guard {
+            unsent.written.fetch_add(count, Ordering::Relaxed);
         }
     }
 }
 
-/// A response's body as HTTP/2 writes it: what is large of it is watched.
-pub(super) struct Watched {
+/// A response body that adds its large pieces to the pending answers.
+pub(super) struct WatchedBody {
     body: tonic::body::Body,
-    untaken: Arc<Untaken>,
+    unsent: Arc<UnsentAnswers>,
 }
 
-impl Watched {
-    pub(super) fn new(body: tonic::body::Body, untaken: Arc<Untaken>) -> Self {
-        Self { body, untaken }
+impl WatchedBody {
+    pub(super) fn new(body: tonic::body::Body, unsent: Arc<UnsentAnswers>) -> Self {
+        Self { body, unsent }
     }
 }
 
-impl Body for Watched {
+impl Body for WatchedBody {
     type Data = Piece;
     type Error = Status;
 
@@ -192,9 +193,9 @@ impl Body for Watched {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Piece>, Status>>> {
         let polled = ready!(Pin::new(&mut self.body).poll_frame(context));
-        // HTTP/2 takes a whole piece where the client lets it write one byte, and keeps it till it is written.
-        let taking = |bytes: &Bytes| (bytes.len() > SMALL).then(|| self.untaken.begin());
-        let piece = |bytes| Piece { taking: taking(&bytes), bytes };
+        // HTTP/2 takes a whole piece even if the client's window allows one byte, and keeps it until it is written.
+        let guard = |bytes: &Bytes| (bytes.len() > SMALL_ANSWER).then(|| self.unsent.add());
+        let piece = |bytes| Piece { guard: guard(&bytes), bytes };
         Poll::Ready(polled.map(|frame| Ok(frame?.map_data(piece))))
     }
 
@@ -207,20 +208,20 @@ impl Body for Watched {
     }
 }
 
-/// A response's body whose bytes keep its share until the connection has written them.
-pub(super) struct Held {
+/// A response body whose bytes hold its share until the connection has written them.
+pub(super) struct CountedAnswer {
     body: tonic::body::Body,
     share: Arc<Share>,
-    _taking: Taking,
+    _guard: UnsentGuard,
 }
 
-impl Held {
-    pub(super) fn new(body: tonic::body::Body, share: Arc<Share>, untaken: &Arc<Untaken>) -> Self {
-        Self { body, share, _taking: untaken.begin() }
+impl CountedAnswer {
+    pub(super) fn new(body: tonic::body::Body, share: Arc<Share>, unsent: &Arc<UnsentAnswers>) -> Self {
+        Self { body, share, _guard: unsent.add() }
     }
 }
 
-impl Body for Held {
+impl Body for CountedAnswer {
     type Data = Bytes;
     type Error = Status;
 
@@ -241,22 +242,22 @@ impl Body for Held {
     }
 }
 
-/// One answer on a stream, with what it holds.
-pub(super) type Answer = (Result<Bytes, Status>, Option<Share>);
+/// One answer on a stream, and the memory counted for it.
+pub(super) type StreamAnswer = (Result<Bytes, Status>, Option<Share>);
 
-/// The answers of a stream that stays open, as the connection takes them.
-pub(super) struct Unread {
-    answers: mpsc::Receiver<Answer>,
+/// The answers of a long-lived stream.
+pub(super) struct AnswerStream {
+    answers: mpsc::Receiver<StreamAnswer>,
     _stream: OpenStream,
 }
 
-impl Unread {
-    pub(super) fn new(answers: mpsc::Receiver<Answer>, stream: OpenStream) -> Self {
+impl AnswerStream {
+    pub(super) fn new(answers: mpsc::Receiver<StreamAnswer>, stream: OpenStream) -> Self {
         Self { answers, _stream: stream }
     }
 }
 
-impl Stream for Unread {
+impl Stream for AnswerStream {
     type Item = Result<Bytes, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -271,41 +272,41 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(30);
 
-    /// Says whether a connection is cut off at the second of two looks, where `between` happens between them.
-    fn stands_still(untaken: &Arc<Untaken>, between: impl FnOnce()) -> bool {
-        let before = untaken.look();
+    /// Returns whether a connection stalls if `between` happens between two readings.
+    fn stalls(unsent: &Arc<UnsentAnswers>, between: impl FnOnce()) -> bool {
+        let before = unsent.progress();
         between();
-        before.zip(untaken.look()).is_some_and(|(before, now)| is_too_little(before, now, LIMIT))
+        before.zip(unsent.progress()).is_some_and(|(before, now)| is_stalled(before, now, LIMIT))
     }
 
-    fn piece(untaken: &Arc<Untaken>) -> Piece {
-        Piece { bytes: vec![0; 4 << 20].into(), taking: Some(untaken.begin()) }
+    fn piece(unsent: &Arc<UnsentAnswers>) -> Piece {
+        Piece { bytes: vec![0; 4 << 20].into(), guard: Some(unsent.add()) }
     }
 
     #[test]
     fn bytes_of_one_large_piece_count_as_they_are_written() {
-        let untaken = Arc::<Untaken>::default();
-        let mut slow = piece(&untaken);
-        assert!(stands_still(&untaken, || ()));
-        assert!(!stands_still(&untaken, || slow.advance(30 << 10)));
-        assert!(stands_still(&untaken, || slow.advance((30 << 10) - 1)));
+        let unsent = Arc::<UnsentAnswers>::default();
+        let mut slow = piece(&unsent);
+        assert!(stalls(&unsent, || ()));
+        assert!(!stalls(&unsent, || slow.advance(30 << 10)));
+        assert!(stalls(&unsent, || slow.advance((30 << 10) - 1)));
         assert_eq!(slow.remaining(), (4 << 20) - (60 << 10) + 1);
     }
 
     #[test]
-    fn an_answer_that_ended_was_taken_however_small_it_was_and_without_answers_nothing_is_waited_for() {
-        let untaken = Arc::<Untaken>::default();
-        let (first, other) = (piece(&untaken), untaken.begin());
-        assert!(!stands_still(&untaken, || drop(first)));
-        assert!(stands_still(&untaken, || ()));
+    fn an_ended_answer_is_progress_however_small_and_without_answers_nothing_stalls() {
+        let unsent = Arc::<UnsentAnswers>::default();
+        let (first, other) = (piece(&unsent), unsent.add());
+        assert!(!stalls(&unsent, || drop(first)));
+        assert!(stalls(&unsent, || ()));
         drop(other);
-        assert!(!stands_still(&untaken, || ()));
+        assert!(!stalls(&unsent, || ()));
     }
 
     #[test]
-    fn a_short_limit_asks_for_a_byte_at_least() {
-        assert!(is_too_little(7, 7, Duration::from_micros(1)));
-        assert!(!is_too_little(7, 8, Duration::from_micros(1)));
-        assert!(!is_too_little(usize::MAX, 0, Duration::from_micros(1)));
+    fn a_short_limit_requires_at_least_one_byte() {
+        assert!(is_stalled(7, 7, Duration::from_micros(1)));
+        assert!(!is_stalled(7, 8, Duration::from_micros(1)));
+        assert!(!is_stalled(usize::MAX, 0, Duration::from_micros(1)));
     }
 }

@@ -1,45 +1,45 @@
-//! How long a client waits for its answer: gRPC's `grpc-timeout`.
+//! The deadline of a call, from gRPC's `grpc-timeout`.
 
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 
-/// When a client gives up, if it ever does.
+/// The time at which a client gives up; never if `None`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// Of a request that came just now.
+    /// The deadline of a request that has just arrived.
     pub(super) fn of(headers: &HeaderMap) -> Self {
-        // What no clock can tell is no deadline.
+        // A time past the clock's range is no deadline.
         Self(timeout(headers).and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
-    /// When it is.
+    /// The time of the deadline.
     pub(super) fn at(self) -> Option<Instant> {
         self.0
     }
 
-    /// The client no longer waits: nothing more is begun.
-    pub(super) fn is_over(self) -> bool {
+    /// Returns whether the client has stopped waiting. Then nothing new must start.
+    pub(super) fn has_passed(self) -> bool {
         self.0.is_some_and(|at| at <= Instant::now())
     }
 
-    /// What `answer` gives before the time is over, if it does.
+    /// Returns the output of `answer`, or `None` if the deadline comes first.
     pub(super) async fn limit<T>(self, answer: impl Future<Output = T>) -> Option<T> {
-        match self.left() {
+        match self.remaining() {
             None => Some(answer.await),
-            Some(left) => tokio::time::timeout(left, answer).await.ok(),
+            Some(remaining) => tokio::time::timeout(remaining, answer).await.ok(),
         }
     }
 
-    /// The time that is left.
-    pub(super) fn left(self) -> Option<Duration> {
+    /// The time until the deadline.
+    pub(super) fn remaining(self) -> Option<Duration> {
         self.0.map(|at| at.saturating_duration_since(Instant::now()))
     }
 }
 
-/// At most eight digits and a unit.
+/// Parses `grpc-timeout`: at most eight digits and a unit.
 fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -78,11 +78,11 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_over_once_its_time_has_come() {
-        assert!(Deadline::of(&headers("0n")).is_over());
-        assert!(!Deadline::of(&headers("99999999H")).is_over());
-        assert!(!Deadline::of(&HeaderMap::new()).is_over());
-        assert_eq!(Deadline::of(&HeaderMap::new()).left(), None);
-        assert_eq!(Deadline::of(&headers("0m")).left(), Some(Duration::ZERO));
+    fn a_deadline_has_passed_once_its_time_has_come() {
+        assert!(Deadline::of(&headers("0n")).has_passed());
+        assert!(!Deadline::of(&headers("99999999H")).has_passed());
+        assert!(!Deadline::of(&HeaderMap::new()).has_passed());
+        assert_eq!(Deadline::of(&HeaderMap::new()).remaining(), None);
+        assert_eq!(Deadline::of(&headers("0m")).remaining(), Some(Duration::ZERO));
     }
 }

@@ -3,9 +3,9 @@
 /// A hot method of `apache.rocketmq.v2.MessagingService`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HotMethod {
-    /// It answers with one message.
+    /// A method that answers with one message.
     Unary(UnaryMethod),
-    /// It answers with a stream.
+    /// A method that answers with a stream.
     Streaming(StreamingMethod),
 }
 
@@ -25,7 +25,7 @@ pub(crate) enum StreamingMethod {
 }
 
 impl HotMethod {
-    /// The hot method called `name`.
+    /// Returns the hot method with this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Some(match name {
             "SendMessage" => Self::Unary(UnaryMethod::Send),

@@ -1,4 +1,4 @@
-//! HTTP/2 connections: how they are set up, served and ended.
+//! Sets up, serves and ends HTTP/2 connections.
 
 use std::{convert::Infallible, future::Future, pin::pin, sync::Arc, time::Duration};
 
@@ -10,20 +10,19 @@ use tracing::debug;
 use super::{
     Inner,
     connection::{GrpcStream, Incoming},
-    counted_body::Watched,
-    inline_calls::{Calls, InlineCalls},
+    counted_body::WatchedBody,
+    inline_calls::{InlineCalls, UnstartedCalls},
     service,
 };
 
-/// Bytes a client may send ahead on one stream, and on all streams of a connection: a batch never waits for
-/// a window update.
+/// Receive windows of a stream and of a connection, so large that a batch never waits for a window update.
 const STREAM_WINDOW: u32 = 8 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
-/// Large frames, so that a batch is few of them.
+/// Large, so that a batch takes few frames.
 const MAX_FRAME: u32 = 1 << 20;
-/// Calls at a time on one connection; more wait in the client.
+/// Concurrent calls on one connection; more wait in the client.
 const MAX_CALLS: u32 = 1_024;
-/// A client that is gone without a word is noticed by pings.
+/// Pings detect a client that disappeared without closing its connection.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Serves connections until `shutdown` ends, then lets the calls under way finish.
@@ -42,40 +41,40 @@ pub(super) async fn serve_until(
             }
         }
     }
-    // A new connection would wait for ever.
+    // A new connection would wait in the listener for ever.
     drop((incoming, stopped));
     let _ = stop.send(());
     stop.closed().await;
 }
 
 async fn connection(server: Arc<Inner>, stream: GrpcStream, mut stop: watch::Receiver<()>) {
-    let (link, calls) = (stream.link(), Calls::default());
-    let (untaken, write) = (Arc::clone(link.untaken()), server.write);
+    let (link, calls) = (stream.link(), UnstartedCalls::default());
+    let (unsent, write) = (Arc::clone(link.unsent()), server.write);
     let answer = service_fn(move |request| {
-        let untaken = Arc::clone(link.untaken());
+        let unsent = Arc::clone(link.unsent());
         let answer = service::route(Arc::clone(&server), link.clone(), request);
-        async { Ok::<_, Infallible>(answer.await.map(|body| Watched::new(body, untaken))) }
+        async { Ok::<_, Infallible>(answer.await.map(|body| WatchedBody::new(body, unsent))) }
     });
     let connection = builder(&calls).serve_connection(TokioIo::new(stream), answer);
-    let mut together = InlineCalls::new(connection, calls);
+    let mut serving = InlineCalls::new(connection, calls);
     let ended = tokio::select! {
         biased;
-        ended = &mut together => ended,
-        () = untaken.stands_still(write) => {
-            debug!("a gRPC client takes no answers, its connection is closed");
+        ended = &mut serving => ended,
+        () = unsent.stalled(write) => {
+            debug!("connection closed: the gRPC client does not read its answers");
             return;
         }
         _ = stop.changed() => {
-            together.connection().graceful_shutdown();
-            together.await
+            serving.connection().graceful_shutdown();
+            serving.await
         }
     };
     if let Err(error) = ended {
-        debug!(%error, "a gRPC connection ended badly");
+        debug!(%error, "gRPC connection failed");
     }
 }
 
-fn builder(calls: &Calls) -> http2::Builder<Calls> {
+fn builder(calls: &UnstartedCalls) -> http2::Builder<UnstartedCalls> {
     let mut builder = http2::Builder::new(calls.clone());
     builder
         .timer(TokioTimer::new())
@@ -84,7 +83,7 @@ fn builder(calls: &Calls) -> http2::Builder<Calls> {
         .max_frame_size(MAX_FRAME)
         .max_concurrent_streams(MAX_CALLS)
         .keep_alive_interval(PING_INTERVAL)
-        // Clients of gRPC have no use for the time of day.
+        // gRPC clients ignore the date header.
         .auto_date_header(false);
     builder
 }

@@ -1,7 +1,7 @@
-//! Calls of a connection are answered by the task that reads them: it reads what there is, answers it, and writes all
-//! answers at once. A call that has to wait gets a task of its own.
+//! Answers the calls of a connection on the task that reads them: it reads the calls that have arrived, answers them,
+//! and writes all answers at once. A call that has to wait moves to a task of its own.
 //!
-//! A task for each call would cost more than most calls do: it wakes another thread, and that one this again.
+//! One task per call would cost more than most calls do: it wakes another thread, which wakes this one for the answer.
 
 use std::{
     future::Future,
@@ -18,44 +18,44 @@ use hyper::rt::Executor;
 use parking_lot::Mutex;
 use tracing::error;
 
-/// How often the connection goes on by itself before others have their turn.
-const ROUNDS: u8 = 4;
-/// So many calls that were read at once are begun here; more would keep the first of them from being answered.
-const TOGETHER: usize = 64;
+/// Rounds of a connection before it yields to other tasks.
+const MAX_ROUNDS: u8 = 4;
+/// Most calls of one read that start inline; more would delay the answer to the first.
+const MAX_INLINE: usize = 64;
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Calls that the connection has read and not begun.
+/// Calls that the connection has read but not started.
 #[derive(Clone, Default)]
-pub(super) struct Calls(Arc<Mutex<Vec<Call>>>);
+pub(super) struct UnstartedCalls(Arc<Mutex<Vec<Call>>>);
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Calls {
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for UnstartedCalls {
     fn execute(&self, call: F) {
         self.0.lock().push(Box::pin(call));
     }
 }
 
-impl Calls {
+impl UnstartedCalls {
     fn take(&self) -> Vec<Call> {
         std::mem::take(&mut *self.0.lock())
     }
 }
 
-/// Goes on with a call as far as it comes; true where it has to wait.
+/// Polls a call. Returns whether it has to wait.
 ///
-/// A call that panics ends alone, as if it had a task of its own.
-fn begin(call: &mut Call, context: &mut Context<'_>) -> bool {
+/// A panic ends only its own call, as if the call had a task of its own.
+fn poll_call(call: &mut Call, context: &mut Context<'_>) -> bool {
     let polled = catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context)));
     polled.map_or_else(
         |_| {
-            error!("a call panicked");
+            error!("a gRPC call panicked");
             false
         },
         |polled| polled.is_pending(),
     )
 }
 
-/// Has the call that awaits it go on in a task of its own.
+/// Moves the call that awaits it to a task of its own.
 #[derive(Default)]
 pub(super) struct OwnTask(bool);
 
@@ -74,16 +74,16 @@ impl Future for OwnTask {
 /// A connection and the calls it reads.
 pub(super) struct InlineCalls<C> {
     connection: Pin<Box<C>>,
-    calls: Calls,
-    wakes: Arc<Wakes>,
+    calls: UnstartedCalls,
+    gate: Arc<WakeGate>,
     waker: Waker,
 }
 
 impl<C> InlineCalls<C> {
-    /// `connection` executes its calls on `calls`.
-    pub(super) fn new(connection: C, calls: Calls) -> Self {
-        let wakes = Arc::<Wakes>::default();
-        Self { connection: Box::pin(connection), calls, waker: Waker::from(Arc::clone(&wakes)), wakes }
+    /// `connection` must use `calls` as the executor of its calls.
+    pub(super) fn new(connection: C, calls: UnstartedCalls) -> Self {
+        let gate = Arc::<WakeGate>::default();
+        Self { connection: Box::pin(connection), calls, waker: Waker::from(Arc::clone(&gate)), gate }
     }
 
     /// The connection.
@@ -91,9 +91,9 @@ impl<C> InlineCalls<C> {
         self.connection.as_mut()
     }
 
-    fn begin_calls(&self, context: &mut Context<'_>) {
+    fn start_calls(&self, context: &mut Context<'_>) {
         for (number, mut call) in self.calls.take().into_iter().enumerate() {
-            if number >= TOGETHER || begin(&mut call, context) {
+            if number >= MAX_INLINE || poll_call(&mut call, context) {
                 tokio::spawn(call);
             }
         }
@@ -101,7 +101,7 @@ impl<C> InlineCalls<C> {
 }
 
 impl<C> Drop for InlineCalls<C> {
-    /// A call that is never begun keeps its executor, and so itself.
+    /// Drops unstarted calls: each holds its executor, and so itself.
     fn drop(&mut self) {
         drop(self.calls.take());
     }
@@ -111,16 +111,16 @@ impl<C: Future> Future for InlineCalls<C> {
     type Output = C::Output;
 
     fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<C::Output> {
-        let me = &mut *self;
-        let mut context = Context::from_waker(&me.waker);
-        for _ in 0..ROUNDS {
-            me.wakes.begin(task.waker());
-            let ended = me.connection.as_mut().poll(&mut context);
-            me.begin_calls(&mut context);
+        let this = &mut *self;
+        let mut context = Context::from_waker(&this.waker);
+        for _ in 0..MAX_ROUNDS {
+            this.gate.begin(task.waker());
+            let ended = this.connection.as_mut().poll(&mut context);
+            this.start_calls(&mut context);
             if ended.is_ready() {
                 return ended;
             }
-            if me.wakes.sleep() {
+            if this.gate.sleep() {
                 return Poll::Pending;
             }
         }
@@ -129,38 +129,39 @@ impl<C: Future> Future for InlineCalls<C> {
     }
 }
 
-/// The connection waits and was not woken.
+/// The connection waits and has not been woken.
 const ASLEEP: u8 = 0;
-/// It is at work.
-const AT_WORK: u8 = 1;
-/// It was woken: while it was at work it goes on by itself, later its task is woken.
+/// The connection is being polled.
+const RUNNING: u8 = 1;
+/// The connection was woken. If that happened during a poll it continues by itself, otherwise its task was woken.
 const WOKEN: u8 = 2;
 
-/// Keeps those who wake a connection that is at work, above all its own answers, from waking its task.
+/// Absorbs wake-ups of a connection that is being polled, most of them from its own answers, so that its task is not
+/// woken.
 #[derive(Default)]
-struct Wakes {
+struct WakeGate {
     state: AtomicU8,
     task: Mutex<Option<Waker>>,
 }
 
-impl Wakes {
-    /// From here the connection looks at everything that happened before.
+impl WakeGate {
+    /// Begins a poll, which sees everything that happened before it.
     fn begin(&self, task: &Waker) {
         let mut known = self.task.lock();
         if !known.as_ref().is_some_and(|known| known.will_wake(task)) {
             *known = Some(task.clone());
         }
         drop(known);
-        self.state.swap(AT_WORK, Ordering::AcqRel);
+        self.state.swap(RUNNING, Ordering::AcqRel);
     }
 
-    /// Lets the next wake-up wake the task; false if one came while it was at work.
+    /// Lets the next wake-up wake the task. Returns false if one came during the poll.
     fn sleep(&self) -> bool {
-        self.state.compare_exchange(AT_WORK, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.state.compare_exchange(RUNNING, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
-impl Wake for Wakes {
+impl Wake for WakeGate {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -183,27 +184,27 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Counting(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Counting {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// A connection that reads the calls it is given when it is looked at, and never ends.
-    struct Reading {
-        calls: Calls,
+    /// A connection that reads the given calls when it is polled, and never ends.
+    struct ReadingConnection {
+        calls: UnstartedCalls,
         unread: Vec<Call>,
-        looks: usize,
+        polls: usize,
         waker: Arc<Mutex<Option<Waker>>>,
     }
 
-    impl Future for Reading {
+    impl Future for ReadingConnection {
         type Output = ();
 
         fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-            self.looks += 1;
+            self.polls += 1;
             *self.waker.lock() = Some(context.waker().clone());
             for call in std::mem::take(&mut self.unread) {
                 self.calls.execute(call);
@@ -212,26 +213,26 @@ mod tests {
         }
     }
 
-    fn reading(unread: Vec<Call>) -> (InlineCalls<Reading>, Arc<Mutex<Option<Waker>>>) {
-        let (calls, waker) = (Calls::default(), Arc::default());
-        let reading = Reading { calls: calls.clone(), unread, looks: 0, waker: Arc::clone(&waker) };
+    fn reading(unread: Vec<Call>) -> (InlineCalls<ReadingConnection>, Arc<Mutex<Option<Waker>>>) {
+        let (calls, waker) = (UnstartedCalls::default(), Arc::default());
+        let reading = ReadingConnection { calls: calls.clone(), unread, polls: 0, waker: Arc::clone(&waker) };
         (InlineCalls::new(reading, calls), waker)
     }
 
-    fn look(together: &mut InlineCalls<Reading>, task: &Arc<Counting>) -> Poll<()> {
-        Pin::new(together).poll(&mut Context::from_waker(&Waker::from(Arc::clone(task))))
+    fn poll(serving: &mut InlineCalls<ReadingConnection>, task: &Arc<WakeCounter>) -> Poll<()> {
+        Pin::new(serving).poll(&mut Context::from_waker(&Waker::from(Arc::clone(task))))
     }
 
     #[test]
-    fn calls_that_wait_for_nothing_are_answered_before_the_connection_goes_on_and_wake_no_task() {
+    fn calls_that_do_not_wait_are_answered_in_the_same_poll_and_wake_no_task() {
         let done = Arc::<AtomicUsize>::default();
-        let (mut together, waker) = reading(Vec::new());
-        together.connection().unread = (0..3)
+        let (mut serving, waker) = reading(Vec::new());
+        serving.connection().unread = (0..3)
             .map(|_| {
                 let (done, waker) = (Arc::clone(&done), Arc::clone(&waker));
                 let call: Call = Box::pin(async move {
                     done.fetch_add(1, Ordering::SeqCst);
-                    // There is something to be written.
+                    // The answer has to be written.
                     if let Some(waker) = &*waker.lock() {
                         waker.wake_by_ref();
                     }
@@ -239,12 +240,12 @@ mod tests {
                 call
             })
             .collect();
-        let task = Arc::<Counting>::default();
-        assert!(look(&mut together, &task).is_pending());
+        let task = Arc::<WakeCounter>::default();
+        assert!(poll(&mut serving, &task).is_pending());
         assert_eq!(done.load(Ordering::SeqCst), 3);
-        assert_eq!(together.connection().looks, 2);
+        assert_eq!(serving.connection().polls, 2);
         assert_eq!(task.0.load(Ordering::SeqCst), 0);
-        // Asleep, it is woken once, however many there are to wake it.
+        // Several wake-ups of a sleeping connection wake its task once.
         let waker = waker.lock().clone().unwrap();
         waker.wake_by_ref();
         waker.wake();
@@ -252,35 +253,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_many_calls_the_first_are_answered_here_and_the_others_by_themselves() {
+    async fn the_first_of_many_calls_are_answered_inline_and_the_others_on_their_own_tasks() {
         let (done, mut outcomes) = tokio::sync::mpsc::unbounded_channel();
-        let calls = (0..TOGETHER + 9).map(|number| {
+        let calls = (0..MAX_INLINE + 9).map(|number| {
             let done = done.clone();
             let call: Call = Box::pin(async move { _ = done.send(number) });
             call
         });
-        let (mut together, _) = reading(calls.collect());
-        assert!(look(&mut together, &Arc::default()).is_pending());
-        assert_eq!(outcomes.len(), TOGETHER);
-        for _ in 0..TOGETHER + 9 {
+        let (mut serving, _) = reading(calls.collect());
+        assert!(poll(&mut serving, &Arc::default()).is_pending());
+        assert_eq!(outcomes.len(), MAX_INLINE);
+        for _ in 0..MAX_INLINE + 9 {
             outcomes.recv().await.unwrap();
         }
     }
 
     #[test]
-    fn a_connection_that_ends_drops_the_calls_it_has_read() {
-        let (together, _) = reading(Vec::new());
+    fn a_connection_that_ends_drops_its_unstarted_calls() {
+        let (serving, _) = reading(Vec::new());
         let held = Arc::new(());
-        let (calls, kept) = (together.calls.clone(), Arc::clone(&held));
-        // As hyper's, the call keeps where it is executed.
+        let (calls, kept) = (serving.calls.clone(), Arc::clone(&held));
+        // Like hyper's calls, this one holds its executor.
         let executor = calls.clone();
         calls.execute(async move { drop((executor, kept)) });
-        drop((together, calls));
+        drop((serving, calls));
         assert_eq!(Arc::strong_count(&held), 1);
     }
 
     #[test]
-    fn a_connection_that_always_has_to_go_on_lets_others_have_their_turn() {
+    fn a_connection_that_is_always_ready_yields_to_other_tasks() {
         struct Busy(usize);
         impl Future for Busy {
             type Output = ();
@@ -290,23 +291,23 @@ mod tests {
                 Poll::Pending
             }
         }
-        let mut together = InlineCalls::new(Busy(0), Calls::default());
-        let task = Arc::<Counting>::default();
+        let mut serving = InlineCalls::new(Busy(0), UnstartedCalls::default());
+        let task = Arc::<WakeCounter>::default();
         let waker = Waker::from(Arc::clone(&task));
-        assert!(Pin::new(&mut together).poll(&mut Context::from_waker(&waker)).is_pending());
-        assert_eq!(together.connection().0, usize::from(ROUNDS));
+        assert!(Pin::new(&mut serving).poll(&mut Context::from_waker(&waker)).is_pending());
+        assert_eq!(serving.connection().0, usize::from(MAX_ROUNDS));
         assert_eq!(task.0.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test]
-    async fn a_call_that_waits_goes_on_by_itself_and_one_that_panics_ends_alone() {
+    async fn a_call_that_waits_continues_on_its_own_task_and_a_panic_ends_one_call() {
         let (answer, waiting) = oneshot::channel::<u8>();
         let (done, outcome) = oneshot::channel();
-        let panics: Call = Box::pin(async { panic!("as the test wants") });
+        let panics: Call = Box::pin(async { panic!("expected by the test") });
         let waits: Call = Box::pin(async move { _ = done.send(waiting.await) });
-        let (mut together, _) = reading(vec![panics, waits]);
-        let task = Arc::<Counting>::default();
-        assert!(look(&mut together, &task).is_pending());
+        let (mut serving, _) = reading(vec![panics, waits]);
+        let task = Arc::<WakeCounter>::default();
+        assert!(poll(&mut serving, &task).is_pending());
         // Nothing polls the connection again.
         answer.send(7).unwrap();
         assert_eq!(outcome.await.unwrap(), Ok(7));

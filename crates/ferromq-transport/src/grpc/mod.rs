@@ -1,6 +1,6 @@
-//! The gRPC v2 service: every method carries bytes, hot ones are parsed in place, cold ones pass through.
+//! The gRPC v2 service. Every method carries bytes: hot ones are parsed in place, cold ones pass through.
 //!
-//! `docs/decisions/003-grpc-as-bytes.md` says why.
+//! The reason is in `docs/decisions/003-grpc-as-bytes.md`.
 
 mod call;
 pub mod codec;
@@ -39,24 +39,24 @@ use telemetry::TelemetryStreams;
 
 pub use verbs::{message, outgoing::encode_message, proto};
 
-/// What all gRPC connections of a server may cost together.
+/// Limits that all gRPC connections of a server share.
 #[derive(Debug, Clone)]
 pub struct GrpcLimits {
-    /// One for each connection, of both protocols.
+    /// Connection slots, shared with the other protocol.
     pub(crate) slots: Arc<Slots>,
-    /// The memory that connections of both protocols share.
+    /// Memory budget, shared with the other protocol.
     pub(crate) budget: Arc<Budget>,
-    /// How long a client may stop in the middle of a request.
+    /// Longest pause of a client in the middle of a request.
     pub stall: Duration,
-    /// How long a new connection may take to begin.
+    /// Time limit of a new connection for its TLS handshake and HTTP/2 preface.
     pub handshake: Duration,
-    /// How long a client may take nothing of the answers it is to have.
+    /// Longest time that a client may leave pending answers unread.
     pub write: Duration,
-    /// Connections that were not taken, as the log says it.
+    /// Limits the log lines about refused connections.
     pub(crate) refused: Arc<LogLimiter>,
 }
 
-/// The gRPC half of a server; clones share it.
+/// The gRPC server. Clones share one instance.
 #[derive(Clone)]
 pub struct GrpcServer(Arc<Inner>);
 
@@ -72,9 +72,9 @@ struct Inner {
 }
 
 impl GrpcServer {
-    /// Makes the service. Without `hot` (a name server) the hot methods answer UNIMPLEMENTED.
+    /// Creates the server. Without `hot` (a name server) the hot methods answer UNIMPLEMENTED.
     ///
-    /// `next_connection` gives out connection numbers; share it with the remoting half.
+    /// `next_connection` assigns connection numbers; share it with the remoting server.
     #[must_use]
     pub(crate) fn new(
         hot: Option<Arc<Hot>>,
@@ -85,8 +85,8 @@ impl GrpcServer {
         tls: Arc<Tls>,
     ) -> Self {
         let (stall, write) = (limits.stall, limits.write);
-        let (of_cold, of_counters) = (Arc::clone(&cold), Arc::clone(&counters));
-        let connections = Connections::new(of_cold, of_counters, next_connection, limits, tls);
+        let connections =
+            Connections::new(Arc::clone(&cold), Arc::clone(&counters), next_connection, limits, tls);
         let telemetry = TelemetryStreams::new(Arc::clone(&cold), Arc::clone(&counters));
         Self(Arc::new(Inner {
             hot,
@@ -102,17 +102,17 @@ impl GrpcServer {
 
     /// Serves connections of `listener` until `shutdown` ends, then lets requests under way finish.
     ///
-    /// After `shutdown` parked polls end empty and telemetry streams end; returns when the last connection is
-    /// gone. Dropping the future cuts the connections off.
+    /// After `shutdown`, parked long polls end empty and telemetry streams end. The future resolves when the last
+    /// connection is gone; dropping it closes all connections.
     ///
     /// # Errors
-    /// `Io` where the listener cannot be served.
+    /// `Io` if the listener cannot be served.
     pub async fn serve(
         &self,
         listener: TcpListener,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), TransportError> {
-        let _cut_off = CutOff(&self.0.connections);
+        let _close_on_drop = CloseOnDrop(&self.0.connections);
         let drain = async {
             shutdown.await;
             self.0.health.stop();
@@ -125,29 +125,30 @@ impl GrpcServer {
         Ok(())
     }
 
-    /// Sends an encoded `TelemetryCommand` on stream `stream`; false where it is gone or its buffer is full.
+    /// Sends an encoded `TelemetryCommand` on stream `stream`. Returns false if the stream is gone or its buffer is
+    /// full.
     #[must_use]
     pub fn send_telemetry(&self, stream: u64, message: Bytes) -> bool {
         self.0.telemetry.send(stream, message)
     }
 
-    /// Ends telemetry stream `stream` with a gRPC status; false where it is gone or its buffer is full.
+    /// Ends telemetry stream `stream` with a gRPC status. Returns false if the stream is gone or its buffer is full.
     #[must_use]
     pub fn end_telemetry(&self, stream: u64, code: i32, message: &str) -> bool {
         self.0.telemetry.end(stream, tonic::Status::new(code.into(), message))
     }
 
-    /// Closes a connection; false where it is not one of ours.
+    /// Closes a connection. Returns false if it is not open here.
     #[must_use]
     pub fn close_connection(&self, connection: u64) -> bool {
         self.0.connections.close(connection)
     }
 }
 
-/// Cuts all connections off when the future that served them is gone.
-struct CutOff<'a>(&'a Connections);
+/// Closes all connections when the future that served them is dropped.
+struct CloseOnDrop<'a>(&'a Connections);
 
-impl Drop for CutOff<'_> {
+impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
         self.0.close_all();
     }

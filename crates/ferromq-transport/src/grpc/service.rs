@@ -1,4 +1,4 @@
-//! The one gRPC service: routes a method by its path, hot ones to the hot path, the rest to the control plane.
+//! Routes gRPC calls by path: hot methods to the hot path, the others to the control plane.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -14,11 +14,11 @@ use tonic::{
 
 use super::{
     Inner,
-    call::{CLIENT_ID, MAX_REQUEST, SMALL, malformed, over, without_client},
-    codec::{BytesCodec, OneByOne},
+    call::{CLIENT_ID, MAX_REQUEST, SMALL_ANSWER, deadline_exceeded, malformed, missing_client_id},
+    codec::{BytesCodec, UnbufferedCodec},
     connection::Link,
     convert::{Refusal, put_status},
-    counted_body::{CountedBody, Held, Unread, Untaken},
+    counted_body::{AnswerStream, CountedAnswer, CountedBody, UnsentAnswers},
     deadline::Deadline,
     extras,
     hot_method::{HotMethod, StreamingMethod},
@@ -27,7 +27,7 @@ use super::{
     unary,
     verbs::{
         polling::Polling,
-        receive::{self, Client, Form, Terms},
+        receive::{self, AnswerForm, CallTerms, Client},
     },
 };
 use crate::{
@@ -42,16 +42,16 @@ use crate::{
 };
 
 const SERVICE: &str = "/apache.rocketmq.v2.MessagingService/";
-/// Administration, which is cold: its methods are routed as `Admin/…`.
+/// The administration service, which is cold. Its methods are routed as `Admin/…`.
 const ADMIN: &str = "/apache.rocketmq.v2.Admin/";
-/// tonic's word for a message over its limit, as gRPC writes it; RocketMQ's is RESOURCE_EXHAUSTED.
+/// tonic's status for a message over the limit; RocketMQ uses RESOURCE_EXHAUSTED.
 const OUT_OF_RANGE: &str = "11";
-/// Asks for, and announces, a packed stream.
+/// Metadata key that requests and announces a packed stream.
 const PACKED: &str = "x-ferromq-packed";
-/// The first offset that a pulled queue holds: nothing from there on had aged out when it was read.
+/// Metadata key of a pulled queue's min offset: from there on, nothing had aged out at the time of the read.
 const MIN_OFFSET: &str = "x-ferromq-min-offset";
 
-type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Answers a call.
 pub(super) async fn route(
@@ -71,7 +71,7 @@ pub(super) async fn route(
     Box::pin(route_rest(server, link, request.map(Body::new))).await
 }
 
-/// As [`route`], for what is no hot call with one answer.
+/// As [`route`], for all calls but hot unary ones.
 async fn route_rest(server: Arc<Inner>, link: Link, request: http::Request<Body>) -> http::Response<Body> {
     let path = request.uri().path();
     let admin = path.strip_prefix(ADMIN).map(|method| format!("Admin/{method}"));
@@ -79,23 +79,23 @@ async fn route_rest(server: Arc<Inner>, link: Link, request: http::Request<Body>
         return extras::answer(server, link, request).await;
     };
     let deadline = Deadline::of(request.headers());
-    if deadline.is_over() {
-        return over().into_http();
+    if deadline.has_passed() {
+        return deadline_exceeded().into_http();
     }
     let mut grpc = Grpc::new(BytesCodec).max_decoding_message_size(MAX_REQUEST);
-    // Held to the end of this function: the request's bytes are under way until it is answered.
+    // Held to the end of this function: the request's bytes count until it is answered.
     let share = Arc::new(link.allowance().share());
     if method == "Telemetry" {
-        // A client may be silent for as long as it likes.
+        // A silent client is legal here, so there is no stall limit.
         let request = request.map(|body| Body::new(CountedBody::new(body, Arc::clone(&share), None)));
-        let mut grpc = Grpc::new(OneByOne::default()).max_decoding_message_size(MAX_REQUEST);
+        let mut grpc = Grpc::new(UnbufferedCodec::default()).max_decoding_message_size(MAX_REQUEST);
         return grpc.streaming(Telemetry { server, link, share }, request).await;
     }
     let stall = Some(server.stall);
     let request = request.map(|body| Body::new(CountedBody::new(body, Arc::clone(&share), stall)));
     let call = Call { link, deadline, share };
     let answered = deadline.limit(answer(server, call, method, &mut grpc, request)).await;
-    let Some(response) = answered else { return over().into_http() };
+    let Some(response) = answered else { return deadline_exceeded().into_http() };
     let too_large = response.headers().get(Status::GRPC_STATUS).is_some_and(|code| code == OUT_OF_RANGE);
     if too_large {
         return Status::resource_exhausted(format!("the request is over the limit of {MAX_REQUEST} bytes"))
@@ -104,7 +104,7 @@ async fn route_rest(server: Arc<Inner>, link: Link, request: http::Request<Body>
     response
 }
 
-/// Whose request it is, how long they wait, and what it holds.
+/// The connection, deadline and memory share of a request.
 struct Call {
     link: Link,
     deadline: Deadline,
@@ -118,14 +118,14 @@ async fn answer(
     grpc: &mut Grpc<BytesCodec>,
     request: http::Request<Body>,
 ) -> http::Response<Body> {
-    let untaken = Arc::clone(call.link.untaken());
+    let unsent = Arc::clone(call.link.unsent());
     let not_served = |method: &str| Status::unimplemented(format!("{method} is not served here")).into_http();
     match (HotMethod::named(&method), server.hot.clone()) {
         (Some(HotMethod::Streaming(method)), Some(hot)) => {
-            // It may look at many messages; other calls of the connection do not wait for that.
+            // It may scan many messages; other calls of the connection must not wait for that.
             OwnTask::default().await;
             let stream = HotStream { server, hot, call, method };
-            held(grpc.server_streaming(stream, request).await, &untaken)
+            count_answer(grpc.server_streaming(stream, request).await, &unsent)
         }
         (Some(_), _) => not_served(&method),
         (None, _) => {
@@ -133,28 +133,28 @@ async fn answer(
             if !server.cold.serves(&verb) {
                 return not_served(&method);
             }
-            held(grpc.unary(ColdCall { server, call, verb }, request).await, &untaken)
+            count_answer(grpc.unary(ColdCall { server, call, verb }, request).await, &unsent)
         }
     }
 }
 
-/// What a response counts for, until it is written; [`held`] takes it from the response's extensions.
+/// The memory share of a response until it is written, passed to [`count_answer`] in the response's extensions.
 #[derive(Clone)]
-struct Counted(Arc<Share>);
+struct AnswerShare(Arc<Share>);
 
-fn held(mut response: http::Response<Body>, untaken: &Arc<Untaken>) -> http::Response<Body> {
-    match response.extensions_mut().remove::<Counted>() {
-        Some(Counted(share)) => response.map(|body| Body::new(Held::new(body, share, untaken))),
+fn count_answer(mut response: http::Response<Body>, unsent: &Arc<UnsentAnswers>) -> http::Response<Body> {
+    match response.extensions_mut().remove::<AnswerShare>() {
+        Some(AnswerShare(share)) => response.map(|body| Body::new(CountedAnswer::new(body, share, unsent))),
         None => response,
     }
 }
 
-/// A response to a single call, which keeps its memory where it is large.
-fn single(body: Bytes, memory: Share) -> Response<Bytes> {
-    let large = body.len() > SMALL;
+/// A response with one message, which holds its memory share if it is large.
+fn unary_response(body: Bytes, memory: Share) -> Response<Bytes> {
+    let large = body.len() > SMALL_ANSWER;
     let mut response = Response::new(body);
     if large {
-        response.extensions_mut().insert(Counted(Arc::new(memory)));
+        response.extensions_mut().insert(AnswerShare(Arc::new(memory)));
     }
     response
 }
@@ -170,14 +170,14 @@ struct HotStream {
 impl ServerStreamingService<Bytes> for HotStream {
     type Response = Bytes;
     type ResponseStream = ResponseStream;
-    type Future = Answer<Result<Response<ResponseStream>, Status>>;
+    type Future = BoxFuture<Result<Response<ResponseStream>, Status>>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
         let (hot, is_pull) = (Arc::clone(&self.hot), self.method == StreamingMethod::Pull);
         let asked = request.metadata().get(PACKED).and_then(|value| value.to_str().ok());
-        let form = Form::asked(asked, is_pull);
+        let form = AnswerForm::asked(asked, is_pull);
         let deadline = self.call.deadline;
-        let refusal = without_client(request.metadata().as_ref());
+        let refusal = missing_client_id(request.metadata().as_ref());
         let client = Client { link: self.call.link.clone(), id: client_id(request.metadata()).to_owned() };
         let polling = match is_pull || form.is_packed() {
             true => Polling::Asked,
@@ -186,12 +186,12 @@ impl ServerStreamingService<Bytes> for HotStream {
                 Polling::bounded(**self.hot.waits.load(), request_timeout, request.metadata().as_ref())
             }
         };
-        let terms = Terms { peer: self.call.link.peer(), form, deadline: deadline.left(), polling };
+        let terms = CallTerms { peer: self.call.link.peer(), form, deadline: deadline.remaining(), polling };
         let body = request.into_inner();
         let share = Arc::new(self.call.link.allowance().share());
         Box::pin(answer_memory::scope(Arc::clone(&share), async move {
-            if deadline.is_over() {
-                return Err(over());
+            if deadline.has_passed() {
+                return Err(deadline_exceeded());
             }
             if let Some(refusal) = refusal {
                 return Ok(Response::new(refused_stream(form.is_packed(), &refusal)));
@@ -204,7 +204,7 @@ impl ServerStreamingService<Bytes> for HotStream {
             };
             share.settle(stream.bytes());
             let mut response = Response::new(stream);
-            response.extensions_mut().insert(Counted(share));
+            response.extensions_mut().insert(AnswerShare(share));
             if let Some(form) = form.announced() {
                 response.metadata_mut().insert(PACKED, MetadataValue::from_static(form));
             }
@@ -216,7 +216,7 @@ impl ServerStreamingService<Bytes> for HotStream {
     }
 }
 
-/// A cold method: bytes to the control plane, bytes back.
+/// A cold method, which the control plane answers.
 struct ColdCall {
     server: Arc<Inner>,
     call: Call,
@@ -225,7 +225,7 @@ struct ColdCall {
 
 impl UnaryService<Bytes> for ColdCall {
     type Response = Bytes;
-    type Future = Answer<Result<Response<Bytes>, Status>>;
+    type Future = BoxFuture<Result<Response<Bytes>, Status>>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
         let (server, link, verb) = (Arc::clone(&self.server), self.call.link.clone(), self.verb.clone());
@@ -233,7 +233,7 @@ impl UnaryService<Bytes> for ColdCall {
             link.forget_client(client_id(request.metadata()));
         }
         let fields = fields(request.metadata());
-        // The request may wait for its turn longer than its client waits for the answer.
+        // The request may stay queued after its client has stopped waiting.
         let body = kept(request.into_inner(), Arc::clone(&self.call.share));
         server.counters.cold_calls.add(1);
         let call = ColdRequest {
@@ -250,19 +250,20 @@ impl UnaryService<Bytes> for ColdCall {
         };
         let (reply, answer) = Reply::new(link.allowance());
         server.cold.call(call, reply);
-        // A task of its own holds the link until the handler is done, even where the client is gone by then.
-        let of_handler = link.clone();
+        // A task of its own holds the link until the handler is done, even if the client is gone by then.
+        let handler_link = link.clone();
         let answer = tokio::spawn(async move {
             let answer = answer.await;
-            drop(of_handler);
+            drop(handler_link);
             answer
         });
         Box::pin(async move {
-            let none = || Status::internal("the handler gave no answer");
-            let Answered { answer, memory } = answer.await.map_err(|_| none())?.map_err(|_| none())?;
+            let no_answer = || Status::internal("the handler gave no answer");
+            let Answered { answer, memory } =
+                answer.await.map_err(|_| no_answer())?.map_err(|_| no_answer())?;
             match answer {
-                Ok(Some(response)) => Ok(single(response.body, memory)),
-                Ok(None) => Err(none()),
+                Ok(Some(response)) => Ok(unary_response(response.body, memory)),
+                Ok(None) => Err(no_answer()),
                 Err(error @ TransportError::Busy(_)) => Err(Status::resource_exhausted(error.to_string())),
                 Err(error) => Err(Status::internal(error.to_string())),
             }
@@ -279,7 +280,7 @@ struct Telemetry {
 
 impl StreamingService<Bytes> for Telemetry {
     type Response = Bytes;
-    type ResponseStream = Unread;
+    type ResponseStream = AnswerStream;
     type Future = std::future::Ready<Result<Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
@@ -290,7 +291,7 @@ impl StreamingService<Bytes> for Telemetry {
     }
 }
 
-/// Who calls; empty where that is no text.
+/// Returns the client id; empty if it is missing or not text.
 fn client_id(metadata: &MetadataMap) -> &str {
     metadata.get(CLIENT_ID).and_then(|id| id.to_str().ok()).unwrap_or("").trim_ascii()
 }
@@ -303,7 +304,7 @@ fn refused_stream(packed: bool, refusal: &Refusal) -> ResponseStream {
     packer.finish(None)
 }
 
-/// ASCII metadata; binary values are of no use to the control plane.
+/// The ASCII metadata. The control plane does not use binary values.
 fn fields(metadata: &MetadataMap) -> Fields {
     let ascii = metadata.iter().filter_map(|field| match field {
         KeyAndValueRef::Ascii(name, value) => Some((name.as_str(), value.to_str().ok()?)),

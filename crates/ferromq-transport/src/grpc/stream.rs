@@ -1,8 +1,8 @@
-//! The answer of ReceiveMessage and PullMessage: a stream of small messages, or the same ones packed.
+//! The answer of ReceiveMessage and PullMessage: a stream of responses, one per gRPC message or packed.
 //!
-//! RocketMQ sends one gRPC message for each status, message and timestamp. Our own client asks for packed
-//! streams (`x-ferromq-packed: 1`): each gRPC message is then a sequence of `varint length, response`. Pulls of the data
-//! pipeline ask for records (`2`): such a sequence with status and next offset, then gRPC messages of whole records.
+//! RocketMQ sends one gRPC message for each status, message and timestamp. ferromq's own client requests packed streams
+//! (`x-ferromq-packed: 1`): each gRPC message is then a sequence of `varint length, response`. Pulls of the data
+//! pipeline request records (`2`): such a sequence with status and next offset, then gRPC messages of whole records.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +18,7 @@ use tonic::Status;
 
 use crate::{hot::Hot, protobuf::put_varint};
 
-/// A packed gRPC message is closed once it holds this many bytes.
+/// Size in bytes from which a packed gRPC message is full.
 const PACKET: usize = 1 << 20;
 
 /// Builds the items of a stream.
@@ -49,7 +49,7 @@ impl Packer {
         }
     }
 
-    /// Adds records, copied once, in gRPC messages of their own: each holds whole records and nothing else.
+    /// Adds records, copied once, in gRPC messages that hold only whole records.
     pub(super) fn put_records<'a>(&mut self, records: impl Iterator<Item = &'a [u8]>) {
         self.close_item();
         for record in records {
@@ -71,22 +71,22 @@ impl Packer {
         }
     }
 
-    /// Ends the stream. `return_to` takes the leases of messages that the client did not take.
+    /// Ends the stream. `return_to` gets the leases of messages that the client did not take.
     pub(super) fn finish(mut self, return_to: Option<ReturnTo>) -> ResponseStream {
         self.close_item();
         ResponseStream { items: self.items, return_to }
     }
 }
 
-/// Whose leases a stream carries.
+/// The group and topic of a stream's leases.
 pub(super) struct ReturnTo {
     pub hot: Arc<Hot>,
     pub group: String,
     pub topic: String,
 }
 
-/// A stream whose items are all there. Where it is dropped before the connection took them, the leases of
-/// the messages left are given back: the next receive gets them before their leases expire.
+/// A complete stream. Dropping it releases the leases of the messages that the connection has not taken: the next
+/// receive gets them before their leases expire.
 pub(super) struct ResponseStream {
     items: VecDeque<(Bytes, Vec<ReceiptHandle>)>,
     return_to: Option<ReturnTo>,

@@ -1,4 +1,4 @@
-//! Telemetry: a stream of commands each way, passed as bytes between a client and the control plane.
+//! Telemetry: a stream of commands in both directions, passed as bytes between a client and the control plane.
 
 use std::{
     collections::HashMap,
@@ -16,9 +16,9 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::{Code, Status, Streaming};
 
 use super::{
-    call::CLIENT_ID,
+    call::{CLIENT_ID, MAX_REQUEST},
     connection::Link,
-    counted_body::{Answer, PREFIX, Unread},
+    counted_body::{AnswerStream, PREFIX, StreamAnswer},
     verbs::proto::ProtoDuration,
 };
 use crate::{
@@ -29,23 +29,23 @@ use crate::{
     remoting::Fields,
 };
 
-/// Commands a client may leave unread before it counts as gone.
+/// Most commands that a client may leave unread; then it counts as gone.
 const MAX_UNREAD: usize = 64;
 
-/// Stream numbers are unique in the process, as connection numbers are.
+/// Stream numbers are unique in the process, like connection numbers.
 static NEXT_STREAM: AtomicU64 = AtomicU64::new(1);
 
-/// The way to a client. Dropping it ends the stream.
-struct Registered {
-    answers: mpsc::Sender<Answer>,
+/// The sending half of a stream. Dropping it ends the stream.
+struct TelemetrySender {
+    answers: mpsc::Sender<StreamAnswer>,
     share: Arc<Share>,
     _keep: oneshot::Sender<()>,
 }
 
 /// The open telemetry streams of a server, by number.
 pub(super) struct TelemetryStreams {
-    open: Mutex<HashMap<u64, Registered>>,
-    /// The `request_timeout` of each client's settings, with the stream on which it came.
+    open: Mutex<HashMap<u64, TelemetrySender>>,
+    /// The `request_timeout` of each client's settings, with the stream that sent it.
     request_timeouts: RwLock<HashMap<Box<str>, (u64, Duration)>>,
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,
@@ -56,30 +56,30 @@ impl TelemetryStreams {
         Arc::new(Self { open: Mutex::default(), request_timeouts: RwLock::default(), cold, counters })
     }
 
-    /// How long a client says that it waits for an answer, as long as its stream is open.
+    /// Returns how long a client waits for an answer by its settings, while its stream is open.
     pub(super) fn request_timeout(&self, client: &str) -> Option<Duration> {
         self.request_timeouts.read().get(client).map(|(_, timeout)| *timeout)
     }
 
-    /// Keeps what a client's settings say for its receives.
-    fn note(&self, stream: u64, fields: &Fields, command: &[u8]) {
+    /// Stores the request timeout of a client's settings, which its receives use.
+    fn note_request_timeout(&self, stream: u64, fields: &Fields, command: &[u8]) {
         let client = fields.get(CLIENT_ID).unwrap_or("").trim_ascii();
-        // What cannot be read, the control plane refuses.
+        // The control plane rejects malformed commands.
         if let (false, Ok(Some(timeout))) = (client.is_empty(), request_timeout(command)) {
             self.request_timeouts.write().insert(client.into(), (stream, timeout));
         }
     }
 
-    fn forget(&self, stream: u64, fields: &Fields) {
+    fn forget_request_timeout(&self, stream: u64, fields: &Fields) {
         let client = fields.get(CLIENT_ID).unwrap_or("").trim_ascii();
         let mut timeouts = self.request_timeouts.write();
-        // The client may have come back on another stream before this one ended.
+        // The client may have opened another stream before this one ended.
         if timeouts.get(client).is_some_and(|(of, _)| *of == stream) {
             timeouts.remove(client);
         }
     }
 
-    /// Sends a command to a client; false where the stream is gone or the client reads too slowly.
+    /// Sends a command to a client. Returns false if the stream is gone or the client reads too slowly.
     pub(super) fn send(&self, stream: u64, command: Bytes) -> bool {
         self.open.lock().get(&stream).is_some_and(|to| {
             let unread = to.share.split(0);
@@ -87,40 +87,41 @@ impl TelemetryStreams {
         })
     }
 
-    /// Ends a stream with an error; false where it is gone.
+    /// Ends a stream with an error. Returns false if it is gone or its buffer is full.
     pub(super) fn end(&self, stream: u64, status: Status) -> bool {
-        // The end of the stream alone cuts off a client that does not read.
+        // A client that does not read gets the end of the stream without the status.
         self.open.lock().remove(&stream).is_some_and(|to| to.answers.try_send((Err(status), None)).is_ok())
     }
 
-    /// Ends all streams; commands already queued still go out.
+    /// Ends all streams. Queued commands are still sent.
     pub(super) fn close(&self) {
         self.open.lock().clear();
     }
 
-    /// Registers a stream and hands on what the client sends until one side ends it. `share` counts what came and
-    /// is not handed on yet.
+    /// Registers a stream and passes the client's commands on until one side ends it. `share` counts commands that have
+    /// arrived but are not passed on yet.
     ///
     /// # Errors
-    /// `RESOURCE_EXHAUSTED` where the connection has too many streams open.
+    /// `RESOURCE_EXHAUSTED` if the connection has too many open streams.
     pub(super) fn open(
         self: &Arc<Self>,
         link: Link,
         share: Arc<Share>,
         fields: Fields,
         mut commands: Streaming<Bytes>,
-    ) -> Result<Unread, Status> {
+    ) -> Result<AnswerStream, Status> {
         let open = link.allowance().stream()?;
         let stream = NEXT_STREAM.fetch_add(1, Ordering::Relaxed);
         let (sender, answers) = mpsc::channel(MAX_UNREAD);
         let (keep, mut removed) = oneshot::channel();
-        self.open
-            .lock()
-            .insert(stream, Registered { answers: sender.clone(), share: Arc::clone(&share), _keep: keep });
+        self.open.lock().insert(
+            stream,
+            TelemetrySender { answers: sender.clone(), share: Arc::clone(&share), _keep: keep },
+        );
         self.counters.telemetry_streams.add(1);
         let streams = Arc::clone(self);
         tokio::spawn(async move {
-            let _ended = Ended { streams: &streams, stream, link: &link, fields: &fields };
+            let _ended = StreamEnd { streams: &streams, stream, link: &link, fields: &fields };
             loop {
                 let command = tokio::select! {
                     command = commands.message() => command,
@@ -130,13 +131,15 @@ impl TelemetryStreams {
                 let command = match command {
                     Ok(Some(command)) => {
                         share.give_back(PREFIX);
-                        streams.note(stream, &fields, &command);
-                        // It is counted until the control plane is done with it.
+                        streams.note_request_timeout(stream, &fields, &command);
+                        // The command counts until the control plane is done with it.
                         let waiting = share.split(command.len());
                         kept(command, waiting)
                     }
                     Err(error) if error.code() == Code::OutOfRange => {
-                        let large = Status::resource_exhausted("a telemetry command is over the limit");
+                        let large = Status::resource_exhausted(format!(
+                            "a telemetry command is over the limit of {MAX_REQUEST} bytes"
+                        ));
                         let _ = sender.try_send((Err(large), None));
                         return;
                     }
@@ -147,35 +150,37 @@ impl TelemetryStreams {
                     Ok(None) | Err(_) => return,
                 };
                 if !streams.cold.telemetry(stream, link.id(), link.peer(), &fields, Some(command)) {
-                    let full = Status::resource_exhausted("too many telemetry commands wait for an answer");
-                    // A client that does not read either is cut off by the end of the stream alone.
+                    let full = Status::resource_exhausted(
+                        "too many telemetry commands are pending; send fewer at a time",
+                    );
+                    // A client that does not read gets the end of the stream without the status.
                     let _ = sender.try_send((Err(full), None));
                     return;
                 }
             }
         });
-        Ok(Unread::new(answers, open))
+        Ok(AnswerStream::new(answers, open))
     }
 }
 
-/// Tells the end of a stream once, however its task ends.
-struct Ended<'a> {
+/// Reports the end of a stream exactly once, however its task ends.
+struct StreamEnd<'a> {
     streams: &'a TelemetryStreams,
     stream: u64,
     link: &'a Link,
     fields: &'a Fields,
 }
 
-impl Drop for Ended<'_> {
+impl Drop for StreamEnd<'_> {
     fn drop(&mut self) {
         self.streams.open.lock().remove(&self.stream);
-        self.streams.forget(self.stream, self.fields);
+        self.streams.forget_request_timeout(self.stream, self.fields);
         self.streams.counters.telemetry_streams.sub(1);
         self.streams.cold.telemetry(self.stream, self.link.id(), self.link.peer(), self.fields, None);
     }
 }
 
-/// The `request_timeout` of the settings in a `TelemetryCommand`, where there is one.
+/// Returns the `request_timeout` of the settings in a `TelemetryCommand`, if it has one.
 fn request_timeout(command: &[u8]) -> Result<Option<Duration>, Malformed> {
     let mut timeout = None;
     for field in protobuf::Fields::new(command) {

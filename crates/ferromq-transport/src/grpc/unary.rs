@@ -1,4 +1,4 @@
-//! Hot methods with one answer: a message in, a message out, without a layer between.
+//! Hot unary methods, read and answered without tonic's layers.
 
 use std::{
     future::poll_fn,
@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use tonic::{Status, body::Body};
 
 use super::{
-    call::{MAX_ACK, MAX_REQUEST, MAX_SEND, SMALL, malformed, over, without_client},
+    call::{MAX_ACK, MAX_REQUEST, MAX_SEND, SMALL_ANSWER, deadline_exceeded, malformed, missing_client_id},
     connection::Link,
     counted_body::{CountedBody, PREFIX},
     deadline::Deadline,
@@ -25,18 +25,18 @@ use super::{
 };
 use crate::{
     connections::budget::kept,
-    hot::{Cause, Hot},
+    hot::{DeadLetterCause, Hot},
 };
 
-/// Requests that are larger take their time: other calls of the connection do not wait for them.
+/// Requests above this size get a task of their own, so that other calls of the connection do not wait for them.
 const LARGE: usize = 64 << 10;
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 const ENCODING: &str = "grpc-encoding";
 const ACCEPT_ENCODING: &str = "grpc-accept-encoding";
-const ZERO: HeaderValue = HeaderValue::from_static("0");
+const STATUS_OK: HeaderValue = HeaderValue::from_static("0");
 
-/// The largest request of a method.
+/// Returns the largest request of a method, in bytes.
 fn limit(method: UnaryMethod) -> usize {
     match method {
         UnaryMethod::Send => MAX_SEND,
@@ -45,7 +45,7 @@ fn limit(method: UnaryMethod) -> usize {
     }
 }
 
-/// Answers a call; the client may stop for `stall` in the middle of its request.
+/// Answers a call. `stall` limits the client's pauses in the middle of its request.
 pub(super) async fn answer(
     hot: &Arc<Hot>,
     method: UnaryMethod,
@@ -54,26 +54,26 @@ pub(super) async fn answer(
     stall: Duration,
 ) -> http::Response<Body> {
     if request.method() != Method::POST {
-        return Status::unimplemented(format!("{} is no call; use POST", request.method())).into_http();
+        return Status::unimplemented(format!("gRPC calls use POST, not {}", request.method())).into_http();
     }
     let deadline = Deadline::of(request.headers());
-    if deadline.is_over() {
-        return over().into_http();
+    if deadline.has_passed() {
+        return deadline_exceeded().into_http();
     }
     if let Some(encoding) = request.headers().get(ENCODING).filter(|encoding| *encoding != IDENTITY) {
-        let refused = format!("the request is compressed with {encoding:?}; send it as it is");
+        let refused = format!("the request is compressed with {encoding:?}; send it uncompressed");
         let mut response = Status::unimplemented(refused).into_http();
         response.headers_mut().insert(ACCEPT_ENCODING, IDENTITY);
         return response;
     }
-    let answered = deadline.limit(served(hot, method, link, request, stall, deadline)).await;
-    match answered.unwrap_or_else(|| Err(over())) {
+    let answered = deadline.limit(try_answer(hot, method, link, request, stall, deadline)).await;
+    match answered.unwrap_or_else(|| Err(deadline_exceeded())) {
         Ok(answer) => answer,
         Err(status) => status.into_http(),
     }
 }
 
-async fn served(
+async fn try_answer(
     hot: &Arc<Hot>,
     method: UnaryMethod,
     link: &Link,
@@ -81,19 +81,22 @@ async fn served(
     stall: Duration,
     deadline: Deadline,
 ) -> Result<http::Response<Body>, Status> {
-    let refusal = without_client(request.headers());
-    let cause =
-        if method == UnaryMethod::Forward { dead_letter::cause(request.headers()) } else { Cause::default() };
-    // Held to the end of this function: the request's bytes are under way until it is answered.
+    let refusal = missing_client_id(request.headers());
+    let cause = if method == UnaryMethod::Forward {
+        dead_letter::cause(request.headers())
+    } else {
+        DeadLetterCause::default()
+    };
+    // Held to the end of this function: the request's bytes count until it is answered.
     let share = Arc::new(link.allowance().share());
     let body = CountedBody::new(request.into_body(), Arc::clone(&share), Some(stall));
     let message = message(body, limit(method)).await?;
     if message.len() > LARGE {
         OwnTask::default().await;
     }
-    // The body took its time.
-    if deadline.is_over() {
-        return Err(over());
+    // Reading the body may have taken long.
+    if deadline.has_passed() {
+        return Err(deadline_exceeded());
     }
     if let Some(refusal) = refusal {
         return Ok(response(link, &ack::refused(&refusal)));
@@ -111,11 +114,9 @@ async fn served(
     answer.map(|answer| response(link, &answer)).map_err(malformed)
 }
 
-/// The one message of a request, which has at most `limit` bytes.
-///
-/// One that comes in one piece is not copied.
+/// Reads the one message of a request, of at most `limit` bytes. A message that arrives in one piece is not copied.
 async fn message(mut body: CountedBody<Incoming>, limit: usize) -> Result<Bytes, Status> {
-    let mut pieces = Pieces::default();
+    let mut pieces = MessagePieces::default();
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         if let Ok(piece) = frame?.into_data() {
             pieces.add(piece, limit)?;
@@ -127,17 +128,17 @@ async fn message(mut body: CountedBody<Incoming>, limit: usize) -> Result<Bytes,
     pieces.message()
 }
 
-/// What has come of a message.
+/// The part of a message that has arrived, with its gRPC prefix.
 #[derive(Default)]
-struct Pieces {
-    /// The first piece, as long as there is no other.
+struct MessagePieces {
+    /// The first piece, until a second arrives.
     first: Bytes,
     rest: BytesMut,
-    /// Of the message with what is before it, once that is known.
+    /// Length of the message with its prefix, once known.
     len: Option<usize>,
 }
 
-impl Pieces {
+impl MessagePieces {
     fn len(&self) -> usize {
         self.first.len() + self.rest.len()
     }
@@ -151,22 +152,30 @@ impl Pieces {
             self.rest.put(piece);
         }
         if self.len.is_none() {
-            self.begin(limit)?;
+            self.read_prefix(limit)?;
         }
         if self.len.is_some_and(|len| self.len() > len) {
-            return Err(Status::internal("more than one message came with a call that takes one"));
+            return Err(Status::internal("the request has more than one message; this method takes one"));
         }
         Ok(())
     }
 
-    /// Reads what is before the message, if all of it is there.
-    fn begin(&mut self, limit: usize) -> Result<(), Status> {
-        let there = if self.rest.is_empty() { &*self.first } else { &*self.rest };
-        let Some(([flag, size @ ..], _)) = there.split_first_chunk::<PREFIX>() else { return Ok(()) };
+    /// Reads the prefix of the message once it is complete.
+    fn read_prefix(&mut self, limit: usize) -> Result<(), Status> {
+        let received = if self.rest.is_empty() { &*self.first } else { &*self.rest };
+        let Some(([flag, size @ ..], _)) = received.split_first_chunk::<PREFIX>() else { return Ok(()) };
         match flag {
             0 => {}
-            1 => return Err(Status::internal("the message is marked as compressed, and nothing says how")),
-            other => return Err(Status::internal(format!("{other} is no mark of a message; 0 and 1 are"))),
+            1 => {
+                return Err(Status::internal(
+                    "the message is marked as compressed, but grpc-encoding names no compression; send it uncompressed",
+                ));
+            }
+            other => {
+                return Err(Status::internal(format!(
+                    "the compressed flag of the message is {other}; it must be 0"
+                )));
+            }
         }
         let size = u32::from_be_bytes(*size) as usize;
         if size > limit {
@@ -185,36 +194,38 @@ impl Pieces {
                 all.advance(PREFIX);
                 Ok(all)
             }
-            _ if self.len() == 0 => Err(Status::internal("the message of the request is missing")),
+            _ if self.len() == 0 => {
+                Err(Status::internal("the request has no message; this method takes one"))
+            }
             _ => Err(Status::internal("the request ended in the middle of its message")),
         }
     }
 }
 
-/// A response with one message. What was done is not undone, so a large one is counted even where it is over the limit.
+/// A response with one message. Its request has taken effect, so a large one is counted even beyond the memory limit.
 fn response(link: &Link, message: &[u8]) -> http::Response<Body> {
     let mut out = BytesMut::with_capacity(PREFIX + message.len());
     out.put_u8(0);
     out.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
     out.put_slice(message);
     let mut data = out.freeze();
-    if data.len() > SMALL {
+    if data.len() > SMALL_ANSWER {
         let share = link.allowance().share();
         share.count(data.len());
         data = kept(data, share);
     }
-    let mut response = http::Response::new(Body::new(Single { data: Some(data), is_over: false }));
+    let mut response = http::Response::new(Body::new(SingleMessage { data: Some(data), is_finished: false }));
     response.headers_mut().insert(CONTENT_TYPE, GRPC);
     response
 }
 
-/// One message and the word that all went well.
-struct Single {
+/// A body of one message and the trailer with status OK.
+struct SingleMessage {
     data: Option<Bytes>,
-    is_over: bool,
+    is_finished: bool,
 }
 
-impl http_body::Body for Single {
+impl http_body::Body for SingleMessage {
     type Data = Bytes;
     type Error = Status;
 
@@ -225,15 +236,15 @@ impl http_body::Body for Single {
         if let Some(data) = self.data.take() {
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
-        if std::mem::replace(&mut self.is_over, true) {
+        if std::mem::replace(&mut self.is_finished, true) {
             return Poll::Ready(None);
         }
         let mut trailers = HeaderMap::with_capacity(1);
-        trailers.insert(Status::GRPC_STATUS, ZERO);
+        trailers.insert(Status::GRPC_STATUS, STATUS_OK);
         Poll::Ready(Some(Ok(Frame::trailers(trailers))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_over
+        self.is_finished
     }
 }

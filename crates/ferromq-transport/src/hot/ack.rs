@@ -1,4 +1,4 @@
-//! Acknowledge, change the invisible duration, update an offset.
+//! Acknowledges messages, changes invisible durations and commits offsets.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use ferromq_store::{MessageStore, Result, StoreError, progress::ReceiptHandle, t
 
 use super::{Counters, long_poll::LongPolls, receive::millis, renewals::Renewals};
 
-/// What groups have consumed: the ends of their leases, and their committed offsets.
+/// The progress of consumer groups: ends leases and commits offsets.
 pub struct GroupProgress {
     pub(super) store: Arc<MessageStore>,
     pub(super) clock: Clock,
@@ -16,25 +16,25 @@ pub struct GroupProgress {
 }
 
 impl GroupProgress {
-    /// Ends the message's life in the group. `StaleReceipt` where the lease is no longer held; as long as the invisible
-    /// duration lasts, a repetition is accepted, as in RocketMQ.
+    /// Acknowledges the message for the group. `StaleReceipt` if the lease is no longer held; within the invisible
+    /// duration, a repetition is accepted, as in RocketMQ.
     pub fn ack(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
         self.renewals.forget(group, topic, handle, self.clock.now_ms());
         self.acked(group, topic, handle, self.store.groups().ack(group, topic, handle))
     }
 
-    /// As [`Self::ack`], by RocketMQ's rule for gRPC: `StaleReceipt` where the lease has ended, also where its message was
-    /// not received again since. A lease that the broker renews does not end before the renewals do.
+    /// As [`Self::ack`], by RocketMQ's rule for gRPC: `StaleReceipt` if the lease has expired, even if its message was
+    /// not redelivered since. A lease that the broker renews does not expire before the renewals end.
     pub fn ack_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
         let outcome = match self.renewals.forget(group, topic, handle, self.clock.now_ms()) {
-            // It did not end: its renewal is late.
+            // It did not expire: its renewal is late.
             true => self.store.groups().ack(group, topic, handle),
             false => self.store.groups().ack_in_time(group, topic, handle),
         };
         self.acked(group, topic, handle, outcome)
     }
 
-    /// `StaleReceipt` where the lease has ended, also where its message was not received again since.
+    /// `StaleReceipt` if the lease has expired, even if its message was not redelivered since.
     pub fn check_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
         let is_in_time = self.store.groups().is_in_time(group, topic, handle)
             || self.renewals.renews(group, topic, handle, self.clock.now_ms())
@@ -66,7 +66,7 @@ impl GroupProgress {
         Ok(())
     }
 
-    /// Lets the lease end `invisible_duration` from now; the old handle is stale.
+    /// Moves the lease's expiry to `invisible_duration` from now; the old handle becomes stale.
     pub fn change_invisible(
         &self,
         group: &str,
@@ -82,7 +82,7 @@ impl GroupProgress {
         )
     }
 
-    /// As [`Self::change_invisible`], of an unused message: the delivery does not count as an attempt.
+    /// As [`Self::change_invisible`], for an unused message: its delivery does not count as an attempt.
     pub fn suspend(
         &self,
         group: &str,
@@ -105,14 +105,14 @@ impl GroupProgress {
         Ok(new)
     }
 
-    /// Sets the group's committed offset of a queue.
+    /// Sets the group's committed offset in a queue.
     pub fn update_offset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> Result<()> {
         self.store.groups().commit_offset(group, topic, queue_id, offset)?;
         self.polls.wake_receives(topic, group);
         Ok(())
     }
 
-    /// Gives back messages that could not be delivered: they are received again at once, and no attempt is counted.
+    /// Returns messages that could not be delivered: they are redelivered at once, and no attempt is counted.
     pub fn give_back(&self, group: &str, topic: &str, handles: &[ReceiptHandle]) {
         for handle in handles {
             self.renewals.forget(group, topic, handle, self.clock.now_ms());
@@ -121,7 +121,7 @@ impl GroupProgress {
                     self.counters.given_back.add(1);
                     self.polls.lease_ends(topic, group, ended.pop_time.saturating_add(ended.invisible_ms));
                 }
-                // It was acknowledged or its lease ended meanwhile, or the store has closed: nothing to give back.
+                // It was acknowledged, its lease expired, or the store was closed meanwhile: nothing to return.
                 Err(error) => tracing::trace!(topic, group, %error, "message not given back"),
             }
         }

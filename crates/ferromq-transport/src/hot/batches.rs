@@ -1,7 +1,7 @@
-//! Requests of very many messages: a few at a time, in a fair order, and not on the threads of the network.
+//! Requests with very many messages: a few run at a time, in a fair order, and outside the network threads.
 //!
-//! One request of 65,536 messages takes as long as a thousand small ones. Many of them at once would keep every thread of
-//! the network busy for seconds, and all other requests waiting. What is done with the messages is the verbs' business.
+//! One request of 65,536 messages takes as long as a thousand small ones. Many of them at once would occupy every
+//! network thread for seconds while all other requests wait. The verbs decide what to do with the messages.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -17,78 +17,78 @@ use tokio::{
     task::spawn_blocking,
 };
 
-/// A request of at most so many messages is answered where it was read.
-pub(crate) const FEW: usize = 256;
-/// What a message takes until its request is answered, beside its bytes: as parsed, to be stored, its place and its
-/// receipt.
-pub(crate) const OF_MESSAGE: usize = 640;
-/// More at once would only wait for each other: the log takes one append after the other.
-const MOST: usize = 4;
+/// Most messages of a request that is answered on the thread that read it.
+pub(crate) const MAX_INLINE_MESSAGES: usize = 256;
+/// Memory of a message beside its bytes until its request is answered: the parsed message, the one to be stored, its
+/// location and its receipt.
+pub(crate) const MESSAGE_OVERHEAD: usize = 640;
+/// Most batches that run at once. More would only wait for each other: the log takes one append after the other.
+const MAX_RUNNING: usize = 4;
 
-/// The batches of a connection that wait or are worked on; the last one takes the row out of the table.
+/// The queued and running batches of a connection; the last one removes the entry from the table.
 #[derive(Default)]
-struct Row {
+struct ConnectionBatches {
     count: usize,
-    first: Arc<AsyncMutex<()>>,
+    lock: Arc<AsyncMutex<()>>,
 }
 
-/// Bounds how many large batches are worked on at once.
+/// Limits how many large batches run at once.
 pub(crate) struct Batches {
     turns: Arc<Semaphore>,
-    /// Of each connection with a batch, by its peer: one of its batches at a time waits for a turn.
-    rows: Mutex<HashMap<SocketAddr, Row>>,
+    /// Connections with batches, by their peer. One batch of each connection at a time waits for a turn.
+    connections: Mutex<HashMap<SocketAddr, ConnectionBatches>>,
 }
 
 impl Default for Batches {
     fn default() -> Self {
-        // One core is left to the others.
+        // One core is left for other requests.
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        Self::new(cores.saturating_sub(1).clamp(1, MOST))
+        Self::new(cores.saturating_sub(1).clamp(1, MAX_RUNNING))
     }
 }
 
 impl Batches {
     fn new(turns: usize) -> Self {
-        Self { turns: Arc::new(Semaphore::new(turns)), rows: Mutex::default() }
+        Self { turns: Arc::new(Semaphore::new(turns)), connections: Mutex::default() }
     }
 
-    /// Waits until a batch of the connection from `peer` has its turn; connections take turns.
+    /// Waits for the turn of a batch of the connection from `peer`; connections take turns.
     ///
     /// # Errors
-    /// `Closed` where the server ends.
-    pub(crate) async fn turn(&self, peer: SocketAddr) -> Result<Turn<'_>, StoreError> {
-        let (mut row, first) = self.wait(peer);
-        row.first = Some(first.lock_owned().await);
+    /// `Closed` if the server stops.
+    pub(crate) async fn turn(&self, peer: SocketAddr) -> Result<BatchTurn<'_>, StoreError> {
+        let (mut queued, lock) = self.enqueue(peer);
+        queued.lock = Some(lock.lock_owned().await);
         // The semaphore is never closed.
         let permit = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| StoreError::Closed)?;
-        Ok(Turn { permit, _row: row })
+        Ok(BatchTurn { permit, _queued: queued })
     }
 
-    /// One more batch of the connection from `peer`, and what the first of its row holds.
-    fn wait(&self, peer: SocketAddr) -> (Waiting<'_>, Arc<AsyncMutex<()>>) {
-        let mut rows = self.rows.lock();
-        let row = rows.entry(peer).or_default();
-        row.count += 1;
-        (Waiting { batches: self, peer, first: None }, Arc::clone(&row.first))
+    /// Adds a batch of the connection from `peer`; also returns the connection's lock.
+    fn enqueue(&self, peer: SocketAddr) -> (QueuedBatch<'_>, Arc<AsyncMutex<()>>) {
+        let mut connections = self.connections.lock();
+        let connection = connections.entry(peer).or_default();
+        connection.count += 1;
+        (QueuedBatch { batches: self, peer, lock: None }, Arc::clone(&connection.lock))
     }
 }
 
-/// The right to work on a batch.
-pub(crate) struct Turn<'a> {
+/// The right to run a batch.
+pub(crate) struct BatchTurn<'a> {
     permit: OwnedSemaphorePermit,
-    _row: Waiting<'a>,
+    _queued: QueuedBatch<'a>,
 }
 
-impl Turn<'_> {
-    /// Works on the batch on a thread of its own; dropped meanwhile, the work ends unheard.
+impl BatchTurn<'_> {
+    /// Runs the batch on a blocking thread. If the future is dropped, the result is discarded.
     ///
     /// # Errors
-    /// `Closed` where the server ends.
+    /// `Closed` if the server stops.
     pub(crate) async fn run<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        let Self { permit, _row } = self;
+        let Self { permit, _queued } = self;
         let done = spawn_blocking(move || {
             let _permit = permit;
             work()
@@ -97,22 +97,22 @@ impl Turn<'_> {
     }
 }
 
-/// A batch of a connection that waits or is worked on.
-struct Waiting<'a> {
+/// A queued or running batch of a connection.
+struct QueuedBatch<'a> {
     batches: &'a Batches,
     peer: SocketAddr,
-    /// It is the first of its row.
-    first: Option<OwnedMutexGuard<()>>,
+    /// The connection's lock, held by its first batch.
+    lock: Option<OwnedMutexGuard<()>>,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for QueuedBatch<'_> {
     fn drop(&mut self) {
-        self.first = None;
-        let mut rows = self.batches.rows.lock();
-        if let Entry::Occupied(mut row) = rows.entry(self.peer) {
-            row.get_mut().count -= 1;
-            if row.get().count == 0 {
-                row.remove();
+        self.lock = None;
+        let mut connections = self.batches.connections.lock();
+        if let Entry::Occupied(mut connection) = connections.entry(self.peer) {
+            connection.get_mut().count -= 1;
+            if connection.get().count == 0 {
+                connection.remove();
             }
         }
     }
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Lets all tasks that can go on do so.
+    /// Lets all runnable tasks run.
     async fn settle() {
         for _ in 0..64 {
             tokio::task::yield_now().await;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_take_turns_however_many_batches_one_of_them_has() {
+    async fn connections_take_turns_however_many_batches_each_has() {
         let batches = Arc::new(Batches::new(1));
         let (order, done) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
@@ -159,30 +159,30 @@ mod tests {
         let first = Arc::clone(&batches);
         running.spawn(async move { first.run(peer(1), move || released.recv().unwrap()).await });
         settle().await;
-        for of in [1, 1, 1, 1, 2, 3] {
+        for port in [1, 1, 1, 1, 2, 3] {
             let (batches, order) = (Arc::clone(&batches), order.clone());
-            running.spawn(async move { batches.run(peer(of), move || order.send(of).unwrap()).await });
+            running.spawn(async move { batches.run(peer(port), move || order.send(port).unwrap()).await });
             settle().await;
         }
-        assert_eq!(batches.rows.lock().len(), 3);
-        assert!(done.try_recv().is_err(), "one is worked on, and no other beside it");
+        assert_eq!(batches.connections.lock().len(), 3);
+        assert!(done.try_recv().is_err(), "only one batch runs");
         release.send(()).unwrap();
         running.join_all().await;
         let order: Vec<u16> = done.try_iter().collect();
-        let last = order.iter().rposition(|of| *of != 1).unwrap();
+        let last = order.iter().rposition(|port| *port != 1).unwrap();
         assert!(last <= 3, "{order:?}");
-        assert!(batches.rows.lock().is_empty());
+        assert!(batches.connections.lock().is_empty());
     }
 
     #[test]
-    fn batches_of_a_connection_that_end_at_once_leave_no_row() {
+    fn batches_of_a_connection_that_end_together_leave_no_entry() {
         let batches = Batches::new(1);
         let begun = AtomicU16::new(0);
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for port in 1..=2_000 {
-                        let waiting = batches.wait(peer(port));
+                        let waiting = batches.enqueue(peer(port));
                         begun.fetch_add(1, Ordering::SeqCst);
                         while begun.load(Ordering::SeqCst) < 2 * port {
                             thread::yield_now();
@@ -192,11 +192,11 @@ mod tests {
                 });
             }
         });
-        assert!(batches.rows.lock().is_empty());
+        assert!(batches.connections.lock().is_empty());
     }
 
     #[tokio::test]
-    async fn a_batch_whose_caller_left_is_not_begun_and_keeps_no_other_waiting() {
+    async fn a_batch_whose_caller_left_does_not_run_and_delays_no_other() {
         let batches = Arc::new(Batches::new(1));
         let (release, released) = mpsc::channel::<()>();
         let first = Arc::clone(&batches);
@@ -207,6 +207,6 @@ mod tests {
         release.send(()).unwrap();
         first.await.unwrap();
         batches.run(peer(2), || ()).await;
-        assert!(batches.rows.lock().is_empty());
+        assert!(batches.connections.lock().is_empty());
     }
 }

@@ -1,10 +1,10 @@
-//! Counters of a server, for people and tests. Nothing decides by them.
+//! Counters of a server, for operators and tests. No decision depends on them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What a server has done since it started, and what it holds now.
+        /// Totals of a server since it started, and its current state.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
@@ -29,7 +29,7 @@ counters! {
     malformed,
     /// Remoting requests taken.
     remoting_requests,
-    /// Route lookups answered from routes the control plane pushed.
+    /// Route lookups answered from pushed routes.
     routes,
     /// Messages stored for producers.
     sent,
@@ -43,9 +43,10 @@ counters! {
     acked,
     /// Receipt handles refused as stale.
     stale_receipts,
-    /// Messages given back because their receiver was gone.
+    /// Messages returned because their receiver was gone.
     given_back,
-    /// Messages kept as dead because their last delivery was not acknowledged, or their consumer gave them up.
+    /// Messages stored as dead letters because their last delivery was not acknowledged, or their consumer gave them
+    /// up.
     dead,
     /// Leases whose length was changed.
     invisible_changed,
@@ -61,7 +62,7 @@ counters! {
     telemetry_streams,
 }
 
-/// One number that many threads add to.
+/// A number that many threads update.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -71,12 +72,12 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Takes `n` away.
+    /// Subtracts `n`.
     pub fn sub(&self, n: u64) {
         self.0.fetch_sub(n, Ordering::Relaxed);
     }
 
-    /// The number now.
+    /// The current value.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

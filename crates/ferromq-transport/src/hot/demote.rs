@@ -1,4 +1,4 @@
-//! The one bridge from the hot path to the control plane: an unknown name is looked at once.
+//! The only bridge from the hot path to the control plane: demotes unknown names.
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
@@ -8,7 +8,7 @@ use tokio::sync::{oneshot, watch};
 use super::Counters;
 use crate::{ColdHandler, Demoted, Missing};
 
-/// One flight a name: other requests for the same name wait for the same answer.
+/// Demotes unknown names, with one call in flight per name: concurrent requests for the name share its answer.
 pub(crate) struct Demotions {
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,
@@ -20,7 +20,7 @@ impl Demotions {
         Self { cold, counters, in_flight: Arc::default() }
     }
 
-    /// Lets the control plane create `missing` where allowed.
+    /// Lets the control plane create `missing` if that is allowed.
     pub(crate) async fn demote(&self, missing: Missing, peer: SocketAddr) -> Demoted {
         let mut answer = self.join(missing, peer);
         let outcome = answer.wait_for(Option::is_some).await;
@@ -32,18 +32,18 @@ impl Demotions {
         if let Some(answer) = in_flight.get(&missing) {
             return answer.clone();
         }
-        let (tell, answer) = watch::channel(None);
+        let (publish, answer) = watch::channel(None);
         in_flight.insert(missing.clone(), answer.clone());
         drop(in_flight);
         self.counters.demoted.add(1);
         let (done, demoted) = oneshot::channel();
         self.cold.demote(missing.clone(), peer, done);
-        let flights = Arc::clone(&self.in_flight);
-        // Its own task: the flight lands even when the request that began it was cancelled.
+        let in_flight = Arc::clone(&self.in_flight);
+        // In its own task: the call completes even if the request that began it is cancelled.
         tokio::spawn(async move {
             let demoted = demoted.await.unwrap_or(Demoted::Refused);
-            flights.lock().remove(&missing);
-            tell.send_replace(Some(demoted));
+            in_flight.lock().remove(&missing);
+            publish.send_replace(Some(demoted));
         });
         answer
     }
@@ -57,11 +57,11 @@ mod tests {
     use super::*;
     use crate::{ColdRequest, Reply, Verb, remoting::Fields};
 
-    /// Keeps demotions until the test answers them.
+    /// Keeps demotions pending until the test answers them.
     #[derive(Default)]
-    struct Held(Mutex<Vec<(Missing, oneshot::Sender<Demoted>)>>);
+    struct PendingDemotions(Mutex<Vec<(Missing, oneshot::Sender<Demoted>)>>);
 
-    impl ColdHandler for Held {
+    impl ColdHandler for PendingDemotions {
         fn serves(&self, _verb: &Verb) -> bool {
             false
         }
@@ -80,13 +80,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_who_ask_for_a_name_share_one_flight_and_its_answer() {
-        let (held, peer) = (Arc::new(Held::default()), SocketAddr::from(([127, 0, 0, 1], 1)));
-        let demotions = Arc::new(Demotions::new(held.clone(), Arc::default()));
-        let mut asking = JoinSet::new();
+    async fn concurrent_requests_for_a_name_share_one_call_and_its_answer() {
+        let (pending, peer) = (Arc::new(PendingDemotions::default()), SocketAddr::from(([127, 0, 0, 1], 1)));
+        let demotions = Arc::new(Demotions::new(pending.clone(), Arc::default()));
+        let mut callers = JoinSet::new();
         for _ in 0..50 {
             let demotions = Arc::clone(&demotions);
-            asking.spawn(async move { demotions.demote(topic("a"), peer).await });
+            callers.spawn(async move { demotions.demote(topic("a"), peer).await });
         }
         let other = tokio::spawn({
             let demotions = Arc::clone(&demotions);
@@ -95,21 +95,21 @@ mod tests {
         while demotions.counters.demoted.get() < 2 {
             tokio::task::yield_now().await;
         }
-        let answers: Vec<_> = held.0.lock().drain(..).collect();
+        let answers: Vec<_> = pending.0.lock().drain(..).collect();
         assert_eq!(answers.len(), 2);
         for (missing, done) in answers {
             done.send(if missing == topic("a") { Demoted::Done } else { Demoted::Busy }).unwrap();
         }
-        assert!(asking.join_all().await.into_iter().all(|demoted| demoted == Demoted::Done));
+        assert!(callers.join_all().await.into_iter().all(|demoted| demoted == Demoted::Done));
         assert_eq!(other.await.unwrap(), Demoted::Busy);
         assert!(demotions.in_flight.lock().is_empty());
     }
 
     #[tokio::test]
-    async fn a_handler_that_forgets_to_answer_means_no() {
-        let (held, peer) = (Arc::new(Held::default()), SocketAddr::from(([127, 0, 0, 1], 1)));
-        let demotions = Demotions::new(held.clone(), Arc::default());
-        let asked = tokio::join!(demotions.demote(topic("a"), peer), async { held.0.lock().clear() });
-        assert_eq!(asked.0, Demoted::Refused);
+    async fn a_handler_that_drops_a_demotion_refuses_it() {
+        let (pending, peer) = (Arc::new(PendingDemotions::default()), SocketAddr::from(([127, 0, 0, 1], 1)));
+        let demotions = Demotions::new(pending.clone(), Arc::default());
+        let outcome = tokio::join!(demotions.demote(topic("a"), peer), async { pending.0.lock().clear() });
+        assert_eq!(outcome.0, Demoted::Refused);
     }
 }

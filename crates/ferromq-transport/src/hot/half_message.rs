@@ -1,8 +1,8 @@
-//! Half messages: stored where no consumer looks until their transaction ends.
+//! Half messages: stored in a hidden topic until their transaction ends.
 //!
 //! ```text
-//! topic RMQ_SYS_TRANS_HALF_TOPIC, queue 0; properties of the message, and behind them
-//! __transactionId__ = its unique key | REAL_TOPIC, REAL_QID = where it goes when it is committed
+//! topic RMQ_SYS_TRANS_HALF_TOPIC, queue 0; the message's own properties, followed by
+//! __transactionId__ = its unique key | REAL_TOPIC, REAL_QID = its topic and queue after the commit
 //! ```
 
 use ferromq_store::{
@@ -13,19 +13,19 @@ use ferromq_store::{
 
 use super::Sends;
 
-/// Properties of a half message that only the broker sets; a producer's are left out.
+/// Properties of a half message that only the broker sets; a producer's values are dropped.
 pub const HALF_NAMES: [&str; 3] = ["REAL_TOPIC", "REAL_QID", "__transactionId__"];
-/// The system flags that tell the state of a transaction.
+/// Bits of the system flag that hold the state of a transaction.
 pub const TRANSACTION_BITS: i32 = 12;
 
 impl Sends {
-    /// Stores `message`, whose properties are `text`, as a half message; its topic and queue are kept there.
-    /// `has_timer`: the properties name a time of delivery.
+    /// Stores `message`, with the properties `text`, as a half message, which remembers its topic and queue.
+    /// `has_timer`: the properties name a delivery time.
     ///
-    /// The caller checks whether the broker takes transactions.
+    /// The caller checks whether the broker accepts transactions.
     ///
     /// # Errors
-    /// Those of [`Self::append`]; and `TooFarAhead` now, not when the transaction commits.
+    /// Those of [`Self::append`], and `TooFarAhead` at once instead of at the commit.
     pub fn append_half(
         &self,
         message: &NewMessage<'_>,

@@ -1,4 +1,4 @@
-//! Topics and groups by name, as requests ask for them.
+//! Finds the topics and groups that requests name.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -8,17 +8,17 @@ use crate::{
     tables::{GroupEntry, MessageType, Tables, TopicEntry},
 };
 
-/// The pushed tables; the control plane is asked once for a name that is not in them.
+/// The pushed tables; a name that they lack is demoted to the control plane once.
 pub struct Lookup {
     pub(super) tables: Arc<Tables>,
     pub(super) demotions: Demotions,
 }
 
 impl Lookup {
-    /// The topic's entry; an unknown topic is demoted once and looked up again.
+    /// Returns the topic's entry; an unknown topic is demoted once and looked up again.
     ///
     /// # Errors
-    /// `NoSuchTopic`, or `Busy` if the control plane had no time to look.
+    /// `NoSuchTopic`; `Busy` if the control plane had no time to look; `NotAvailable` if it could not create the topic.
     pub async fn topic(&self, name: &str, peer: SocketAddr) -> Result<TopicEntry, TransportError> {
         if let Some(entry) = self.tables.topic(name) {
             return Ok(entry);
@@ -26,10 +26,10 @@ impl Lookup {
         let demoted = self.demotions.demote(Missing::Topic(name.to_owned()), peer).await;
         self.tables
             .topic(name)
-            .ok_or_else(|| unknown(demoted, || TransportError::NoSuchTopic(name.to_owned())))
+            .ok_or_else(|| lookup_error(demoted, || TransportError::NoSuchTopic(name.to_owned())))
     }
 
-    /// As [`Self::topic`], for a topic the request may create by `missing`.
+    /// As [`Self::topic`], for a topic that the request may create as `missing` describes.
     ///
     /// # Errors
     /// As [`Self::topic`].
@@ -45,14 +45,14 @@ impl Lookup {
             return Ok(entry);
         }
         let demoted = self.demotions.demote(missing, peer).await;
-        self.tables.topic(&name).ok_or_else(|| unknown(demoted, || TransportError::NoSuchTopic(name)))
+        self.tables.topic(&name).ok_or_else(|| lookup_error(demoted, || TransportError::NoSuchTopic(name)))
     }
 
-    /// The entry of a topic that has no type yet, after the control plane gave it the type of its first message, or of
-    /// another message that came before.
+    /// Returns the entry of a topic without a type, after the control plane gave it a type: that of its first message,
+    /// or that of an earlier one.
     ///
     /// # Errors
-    /// `NoSuchTopic`, where it was deleted meanwhile, or `Busy`.
+    /// `NoSuchTopic` if the topic was deleted meanwhile, or `Busy`.
     pub async fn typed_topic(
         &self,
         name: &str,
@@ -61,18 +61,21 @@ impl Lookup {
     ) -> Result<TopicEntry, TransportError> {
         let missing = Missing::TypeOfTopic { name: name.to_owned(), kind };
         match self.demotions.demote(missing, peer).await {
-            Demoted::Busy => Err(unknown(Demoted::Busy, || TransportError::NoSuchTopic(name.to_owned()))),
-            // A type that cannot be kept, on a full disk, say, refuses no message: the store knows better why.
+            Demoted::Busy => {
+                Err(lookup_error(Demoted::Busy, || TransportError::NoSuchTopic(name.to_owned())))
+            }
+            // A type that cannot be persisted, for example on a full disk, rejects no message: the store reports the
+            // cause better.
             Demoted::Done | Demoted::Refused | Demoted::Failed => {
                 self.tables.topic(name).ok_or_else(|| TransportError::NoSuchTopic(name.to_owned()))
             }
         }
     }
 
-    /// The group's entry; an unknown group is demoted once and looked up again.
+    /// Returns the group's entry; an unknown group is demoted once and looked up again.
     ///
     /// # Errors
-    /// `NoSuchGroup`, or `Busy` if the control plane had no time to look.
+    /// `NoSuchGroup`; `Busy` if the control plane had no time to look; `NotAvailable` if it could not create the group.
     pub async fn group(&self, name: &str, peer: SocketAddr) -> Result<GroupEntry, TransportError> {
         if let Some(entry) = self.tables.group(name) {
             return Ok(entry);
@@ -80,13 +83,13 @@ impl Lookup {
         let demoted = self.demotions.demote(Missing::Group(name.to_owned()), peer).await;
         self.tables
             .group(name)
-            .ok_or_else(|| unknown(demoted, || TransportError::NoSuchGroup(name.to_owned())))
+            .ok_or_else(|| lookup_error(demoted, || TransportError::NoSuchGroup(name.to_owned())))
     }
 
-    /// The entry of a group's retry or dead-letter topic, which is made where it is missing.
+    /// Returns the entry of a group's retry or dead-letter topic, which is created if it is missing.
     ///
     /// # Errors
-    /// Those of [`Self::topic_or`], and `TopicForbidden`.
+    /// Those of [`Self::topic_or`] and [`TopicEntry::check_writable`].
     pub(crate) async fn topic_of_group(
         &self,
         peer: SocketAddr,
@@ -106,12 +109,12 @@ impl Lookup {
     }
 }
 
-/// Only a look by the control plane proves that a name does not exist.
-fn unknown(demoted: Demoted, missing: impl FnOnce() -> TransportError) -> TransportError {
+/// Only an answer of the control plane proves that a name does not exist.
+fn lookup_error(demoted: Demoted, missing: impl FnOnce() -> TransportError) -> TransportError {
     match demoted {
         Demoted::Busy => TransportError::Busy("too many requests wait for a handler"),
         Demoted::Failed => TransportError::NotAvailable(
-            "the broker cannot create the topic or group: its log says why, a full disk, say; try again later",
+            "the broker cannot create the topic or group; its log has the reason, such as a full disk; try again later",
         ),
         Demoted::Done | Demoted::Refused => missing(),
     }

@@ -1,18 +1,18 @@
-//! The queue of a message group: RocketMQ's choice, so that a group stays in its queue under any broker.
+//! Maps a message group to its queue, as RocketMQ does: a group keeps its queue under either broker.
 
 use ferromq_store::record::names::java_hash;
 
-/// The queue of a message group among `queues` many: Guava's consistent hash of the text's Java hash code.
+/// The queue of a message group among `queues`: Guava's consistent hash of the name's Java hash code.
 ///
-/// With a queue more or less, few groups move. Without queues it is 0.
+/// If the number of queues changes by one, few groups move. Returns 0 without queues.
 #[must_use]
 pub fn queue_of_group(group: &str, queues: u32) -> u32 {
-    // Java widens the hash code with its sign.
+    // Java sign-extends the hash code.
     let mut state = i64::from(java_hash(0, group)).cast_unsigned();
     let mut queue = 0;
     loop {
         state = state.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
-        // As an int it can turn negative, once in two thousand million draws; the search ends then, too.
+        // As an `int` this overflows to a negative number once in 2^31 draws; that ends the search, too.
         let draw = f64::from(((state >> 33) as i32).wrapping_add(1)) / f64::from(1u32 << 31);
         let next = f64::from(queue + 1) / draw;
         if !(0.0..f64::from(queues)).contains(&next) {
@@ -26,7 +26,7 @@ pub fn queue_of_group(group: &str, queues: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// What Guava 32.0.1 answers.
+    /// Guava 32.0.1's results.
     const KNOWN: [(&str, i32, [u32; 8]); 10] = [
         ("", 0, [0, 0, 0, 0, 0, 0, 0, 0]),
         ("a", 97, [0, 0, 0, 0, 0, 0, 29, 49_599]),

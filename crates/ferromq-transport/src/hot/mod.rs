@@ -1,7 +1,7 @@
-//! The verbs whose rate grows with the message rate, without a wire format.
+//! The verbs whose rate grows with the message rate, independent of the wire format.
 //!
-//! One verb a file; gRPC and remoting translate to and from them. They read the pushed [`Tables`] and the
-//! store, and never ask the control plane, except to demote a request for an unknown name.
+//! One file per verb; gRPC and remoting translate to and from them. The verbs read the pushed [`Tables`] and the store.
+//! They never ask the control plane, except to demote a request with an unknown name.
 
 pub mod ack;
 pub(crate) mod batches;
@@ -44,8 +44,8 @@ pub use traffic::{Tally, Traffic, TrafficSnapshot};
 use crate::{ColdHandler, TransportError, tables::Tables};
 pub use ack::GroupProgress;
 use batches::Batches;
-pub use dead_letters::Cause;
-use dead_letters::Givings;
+pub use dead_letters::DeadLetterCause;
+use dead_letters::MovesInProgress;
 use demote::Demotions;
 use long_poll::LongPolls;
 pub use lookup::Lookup;
@@ -54,52 +54,52 @@ use renewals::Renewals;
 pub use send::Sends;
 use unique_key::UniqueKeys;
 
-/// What the hot verbs work on; shared by all listeners of a server.
+/// State of the hot verbs; shared by all listeners of a server.
 pub struct Hot {
-    /// The messages.
+    /// The message store.
     pub store: Arc<MessageStore>,
     /// Topics and groups, as the control plane last pushed them.
     pub tables: Arc<Tables>,
     /// The source of time.
     pub clock: Clock,
-    /// What was done.
+    /// Counters of this server.
     pub counters: Arc<Counters>,
     /// The broker's name, part of every receipt handle.
     pub broker_name: String,
-    /// How messages are taken, as the control plane last set it.
+    /// Policy for sends, as the control plane last set it.
     pub policy: ArcSwap<SendPolicy>,
-    /// What clients may ask for, as the control plane last set it.
+    /// Limits for gRPC clients, as the control plane last set them.
     pub client_policy: ArcSwap<ClientPolicy>,
-    /// How long receives of other clients than our own wait over gRPC.
+    /// Bounds on the wait of gRPC receives; ferromq's own client is exempt.
     pub waits: ArcSwap<Waits>,
     transfer_limits: ArcSwap<TransferLimits>,
-    /// Messages and bytes that went in and out, by topic and group.
+    /// Messages and bytes stored, read and sent back, by topic and group.
     pub traffic: Arc<Traffic>,
-    /// Nothing is read here, nor noted as read.
+    /// Whether consumers are refused, commits included.
     refuses_reads: AtomicBool,
     pub(crate) unique_keys: UniqueKeys,
     pub(crate) polls: LongPolls,
     pub(crate) reads: Reads,
     pub(crate) batches: Batches,
-    /// Topics and groups by name.
+    /// Finds topics and groups by name.
     pub lookup: Lookup,
-    /// Where messages are stored.
+    /// Stores messages.
     pub sends: Sends,
-    /// What groups have consumed.
+    /// Ends leases and commits offsets.
     pub progress: GroupProgress,
-    givings: Givings,
-    /// For tasks that outlive their request.
+    dead_letter_moves: MovesInProgress,
+    /// Upgraded by tasks that outlive their request.
     me: Weak<Self>,
-    /// Counts the receives that may or may not mind priorities.
+    /// Counts receives from priority topics; the count decides which of them start with the highest priority.
     next_draw: AtomicU32,
-    /// Lets each receive begin with another queue, so that a full one does not starve the others.
+    /// Makes each receive begin with another queue, so that a full queue does not starve the others.
     first_queue: AtomicU32,
 }
 
 impl Hot {
-    /// Makes the hot path over `store` and listens to its arrivals and to the clock.
+    /// Creates the hot path over `store` and listens to its arrivals and to the clock.
     ///
-    /// The store tells arrivals to one listener only: make one `Hot` for a store.
+    /// A store reports arrivals to one listener only: create one `Hot` per store.
     #[must_use]
     pub fn new(
         store: Arc<MessageStore>,
@@ -151,32 +151,32 @@ impl Hot {
             lookup,
             sends,
             progress,
-            givings: Givings::default(),
+            dead_letter_moves: MovesInProgress::default(),
             me: Weak::clone(me),
             next_draw,
             first_queue,
         })
     }
 
-    /// Returns the terms of an ordered receive.
+    /// Returns the options of an ordered receive.
     #[must_use]
     pub fn ordered<'a>(&self, attempt_id: Option<&'a str>) -> Ordered<'a> {
         Ordered { attempt_id, from_first: self.client_policy.load().redelivers_from_first }
     }
 
-    /// Says whether consumers are refused: on a slave, until it has the messages of its master.
+    /// Sets whether consumers are refused. A slave refuses them until it has its master's messages.
     pub fn set_refuses_reads(&self, refuses: bool) {
         self.refuses_reads.store(refuses, Ordering::Release);
     }
 
-    /// Bounds what a pull, and each queue of a receive, answers from now on.
+    /// Limits the answers of pulls, and each queue's part of a receive, from now on.
     ///
-    /// It begins with [`TransferLimits::NONE`].
+    /// Initially [`TransferLimits::NONE`].
     pub fn set_transfer_limits(&self, limits: TransferLimits) {
         self.transfer_limits.store(Arc::new(limits));
     }
 
-    /// What bounds the answers of clients that did not ask for larger ones.
+    /// Limits of answers to clients that did not ask for larger ones.
     #[must_use]
     pub fn transfer_limits(&self) -> TransferLimits {
         **self.transfer_limits.load()
@@ -190,18 +190,18 @@ impl Hot {
         if self.refuses_reads.load(Ordering::Acquire) { Err(TransportError::Slave) } else { Ok(()) }
     }
 
-    /// Has the group go on at `offset` of a queue: its next pull is told, and so is one that waits.
+    /// Resets the group to `offset` of a queue: its next pull is answered with that offset, and parked pulls wake up.
     pub fn put_reset(&self, group: &str, topic: &str, queue_id: u32, offset: u64) {
         self.tables.resets.put(group, topic, queue_id, offset);
         self.polls.wake_pulls(topic, queue_id);
     }
 
-    /// Has receives of the group look again: its offsets in the topic are others now.
+    /// Wakes receives of the group after its offsets in the topic changed.
     pub fn wake_receives(&self, group: &str, topic: &str) {
         self.polls.wake_receives(topic, group);
     }
 
-    /// Forgets the counters and idle polls of a topic that was removed.
+    /// Removes the counters and idle polls of a deleted topic.
     pub fn forget_topic(&self, topic: &str) {
         self.traffic.forget_topic(topic);
         self.polls.forget_topic(topic);

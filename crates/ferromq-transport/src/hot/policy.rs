@@ -1,58 +1,58 @@
 //! Policies for producers and clients.
 //!
-//! The control plane sets it; where the values come from is its business. What the broker's own permission and role
-//! forbid is in the permissions of the topics it pushes.
+//! The control plane sets them, and knows where the values come from. Restrictions by the broker's own permission and
+//! role are part of the permissions of the topics it pushes.
 
 use std::{str::FromStr, time::Duration};
 
 use ferromq_store::record::properties;
 
-/// The longest wait of a client for messages. A time this far ahead exists on every clock.
+/// Longest wait of a client for messages. A time this far ahead exists on every clock.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(3_600);
 
-/// Over which protocols a topic's type is held against a message's.
+/// Protocols over which a message's type must match its topic's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TypeChecks {
-    /// What RocketMQ's proxy does.
+    /// RocketMQ's proxy checks it.
     pub grpc: bool,
-    /// What its broker does not do.
+    /// RocketMQ's broker does not check it.
     pub remoting: bool,
 }
 
 impl FromStr for TypeChecks {
-    type Err = UnknownChecks;
+    type Err = UnknownTypeChecks;
 
-    /// Reads `none`, `grpc` or `all`.
-    fn from_str(text: &str) -> Result<Self, UnknownChecks> {
+    /// Parses `none`, `grpc` or `all`.
+    fn from_str(text: &str) -> Result<Self, UnknownTypeChecks> {
         let (grpc, remoting) = match text {
             "none" => (false, false),
             "grpc" => (true, false),
             "all" => (true, true),
-            _ => return Err(UnknownChecks(text.to_owned())),
+            _ => return Err(UnknownTypeChecks(text.to_owned())),
         };
         Ok(Self { grpc, remoting })
     }
 }
 
-/// A word that says nothing about checks.
+/// A text that names no type checks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} does not say where message types are checked; use none, grpc or all")]
-pub struct UnknownChecks(String);
+#[error("unknown type checks {0:?}; use none, grpc or all")]
+pub struct UnknownTypeChecks(String);
 
-/// How a broker takes messages.
+/// How a broker accepts messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SendPolicy {
     region: String,
     is_traced: bool,
     stamp: Vec<u8>,
-    /// Half messages are refused.
+    /// Whether half messages are refused.
     pub rejects_transactions: bool,
-    /// Where messages are refused that are not of their topic's type.
+    /// Where messages of another type than their topic's are refused.
     pub type_checks: TypeChecks,
 }
 
 impl SendPolicy {
-    /// Makes a policy that takes everything over remoting, and over gRPC what is of its topic's type.
+    /// Creates a policy that accepts every message over remoting, and messages of their topic's type over gRPC.
     #[must_use]
     pub fn new(cluster: &str, region: &str, is_traced: bool) -> Self {
         let mut stamp = Vec::new();
@@ -64,44 +64,43 @@ impl SendPolicy {
         Self { region: region.to_owned(), is_traced, stamp, rejects_transactions: false, type_checks }
     }
 
-    /// Where the broker stands: consumers trace by it.
+    /// The broker's region, for the traces of consumers.
     #[must_use]
     pub fn region(&self) -> &str {
         &self.region
     }
 
-    /// Whether messages are traced, as RocketMQ writes it.
+    /// Whether messages are traced, in RocketMQ's text form.
     #[must_use]
     pub fn traced(&self) -> &'static str {
         if self.is_traced { "true" } else { "false" }
     }
 
-    /// The properties every message gets that comes alone: the cluster is where an answer to it goes.
+    /// Properties that are added to each message sent alone; the cluster says where a reply to it goes.
     pub(crate) fn stamp(&self) -> &[u8] {
         &self.stamp
     }
 }
 
 impl Default for SendPolicy {
-    /// RocketMQ's own names.
+    /// RocketMQ's default names.
     fn default() -> Self {
         Self::new("DefaultCluster", "DefaultRegion", true)
     }
 }
 
-/// What clients may ask for over gRPC, and what comes again in an ordered group.
+/// Limits for gRPC clients, and how an ordered group redelivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientPolicy {
     /// Shortest invisible duration of a receive that is not renewed.
     pub min_invisible: Duration,
     /// Longest invisible duration of a receive or a change.
     pub max_invisible: Duration,
-    /// How far ahead a time of delivery may be; the store has a limit for both protocols.
+    /// How far ahead a delivery time may be; the store has a limit for both protocols.
     pub max_delay: Duration,
     /// Whether topics are created on first use. If not, a send to an unknown topic gets the proxy's type error.
     pub creates_topics: bool,
-    /// An ordered group gets all messages again from the first one that is not acknowledged, not those alone that are
-    /// not.
+    /// An ordered group redelivers all messages from the first unacknowledged one on; else only unacknowledged ones.
     pub redelivers_from_first: bool,
 }
 
@@ -118,17 +117,17 @@ impl Default for ClientPolicy {
     }
 }
 
-/// How long a receive may wait for messages over gRPC.
+/// Bounds on how long a gRPC receive waits for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waits {
-    /// The shortest wait, whatever is asked for; a client with less time is refused.
+    /// Shortest wait, whatever the client asks for; a client with less time is refused.
     pub min: Duration,
-    /// The longest.
+    /// Longest wait.
     pub max: Duration,
 }
 
 impl Default for Waits {
-    /// RocketMQ's own.
+    /// RocketMQ's defaults.
     fn default() -> Self {
         Self { min: Duration::from_secs(5), max: Duration::from_secs(20) }
     }

@@ -1,4 +1,4 @@
-//! Pull: read from an offset the client keeps, or wait parked until something is there.
+//! Pull: reads from an offset that the client keeps, or waits until a message is there.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Hot;
 
-/// How long a message that cannot be read now is left alone before it is tried again.
+/// Pause before a message that cannot be read now is tried again.
 const UNREADABLE_PAUSE: Duration = Duration::from_secs(1);
 
-/// A pull as every wire format says it.
+/// A pull, independent of the wire format.
 #[derive(Debug)]
 pub struct Pull<'a> {
     /// Topic.
@@ -26,55 +26,55 @@ pub struct Pull<'a> {
     pub offset: u64,
     /// Most messages to return.
     pub max_count: usize,
-    /// Most bytes to return; one message comes whatever its size.
+    /// Most bytes to return; the first message is returned whatever its size.
     pub max_bytes: usize,
-    /// What bounds the answer besides.
+    /// Further limits of the answer.
     pub limits: TransferLimits,
-    /// Which messages.
+    /// Selects the messages.
     pub filter: &'a MessageFilter,
     /// How long to wait for the first message, in real time.
     pub wait: Duration,
-    /// How long to look at messages the filter does not want; then the answer says where to go on.
+    /// How long to scan messages that the filter rejects; then the answer says where to continue.
     pub patience: Duration,
 }
 
-/// What a look at all there is came to.
-struct Looked {
+/// The outcome of a scan.
+struct ScanOutcome {
     found: GetResult,
-    /// It ended before it saw everything: the answer is where to go on.
+    /// The scan stopped early: the answer says where to continue.
     is_cut: bool,
 }
 
-impl Looked {
-    /// Says whether waiting would not change the answer.
+impl ScanOutcome {
+    /// Returns whether waiting would not change the answer.
     fn is_answer(&self) -> bool {
         self.is_cut || is_answer(&self.found)
     }
 }
 
 impl Hot {
-    /// Reads messages, waiting for the first one where the offset is the queue's end.
+    /// Reads messages, waiting for the first one if the offset is the queue's end.
     ///
-    /// Messages the filter does not want are stepped over; the answer says where to go on.
+    /// Skips messages that the filter rejects; the answer says where to continue.
     pub async fn pull(&self, request: &Pull<'_>) -> GetResult {
         let mut offset = request.offset;
-        let looked = self.look_through(request, &mut offset, request.patience).await;
-        if looked.is_answer() || request.wait.is_zero() {
-            return looked.found;
+        let outcome = self.scan_queue(request, &mut offset, request.patience).await;
+        if outcome.is_answer() || request.wait.is_zero() {
+            return outcome.found;
         }
         self.pull_parked(request, offset, || false).await
     }
 
-    /// Reads what there is.
+    /// Reads messages without waiting.
     pub async fn pull_now(&self, request: &Pull<'_>) -> GetResult {
         let mut offset = request.offset;
-        self.look_through(request, &mut offset, request.patience).await.found
+        self.scan_queue(request, &mut offset, request.patience).await.found
     }
 
     /// Waits for the first message at or after `offset`; the answer is never older than the wait.
     ///
-    /// Ends at once where the server stops, and once `is_over` says so, which is asked after each wake-up. Leaves nothing
-    /// behind where it is dropped.
+    /// Ends at once if the server stops, and once `is_over` returns true, which is checked after each wake-up. Dropping
+    /// the future leaves nothing behind.
     pub async fn pull_parked(
         &self,
         request: &Pull<'_>,
@@ -86,14 +86,14 @@ impl Hot {
         tokio::pin!(closed);
         let deadline = Instant::now() + request.wait;
         loop {
-            // Made before the look: it hears of every arrival from here on, polled or not.
+            // Created before the read: it is notified of every arrival from here on, polled or not.
             let mut woken = parked.woken();
             let patience = request.patience.min(deadline.saturating_duration_since(Instant::now()));
-            let looked = self.look_through(request, &mut offset, patience).await;
-            if looked.is_answer() || is_over() {
-                return looked.found;
+            let outcome = self.scan_queue(request, &mut offset, patience).await;
+            if outcome.is_answer() || is_over() {
+                return outcome.found;
             }
-            let is_unreadable = looked.found.status == GetStatus::MessageUnreadable;
+            let is_unreadable = outcome.found.status == GetStatus::MessageUnreadable;
             let until =
                 if is_unreadable { deadline.min(Instant::now() + UNREADABLE_PAUSE) } else { deadline };
             loop {
@@ -102,9 +102,9 @@ impl Hot {
                     () = &mut closed => false,
                 };
                 if !again || is_over() {
-                    return looked.found;
+                    return outcome.found;
                 }
-                // What arrives does not make the messages before it readable.
+                // An arrival does not make the messages before it readable.
                 if !is_unreadable || Instant::now() >= until {
                     break;
                 }
@@ -113,34 +113,34 @@ impl Hot {
         }
     }
 
-    /// Reads until there is a message or the end of the queue, or `patience` ends: one step it makes whatever the time.
-    /// Between the steps over what the filter does not want, others have their turn.
-    async fn look_through(&self, request: &Pull<'_>, offset: &mut u64, patience: Duration) -> Looked {
+    /// Reads until there is a message or the end of the queue, or `patience` is over, but makes at least one step.
+    /// Between the steps over rejected messages, other requests get their turn.
+    async fn scan_queue(&self, request: &Pull<'_>, offset: &mut u64, patience: Duration) -> ScanOutcome {
         let mut scan = self.reads.scan(patience);
         loop {
-            let wanted = request.of_store(*offset);
+            let wanted = request.store_request(*offset);
             let mut found = self.store.queues().get_from(&wanted);
             if found.is_cold && found.messages.is_empty() && found.next_offset == *offset {
                 scan.pause();
                 match self.reads.get(&self.store, &wanted).await {
                     Ok(read) => found = read,
-                    // The server ends.
-                    Err(_) => return Looked { found, is_cut: true },
+                    // The server stops.
+                    Err(_) => return ScanOutcome { found, is_cut: true },
                 }
             }
             self.counters.pulled.add(found.messages.len() as u64);
             if found.status != GetStatus::NoMatchedMessage || found.next_offset <= *offset {
-                return Looked { found, is_cut: false };
+                return ScanOutcome { found, is_cut: false };
             }
             *offset = found.next_offset;
-            let is_left = scan.give_way().await && self.polls.is_closed();
-            if is_left || scan.is_over() {
-                return Looked { found, is_cut: true };
+            let is_abandoned = scan.give_way().await && self.polls.is_closed();
+            if is_abandoned || scan.is_over() {
+                return ScanOutcome { found, is_cut: true };
             }
         }
     }
 
-    /// The message that begins at `physical_offset`, read on another thread where it did not just come.
+    /// Returns the message that begins at `physical_offset`; reads it on another thread unless it is recent.
     pub(crate) async fn message_at(&self, physical_offset: u64) -> Result<Record, StoreError> {
         if self.store.queues().is_recent(physical_offset) {
             return self.store.queues().message_at(physical_offset);
@@ -153,7 +153,7 @@ impl Hot {
         self.reads.run(read).await?
     }
 
-    /// Reads messages that lie wherever they may, waiting for the disk on another thread where it must be.
+    /// Reads messages from memory, or on another thread if that has to wait for the disk.
     pub(crate) async fn get(&self, request: &GetRequest<'_>) -> Result<GetResult, StoreError> {
         let found = self.store.queues().get_from(&GetRequest { source: Source::Memory, ..*request });
         if !found.is_cold || !found.messages.is_empty() || found.next_offset > request.offset {
@@ -164,14 +164,14 @@ impl Hot {
 }
 
 impl Pull<'_> {
-    fn of_store(&self, offset: u64) -> GetRequest<'_> {
+    fn store_request(&self, offset: u64) -> GetRequest<'_> {
         let &Self { topic, queue_id, max_count, max_bytes, filter, limits, .. } = self;
         let source = Source::Memory;
         GetRequest { topic, queue_id, offset, max_count, max_bytes, filter, source, limits }
     }
 }
 
-/// Says whether waiting would not change the answer.
+/// Returns whether waiting would not change the answer.
 fn is_answer(found: &GetResult) -> bool {
     match found.status {
         GetStatus::OffsetOverflowOne

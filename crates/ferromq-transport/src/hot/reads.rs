@@ -1,7 +1,7 @@
-//! Where and how long reads run: what is in memory on the thread of the network, the rest on a few threads of its own.
+//! Decides where reads run and for how long: from memory on a network thread, from disk on a few threads of their own.
 //!
-//! A thread of the network serves many clients: it neither waits for a disk nor looks at messages a filter does not
-//! want for more than a moment. Which bytes are in memory is the store's business.
+//! A network thread serves many clients: it must not wait for a disk, nor scan messages that a filter rejects for more
+//! than a moment. The store knows which bytes are in memory.
 
 use std::{
     sync::Arc,
@@ -19,19 +19,19 @@ use tokio::{
     task::{spawn_blocking, yield_now},
 };
 
-/// How long a thread of the network looks at what a filter does not want before others have their turn.
-const TURN: Duration = Duration::from_millis(1);
-/// How often it looks, whatever the time: each look is at some hundred messages.
-const LOOKS: u32 = 16;
-/// How long one read of the disk lasts before others have their turn; a single message may take longer.
+/// Longest time that a request scans rejected messages on a network thread before others get their turn.
+const SCAN_TURN: Duration = Duration::from_millis(1);
+/// Most steps of one turn, whatever the time; a step scans a few hundred messages.
+const SCAN_STEPS: u32 = 16;
+/// Longest disk read before others get their turn; a single message may take longer.
 const DISK_TURN: Duration = Duration::from_millis(50);
-/// How long a request looks at what its filter does not want before it is answered with where to go on.
-pub const PATIENCE: Duration = Duration::from_secs(1);
-/// Fewest and most reads of the disk at once.
-const LEAST_READS: usize = 4;
-const MOST_READS: usize = 16;
+/// Longest time that a request scans messages which its filter rejects; the answer then says where to continue.
+pub const SCAN_PATIENCE: Duration = Duration::from_secs(1);
+/// Fewest and most disk reads at once.
+const MIN_DISK_READS: usize = 4;
+const MAX_DISK_READS: usize = 16;
 
-/// Bounds reads that last.
+/// Limits disk reads and long scans.
 #[derive(Debug)]
 pub(crate) struct Reads {
     disk: Arc<Semaphore>,
@@ -41,31 +41,32 @@ pub(crate) struct Reads {
 impl Default for Reads {
     fn default() -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let disk = Arc::new(Semaphore::new(cores.clamp(LEAST_READS, MOST_READS)));
-        // One core is left to those who do not look through a backlog.
+        let disk = Arc::new(Semaphore::new(cores.clamp(MIN_DISK_READS, MAX_DISK_READS)));
+        // One core is left for requests that do not scan a backlog.
         Self { disk, scans: Arc::new(Semaphore::new(cores.saturating_sub(1).max(1))) }
     }
 }
 
 impl Reads {
-    /// Runs what may wait for the disk on a thread of its own, once there is one; dropped meanwhile, it ends unheard.
+    /// Runs `work`, which may wait for the disk, on a blocking thread as soon as one may be used. If the future is
+    /// dropped, the result is discarded.
     ///
     /// # Errors
-    /// `Closed` where the server ends.
+    /// `Closed` if the server stops.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, StoreError> {
         // The semaphore is never closed.
-        let turn = Arc::clone(&self.disk).acquire_owned().await.map_err(|_| StoreError::Closed)?;
+        let permit = Arc::clone(&self.disk).acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let done = spawn_blocking(move || {
-            let _turn = turn;
+            let _permit = permit;
             work()
         });
         done.await.map_err(|_| StoreError::Closed)
     }
 
-    /// Reads messages wherever they are, for the time of one turn; all bytes of those found are in memory then.
+    /// Reads messages from memory or disk, for one turn; afterwards all bytes of the messages found are in memory.
     ///
     /// # Errors
     /// As [`Self::run`].
@@ -86,44 +87,51 @@ impl Reads {
         self.run(work).await
     }
 
-    /// Begins to look at messages.
+    /// Begins a scan that lasts for `patience` at most.
     pub(crate) fn scan(&self, patience: Duration) -> Scan<'_> {
         let now = Instant::now();
-        Scan { reads: self, turn: None, looks: LOOKS, turn_ends: now + TURN, ends: now.checked_add(patience) }
+        Scan {
+            reads: self,
+            permit: None,
+            steps_left: SCAN_STEPS,
+            turn_ends: now + SCAN_TURN,
+            ends: now.checked_add(patience),
+        }
     }
 }
 
-/// A look at messages that may not be wanted.
+/// A scan over messages that the filter may reject.
 pub(crate) struct Scan<'a> {
     reads: &'a Reads,
-    turn: Option<OwnedSemaphorePermit>,
-    looks: u32,
+    permit: Option<OwnedSemaphorePermit>,
+    steps_left: u32,
     turn_ends: Instant,
     ends: Option<Instant>,
 }
 
 impl Scan<'_> {
-    /// Says whether the request is to be answered with what there is.
+    /// Returns whether `patience` is over: the request is then answered with what it has.
     pub(crate) fn is_over(&self) -> bool {
         self.ends.is_some_and(|ends| Instant::now() >= ends)
     }
 
-    /// Called after each look: lets others have their turn where it is time. Few go on at once then. Says whether it did.
+    /// Call after each step. At the end of a turn, yields and then waits for one of the few scan permits. Returns
+    /// whether it yielded.
     pub(crate) async fn give_way(&mut self) -> bool {
-        self.looks = self.looks.saturating_sub(1);
-        if self.looks > 0 && Instant::now() < self.turn_ends {
+        self.steps_left = self.steps_left.saturating_sub(1);
+        if self.steps_left > 0 && Instant::now() < self.turn_ends {
             return false;
         }
-        self.turn = None;
+        self.permit = None;
         yield_now().await;
         // The semaphore is never closed.
-        self.turn = Arc::clone(&self.reads.scans).acquire_owned().await.ok();
-        (self.looks, self.turn_ends) = (LOOKS, Instant::now() + TURN);
+        self.permit = Arc::clone(&self.reads.scans).acquire_owned().await.ok();
+        (self.steps_left, self.turn_ends) = (SCAN_STEPS, Instant::now() + SCAN_TURN);
         true
     }
 
-    /// Others may look while this one waits.
+    /// Lets other scans run while this one waits.
     pub(crate) fn pause(&mut self) {
-        self.turn = None;
+        self.permit = None;
     }
 }

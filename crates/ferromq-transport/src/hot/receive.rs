@@ -1,4 +1,4 @@
-//! Receive: lease messages, or wait parked until there are some.
+//! Receive: leases messages, or waits until there are some.
 
 use std::{net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
@@ -10,41 +10,41 @@ use ferromq_store::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use super::{Hot, pop_retries::lies_in, reads::Scan};
+use super::{Hot, pop_retries::stored_topic, reads::Scan};
 use crate::{
-    connections::answer_memory::{self, OF_MESSAGE},
+    connections::answer_memory::{self, MESSAGE_OVERHEAD},
     tables::{GroupEntry, TopicEntry},
 };
 
-/// What RocketMQ's receipt handles have for a revive queue where messages were received in order.
-pub(crate) const IN_ORDER: i32 = 999;
+/// The revive queue in RocketMQ's receipt handles of messages that were received in order.
+pub(crate) const ORDERED_REVIVE_QUEUE: i32 = 999;
 
-/// A receive as every wire format says it.
+/// A receive, independent of the wire format.
 #[derive(Debug, Clone, Copy)]
 pub struct Receive<'a> {
     /// Consumer group.
     pub group: &'a str,
     /// Topic.
     pub topic: &'a str,
-    /// Queues of the topic to look at, from 0.
+    /// Number of queues to search, from queue 0.
     pub queue_count: u32,
-    /// The only queue to look at, if it is one.
+    /// The only queue to search, if set.
     pub queue: Option<u32>,
     /// Most messages to return.
     pub max_count: usize,
-    /// Most bytes to return; one message comes whatever its size.
+    /// Most bytes to return; the first message is returned whatever its size.
     pub max_bytes: usize,
-    /// What bounds the messages of each queue.
+    /// Further limits of each queue's messages.
     pub limits: TransferLimits,
     /// Length of the lease.
     pub invisible_duration: Duration,
-    /// Which messages.
+    /// Selects the messages; the others are skipped for good.
     pub filter: &'a MessageFilter,
     /// Where a group that is new to a queue begins.
     pub begin: Begin,
     /// Whether each queue is received in order, by one receiver at a time.
     pub order: Option<Ordered<'a>>,
-    /// Deliveries of a message before it goes to the group's dead-letter topic; 0: there is no limit.
+    /// Deliveries of a message before it goes to the group's dead-letter topic; unlimited if 0.
     pub max_attempts: u32,
     /// Whether queues with higher numbers come first.
     pub by_priority: bool,
@@ -52,23 +52,22 @@ pub struct Receive<'a> {
     pub peer: SocketAddr,
     /// How long to wait for the first message, in real time.
     pub wait: Duration,
-    /// How long to look at messages the filter does not want. What was passed over stays passed over: the next receive
-    /// goes on from there.
+    /// How long to scan messages that the filter rejects. They stay skipped: the next receive continues after them.
     pub patience: Duration,
 }
 
-/// What a group watches for messages.
+/// A wait until a group has something to receive.
 #[derive(Debug)]
 pub struct Watch<'a> {
     /// Consumer group.
     pub group: &'a str,
     /// Topic.
     pub topic: &'a str,
-    /// Queues of the topic, from 0.
+    /// Number of the topic's queues, from queue 0.
     pub queue_count: u32,
-    /// The only queue to watch, if it is one.
+    /// The only queue to watch, if set.
     pub queue: Option<u32>,
-    /// Whether it is received in order: then a queue with a lease has nothing to receive.
+    /// Whether the group receives in order; a queue with a lease then has nothing to receive.
     pub in_order: bool,
     /// How long to wait for a message, in real time.
     pub wait: Duration,
@@ -81,12 +80,12 @@ impl Watch<'_> {
 }
 
 impl Hot {
-    /// Leases messages, waiting for the first one; nothing where none came in time or the server stops.
+    /// Leases messages, waiting for the first one. Returns none if none came in time or the server stops.
     ///
-    /// Dropping the future while it waits leases nothing. Messages that are dead go to the group's dead-letter topic
-    /// on the way.
+    /// Dropping the future while it waits leases nothing. Dead messages that it meets go to the group's dead-letter
+    /// topic.
     pub async fn receive(&self, request: &Receive<'_>) -> Result<Received> {
-        let (received, is_cut) = self.receive_in_room(request, request.patience).await?;
+        let (received, is_cut) = self.receive_within_memory(request, request.patience).await?;
         if !received.messages.is_empty() || is_cut || request.wait.is_zero() {
             if let Some(expiry) = received.next_expiry_ms {
                 self.polls.lease_ends(request.topic, request.group, expiry);
@@ -99,7 +98,7 @@ impl Hot {
         let deadline = Instant::now() + request.wait;
         loop {
             let patience = request.patience.min(deadline.saturating_duration_since(Instant::now()));
-            let (received, is_cut) = self.receive_in_room(request, patience).await?;
+            let (received, is_cut) = self.receive_within_memory(request, patience).await?;
             if let Some(expiry) = received.next_expiry_ms {
                 parked.lease_ends(expiry);
             }
@@ -119,9 +118,9 @@ impl Hot {
         }
     }
 
-    /// Waits until the group has something to receive; says whether it has. Leases nothing.
+    /// Waits until the group has something to receive, and returns whether it has. Leases nothing.
     pub async fn wait_for_messages(&self, watch: &Watch<'_>) -> bool {
-        let has = self.look(watch).0;
+        let has = self.check_for_messages(watch).0;
         if has || watch.wait.is_zero() {
             return has;
         }
@@ -130,9 +129,9 @@ impl Hot {
         tokio::pin!(closed);
         let deadline = Instant::now() + watch.wait;
         loop {
-            let (has, next_expiry_ms) = self.look(watch);
+            let (has, next_expiry_ms) = self.check_for_messages(watch);
             if has {
-                // It takes nothing: the wake-up is for a receive as well.
+                // This wait takes no message: it passes the wake-up on to a receive.
                 parked.pass_on();
                 return true;
             }
@@ -149,8 +148,8 @@ impl Hot {
         }
     }
 
-    /// Whether there is something to receive, and when the next lease ends.
-    fn look(&self, watch: &Watch<'_>) -> (bool, Option<i64>) {
+    /// Returns whether there is something to receive, and when the next lease expires.
+    fn check_for_messages(&self, watch: &Watch<'_>) -> (bool, Option<i64>) {
         let (now, mut next_expiry_ms) = (self.clock.now_ms(), None::<i64>);
         for queue_id in watch.queues() {
             let ahead = self.store.groups().ahead(watch.group, watch.topic, queue_id, Begin::AtMin);
@@ -178,8 +177,8 @@ impl Hot {
         (false, next_expiry_ms)
     }
 
-    /// Says whether a receive looks at the queues of higher priorities first: as many of a hundred do as the group's
-    /// factor says, whichever they are.
+    /// Whether a receive starts with the queues of higher priorities: of a hundred receives as many do as the group's
+    /// factor says, in no pattern.
     pub(crate) fn is_by_priority(&self, topic: &TopicEntry, group: &GroupEntry) -> bool {
         topic.is_by_priority()
             && match group.priority_factor {
@@ -189,28 +188,33 @@ impl Hot {
             }
     }
 
-    /// How many receives of a group wait for messages of any queue, or of one.
+    /// Number of receives of a group that wait for messages of any queue, or of the given one.
     #[must_use]
     pub fn waiting(&self, topic: &str, group: &str, queue: Option<u32>) -> usize {
         self.polls.parked(topic, group, queue)
     }
 
-    /// As [`Self::receive_round`], within the room there is for an answer: fewer messages where there is little, and at
-    /// least one. What is leased does not wait for room, unless it is one message that is larger than the room.
-    async fn receive_in_room(&self, request: &Receive<'_>, patience: Duration) -> Result<(Received, bool)> {
+    /// As [`Self::receive_round`], within the memory for an answer: with little memory fewer messages, but at least
+    /// one. Leased messages do not wait for memory, except a single message that needs more than was granted.
+    async fn receive_within_memory(
+        &self,
+        request: &Receive<'_>,
+        patience: Duration,
+    ) -> Result<(Received, bool)> {
         let max_bytes = answer_memory::take_some(request.max_bytes).await;
         let (received, is_cut) = self.receive_round(&Receive { max_bytes, ..*request }, patience).await?;
-        let bytes = received.messages.iter().map(|leased| leased.record.bytes().len() + OF_MESSAGE).sum();
-        let mut waiting = Leases { hot: self, request, received };
+        let bytes =
+            received.messages.iter().map(|leased| leased.record.bytes().len() + MESSAGE_OVERHEAD).sum();
+        let mut unanswered = UnansweredLeases { hot: self, request, received };
         answer_memory::settle(max_bytes, bytes).await;
-        let none = Received { messages: Vec::new(), dead: Vec::new(), ..waiting.received };
-        Ok((std::mem::replace(&mut waiting.received, none), is_cut))
+        let none = Received { messages: Vec::new(), dead: Vec::new(), ..unanswered.received };
+        Ok((std::mem::replace(&mut unanswered.received, none), is_cut))
     }
 
-    /// Receives until there is a message or every queue was seen to its end, or `patience` ends; says whether it left off
-    /// before. Between the steps over what the filter does not want, others have their turn.
+    /// Receives until there is a message, every queue was read to its end, or `patience` is over. Also returns whether
+    /// it stopped early. Between the steps over rejected messages, other requests get their turn.
     ///
-    /// What a Java broker put into the group's retry topics of the topic comes first, and alone.
+    /// Messages that a Java broker put into the retry topics of the group and topic come first, and alone.
     async fn receive_round(&self, request: &Receive<'_>, patience: Duration) -> Result<(Received, bool)> {
         let mut scan = self.reads.scan(patience);
         let mut expiry: Option<i64> = None;
@@ -238,7 +242,7 @@ impl Hot {
         Ok((Received { next_expiry_ms, ..received }, is_cut))
     }
 
-    /// As [`Self::receive_round`], of one topic. Nothing is leased while it waits for the disk or for its turn.
+    /// As [`Self::receive_round`], for one topic. Nothing is leased while it waits for the disk or for its turn.
     async fn receive_of_topic(&self, request: &Receive<'_>, scan: &mut Scan<'_>) -> Result<(Received, bool)> {
         let mut ahead = None;
         let mut first_queue = self.first_queue.fetch_add(1, Ordering::Relaxed);
@@ -251,9 +255,9 @@ impl Hot {
             match received.cold {
                 _ if !received.dead.is_empty() => {
                     scan.pause();
-                    self.bury(request, std::mem::take(&mut received.dead)).await;
+                    self.move_dead(request, std::mem::take(&mut received.dead)).await;
                 }
-                // What was read is taken, however late it is.
+                // A finished read is used, however late it is.
                 Some(cold) if !had_ahead || !(scan.is_over() || self.polls.is_closed()) => {
                     scan.pause();
                     let wanted = cold.request(request.topic, request.filter, Source::Memory);
@@ -265,8 +269,8 @@ impl Hot {
                 None if !received.more => return Ok((received, false)),
                 None => first_queue = self.first_queue.fetch_add(1, Ordering::Relaxed),
             }
-            let is_left = scan.give_way().await && self.polls.is_closed();
-            if is_left || scan.is_over() {
+            let is_abandoned = scan.give_way().await && self.polls.is_closed();
+            if is_abandoned || scan.is_over() {
                 return Ok((received, true));
             }
         }
@@ -304,24 +308,28 @@ impl Hot {
     }
 }
 
-/// What is leased and waits for room. If the client stops waiting for the answer, the leases are given back.
-struct Leases<'a> {
+/// Leases that wait for answer memory. If the client stops waiting, they are dropped and given back.
+struct UnansweredLeases<'a> {
     hot: &'a Hot,
     request: &'a Receive<'a>,
     received: Received,
 }
 
-impl Drop for Leases<'_> {
+impl Drop for UnansweredLeases<'_> {
     fn drop(&mut self) {
         let messages = &self.received.messages;
         if !messages.is_empty() {
             let handles: Vec<_> = messages.iter().map(|leased| leased.handle).collect();
-            self.hot.progress.give_back(self.request.group, lies_in(messages, self.request.topic), &handles);
+            self.hot.progress.give_back(
+                self.request.group,
+                stored_topic(messages, self.request.topic),
+                &handles,
+            );
         }
     }
 }
 
-/// The draw of a number, 0 to 99. They follow no pattern, so that consumers that take turns do not share them unevenly.
+/// Draws 0 to 99 from a number. The draws follow no pattern, so that consumers which alternate get even shares.
 fn draw(number: u32) -> u32 {
     // The steps of SplitMix64.
     let mixed = u64::from(number).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -331,7 +339,7 @@ fn draw(number: u32) -> u32 {
     u32::try_from((mixed ^ (mixed >> 31)) % 100).unwrap_or(0)
 }
 
-/// A duration in milliseconds, as the store counts.
+/// A duration in milliseconds, the store's unit.
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

@@ -1,6 +1,6 @@
-//! How many messages and bytes went in and out, by topic and consumer group, since the server started.
+//! Counts messages and bytes in and out, by topic and consumer group, since the server started.
 //!
-//! Only sums are kept: two looks at them make a rate.
+//! Only totals are kept: two snapshots make a rate.
 
 use std::{
     collections::HashMap,
@@ -22,23 +22,23 @@ pub struct Tally {
     pub bytes: u64,
 }
 
-/// Everything counted so far; consumer groups as `topic@group`.
+/// All totals so far; consumer groups as `topic@group`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TrafficSnapshot {
     /// Stored, by topic.
     pub put: HashMap<String, Tally>,
     /// Read, by topic and group.
     pub get: HashMap<String, Tally>,
-    /// Given back to be consumed later, by topic and group.
+    /// Sent back to be consumed later, by topic and group.
     pub send_back: HashMap<String, Tally>,
 }
 
-/// The counters. A name is allocated when it comes first; after that counting takes a shared lock of its shard.
+/// The counters. The first count of a name allocates it; later ones take a shared lock of its shard.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    put: Table<AtomicTally>,
-    get: Table<HashMap<Box<str>, AtomicTally>>,
-    send_back: Table<HashMap<Box<str>, AtomicTally>>,
+    put: ShardedMap<AtomicTally>,
+    get: ShardedMap<HashMap<Box<str>, AtomicTally>>,
+    send_back: ShardedMap<HashMap<Box<str>, AtomicTally>>,
 }
 
 impl Traffic {
@@ -52,28 +52,31 @@ impl Traffic {
         count_for(&self.get, topic, group, messages, bytes);
     }
 
-    /// Counts messages a group gave back.
+    /// Counts messages a group sent back.
     pub fn count_send_back(&self, topic: &str, group: &str, messages: u64, bytes: u64) {
         count_for(&self.send_back, topic, group, messages, bytes);
     }
 
-    /// Forgets a topic that was deleted.
+    /// Removes a deleted topic.
     pub fn forget_topic(&self, topic: &str) {
         self.put.remove(topic);
         self.get.remove(topic);
         self.send_back.remove(topic);
     }
 
-    /// Forgets a group that was deleted.
+    /// Removes a deleted group.
     pub fn forget_group(&self, group: &str) {
         for table in [&self.get, &self.send_back] {
             for shard in table.0.iter() {
-                shard.write().values_mut().for_each(|groups| _ = groups.remove(group));
+                shard.write().retain(|_, groups| {
+                    groups.remove(group);
+                    !groups.is_empty()
+                });
             }
         }
     }
 
-    /// Everything counted so far. Counters that are counted meanwhile may or may not be in it.
+    /// Returns all totals so far. Counts made meanwhile may or may not be included.
     #[must_use]
     pub fn snapshot(&self) -> TrafficSnapshot {
         let mut snapshot = TrafficSnapshot::default();
@@ -94,7 +97,7 @@ impl Traffic {
 }
 
 fn count_for(
-    table: &Table<HashMap<Box<str>, AtomicTally>>,
+    table: &ShardedMap<HashMap<Box<str>, AtomicTally>>,
     topic: &str,
     group: &str,
     messages: u64,
@@ -114,7 +117,7 @@ struct AtomicTally {
 }
 
 impl AtomicTally {
-    /// Counts, and says that it did.
+    /// Adds the counts. Always `true`: they are counted.
     fn add(&self, messages: u64, bytes: u64) -> bool {
         self.messages.fetch_add(messages, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -126,18 +129,18 @@ impl AtomicTally {
     }
 }
 
-/// A map in parts.
+/// A map in shards.
 #[derive(Debug)]
-struct Table<T>(Shards<RwLock<HashMap<Box<str>, T>>, SHARDS>);
+struct ShardedMap<T>(Shards<RwLock<HashMap<Box<str>, T>>, SHARDS>);
 
-impl<T> Default for Table<T> {
+impl<T> Default for ShardedMap<T> {
     fn default() -> Self {
         Self(Shards::new())
     }
 }
 
-impl<T: Default> Table<T> {
-    /// Counts by `known` under a shared lock; where that says no, by `new` under an exclusive one.
+impl<T: Default> ShardedMap<T> {
+    /// Counts by `known` under a shared lock; if that returns `false`, by `new` under an exclusive one.
     fn with(&self, name: &str, known: impl Fn(&T) -> bool, new: impl FnOnce(&mut T)) {
         let Some(shard) = self.0.of(name) else { return };
         if shard.read().get(name).is_some_and(&known) {
@@ -145,7 +148,7 @@ impl<T: Default> Table<T> {
         }
         let mut shard = shard.write();
         let entry = shard.entry(name.into()).or_default();
-        // Another thread may have made it between the locks.
+        // Another thread may have added it between the locks.
         if !known(entry) {
             new(entry);
         }
@@ -163,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_many_threads_count_adds_up() {
+    fn counts_of_many_threads_add_up() {
         let traffic = Traffic::default();
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn deleted_names_are_forgotten() {
+    fn deleted_names_are_removed() {
         let traffic = Traffic::default();
         traffic.count_put("flights", 1, 1);
         traffic.count_get("flights", "audit", 1, 1);

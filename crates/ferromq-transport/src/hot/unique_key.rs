@@ -1,10 +1,11 @@
-//! Unique keys for messages whose producer gave none, in the form of RocketMQ's clients.
+//! Unique keys for messages whose producer set none, in the form of RocketMQ's clients.
 //!
 //! ```text
 //! address: 4 bytes | process: 2 | month: 2 | instance: 2 | time: 4 | number: 2         (as hexadecimal digits)
 //! ```
-//! The time is in milliseconds since the local midnight the month began with: from it RocketMQ's tools conclude when a
-//! message was sent, and look for it only from then on. Month and instance are one number of 4 bytes to them.
+//! The time counts milliseconds from local midnight at the start of the month. RocketMQ's tools derive from it when a
+//! message was sent, and search for the message only from then on. They read month and instance as one number of 4
+//! bytes.
 
 use std::{
     net::IpAddr,
@@ -16,25 +17,25 @@ use std::{
 use ferromq_store::time::LocalTime;
 use parking_lot::Mutex;
 
-/// Numbers of one millisecond.
+/// Numbers per millisecond.
 const NUMBERS: u32 = 1 << 16;
 
-/// Gives out keys.
+/// Generates keys.
 #[derive(Debug)]
 pub(crate) struct UniqueKeys {
     address: u32,
     process: u16,
     instance: u16,
     zone: LocalTime,
-    last: Mutex<Last>,
+    last: Mutex<LastKey>,
 }
 
-/// The key given out last.
+/// The last generated key.
 #[derive(Debug)]
-struct Last {
+struct LastKey {
     time_ms: i64,
     number: u16,
-    /// How many keys had its time before it.
+    /// How many earlier keys had its time.
     before: u32,
     month: u16,
     span: Range<i64>,
@@ -46,27 +47,27 @@ impl UniqueKeys {
             IpAddr::V4(ip) => u32::from(ip),
             IpAddr::V6(ip) => crc32fast::hash(&ip.octets()),
         };
-        // Two stores of one process differ by it.
+        // Distinguishes the stores of one process.
         static INSTANCES: AtomicU64 = AtomicU64::new(0);
         let instance = INSTANCES.fetch_add(1, Ordering::Relaxed) as u16;
-        let last = Last { time_ms: i64::MIN, number: u16::MAX, before: 0, month: 0, span: 0..0 };
+        let last = LastKey { time_ms: i64::MIN, number: u16::MAX, before: 0, month: 0, span: 0..0 };
         Self { address, process: process::id() as u16, instance, zone, last: Mutex::new(last) }
     }
 
-    /// A key that was not given out before.
+    /// Returns a key that was not generated before.
     pub(crate) fn next(&self, now_ms: i64) -> String {
         let (month, time, number) = self.draw(now_ms);
         let Self { address, process, instance, .. } = self;
         format!("{address:08X}{process:04X}{month:04X}{instance:04X}{time:08X}{number:04X}")
     }
 
-    /// What differs from key to key.
+    /// Returns the parts that differ from key to key.
     fn draw(&self, now_ms: i64) -> (u16, u32, u16) {
         let mut last = self.last.lock();
         last.before = if now_ms > last.time_ms { 0 } else { last.before + 1 };
         last.time_ms = last.time_ms.max(now_ms);
         if last.before == NUMBERS {
-            // More keys than numbers in one millisecond borrow from the time.
+            // With more keys in a millisecond than numbers, the next ones take a later time.
             (last.time_ms, last.before) = (last.time_ms.saturating_add(1), 0);
         }
         last.number = last.number.wrapping_add(1);
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_32_digits_and_never_come_twice() {
+    fn keys_have_32_digits_and_never_repeat() {
         let (one, other) = (keys("UTC0"), keys("UTC0"));
         let all: HashSet<String> = (0..200_000)
             .map(|_| one.next(1_800_000_000_000))
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_counts_from_the_begin_of_the_month_where_the_broker_stands() {
+    fn a_key_counts_from_the_start_of_the_month_in_the_brokers_zone() {
         // 2026-11-22 19:42:00.123 UTC.
         let now = 1_795_376_520_123;
         let since = (21 * 24 + 19) * HOUR + 42 * 60_000 + 123;
@@ -116,12 +117,12 @@ mod tests {
             let minutes = if zone.contains(":30") { HOUR / 2 } else { 0 };
             assert_eq!(time(&keys(zone).next(now)), since + ahead * HOUR + minutes, "{zone}");
         }
-        // 2026-10-31 12:00 UTC: October in Berlin has an hour more than its days.
+        // 2026-10-31 12:00 UTC: October in Berlin is one hour longer than its days.
         assert_eq!(time(&keys(BERLIN).next(1_793_448_000_000)), (30 * 24 + 14) * HOUR);
     }
 
     #[test]
-    fn a_new_month_counts_anew_and_repeats_no_key_of_the_one_before() {
+    fn a_new_month_counts_from_0_and_repeats_no_key_of_the_last_one() {
         let keys = keys(BERLIN);
         // Berlin's December begins at 23:00 UTC.
         let december = 1_796_079_600_000;
@@ -129,7 +130,7 @@ mod tests {
         assert_eq!([time(&first), time(&later)], [0, 5]);
         assert_eq!(time(&before), 30 * 24 * HOUR - 1);
         assert_ne!(before[12..16], first[12..16]);
-        // Borrowed times do not outlast the keys that borrowed them, nor does any lie ahead of the reader's clock.
+        // A later time ends with the keys that took it, and is never ahead of the reader's clock.
         for _ in 0..NUMBERS {
             keys.next(december + 5);
         }

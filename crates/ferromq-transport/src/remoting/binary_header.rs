@@ -5,7 +5,7 @@
 //! | remark length: i32 | remark | fields length: i32 | fields
 //! field = name length: i16 | name | value length: i32 | value               (big-endian, UTF-8)
 //! ```
-//! Codes from 32,768 on (pop, acknowledge) do not fit: [`fits`] says so and the codec takes JSON instead.
+//! Codes from 32,768 on (pop, acknowledge) do not fit, see [`fits`]; the codec then uses JSON.
 
 use std::borrow::Cow;
 
@@ -15,59 +15,59 @@ use ferromq_store::record::reader::Reader;
 use super::{Fields, HeaderForm, Language, RemotingCommand};
 use crate::TransportError;
 
-/// A field takes at least its two length words.
-const LEAST_FIELD_BYTES: usize = 6;
+/// A field has at least its two lengths.
+const MIN_FIELD_BYTES: usize = 6;
 
-/// Says whether code, version and field names have room in this form.
+/// Returns whether code, version and field names fit into this form.
 pub(super) fn fits(command: &RemotingCommand) -> bool {
     i16::try_from(command.code).is_ok()
         && i16::try_from(command.version).is_ok()
         && command.fields.iter().all(|(name, _)| i16::try_from(name.len()).is_ok())
 }
 
-/// Appends the header; the caller has asked [`fits`].
+/// Appends the header. The caller must have checked [`fits`].
 pub(super) fn encode(command: &RemotingCommand, out: &mut BytesMut) {
     out.put_i16(i16::try_from(command.code).unwrap_or_default());
     out.put_u8(command.language.0);
     out.put_i16(i16::try_from(command.version).unwrap_or_default());
     out.put_i32(command.opaque);
     out.put_i32(command.flag);
-    put_long(out, command.remark.as_deref().unwrap_or_default());
-    let size: usize = command.fields.iter().map(|(n, v)| LEAST_FIELD_BYTES + n.len() + v.len()).sum();
+    put_prefixed(out, command.remark.as_deref().unwrap_or_default());
+    let size: usize = command.fields.iter().map(|(n, v)| MIN_FIELD_BYTES + n.len() + v.len()).sum();
     out.put_u32(u32::try_from(size).unwrap_or(u32::MAX));
     for (name, value) in &command.fields {
         out.put_i16(i16::try_from(name.len()).unwrap_or_default());
         out.put_slice(name.as_bytes());
-        put_long(out, value);
+        put_prefixed(out, value);
     }
 }
 
-/// Lengths that do not fit are caught by the codec's limit on the whole header.
-fn put_long(out: &mut BytesMut, text: &str) {
+/// Appends a text after its length. The codec's limit on the header rejects lengths that do not fit.
+fn put_prefixed(out: &mut BytesMut, text: &str) {
     out.put_u32(u32::try_from(text.len()).unwrap_or(u32::MAX));
     out.put_slice(text.as_bytes());
 }
 
-/// Decodes a header; bytes after the fields are passed over, as Java does.
+/// Decodes a header. Ignores bytes after the fields, as Java does.
 pub(super) fn decode(header: &[u8]) -> Result<RemotingCommand, TransportError> {
     let mut reader = Reader::new(header);
-    let code = i32::from(reader.i16().ok_or(SHORT)?);
-    let language = Language(reader.u8().ok_or(SHORT)?);
-    let version = i32::from(reader.i16().ok_or(SHORT)?);
-    let opaque = reader.i32().ok_or(SHORT)?;
-    let flag = reader.i32().ok_or(SHORT)?;
-    let remark = text(long(&mut reader)?).into_owned();
-    let entries = long(&mut reader)?;
+    let code = i32::from(reader.i16().ok_or(TOO_SHORT)?);
+    let language = Language(reader.u8().ok_or(TOO_SHORT)?);
+    let version = i32::from(reader.i16().ok_or(TOO_SHORT)?);
+    let opaque = reader.i32().ok_or(TOO_SHORT)?;
+    let flag = reader.i32().ok_or(TOO_SHORT)?;
+    let remark = text(take_prefixed(&mut reader)?).into_owned();
+    let entries = take_prefixed(&mut reader)?;
     let mut fields = Fields::default();
     if !entries.is_empty() {
-        fields.expect(entries.len());
+        fields.reserve_header(entries.len());
     }
     let mut entries = Reader::new(entries);
     while !entries.is_empty() {
-        let name_length = usize::try_from(entries.i16().ok_or(SHORT)?).map_err(|_| NEGATIVE)?;
-        let name = text(entries.take(name_length).ok_or(SHORT)?);
-        let value = text(long(&mut entries)?);
-        // Java reads an empty name as null, which no header class can ask for.
+        let name_length = usize::try_from(entries.i16().ok_or(TOO_SHORT)?).map_err(|_| NEGATIVE)?;
+        let name = text(entries.take(name_length).ok_or(TOO_SHORT)?);
+        let value = text(take_prefixed(&mut entries)?);
+        // Java reads an empty name as null, which no header class can request.
         if !name.is_empty() {
             fields.push(&name, &value);
         }
@@ -78,7 +78,7 @@ pub(super) fn decode(header: &[u8]) -> Result<RemotingCommand, TransportError> {
         version,
         opaque,
         flag,
-        // Java writes no remark and an empty one alike, and reads both as null.
+        // Java writes an absent and an empty remark alike, and reads both as null.
         remark: (!remark.is_empty()).then_some(remark),
         fields,
         header_form: HeaderForm::Binary,
@@ -86,20 +86,20 @@ pub(super) fn decode(header: &[u8]) -> Result<RemotingCommand, TransportError> {
     })
 }
 
-const SHORT: TransportError = TransportError::Malformed("the binary header ends too early");
+const TOO_SHORT: TransportError = TransportError::Malformed("the binary header ends too early");
 const NEGATIVE: TransportError = TransportError::Malformed("a length in the binary header is negative");
 
 fn length(reader: &mut Reader<'_>) -> Result<usize, TransportError> {
-    usize::try_from(reader.i32().ok_or(SHORT)?).map_err(|_| NEGATIVE)
+    usize::try_from(reader.i32().ok_or(TOO_SHORT)?).map_err(|_| NEGATIVE)
 }
 
-/// Bytes behind their length.
-fn long<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], TransportError> {
+/// Reads a length and the bytes after it.
+fn take_prefixed<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], TransportError> {
     let length = length(reader)?;
-    reader.take(length).ok_or(SHORT)
+    reader.take(length).ok_or(TOO_SHORT)
 }
 
-/// Java replaces bytes that are no UTF-8; so do we.
+/// Replaces invalid UTF-8, as Java does.
 fn text(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }

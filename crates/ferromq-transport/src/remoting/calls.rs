@@ -1,7 +1,6 @@
-//! Callers that wait for responses on one connection, told apart by opaque.
+//! The pending calls of one connection: matches responses to callers by opaque.
 //!
-//! It knows neither sockets nor callers. Once the connection has ended, a caller that begins to wait is woken at
-//! once, without a response.
+//! Does no I/O. After the connection has ended, a new call ends at once, without a response.
 
 use std::{
     collections::HashMap,
@@ -16,41 +15,45 @@ use tokio::sync::oneshot;
 
 use crate::remoting::RemotingCommand;
 
-/// The callers of one connection; `None` once it has ended.
+/// The pending calls of one connection.
 pub(crate) struct Calls {
+    /// Callers by opaque; `None` once the connection has ended.
     waiting: Mutex<Option<HashMap<i32, oneshot::Sender<RemotingCommand>>>>,
     answered: AtomicU64,
 }
 
 impl Calls {
-    /// Returns the table of an open connection.
+    /// The calls of an open connection.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self { waiting: Mutex::new(Some(HashMap::new())), answered: AtomicU64::new(0) })
     }
 
-    /// Registers a caller under `opaque`; the guard takes it out again.
-    pub(crate) fn expect(self: &Arc<Self>, opaque: i32) -> (Pending, oneshot::Receiver<RemotingCommand>) {
-        let (tell, answer) = oneshot::channel();
-        // Without a table the connection has ended and the sender is dropped: the caller wakes at once.
+    /// Registers a caller under `opaque`. Dropping the guard removes it.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        opaque: i32,
+    ) -> (PendingCall, oneshot::Receiver<RemotingCommand>) {
+        let (sender, receiver) = oneshot::channel();
+        // If the connection has ended, the sender is dropped here, which wakes the caller.
         if let Some(waiting) = self.waiting.lock().as_mut() {
-            waiting.insert(opaque, tell);
+            waiting.insert(opaque, sender);
         }
-        (Pending { calls: Arc::clone(self), opaque }, answer)
+        (PendingCall { calls: Arc::clone(self), opaque }, receiver)
     }
 
-    /// Hands a response to its caller; false where none waits.
+    /// Hands a response to its caller. Returns false if no caller waits for it.
     pub(crate) fn answer(&self, response: RemotingCommand) -> bool {
         self.answered.fetch_add(1, Ordering::Relaxed);
         let caller = self.waiting.lock().as_mut().and_then(|waiting| waiting.remove(&response.opaque));
         caller.is_some_and(|caller| caller.send(response).is_ok())
     }
 
-    /// How many responses came, with or without a waiting caller.
+    /// Number of responses received, with or without a waiting caller.
     pub(crate) fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Wakes all callers without a response; false if it was called before.
+    /// Ends the connection's calls: wakes all callers without a response. Returns false if they had ended before.
     pub(crate) fn end(&self) -> bool {
         self.waiting.lock().take().is_some()
     }
@@ -60,13 +63,13 @@ impl Calls {
     }
 }
 
-/// A request whose response is awaited.
-pub(crate) struct Pending {
+/// A call that waits for its response. Dropping it unregisters the caller.
+pub(crate) struct PendingCall {
     calls: Arc<Calls>,
     pub(crate) opaque: i32,
 }
 
-impl Drop for Pending {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         if let Some(waiting) = self.calls.waiting.lock().as_mut() {
             waiting.remove(&self.opaque);

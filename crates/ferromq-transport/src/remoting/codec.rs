@@ -1,11 +1,11 @@
-//! Frames: from bytes to commands and back. Pure functions over buffers, no sockets.
+//! Decodes frames into commands and encodes commands as frames. Pure functions over buffers; no I/O.
 //!
 //! ```text
 //! frame  = length: i32 | form and header length: i32 | header | body       (all big-endian)
 //!          length counts everything after itself
 //!          second word = form << 24 | header length; form 0 = JSON, 1 = binary
 //! ```
-//! Nothing is allocated by an announced length: a frame is taken once all its bytes are here.
+//! An announced length allocates nothing: a frame is decoded once all its bytes have arrived.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -16,12 +16,12 @@ const LENGTH_BYTES: usize = 4;
 const WORD_BYTES: usize = 4;
 const MAX_HEADER_BYTES: usize = 0x00FF_FFFF;
 
-/// Largest sizes a decoder takes.
+/// Largest sizes that a decoder accepts, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// A whole frame with its length word; RocketMQ's `frameMaxLength`.
     pub frame: usize,
-    /// A header. RocketMQ has no limit of its own; real headers stay below 40 KiB.
+    /// A header. RocketMQ has no such limit; real headers stay below 40 KiB.
     pub header: usize,
 }
 
@@ -31,17 +31,17 @@ impl Default for Limits {
     }
 }
 
-/// An encoded command. Head and body are apart, so that a body is not copied to be sent.
+/// An encoded command. Head and body are separate, so that sending does not copy the body.
 #[derive(Debug, Clone)]
 pub struct Frame {
     /// Length words and header.
     pub head: Bytes,
-    /// The body as it was given.
+    /// The body of the command.
     pub body: Bytes,
 }
 
 impl Frame {
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.head.len() + self.body.len()
@@ -63,25 +63,25 @@ impl Frame {
     }
 }
 
-/// Takes commands out of a growing buffer.
+/// Decodes commands from a growing buffer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Decoder {
     limits: Limits,
 }
 
 impl Decoder {
-    /// Makes a decoder with limits of its own.
+    /// Makes a decoder with `limits`.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self { limits }
     }
 
-    /// Takes the next command, or `None` while its bytes are not all here.
+    /// Takes the next command; `None` until all its bytes have arrived.
     ///
-    /// After an error the stream cannot be read on: where the next frame begins is unknown.
+    /// After an error the stream must be closed: the start of the next frame is unknown.
     ///
     /// # Errors
-    /// `FrameTooLarge` as soon as the length words are here; `Malformed` for anything else.
+    /// `FrameTooLarge` as soon as the length words have arrived; `Malformed` for any other violation.
     pub fn next(&self, buffer: &mut BytesMut) -> Result<Option<RemotingCommand>, TransportError> {
         let Some(mut words) = buffer.get(..LENGTH_BYTES) else { return Ok(None) };
         let length = usize::try_from(words.get_i32())
@@ -98,14 +98,14 @@ impl Decoder {
         decode(buffer.split_to(length).freeze(), &self.limits).map(Some)
     }
 
-    /// Refuses a bad header length before the rest of the frame is waited for.
+    /// Rejects a bad header length before the rest of the frame arrives.
     fn check_header(&self, buffer: &BytesMut, length: usize) -> Result<(), TransportError> {
         let Some(mut word) = buffer.get(LENGTH_BYTES..LENGTH_BYTES + WORD_BYTES) else { return Ok(()) };
         split_word(word.get_u32(), length - WORD_BYTES, &self.limits).map(|_| ())
     }
 }
 
-/// The size of the frame that begins here, with its length word, once that is here and not negative.
+/// Size of the frame at the start of `buffer`, with its length word; `None` if that is incomplete or negative.
 pub(crate) fn announced(buffer: &[u8]) -> Option<usize> {
     let length = buffer.first_chunk().map(|word| i32::from_be_bytes(*word))?;
     usize::try_from(length).ok().map(|length| LENGTH_BYTES + length)
@@ -131,10 +131,10 @@ pub fn decode(mut frame: Bytes, limits: &Limits) -> Result<RemotingCommand, Tran
     Ok(command)
 }
 
-/// Encodes a command in its header form, or in JSON where the binary form has no room for a value.
+/// Encodes a command in its header form, or in JSON if a value does not fit into the binary form.
 ///
 /// # Errors
-/// `FrameTooLarge` where header or frame do not fit their length words.
+/// `FrameTooLarge` if the header or the frame is too long for its length word.
 pub fn encode(command: &RemotingCommand) -> Result<Frame, TransportError> {
     let mut head = BytesMut::with_capacity(256);
     head.put_u64(0);

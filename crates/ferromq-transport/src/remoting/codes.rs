@@ -1,8 +1,8 @@
-//! The numbers of the remoting protocol, as RocketMQ's `RequestCode` and `ResponseCode` name them.
+//! The codes of the remoting protocol, with the names of RocketMQ's `RequestCode` and `ResponseCode`.
 //!
-//! A number here is a name, not a promise: what a server answers is decided by its registry.
+//! A code listed here need not be supported: that depends on the server's handlers.
 
-/// Makes a constant of each code, and `name`, which finds a code's constant again.
+/// Defines a constant for each code, and `name`, which returns the constant's name.
 macro_rules! codes {
     ($($name:ident = $number:literal,)*) => {
         $(
@@ -21,7 +21,7 @@ macro_rules! codes {
     };
 }
 
-/// What a request asks for.
+/// Request codes.
 pub mod request {
     codes! {
         SEND_MESSAGE = 10,
@@ -185,7 +185,7 @@ pub mod request {
     }
 }
 
-/// How a request ended. Codes below zero stay inside a client.
+/// Response codes. Negative ones stay inside a client.
 pub mod response {
     codes! {
         RPC_TIME_OUT = -1006,

@@ -1,21 +1,21 @@
 //! `RemotingCommand`: one request or response of the remoting protocol, independent of its header form.
 //!
-//! `codec` knows the bytes; the handler of a code knows what it means.
+//! `codec` encodes and decodes it; the handler of its code interprets it.
 
 use bytes::Bytes;
 
 use super::{Fields, codes::response};
 
-/// `MQVersion` ordinal of 5.3.3, the release whose behaviour we follow.
+/// `MQVersion` ordinal of RocketMQ 5.3.3, whose behaviour ferromq follows.
 ///
-/// Java compares it: a name server reads registrations of peers older than 3.0.11 (ordinal 21) in another
-/// form, and a consumer refuses SQL92 filters on a broker that says less than 4.1.0 (ordinal 232).
+/// Java peers compare it: a name server parses registrations of brokers older than 3.0.11 (ordinal 21) in another form,
+/// and a consumer refuses SQL92 filters if the broker reports less than 4.1.0 (ordinal 232).
 pub const VERSION: i32 = 479;
 
 const RESPONSE_BIT: i32 = 1;
 const ONE_WAY_BIT: i32 = 1 << 1;
 
-/// How the header of a frame is written.
+/// Encoding of a frame's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum HeaderForm {
     /// A JSON object; type 0 of the frame's second word.
@@ -30,7 +30,7 @@ pub enum HeaderForm {
 pub struct Language(pub u8);
 
 impl Language {
-    /// Names by number; the list every release since 4.9 knows.
+    /// Names by number, as in every release since 4.9.
     const NAMES: [&'static str; 14] = [
         "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS",
         "RUST", "NODE_JS",
@@ -38,7 +38,7 @@ impl Language {
 
     /// Java.
     pub const JAVA: Self = Self(0);
-    /// None of the named ones. Ours: clients of 4.x fail on names younger than they are, RUST among them.
+    /// Any other language. ferromq sends it, because 4.x clients fail on names newer than themselves, such as `RUST`.
     pub const OTHER: Self = Self(7);
 
     /// The name in a JSON header; `OTHER` for a number without one.
@@ -47,7 +47,7 @@ impl Language {
         Self::NAMES.get(usize::from(self.0)).copied().unwrap_or("OTHER")
     }
 
-    /// The language called `name`; `OTHER` for a name we do not know.
+    /// The language called `name`; `OTHER` if the name is unknown.
     #[must_use]
     pub fn from_name(name: &str) -> Self {
         let found = Self::NAMES.iter().position(|known| *known == name);
@@ -70,17 +70,17 @@ pub struct RemotingCommand {
     pub language: Language,
     /// The sender's version, an ordinal of `MQVersion`.
     pub version: i32,
-    /// Number the sender gave the request; its response carries the same.
+    /// Number that the sender chose for the request; the response repeats it.
     pub opaque: i32,
-    /// Bit 0: response. Bit 1: one-way, the sender waits for no response.
+    /// Bit 0: response. Bit 1: one-way, without a response.
     pub flag: i32,
-    /// A response's explanation.
+    /// Explanation of a response.
     pub remark: Option<String>,
     /// `extFields`.
     pub fields: Fields,
     /// Everything after the header.
     pub body: Bytes,
-    /// How the header came, or is to be written.
+    /// Header form on the wire.
     pub header_form: HeaderForm,
 }
 
@@ -91,7 +91,7 @@ impl RemotingCommand {
         Self { code, version: VERSION, fields: fields.into(), body, ..Self::default() }
     }
 
-    /// Makes a response to this request: same number, same header form where the code fits.
+    /// Makes a response to this request, with the same number and, if the code fits into it, the same header form.
     #[must_use]
     pub fn respond(&self, code: i32, remark: Option<String>) -> Self {
         Self {
@@ -105,20 +105,20 @@ impl RemotingCommand {
         }
     }
 
-    /// Makes RocketMQ's answer to a request code without a handler.
+    /// Makes RocketMQ's response to a request code without a handler.
     #[must_use]
     pub fn respond_unsupported(&self) -> Self {
         let remark = format!(" request type {} not supported", self.code);
         self.respond(response::REQUEST_CODE_NOT_SUPPORTED, Some(remark))
     }
 
-    /// Says whether this answers an earlier request.
+    /// Returns whether this is a response.
     #[must_use]
     pub fn is_response(&self) -> bool {
         self.flag & RESPONSE_BIT != 0
     }
 
-    /// Says whether the sender waits for no answer.
+    /// Returns whether the sender expects no response.
     #[must_use]
     pub fn is_one_way(&self) -> bool {
         self.flag & ONE_WAY_BIT != 0

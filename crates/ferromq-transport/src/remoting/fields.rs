@@ -1,15 +1,15 @@
-//! The extension fields of a command: names and values in one piece of memory.
+//! The extension fields of a command: names and values in one string.
 //!
-//! A header of many small fields costs two allocations, not two for each field.
+//! A header costs two allocations, not two per field.
 
 use std::{fmt, fmt::Write};
 
-/// Names and values in the order written. Where a name comes twice the last one counts, see [`Self::get`].
+/// Names and values in the order written. The last of equal names counts, see [`Self::get`].
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Fields {
     /// Name, value, name, value …
     text: String,
-    /// Where the name and the value of each field end in `text`.
+    /// Ends of the name and of the value of each field, in `text`.
     ends: Vec<(usize, usize)>,
 }
 
@@ -20,11 +20,11 @@ impl Fields {
         self.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
-    /// Appends a field; what is shown of `value` is its text.
+    /// Appends a field with the displayed text of `value`.
     pub fn put(&mut self, name: &str, value: impl fmt::Display) {
         self.text.push_str(name);
         let name_end = self.text.len();
-        // Writing to a text fails only where `Display` does; what it wrote until then is the value.
+        // Writing to a string fails only if `Display` does; the value is then the text written so far.
         let _ = write!(self.text, "{value}");
         self.ends.push((name_end, self.text.len()));
     }
@@ -35,7 +35,7 @@ impl Fields {
         self.close(name, Some(value));
     }
 
-    /// The same with one more field.
+    /// Returns the fields with one more.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl fmt::Display) -> Self {
         self.put(name, value);
@@ -54,30 +54,30 @@ impl Fields {
         self.ends.len()
     }
 
-    /// The memory they take.
+    /// Allocated memory, in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.text.capacity() + self.ends.capacity() * size_of::<(usize, usize)>()
     }
 
-    /// Says whether there is none.
+    /// Returns whether there are no fields.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// No fields yet, with room for those of a send's, a pull's or a pop's answer.
-    pub(crate) fn of_answer() -> Self {
-        Self { text: String::with_capacity(ANSWER_BYTES), ends: Vec::with_capacity(ANSWER_FIELDS) }
+    /// No fields, with capacity for those of the response to a send, a pull or a pop.
+    pub(crate) fn for_response() -> Self {
+        Self { text: String::with_capacity(RESPONSE_BYTES), ends: Vec::with_capacity(RESPONSE_FIELDS) }
     }
 
-    /// Begins a field; [`Self::close`] gives it its value.
+    /// Begins a field; [`Self::close`] sets its value.
     pub(super) fn open(&mut self, name: &str) -> OpenField {
         let begin = self.text.len();
         self.text.push_str(name);
         OpenField(begin)
     }
 
-    /// Ends the field begun last; without a value it is taken back.
+    /// Sets the value of the field begun last; `None` removes the field.
     pub(super) fn close(&mut self, name: OpenField, value: Option<&str>) {
         let name_end = self.text.len();
         match value {
@@ -89,29 +89,29 @@ impl Fields {
         }
     }
 
-    /// Makes room for about this many bytes of header.
-    pub(super) fn expect(&mut self, bytes: usize) {
+    /// Reserves capacity for a header of about `bytes`.
+    pub(super) fn reserve_header(&mut self, bytes: usize) {
         self.text.reserve(bytes);
         self.ends.reserve(EXPECTED_FIELDS);
     }
 }
 
-/// What the fields of an answer take, most often.
-const ANSWER_BYTES: usize = 192;
-const ANSWER_FIELDS: usize = 8;
+/// Usual size of a response's fields.
+const RESPONSE_BYTES: usize = 192;
+const RESPONSE_FIELDS: usize = 8;
 
-/// A name without its value yet: where it begins.
+/// A field without a value yet: the start of its name.
 pub(super) struct OpenField(usize);
 
-/// A request to send or to pull has about as many.
+/// Usual number of fields of a send or pull request.
 const EXPECTED_FIELDS: usize = 16;
 
-/// Walks over fields from both ends.
+/// Iterates over fields, from both ends.
 #[derive(Debug, Clone)]
 pub struct Iter<'a> {
     text: &'a str,
     ends: &'a [(usize, usize)],
-    /// Where the first field of `ends` begins in `text`.
+    /// Start of the first field of `ends` in `text`.
     begin: usize,
 }
 

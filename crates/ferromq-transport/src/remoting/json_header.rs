@@ -1,8 +1,8 @@
 //! The JSON form of a header, written and read as Java's fastjson does.
 //!
-//! Members: `code`, `language` (a name), `version`, `opaque`, `flag`, `remark`, `extFields` (names and
-//! texts) and `serializeTypeCurrentRPC`, which every client writes and none reads. Clients in other
-//! languages are loose about types: numbers come as texts and texts as numbers, unknown members are common.
+//! Members: `code`, `language` (a name), `version`, `opaque`, `flag`, `remark`, `extFields` (names and strings) and
+//! `serializeTypeCurrentRPC`, which every client writes and none reads. Clients in other languages also send numbers as
+//! strings, strings as numbers, and unknown members.
 
 use std::fmt::{self, Write};
 
@@ -16,9 +16,9 @@ use serde_json::Value;
 use super::{Fields, Language, RemotingCommand};
 use crate::TransportError;
 
-/// Appends the header. Members come in alphabetical order and absent ones are left out, as from Java.
+/// Appends the header. As in Java, members are in alphabetical order and absent ones are left out.
 pub(super) fn encode(command: &RemotingCommand, out: &mut BytesMut) {
-    // A buffer that grows takes whatever is written to it.
+    // Writing to a growing buffer cannot fail.
     let _ = write!(out, "{{\"code\":{}", command.code);
     if !command.fields.is_empty() {
         out.put_slice(b",\"extFields\":{");
@@ -42,24 +42,24 @@ pub(super) fn encode(command: &RemotingCommand, out: &mut BytesMut) {
 }
 
 fn put_text(out: &mut BytesMut, text: &str) {
-    // A text always has a JSON form.
+    // Every string has a JSON form.
     let _ = serde_json::to_writer(out.writer(), text);
 }
 
 /// Decodes a header.
 pub(super) fn decode(header: &[u8]) -> Result<RemotingCommand, TransportError> {
-    // Java replaces bytes that are no UTF-8 before it parses; a lone one in a remark is no reason to hang up.
+    // Java replaces invalid UTF-8 before it parses; such a byte in a remark must not close the connection.
     let text = String::from_utf8_lossy(header);
     let mut json = serde_json::Deserializer::from_str(&text);
-    let command = json.deserialize_map(Header(header.len())).and_then(|command| json.end().map(|()| command));
-    command.map_err(|_| TransportError::Malformed("the header is no JSON object of a remoting command"))
+    let command =
+        json.deserialize_map(HeaderVisitor(header.len())).and_then(|command| json.end().map(|()| command));
+    command.map_err(|_| TransportError::Malformed("the header is not the JSON object of a remoting command"))
 }
 
-/// Reads member by member, so that a header of thousands of unknown members costs no memory. Has the
-/// header's length.
-struct Header(usize);
+/// Reads member by member, so that thousands of unknown members cost no memory. Holds the header's length.
+struct HeaderVisitor(usize);
 
-impl<'de> Visitor<'de> for Header {
+impl<'de> Visitor<'de> for HeaderVisitor {
     type Value = RemotingCommand;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,14 +75,16 @@ impl<'de> Visitor<'de> for Header {
                 Member::Opaque => command.opaque = number(&map.next_value()?)?,
                 Member::Flag => command.flag = number(&map.next_value()?)?,
                 Member::Language => {
-                    map.next_value_seed(Text(|text: Option<&str>| command.language = language(text)))?;
+                    map.next_value_seed(TextSeed(|text: Option<&str>| command.language = language(text)))?;
                 }
                 Member::Remark => {
-                    map.next_value_seed(Text(|text: Option<&str>| command.remark = text.map(str::to_owned)))?;
+                    map.next_value_seed(TextSeed(|text: Option<&str>| {
+                        command.remark = text.map(str::to_owned)
+                    }))?;
                 }
                 Member::Fields => {
                     command.fields = Fields::default();
-                    map.next_value_seed(AllFields { expected: self.0, fields: &mut command.fields })?;
+                    map.next_value_seed(ExtFields { header_length: self.0, fields: &mut command.fields })?;
                 }
                 Member::Unknown => _ = map.next_value::<IgnoredAny>()?,
             }
@@ -91,7 +93,7 @@ impl<'de> Visitor<'de> for Header {
     }
 }
 
-/// The name of a member.
+/// A member of the header.
 enum Member {
     Code,
     Version,
@@ -130,13 +132,13 @@ impl<'de> Deserialize<'de> for Member {
     }
 }
 
-/// Reads `extFields` in the order written. A null and an empty text in place of the object are no fields.
-struct AllFields<'a> {
-    expected: usize,
+/// Reads `extFields` in the order written. Null or an empty string instead of the object means no fields.
+struct ExtFields<'a> {
+    header_length: usize,
     fields: &'a mut Fields,
 }
 
-impl<'de> DeserializeSeed<'de> for AllFields<'_> {
+impl<'de> DeserializeSeed<'de> for ExtFields<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
@@ -144,11 +146,11 @@ impl<'de> DeserializeSeed<'de> for AllFields<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for AllFields<'_> {
+impl<'de> Visitor<'de> for ExtFields<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of texts")
+        f.write_str("an object of strings")
     }
 
     fn visit_unit<E>(self) -> Result<(), E> {
@@ -156,30 +158,30 @@ impl<'de> Visitor<'de> for AllFields<'_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
-        if text.is_empty() { Ok(()) } else { Err(E::custom("extFields is a text")) }
+        if text.is_empty() { Ok(()) } else { Err(E::custom("extFields is a string")) }
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        self.fields.expect(self.expected);
+        self.fields.reserve_header(self.header_length);
         loop {
             let mut name = None;
             let fields = &mut *self.fields;
             if map
-                .next_key_seed(Text(|text: Option<&str>| name = text.map(|text| fields.open(text))))?
+                .next_key_seed(TextSeed(|text: Option<&str>| name = text.map(|text| fields.open(text))))?
                 .is_none()
             {
                 return Ok(());
             }
             let Some(name) = name else { continue };
-            map.next_value_seed(Text(|text: Option<&str>| fields.close(name, text)))?;
+            map.next_value_seed(TextSeed(|text: Option<&str>| fields.close(name, text)))?;
         }
     }
 }
 
-/// Hands on what fastjson makes of a value where Java wants a text; nothing for a null.
-struct Text<F>(F);
+/// Passes on the string to which fastjson converts a value for a `String` in Java; `None` for null.
+struct TextSeed<F>(F);
 
-impl<'de, F: FnOnce(Option<&str>)> DeserializeSeed<'de> for Text<F> {
+impl<'de, F: FnOnce(Option<&str>)> DeserializeSeed<'de> for TextSeed<F> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
@@ -187,17 +189,17 @@ impl<'de, F: FnOnce(Option<&str>)> DeserializeSeed<'de> for Text<F> {
     }
 }
 
-impl<F: FnOnce(Option<&str>)> Text<F> {
-    fn other(self, value: impl Into<Value>) {
+impl<F: FnOnce(Option<&str>)> TextSeed<F> {
+    fn pass_json(self, value: impl Into<Value>) {
         (self.0)(Some(&value.into().to_string()));
     }
 }
 
-impl<'de, F: FnOnce(Option<&str>)> Visitor<'de> for Text<F> {
+impl<'de, F: FnOnce(Option<&str>)> Visitor<'de> for TextSeed<F> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text")
+        f.write_str("a string")
     }
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
@@ -211,54 +213,54 @@ impl<'de, F: FnOnce(Option<&str>)> Visitor<'de> for Text<F> {
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<(), E> {
-        self.other(value);
+        self.pass_json(value);
         Ok(())
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<(), E> {
-        self.other(value);
+        self.pass_json(value);
         Ok(())
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<(), E> {
-        self.other(value);
+        self.pass_json(value);
         Ok(())
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<(), E> {
-        self.other(value);
+        self.pass_json(value);
         Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<(), A::Error> {
-        Value::deserialize(SeqAccessDeserializer::new(list)).map(|list| self.other(list))
+        Value::deserialize(SeqAccessDeserializer::new(list)).map(|list| self.pass_json(list))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
-        Value::deserialize(MapAccessDeserializer::new(map)).map(|map| self.other(map))
+        Value::deserialize(MapAccessDeserializer::new(map)).map(|map| self.pass_json(map))
     }
 }
 
-/// What fastjson makes of a value where Java wants an `int`.
+/// The number to which fastjson converts a value for an `int` in Java.
 fn number<E: Error>(value: &Value) -> Result<i32, E> {
     let wide = match value {
         Value::Null => Some(0),
         Value::Bool(yes) => Some(i64::from(*yes)),
-        Value::Number(number) => number.as_i64().or_else(|| whole(number.as_f64()?)),
+        Value::Number(number) => number.as_i64().or_else(|| truncate(number.as_f64()?)),
         Value::String(text) if text.is_empty() || text == "null" => Some(0),
         Value::String(text) => text.parse().ok(),
         Value::Array(_) | Value::Object(_) => None,
     };
-    wide.and_then(|wide| i32::try_from(wide).ok()).ok_or_else(|| E::custom("no 32-bit number"))
+    wide.and_then(|wide| i32::try_from(wide).ok()).ok_or_else(|| E::custom("not a 32-bit number"))
 }
 
-/// A float is cut to an integer as Java's cast does; the range check of the caller makes it safe.
+/// Truncates a float as Java's cast does. The caller checks the range.
 #[allow(clippy::cast_possible_truncation)]
-fn whole(number: f64) -> Option<i64> {
+fn truncate(number: f64) -> Option<i64> {
     number.is_finite().then_some(number as i64)
 }
 
-/// A language comes by its name or its number.
+/// The language of a name or a number.
 fn language(text: Option<&str>) -> Language {
     let text = text.unwrap_or_default();
     text.parse().map_or_else(|_| Language::from_name(text), Language)

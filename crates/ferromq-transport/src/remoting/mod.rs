@@ -1,7 +1,7 @@
 //! RocketMQ's remoting protocol.
 //!
-//! The command, its two header forms and its numbers do no I/O; `server` serves connections, `verbs` answers hot
-//! requests on them.
+//! The command, its two header forms and its codes do no I/O. `server` serves connections; `verbs` answers hot
+//! requests.
 
 mod binary_header;
 pub(crate) mod calls;

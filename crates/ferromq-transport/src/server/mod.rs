@@ -1,7 +1,7 @@
-//! `Server`: listeners, the connections they accept, and how both end.
+//! `Server`: listeners, the connections that they accept, and the end of both.
 //!
-//! It composes the remoting and the gRPC half over one hot path and one cold handler; what happens on a
-//! connection belongs to `remoting::server` and `grpc`.
+//! Composes the remoting and the gRPC half over one hot path and one cold handler. `remoting::server` and `grpc` serve
+//! the connections.
 
 mod options;
 
@@ -40,36 +40,36 @@ use crate::{
         calls::Calls,
         server::{
             connection::Connection,
-            outbox::{Outbox, Waiting, outbox},
+            outbox::{Outbox, OutboxWriter, outbox},
             peers::{Peer, Peers},
         },
     },
     tables::{Tables, routes::Routes},
-    tls::{Accepted, GrpcTls, ServerTls, Tls, TlsMode},
+    tls::{AcceptedConnection, GrpcTls, ServerTls, Tls, TlsMode},
 };
 
 /// Connection numbers are unique in the process, so that servers can share a control plane.
 static NEXT_CONNECTION: LazyLock<Arc<AtomicU64>> = LazyLock::new(|| Arc::new(AtomicU64::new(1)));
 
-/// Out of file descriptors, `accept` fails at once and again; nothing tells when one is free.
+/// Pause after a failed `accept`: without file descriptors it fails again at once, and nothing signals a free one.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// What a stopping server grants connections that were cut off to report their end.
+/// Time that a stopping server gives cut-off connections to report their end.
 const CUT_OFF_GRACE: Duration = Duration::from_millis(500);
 
-/// Connections that may wait to be accepted, as a whole fleet connects again at once; the system may allow fewer.
+/// Connections that can wait to be accepted: a whole fleet may reconnect at once. The system may allow fewer.
 const BACKLOG: i32 = 4096;
 
-/// How far a server is in its life; it only moves forward.
+/// The server's life cycle; it only moves forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Running,
-    /// No new connection, no new request; those under way end.
+    /// Accepts no new connections and requests; requests in flight finish.
     Draining,
-    /// Whatever is left is cut off.
+    /// Remaining connections are cut off.
     Ended,
 }
 
-struct Inner {
+struct ServerInner {
     runtime: Handle,
     options: ServerOptions,
     cold: Arc<dyn ColdHandler>,
@@ -82,23 +82,23 @@ struct Inner {
     budget: Arc<Budget>,
     refused: Arc<LogLimiter>,
     bad_frames: Arc<LogLimiter>,
-    /// Of the gRPC listener; 0 without one.
+    /// Port of the gRPC listener; 0 without one.
     grpc_port: AtomicU16,
     tls: Tls,
     grpc_tls: Arc<Tls>,
-    /// A certificate was chosen or made up.
+    /// A certificate was configured or generated.
     is_grpc_tls_set: AtomicBool,
     slots: Arc<Slots>,
     one_way: Arc<Semaphore>,
     phase: watch::Sender<Phase>,
-    /// No new request is taken. Set first: those who wait for the phase are woken one after the other.
+    /// The server accepts no new requests. Set before `phase`, whose waiters are woken one after the other.
     is_draining: Arc<AtomicBool>,
     listeners: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// A server of both protocols; clones share it.
+/// A server of both protocols. Clones share its state.
 #[derive(Clone)]
-pub struct Server(Arc<Inner>);
+pub struct Server(Arc<ServerInner>);
 
 impl Server {
     /// Makes a server whose tasks run on `runtime`. Without `store` (a name server) there is no hot path.
@@ -129,10 +129,10 @@ impl Server {
         };
         let refused = Arc::clone(&limits.refused);
         let grpc_tls = Arc::new(Tls::speaking(b"h2"));
-        let (of_cold, of_counters) = (Arc::clone(&cold), Arc::clone(&counters));
+        let (grpc_cold, grpc_counters) = (Arc::clone(&cold), Arc::clone(&counters));
         let tls = Arc::clone(&grpc_tls);
-        let grpc = GrpcServer::new(hot.clone(), of_cold, of_counters, numbers, limits, tls);
-        Self(Arc::new(Inner {
+        let grpc = GrpcServer::new(hot.clone(), grpc_cold, grpc_counters, numbers, limits, tls);
+        Self(Arc::new(ServerInner {
             runtime,
             options,
             cold,
@@ -160,11 +160,11 @@ impl Server {
     /// Serves remoting connections of a bound listener and returns its address.
     ///
     /// # Errors
-    /// `Io` where the runtime does not take the listener, or the server has stopped.
+    /// `Io` if the runtime rejects the listener or the server has stopped.
     pub fn listen_remoting(&self, listener: net::TcpListener) -> Result<SocketAddr, TransportError> {
         let (listener, address) = self.adopt(listener)?;
         let server = self.clone();
-        self.keep(async move {
+        self.spawn_listener(async move {
             info!(%address, "remoting listener open");
             server.accept(listener).await;
         });
@@ -173,11 +173,10 @@ impl Server {
 
     /// Serves gRPC connections of a bound listener and returns its address.
     ///
-    /// They may speak TLS or plaintext, as [`Self::set_grpc_tls`] says, or else with a certificate made up now.
+    /// TLS and plaintext are as set by [`Self::set_grpc_tls`]; by default both, with a certificate generated now.
     ///
     /// # Errors
-    /// `Io` where the runtime does not take the listener, or the server has stopped; `Tls` where no certificate can
-    /// be made.
+    /// `Io` if the runtime rejects the listener or the server has stopped; `Tls` if no certificate can be generated.
     pub fn listen_grpc(&self, listener: net::TcpListener) -> Result<SocketAddr, TransportError> {
         if !self.0.is_grpc_tls_set.load(Ordering::Relaxed) {
             self.0.grpc_tls.set_own(TlsMode::Permissive)?;
@@ -186,7 +185,7 @@ impl Server {
         let (listener, address) = self.adopt(listener)?;
         self.0.grpc_port.store(address.port(), Ordering::Relaxed);
         let server = self.clone();
-        self.keep(async move {
+        self.spawn_listener(async move {
             info!(%address, "grpc listener open");
             tokio::select! {
                 ended = server.0.grpc.serve(listener, server.reached(Phase::Draining)) => {
@@ -200,30 +199,30 @@ impl Server {
         Ok(address)
     }
 
-    /// Topics and groups the control plane pushes.
+    /// Topics and groups pushed by the control plane.
     #[must_use]
     pub fn tables(&self) -> &Tables {
         &self.0.tables
     }
 
-    /// Encoded routes the control plane of a name server pushes.
+    /// Encoded routes pushed by the control plane of a name server.
     #[must_use]
     pub fn routes(&self) -> &Routes {
         &self.0.routes
     }
 
-    /// Takes remoting connections as `options` say, from the next one on.
+    /// Sets the TLS options of remoting connections, from the next one on.
     ///
     /// # Errors
-    /// `Tls` naming the file; everything stays as it was.
+    /// `Tls` naming the file; the previous options stay in force.
     pub fn set_tls(&self, options: ServerTls) -> Result<(), TransportError> {
         self.0.tls.set(options)
     }
 
-    /// Takes gRPC connections as `options` say, from the next one on; without files, with a certificate made up now.
+    /// Sets the TLS options of gRPC connections, from the next one on. Without files, generates a certificate.
     ///
     /// # Errors
-    /// `Tls` naming the file; everything stays as it was.
+    /// `Tls` naming the file; the previous options stay in force.
     pub fn set_grpc_tls(&self, options: GrpcTls) -> Result<(), TransportError> {
         match options {
             GrpcTls::Files(options) => self.0.grpc_tls.set(options)?,
@@ -233,19 +232,20 @@ impl Server {
         Ok(())
     }
 
-    /// Looks at the files of TLS: a key and its certificate are taken once both have changed, as RocketMQ does,
-    /// trusted certificates at once. Files that are not good are logged once and change nothing.
+    /// Reloads changed TLS files: a key and its certificate once both have changed, as RocketMQ does, trusted
+    /// certificates at once. Invalid files are logged once and change nothing.
     ///
-    /// Returns whether anything changed. Reads files: not for threads of the runtime.
+    /// Returns whether anything changed. Reads files: must not run on threads of the runtime.
     #[must_use]
     pub fn reload_tls(&self) -> bool {
         let (remoting, grpc) = (self.0.tls.reload(), self.0.grpc_tls.reload());
         remoting || grpc
     }
 
-    /// Sends a one-way request to a remoting client; false where its connection is gone or takes no more.
+    /// Sends a one-way request to a remoting client. Returns false if its connection has ended or accepts no more
+    /// requests.
     ///
-    /// Never waits: what a client does not read is bounded, for each and for all.
+    /// Never waits: unread requests are bounded, per client and in total.
     ///
     /// # Errors
     /// `FrameTooLarge`.
@@ -256,8 +256,8 @@ impl Server {
     /// Sends a request to a remoting client and waits for its response.
     ///
     /// # Errors
-    /// `Io` where its connection is gone, ends meanwhile or takes no more; `Timeout`, both naming the client;
-    /// `FrameTooLarge`.
+    /// `Io` if its connection has ended, ends meanwhile or accepts no more requests, and `Timeout`, both naming the
+    /// client; `FrameTooLarge`.
     pub async fn call(
         &self,
         connection: u64,
@@ -267,7 +267,7 @@ impl Server {
         self.0.peers.call(connection, request, limit).await
     }
 
-    /// What answers hot requests; none on a name server.
+    /// The hot path; `None` on a name server.
     #[must_use]
     pub fn hot(&self) -> Option<&Hot> {
         self.0.hot.as_deref()
@@ -281,13 +281,13 @@ impl Server {
         stats
     }
 
-    /// Sends an encoded `TelemetryCommand` on a stream; false where the stream is gone or its buffer is full.
+    /// Sends an encoded `TelemetryCommand` on a stream. Returns false if the stream has ended or its buffer is full.
     #[must_use]
     pub fn send_telemetry(&self, stream: u64, message: Bytes) -> bool {
         self.0.grpc.send_telemetry(stream, message)
     }
 
-    /// Ends a telemetry stream with a gRPC status; false where the stream is gone or its buffer is full.
+    /// Ends a telemetry stream with a gRPC status. Returns false if the stream has ended or its buffer is full.
     #[must_use]
     pub fn end_telemetry(&self, stream: u64, code: i32, message: &str) -> bool {
         self.0.grpc.end_telemetry(stream, code, message)
@@ -301,9 +301,9 @@ impl Server {
         }
     }
 
-    /// Stops: listeners close, requests under way get `grace` to end, then every connection is cut off.
+    /// Stops the server: closes listeners, gives requests in flight `grace` to finish, then cuts off all connections.
     ///
-    /// A second call waits for nothing.
+    /// A second call does not wait.
     pub async fn stop(&self, grace: Duration) {
         self.advance(Phase::Draining);
         if let Some(hot) = &self.0.hot {
@@ -344,7 +344,7 @@ impl Server {
             .map_err(|source| TransportError::Io { peer: "listener".to_owned(), source })
     }
 
-    fn keep(&self, listener: impl Future<Output = ()> + Send + 'static) {
+    fn spawn_listener(&self, listener: impl Future<Output = ()> + Send + 'static) {
         self.0.listeners.lock().push(self.0.runtime.spawn(listener));
     }
 
@@ -362,7 +362,7 @@ impl Server {
             match accepted {
                 Ok((stream, peer)) => self.admit(stream, peer, &mut connections),
                 Err(error) => {
-                    self.0.refused.log(|left_out| warn!(%error, left_out, "accept failed"));
+                    self.0.refused.log(|suppressed| warn!(%error, suppressed, "accept failed"));
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -376,15 +376,15 @@ impl Server {
         let Some(slot) = inner.slots.take() else {
             inner.counters.refused_connections.add(1);
             let limit = inner.slots.limit();
-            inner.refused.log(|left_out| {
-                warn!(%peer, limit, left_out, "connection refused, too many are open; raise max_connections");
+            inner.refused.log(|suppressed| {
+                warn!(%peer, limit, suppressed, "connection refused: too many are open; raise max_connections");
             });
             return;
         };
         sockets::set_up(&stream);
         let id = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
         let limits = inner.options.connection;
-        let (outbox, waiting) = outbox(limits.in_flight);
+        let (outbox, writer) = outbox(limits.in_flight);
         let (allowance, calls) = (inner.budget.allowance(peer.ip()), Calls::new());
         let handle = Arc::new(Peer {
             address: peer,
@@ -411,19 +411,25 @@ impl Server {
             grpc_port: inner.grpc_port.load(Ordering::Relaxed),
             calls,
         };
-        let farewell = Farewell { server: self.clone(), id };
+        let close_guard = CloseGuard { server: self.clone(), id };
         let server = self.clone();
         connections.spawn(async move {
             let _slot = slot;
-            let _farewell = farewell;
+            let _close_guard = close_guard;
             tokio::select! {
-                () = server.serve(connection, stream, (outbox, waiting), &handle) => {}
+                () = server.serve(connection, stream, (outbox, writer), &handle) => {}
                 () = server.reached(Phase::Ended) => {}
             }
         });
     }
 
-    async fn serve(&self, connection: Connection, stream: TcpStream, ends: (Outbox, Waiting), handle: &Peer) {
+    async fn serve(
+        &self,
+        connection: Connection,
+        stream: TcpStream,
+        ends: (Outbox, OutboxWriter),
+        handle: &Peer,
+    ) {
         let draining = self.reached(Phase::Draining);
         let closed = handle.close.notified();
         let stream = tokio::select! {
@@ -432,10 +438,10 @@ impl Server {
             () = handle.close.notified() => None,
         };
         match stream {
-            Some(Accepted::Plain(stream)) => {
+            Some(AcceptedConnection::Plain(stream)) => {
                 connection.serve(stream.into_split(), ends, draining, closed).await;
             }
-            Some(Accepted::Tls(stream)) => {
+            Some(AcceptedConnection::Tls(stream)) => {
                 connection.serve(tokio::io::split(stream), ends, draining, closed).await;
             }
             None => {}
@@ -443,16 +449,16 @@ impl Server {
     }
 }
 
-/// Tells the end of a connection once, however its task ends.
-struct Farewell {
+/// Reports the end of a connection once, however its task ends.
+struct CloseGuard {
     server: Server,
     id: u64,
 }
 
-impl Drop for Farewell {
+impl Drop for CloseGuard {
     fn drop(&mut self) {
         let inner = &self.server.0;
-        // Also where the connection was never served: a call to it must not wait.
+        // Even if the connection was never served: calls to it must not wait.
         if let Some(peer) = inner.peers.remove(self.id) {
             peer.calls.end();
         }
@@ -463,7 +469,7 @@ impl Drop for Farewell {
 
 async fn join_all(listeners: &mut Vec<JoinHandle<()>>) {
     while let Some(last) = listeners.last_mut() {
-        // A listener that panicked has ended as well; the panic was printed by the runtime.
+        // A panicked listener has ended, too; the runtime printed the panic.
         let _ = last.await;
         listeners.pop();
     }

@@ -4,30 +4,29 @@ use std::time::Duration;
 
 use crate::{remoting::server::connection::ConnectionLimits, tls::HANDSHAKE_PATIENCE};
 
-/// What a server may cost, and how patient it is.
+/// Limits and timeouts of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerOptions {
-    /// Open connections of both protocols; more are closed as they come. `None`: what the limit of descriptors leaves beside
-    /// those of the store, for all servers of the process together, and at most 16,384.
+    /// Open connections of both protocols; further ones are closed at once. `None`: the file descriptors that the store
+    /// leaves free, for all servers of the process together, at most 16,384.
     pub max_connections: Option<usize>,
-    /// Bytes of memory for requests that arrive or are answered and for answers that peers have not taken yet, of
-    /// both protocols together. Beyond it remoting connections are not read, and gRPC requests are refused; an eighth
-    /// of it is for small requests alone.
+    /// Bytes of memory for requests received or in flight and for unread responses, over both protocols. At the limit
+    /// remoting connections are not read and gRPC requests are refused. An eighth is reserved for small requests.
     pub memory: usize,
-    /// Those of one connection: a client that stops in the middle of its requests, or reads no answers, waits or is
-    /// refused before the others are. No gRPC request larger than it is served.
+    /// The same for one connection: a client that stops inside its requests or does not read its responses is limited
+    /// before the others. A larger gRPC request is refused.
     pub connection_memory: usize,
-    /// How long a gRPC client may send nothing in the middle of a request; then the request ends.
+    /// How long a gRPC client may pause inside a request before the request is ended.
     pub grpc_stall: Duration,
-    /// How long a new gRPC connection may take to begin, its TLS handshake included, and one over remoting for a handshake
-    /// that has begun.
+    /// How long a new gRPC connection may take to begin, including its TLS handshake, and a remoting connection for a
+    /// TLS handshake that has begun.
     pub handshake: Duration,
-    /// Calls of clients under way; more wait.
+    /// Calls to clients in flight; further ones wait.
     pub calls: usize,
-    /// One-way requests under way over all connections; beyond it, or beyond a quarter of it on its own, a
-    /// connection with one more is not read.
+    /// One-way requests in flight over all connections. A connection whose next request would exceed this, or a quarter
+    /// of it on its own, is not read.
     pub one_way: usize,
-    /// What each remoting connection may cost.
+    /// Limits of each remoting connection.
     pub connection: ConnectionLimits,
 }
 
@@ -47,7 +46,7 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// So heavy that one-way requests of one connection are at most a quarter of those of the server.
+    /// Weight of a one-way request in `in_flight`, so that one connection has at most a quarter of `one_way`.
     pub(super) fn one_way_weight(&self) -> u32 {
         let share = u32::try_from(self.one_way / 4).unwrap_or(u32::MAX).max(1);
         u32::from(self.connection.in_flight).div_ceil(share).max(1)

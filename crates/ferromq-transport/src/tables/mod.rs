@@ -1,7 +1,7 @@
-//! Snapshots of topics and groups the control plane pushes down.
+//! Snapshots of topics and groups that the control plane pushes.
 //!
-//! The hot path reads them without a lock; a push replaces one entry at a time. Which topics and
-//! groups exist, and why, is decided by the control plane: an unknown name is demoted, never guessed.
+//! The hot path reads them without a lock; a push replaces one entry at a time. The control plane decides which topics
+//! and groups exist: an unknown name is demoted, never guessed.
 
 pub mod filters;
 pub mod resets;
@@ -20,29 +20,29 @@ use resets::Resets;
 use shards::Shards;
 use subscriptions::Subscriptions;
 
-/// A push replaces one shard: ten thousand entries are pushed by copying forty at a time.
+/// A push copies one shard: of ten thousand entries, about forty.
 const SHARDS: usize = 256;
 
-/// What kind of messages a topic takes.
+/// The kind of messages that a topic accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MessageType {
     /// Messages without order, delay or transaction.
     Normal,
-    /// Messages of one group are consumed in order.
+    /// Messages of one message group are consumed in order.
     Fifo,
     /// Messages that become visible at a time.
     Delay,
     /// Messages that become visible when their transaction commits.
     Transaction,
-    /// Messages of which the more important ones are received first: the queue is the priority.
+    /// Messages with a priority, the higher ones first; the queue is the priority.
     Priority,
     /// Messages of lite topics, which are not supported yet.
     Lite,
-    /// Any of them.
+    /// Any type.
     Mixed,
-    /// Any of them: no type was chosen.
+    /// Any type: none was chosen.
     Unspecified,
-    /// Any of them, until the first message decides.
+    /// Any type, until the first message decides.
     Undecided,
 }
 
@@ -59,13 +59,13 @@ impl MessageType {
         Self::Undecided,
     ];
 
-    /// Says whether a topic of this type takes a message of the type `sent`.
+    /// Returns whether a topic of this type accepts a message of the type `sent`.
     #[must_use]
     pub fn takes(self, sent: Self) -> bool {
         matches!(self, Self::Mixed | Self::Unspecified | Self::Undecided) || self == sent
     }
 
-    /// RocketMQ's name, which it has none of for `Undecided`.
+    /// RocketMQ's name; it has none for `Undecided`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -93,52 +93,52 @@ impl FromStr for MessageType {
     }
 }
 
-/// A name that is no message type.
+/// A text that names no message type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no message type; use NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, LITE, MIXED, UNSPECIFIED or UNDECIDED"
+    "unknown message type {0:?}; use NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY, LITE, MIXED, UNSPECIFIED or UNDECIDED"
 )]
 pub struct UnknownMessageType(pub String);
 
-/// What the hot path knows about a topic.
+/// The hot path's knowledge of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicEntry {
-    /// Queues consumers read.
+    /// Number of queues that consumers read.
     pub read_queues: u32,
-    /// Queues producers write.
+    /// Number of queues that producers write.
     pub write_queues: u32,
     /// RocketMQ's permission bits: 4 read, 2 write.
     pub permission: u32,
-    /// Kind of messages it takes.
+    /// Type of messages it accepts.
     pub message_type: MessageType,
 }
 
 impl TopicEntry {
-    /// Says whether consumers may read.
+    /// Whether consumers may read.
     #[must_use]
     pub const fn is_readable(&self) -> bool {
         self.permission & 4 != 0
     }
 
-    /// The queue of messages of a priority: those above the last queue share it, as in RocketMQ.
+    /// The queue of messages with a priority: priorities above the last queue share it, as in RocketMQ.
     #[must_use]
     pub fn queue_of_priority(&self, priority: u32) -> u32 {
         priority.min(self.write_queues.saturating_sub(1))
     }
 
-    /// Says whether the number of a queue is the priority of its messages.
+    /// Whether the number of a queue is the priority of its messages.
     #[must_use]
     pub fn is_by_priority(&self) -> bool {
         self.message_type == MessageType::Priority
     }
 
-    /// Says whether producers may write.
+    /// Whether producers may write.
     #[must_use]
     pub const fn is_writable(&self) -> bool {
         self.permission & 2 != 0
     }
 
-    /// Refuses to write where a permission forbids it, or the topic called `name` has no queue to choose: it is read
+    /// Fails if a permission forbids writes, or if the topic, called `name`, has no write queues: it is then only read
     /// until it is empty.
     ///
     /// # Errors
@@ -154,28 +154,28 @@ impl TopicEntry {
     }
 }
 
-/// What the hot path knows about a consumer group.
+/// The hot path's knowledge of a consumer group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupEntry {
     /// Whether it may consume.
     pub enabled: bool,
-    /// How often a message is delivered before it counts as dead.
+    /// Most deliveries of a message before it is dead.
     pub max_attempts: u32,
-    /// Where the group begins in a queue it never read: at the min offset, or at the max offset.
+    /// Where the group begins in a queue it never read: at the min offset if true, else at the max offset.
     pub from_beginning: bool,
-    /// Whether its members may each read all messages.
+    /// Whether each of its members may read all messages.
     pub broadcast: bool,
-    /// Queues of its retry topic; 0: what is given back is dropped.
+    /// Number of queues of its retry topic; if 0, messages that are sent back are dropped.
     pub retry_queues: u32,
     /// Whether its gRPC consumers receive each queue in order, one at a time.
     pub ordered: bool,
-    /// How many of a hundred receives of a topic of priorities look at the higher ones first; the others begin with
+    /// How many of a hundred receives from a priority topic start with the highest priorities; the others start with
     /// any queue.
     pub priority_factor: u32,
 }
 
 impl GroupEntry {
-    /// Deliveries of a message before it is dead: a group that wants no retries has one.
+    /// Deliveries of a message before it is dead; 1 for a group that wants no retries.
     #[must_use]
     pub fn deliveries(&self) -> u32 {
         self.max_attempts.max(1)
@@ -184,11 +184,11 @@ impl GroupEntry {
 
 type Shard<T> = ArcSwap<HashMap<Arc<str>, T>>;
 
-/// Entries by name, read without a lock. A change copies the shard.
+/// Entries by name, read without a lock. A change copies one shard.
 #[derive(Debug)]
 pub struct Sharded<T> {
     shards: Shards<Shard<T>, SHARDS>,
-    /// Serializes those who push; readers never take it.
+    /// Serializes pushes; readers never take it.
     pushing: Mutex<()>,
 }
 
@@ -199,23 +199,23 @@ impl<T> Default for Sharded<T> {
 }
 
 impl<T: Clone> Sharded<T> {
-    /// The entry called `name`.
+    /// Returns the entry called `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<T> {
         self.shards.of(name)?.load().get(name).cloned()
     }
 
-    /// Adds an entry or replaces it.
+    /// Adds or replaces an entry.
     pub fn insert(&self, name: &str, entry: T) {
         self.change(name, |map| _ = map.insert(name.into(), entry));
     }
 
-    /// Forgets an entry.
+    /// Removes an entry.
     pub fn remove(&self, name: &str) {
         self.change(name, |map| _ = map.remove(name));
     }
 
-    /// Forgets all entries.
+    /// Removes all entries.
     pub fn clear(&self) {
         let _pushing = self.pushing.lock();
         self.shards.iter().for_each(|shard| shard.store(Arc::default()));
@@ -236,15 +236,15 @@ impl<T: Clone> Sharded<T> {
 pub struct Tables {
     topics: Sharded<TopicEntry>,
     groups: Sharded<GroupEntry>,
-    /// Topics a group may not read though it is subscribed to them.
+    /// Topics that a group must not read although it subscribes to them.
     forbidden: Sharded<Arc<[Box<str>]>>,
     /// The last millisecond in which a member of a group holds the lock of a queue.
     locked: Sharded<i64>,
-    /// What live groups subscribed to.
+    /// Subscriptions of live groups.
     pub subscriptions: Subscriptions,
-    /// Filter expressions that requests bring along.
+    /// Cache of the filter expressions in requests.
     pub filters: Filters,
-    /// Where members of groups are to go on.
+    /// Offsets at which members of groups must continue.
     pub resets: Resets,
 }
 
@@ -255,13 +255,13 @@ impl Tables {
         Self::default()
     }
 
-    /// The topic's entry, if it exists.
+    /// Returns the topic's entry, if it exists.
     #[must_use]
     pub fn topic(&self, name: &str) -> Option<TopicEntry> {
         self.topics.get(name)
     }
 
-    /// The group's entry, if it exists.
+    /// Returns the group's entry, if it exists.
     #[must_use]
     pub fn group(&self, name: &str) -> Option<GroupEntry> {
         self.groups.get(name)
@@ -272,7 +272,7 @@ impl Tables {
         self.topics.insert(name, entry);
     }
 
-    /// Forgets a topic.
+    /// Removes a topic.
     pub fn remove_topic(&self, name: &str) {
         self.topics.remove(name);
     }
@@ -282,12 +282,12 @@ impl Tables {
         self.groups.insert(name, entry);
     }
 
-    /// Forgets a group.
+    /// Removes a group.
     pub fn remove_group(&self, name: &str) {
         self.groups.remove(name);
     }
 
-    /// Says which topics a group may not read, instead of those said before.
+    /// Sets the topics that a group must not read, in place of the previous ones.
     pub fn put_forbidden(&self, group: &str, topics: Vec<Box<str>>) {
         if topics.is_empty() {
             self.forbidden.remove(group);
@@ -296,13 +296,13 @@ impl Tables {
         }
     }
 
-    /// Says whether a group may not read a topic.
+    /// Returns whether a group must not read a topic.
     #[must_use]
     pub fn is_forbidden(&self, group: &str, topic: &str) -> bool {
         self.forbidden.get(group).is_some_and(|topics| topics.iter().any(|name| **name == *topic))
     }
 
-    /// Says until when members of a group hold locks of queues, instead of what was said before; `None`: none does.
+    /// Sets until when members of a group hold locks of queues, in place of the previous time; `None` if none does.
     pub fn put_locked(&self, group: &str, until_ms: Option<i64>) {
         match until_ms {
             Some(until_ms) => self.locked.insert(group, until_ms),
@@ -310,7 +310,7 @@ impl Tables {
         }
     }
 
-    /// Says whether a member of a group holds the lock of a queue, hence consumes in order.
+    /// Returns whether a member of a group holds the lock of a queue, and so consumes in order.
     #[must_use]
     pub fn is_locked(&self, group: &str, now_ms: i64) -> bool {
         self.locked.get(group).is_some_and(|until_ms| now_ms <= until_ms)
@@ -325,7 +325,7 @@ mod tests {
         TopicEntry { read_queues: 8, write_queues: 4, permission: 6, message_type: MessageType::Normal };
 
     #[test]
-    fn a_group_is_forbidden_what_was_said_last() {
+    fn a_group_must_not_read_the_topics_pushed_last() {
         let tables = Tables::new();
         assert!(!tables.is_forbidden("g", "t"));
         tables.put_forbidden("g", vec!["t".into(), "u".into()]);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_holds_locks_until_the_millisecond_that_was_said_last() {
+    fn a_group_holds_locks_until_the_millisecond_pushed_last() {
         let tables = Tables::new();
         assert!(!tables.is_locked("g", 0));
         tables.put_locked("g", Some(10));
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_takes_its_own_type_and_one_without_any_takes_all() {
+    fn a_topic_accepts_its_own_type_and_one_without_a_type_accepts_all() {
         for sent in MessageType::ALL {
             assert!(MessageType::Mixed.takes(sent) && MessageType::Unspecified.takes(sent));
             assert!(MessageType::Undecided.takes(sent));

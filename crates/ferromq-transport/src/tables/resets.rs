@@ -1,7 +1,7 @@
-//! Queues whose committed offset was set by an administrator while members of the group were reading them.
+//! Queues whose committed offset an administrator set while members of the group were reading them.
 //!
-//! The next pull is answered with the new offset in place of messages; until then commits of the old one are ignored.
-//! The offset itself is the store's, who is reading is known to the control plane.
+//! The next pull is answered with the new offset in place of messages; until then, commits of the old one are ignored.
+//! The store keeps the offset itself; the control plane knows the members.
 
 use std::{
     collections::HashMap,
@@ -14,16 +14,16 @@ type Queues = HashMap<u32, u64>;
 /// By group, then by topic.
 type Groups = HashMap<Box<str>, HashMap<Box<str>, Queues>>;
 
-/// The resets no member has been told of yet.
+/// Resets that no member has received yet.
 #[derive(Debug, Default)]
 pub struct Resets {
-    /// How many there are: mostly none, and then the lock is not taken.
+    /// Number of resets. Mostly 0, and then the lock is not taken.
     pending: AtomicUsize,
     groups: Mutex<Groups>,
 }
 
 impl Resets {
-    /// Notes that `group` goes on at `offset` of a queue.
+    /// Records that `group` continues at `offset` of a queue.
     pub fn put(&self, group: &str, topic: &str, queue_id: u32, offset: u64) {
         let mut groups = self.groups.lock();
         let queues = groups.entry(group.into()).or_default().entry(topic.into()).or_default();
@@ -32,7 +32,7 @@ impl Resets {
         }
     }
 
-    /// Forgets what was noted for a group and a topic, or for all its topics.
+    /// Removes the resets of a group in a topic, or in all its topics.
     pub fn remove(&self, group: &str, topic: Option<&str>) {
         if self.pending.load(Ordering::Acquire) == 0 {
             return;
@@ -49,9 +49,10 @@ impl Resets {
         self.pending.fetch_sub(count, Ordering::Release);
     }
 
-    /// Says whether a commit counts: one of another offset than the new one comes from a member that does not know.
+    /// Returns whether a commit is accepted. A commit of any offset but the new one comes from a member that does not
+    /// know the reset.
     ///
-    /// One of the new offset comes from a member that was told in another way; none has to be told any more.
+    /// A commit of the new offset comes from a member that learned it in another way, and ends the reset.
     pub(crate) fn admits(&self, group: &str, topic: &str, queue_id: u32, offset: u64) -> bool {
         if self.pending.load(Ordering::Acquire) == 0 {
             return true;
@@ -67,7 +68,7 @@ impl Resets {
         true
     }
 
-    /// Says whether a member is to be told of an offset.
+    /// Returns whether the reset of a queue has yet to reach a member.
     pub(crate) fn is_pending(&self, group: &str, topic: &str, queue_id: u32) -> bool {
         self.pending.load(Ordering::Acquire) > 0
             && self
@@ -78,7 +79,7 @@ impl Resets {
                 .is_some_and(|queues| queues.contains_key(&queue_id))
     }
 
-    /// Takes the offset a member is to be told, once.
+    /// Takes the offset at which a member must continue, once.
     pub(crate) fn take(&self, group: &str, topic: &str, queue_id: u32) -> Option<u64> {
         if self.pending.load(Ordering::Acquire) == 0 {
             return None;
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reset_is_told_once_and_the_newest_counts() {
+    fn a_reset_is_delivered_once_and_the_newest_wins() {
         let resets = Resets::default();
         resets.put("g", "t", 0, 5);
         resets.put("g", "t", 0, 7);
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_of_the_new_offset_says_that_a_member_knows() {
+    fn a_commit_of_the_new_offset_ends_the_reset() {
         let resets = Resets::default();
         resets.put("g", "t", 0, 5);
         assert!(!resets.admits("g", "t", 0, 9));
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn resets_end_for_one_topic_of_a_group_or_for_all() {
+    fn resets_are_removed_for_one_topic_of_a_group_or_for_all() {
         let resets = Resets::default();
         resets.put("g", "t", 0, 5);
         resets.put("g", "t", 1, 5);

@@ -1,7 +1,7 @@
-//! Encoded routes a name server's control plane pushes, and the answers to request 105 made of them.
+//! Encoded routes that a name server's control plane pushes, and the answers to request 105 made from them.
 //!
-//! Which brokers serve a topic is decided by the control plane: what is not here is asked of it. A route that
-//! was encoded before a change is never taken after it, see [`Routes::put`].
+//! The control plane decides which brokers serve a topic, and answers requests for routes that are not here. A route
+//! that was encoded before a change is never accepted after it, see [`Routes::put`].
 
 use std::sync::{
     Arc,
@@ -19,56 +19,56 @@ use crate::{
 /// `MQVersion` ordinal of 4.9.4, the first release whose clients read standard JSON.
 const FIRST_STANDARD_VERSION: i32 = 401;
 
-/// A route in the two forms clients read.
+/// A route in the two forms that clients read.
 #[derive(Debug, Clone)]
-struct Encoded {
-    /// JSON by the book.
+struct EncodedRoute {
+    /// Standard JSON.
     standard: Bytes,
-    /// With numbers as bare keys, as fastjson writes maps: older clients.
+    /// With numbers as bare keys, as fastjson writes maps, for older clients.
     legacy: Bytes,
 }
 
 /// The routes of a name server.
 #[derive(Debug, Default)]
 pub struct Routes {
-    by_topic: Sharded<Arc<Encoded>>,
+    by_topic: Sharded<Arc<EncodedRoute>>,
     generation: AtomicU64,
-    /// Held by those who push and drop; readers never take it.
+    /// Serializes pushes and drops; readers never take it.
     changing: Mutex<()>,
 }
 
 impl Routes {
-    /// The number of drops so far; read before a route is looked up to be put here.
+    /// Number of drops so far. Read it before you look up a route to put here.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Takes a route, unless one was dropped since `generation` was read: it may be out of date.
+    /// Adds a route, unless one was dropped since `generation` was read: the route may be out of date.
     pub fn put(&self, topic: &str, generation: u64, standard: Bytes, legacy: Bytes) {
         let _changing = self.changing.lock();
         if generation == self.generation() {
-            self.by_topic.insert(topic, Arc::new(Encoded { standard, legacy }));
+            self.by_topic.insert(topic, Arc::new(EncodedRoute { standard, legacy }));
         }
     }
 
-    /// Forgets the routes of `topics`, and those that are being made right now.
+    /// Removes the routes of `topics`, and rejects those that are being encoded now.
     pub fn drop_topics<'a>(&self, topics: impl IntoIterator<Item = &'a str>) {
         let _changing = self.changing.lock();
         self.generation.fetch_add(1, Ordering::AcqRel);
         topics.into_iter().for_each(|topic| self.by_topic.remove(topic));
     }
 
-    /// Forgets all routes, and those that are being made right now.
+    /// Removes all routes, and rejects those that are being encoded now.
     pub fn drop_all(&self) {
         let _changing = self.changing.lock();
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.by_topic.clear();
     }
 
-    /// Answers a request for a route, where the route is here and all of it is asked for.
+    /// Answers a request for a route, if the route is here and the client asks for all of it.
     pub(crate) fn answer(&self, request: &RemotingCommand) -> Option<RemotingCommand> {
-        // Such a client sees the brokers of its zone only: the control plane picks them.
+        // A client in zone mode sees only the brokers of its zone; the control plane picks them.
         if request.field("__ZONE_MODE").is_some_and(|text| text.eq_ignore_ascii_case("true")) {
             return None;
         }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn old_clients_get_the_legacy_form_unless_they_ask_for_the_other() {
+    fn old_clients_get_the_legacy_form_unless_they_accept_the_standard_one() {
         let routes = Routes::default();
         routes.put("t", routes.generation(), "standard".into(), "legacy".into());
         for (version, fields, wanted) in [
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_made_before_a_drop_is_not_taken_after_it() {
+    fn a_route_encoded_before_a_drop_is_not_accepted_after_it() {
         let routes = Routes::default();
         let before = routes.generation();
         routes.drop_topics(["other"]);

@@ -1,8 +1,8 @@
-//! Parts of a table by the hash of a name, so that threads seldom meet at one lock.
+//! Divides a table by the hash of a name, so that threads seldom contend for one lock.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// The parts; peers choose the names, so the hash is keyed.
+/// The shards of a table. Peers choose the names, so the hash is keyed.
 #[derive(Debug)]
 pub(crate) struct Shards<S, const COUNT: usize> {
     shards: Box<[S]>,
@@ -16,7 +16,7 @@ impl<S: Default, const COUNT: usize> Shards<S, COUNT> {
 }
 
 impl<S, const COUNT: usize> Shards<S, COUNT> {
-    /// The part of a name. There always is one: the remainder is below their number.
+    /// The shard of a name. There always is one: the remainder is below their number.
     pub(crate) fn of(&self, name: &str) -> Option<&S> {
         self.shards.get(self.hasher.hash_one(name) as usize % COUNT)
     }

@@ -1,7 +1,7 @@
-//! What live consumer groups subscribed to by heartbeat, pushed by the control plane.
+//! Subscriptions that live consumer groups announced by heartbeat, pushed by the control plane.
 //!
-//! A pull that carries no subscription of its own uses it. Which clients a group has, and when they are gone, is
-//! the control plane's business.
+//! A pull without a subscription of its own uses them. The control plane knows the clients of a group, and when they
+//! are gone.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,16 +11,16 @@ use parking_lot::RwLock;
 /// A subscription of a group to a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscription {
-    /// Which messages, or why the expression does not tell.
+    /// Selects the messages, or is the error of the expression.
     pub filter: Result<Arc<MessageFilter>, FilterError>,
-    /// Grows with each change; a pull names the one it was made for.
+    /// Grows with each change; a pull names the version it was made for.
     pub version: i64,
     /// Whether each member of the group reads all messages.
     pub is_broadcasting: bool,
 }
 
 impl Subscription {
-    /// Makes a subscription of an expression, as [`MessageFilter::parse`] reads it; where it is wrong, pulls are told.
+    /// Creates a subscription from an expression, as [`MessageFilter::parse`] reads it; pulls report an invalid one.
     #[must_use]
     pub fn new(expression_type: &str, expression: &str, version: i64, is_broadcasting: bool) -> Self {
         let filter = MessageFilter::parse(expression_type, expression).map(Arc::new);
@@ -28,14 +28,14 @@ impl Subscription {
     }
 }
 
-/// What is known of a group and a topic.
+/// A group's subscription to a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Subscribed {
     /// The group has no live subscription at all.
     NoGroup,
-    /// The group subscribed to other topics only.
+    /// The group subscribes to other topics only.
     NoTopic,
-    /// It did.
+    /// The subscription.
     To(Arc<Subscription>),
 }
 
@@ -46,12 +46,12 @@ type Topics = HashMap<Box<str>, Arc<Subscription>>;
 pub struct Subscriptions(RwLock<HashMap<Box<str>, Topics>>);
 
 impl Subscriptions {
-    /// Adds or replaces what `group` subscribed to of `topic`.
+    /// Adds or replaces the subscription of `group` to `topic`.
     pub fn put(&self, group: &str, topic: &str, subscription: Subscription) {
         self.0.write().entry(group.into()).or_default().insert(topic.into(), Arc::new(subscription));
     }
 
-    /// Forgets it.
+    /// Removes the subscription of `group` to `topic`.
     pub fn remove(&self, group: &str, topic: &str) {
         let mut groups = self.0.write();
         let Some(topics) = groups.get_mut(group) else { return };
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_knows_its_filter_or_what_is_wrong_with_it() {
+    fn a_subscription_has_its_filter_or_the_error_of_its_expression() {
         assert_eq!(Subscription::new("", "*", 1, false).filter, Ok(Arc::new(MessageFilter::All)));
         assert_eq!(
             Subscription::new("SQL92", "a > 1", 1, false).filter,

@@ -1,4 +1,4 @@
-//! Certificates and keys as they lie in PEM files.
+//! Reads certificates and keys from PEM files.
 
 use std::{
     fs,
@@ -13,18 +13,18 @@ use tokio_rustls::rustls::{
 use super::ServerTls;
 use crate::TransportError;
 
-/// Larger than any chain; what is larger is not a PEM file.
+/// Most bytes of a PEM file; every chain is smaller.
 const MAX_FILE: u64 = 1 << 20;
 
 /// The files of a server at one time.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Contents {
+pub(super) struct FileContents {
     pub(super) certificate: Vec<u8>,
     pub(super) key: Vec<u8>,
     pub(super) trust: Option<Vec<u8>>,
 }
 
-impl Contents {
+impl FileContents {
     pub(super) fn read(options: &ServerTls) -> Result<Self, TransportError> {
         Ok(Self {
             certificate: read(&options.certificate)?,
@@ -33,8 +33,8 @@ impl Contents {
         })
     }
 
-    /// Says whether this can be shown in place of `old`: whoever replaces a key and a certificate does so
-    /// one after the other, and half of it is no pair.
+    /// Returns whether this may replace `old`. Operators replace a key and its certificate one after the other, and
+    /// half a change is no pair.
     pub(super) fn is_complete_change_of(&self, old: &Self) -> bool {
         let changed = (self.certificate != old.certificate, self.key != old.key);
         changed == (true, true) || (changed == (false, false) && self.trust != old.trust)
@@ -45,35 +45,35 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, TransportError> {
     let small = fs::metadata(path).map(|metadata| metadata.len() <= MAX_FILE);
     match small.and_then(|small| if small { fs::read(path).map(Some) } else { Ok(None) }) {
         Ok(Some(contents)) => Ok(contents),
-        Ok(None) => Err(wrong(path, format!("it is over {MAX_FILE} bytes"))),
-        Err(error) => Err(wrong(path, error.to_string())),
+        Ok(None) => Err(tls_error(path, format!("a PEM file may have up to {MAX_FILE} bytes"))),
+        Err(error) => Err(tls_error(path, error.to_string())),
     }
 }
 
 pub(super) fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TransportError> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match chain {
-        Ok(chain) if chain.is_empty() => Err(wrong(path, "there is no certificate in it".to_owned())),
-        chain => chain.map_err(|error| wrong(path, error.to_string())),
+        Ok(chain) if chain.is_empty() => Err(tls_error(path, "it contains no certificate".to_owned())),
+        chain => chain.map_err(|error| tls_error(path, error.to_string())),
     }
 }
 
 pub(super) fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TransportError> {
     PrivateKeyDer::from_pem_slice(pem).map_err(|error| {
         let encrypted = pem.windows(9).any(|window| window == b"ENCRYPTED");
-        let hint = if encrypted { "; it is encrypted: write it without a password" } else { "" };
-        wrong(path, format!("there is no private key in it ({error}){hint}"))
+        let hint = if encrypted { "; the key is encrypted: write it without a password" } else { "" };
+        tls_error(path, format!("it contains no private key ({error}){hint}"))
     })
 }
 
 pub(super) fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, TransportError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path, pem)? {
-        roots.add(certificate).map_err(|error| wrong(path, error.to_string()))?;
+        roots.add(certificate).map_err(|error| tls_error(path, error.to_string()))?;
     }
     Ok(roots)
 }
 
-fn wrong(path: &Path, reason: String) -> TransportError {
+fn tls_error(path: &Path, reason: String) -> TransportError {
     TransportError::Tls { path: PathBuf::from(path), reason }
 }

@@ -1,8 +1,8 @@
-//! TLS of both listeners: which files, which mode, and when changed files are taken.
+//! TLS of both listeners: files, modes, and reloading of changed files.
 //!
-//! One port takes plaintext and TLS as RocketMQ's `tls.server.mode` says: a first byte of 0x16 begins a
-//! handshake, and no frame within the limits begins with it. Certificates are PEM files. What happens on a
-//! connection afterwards belongs to `remoting::server` and `grpc`.
+//! One port takes plaintext and TLS as RocketMQ's `tls.server.mode` says: a first byte of 0x16 begins a handshake, and
+//! no frame within the limits begins with it. Certificates are PEM files. `remoting::server` and `grpc` serve the
+//! connection afterwards.
 
 mod files;
 pub(crate) mod opening;
@@ -36,53 +36,53 @@ use tokio_rustls::{
 use tracing::{debug, info, warn};
 
 use crate::TransportError;
-use files::{Contents, certificates, private_key, roots};
+use files::{FileContents, certificates, private_key, roots};
 
 /// A handshake takes some round trips; a client that needs longer is malicious.
 pub(crate) const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(15);
 
-/// Which connections a server takes, RocketMQ's `tls.server.mode`.
+/// Which connections a server accepts: RocketMQ's `tls.server.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TlsMode {
     /// Plaintext only.
     #[default]
     Disabled,
-    /// Both.
+    /// Plaintext and TLS.
     Permissive,
     /// TLS only.
     Enforcing,
 }
 
-/// Whether clients show a certificate, RocketMQ's `tls.server.need.client.auth`.
+/// Whether clients show a certificate: RocketMQ's `tls.server.need.client.auth`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientAuth {
-    /// They are not asked.
+    /// Clients are not asked.
     #[default]
     None,
-    /// Who shows one must show a good one.
+    /// A client may show a certificate, which must be valid.
     Optional,
-    /// Without a good one there is no connection.
+    /// A client must show a valid certificate.
     Require,
 }
 
-/// A word that names no mode.
+/// A text that names no choice of an option.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no {what}; use {choices}")]
-pub struct UnknownWord {
+#[error("unknown {what} {given:?}; use {choices}")]
+pub struct UnknownChoice {
     what: &'static str,
     given: String,
     choices: &'static str,
 }
 
 impl FromStr for TlsMode {
-    type Err = UnknownWord;
+    type Err = UnknownChoice;
 
-    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+    fn from_str(text: &str) -> Result<Self, UnknownChoice> {
         match text {
             "disabled" => Ok(Self::Disabled),
             "permissive" => Ok(Self::Permissive),
             "enforcing" => Ok(Self::Enforcing),
-            _ => Err(UnknownWord {
+            _ => Err(UnknownChoice {
                 what: "TLS mode",
                 given: text.to_owned(),
                 choices: "disabled, permissive or enforcing",
@@ -92,14 +92,14 @@ impl FromStr for TlsMode {
 }
 
 impl FromStr for ClientAuth {
-    type Err = UnknownWord;
+    type Err = UnknownChoice;
 
-    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+    fn from_str(text: &str) -> Result<Self, UnknownChoice> {
         match text {
             "none" => Ok(Self::None),
             "optional" => Ok(Self::Optional),
             "require" => Ok(Self::Require),
-            _ => Err(UnknownWord {
+            _ => Err(UnknownChoice {
                 what: "kind of client authentication",
                 given: text.to_owned(),
                 choices: "none, optional or require",
@@ -108,10 +108,10 @@ impl FromStr for ClientAuth {
     }
 }
 
-/// What a server shows, and asks of clients.
+/// The certificate that a server shows, and what it asks of clients.
 #[derive(Debug, Clone)]
 pub struct ServerTls {
-    /// Which connections it takes.
+    /// Which connections it accepts.
     pub mode: TlsMode,
     /// PEM file of the certificate, followed by those that signed it.
     pub certificate: PathBuf,
@@ -119,63 +119,63 @@ pub struct ServerTls {
     pub key: PathBuf,
     /// Whether clients show a certificate.
     pub client_auth: ClientAuth,
-    /// PEM file of the certificates that sign clients'; needed unless clients show none.
+    /// PEM file of the certificates that sign clients' certificates; required unless clients show none.
     pub trust: Option<PathBuf>,
 }
 
-/// What a gRPC listener shows.
+/// The certificate that a gRPC listener shows.
 #[derive(Debug, Clone)]
 pub enum GrpcTls {
     /// The certificate in these files.
     Files(ServerTls),
-    /// A self-made certificate; none if TLS is disabled.
+    /// A self-signed certificate; none if TLS is disabled.
     Own(TlsMode),
 }
 
-/// What a client asks of servers, and shows.
+/// How a client verifies servers, and the certificate it shows.
 #[derive(Debug, Clone, Default)]
 pub struct ClientTls {
-    /// PEM file of the certificates that sign servers'. None: any certificate is taken, RocketMQ's
-    /// `tls.client.authServer=false`, which protects against listeners only.
+    /// PEM file of the certificates that sign servers' certificates. `None` accepts any certificate, as RocketMQ's
+    /// `tls.client.authServer=false` does, which protects against eavesdroppers only.
     pub trust: Option<PathBuf>,
-    /// Whether the server's certificate must name the host that was called. RocketMQ does not look.
+    /// Whether the server's certificate must name the host that was called. RocketMQ does not check it.
     pub check_name: bool,
-    /// PEM files of a certificate and its key, for servers that ask.
+    /// PEM files of a certificate and its key, for servers that ask for one.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// The certificate a server shows, replaced while it runs.
+/// The certificate that a server shows; it can be replaced while the server runs.
 #[derive(Default)]
 pub(crate) struct Tls {
     current: ArcSwapOption<(TlsMode, TlsAcceptor)>,
     loaded: Mutex<Option<Loaded>>,
-    /// The protocol behind the handshake; `None`: it is not negotiated.
+    /// The ALPN protocol that the handshake negotiates, if any.
     protocol: Option<&'static [u8]>,
 }
 
 struct Loaded {
     options: ServerTls,
-    contents: Contents,
-    /// Why changed files were not taken, so that it is said once.
-    complaint: Option<String>,
+    contents: FileContents,
+    /// Why changed files were rejected, so that each reason is logged once.
+    last_error: Option<String>,
 }
 
 /// An accepted connection, ready for frames.
-pub(crate) enum Accepted {
+pub(crate) enum AcceptedConnection {
     Plain(TcpStream),
     Tls(Box<ServerStream<TcpStream>>),
 }
 
 impl Tls {
-    /// For connections that speak `protocol`, named as ALPN does; a client that asks for others only is refused.
+    /// For connections that speak `protocol`, an ALPN name; a client that offers only others is refused.
     pub(crate) fn speaking(protocol: &'static [u8]) -> Self {
         Self { protocol: Some(protocol), ..Self::default() }
     }
 
-    /// Makes a certificate and shows it to connections from now on.
+    /// Generates a certificate and shows it to connections from now on.
     ///
     /// # Errors
-    /// `Tls` where none can be made.
+    /// `Tls` if none can be generated.
     pub(crate) fn set_own(&self, mode: TlsMode) -> Result<(), TransportError> {
         let mut loaded = self.loaded.lock();
         if mode == TlsMode::Disabled {
@@ -184,22 +184,23 @@ impl Tls {
             return Ok(());
         }
         let (certificate, key) = own::certificate()?;
-        let wrong = |reason: String| TransportError::Tls { path: PathBuf::from("own certificate"), reason };
-        let config = builder(Path::new("own certificate"))?
+        let tls_error =
+            |reason: String| TransportError::Tls { path: PathBuf::from("self-signed certificate"), reason };
+        let config = builder(Path::new("self-signed certificate"))?
             .with_no_client_auth()
             .with_single_cert(vec![certificate], key)
-            .map_err(|error| wrong(error.to_string()))?;
+            .map_err(|error| tls_error(error.to_string()))?;
         *loaded = None;
         self.store(mode, config);
         Ok(())
     }
 
-    /// How connections that come now begin; `None`: as plaintext.
+    /// The TLS of new connections; `None` for plaintext.
     pub(crate) fn current(&self) -> Option<Arc<(TlsMode, TlsAcceptor)>> {
         self.current.load_full()
     }
 
-    /// Reads the files and shows them to connections from now on.
+    /// Reads the files and uses them for connections from now on.
     ///
     /// # Errors
     /// `Tls` naming the file.
@@ -210,18 +211,18 @@ impl Tls {
             *loaded = None;
             return Ok(());
         }
-        let contents = Contents::read(&options)?;
+        let contents = FileContents::read(&options)?;
         self.show(&options, &contents)?;
-        *loaded = Some(Loaded { options, contents, complaint: None });
+        *loaded = Some(Loaded { options, contents, last_error: None });
         Ok(())
     }
 
-    /// Shows changed files: a key and its certificate once both have changed, trusted certificates at once.
-    /// Files that are not good leave everything as it was. Returns whether anything changed.
+    /// Uses changed files: a key and its certificate once both have changed, trusted certificates at once. Invalid
+    /// files change nothing. Returns whether anything changed.
     pub(crate) fn reload(&self) -> bool {
         let mut loaded = self.loaded.lock();
-        let Some(Loaded { options, contents, complaint }) = loaded.as_mut() else { return false };
-        let outcome = Contents::read(options).and_then(|found| {
+        let Some(Loaded { options, contents, last_error }) = loaded.as_mut() else { return false };
+        let outcome = FileContents::read(options).and_then(|found| {
             let has_changed = found.is_complete_change_of(contents);
             if has_changed {
                 self.show(options, &found)?;
@@ -231,7 +232,7 @@ impl Tls {
         });
         match outcome {
             Ok(has_changed) => {
-                *complaint = None;
+                *last_error = None;
                 if has_changed {
                     info!(certificate = %options.certificate.display(), "tls certificate changed");
                 }
@@ -239,16 +240,16 @@ impl Tls {
             }
             Err(error) => {
                 let why = Some(error.to_string());
-                if *complaint != why {
-                    warn!(%error, "tls certificate not changed, the old one stays");
-                    *complaint = why;
+                if *last_error != why {
+                    warn!(%error, "new tls certificate rejected, the old one stays in use");
+                    *last_error = why;
                 }
                 false
             }
         }
     }
 
-    fn show(&self, options: &ServerTls, contents: &Contents) -> Result<(), TransportError> {
+    fn show(&self, options: &ServerTls, contents: &FileContents) -> Result<(), TransportError> {
         self.store(options.mode, server_config(options, contents)?);
         Ok(())
     }
@@ -258,29 +259,29 @@ impl Tls {
         self.current.store(Some(Arc::new((mode, TlsAcceptor::from(Arc::new(config))))));
     }
 
-    /// Does the handshake where there is one, in the time it may take once it has begun; `None` where the connection is not
-    /// taken, or is silent for as long as one may be idle.
+    /// Does the handshake of a TLS connection, within `handshake` once it has begun. `None` if the connection is
+    /// refused, or silent for `idle`.
     pub(crate) async fn accept(
         &self,
         stream: TcpStream,
         idle: Duration,
         handshake: Duration,
-    ) -> Option<Accepted> {
-        let Some(current) = self.current.load_full() else { return Some(Accepted::Plain(stream)) };
+    ) -> Option<AcceptedConnection> {
+        let Some(current) = self.current.load_full() else { return Some(AcceptedConnection::Plain(stream)) };
         let (mode, acceptor) = &*current;
         let peer = stream.peer_addr().ok();
         let first =
             timeout(idle, poll_fn(|context| opening::poll_first(&stream, context))).await.ok()?.ok()?;
         match first.is_tls(*mode) {
             Ok(true) => {}
-            Ok(false) => return Some(Accepted::Plain(stream)),
+            Ok(false) => return Some(AcceptedConnection::Plain(stream)),
             Err(refused) => {
                 debug!(?peer, %refused, "connection refused");
                 return None;
             }
         }
         match within(handshake, acceptor.accept(stream)).await {
-            Ok(stream) => Some(Accepted::Tls(Box::new(stream))),
+            Ok(stream) => Some(AcceptedConnection::Tls(Box::new(stream))),
             Err(error) => {
                 debug!(?peer, %error, "tls handshake failed");
                 None
@@ -295,8 +296,8 @@ fn builder(certificate: &Path) -> Result<ConfigBuilder<ServerConfig, WantsVerifi
         .map_err(|error| TransportError::Tls { path: certificate.to_owned(), reason: error.to_string() })
 }
 
-fn server_config(options: &ServerTls, contents: &Contents) -> Result<ServerConfig, TransportError> {
-    let wrong = |path: &Path, reason: String| TransportError::Tls { path: path.to_owned(), reason };
+fn server_config(options: &ServerTls, contents: &FileContents) -> Result<ServerConfig, TransportError> {
+    let tls_error = |path: &Path, reason: String| TransportError::Tls { path: path.to_owned(), reason };
     let chain = certificates(&options.certificate, &contents.certificate)?;
     let key = private_key(&options.key, &contents.key)?;
     let builder = builder(&options.certificate)?;
@@ -307,20 +308,20 @@ fn server_config(options: &ServerTls, contents: &Contents) -> Result<ServerConfi
                 WebPkiClientVerifier::builder_with_provider(Arc::new(roots(path, pem)?), verify::provider());
             let verifier =
                 if auth == ClientAuth::Optional { verifier.allow_unauthenticated() } else { verifier };
-            let verifier = verifier.build().map_err(|error| wrong(path, error.to_string()))?;
+            let verifier = verifier.build().map_err(|error| tls_error(path, error.to_string()))?;
             builder.with_client_cert_verifier(verifier)
         }
         _ => {
-            let reason = "clients show certificates, but there is no file of those that sign them; \
+            let reason = "client certificates cannot be verified without the certificates that sign them; \
                           set tls.server.trustCertPath";
-            return Err(wrong(Path::new("tls.server.need.client.auth"), reason.to_owned()));
+            return Err(tls_error(Path::new("tls.server.need.client.auth"), reason.to_owned()));
         }
     };
-    // It fails where the key does not belong to the certificate.
-    builder.with_single_cert(chain, key).map_err(|error| wrong(&options.key, error.to_string()))
+    // Fails if the key does not belong to the certificate.
+    builder.with_single_cert(chain, key).map_err(|error| tls_error(&options.key, error.to_string()))
 }
 
-/// Makes the outgoing half of a client's connections.
+/// Opens TLS on outgoing connections.
 #[derive(Clone)]
 pub(crate) struct Connector(TlsConnector);
 
@@ -330,10 +331,10 @@ impl Connector {
     /// # Errors
     /// `Tls` naming the file.
     pub(crate) fn new(options: &ClientTls) -> Result<Self, TransportError> {
-        let wrong = |path: &Path, reason: String| TransportError::Tls { path: path.to_owned(), reason };
+        let tls_error = |path: &Path, reason: String| TransportError::Tls { path: path.to_owned(), reason };
         let builder = ClientConfig::builder_with_provider(verify::provider())
             .with_safe_default_protocol_versions()
-            .map_err(|error| wrong(Path::new("tls"), error.to_string()))?;
+            .map_err(|error| tls_error(Path::new("tls"), error.to_string()))?;
         let roots = match &options.trust {
             Some(path) => Some(roots(path, &files::read(path)?)?),
             None => None,
@@ -347,7 +348,7 @@ impl Connector {
                 let private = private_key(key, &files::read(key)?)?;
                 builder
                     .with_client_auth_cert(chain, private)
-                    .map_err(|error| wrong(key, error.to_string()))?
+                    .map_err(|error| tls_error(key, error.to_string()))?
             }
         };
         Ok(Self(TlsConnector::from(Arc::new(config))))
@@ -356,7 +357,7 @@ impl Connector {
     /// Does the handshake with the server at `address` (`host:port`).
     ///
     /// # Errors
-    /// The socket's, and `InvalidData` for a server that shows no good certificate.
+    /// The socket's, and `InvalidData` for a server without a valid certificate.
     pub(crate) async fn connect(
         &self,
         address: &str,

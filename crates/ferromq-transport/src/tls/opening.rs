@@ -1,6 +1,7 @@
-//! A connection whose first byte tells whether it speaks TLS, as a stream.
+//! A connection as a stream, whose first byte decides whether it speaks TLS.
 //!
-//! The task that serves the connection does the handshake: one that takes long, or never ends, delays no other.
+//! The task that serves the connection does the handshake: one that takes long, or never ends, delays no other
+//! connection.
 
 use std::{
     io,
@@ -20,16 +21,15 @@ use super::TlsMode;
 /// The first byte of a TLS record that begins a handshake.
 const HANDSHAKE: u8 = 0x16;
 
-/// A connection of a listener that takes TLS, plaintext, or both.
-pub(crate) enum Wire {
+/// A connection to a listener that takes TLS, plaintext, or both.
+pub(crate) enum ListenerStream {
     Opening(Box<Opening>),
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Wire {
-    /// Takes a connection as `tls` says; without it, as plaintext. How long it may take to begin is for the caller
-    /// to watch.
+impl ListenerStream {
+    /// Accepts a connection as `tls` says; without it, as plaintext. The caller limits how long it may take to begin.
     pub(crate) fn new(stream: TcpStream, tls: Option<Arc<(TlsMode, TlsAcceptor)>>) -> Self {
         match tls {
             None => Self::Plain(stream),
@@ -37,7 +37,7 @@ impl Wire {
         }
     }
 
-    /// A read or a write goes on with the handshake first.
+    /// Finishes the handshake before the first read or write.
     fn poll_open(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Self::Opening(opening) = self {
             *self = ready!(opening.poll(context))?;
@@ -46,7 +46,7 @@ impl Wire {
     }
 }
 
-/// What is known of a connection that is not open yet.
+/// A connection that is not open yet.
 pub(crate) struct Opening {
     stage: Stage,
 }
@@ -54,12 +54,12 @@ pub(crate) struct Opening {
 enum Stage {
     First(TcpStream, Arc<(TlsMode, TlsAcceptor)>),
     Handshake(Box<Accept<TcpStream>>),
-    /// It failed.
+    /// The handshake ended.
     Over,
 }
 
 impl Opening {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Wire>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<ListenerStream>> {
         loop {
             match &mut self.stage {
                 Stage::First(stream, _) => {
@@ -70,13 +70,13 @@ impl Opening {
                     if first?.is_tls(tls.0)? {
                         self.stage = Stage::Handshake(Box::new(tls.1.accept(stream)));
                     } else {
-                        return Poll::Ready(Ok(Wire::Plain(stream)));
+                        return Poll::Ready(Ok(ListenerStream::Plain(stream)));
                     }
                 }
                 Stage::Handshake(accept) => {
                     let opened = ready!(Pin::new(accept).poll(context));
                     self.stage = Stage::Over;
-                    return Poll::Ready(opened.map(|stream| Wire::Tls(Box::new(stream))));
+                    return Poll::Ready(opened.map(|stream| ListenerStream::Tls(Box::new(stream))));
                 }
                 Stage::Over => return Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
             }
@@ -88,10 +88,10 @@ impl Opening {
 pub(super) struct FirstByte(u8);
 
 impl FirstByte {
-    /// Says whether the connection speaks TLS.
+    /// Returns whether the connection speaks TLS.
     ///
     /// # Errors
-    /// `InvalidData` for plaintext where TLS is enforced.
+    /// `InvalidData` for plaintext if TLS is enforced.
     pub(super) fn is_tls(&self, mode: TlsMode) -> io::Result<bool> {
         if self.0 != HANDSHAKE && mode == TlsMode::Enforcing {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "plaintext, but TLS is enforced"));
@@ -100,7 +100,7 @@ impl FirstByte {
     }
 }
 
-/// Waits for the first byte, which stays to be read.
+/// Waits for the first byte without consuming it.
 pub(super) fn poll_first(stream: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<FirstByte>> {
     let mut byte = [0];
     match ready!(stream.poll_peek(context, &mut ReadBuf::new(&mut byte))) {
@@ -109,7 +109,7 @@ pub(super) fn poll_first(stream: &TcpStream, context: &mut Context<'_>) -> Poll<
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for ListenerStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -124,7 +124,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for ListenerStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -151,7 +151,7 @@ impl AsyncWrite for Wire {
         }
     }
 
-    /// It is asked before the first byte came, and all of them are.
+    /// Asked before the first byte has come; all kinds of connections support it.
     fn is_write_vectored(&self) -> bool {
         true
     }
@@ -169,7 +169,7 @@ impl AsyncWrite for Wire {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(context),
-            // Nothing was said, so there is nothing to end; dropping it closes it.
+            // Nothing was sent, so there is nothing to shut down; dropping the connection closes it.
             Self::Opening(_) => Poll::Ready(Ok(())),
         }
     }

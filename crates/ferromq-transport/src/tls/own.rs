@@ -1,4 +1,4 @@
-//! A self-made certificate for listeners without one: some clients insist on TLS, and check no name.
+//! Generates a certificate for listeners without one: some clients insist on TLS and check no name.
 
 use std::path::PathBuf;
 
@@ -7,13 +7,13 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::TransportError;
 
-/// Makes a certificate for this host and its key, which is nowhere else.
+/// Generates a certificate for this host and its key, which is stored nowhere.
 ///
 /// # Errors
-/// `Tls` where the system gives no random numbers.
+/// `Tls` if the system provides no random numbers.
 pub(super) fn certificate() -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), TransportError> {
     let failed = |error: rcgen::Error| TransportError::Tls {
-        path: PathBuf::from("own certificate"),
+        path: PathBuf::from("self-signed certificate"),
         reason: error.to_string(),
     };
     let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);

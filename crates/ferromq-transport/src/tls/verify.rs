@@ -1,4 +1,4 @@
-//! How a client looks at a server's certificate: by the book, without its name, or not at all.
+//! How a client verifies a server's certificate: fully, except for its name, or not at all.
 
 use std::{path::Path, sync::Arc};
 
@@ -15,15 +15,15 @@ use tokio_rustls::rustls::{
 use super::ClientTls;
 use crate::TransportError;
 
-/// The cryptography both halves use.
+/// The cryptography of servers and clients.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// The verifier `options` ask for.
+/// The verifier that `options` ask for.
 ///
 /// # Errors
-/// `Tls` where `roots` are not good.
+/// `Tls` if `roots` are invalid.
 pub(super) fn servers(
     roots: RootCertStore,
     options: &ClientTls,
@@ -40,7 +40,7 @@ pub(super) fn servers(
     Ok(Arc::new(Lenient { chain: Some(verifier), provider: provider() }))
 }
 
-/// Passes over the name in a certificate and, without a chain to look at, over who signed it.
+/// Ignores the name in a certificate and, without a chain verifier, who signed it.
 ///
 /// The server still proves that it has the key of the certificate it shows.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl ServerCertVerifier for Lenient {
     ) -> Result<ServerCertVerified, Error> {
         let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
         match chain.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            // The name is looked at last: all else was good.
+            // The name is checked last: everything else was valid.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),

@@ -1,4 +1,4 @@
-//! A broker on port 0 whose control plane the tests steer, and a client that speaks gRPC in bytes.
+//! A broker on a free port with a control plane that the tests steer, and a client that sends gRPC messages as bytes.
 #![allow(
     missing_docs,
     dead_code,
@@ -48,7 +48,7 @@ use proto::{ReceiveMessageResponse, SendMessageRequest, SendMessageResponse};
 
 pub const TOPIC: TopicEntry =
     TopicEntry { read_queues: 4, write_queues: 4, permission: 6, message_type: MessageType::Normal };
-/// Receives wait as long as a test asks for.
+/// Bounds that allow any wait of a receive.
 pub const ANY_WAIT: Waits = Waits { min: Duration::ZERO, max: Duration::from_secs(3_600) };
 pub const GROUP: GroupEntry = GroupEntry {
     enabled: true,
@@ -69,12 +69,12 @@ pub struct Control {
     pub telemetry: mpsc::UnboundedSender<Telemetry>,
     pub closed: mpsc::UnboundedSender<u64>,
     pub unanswered: Mutex<Vec<(Option<Instant>, Reply)>>,
-    /// Who asked for the type of which topic that begins with `held`, until [`Self::release`].
+    /// Pending requests for the type of topics that begin with `held`, until [`Self::release`].
     pub held: Mutex<Vec<(String, MessageType, oneshot::Sender<Demoted>)>>,
 }
 
 impl Control {
-    /// Gives the topics that begin with `held` the types that were asked for.
+    /// Gives the held topics the requested types.
     pub fn release(&self) {
         for (topic, message_type, done) in self.held.lock().drain(..) {
             let server = self.server.lock().clone().expect("a server");
@@ -95,7 +95,7 @@ impl ColdHandler for Control {
             Verb::Rpc(name) if name == "QueryRoute" => {
                 format!("{} {:?}", request.connection, request.fields).into()
             }
-            // Nobody answers it.
+            // Never answered.
             Verb::Rpc(name) if name == "QueryAssignment" => {
                 self.unanswered.lock().push((request.expires, reply));
                 return;
@@ -166,7 +166,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// With topic `flights` (4 queues) and group `audit`, on a clock that is moved by hand.
+    /// Starts with topic `flights` (4 queues), group `audit` and a manual clock.
     pub fn start() -> Self {
         Self::start_with(Clock::manual(1_700_000_000_000), true)
     }
@@ -213,7 +213,7 @@ impl Broker {
         }
     }
 
-    /// Where the store lies.
+    /// Directory of the store.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -223,7 +223,7 @@ impl Broker {
         Client(endpoint.connect().await.unwrap())
     }
 
-    /// A client that takes 64 KiB of an answer before it must say that it read them.
+    /// A client with a flow-control window of 64 KiB.
     pub async fn client_with_a_small_window(&self) -> Client {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
         let endpoint = endpoint.initial_stream_window_size(65_535).initial_connection_window_size(65_535);
@@ -248,7 +248,7 @@ impl Broker {
     }
 }
 
-/// The store's options of these tests.
+/// Store options of these tests.
 pub fn store_config() -> StoreConfig {
     StoreConfig {
         commit_log_file_size: 16 << 20,
@@ -260,7 +260,7 @@ pub fn store_config() -> StoreConfig {
     }
 }
 
-/// Waits for something no event tells.
+/// Waits for a condition that no event reports.
 pub async fn eventually(condition: impl Fn() -> bool) {
     let reached = async {
         while !condition() {
@@ -278,11 +278,11 @@ impl Client {
         self.call_as(method, Request::new(body.into())).await
     }
 
-    /// As [`Self::call`], by whom the request says.
+    /// As [`Self::call`], with the client id of the request.
     pub async fn call_as(&self, method: &str, request: Request<Bytes>) -> Result<Bytes, Status> {
         let mut grpc = tonic::client::Grpc::new(self.0.clone()).max_decoding_message_size(64 << 20);
         grpc.ready().await.unwrap();
-        Ok(grpc.unary(named(request), path(method), BytesCodec).await?.into_inner())
+        Ok(grpc.unary(with_client_id(request), path(method), BytesCodec).await?.into_inner())
     }
 
     pub async fn stream(
@@ -292,7 +292,7 @@ impl Client {
     ) -> Result<(MetadataMap, Streaming<Bytes>), Status> {
         let mut grpc = tonic::client::Grpc::new(self.0.clone()).max_decoding_message_size(64 << 20);
         grpc.ready().await.unwrap();
-        let response = grpc.server_streaming(named(request), path(method), BytesCodec).await?;
+        let response = grpc.server_streaming(with_client_id(request), path(method), BytesCodec).await?;
         Ok((response.metadata().clone(), response.into_inner()))
     }
 
@@ -307,7 +307,7 @@ impl Client {
         assert_eq!(response.status.unwrap().code, 20_000);
     }
 
-    /// Status code, messages, and whether a delivery time came last.
+    /// Status code and messages.
     pub async fn receive(&self, request: &proto::ReceiveMessageRequest) -> (i32, Vec<proto::Message>) {
         let request = Request::new(Bytes::from(request.encode_to_vec()));
         let (_, mut stream) = self.stream("ReceiveMessage", request).await.unwrap();
@@ -324,7 +324,7 @@ impl Client {
     }
 }
 
-/// Checks the order of a stream: a status first, the time of delivery last.
+/// Splits a stream into status code and messages. The status must come first, the delivery timestamp last.
 pub fn split(responses: Vec<ReceiveMessageResponse>) -> (i32, Vec<proto::Message>) {
     use proto::ReceiveContent::{DeliveryTimestamp, Message, Status};
     let mut contents: Vec<_> = responses.into_iter().map(|response| response.content.unwrap()).collect();
@@ -337,15 +337,15 @@ pub fn split(responses: Vec<ReceiveMessageResponse>) -> (i32, Vec<proto::Message
     (status.code, messages.collect())
 }
 
-/// Says who calls, unless the request does.
-fn named<T>(mut request: Request<T>) -> Request<T> {
+/// Adds a client id, unless the request has one.
+fn with_client_id<T>(mut request: Request<T>) -> Request<T> {
     if !request.metadata().contains_key("x-mq-client-id") {
         request.metadata_mut().insert("x-mq-client-id", "tests".parse().unwrap());
     }
     request
 }
 
-/// A method of RocketMQ's service; one with a slash is of another service.
+/// The path of a method of RocketMQ's service, or of another service if it has a slash.
 fn path(method: &str) -> PathAndQuery {
     if method.contains('/') {
         return format!("/{method}").parse().unwrap();

@@ -1,4 +1,4 @@
-//! The protocol's messages as prost sees them, written by hand from their numbers: what our bytes must equal.
+//! The protocol's messages for prost, written by hand from the field numbers, to check our own encoding.
 #![allow(
     missing_docs,
     dead_code,
@@ -74,7 +74,7 @@ pub struct SystemProperties {
     pub delivery_timestamp: Option<Time>,
     #[prost(string, optional, tag = "12")]
     pub receipt_handle: Option<String>,
-    /// Optional here, so that tests see and choose whether the field is on the wire.
+    /// Optional, so that tests can set and check its presence on the wire.
     #[prost(int32, optional, tag = "13")]
     pub queue_id: Option<i32>,
     #[prost(int64, optional, tag = "14")]
@@ -363,7 +363,7 @@ pub struct UpdateOffsetRequest {
     pub offset: i64,
 }
 
-/// A response of which only the status matters.
+/// A response of which only the status is read.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StatusOnly {
     #[prost(message, optional, tag = "1")]

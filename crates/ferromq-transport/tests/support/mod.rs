@@ -1,4 +1,4 @@
-//! A control plane the tests steer, and a client that writes bytes.
+//! A control plane that the tests steer, and a client at the level of bytes.
 #![allow(missing_docs, dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
@@ -19,22 +19,22 @@ use tokio::{
     time::timeout,
 };
 
-/// Longer than anything here takes; a test that waits this long has failed.
+/// A test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Answers with the request's body and fields.
+/// Code of a request that is answered with its body and fields.
 pub const ECHO: i32 = 34;
-/// Waits until the test calls `release`.
+/// Code of a request that waits until the test calls `release`.
 pub const HELD: i32 = 35;
-/// Fails.
+/// Code of a request whose handler fails.
 pub const BROKEN: i32 = 37;
-/// Stays silent.
+/// Code of a request whose handler does not answer.
 pub const SILENT: i32 = 38;
-/// Drops the reply.
+/// Code of a request whose handler drops the reply.
 pub const DROPPED: i32 = 41;
-/// Refuses for want of room.
+/// Code of a request that is refused as busy.
 pub const BUSY: i32 = 42;
-/// Answers with this many zero bytes.
+/// Code of a request that is answered with `LARGE_BYTES` zero bytes.
 pub const LARGE: i32 = 43;
 pub const LARGE_BYTES: usize = 1 << 20;
 
@@ -46,12 +46,12 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// The connection of a request that is held.
+    /// The connection of a held request.
     pub fn held_connection(&self) -> u64 {
         *self.held.lock().keys().next().expect("a held request")
     }
 
-    /// Answers every request held so far.
+    /// Answers all held requests.
     pub fn release(&self) {
         for (request, reply) in self.held.lock().drain().flat_map(|(_, held)| held) {
             let _ = reply.send(Ok(Some(echo(&request))));
@@ -103,7 +103,7 @@ impl ColdHandler for Fake {
     }
 }
 
-/// A server on a free port, and what its control plane tells.
+/// A server on a free port, and the events of its control plane.
 pub struct Rig {
     pub server: Server,
     pub fake: Arc<Fake>,
@@ -144,7 +144,7 @@ impl Rig {
     }
 }
 
-/// The other side of a connection, at the level of bytes.
+/// The client's end of a connection, at the level of bytes.
 pub struct Peer {
     pub stream: TcpStream,
     buffer: BytesMut,
@@ -155,12 +155,12 @@ impl Peer {
         Self { stream, buffer: BytesMut::new() }
     }
 
-    /// The same without the memory it read into.
+    /// Drops the read buffer.
     pub fn without_buffer(self) -> Self {
         Self { buffer: BytesMut::new(), ..self }
     }
 
-    /// Two ways to one connection, so that one task sends and another receives.
+    /// Two handles to one connection, so that one task sends and another receives.
     pub fn cloned(self) -> (Self, Self) {
         let stream = self.stream.into_std().unwrap();
         let other = stream.try_clone().unwrap();

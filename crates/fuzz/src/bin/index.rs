@@ -1,4 +1,4 @@
-//! Feeds [`ferromq_fuzz::index`].
+//! Fuzzes [`ferromq_fuzz::index`].
 
 fn main() {
     afl::fuzz!(|data: &[u8]| ferromq_fuzz::index(data));

@@ -1,4 +1,4 @@
-//! Feeds [`ferromq_fuzz::record`].
+//! Fuzzes [`ferromq_fuzz::record`].
 
 fn main() {
     afl::fuzz!(|data: &[u8]| ferromq_fuzz::record(data));

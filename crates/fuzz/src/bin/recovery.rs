@@ -1,4 +1,4 @@
-//! Feeds [`ferromq_fuzz::recovery`].
+//! Fuzzes [`ferromq_fuzz::recovery`].
 
 fn main() {
     afl::fuzz!(|data: &[u8]| ferromq_fuzz::recovery(data));

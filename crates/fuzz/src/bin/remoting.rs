@@ -1,4 +1,4 @@
-//! Feeds [`ferromq_fuzz::remoting`].
+//! Fuzzes [`ferromq_fuzz::remoting`].
 
 fn main() {
     afl::fuzz!(|data: &[u8]| {

@@ -1,11 +1,11 @@
-//! What a message to send says beside its body.
+//! The headers of a message to send: tag, keys, properties and kind.
 
 use thiserror::Error;
 
-use super::{Parts, entries, instant_len, put_instant, texts};
+use super::{EncodedHeaders, entries, instant_len, put_instant, texts};
 use crate::protobuf::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len};
 
-// Numbers in `SystemProperties`.
+// Field numbers of `SystemProperties`.
 const MESSAGE_TYPE: u32 = 6;
 const DELIVERY_TIMESTAMP: u32 = 11;
 const MESSAGE_GROUP: u32 = 17;
@@ -15,38 +15,38 @@ const PRIORITY: u32 = 22;
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IllegalHeader {
-    /// A tag subscribes with others joined by `||`, so it cannot hold a bar, and it cannot be blank.
+    /// A filter joins tags by `||`, so a tag cannot contain a bar. It cannot be blank.
     #[error("the tag {0:?} {1}")]
     Tag(String, &'static str),
-    /// Keys are joined by spaces in the record.
+    /// The record joins keys by spaces.
     #[error("the key {0:?} {1}")]
     Key(String, &'static str),
     /// The record separates properties by control characters.
     #[error("the property {0:?} {1}")]
     Property(String, &'static str),
-    /// The record keeps the group as a property.
+    /// The record stores the group as a property.
     #[error("the message group {0:?} {1}")]
     Group(String, &'static str),
 }
 
-/// What is special about the delivery of a message.
+/// How a message is delivered.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing.
+    /// At once, in no particular order.
     #[default]
     Normal,
-    /// In order with the others of its group.
+    /// In order with the other messages of its group.
     Fifo(String),
-    /// Not before a time, milliseconds since 1970.
+    /// Not before this time, in milliseconds since 1970.
     At(i64),
-    /// Not before so many milliseconds have passed since it was sent.
+    /// Not before this many milliseconds after the send.
     After(u32),
-    /// Before those of lower priority.
+    /// Before messages of lower priority.
     Priority(i32),
 }
 
 impl Kind {
-    /// `MessageType`.
+    /// The number of its `MessageType`.
     const fn message_type(&self) -> u64 {
         match self {
             Self::Normal => 1,
@@ -64,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// Appends the fields of `SystemProperties` that tell the kind of a message born then.
+    /// Appends the fields of `SystemProperties` for this kind.
     pub(super) fn put(&self, out: &mut Vec<u8>, born_timestamp: i64) {
         put_varint_field(out, MESSAGE_TYPE, self.message_type());
         if let Some(millis) = self.delivery_timestamp(born_timestamp) {
@@ -79,7 +79,7 @@ impl Kind {
         }
     }
 
-    /// Bytes that [`Self::put`] writes.
+    /// Number of bytes that [`Self::put`] writes.
     pub(super) fn len(&self, born_timestamp: i64) -> usize {
         const TYPE_LEN: usize = 2;
         TYPE_LEN
@@ -95,9 +95,9 @@ impl Kind {
 }
 
 const BLANK: &str = "is blank; leave it out instead";
-const CONTROL: &str = "holds a control character, which RocketMQ's records use as a separator";
-const BAR: &str = "holds a |, which separates tags in a filter";
-const SPACE: &str = "holds white space, which separates keys in the record; give several keys as a list";
+const CONTROL: &str = "contains a control character, which RocketMQ's records use as a separator";
+const BAR: &str = "contains a |, which separates tags in a filter";
+const SPACE: &str = "contains white space, which separates keys in the record; give several keys as a list";
 
 /// Checks a tag and appends it to system properties.
 pub(super) fn put_tag(out: &mut Vec<u8>, tag: &str) -> Result<(), IllegalHeader> {
@@ -148,7 +148,7 @@ pub(super) fn check_group(group: &str) -> Result<(), IllegalHeader> {
     }
 }
 
-/// What a message to send says beside its body, encoded once.
+/// The headers of a message to send, encoded once.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Headers {
     user_properties: Vec<u8>,
@@ -157,7 +157,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Checks and encodes them.
+    /// Checks and encodes a tag, keys and properties.
     pub fn new<'a>(
         tag: Option<&str>,
         keys: impl IntoIterator<Item = &'a str>,
@@ -176,7 +176,7 @@ impl Headers {
         Ok(headers)
     }
 
-    /// Makes it a message of another kind. A message group is checked as a tag is.
+    /// Sets the kind, and checks a message group.
     pub fn of_kind(mut self, kind: Kind) -> Result<Self, IllegalHeader> {
         if let Kind::Fifo(group) = &kind {
             check_group(group)?;
@@ -185,12 +185,12 @@ impl Headers {
         Ok(self)
     }
 
-    pub(super) fn parts(&self) -> Parts<'_> {
+    pub(super) fn encoded(&self) -> EncodedHeaders<'_> {
         let Self { user_properties, system_properties, kind } = self;
-        Parts { user_properties, system_properties, kind }
+        EncodedHeaders { user_properties, system_properties, kind }
     }
 
-    /// What is special about its delivery.
+    /// How the message is delivered.
     #[must_use]
     pub const fn kind(&self) -> &Kind {
         &self.kind
@@ -212,13 +212,13 @@ impl Headers {
         entries(&self.user_properties)
     }
 
-    /// About how many bytes they take in a request.
+    /// Approximate size in a request, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.user_properties.len() + self.system_properties.len()
     }
 
-    /// Says whether there is no tag, no key and no property.
+    /// Returns whether there is no tag, no key and no property.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

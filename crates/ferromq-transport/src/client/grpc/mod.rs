@@ -1,8 +1,8 @@
-//! The client's side of the messages that come in bulk: batches to send, receipts, leases, acknowledgements.
+//! Encodes and decodes the bulk messages of a gRPC client: batches to send, receipts, received messages,
+//! acknowledgements.
 //!
-//! Pure: values in, bytes out, and back. Who calls whom, and when, is the client's business; so are the small
-//! messages, which it builds with protobuf's own classes. Received messages are not copied: a [`Received`] says
-//! where in the answer its fields lie.
+//! Does no I/O. The client makes the calls, and builds small messages with protobuf's own classes. Received messages
+//! are not copied: a [`Received`] has the positions of its fields in the response.
 
 mod headers;
 mod received;
@@ -32,7 +32,7 @@ pub const OK: i32 = 20_000;
 const IDENTITY: u64 = 1;
 const TRANSACTION: u64 = 4;
 
-/// Length of a message id.
+/// Length of a message id in characters.
 pub const MESSAGE_ID_LEN: usize = 34;
 
 /// Message ids of one batch, in RocketMQ's second format: `01`, six bytes of the network address, two of the
@@ -45,26 +45,26 @@ pub struct MessageIds {
     pub seconds: u32,
     /// The number of the first message; the next ones count up.
     pub first: u32,
-    /// How many there are.
+    /// Number of ids.
     pub count: u32,
 }
 
-/// Where the next batch of this process begins. Starts anywhere, so that processes that share network address
-/// and process id, as containers do, still differ.
-static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| {
-    let anything = RandomState::new().build_hasher().finish();
-    AtomicU32::new((anything & u64::from(u32::MAX)) as u32)
+/// First number of the next batch. Starts at random, because processes can share network address and process id, as
+/// containers do.
+static NEXT_NUMBER: LazyLock<AtomicU32> = LazyLock::new(|| {
+    let random = RandomState::new().build_hasher().finish();
+    AtomicU32::new((random & u64::from(u32::MAX)) as u32)
 });
 
 impl MessageIds {
-    /// Takes ids that no other batch of this process gets.
+    /// Reserves ids that no other batch of this process gets.
     #[must_use]
     pub fn reserve(process: [u8; 8], seconds: u32, count: u32) -> Self {
-        let first = NEXT.fetch_add(count, Ordering::Relaxed);
+        let first = NEXT_NUMBER.fetch_add(count, Ordering::Relaxed);
         Self { process, seconds, first, count }
     }
 
-    /// The id of message `index`; none past the end.
+    /// The id of message `index`; `None` past the end.
     #[must_use]
     pub fn get(&self, index: u32) -> Option<[u8; MESSAGE_ID_LEN]> {
         (index < self.count).then(|| self.text(index))
@@ -86,26 +86,26 @@ const fn hex_digit(value: u8) -> u8 {
     if value < 10 { b'0' + value } else { b'A' + value - 10 }
 }
 
-/// What all messages of a send request share.
+/// Values common to all messages of a send request.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     /// Topic.
     pub topic: &'a str,
     /// Queue of the topic.
     pub queue_id: i32,
-    /// Milliseconds since 1970.
+    /// Time of the send, in milliseconds since 1970.
     pub born_timestamp: i64,
-    /// The sender's host name.
+    /// Host name of the producer.
     pub born_host: &'a str,
     /// An id for each message.
     pub ids: MessageIds,
-    /// Half messages of transactions, and the milliseconds until the first check-back; 0: the broker's.
+    /// For half messages: milliseconds until the first check-back, the broker's default if 0.
     pub transaction: Option<u64>,
 }
 
-/// What a message says beside its body, encoded.
+/// The headers of a message, encoded.
 #[derive(Debug, Clone, Copy)]
-struct Parts<'a> {
+struct EncodedHeaders<'a> {
     user_properties: &'a [u8],
     system_properties: &'a [u8],
     kind: &'a Kind,
@@ -117,37 +117,40 @@ pub fn encode_send<'a>(
     batch: &Batch<'_>,
     messages: impl IntoIterator<Item = (&'a Headers, &'a [u8]), IntoIter: Clone>,
 ) -> Vec<u8> {
-    encode(batch, messages.into_iter().map(|(headers, body)| (headers.parts(), body)))
+    encode(batch, messages.into_iter().map(|(headers, body)| (headers.encoded(), body)))
 }
 
-fn encode<'a>(batch: &Batch<'_>, messages: impl Iterator<Item = (Parts<'a>, &'a [u8])> + Clone) -> Vec<u8> {
+fn encode<'a>(
+    batch: &Batch<'_>,
+    messages: impl Iterator<Item = (EncodedHeaders<'a>, &'a [u8])> + Clone,
+) -> Vec<u8> {
     let topic = resource(batch.topic, 1);
     let shared = shared_system_properties(batch);
-    let own_kind = batch.transaction.is_none();
-    let lens = |parts: &Parts<'_>, body: &[u8]| {
-        let kind_len = if own_kind { parts.kind.len(batch.born_timestamp) } else { 0 };
+    let has_kind = batch.transaction.is_none();
+    let lens = |headers: &EncodedHeaders<'_>, body: &[u8]| {
+        let kind_len = if has_kind { headers.kind.len(batch.born_timestamp) } else { 0 };
         let system_len =
-            parts.system_properties.len() + bytes_field_len(3, MESSAGE_ID_LEN) + shared.len() + kind_len;
+            headers.system_properties.len() + bytes_field_len(3, MESSAGE_ID_LEN) + shared.len() + kind_len;
         let len = topic.len()
-            + parts.user_properties.len()
+            + headers.user_properties.len()
             + bytes_field_len(3, system_len)
             + bytes_field_len(4, body.len());
         (system_len, len)
     };
-    // Exact: a buffer that grew would copy every body once more.
-    let total = messages.clone().map(|(parts, body)| bytes_field_len(1, lens(&parts, body).1)).sum();
+    // Exact: growing the buffer would copy the bodies again.
+    let total = messages.clone().map(|(headers, body)| bytes_field_len(1, lens(&headers, body).1)).sum();
     let mut out = Vec::with_capacity(total);
-    for ((parts, body), index) in messages.zip(0..batch.ids.count) {
-        let (system_len, len) = lens(&parts, body);
+    for ((headers, body), index) in messages.zip(0..batch.ids.count) {
+        let (system_len, len) = lens(&headers, body);
         put_len_prefix(&mut out, 1, len);
         out.extend_from_slice(&topic);
-        out.extend_from_slice(parts.user_properties);
+        out.extend_from_slice(headers.user_properties);
         put_len_prefix(&mut out, 3, system_len);
-        out.extend_from_slice(parts.system_properties);
+        out.extend_from_slice(headers.system_properties);
         put_bytes_field(&mut out, 3, &batch.ids.text(index));
         out.extend_from_slice(&shared);
-        if own_kind {
-            parts.kind.put(&mut out, batch.born_timestamp);
+        if has_kind {
+            headers.kind.put(&mut out, batch.born_timestamp);
         }
         put_bytes_field(&mut out, 4, body);
     }
@@ -177,7 +180,7 @@ fn put_instant(out: &mut Vec<u8>, number: u32, millis: i64) {
     put_varint_field(out, 2, nanos);
 }
 
-/// Bytes that [`put_instant`] writes.
+/// Number of bytes that [`put_instant`] writes.
 fn instant_len(number: u32, millis: i64) -> usize {
     let [seconds, nanos] = seconds_and_nanos_of(millis);
     bytes_field_len(number, 2 + varint_len(seconds) + varint_len(nanos))
@@ -187,13 +190,13 @@ fn seconds_and_nanos_of(millis: i64) -> [u64; 2] {
     [millis.div_euclid(1000).cast_unsigned(), (millis.rem_euclid(1000) * 1_000_000).cast_unsigned()]
 }
 
-/// Which of `queues` writable queues, in the order of the route, the messages of a group go to.
+/// Index of the queue of a message group, among `queues` writable queues in the order of the route.
 ///
-/// The choice of RocketMQ's own clients, so that producers of every language keep a group's messages together:
-/// SipHash-2-4 of the group under the keys 0, 1, … 15.
+/// RocketMQ's own clients choose the same queue, so that producers in all languages keep a group's messages together.
+/// It is SipHash-2-4 of the group under the key bytes 0, 1, … 15.
 #[must_use]
 pub fn queue_of_group(group: &str, queues: u32) -> u32 {
-    // The one SipHash-2-4 of the standard library; what replaced it does not promise an algorithm.
+    // The only SipHash-2-4 of the standard library; its replacement promises no algorithm.
     #[allow(deprecated)]
     let mut hasher = std::hash::SipHasher::new_with_keys(0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
     hasher.write(group.as_bytes());
@@ -209,12 +212,12 @@ fn resource(name: &str, number: u32) -> Vec<u8> {
     out
 }
 
-/// A code of the protocol and the server's words.
+/// A code of the protocol and the server's text.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Status {
     /// `Code`.
     pub code: i32,
-    /// What the server says about it.
+    /// The server's text.
     pub message: String,
 }
 
@@ -232,10 +235,10 @@ impl Status {
     }
 }
 
-/// What became of a batch.
+/// Outcome of a send request.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Sent {
-    /// Of the whole request.
+    /// Status of the whole request.
     pub status: Status,
     /// Queue offset of each message, in the order sent; 0 for one that failed.
     pub queue_offsets: Vec<i64>,
@@ -243,7 +246,7 @@ pub struct Sent {
     pub failures: Vec<(usize, Status)>,
     /// Transaction id and recall handle of the messages that have one, by index.
     pub handles: Vec<(usize, String, String)>,
-    /// The queue of the first message, where the broker says that it chose another one than the client.
+    /// Queue of the first message, if the broker chose another one than the client.
     pub queue_id: Option<i32>,
 }
 
@@ -325,7 +328,7 @@ pub fn decode_acked(bytes: &[u8]) -> Result<(Status, Vec<(String, Status)>), Mal
     Ok((status, failures))
 }
 
-/// The text fields `number` of a message that was checked before.
+/// The text fields `number` of a message that was checked.
 fn texts(message: &[u8], number: u32) -> impl Iterator<Item = &str> {
     Fields::new(message).filter_map(move |field| match field {
         Ok((found, value)) if found == number => value.text().ok(),
@@ -333,7 +336,7 @@ fn texts(message: &[u8], number: u32) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The entries of `user_properties` of a message that was checked before.
+/// The entries of `user_properties` of a message that was checked.
 fn entries(message: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     Fields::new(message).filter_map(|field| match field {
         Ok((2, value)) => value.bytes().and_then(map_entry).ok(),

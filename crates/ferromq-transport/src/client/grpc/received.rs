@@ -1,7 +1,6 @@
-//! Received messages, left where they lie in the answer.
+//! Decodes received messages in place, without copying them out of the response.
 //!
-//! Everything is checked once, when the answer is taken apart; looking at a field later cannot fail, save for a
-//! compressed body.
+//! Decoding checks everything once. Reading a field later cannot fail, except for a compressed body.
 
 use std::io::Read;
 
@@ -13,7 +12,7 @@ use crate::protobuf::{Fields, Malformed, Value, map_entry, seconds_and_nanos, ta
 
 const GZIP: i32 = 2;
 
-/// A range of bytes of an answer.
+/// A range of bytes in a response.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -21,29 +20,29 @@ pub struct Span {
 }
 
 impl Span {
-    /// Where `inner`, a slice of `outer`, lies in it. Answers end far below 4 GiB.
+    /// The range of `inner`, a slice of `outer`. Responses are far smaller than 4 GiB.
     fn of(inner: &[u8], outer: &[u8]) -> Result<Self, Malformed> {
-        const TOO_LARGE: Malformed = Malformed("an answer of 4 GiB");
+        const TOO_LARGE: Malformed = Malformed("the response has 4 GiB or more");
         let start = inner.as_ptr().addr().wrapping_sub(outer.as_ptr().addr());
         let start = u32::try_from(start).map_err(|_| TOO_LARGE)?;
         Ok(Self { start, len: u32::try_from(inner.len()).map_err(|_| TOO_LARGE)? })
     }
 
-    /// The bytes, given the answer the span was made from.
+    /// The bytes. `answer` is the response that the span was made from.
     #[must_use]
     pub fn bytes(self, answer: &[u8]) -> &[u8] {
         let start = self.start as usize;
         answer.get(start..start + self.len as usize).unwrap_or_default()
     }
 
-    /// The same as text; it was checked when the span was made.
+    /// The bytes as text, which was checked when the span was made.
     #[must_use]
     pub fn text(self, answer: &[u8]) -> &str {
         std::str::from_utf8(self.bytes(answer)).unwrap_or_default()
     }
 }
 
-/// A received message: numbers, and where the rest lies in the answer.
+/// A received message: its numbers, and the ranges of its other fields in the response.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
     message: Span,
@@ -56,27 +55,27 @@ pub struct Received {
     pub message_id: Span,
     /// Tag.
     pub tag: Option<Span>,
-    /// Names the lease.
+    /// Receipt handle.
     pub receipt_handle: Span,
-    /// The sender's host.
+    /// Host of the producer.
     pub born_host: Span,
-    /// The broker.
+    /// Host of the broker.
     pub store_host: Span,
     /// Message group of an ordered message.
     pub message_group: Option<Span>,
-    /// Milliseconds since 1970 before which a delayed message was not to be delivered.
+    /// Delivery time of a delayed message, in milliseconds since 1970.
     pub delivery_timestamp: Option<i64>,
-    /// Of a message with a priority.
+    /// Priority, if it has one.
     pub priority: Option<i32>,
     /// Queue of the topic.
     pub queue_id: i32,
-    /// Index in its queue.
+    /// Offset in its queue.
     pub queue_offset: i64,
-    /// 1 the first time.
+    /// Number of this delivery, from 1.
     pub delivery_attempt: i32,
-    /// Milliseconds since 1970.
+    /// Time of the send, in milliseconds since 1970.
     pub born_timestamp: i64,
-    /// Milliseconds since 1970.
+    /// Time of the append, in milliseconds since 1970.
     pub store_timestamp: i64,
     /// Length of the lease in milliseconds.
     pub invisible_ms: i64,
@@ -140,37 +139,37 @@ impl Received {
         texts(self.system.bytes(answer), 2)
     }
 
-    /// The properties; where a name comes twice, the last one counts.
+    /// The properties. The last of equal names counts.
     pub fn properties(self, answer: &[u8]) -> impl Iterator<Item = (&str, &str)> {
         entries(self.message.bytes(answer))
     }
 
-    /// The body as it came, compressed or not.
+    /// The body as received, compressed or not.
     #[must_use]
     pub fn raw_body(self, answer: &[u8]) -> &[u8] {
         self.body.bytes(answer)
     }
 
-    /// The body as it was sent, borrowed unless it came compressed.
+    /// The body as sent; borrowed, unless it was compressed.
     ///
     /// # Errors
-    /// Where it says it is compressed and does not decompress.
+    /// If it is marked as compressed and does not decompress, or to more than [`MAX_DECOMPRESSED`] bytes.
     pub fn body(self, answer: &[u8]) -> Result<Body<'_>, String> {
         let body = self.body.bytes(answer);
         if self.encoding == GZIP { decompress(body).map(Body::Unpacked) } else { Ok(Body::Plain(body)) }
     }
 }
 
-/// A body.
+/// The body of a received message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// As it lies in the answer.
+    /// A part of the response.
     Plain(&'a [u8]),
     /// Decompressed.
     Unpacked(Vec<u8>),
 }
 
-/// RocketMQ says GZIP of every compressed body, also of the zlib streams its 4.x producers write.
+/// RocketMQ marks every compressed body as GZIP, even the zlib streams of its 4.x producers.
 fn decompress(body: &[u8]) -> Result<Vec<u8>, String> {
     let limit = MAX_DECOMPRESSED as u64 + 1;
     let mut unpacked = Vec::new();
@@ -180,7 +179,7 @@ fn decompress(body: &[u8]) -> Result<Vec<u8>, String> {
         ZlibDecoder::new(body).take(limit).read_to_end(&mut unpacked)
     };
     match result {
-        Err(error) => Err(format!("the body says it is compressed, but does not decompress: {error}")),
+        Err(error) => Err(format!("the body is marked as compressed, but does not decompress: {error}")),
         Ok(_) if unpacked.len() > MAX_DECOMPRESSED => {
             Err(format!("the body is larger than {MAX_DECOMPRESSED} bytes when decompressed"))
         }
@@ -188,19 +187,19 @@ fn decompress(body: &[u8]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// What one packet of a stream of messages holds.
+/// The content of one packet of a stream of messages.
 #[derive(Debug, Default)]
 pub struct Packet {
-    /// The status, where it holds one.
+    /// The status, if the packet has one.
     pub status: Option<Status>,
     /// The messages.
     pub messages: Vec<Received>,
-    /// Where the next pull begins; only a pull's stream says it.
+    /// Queue offset of the next pull; only in the stream of a pull.
     pub next_offset: Option<i64>,
 }
 
-/// Decodes one packet of a ReceiveMessage or PullMessage stream: one response, or (`packed`) a row of
-/// length-prefixed ones.
+/// Decodes one packet of a ReceiveMessage or PullMessage stream: one response or, if `packed`, several length-prefixed
+/// ones.
 pub fn decode_received(answer: &[u8], packed: bool) -> Result<Packet, Malformed> {
     let Packet { mut status, mut messages, mut next_offset } = Packet::default();
     let mut rest = answer;
@@ -220,7 +219,7 @@ pub fn decode_received(answer: &[u8], packed: bool) -> Result<Packet, Malformed>
             match field? {
                 (1, value) => status = Some(Status::read(value.bytes()?)?),
                 (2, value) => messages.push(Received::read(value.bytes()?, answer)?),
-                // Of a receive's stream this field is a time.
+                // In the stream of a receive this field is a time.
                 (3, Value::Varint(value)) => next_offset = Some(value.cast_signed()),
                 _ => {}
             }

@@ -19,7 +19,7 @@ fn a_message_id_is_version_process_seconds_and_number_in_upper_case() {
 }
 
 #[test]
-fn headers_give_back_what_they_were_made_of() {
+fn headers_return_the_values_they_were_made_of() {
     let headers = Headers::new(Some("new"), ["a", "b"], [("region", "eu"), ("empty", "")]).unwrap();
     assert_eq!(headers.tag(), Some("new"));
     assert_eq!(headers.keys().collect::<Vec<_>>(), ["a", "b"]);
@@ -46,7 +46,7 @@ fn headers_that_would_break_the_record_are_refused_by_name() {
     }
 }
 
-/// A response with a message of `body`, sent as `encode_send` writes it.
+/// A response with a message of `body`, as `encode_send` encodes it.
 fn response(body: &[u8]) -> Vec<u8> {
     let headers = Headers::new(Some("t"), ["k1", "k2"], [("p", "q")]).unwrap();
     let batch = Batch {
@@ -59,7 +59,7 @@ fn response(body: &[u8]) -> Vec<u8> {
     };
     let request = encode_send(&batch, [(&headers, body)]);
     assert_eq!(request.capacity(), request.len());
-    // `messages` of the request and `message` of the response differ by their number only.
+    // `messages` of the request and `message` of the response differ only in their field number.
     let message = Fields::new(&request).next().unwrap().unwrap().1.bytes().unwrap().to_vec();
     let mut out = Vec::new();
     put_bytes_field(&mut out, 2, &message);
@@ -67,7 +67,7 @@ fn response(body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_sent_is_what_is_received_packed_or_not() {
+fn a_received_message_equals_the_sent_one_packed_or_not() {
     let (one, two) = (response(b"one"), response(b""));
     let mut packet = Vec::new();
     for response in [&one, &two] {
@@ -148,7 +148,7 @@ fn a_message_group_has_the_queue_that_rocketmqs_clients_choose() {
 }
 
 #[test]
-fn the_length_of_a_kind_is_what_it_takes() {
+fn the_length_of_a_kind_is_that_of_its_encoding() {
     let kinds = [
         Kind::Normal,
         Kind::Fifo("account".into()),

@@ -1,11 +1,11 @@
-//! The memory that connections of both protocols may hold: requests that arrive or are answered, and answers that
-//! peers have not taken yet.
+//! The memory that connections of both protocols may hold: requests that arrive or are answered, and answers that peers
+//! have not taken yet.
 //!
-//! All connections of a server share a [`Budget`]; each has an [`Allowance`] of it, so that a peer which stops in the
-//! middle of its requests, or reads no answer, has to wait before the others do. Part of the budget is for small
-//! requests alone: they go on while a few peers hold the rest. Of that rest the connections from one address leave a part
-//! to others, however many they are. What is counted carries a [`Share`], and dropping
-//! that gives it back. What is counted is memory, not bytes on the wire.
+//! All connections of a server share a [`Budget`]. Each has an [`Allowance`] of it, so that a peer that stops in the
+//! middle of its requests, or reads no answer, waits before the others do. Part of the budget is reserved for small
+//! requests: they proceed while a few peers hold the rest. However many connections come from one address, they leave a
+//! part of that rest to other addresses. A [`Share`] counts what one holder took; dropping it returns that. The budget
+//! counts memory, not bytes on the wire.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -26,57 +26,57 @@ use tokio::{
 };
 use tonic::Status;
 
-/// What a stream that stays open counts for, besides the bytes on it.
-const STREAM: usize = 4 << 10;
-/// Streams that stay open (telemetry, reflection, health) on one connection: clients of one process share it.
+/// Memory of an open stream, beside the bytes on it.
+const STREAM_BYTES: usize = 4 << 10;
+/// Most open streams (telemetry, reflection, health) of one connection: the clients of one process share it.
 pub(crate) const MAX_STREAMS: usize = 256;
-/// A request that holds no more is small: it may use the part of the budget that larger ones may not.
-const SMALL: usize = 64 << 10;
-/// The part of the budget for small requests, and what one connection may hold to use it.
-const RESERVE: isize = 8;
-const OF_RESERVE: isize = 16;
-/// What the connections from one address may hold of what is for large requests.
-const OF_ADDRESS: [isize; 2] = [3, 4];
-/// Where a request has waited so long, one may go over what is bounded: those that hold the room may be waiting too.
-const STUCK: Duration = Duration::from_secs(1);
+/// Most bytes of a small request, which may use the reserved part of the budget.
+const SMALL_REQUEST: usize = 64 << 10;
+/// The reserved part of the budget, and the part of that which one connection may hold to use it, as divisors.
+const RESERVE_DIVISOR: isize = 8;
+const RESERVE_USE_DIVISOR: isize = 16;
+/// The fraction of the memory for large requests that the connections from one address may hold.
+const ADDRESS_FRACTION: [isize; 2] = [3, 4];
+/// After a wait of this length, one request may exceed a limit: the holders of the memory may be waiting too.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
 
-/// Memory that is left, for all connections.
+/// The memory of all connections.
 #[derive(Debug)]
 pub(crate) struct Budget {
     total: isize,
     left: AtomicIsize,
-    /// What one connection may hold.
+    /// Limit of one connection.
     connection: isize,
-    /// What the connections from one address may hold.
+    /// Limit of the connections from one address.
     address: isize,
-    addresses: SyncMutex<HashMap<IpAddr, Connections>>,
-    /// Only small requests take the last of it.
+    addresses: SyncMutex<HashMap<IpAddr, AddressEntry>>,
+    /// The last part, which only small requests take.
     reserve: isize,
-    /// How many wait for room; [`Self::freed`] is told where there are any.
+    /// Number of requests that wait for memory; [`Self::freed`] is notified if there are any.
     waiting: AtomicUsize,
     freed: Notify,
-    /// One request is over the budget.
+    /// Whether a request exceeds the budget.
     is_overdrawn: AtomicBool,
 }
 
 impl Budget {
     pub(crate) fn new(bytes: usize, connection: usize) -> Arc<Self> {
         let total = signed(bytes);
-        let [part, of] = OF_ADDRESS;
+        let [part, of] = ADDRESS_FRACTION;
         Arc::new(Self {
             total,
-            address: ((total - total / RESERVE) / of * part).max(signed(connection).min(total)),
+            address: ((total - total / RESERVE_DIVISOR) / of * part).max(signed(connection).min(total)),
             addresses: SyncMutex::default(),
             left: AtomicIsize::new(total),
             connection: signed(connection).min(total),
-            reserve: total / RESERVE,
+            reserve: total / RESERVE_DIVISOR,
             waiting: AtomicUsize::new(0),
             freed: Notify::new(),
             is_overdrawn: AtomicBool::new(false),
         })
     }
 
-    /// What a new connection from `peer` may hold.
+    /// Returns the allowance of a new connection from `peer`.
     pub(crate) fn allowance(self: &Arc<Self>, peer: IpAddr) -> Arc<Allowance> {
         Arc::new(Allowance {
             address: self.address_of(network(peer)),
@@ -88,12 +88,12 @@ impl Budget {
         })
     }
 
-    /// The address of one more connection.
+    /// Counts one more connection from an address.
     fn address_of(&self, key: IpAddr) -> Arc<Address> {
         let begin = || {
             let left = AtomicIsize::new(self.address);
             let address = Arc::new(Address { key, left, is_overdrawn: AtomicBool::new(false) });
-            Connections { count: 0, address }
+            AddressEntry { count: 0, address }
         };
         let mut addresses = self.addresses.lock();
         let connections = addresses.entry(key).or_insert_with(begin);
@@ -101,7 +101,7 @@ impl Budget {
         Arc::clone(&connections.address)
     }
 
-    /// Bytes that are counted now.
+    /// Bytes that are held now.
     pub(crate) fn held(&self) -> u64 {
         let held = self.total - self.left.load(Ordering::Relaxed);
         u64::try_from(held).unwrap_or(0)
@@ -115,23 +115,23 @@ impl Budget {
     }
 }
 
-/// What the connections from one address may hold together.
+/// The memory of the connections from one address.
 #[derive(Debug)]
 struct Address {
     key: IpAddr,
     left: AtomicIsize,
-    /// One request is over what they may hold.
+    /// Whether a request exceeds their limit.
     is_overdrawn: AtomicBool,
 }
 
-/// The connections from one address; its last one takes it out of the table.
+/// The connections from one address; the last one removes the entry.
 #[derive(Debug)]
-struct Connections {
+struct AddressEntry {
     count: usize,
     address: Arc<Address>,
 }
 
-/// Who has one address of IPv6 has those of its network, too.
+/// The network of an IPv6 address, whose owner has all addresses in it; an IPv4 address itself.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -139,41 +139,41 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// What one connection may hold of the budget.
+/// The memory of one connection.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     budget: Arc<Budget>,
     address: Arc<Address>,
     left: AtomicIsize,
     streams: AtomicUsize,
-    /// A request keeps it while it waits for room: those of a connection wait in a row.
+    /// Held by a request that waits for memory: the requests of a connection wait one after the other.
     turn: Mutex<()>,
-    /// One request is over what the connection may hold.
+    /// Whether a request exceeds the connection's limit.
     is_overdrawn: AtomicBool,
 }
 
 impl Allowance {
-    /// Nothing taken yet.
+    /// Returns an empty share.
     pub(crate) fn share(self: &Arc<Self>) -> Share {
         Share { allowance: Arc::clone(self), taken: AtomicUsize::new(0), over: Overdrawn::default() }
     }
 
-    /// One more stream that stays open.
+    /// Opens one more long-lived stream.
     pub(crate) fn stream(self: &Arc<Self>) -> Result<OpenStream, Status> {
         let streams = &self.streams;
         let one_more = |open: usize| (open < MAX_STREAMS).then_some(open + 1);
         if streams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
             return Err(Status::resource_exhausted(format!(
-                "the connection has {MAX_STREAMS} telemetry, reflection and health streams, which is the limit; end some"
+                "the connection has {MAX_STREAMS} telemetry, reflection and health streams, its limit; end some"
             )));
         }
-        // From here its drop counts it off.
+        // From here on, its drop decrements the count.
         let stream = OpenStream(self.share());
-        stream.0.take(STREAM)?;
+        stream.0.take(STREAM_BYTES)?;
         Ok(stream)
     }
 
-    /// Says whether the connection and the server hold little enough to begin what makes an answer of unknown size.
+    /// Returns whether the connection and the server hold little enough to begin an answer of unknown size.
     pub(crate) fn has_room(&self) -> bool {
         self.left.load(Ordering::Relaxed) > 0
             && self.budget.left.load(Ordering::Relaxed) > self.budget.reserve / 2
@@ -196,7 +196,7 @@ fn signed(bytes: usize) -> isize {
     isize::try_from(bytes).unwrap_or(isize::MAX)
 }
 
-/// A stream that counts as open while this is there.
+/// Counts a stream as open until it is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenStream(Share);
 
@@ -206,34 +206,36 @@ impl Drop for OpenStream {
     }
 }
 
-/// Why something is not to be had.
+/// The limit that a request would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Over {
-    /// The connection holds what one may, which is so many bytes.
+pub(crate) enum OverBudget {
+    /// That of the connection, in bytes.
     Connection(isize),
-    /// The connections from the same address hold what they may, which is so many bytes.
+    /// That of the connections from the same address, in bytes.
     Address(isize),
-    /// The server holds what it may.
+    /// That of the server.
     Server,
 }
 
-impl From<Over> for Status {
-    fn from(over: Over) -> Self {
+impl From<OverBudget> for Status {
+    fn from(over: OverBudget) -> Self {
         match over {
-            Over::Connection(limit) => Self::resource_exhausted(format!(
-                "the connection holds as many bytes of requests and unread answers as one may, {limit}; read answers \
+            OverBudget::Connection(limit) => Self::resource_exhausted(format!(
+                "requests and unread answers of the connection would exceed its limit of {limit} bytes; read answers \
                  or send less at a time"
             )),
-            Over::Address(limit) => Self::resource_exhausted(format!(
-                "the connections from this address hold as many bytes of requests and unread answers as they may, \
-                 {limit}; read answers or send less at a time"
+            OverBudget::Address(limit) => Self::resource_exhausted(format!(
+                "requests and unread answers of the connections from this address would exceed their limit of {limit} \
+                 bytes; read answers or send less at a time"
             )),
-            Over::Server => Self::resource_exhausted("the server holds as many bytes as it may; try again"),
+            OverBudget::Server => Self::resource_exhausted(
+                "requests and unread answers would exceed the memory limit of the server; try again",
+            ),
         }
     }
 }
 
-/// What one holder took; dropping it gives that back.
+/// What one holder took; dropping it returns that.
 #[derive(Debug)]
 pub(crate) struct Share {
     allowance: Arc<Allowance>,
@@ -241,8 +243,8 @@ pub(crate) struct Share {
     over: Overdrawn,
 }
 
-/// Of what a share is the one that may go over it. Who may go over the larger part may go over the smaller ones, too:
-/// else two that have a mark each could wait for each other.
+/// The limits that a share may exceed. One share at a time may exceed each. A share that may exceed a larger limit may
+/// exceed the smaller ones, too: else two shares with one permission each could wait for each other.
 #[derive(Debug, Default)]
 struct Overdrawn {
     connection: AtomicBool,
@@ -263,7 +265,7 @@ impl Overdrawn {
         self.server.load(Ordering::SeqCst)
     }
 
-    /// Hands its marks on.
+    /// Moves the permissions to another share.
     fn take(&self) -> Self {
         let take = |mark: &AtomicBool| AtomicBool::new(mark.swap(false, Ordering::SeqCst));
         Self { connection: take(&self.connection), address: take(&self.address), server: take(&self.server) }
@@ -271,13 +273,13 @@ impl Overdrawn {
 }
 
 impl Share {
-    /// Takes `bytes` more, or none of them.
-    pub(crate) fn take(&self, bytes: usize) -> Result<(), Over> {
+    /// Takes `bytes` more, or nothing.
+    pub(crate) fn take(&self, bytes: usize) -> Result<(), OverBudget> {
         self.try_take(bytes, false)
     }
 
-    /// As [`Self::take`]; what a connection holds alone may be larger than it may otherwise hold.
-    fn try_take(&self, bytes: usize, may_be_alone: bool) -> Result<(), Over> {
+    /// As [`Self::take`]. With `may_be_alone`, a share that is alone under a limit may exceed it.
+    fn try_take(&self, bytes: usize, may_be_alone: bool) -> Result<(), OverBudget> {
         let Allowance { budget, left, address, .. } = &*self.allowance;
         let (own, wanted) = (self.taken.load(Ordering::Relaxed), signed(bytes));
         let is_over_server = may_be_alone && self.over.is_over_server();
@@ -289,9 +291,9 @@ impl Share {
             (after >= 0 || is_alone || is_over_connection).then_some(after)
         };
         let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, of_connection);
-        let before = before.map_err(|_| Over::Connection(budget.connection))?;
+        let before = before.map_err(|_| OverBudget::Connection(budget.connection))?;
         let holds = budget.connection - before + wanted;
-        let may_use_reserve = own + bytes <= SMALL && holds <= budget.reserve / OF_RESERVE;
+        let may_use_reserve = own + bytes <= SMALL_REQUEST && holds <= budget.reserve / RESERVE_USE_DIVISOR;
         let of_address = |left: isize| {
             let after = left.checked_sub(wanted)?;
             let is_alone = may_be_alone && left >= budget.address - signed(own);
@@ -299,7 +301,7 @@ impl Share {
         };
         if address.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, of_address).is_err() {
             left.fetch_add(wanted, Ordering::Relaxed);
-            return Err(Over::Address(budget.address));
+            return Err(OverBudget::Address(budget.address));
         }
         let floor = if may_use_reserve { 0 } else { budget.reserve };
         let of_server = |left: isize| {
@@ -310,7 +312,7 @@ impl Share {
         if budget.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, of_server).is_err() {
             left.fetch_add(wanted, Ordering::Relaxed);
             address.left.fetch_add(wanted, Ordering::Relaxed);
-            return Err(Over::Server);
+            return Err(OverBudget::Server);
         }
         self.taken.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
@@ -318,22 +320,23 @@ impl Share {
 
     /// Takes `bytes` more as soon as there is room.
     ///
-    /// The requests of a connection wait one after the other. After a while one of a connection goes over what that
-    /// may hold, one of an address over its part, and one of the server over its budget, so that requests which wait
-    /// for each other's room come to an end.
+    /// The requests of a connection wait one after the other. After [`STUCK_AFTER`], one request of a connection may
+    /// exceed the connection's limit, one of an address the address's, and one of the server the budget. So requests
+    /// that wait for each other's memory finish.
     pub(crate) async fn wait(&self, bytes: usize) {
-        let is_first =
-            || bytes <= SMALL || self.over.is_over_connection() || self.allowance.turn.try_lock().is_ok();
+        let is_first = || {
+            bytes <= SMALL_REQUEST || self.over.is_over_connection() || self.allowance.turn.try_lock().is_ok()
+        };
         if is_first() && self.try_take(bytes, true).is_ok() {
             return;
         }
-        // The request that has the turn may wait for what this one holds.
+        // The request that has the turn may wait for memory that this one holds.
         let _turn =
             if self.over.is_over_connection() { None } else { Some(self.allowance.turn.lock().await) };
         let budget = &self.allowance.budget;
-        let _waiting = Waiting::new(&budget.waiting);
-        // Small requests give room back all the time: that another one ended begins no new wait.
-        let mut until = Instant::now() + STUCK;
+        let _waiting = WaitingCount::new(&budget.waiting);
+        // Small requests return memory all the time: a wake-up does not restart the wait.
+        let mut until = Instant::now() + STUCK_AFTER;
         loop {
             let mut freed = pin!(budget.freed.notified());
             freed.as_mut().enable();
@@ -342,30 +345,30 @@ impl Share {
                 continue;
             }
             self.overdraw(over);
-            until = Instant::now() + STUCK;
+            until = Instant::now() + STUCK_AFTER;
         }
     }
 
-    /// Lets it go over what it waits for, unless another one does.
-    fn overdraw(&self, over: Over) {
+    /// Lets the share exceed the limit it waits for, unless another share does.
+    fn overdraw(&self, over: OverBudget) {
         let Allowance { budget, address, is_overdrawn, .. } = &*self.allowance;
         let (is_taken, own) = match over {
-            Over::Connection(_) => (is_overdrawn, &self.over.connection),
-            Over::Address(_) => (&address.is_overdrawn, &self.over.address),
-            Over::Server => (&budget.is_overdrawn, &self.over.server),
+            OverBudget::Connection(_) => (is_overdrawn, &self.over.connection),
+            OverBudget::Address(_) => (&address.is_overdrawn, &self.over.address),
+            OverBudget::Server => (&budget.is_overdrawn, &self.over.server),
         };
         if !is_taken.swap(true, Ordering::SeqCst) {
             own.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Takes up to `most` bytes: what there is, or `least` as soon as there is room. Returns how many.
+    /// Takes up to `most` bytes: what is available, or `least` as soon as there is room. Returns how many.
     pub(crate) async fn take_some(&self, least: usize, most: usize) -> usize {
         let Allowance { budget, left, address, .. } = &*self.allowance;
         let of_server = budget.left.load(Ordering::Relaxed) - budget.reserve;
         let of_peer = left.load(Ordering::Relaxed).min(address.left.load(Ordering::Relaxed));
-        let there = usize::try_from(of_server.min(of_peer)).unwrap_or(0);
-        let some = most.min(there);
+        let available = usize::try_from(of_server.min(of_peer)).unwrap_or(0);
+        let some = most.min(available);
         if some >= least && self.try_take(some, false).is_ok() {
             return some;
         }
@@ -374,7 +377,7 @@ impl Share {
         least
     }
 
-    /// Counts `bytes` that are held already and cannot be refused any more; what comes next waits or is refused.
+    /// Counts `bytes` that are held already and cannot be refused; later requests wait or are refused.
     pub(crate) fn count(&self, bytes: usize) {
         self.allowance.left.fetch_sub(signed(bytes), Ordering::Relaxed);
         self.allowance.address.left.fetch_sub(signed(bytes), Ordering::Relaxed);
@@ -382,7 +385,7 @@ impl Share {
         self.taken.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts `bytes` and no more from now on: that is what is held, whatever was taken for it.
+    /// Sets the count to `bytes`, which are held, whatever was taken for them.
     pub(crate) fn settle(&self, bytes: usize) {
         let taken = self.taken.load(Ordering::Relaxed);
         if taken > bytes {
@@ -392,32 +395,32 @@ impl Share {
         }
     }
 
-    /// What is counted.
+    /// Bytes that are counted.
     pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Gives back up to `bytes` of what was taken.
+    /// Returns up to `bytes` of what was taken.
     pub(crate) fn give_back(&self, bytes: usize) {
-        self.return_bytes(self.less(bytes));
+        self.return_bytes(self.reduce(bytes));
     }
 
-    /// Moves up to `bytes` of what was taken to a share of their own.
+    /// Moves up to `bytes` of what was taken to a new share.
     pub(crate) fn split(&self, bytes: usize) -> Self {
         Self {
             allowance: Arc::clone(&self.allowance),
-            taken: AtomicUsize::new(self.less(bytes)),
+            taken: AtomicUsize::new(self.reduce(bytes)),
             over: self.over.take(),
         }
     }
 
-    /// What its connection may hold.
+    /// The allowance of its connection.
     pub(crate) fn of_connection(&self) -> Arc<Allowance> {
         Arc::clone(&self.allowance)
     }
 
-    /// Forgets up to `bytes`; returns how many.
-    fn less(&self, bytes: usize) -> usize {
+    /// Reduces the count by up to `bytes`; returns by how many.
+    fn reduce(&self, bytes: usize) -> usize {
         let less = |taken: usize| Some(taken.saturating_sub(bytes));
         let before = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or(0);
         before.min(bytes)
@@ -448,31 +451,31 @@ impl Drop for Share {
     }
 }
 
-/// One more that waits, while it is there.
-struct Waiting<'a>(&'a AtomicUsize);
+/// Counts a waiting request until it is dropped.
+struct WaitingCount<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingCount<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCount<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Bytes that keep a share for as long as they are held.
+/// Bytes that keep a share until they are dropped.
 pub(crate) fn kept<S: Send + 'static>(bytes: Bytes, share: S) -> Bytes {
-    struct Kept<S>(Bytes, S);
-    impl<S> AsRef<[u8]> for Kept<S> {
+    struct BytesWithShare<S>(Bytes, S);
+    impl<S> AsRef<[u8]> for BytesWithShare<S> {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
-    Bytes::from_owner(Kept(bytes, share))
+    Bytes::from_owner(BytesWithShare(bytes, share))
 }
 
 #[cfg(test)]

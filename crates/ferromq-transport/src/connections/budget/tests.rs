@@ -4,7 +4,7 @@ use tokio::time::timeout;
 use super::*;
 
 impl Budget {
-    /// What a connection from an address without another one may hold.
+    /// The allowance of a connection from an address of its own.
     pub(crate) fn of_other(self: &Arc<Self>) -> Arc<Allowance> {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
         self.allowance(std::net::Ipv4Addr::from_bits(NEXT.fetch_add(1, Ordering::Relaxed)).into())
@@ -17,14 +17,14 @@ fn address(text: &str) -> IpAddr {
 
 #[test]
 fn connections_from_one_address_leave_others_a_part_however_many_they_are() {
-    // 56 MiB are for large requests, of which 42 for an address.
+    // 56 MiB are for large requests; one address may hold 42 of them.
     let budget = Budget::new(64 << 20, 16 << 20);
     let stranger = || budget.allowance(address("10.0.0.1")).share();
     let held: Vec<_> = (0..3).map(|_| stranger()).collect();
     held.iter().for_each(|share| share.take(14 << 20).unwrap());
-    assert_eq!(stranger().take(1 << 20), Err(Over::Address(42 << 20)));
-    // Small requests go on.
-    stranger().take(SMALL).unwrap();
+    assert_eq!(stranger().take(1 << 20), Err(OverBudget::Address(42 << 20)));
+    // Small requests proceed.
+    stranger().take(SMALL_REQUEST).unwrap();
     budget.allowance(address("::ffff:10.0.0.2")).share().take(14 << 20).unwrap();
     budget.allowance(address("10.0.0.2")).share().take(14 << 20).unwrap();
     drop(held);
@@ -38,12 +38,12 @@ fn addresses_of_one_network_of_ipv6_count_together() {
     let first = budget.allowance(address("2001:db8::1")).share();
     first.take(42 << 20).unwrap();
     let (near, far) = (address("2001:db8::2"), address("2001:db8:0:1::1"));
-    assert_eq!(budget.allowance(near).share().take(1 << 20), Err(Over::Address(42 << 20)));
+    assert_eq!(budget.allowance(near).share().take(1 << 20), Err(OverBudget::Address(42 << 20)));
     budget.allowance(far).share().take(1 << 20).unwrap();
 }
 
 #[tokio::test]
-async fn requests_from_one_address_that_wait_for_each_other_come_to_an_end() {
+async fn requests_from_one_address_that_wait_for_each_other_finish() {
     let budget = Budget::new(64 << 20, 30 << 20);
     let shares = [(); 2].map(|()| budget.allowance(address("10.0.0.1")).share());
     for share in &shares {
@@ -58,13 +58,13 @@ async fn requests_from_one_address_that_wait_for_each_other_come_to_an_end() {
 }
 
 #[tokio::test]
-async fn an_address_over_its_part_keeps_no_others_stuck_that_wait_for_each_other() {
+async fn an_address_over_its_limit_does_not_block_others_that_wait_for_each_other() {
     let budget = Budget::new(64 << 20, 30 << 20);
     let of_address = [(); 2].map(|()| budget.allowance(address("10.0.0.1")).share());
     for share in &of_address {
         share.wait(20 << 20).await;
     }
-    // It goes over the 42 MiB of an address, and holds that from then on.
+    // From then on it exceeds the 42 MiB of an address.
     timeout(PATIENCE, of_address[0].wait(4 << 20)).await.expect("room");
     assert_eq!(budget.held(), 44 << 20);
     let shares = [(); 2].map(|()| budget.of_other().share());
@@ -81,7 +81,7 @@ async fn an_address_over_its_part_keeps_no_others_stuck_that_wait_for_each_other
 }
 
 #[test]
-fn connections_from_an_address_that_end_at_once_leave_nothing() {
+fn connections_from_an_address_that_end_together_leave_no_entry() {
     let budget = Budget::new(64 << 20, 30 << 20);
     let begun = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -103,26 +103,26 @@ fn connections_from_an_address_that_end_at_once_leave_nothing() {
 }
 
 #[test]
-fn a_connection_that_has_its_share_is_refused_and_another_is_not() {
+fn a_connection_at_its_limit_is_refused_and_another_is_not() {
     let budget = Budget::new(100, 40);
     let (first, second) = (budget.of_other(), budget.of_other());
     let (a, b) = (first.share(), first.share());
     a.take(30).unwrap();
-    assert_eq!(b.take(11), Err(Over::Connection(40)));
+    assert_eq!(b.take(11), Err(OverBudget::Connection(40)));
     b.take(10).unwrap();
     let other = second.share();
     other.take(40).unwrap();
     drop(a);
     b.take(20).unwrap();
-    // 70 of 100 are taken, and a third connection may have what is left.
+    // 70 of 100 are taken; a third connection may have what is left.
     let third = budget.of_other().share();
-    assert_eq!(third.take(31), Err(Over::Server));
-    // The last twelve are for small requests: of a connection that holds hardly anything.
+    assert_eq!(third.take(31), Err(OverBudget::Server));
+    // The last twelve are for small requests of a connection that holds hardly anything.
     third.take(18).unwrap();
 }
 
 #[test]
-fn streams_are_counted_for_each_connection_and_come_back() {
+fn streams_are_counted_per_connection_until_they_end() {
     let budget = Budget::new(1 << 30, 1 << 30);
     let allowance = budget.of_other();
     let mut open: Vec<_> = (0..MAX_STREAMS).map(|_| allowance.stream().unwrap()).collect();
@@ -130,7 +130,7 @@ fn streams_are_counted_for_each_connection_and_come_back() {
     budget.of_other().stream().unwrap();
     open.pop();
     allowance.stream().unwrap();
-    let poor = Budget::new(8 * STREAM, STREAM).of_other();
+    let poor = Budget::new(8 * STREAM_BYTES, STREAM_BYTES).of_other();
     let one = poor.stream().unwrap();
     assert!(poor.stream().is_err());
     drop(one);
@@ -144,19 +144,19 @@ fn the_last_part_is_for_small_requests_of_connections_that_hold_little() {
     let (greedy, other) = (budget.of_other(), budget.of_other());
     let held = greedy.share();
     held.take(56 << 20).unwrap();
-    assert_eq!(held.take(1), Err(Over::Server));
-    assert_eq!(greedy.share().take(1), Err(Over::Server));
+    assert_eq!(held.take(1), Err(OverBudget::Server));
+    assert_eq!(greedy.share().take(1), Err(OverBudget::Server));
     let (large, small) = (other.share(), other.share());
-    assert_eq!(large.take(SMALL + 1), Err(Over::Server));
-    small.take(SMALL).unwrap();
-    assert_eq!(small.take(1), Err(Over::Server));
+    assert_eq!(large.take(SMALL_REQUEST + 1), Err(OverBudget::Server));
+    small.take(SMALL_REQUEST).unwrap();
+    assert_eq!(small.take(1), Err(OverBudget::Server));
 }
 
-/// Longer than anything here takes.
+/// Timeout of each wait; nothing here takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn requests_that_wait_get_room_in_the_order_of_their_connection() {
+async fn waiting_requests_of_a_connection_get_memory_in_order() {
     let budget = Budget::new(1 << 20, 512 << 10);
     let allowance = budget.of_other();
     let held = allowance.share();
@@ -181,7 +181,7 @@ async fn requests_that_wait_get_room_in_the_order_of_their_connection() {
 }
 
 #[tokio::test]
-async fn requests_that_wait_for_each_other_come_to_an_end_one_over_the_budget() {
+async fn requests_that_wait_for_each_other_finish_as_one_exceeds_the_budget() {
     let budget = Budget::new(8 << 20, 8 << 20);
     let shares = [budget.of_other().share(), budget.of_other().share()];
     for share in &shares {
@@ -196,27 +196,27 @@ async fn requests_that_wait_for_each_other_come_to_an_end_one_over_the_budget() 
     assert_eq!((budget.held(), budget.is_overdrawn.load(Ordering::SeqCst)), (0, false));
 }
 
-/// Small requests of another connection come and go all the time.
+/// Runs small requests of another connection all the time.
 fn small_traffic(budget: &Arc<Budget>) -> tokio::task::JoinHandle<()> {
     let small = budget.of_other().share();
     tokio::spawn(async move {
         loop {
             small.wait(1 << 10).await;
             small.give_back(1 << 10);
-            tokio::time::sleep(STUCK / 10).await;
+            tokio::time::sleep(STUCK_AFTER / 10).await;
         }
     })
 }
 
 #[tokio::test]
-async fn small_requests_that_come_and_go_do_not_keep_those_stuck_that_wait_for_each_other() {
+async fn small_requests_do_not_block_requests_that_wait_for_each_other() {
     let budget = Budget::new(8 << 20, 8 << 20);
     let shares = [budget.of_other().share(), budget.of_other().share()];
     for share in &shares {
         share.wait(3 << 20).await;
     }
     let traffic = small_traffic(&budget);
-    // The one that goes over the budget may do so step by step.
+    // The request that exceeds the budget may do so in steps.
     let finish = |share: Share| async move {
         share.wait(2 << 20).await;
         share.wait(1 << 20).await;
@@ -229,7 +229,7 @@ async fn small_requests_that_come_and_go_do_not_keep_those_stuck_that_wait_for_e
 }
 
 #[tokio::test]
-async fn requests_of_one_connection_that_wait_for_each_other_come_to_an_end() {
+async fn requests_of_one_connection_that_wait_for_each_other_finish() {
     let budget = Budget::new(64 << 20, 8 << 20);
     let allowance = budget.of_other();
     let shares = [allowance.share(), allowance.share()];
@@ -250,7 +250,7 @@ async fn requests_of_one_connection_that_wait_for_each_other_come_to_an_end() {
 
 proptest! {
     #[test]
-    fn whatever_is_taken_comes_back(steps in prop::collection::vec((0u8..5, 0usize..60), 0..60)) {
+    fn all_memory_taken_is_returned(steps in prop::collection::vec((0u8..5, 0usize..60), 0..60)) {
         let budget = Budget::new(200, 120);
         let allowance = budget.of_other();
         let mut shares = vec![allowance.share()];

@@ -1,11 +1,11 @@
-//! gRPC's health service: the server is well until it stops.
+//! gRPC's health service: the server is healthy until it stops.
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
 use crate::{
-    grpc::counted_body::Answer,
+    grpc::counted_body::StreamAnswer,
     protobuf::{Fields, Malformed, put_varint_field},
 };
 
@@ -14,7 +14,7 @@ const SERVING: u64 = 1;
 const NOT_SERVING: u64 = 2;
 const SERVICE_UNKNOWN: u64 = 3;
 
-/// Whether a server serves, and who wants to hear of it.
+/// The serving state of a server, and its watchers.
 pub(in crate::grpc) struct Health(watch::Sender<bool>);
 
 impl Health {
@@ -22,7 +22,7 @@ impl Health {
         Self(watch::Sender::new(true))
     }
 
-    /// Tells that the server is about to stop; who watches is told so, and left.
+    /// Marks the server as about to stop. Watchers get that state, and their streams end.
     pub(in crate::grpc) fn stop(&self) {
         self.0.send_replace(false);
     }
@@ -36,28 +36,28 @@ impl Health {
     /// Answers an encoded `HealthCheckRequest`.
     ///
     /// # Errors
-    /// `NOT_FOUND` for a service that is not here, `INVALID_ARGUMENT` for bytes that are no request.
+    /// `NOT_FOUND` for a service that is not served, `INVALID_ARGUMENT` for a malformed request.
     pub(in crate::grpc) fn check(&self, request: &[u8]) -> Result<Bytes, Status> {
         let service = service(request)?;
-        if is_here(service) {
+        if is_served(service) {
             Ok(response(serving(*self.0.borrow())))
         } else {
-            Err(Status::not_found(format!("the service {service} is not here")))
+            Err(Status::not_found(format!("the service {service} is not served here")))
         }
     }
 
-    /// Answers an encoded `HealthCheckRequest` now and when something changes, until the server stops.
+    /// Answers an encoded `HealthCheckRequest` now and at each change, until the server stops.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for bytes that are no request.
-    pub(in crate::grpc) fn watch(&self, request: &[u8]) -> Result<mpsc::Receiver<Answer>, Status> {
-        let is_here = is_here(service(request)?);
+    /// `INVALID_ARGUMENT` for a malformed request.
+    pub(in crate::grpc) fn watch(&self, request: &[u8]) -> Result<mpsc::Receiver<StreamAnswer>, Status> {
+        let is_served = is_served(service(request)?);
         let (answers, stream) = mpsc::channel(2);
         let mut state = self.0.subscribe();
         tokio::spawn(async move {
             loop {
                 let serves = *state.borrow_and_update();
-                let status = if is_here { serving(serves) } else { SERVICE_UNKNOWN };
+                let status = if is_served { serving(serves) } else { SERVICE_UNKNOWN };
                 if answers.send((Ok(response(status)), None)).await.is_err() || !serves {
                     return;
                 }
@@ -75,8 +75,8 @@ fn serving(serves: bool) -> u64 {
     if serves { SERVING } else { NOT_SERVING }
 }
 
-/// The server as a whole, or its one service.
-fn is_here(service: &str) -> bool {
+/// Returns whether `service` is the server as a whole or its one service.
+fn is_served(service: &str) -> bool {
     matches!(service, "" | "apache.rocketmq.v2.MessagingService")
 }
 

@@ -1,4 +1,4 @@
-//! What is served beside RocketMQ's service: health and reflection. Nothing of it touches messages.
+//! The services beside RocketMQ's: health and reflection. They do not touch messages.
 
 pub(super) mod health;
 mod reflection;
@@ -15,37 +15,37 @@ use tonic::{
 
 use super::{
     Inner,
-    codec::OneByOne,
+    codec::UnbufferedCodec,
     connection::Link,
-    counted_body::{Answer, CountedBody, PREFIX, Unread},
+    counted_body::{AnswerStream, CountedBody, PREFIX, StreamAnswer},
 };
 use crate::connections::budget::Share;
 
-/// Requests name services and files; what is larger names none.
+/// Largest request in bytes. Requests only name services and files.
 const MAX_REQUEST: usize = 64 << 10;
-/// Answers a client may leave unread before its stream ends.
+/// Most answers that a client may leave unread; then its stream ends.
 const MAX_UNREAD: usize = 64;
 
-/// Answers a request to another service than RocketMQ's.
+/// Answers a request to one of these services.
 pub(in crate::grpc) async fn answer(
     server: Arc<Inner>,
     link: Link,
     request: http::Request<Body>,
 ) -> http::Response<Body> {
-    let mut grpc = Grpc::new(OneByOne::default()).max_decoding_message_size(MAX_REQUEST);
+    let mut grpc = Grpc::new(UnbufferedCodec::default()).max_decoding_message_size(MAX_REQUEST);
     let share = Arc::new(link.allowance().share());
-    let metered = |body, stall| Body::new(CountedBody::new(body, Arc::clone(&share), stall));
+    let counted = |body, stall| Body::new(CountedBody::new(body, Arc::clone(&share), stall));
     let stall = Some(server.stall);
     match request.uri().path() {
         "/grpc.health.v1.Health/Check" => {
-            grpc.unary(Check(server), request.map(|body| metered(body, stall))).await
+            grpc.unary(Check(server), request.map(|body| counted(body, stall))).await
         }
         "/grpc.health.v1.Health/Watch" => {
-            grpc.server_streaming(Watch(server, link), request.map(|body| metered(body, stall))).await
+            grpc.server_streaming(Watch(server, link), request.map(|body| counted(body, stall))).await
         }
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
         | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
-            let request = request.map(|body| metered(body, None));
+            let request = request.map(|body| counted(body, None));
             grpc.streaming(Reflection { server, link, share }, request).await
         }
         path => Status::unimplemented(format!("{path} is not served here")).into_http(),
@@ -67,27 +67,28 @@ struct Watch(Arc<Inner>, Link);
 
 impl ServerStreamingService<Bytes> for Watch {
     type Response = Bytes;
-    type ResponseStream = Unread;
-    type Future = std::future::Ready<Result<Response<Unread>, Status>>;
+    type ResponseStream = AnswerStream;
+    type Future = std::future::Ready<Result<Response<AnswerStream>, Status>>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        let watch = |open| Ok(Response::new(Unread::new(self.0.health.watch(&request.into_inner())?, open)));
+        let watch =
+            |open| Ok(Response::new(AnswerStream::new(self.0.health.watch(&request.into_inner())?, open)));
         std::future::ready(self.1.allowance().stream().and_then(watch))
     }
 }
 
-/// Tells what is served here.
+/// The reflection stream.
 struct Reflection {
     server: Arc<Inner>,
     link: Link,
-    /// What came and is not answered yet.
+    /// Memory of the requests that are not answered yet.
     share: Arc<Share>,
 }
 
 impl StreamingService<Bytes> for Reflection {
     type Response = Bytes;
-    type ResponseStream = Unread;
-    type Future = std::future::Ready<Result<Response<Unread>, Status>>;
+    type ResponseStream = AnswerStream;
+    type Future = std::future::Ready<Result<Response<AnswerStream>, Status>>;
 
     fn call(&mut self, request: Request<Streaming<Bytes>>) -> Self::Future {
         let open = match self.link.allowance().stream() {
@@ -104,12 +105,12 @@ impl StreamingService<Bytes> for Reflection {
                 () = server.health.stopped() => {}
             }
         });
-        std::future::ready(Ok(Response::new(Unread::new(unread, open))))
+        std::future::ready(Ok(Response::new(AnswerStream::new(unread, open))))
     }
 }
 
-/// Answers one request after the other, until one is none or the client holds too much.
-async fn reflect(mut requests: Streaming<Bytes>, share: &Share, answers: &mpsc::Sender<Answer>) {
+/// Answers one request after the other, until one is malformed or the client holds too much memory.
+async fn reflect(mut requests: Streaming<Bytes>, share: &Share, answers: &mpsc::Sender<StreamAnswer>) {
     loop {
         let request = match requests.message().await {
             Ok(Some(request)) => request,
@@ -124,10 +125,10 @@ async fn reflect(mut requests: Streaming<Bytes>, share: &Share, answers: &mpsc::
             unread.take(answer.len())?;
             Ok(answer)
         });
-        // The answer is counted in its place.
+        // From here on the answer counts instead of the request.
         share.give_back(request.len() + PREFIX);
         let is_over = answer.is_err();
-        // Where its answers are not read the stream ends: what it sends meanwhile would be held uncounted.
+        // End the stream if its answers are not read: requests sent meanwhile would be held uncounted.
         if answers.try_send((answer, Some(unread))).is_err() || is_over {
             return;
         }

@@ -1,6 +1,6 @@
-//! gRPC's reflection service, in both of its versions: what is served here, and the files that describe it.
+//! gRPC's reflection service, v1 and v1alpha: lists the services and returns the files that describe them.
 //!
-//! The files were compiled by `proto/generate.py`; here they are only found, by name or by what they define. No I/O.
+//! `proto/generate.py` compiled the files; this module finds them by name or by symbol. No I/O.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,33 +14,34 @@ use crate::protobuf::{
     Fields, Malformed, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field,
 };
 
-/// The descriptors of all files, each file behind those it imports.
+/// The descriptors of all files, each file after its imports.
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 const NOT_FOUND: u64 = 5;
 const UNIMPLEMENTED: u64 = 12;
 
 static FILES: LazyLock<Files> = LazyLock::new(|| {
     let mut files = Files::default();
-    // The bytes are part of the program, and a test reads them.
+    // The bytes are part of the program, and a test parses them.
     let _ = files.add_set(DESCRIPTORS);
     files
 });
 
-/// Answers an encoded `ServerReflectionRequest`; whatever is asked is part of the answer.
+/// Answers an encoded `ServerReflectionRequest`. The answer repeats the request; an unknown name is an error
+/// inside the answer.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for bytes that are none.
+/// `INVALID_ARGUMENT` for a malformed request.
 pub(in crate::grpc) fn answer(request: &[u8]) -> Result<Bytes, Status> {
     let malformed =
         |Malformed(reason): Malformed| Status::invalid_argument(format!("malformed request: {reason}"));
-    let (host, wanted) = Wanted::parse(request).map_err(malformed)?;
+    let (host, query) = Query::parse(request).map_err(malformed)?;
     let mut out = Vec::with_capacity(request.len() + 256);
     put_bytes_field(&mut out, 1, host.as_bytes());
     put_bytes_field(&mut out, 2, request);
-    match wanted {
-        Wanted::File(name) => put_file(&mut out, FILES.by_name.get(name).copied(), name),
-        Wanted::Symbol(name) => put_file(&mut out, FILES.by_symbol.get(name).copied(), name),
-        Wanted::Services => {
+    match query {
+        Query::File(name) => put_file(&mut out, FILES.by_name.get(name).copied(), name),
+        Query::Symbol(name) => put_file(&mut out, FILES.by_symbol.get(name).copied(), name),
+        Query::Services => {
             let mut services = Vec::new();
             for name in &FILES.services {
                 put_len_prefix(&mut services, 1, bytes_field_len(1, name.len()));
@@ -49,25 +50,23 @@ pub(in crate::grpc) fn answer(request: &[u8]) -> Result<Bytes, Status> {
             put_bytes_field(&mut out, 6, &services);
         }
         // These files are proto3, which has no extensions.
-        Wanted::ExtensionsOf(name) if FILES.by_symbol.contains_key(name) => {
-            let mut none = Vec::new();
-            put_bytes_field(&mut none, 1, name.as_bytes());
-            put_bytes_field(&mut out, 5, &none);
+        Query::ExtensionsOf(name) if FILES.by_symbol.contains_key(name) => {
+            let mut extensions = Vec::new();
+            put_bytes_field(&mut extensions, 1, name.as_bytes());
+            put_bytes_field(&mut out, 5, &extensions);
         }
-        Wanted::ExtensionsOf(name) => {
+        Query::ExtensionsOf(name) => {
             put_error(&mut out, NOT_FOUND, &format!("no type {name} is served here"))
         }
-        Wanted::Extension => put_error(&mut out, NOT_FOUND, "no extension is served here"),
-        Wanted::Nothing => {
-            put_error(&mut out, UNIMPLEMENTED, "the request asks for nothing that is known here")
-        }
+        Query::Extension => put_error(&mut out, NOT_FOUND, "no extension is served here"),
+        Query::Nothing => put_error(&mut out, UNIMPLEMENTED, "the request has no query that is known here"),
     }
     Ok(out.into())
 }
 
 fn put_file(out: &mut Vec<u8>, file: Option<usize>, name: &str) {
     let Some(file) = file else {
-        return put_error(out, NOT_FOUND, &format!("nothing is called {name} here"));
+        return put_error(out, NOT_FOUND, &format!("no file or symbol {name} is known here"));
     };
     let mut files = Vec::new();
     for bytes in FILES.with_imports(file) {
@@ -83,8 +82,8 @@ fn put_error(out: &mut Vec<u8>, code: u64, message: &str) {
     put_bytes_field(out, 7, &error);
 }
 
-/// What a request asks for; of several the last one counts.
-enum Wanted<'a> {
+/// The query of a request; the last one, if it has several.
+enum Query<'a> {
     File(&'a str),
     Symbol(&'a str),
     Extension,
@@ -93,25 +92,25 @@ enum Wanted<'a> {
     Nothing,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> Query<'a> {
     fn parse(request: &'a [u8]) -> Result<(&'a str, Self), Malformed> {
-        let (mut host, mut wanted) = ("", Self::Nothing);
+        let (mut host, mut query) = ("", Self::Nothing);
         for field in Fields::new(request) {
             match field? {
                 (1, value) => host = value.text()?,
-                (3, value) => wanted = Self::File(value.text()?),
-                (4, value) => wanted = Self::Symbol(value.text()?),
-                (5, _) => wanted = Self::Extension,
-                (6, value) => wanted = Self::ExtensionsOf(value.text()?),
-                (7, _) => wanted = Self::Services,
+                (3, value) => query = Self::File(value.text()?),
+                (4, value) => query = Self::Symbol(value.text()?),
+                (5, _) => query = Self::Extension,
+                (6, value) => query = Self::ExtensionsOf(value.text()?),
+                (7, _) => query = Self::Services,
                 _ => {}
             }
         }
-        Ok((host, wanted))
+        Ok((host, query))
     }
 }
 
-/// Files by what they are called and what they define.
+/// Files by name and by symbol.
 #[derive(Default)]
 struct Files {
     files: Vec<File>,
@@ -166,7 +165,7 @@ impl Files {
         Ok(())
     }
 
-    /// A message, with those and the enums in it.
+    /// Adds a message with its nested messages and enums.
     fn add_type(&mut self, number: usize, scope: &str, bytes: &[u8]) -> Result<(), Malformed> {
         let name = self.add_named(number, scope, bytes)?;
         for field in Fields::new(bytes) {
@@ -191,13 +190,13 @@ impl Files {
         Ok(name)
     }
 
-    /// A file and all it imports, each once.
+    /// Returns a file and all its imports, each once.
     fn with_imports(&self, file: usize) -> Vec<&'static [u8]> {
-        let (mut wanted, mut seen, mut found) = (vec![file], HashSet::new(), Vec::new());
-        while let Some(number) = wanted.pop() {
+        let (mut pending, mut seen, mut found) = (vec![file], HashSet::new(), Vec::new());
+        while let Some(number) = pending.pop() {
             let Some(file) = self.files.get(number).filter(|_| seen.insert(number)) else { continue };
             found.push(file.bytes);
-            wanted.extend(file.imports.iter().filter_map(|name| self.by_name.get(name)));
+            pending.extend(file.imports.iter().filter_map(|name| self.by_name.get(name)));
         }
         found
     }
@@ -210,16 +209,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_in_the_program_are_read_whole() {
+    fn the_embedded_descriptors_are_parsed_completely() {
         let mut files = Files::default();
         files.add_set(DESCRIPTORS).unwrap();
-        let wanted = [
+        let expected = [
             "apache.rocketmq.v2.MessagingService",
             "grpc.health.v1.Health",
             "grpc.reflection.v1.ServerReflection",
             "grpc.reflection.v1alpha.ServerReflection",
         ];
-        assert!(wanted.iter().all(|name| files.services.iter().any(|served| served == name)));
+        assert!(expected.iter().all(|name| files.services.iter().any(|served| served == name)));
         for symbol in [
             "google.protobuf.Timestamp",
             "apache.rocketmq.v2.Code",

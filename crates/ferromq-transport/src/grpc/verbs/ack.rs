@@ -1,4 +1,4 @@
-//! AckMessage, ChangeInvisibleDuration and UpdateOffset: what ends or moves a lease.
+//! AckMessage and ChangeInvisibleDuration, which end or change leases, and UpdateOffset.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -18,10 +18,10 @@ use crate::{
     protobuf::{Fields, Malformed, bytes_field_len, put_bytes_field, put_len_prefix},
 };
 
-/// Entries of one request; a client that has more sends more requests.
+/// Most entries of one request; more take several requests.
 const MAX_ACKS: usize = 1 << 16;
 
-/// A request of at most so many bytes, some hundred handles, is answered where it was read.
+/// Largest request that is answered on the task that read it: some hundred handles.
 const FEW_BYTES: usize = 32 << 10;
 
 /// Answers an encoded `AckMessageRequest`: a status for each entry and one for all.
@@ -33,15 +33,15 @@ pub(in crate::grpc) async fn ack_message(
     if request.len() <= FEW_BYTES {
         return acknowledge(hot, request);
     }
-    let (own, request) = (Arc::clone(hot), request.clone());
+    let (shared, request) = (Arc::clone(hot), request.clone());
     let done = match hot.batches.turn(peer).await {
-        Ok(turn) => turn.run(move || acknowledge(&own, &request)).await,
+        Ok(turn) => turn.run(move || acknowledge(&shared, &request)).await,
         Err(closed) => Err(closed),
     };
     done.unwrap_or_else(|closed| Ok(refused(&closed.into())))
 }
 
-/// Entries come in hundreds, so they are read in place.
+/// Acknowledges each entry. Requests have hundreds of entries, so they are parsed in place.
 fn acknowledge(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed> {
     let (mut group, mut topic, mut count) = ("", "", 0);
     for field in Fields::new(request) {
@@ -49,7 +49,7 @@ fn acknowledge(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed> {
             (1, value) => group = resource_name(value.bytes()?)?,
             (2, value) => topic = resource_name(value.bytes()?)?,
             (3, value) => {
-                entry(value.bytes()?)?;
+                ack_entry(value.bytes()?)?;
                 count += 1;
                 if count > MAX_ACKS {
                     break;
@@ -63,13 +63,13 @@ fn acknowledge(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed> {
     }
     if count == 0 || count > MAX_ACKS {
         let count = if count == 0 { "no" } else { "too many" };
-        let why = format!("{count} receipt handles to acknowledge; give 1 to {MAX_ACKS}");
+        let why = format!("{count} receipt handles to acknowledge; send 1 to {MAX_ACKS}");
         return Ok(refused(&Refusal::new(code::BAD_REQUEST, why)));
     }
-    let mut results = Results::new(request.len() + count * 12);
+    let mut results = AckResults::new(request.len() + count * 12);
     for field in Fields::new(request) {
         if let (3, value) = field? {
-            let (message_id, handle) = entry(value.bytes()?)?;
+            let (message_id, handle) = ack_entry(value.bytes()?)?;
             let lease = parse_handle(handle, &hot.broker_name);
             let (topic, _) = handle_topic(handle, group, topic);
             let done = lease.and_then(|(lease, _)| Ok(hot.progress.ack_in_time(group, &topic, &lease)?));
@@ -89,8 +89,8 @@ fn resource_name(resource: &[u8]) -> Result<&str, Malformed> {
     Ok(name)
 }
 
-/// Message id and receipt handle.
-fn entry(bytes: &[u8]) -> Result<(&str, &str), Malformed> {
+/// Returns message id and receipt handle of an entry.
+fn ack_entry(bytes: &[u8]) -> Result<(&str, &str), Malformed> {
     let (mut message_id, mut handle) = ("", "");
     for field in Fields::new(bytes) {
         match field? {
@@ -102,16 +102,16 @@ fn entry(bytes: &[u8]) -> Result<(&str, &str), Malformed> {
     Ok((message_id, handle))
 }
 
-/// The entries of an `AckMessageResponse` as they come.
-struct Results {
+/// Builds an `AckMessageResponse`.
+struct AckResults {
     entries: Vec<u8>,
     ok: Vec<u8>,
     failed: Vec<u8>,
-    /// The code all entries share, or `MULTIPLE_RESULTS`.
+    /// The code that all entries share, or `MULTIPLE_RESULTS`.
     code: Option<i32>,
 }
 
-impl Results {
+impl AckResults {
     fn new(expected_bytes: usize) -> Self {
         let mut ok = Vec::new();
         put_status(&mut ok, 3, code::OK, "OK");
@@ -148,7 +148,8 @@ impl Results {
     }
 }
 
-/// What the whole answer says, which clients show instead of the texts of its entries: RocketMQ's name of the code.
+/// Returns the status text of the whole response: RocketMQ's name of the code. Clients show it instead of the entries'
+/// texts.
 const fn shared_text(code: i32) -> &'static str {
     match code {
         code::MULTIPLE_RESULTS => "MULTIPLE_RESULTS",
@@ -225,7 +226,7 @@ async fn update(hot: &Hot, request: &UpdateOffsetRequest, peer: SocketAddr) -> R
     Ok(hot.progress.update_offset(group, topic, queue_id, offset)?)
 }
 
-/// A response that holds nothing but a status, as field 1 of any of them.
+/// Encodes a response with only a status, which is field 1 of every response.
 pub(in crate::grpc) fn refused(refusal: &Refusal) -> Bytes {
     let mut out = Vec::new();
     put_status(&mut out, 1, refusal.code, &refusal.message);

@@ -1,21 +1,19 @@
-//! Messages to send, parsed in place: what lies where in a `SendMessageRequest`.
+//! Parses a `SendMessageRequest` in place.
 //!
-//! No object a message but this one, whose fields are slices of the request. What is allowed is `send`'s
-//! business.
+//! Each message is one object, whose fields are slices of the request. `send_check` checks their values.
 
 use std::ops::Range;
 
 use crate::{
-    hot::batches::OF_MESSAGE,
+    hot::batches::MESSAGE_OVERHEAD,
     protobuf::{Fields, Malformed, map_entry, seconds_and_nanos},
 };
 
-/// More messages than this in a request are refused: an empty one takes two bytes of the request, but many
-/// more here.
+/// Most messages of a request. An empty one takes two bytes of the request, but many more in memory.
 pub const MAX_MESSAGES: usize = 1 << 16;
-/// The same of keys and user properties of all messages together.
+/// Most keys and user properties of all messages of a request together.
 pub const MAX_ALL_TEXTS: usize = 1 << 19;
-/// Of keys, and of user properties, of one message at most one more than this is kept: enough to refuse it.
+/// Most keys, and most user properties, of one message. The parser keeps one more, so that the check can refuse them.
 pub const MAX_TEXTS: usize = 1 << 10;
 
 /// A message as the producer wrote it.
@@ -27,9 +25,9 @@ pub struct Outgoing<'a> {
     pub body: &'a [u8],
     /// The tag.
     pub tag: &'a str,
-    /// Where its keys lie in [`SendRequest::keys`].
+    /// Range of its keys in [`SendRequest::keys`].
     pub keys: Range<usize>,
-    /// Where its user properties lie in [`SendRequest::properties`].
+    /// Range of its user properties in [`SendRequest::properties`].
     pub properties: Range<usize>,
     /// The producer's id of the message.
     pub message_id: &'a str,
@@ -37,23 +35,23 @@ pub struct Outgoing<'a> {
     pub body_encoding: i32,
     /// `MessageType`.
     pub message_type: i32,
-    /// Milliseconds since 1970, where given.
+    /// Creation time in milliseconds since 1970, if given.
     pub born_timestamp: Option<i64>,
-    /// The producer's host, as it calls itself.
+    /// The producer's name for its host.
     pub born_host: &'a str,
-    /// When it is to be delivered, in milliseconds since 1970, where given.
+    /// Delivery time in milliseconds since 1970, if given.
     pub delivery_timestamp: Option<i64>,
-    /// The queue, where the producer chose one: a field that is there counts even where it is 0.
+    /// The queue, if the producer chose one. A field with the value 0 counts as chosen.
     pub queue_id: Option<i32>,
     /// The message group.
     pub message_group: &'a str,
     /// The trace context.
     pub trace_context: &'a str,
-    /// Seconds until the check-back of its transaction, where given.
+    /// Seconds until the check-back of its transaction, if given.
     pub recovery_seconds: Option<i64>,
     /// The lite topic.
     pub lite_topic: &'a str,
-    /// The priority, where given.
+    /// The priority, if given.
     pub priority: Option<i32>,
 }
 
@@ -68,13 +66,13 @@ pub struct SendRequest<'a> {
     pub properties: Vec<(&'a str, &'a str)>,
 }
 
-const TOO_MANY: Malformed = Malformed("more than 65,536 messages in a request");
+const TOO_MANY: Malformed = Malformed("a request has more than 65,536 messages; send several");
 
 impl<'a> SendRequest<'a> {
-    /// How many messages an encoded request has; nothing of them is looked at yet.
+    /// Counts the messages of an encoded request without parsing them.
     ///
     /// # Errors
-    /// What [`Self::parse`] finds wrong with the request itself.
+    /// The errors of [`Self::parse`] for the request itself.
     pub fn count(request: &[u8]) -> Result<usize, Malformed> {
         let mut count = 0_usize;
         for field in Fields::new(request) {
@@ -86,17 +84,17 @@ impl<'a> SendRequest<'a> {
         Ok(count)
     }
 
-    /// The memory that `count` messages take beside their bytes until their request is answered, without their keys and
+    /// Memory of `count` parsed messages until their request is answered, without the request's bytes, keys and
     /// properties.
     #[must_use]
     pub fn memory_of_messages(count: usize) -> usize {
-        count * OF_MESSAGE
+        count * MESSAGE_OVERHEAD
     }
 
-    /// The topic of the first message of an encoded request; empty if the request has no message.
+    /// Returns the topic of the first message of an encoded request; empty if the request has no message.
     ///
     /// # Errors
-    /// What [`Self::parse`] finds wrong with that message.
+    /// The errors of [`Self::parse`] for that message.
     pub fn first_topic(request: &[u8]) -> Result<&str, Malformed> {
         for field in Fields::new(request) {
             if let (1, value) = field? {
@@ -106,14 +104,14 @@ impl<'a> SendRequest<'a> {
         Ok("")
     }
 
-    /// The memory that keys and properties take beside the bytes of the request.
+    /// Memory of the parsed keys and properties, without the request's bytes.
     #[must_use]
     pub fn memory_of_texts(&self) -> usize {
         self.keys.capacity() * size_of::<&str>() + self.properties.capacity() * size_of::<(&str, &str)>()
     }
 
-    /// Parses an encoded request. Fields it does not know are skipped; a field that comes twice counts as
-    /// protobuf says: the last number or text, embedded messages merged.
+    /// Parses an encoded request. Unknown fields are skipped. Repeated fields follow protobuf: the last number or text
+    /// counts, and embedded messages are merged.
     pub fn parse(request: &'a [u8]) -> Result<Self, Malformed> {
         let mut parsed = Self::default();
         for field in Fields::new(request) {
@@ -122,7 +120,9 @@ impl<'a> SendRequest<'a> {
                     return Err(TOO_MANY);
                 }
                 if parsed.keys.len() + parsed.properties.len() > MAX_ALL_TEXTS {
-                    return Err(Malformed("more than 524,288 keys and user properties in a request"));
+                    return Err(Malformed(
+                        "a request has more than 524,288 keys and user properties; send several",
+                    ));
                 }
                 let message = parsed.message(value.bytes()?)?;
                 parsed.messages.push(message);
@@ -195,7 +195,7 @@ impl<'a> SendRequest<'a> {
     }
 }
 
-/// A `Timestamp` in milliseconds; what does not fit is cut to the ends of the range.
+/// Converts a `Timestamp` to milliseconds, clamped to the range.
 fn millis(bytes: &[u8]) -> Result<i64, Malformed> {
     let (seconds, nanos) = seconds_and_nanos(bytes)?;
     Ok(seconds.saturating_mul(1_000).saturating_add(i64::from(nanos) / 1_000_000))

@@ -1,4 +1,4 @@
-//! The hot gRPC methods: a request becomes calls of the hot path, their outcomes a response.
+//! The hot gRPC methods: each parses its request, calls the hot path and encodes the response.
 
 pub(super) mod ack;
 pub(super) mod dead_letter;

@@ -1,4 +1,4 @@
-//! Records of the log as protobuf `Message`s, written straight into the response.
+//! Encodes records of the log as protobuf `Message`s, straight into the response.
 
 use std::{
     fmt::Write,
@@ -20,17 +20,16 @@ const COMPRESSED: i32 = 1;
 const IDENTITY: u64 = 1;
 const GZIP: u64 = 2;
 
-/// The checksum of the body in an answer.
+/// The body checksum in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::grpc) enum BodyDigest {
-    /// As RocketMQ's proxy makes it. The official clients print a CRC32 in three different ways, so this is
-    /// the one they all accept.
+    /// As RocketMQ's proxy. The official clients format a CRC32 in three different ways, so only MD5 suits them all.
     Md5,
-    /// Eight upper-case digits, for our own client; forty times as fast.
+    /// Eight upper-case hex digits, for ferromq's own client; forty times as fast.
     Crc32,
 }
 
-/// Returns a record as an encoded `Message`, as RocketMQ's proxy shows it to clients it asks about one.
+/// Encodes a record as a `Message`, as RocketMQ's proxy sends it outside a receive, for example in a check-back.
 #[must_use]
 pub fn encode_message(message: &MessageView<'_>) -> Vec<u8> {
     let mut writer = MessageWriter::new(BodyDigest::Md5);
@@ -39,20 +38,20 @@ pub fn encode_message(message: &MessageView<'_>) -> Vec<u8> {
     out
 }
 
-/// A lease as the response tells it.
+/// The lease fields of a response.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::grpc) struct LeaseInfo<'a> {
     pub handle: &'a ReceiptHandle,
-    /// 1 the first time.
+    /// Number of the delivery, from 1.
     pub attempt: u32,
     pub broker_name: &'a str,
-    /// Whether it was received in order.
+    /// Whether the receive was ordered.
     pub is_ordered: bool,
-    /// RocketMQ's number of the form of topic it lies in.
+    /// RocketMQ's number for the kind of topic that holds the message.
     pub topic_mark: u8,
 }
 
-/// Writes messages one after the other, with its buffers kept.
+/// Writes messages one after the other and reuses its buffers.
 pub(in crate::grpc) struct MessageWriter {
     digest: BodyDigest,
     system: Vec<u8>,
@@ -65,7 +64,7 @@ impl MessageWriter {
         Self { digest, system: Vec::new(), user: Vec::new(), text: String::new() }
     }
 
-    /// Length of the `Message` that [`Self::finish`] writes; the parts are kept until then.
+    /// Prepares a `Message` and returns its length. [`Self::finish`] writes it.
     pub(in crate::grpc) fn prepare(
         &mut self,
         message: &MessageView<'_>,
@@ -77,12 +76,12 @@ impl MessageWriter {
         self.put_body_facts(message);
         self.put_origin(message);
         // A group that receives dead letters counts its own deliveries.
-        let is_letter = lease.is_some() && message.topic.starts_with(DLQ_PREFIX);
-        let before = if is_letter { 0 } else { u32::try_from(message.reconsume_times).unwrap_or(0) };
+        let is_dead_letter = lease.is_some() && message.topic.starts_with(DLQ_PREFIX);
+        let before = if is_dead_letter { 0 } else { u32::try_from(message.reconsume_times).unwrap_or(0) };
         if let Some(lease) = lease {
             self.put_lease(message, lease);
         }
-        // A pull leases nothing and is no delivery; what it would be, tells readers the times before.
+        // A pull is no delivery. It reports the number of the next one, so that readers see the number of earlier ones.
         let attempt = lease.map_or(1, |lease| lease.attempt).saturating_add(before);
         put_varint_field(&mut self.system, 16, u64::from(attempt));
         put_varint_field(&mut self.system, 13, i64::from(message.queue_id).cast_unsigned());
@@ -102,9 +101,9 @@ impl MessageWriter {
         put_bytes_field(out, 4, message.body);
     }
 
-    /// Tag, keys, id, type and what else stands in properties; the rest are the user's.
+    /// Writes the system properties stored as properties (tag, keys, id, type, ...) and the user properties.
     fn put_properties(&mut self, message: &MessageView<'_>) {
-        let mut seen = Seen::default();
+        let mut seen = SeenProperties::default();
         for (name, value) in properties::iter(message.properties) {
             match name {
                 "TAGS" => put_bytes_field(&mut self.system, 1, value.as_bytes()),
@@ -221,17 +220,17 @@ impl MessageWriter {
     }
 }
 
-/// The upper-case digit of the lower four bits.
+/// Returns the upper-case hex digit of the lower four bits.
 fn hex_digit(bits: u8) -> char {
     let bits = bits & 0xF;
     char::from(if bits < 10 { b'0' + bits } else { b'A' - 10 + bits })
 }
 
-/// What the properties of a message said.
+/// Facts from the properties of a message.
 #[derive(Default)]
 #[allow(clippy::struct_excessive_bools)] // independent facts
-struct Seen<'a> {
-    /// Where a dead message lay before, and its id there.
+struct SeenProperties<'a> {
+    /// Original topic and message id of a dead letter.
     dead_topic: Option<&'a str>,
     dead_id: Option<&'a str>,
     has_priority: bool,
@@ -242,8 +241,8 @@ struct Seen<'a> {
     is_ordered: bool,
 }
 
-impl Seen<'_> {
-    /// `MessageType`, as RocketMQ's proxy concludes it.
+impl SeenProperties<'_> {
+    /// Returns the `MessageType`, by the rules of RocketMQ's proxy.
     fn message_type(&self) -> u64 {
         match self {
             Self { is_transaction: true, .. } => 4,
@@ -255,7 +254,7 @@ impl Seen<'_> {
     }
 }
 
-/// RocketMQ's id of a message without one of its own: address and physical offset of the broker, in hex.
+/// Appends RocketMQ's id of a message without its own: the broker's address and the physical offset, in hex.
 fn write_offset_id(out: &mut String, host: SocketAddr, physical_offset: u64) {
     let _ = match host.ip() {
         IpAddr::V4(ip) => write!(out, "{:08X}", u32::from(ip)),

@@ -1,4 +1,4 @@
-//! How long a receive waits for messages: by RocketMQ's rule, or as long as our own client asks for.
+//! The wait of a receive for messages: by RocketMQ's rule, or as long as ferromq's own client requests.
 
 use std::time::Duration;
 
@@ -11,32 +11,32 @@ use crate::{
 
 /// The default request timeout of RocketMQ's clients.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// An answer that says "nothing" must arrive before the client gives up.
+/// Time kept for the answer, so that an empty one arrives before the client gives up.
 const ANSWER_TIME: Duration = Duration::from_millis(100);
 const CLIENT_VERSION: &str = "x-mq-client-version";
-/// The first version that knows the code `ILLEGAL_POLLING_TIME`. Versions are compared as texts, as RocketMQ does.
+/// The first version that knows the code `ILLEGAL_POLLING_TIME`. Versions are compared as texts, as in RocketMQ.
 const KNOWS_CODE: &str = "5.0.3";
-/// RocketMQ's words.
+/// RocketMQ's text.
 const TOO_SHORT: &str =
     "The deadline time remaining is not enough for polling, please check network condition";
 
-/// How the wait of a client is found.
+/// The rule for the wait of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::grpc) enum Polling {
-    /// As long as it asks for.
+    /// As long as the client requests.
     Asked,
-    /// As long as RocketMQ's proxy has it wait.
+    /// As long as RocketMQ's proxy would wait.
     Bounded {
         waits: Waits,
-        /// Of the client's settings: half of it is left for the answer.
+        /// From the client's settings; half of it is kept for the answer.
         request_timeout: Duration,
-        /// What it is refused with where its deadline is too near.
+        /// Code of the refusal if the deadline is too near.
         too_short: i32,
     },
 }
 
 impl Polling {
-    /// RocketMQ's rule, for the client that sent `headers`.
+    /// Returns RocketMQ's rule for the client that sent `headers`.
     pub(in crate::grpc) fn bounded(
         waits: Waits,
         request_timeout: Option<Duration>,
@@ -50,10 +50,10 @@ impl Polling {
         Self::Bounded { waits, request_timeout: request_timeout.unwrap_or(REQUEST_TIMEOUT), too_short }
     }
 
-    /// How long to wait for a message where `left` is left until the client gives up.
+    /// Returns how long to wait for messages if the client gives up after `left`.
     ///
     /// # Errors
-    /// `ILLEGAL_POLLING_TIME`, or `BAD_REQUEST`, where RocketMQ's rule leaves the client too little time.
+    /// `ILLEGAL_POLLING_TIME`, or `BAD_REQUEST` for older clients, if RocketMQ's rule leaves too little time.
     pub(in crate::grpc) fn wait(
         self,
         asked: Option<Duration>,
@@ -73,7 +73,7 @@ impl Polling {
     }
 }
 
-/// The longest wait whose end a client still hears of.
+/// Returns the longest wait whose answer still reaches the client in time.
 fn longest_wait(left: Option<Duration>) -> Duration {
     left.map_or(MAX_WAIT, |left| left.saturating_sub(ANSWER_TIME.min(left / 2)).min(MAX_WAIT))
 }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_client_waits_as_long_as_it_asks_for_but_hears_of_the_end() {
+    fn our_own_client_waits_as_long_as_it_requests_but_gets_its_answer_in_time() {
         let wait = |asked, left| Polling::Asked.wait(asked, left).unwrap();
         assert_eq!(wait(Some(seconds(0)), Some(seconds(1))), seconds(0));
         assert_eq!(wait(Some(seconds(5)), None), seconds(5));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_is_not_sent_is_what_is_left_less_half_of_the_request_timeout() {
+    fn a_missing_wait_is_the_remaining_time_less_half_of_the_request_timeout() {
         let wait = |timeout, left| bounded(timeout).wait(None, left).unwrap();
         assert_eq!(wait(Some(3), Some(seconds(10))), Duration::from_millis(8_500));
         assert_eq!(wait(None, Some(seconds(10))), Duration::from_millis(8_500));

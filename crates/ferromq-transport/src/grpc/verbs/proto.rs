@@ -1,4 +1,4 @@
-//! The small messages of the hot methods, as far as we read them; prost does the work.
+//! The small messages of the hot methods, parsed by prost. Fields that ferromq does not read are left out.
 //!
 //! Names and numbers are those of `apache.rocketmq.v2`. Messages with bodies are parsed in place instead.
 
@@ -34,7 +34,7 @@ pub struct MessageQueue {
     pub broker: Option<Broker>,
 }
 
-/// Which messages a consumer wants.
+/// The filter of a consumer.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct FilterExpression {
     /// 1 tags, 2 SQL.
@@ -57,43 +57,43 @@ pub struct ProtoDuration {
 }
 
 impl ProtoDuration {
-    /// The duration, if it is not negative.
+    /// Returns the duration, or `None` if it is negative.
     #[must_use]
     pub fn get(self) -> Option<Duration> {
         Some(Duration::new(u64::try_from(self.seconds).ok()?, u32::try_from(self.nanos).ok()?))
     }
 }
 
-/// Asks for messages under a lease.
+/// Receives messages under a lease.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ReceiveMessageRequest {
     /// Consumer group.
     #[prost(message, optional, tag = "1")]
     pub group: Option<Resource>,
-    /// Topic and broker; all queues are looked at.
+    /// Topic and broker. The receive covers all queues.
     #[prost(message, optional, tag = "2")]
     pub message_queue: Option<MessageQueue>,
-    /// Which messages.
+    /// Filter.
     #[prost(message, optional, tag = "3")]
     pub filter_expression: Option<FilterExpression>,
-    /// Most messages.
+    /// Maximum number of messages.
     #[prost(int32, tag = "4")]
     pub batch_size: i32,
     /// Length of the lease.
     #[prost(message, optional, tag = "5")]
     pub invisible_duration: Option<ProtoDuration>,
-    /// Whether the server renews the lease as long as the client lives.
+    /// Whether the server renews the leases while the client is connected.
     #[prost(bool, tag = "6")]
     pub auto_renew: bool,
-    /// How long to wait for the first message.
+    /// Longest wait for the first message.
     #[prost(message, optional, tag = "7")]
     pub long_polling_timeout: Option<ProtoDuration>,
-    /// Names the try of a receive in order, for a client that repeats it.
+    /// Id of the attempt of an ordered receive; a client that repeats the receive sends it again.
     #[prost(string, optional, tag = "8")]
     pub attempt_id: Option<String>,
 }
 
-/// Asks for messages from an offset the client keeps.
+/// Pulls messages from an offset that the client keeps.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PullMessageRequest {
     /// Consumer group.
@@ -105,18 +105,18 @@ pub struct PullMessageRequest {
     /// First queue offset.
     #[prost(int64, tag = "3")]
     pub offset: i64,
-    /// Most messages.
+    /// Maximum number of messages.
     #[prost(int32, tag = "4")]
     pub batch_size: i32,
-    /// Which messages.
+    /// Filter.
     #[prost(message, optional, tag = "5")]
     pub filter_expression: Option<FilterExpression>,
-    /// How long to wait for the first message.
+    /// Longest wait for the first message.
     #[prost(message, optional, tag = "6")]
     pub long_polling_timeout: Option<ProtoDuration>,
 }
 
-/// Changes how long a lease lasts.
+/// Changes the length of a lease.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ChangeInvisibleDurationRequest {
     /// Consumer group.
@@ -125,10 +125,10 @@ pub struct ChangeInvisibleDurationRequest {
     /// Topic.
     #[prost(message, optional, tag = "2")]
     pub topic: Option<Resource>,
-    /// Names the lease.
+    /// Receipt handle of the lease.
     #[prost(string, tag = "3")]
     pub receipt_handle: String,
-    /// From now.
+    /// New length, counted from now.
     #[prost(message, optional, tag = "4")]
     pub invisible_duration: Option<ProtoDuration>,
     /// Whether the delivery does not count as an attempt.
@@ -136,7 +136,7 @@ pub struct ChangeInvisibleDurationRequest {
     pub suspend: Option<bool>,
 }
 
-/// Gives a message up.
+/// Moves a message to the dead-letter topic.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ForwardMessageToDeadLetterQueueRequest {
     /// Consumer group.
@@ -145,10 +145,10 @@ pub struct ForwardMessageToDeadLetterQueueRequest {
     /// Topic.
     #[prost(message, optional, tag = "2")]
     pub topic: Option<Resource>,
-    /// Names the lease.
+    /// Receipt handle of the lease.
     #[prost(string, tag = "3")]
     pub receipt_handle: String,
-    /// How often its consumer tried.
+    /// Number of attempts of its consumer.
     #[prost(int32, tag = "5")]
     pub delivery_attempt: i32,
 }

@@ -1,4 +1,4 @@
-//! ReceiveMessage and PullMessage: from the request to messages on a stream.
+//! ReceiveMessage and PullMessage: check the request, receive or pull, and encode the messages as a stream.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use super::{
     },
 };
 use crate::{
-    connections::answer_memory::{self, OF_MESSAGE},
+    connections::answer_memory::{self, MESSAGE_OVERHEAD},
     grpc::{
         connection::Link,
         convert::{Refusal, check_group, check_topic, code, put_status, put_timestamp},
@@ -27,51 +27,51 @@ use crate::{
     },
     hot::{
         ClientPolicy, Hot,
-        pop_retries::{lies_in, mark},
+        pop_retries::{mark, stored_topic},
         pull::Pull,
-        reads::PATIENCE,
+        reads::SCAN_PATIENCE,
         receive::Receive,
-        renewals::RENEWED,
+        renewals::RENEWED_LEASE,
     },
     protobuf::{Malformed, bytes_field_len, put_len_prefix, put_varint_field, varint_len},
     tables::TopicEntry,
 };
 
-/// Messages of one answer: as RocketMQ, and for packed streams.
+/// Most messages of one answer: as in RocketMQ, and for packed streams.
 const MAX_BATCH: usize = 32;
 const MAX_PACKED_BATCH: usize = 4_096;
-/// Records are not looked at one by one.
+/// Larger, because records are not encoded one by one.
 const MAX_RECORDS: usize = 16_384;
 const MAX_BYTES: usize = 4 << 20;
 /// RocketMQ's default.
 const DEFAULT_INVISIBLE: Duration = Duration::from_secs(60);
-/// The shortest lease there is.
-const SHORTEST: Duration = Duration::from_millis(1);
+/// The shortest lease.
+const MIN_INVISIBLE: Duration = Duration::from_millis(1);
 const SQL: i32 = 2;
 
-/// What a request says beside its message.
-pub(in crate::grpc) struct Terms {
+/// The parts of a request outside its message: peer, metadata and deadline.
+pub(in crate::grpc) struct CallTerms {
     pub peer: SocketAddr,
-    pub form: Form,
-    /// How long the client waits for the answer.
+    pub form: AnswerForm,
+    /// Time until the client gives up.
     pub deadline: Option<Duration>,
-    /// How long it waits for messages.
+    /// Rule for the wait for messages.
     pub polling: Polling,
 }
 
-/// How messages are laid out in an answer.
+/// The layout of messages in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::grpc) enum Form {
-    /// As RocketMQ sends them.
+pub(in crate::grpc) enum AnswerForm {
+    /// One response per gRPC message, as RocketMQ sends them.
     Single,
     /// Many responses in one gRPC message.
     Packed,
-    /// Of a pull: one packed gRPC message with status and next offset, then records as they lie in the log.
+    /// For pulls only: one packed gRPC message with status and next offset, then records as stored in the log.
     Records,
 }
 
-impl Form {
-    /// The form asked for, of those that this kind of answer has.
+impl AnswerForm {
+    /// Returns the requested form, or `Single` if this method does not have it.
     pub(in crate::grpc) fn asked(value: Option<&str>, is_pull: bool) -> Self {
         match value {
             Some("1") => Self::Packed,
@@ -80,7 +80,7 @@ impl Form {
         }
     }
 
-    /// What the answer announces.
+    /// Returns the metadata value that announces the form.
     pub(in crate::grpc) fn announced(self) -> Option<&'static str> {
         match self {
             Self::Single => None,
@@ -94,18 +94,18 @@ impl Form {
     }
 }
 
-/// Who receives: one of the clients of a connection.
+/// The receiving client, one of a connection's clients.
 pub(in crate::grpc) struct Client {
     pub link: Link,
     pub id: String,
 }
 
-impl Terms {
+impl CallTerms {
     fn max_batch(&self, asked: i32) -> Result<usize, Refusal> {
         let limit = match self.form {
-            Form::Single => MAX_BATCH,
-            Form::Packed => MAX_PACKED_BATCH,
-            Form::Records => MAX_RECORDS,
+            AnswerForm::Single => MAX_BATCH,
+            AnswerForm::Packed => MAX_PACKED_BATCH,
+            AnswerForm::Records => MAX_RECORDS,
         };
         match usize::try_from(asked) {
             Ok(count) if count > 0 => Ok(count.min(limit)),
@@ -116,7 +116,7 @@ impl Terms {
         }
     }
 
-    /// What bounds an answer besides: nothing where the form, which other clients do not ask for, is for large ones.
+    /// Returns further limits of an answer. The packed forms, which only ferromq's client requests, have none.
     fn limits(&self, hot: &Hot) -> TransferLimits {
         if self.form.is_packed() { TransferLimits::NONE } else { hot.transfer_limits() }
     }
@@ -125,9 +125,9 @@ impl Terms {
         self.polling.wait(asked.map(|wait| wait.get().unwrap_or_default()), self.deadline)
     }
 
-    /// How long to look at messages that are not wanted: as always, but well within the client's own patience.
+    /// Returns how long a filter may skip messages: the default, but at most half of the client's remaining time.
     fn patience(&self) -> Duration {
-        self.deadline.map_or(PATIENCE, |left| PATIENCE.min(left / 2))
+        self.deadline.map_or(SCAN_PATIENCE, |left| SCAN_PATIENCE.min(left / 2))
     }
 
     fn digest(&self) -> BodyDigest {
@@ -135,13 +135,13 @@ impl Terms {
     }
 }
 
-/// Answers an encoded `ReceiveMessageRequest`: status, messages, time of delivery.
+/// Answers an encoded `ReceiveMessageRequest`: status, messages, delivery time.
 ///
-/// Waits parked; dropped meanwhile, it leases nothing.
+/// The wait is a parked long poll. Dropping the future meanwhile leases nothing.
 pub(in crate::grpc) async fn receive_message(
     hot: &Arc<Hot>,
     request: Bytes,
-    terms: &Terms,
+    terms: &CallTerms,
     client: &Client,
 ) -> Result<ResponseStream, Malformed> {
     let request =
@@ -154,19 +154,19 @@ pub(in crate::grpc) async fn receive_message(
             put_status_item(&mut packer, code::MESSAGE_NOT_FOUND, "no new message");
         }
         Ok((leased, is_ordered)) => {
-            let bytes = leased.iter().map(|leased| leased.record.bytes().len() + OF_MESSAGE).sum();
+            let bytes = leased.iter().map(|leased| leased.record.bytes().len() + MESSAGE_OVERHEAD).sum();
             packer = Packer::new(terms.form.is_packed(), bytes);
             put_status_item(&mut packer, code::OK, "OK");
             let (group, topic) = (name(request.group.as_ref()), topic_name(request.message_queue.as_ref()));
-            let lies_in = lies_in(&leased, topic).to_owned();
-            let mark = if lies_in == topic { 0 } else { mark(&lies_in) };
+            let stored_topic = stored_topic(&leased, topic).to_owned();
+            let mark = if stored_topic == topic { 0 } else { mark(&stored_topic) };
             if request.auto_renew {
                 let handles = leased.iter().map(|leased| leased.handle);
-                hot.renew_while_there(group, &lies_in, handles, &client.link.presence(&client.id));
+                hot.renew_while_there(group, &stored_topic, handles, &client.link.presence(&client.id));
             }
-            let as_of = AsOf { topic, mark, is_ordered };
-            put_leased(&mut packer, hot, leased, terms.digest(), as_of);
-            return_to = Some(ReturnTo { hot: Arc::clone(hot), group: group.to_owned(), topic: lies_in });
+            let view = LeaseView { topic, mark, is_ordered };
+            put_leased(&mut packer, hot, leased, terms.digest(), view);
+            return_to = Some(ReturnTo { hot: Arc::clone(hot), group: group.to_owned(), topic: stored_topic });
         }
         Err(refusal) => {
             packer = Packer::new(terms.form.is_packed(), 128);
@@ -179,11 +179,11 @@ pub(in crate::grpc) async fn receive_message(
     Ok(packer.finish(return_to))
 }
 
-/// The messages, and whether they were received in order: their handles tell.
+/// Returns the messages and whether the receive was ordered, which their handles record.
 async fn receive(
     hot: &Hot,
     request: &ReceiveMessageRequest,
-    terms: &Terms,
+    terms: &CallTerms,
 ) -> Result<(Vec<Leased>, bool), Refusal> {
     // As in RocketMQ's proxy, before any other check.
     let wait = terms.wait(request.long_polling_timeout)?;
@@ -192,15 +192,18 @@ async fn receive(
     check_group(group)?;
     let max_count = terms.max_batch(request.batch_size)?;
     let invisible_duration = match request.invisible_duration {
-        // As in RocketMQ's proxy, whatever was asked for.
-        _ if request.auto_renew => RENEWED,
+        // As in RocketMQ's proxy, the requested duration is ignored.
+        _ if request.auto_renew => RENEWED_LEASE,
         asked => invisible_duration(&hot.client_policy.load(), asked)?,
     };
     let filter = filter(hot, request.filter_expression.as_ref())?;
     let entry = readable(hot, topic, terms.peer).await?;
     let group_entry = hot.lookup.group(group, terms.peer).await?;
     if !group_entry.enabled {
-        return Err(Refusal::new(code::FORBIDDEN, format!("consumer group {group} may not consume")));
+        return Err(Refusal::new(
+            code::FORBIDDEN,
+            format!("consumer group {group} is disabled; set its consumeEnable to true"),
+        ));
     }
     check_allowed(hot, group, topic)?;
     let order = match group_entry.ordered {
@@ -228,30 +231,30 @@ async fn receive(
     Ok((hot.receive(&receive).await?.messages, order.is_some()))
 }
 
-/// The name of a try, which is kept until the next one.
+/// Returns the attempt id, whose length is limited because it is kept until the next attempt.
 fn attempt_id(request: &ReceiveMessageRequest) -> Result<Option<&str>, Refusal> {
     match request.attempt_id.as_deref() {
         Some(id) if id.len() > MAX_ATTEMPT_ID => {
-            let why = format!("the attempt id has {} bytes; it may have up to {MAX_ATTEMPT_ID}", id.len());
+            let why = format!("the attempt id has {} bytes; the limit is {MAX_ATTEMPT_ID}", id.len());
             Err(Refusal::new(code::BAD_REQUEST, why))
         }
         id => Ok(id),
     }
 }
 
-/// The length of the leases of a receive. Where RocketMQ's bound holds, one that is not sent is too short, as there.
+/// Returns the length of a receive's leases. With RocketMQ's minimum, a missing length is too short, as there.
 fn invisible_duration(policy: &ClientPolicy, asked: Option<ProtoDuration>) -> Result<Duration, Refusal> {
     match asked {
-        None if policy.min_invisible <= SHORTEST => Ok(DEFAULT_INVISIBLE),
+        None if policy.min_invisible <= MIN_INVISIBLE => Ok(DEFAULT_INVISIBLE),
         asked => check_invisible(
             asked.unwrap_or_default(),
-            policy.min_invisible.max(SHORTEST),
+            policy.min_invisible.max(MIN_INVISIBLE),
             policy.max_invisible,
         ),
     }
 }
 
-/// A lease that is within its bounds, in milliseconds as RocketMQ says them.
+/// Checks the length of a lease against its bounds. The texts are RocketMQ's, with milliseconds.
 pub(in crate::grpc) fn check_invisible(
     asked: ProtoDuration,
     min: Duration,
@@ -267,20 +270,20 @@ pub(in crate::grpc) fn check_invisible(
     }
 }
 
-/// How leased messages are shown.
+/// The presentation of leased messages to their client.
 #[derive(Clone, Copy)]
-struct AsOf<'a> {
-    /// The topic that was asked for, whichever they lie in.
+struct LeaseView<'a> {
+    /// The requested topic, even if another one holds the messages.
     topic: &'a str,
-    /// Which that is.
+    /// The mark of the topic that holds the messages; 0 if it is the requested one.
     mark: u8,
     is_ordered: bool,
 }
 
-fn put_leased(packer: &mut Packer, hot: &Hot, leased: Vec<Leased>, digest: BodyDigest, as_of: AsOf<'_>) {
+fn put_leased(packer: &mut Packer, hot: &Hot, leased: Vec<Leased>, digest: BodyDigest, view: LeaseView<'_>) {
     let mut writer = MessageWriter::new(digest);
     for Leased { record, handle, attempt } in leased {
-        let AsOf { topic, mark: topic_mark, is_ordered } = as_of;
+        let LeaseView { topic, mark: topic_mark, is_ordered } = view;
         let broker_name = &hot.broker_name;
         let lease = LeaseInfo { handle: &handle, attempt, broker_name, is_ordered, topic_mark };
         let shown = (topic_mark > 0).then_some(topic);
@@ -304,8 +307,8 @@ fn put_message(
                 writer.finish(out, &message);
             });
         }
-        // It was decodable when it was dispatched: the disk has changed under us. The lease ends by itself.
-        Err(reason) => tracing::error!(reason, "record in the log cannot be decoded"),
+        // It was decodable when it was dispatched, so the disk has changed since. The lease expires.
+        Err(reason) => tracing::error!(reason, "record in the log cannot be decoded; not delivered"),
     }
 }
 
@@ -316,9 +319,9 @@ fn put_status_item(packer: &mut Packer, code: i32, message: &str) {
 }
 
 /// An answer to a pull.
-pub(in crate::grpc) struct Pulled {
+pub(in crate::grpc) struct PullAnswer {
     pub stream: ResponseStream,
-    /// The first offset that the queue holds, where it was read.
+    /// The queue's min offset, if the queue was read.
     pub min_offset: Option<u64>,
 }
 
@@ -326,44 +329,44 @@ pub(in crate::grpc) struct Pulled {
 pub(in crate::grpc) async fn pull_message(
     hot: &Hot,
     request: Bytes,
-    terms: &Terms,
-) -> Result<Pulled, Malformed> {
+    terms: &CallTerms,
+) -> Result<PullAnswer, Malformed> {
     let request = PullMessageRequest::decode(request).map_err(|_| Malformed("not a PullMessageRequest"))?;
     let found = match pull(hot, &request, terms).await {
         Ok(found) => found,
         Err(refusal) => {
             let mut packer = Packer::new(terms.form.is_packed(), 128);
             put_status_item(&mut packer, refusal.code, &refusal.message);
-            return Ok(Pulled { stream: packer.finish(None), min_offset: None });
+            return Ok(PullAnswer { stream: packer.finish(None), min_offset: None });
         }
     };
     let records = || found.messages.iter().map(|(_, record)| record);
-    answer_memory::take(records().map(|record| record.bytes().len() + OF_MESSAGE).sum()).await;
+    answer_memory::take(records().map(|record| record.bytes().len() + MESSAGE_OVERHEAD).sum()).await;
     let bytes = match terms.form {
-        Form::Records => 64,
-        _ => records().map(|record| record.bytes().len() + OF_MESSAGE).sum(),
+        AnswerForm::Records => 64,
+        _ => records().map(|record| record.bytes().len() + MESSAGE_OVERHEAD).sum(),
     };
     let mut packer = Packer::new(terms.form.is_packed(), bytes);
     match found.messages.is_empty() {
         true => put_status_item(&mut packer, code::MESSAGE_NOT_FOUND, "no new message"),
         false => put_status_item(&mut packer, code::OK, "OK"),
     }
-    if terms.form != Form::Records {
+    if terms.form != AnswerForm::Records {
         let mut writer = MessageWriter::new(terms.digest());
         records().for_each(|record| put_message(&mut packer, &mut writer, record, None, None));
     }
     let next_offset = found.next_offset;
     packer.put(1 + varint_len(next_offset), None, |out| put_varint_field(out, 3, next_offset));
-    if terms.form == Form::Records {
+    if terms.form == AnswerForm::Records {
         packer.put_records(records().map(Record::bytes));
     }
-    Ok(Pulled { stream: packer.finish(None), min_offset: Some(found.min_offset) })
+    Ok(PullAnswer { stream: packer.finish(None), min_offset: Some(found.min_offset) })
 }
 
-async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &Terms) -> Result<GetResult, Refusal> {
+async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &CallTerms) -> Result<GetResult, Refusal> {
     let topic = topic_name(request.message_queue.as_ref());
     check_topic(topic)?;
-    // A pull does not move the group, so a reader without one is welcome; one that is named must be allowed.
+    // A pull does not move the group's offsets, so the group may be empty; a named one must be allowed.
     let group = name(request.group.as_ref());
     if !group.is_empty() {
         check_group(group)?;
@@ -372,7 +375,10 @@ async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &Terms) -> Result<
     let max_count = terms.max_batch(request.batch_size)?;
     let entry = readable(hot, topic, terms.peer).await?;
     if hot.tables.group(group).is_some_and(|group| !group.enabled) {
-        return Err(Refusal::new(code::FORBIDDEN, format!("consumer group {group} may not consume")));
+        return Err(Refusal::new(
+            code::FORBIDDEN,
+            format!("consumer group {group} is disabled; set its consumeEnable to true"),
+        ));
     }
     check_allowed(hot, group, topic)?;
     let queue_id = queue_id(request.message_queue.as_ref(), topic, &entry)?;
@@ -387,7 +393,7 @@ async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &Terms) -> Result<
         GetStatus::OffsetTooSmall | GetStatus::OffsetOverflowBadly => Err(Refusal::new(
             code::ILLEGAL_OFFSET,
             format!(
-                "queue {queue_id} of topic {topic} holds {} to {}, {offset} was asked for",
+                "the offset {offset} is out of range: queue {queue_id} of topic {topic} holds {} to {}",
                 found.min_offset, found.max_offset
             ),
         )),
@@ -395,7 +401,7 @@ async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &Terms) -> Result<
     }
 }
 
-/// The queue a request names, if the topic has it.
+/// Returns the requested queue, if the topic has it.
 pub(in crate::grpc) fn queue_id(
     queue: Option<&MessageQueue>,
     topic: &str,
@@ -403,12 +409,12 @@ pub(in crate::grpc) fn queue_id(
 ) -> Result<u32, Refusal> {
     let asked = queue.map_or(0, |queue| queue.id);
     u32::try_from(asked).ok().filter(|id| *id < entry.read_queues).ok_or_else(|| {
-        let why = format!("topic {topic} has {} read queues, there is no queue {asked}", entry.read_queues);
+        let why = format!("topic {topic} has no queue {asked}; it has {} read queues", entry.read_queues);
         Refusal::new(code::BAD_REQUEST, why)
     })
 }
 
-/// The topic's entry, if consumers may read it.
+/// Returns the topic's entry, if consumers are allowed to read it.
 pub(in crate::grpc) async fn readable(
     hot: &Hot,
     topic: &str,
@@ -419,13 +425,16 @@ pub(in crate::grpc) async fn readable(
     if entry.is_readable() {
         return Ok(entry);
     }
-    Err(Refusal::new(code::FORBIDDEN, format!("topic {topic} may not be read")))
+    Err(Refusal::new(
+        code::FORBIDDEN,
+        format!("topic {topic} cannot be read: its permission or the broker's forbids it"),
+    ))
 }
 
-/// Refuses a group what it may not read though it is subscribed to it.
+/// Rejects a topic that is forbidden to the group, even if the group subscribes to it.
 fn check_allowed(hot: &Hot, group: &str, topic: &str) -> Result<(), Refusal> {
     if hot.tables.is_forbidden(group, topic) {
-        let why = format!("consumer group {group} may not read topic {topic}");
+        let why = format!("topic {topic} is forbidden to consumer group {group}");
         return Err(Refusal::new(code::FORBIDDEN, why));
     }
     Ok(())
@@ -440,12 +449,12 @@ fn filter(hot: &Hot, expression: Option<&FilterExpression>) -> Result<MessageFil
         .map_err(|error| Refusal::new(code::ILLEGAL_FILTER_EXPRESSION, error.to_string()))
 }
 
-/// The name of a resource; empty for `None`.
+/// Returns the name of a resource; empty for `None`.
 pub(in crate::grpc) fn name(resource: Option<&Resource>) -> &str {
     resource.map_or("", |resource| &resource.name)
 }
 
-/// The topic of a queue; empty for `None`.
+/// Returns the topic of a queue; empty for `None`.
 pub(in crate::grpc) fn topic_name(queue: Option<&MessageQueue>) -> &str {
     queue.map_or("", |queue| name(queue.topic.as_ref()))
 }

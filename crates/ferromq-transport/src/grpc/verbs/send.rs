@@ -1,4 +1,4 @@
-//! SendMessage: from the request's bytes to the store, and the receipts back.
+//! SendMessage: parses and checks the request, stores its messages and returns their receipts.
 
 use std::{fmt::Write, iter::repeat, net::SocketAddr, sync::Arc};
 
@@ -16,12 +16,14 @@ use super::{
 };
 use crate::{
     TransportError,
-    connections::budget::{Over, Share},
+    connections::budget::{OverBudget, Share},
     grpc::{
         call::malformed,
         convert::{Refusal, check_topic, code, put_status},
     },
-    hot::{Hot, batches::FEW, message_group::queue_of_group, recall_handle, send::Kept},
+    hot::{
+        Hot, batches::MAX_INLINE_MESSAGES, message_group::queue_of_group, recall_handle, send::Deduplication,
+    },
     protobuf::{
         CHOSEN_QUEUE, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len,
     },
@@ -31,17 +33,17 @@ use crate::{
 /// The system flag of a compressed body.
 const COMPRESSED: i32 = 1;
 const GZIP: i32 = 2;
-/// What a request takes beside its bytes is counted where it is more; calls of a connection are limited by number.
-const FREE: usize = 4 << 10;
+/// Memory of a parsed request, beside its bytes, up to which it is not counted: the number of calls bounds it.
+const UNCOUNTED: usize = 4 << 10;
 
 /// Answers an encoded `SendMessageRequest` with an encoded `SendMessageResponse`.
 ///
-/// All messages of a request are checked before any is stored, so a refusal means that none is; a crash before their
-/// flush may keep the first of several. The answer comes once the promise of the flush policy holds.
+/// All messages of a request are checked before any is stored, so a refusal means that none is. A crash before their
+/// flush may keep only the first of several. The answer comes once the promise of the flush policy holds.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for what is no such request; `RESOURCE_EXHAUSTED` where `share` has no room for what many small
-/// messages take beside their bytes.
+/// `INVALID_ARGUMENT` for a malformed request; `RESOURCE_EXHAUSTED` if `share` has no room for the memory that many
+/// small messages take beside their bytes.
 pub(in crate::grpc) async fn send_message(
     hot: &Arc<Hot>,
     request: &Bytes,
@@ -49,7 +51,7 @@ pub(in crate::grpc) async fn send_message(
     share: &Arc<Share>,
 ) -> Result<Bytes, Status> {
     let count = SendRequest::count(request).map_err(malformed)?;
-    let stored = if count > FEW {
+    let stored = if count > MAX_INLINE_MESSAGES {
         store_many(hot, request, count, peer, share).await?
     } else {
         store(hot, request, count, peer, share).await?
@@ -65,50 +67,50 @@ pub(in crate::grpc) async fn send_message(
     }))
 }
 
-/// The answer, which holds once what ends there is durable.
-type Answer = Result<(Bytes, u64), Refusal>;
+/// The answer, valid once the log is durable up to the given end.
+type StoredAnswer = Result<(Bytes, u64), Refusal>;
 
-/// As [`store`], for a request that others do not wait for.
+/// As [`store`], for a large request, in turns that let other requests through.
 async fn store_many(
     hot: &Arc<Hot>,
     request: &Bytes,
     count: usize,
     peer: SocketAddr,
     share: &Arc<Share>,
-) -> Result<Answer, Status> {
+) -> Result<StoredAnswer, Status> {
     let name = SendRequest::first_topic(request).map_err(malformed)?;
-    // The control plane may take its time to make the topic, or to give it a type: no turn is taken meanwhile.
+    // No turn is held while the control plane creates the topic or assigns its type.
     let topic = match topic_of(hot, name, peer).await {
         Ok(topic) => topic,
         Err(refusal) => return Ok(Err(refusal)),
     };
-    let first = (Arc::clone(hot), request.clone(), Arc::clone(share));
-    let stored = turn(hot, peer, move || {
-        let (hot, request, share) = first;
+    let captured = (Arc::clone(hot), request.clone(), Arc::clone(share));
+    let stored = in_turn(hot, peer, move || {
+        let (hot, request, share) = captured;
         let request = parse(&request, count, &share)?;
-        let named = topic_named(&hot, &request);
-        Ok(named.and_then(|_| store_unless_untyped(&hot, &request, &topic, peer)))
+        let topic_name = common_topic(&hot, &request);
+        Ok(topic_name.and_then(|_| store_unless_untyped(&hot, &request, &topic, peer)))
     });
     let kind = match stored.await? {
-        Ok(Step::Untyped(kind)) => kind,
-        Ok(Step::Stored(answer, end)) => return Ok(Ok((answer, end))),
+        Ok(StoreStep::Untyped(kind)) => kind,
+        Ok(StoreStep::Stored(answer, end)) => return Ok(Ok((answer, end))),
         Err(refusal) => return Ok(Err(refusal)),
     };
     let topic = match hot.lookup.typed_topic(name, kind, peer).await {
         Ok(topic) => topic,
         Err(error) => return Ok(Err(error.into())),
     };
-    let (own, request) = (Arc::clone(hot), request.clone());
-    turn(hot, peer, move || {
-        // What it takes is counted already.
+    let (shared, request) = (Arc::clone(hot), request.clone());
+    in_turn(hot, peer, move || {
+        // Its memory is already counted.
         let request = SendRequest::parse(&request).map_err(malformed)?;
-        Ok(append(&own, &request, &topic, peer).map(|stored| answer(&own, &request, &stored)))
+        Ok(append(&shared, &request, &topic, peer).map(|stored| answer(&shared, &request, &stored)))
     })
     .await
 }
 
-/// Does a part of the work on a large request when it is its connection's turn.
-async fn turn<T: Send + 'static>(
+/// Does a part of the work on a large request in its connection's turn.
+async fn in_turn<T: Send + 'static>(
     hot: &Hot,
     peer: SocketAddr,
     work: impl FnOnce() -> Result<Result<T, Refusal>, Status> + Send + 'static,
@@ -126,80 +128,83 @@ async fn store(
     count: usize,
     peer: SocketAddr,
     share: &Share,
-) -> Result<Answer, Status> {
+) -> Result<StoredAnswer, Status> {
     let request = parse(request, count, share)?;
     Ok(store_parsed(hot, &request, peer).await)
 }
 
 /// Parses a request of `count` messages once there is room for them.
 fn parse<'a>(request: &'a [u8], count: usize, share: &Share) -> Result<SendRequest<'a>, Status> {
-    // Before they are parsed: what there is no room for costs little time, too.
-    take(share, SendRequest::memory_of_messages(count))?;
+    // Before parsing, so that a request without room costs little time.
+    count_extra(share, SendRequest::memory_of_messages(count))?;
     let request = SendRequest::parse(request).map_err(malformed)?;
-    take(share, request.memory_of_texts())?;
+    count_extra(share, request.memory_of_texts())?;
     Ok(request)
 }
 
-fn take(share: &Share, bytes: usize) -> Result<(), Over> {
-    if bytes > FREE { share.take(bytes) } else { Ok(()) }
+fn count_extra(share: &Share, bytes: usize) -> Result<(), OverBudget> {
+    if bytes > UNCOUNTED { share.take(bytes) } else { Ok(()) }
 }
 
-/// Messages that are stored.
+/// The stored messages of a request.
 struct Stored {
     appended: Appended,
-    /// Of the one message; several of a request are no delayed and no half ones.
+    /// Type of a single message. Of several, none is delayed or a half message.
     kind: MessageType,
-    /// When the one message is due, where it waits.
+    /// Delivery time of a single delayed message.
     deliver_at: Option<i64>,
-    /// The queue of each message, where one is not in that its client chose; else empty.
+    /// The queue of each message if one differs from its client's choice; else empty.
     chosen: Vec<i32>,
 }
 
-/// What became of a request.
-enum Step {
-    /// The answer, which holds once what ends there is durable.
+/// The outcome of a step of a request.
+enum StoreStep {
+    /// The answer, valid once the log is durable up to the given end.
     Stored(Bytes, u64),
-    /// Nothing yet: its topic is to be given this type first.
+    /// Nothing is stored: the topic needs this type first.
     Untyped(MessageType),
 }
 
-async fn store_parsed(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> Answer {
-    let name = topic_named(hot, request)?;
+async fn store_parsed(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) -> StoredAnswer {
+    let name = common_topic(hot, request)?;
     let topic = topic_of(hot, name, peer).await?;
     match store_unless_untyped(hot, request, &topic, peer)? {
-        Step::Stored(answer, end) => Ok((answer, end)),
-        Step::Untyped(kind) => {
+        StoreStep::Stored(answer, end) => Ok((answer, end)),
+        StoreStep::Untyped(kind) => {
             let topic = hot.lookup.typed_topic(name, kind, peer).await?;
             append(hot, request, &topic, peer).map(|stored| answer(hot, request, &stored))
         }
     }
 }
 
-/// Stores the messages of a request that [`topic_named`] accepted, unless they are the first of a topic without type.
+/// Stores the messages of a request that [`common_topic`] accepted, unless they are the first of a topic without type.
 fn store_unless_untyped(
     hot: &Hot,
     request: &SendRequest<'_>,
     topic: &TopicEntry,
     peer: SocketAddr,
-) -> Result<Step, Refusal> {
-    if let Some(kind) = send_check::deciding(request, topic, &hot.policy.load())? {
-        return Ok(Step::Untyped(kind));
+) -> Result<StoreStep, Refusal> {
+    if let Some(kind) = send_check::type_to_assign(request, topic, &hot.policy.load())? {
+        return Ok(StoreStep::Untyped(kind));
     }
     let (answer, end) = answer(hot, request, &append(hot, request, topic, peer)?);
-    Ok(Step::Stored(answer, end))
+    Ok(StoreStep::Stored(answer, end))
 }
 
 fn answer(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> (Bytes, u64) {
     (receipts(hot, request, stored), stored.appended.end)
 }
 
-/// The topic of all messages of a request, whose times of delivery are near enough.
-fn topic_named<'a>(hot: &Hot, request: &SendRequest<'a>) -> Result<&'a str, Refusal> {
+/// Returns the common topic of all messages of a request, and checks their delivery times.
+fn common_topic<'a>(hot: &Hot, request: &SendRequest<'a>) -> Result<&'a str, Refusal> {
     let Some(first) = request.messages.first() else {
-        return Err(Refusal::new(code::MESSAGE_CORRUPTED, "no message to send"));
+        return Err(Refusal::new(code::MESSAGE_CORRUPTED, "the request has no message; send at least one"));
     };
     if request.messages.iter().any(|message| message.topic != first.topic) {
-        return Err(Refusal::new(code::MESSAGE_CORRUPTED, "the messages of a request have different topics"));
+        return Err(Refusal::new(
+            code::MESSAGE_CORRUPTED,
+            "the messages of the request have different topics; send one request per topic",
+        ));
     }
     if let Some(latest) = request.messages.iter().filter_map(|message| message.delivery_timestamp).max() {
         check_delay(hot, latest)?;
@@ -207,7 +212,7 @@ fn topic_named<'a>(hot: &Hot, request: &SendRequest<'a>) -> Result<&'a str, Refu
     Ok(first.topic)
 }
 
-/// Refuses a time of delivery that is further ahead than the policy allows over gRPC, in RocketMQ's words.
+/// Rejects a delivery time further ahead than the policy allows over gRPC, with RocketMQ's text.
 fn check_delay(hot: &Hot, at: i64) -> Result<(), Refusal> {
     let max = hot.client_policy.load().max_delay.as_millis();
     let ahead = u128::try_from(at.saturating_sub(hot.clock.now_ms())).unwrap_or(0);
@@ -218,16 +223,16 @@ fn check_delay(hot: &Hot, at: i64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The entry of a topic that clients may write.
+/// Returns the entry of a topic, if clients are allowed to write it.
 async fn topic_of(hot: &Hot, name: &str, peer: SocketAddr) -> Result<TopicEntry, Refusal> {
     check_topic(name)?;
-    let topic = hot.lookup.topic(name, peer).await.map_err(|error| unknown(hot, error))?;
+    let topic = hot.lookup.topic(name, peer).await.map_err(|error| unknown_topic(hot, error))?;
     topic.check_writable(name)?;
     Ok(topic)
 }
 
-/// Where topics are not created over gRPC, RocketMQ's proxy holds a message's type against that of the topic first.
-fn unknown(hot: &Hot, error: TransportError) -> Refusal {
+/// If topics are not created over gRPC, an unknown topic fails RocketMQ's check of its type, which comes first.
+fn unknown_topic(hot: &Hot, error: TransportError) -> Refusal {
     match error {
         TransportError::NoSuchTopic(topic)
             if !hot.client_policy.load().creates_topics && hot.policy.load().type_checks.grpc =>
@@ -256,18 +261,18 @@ fn append(
     for message in &request.messages {
         kind = send_check::check(request, message, topic, &policy)?;
         send_properties::put(&mut texts, request, message, kind);
-        // As over remoting, where messages of a batch have none: consumers over remoting trace by it.
+        // As over remoting: batches have no stamp. Remoting consumers trace by it.
         if request.messages.len() == 1 {
             texts.extend_from_slice(policy.stamp());
         }
         ends.push(texts.len());
     }
-    let kept = Kept::of(request.properties.iter().any(|(name, _)| *name == SEQUENCE));
-    let mut messages = unstored(hot, request, topic, peer);
-    let chosen = chosen_otherwise(request, &messages);
+    let kept = Deduplication::of(request.properties.iter().any(|(name, _)| *name == SEQUENCE));
+    let mut messages = new_messages(hot, request, topic, peer);
+    let chosen = changed_queues(request, &messages);
     let (appended, deliver_at) = match (messages.as_mut_slice(), kind) {
-        ([_], MessageType::Transaction) if kept == Kept::New => {
-            let why = format!("a message of a transaction cannot have {SEQUENCE}");
+        ([_], MessageType::Transaction) if kept == Deduplication::On => {
+            let why = format!("a message of a transaction cannot have the property {SEQUENCE}");
             return Err(Refusal::new(code::BAD_REQUEST, why));
         }
         ([message], MessageType::Transaction) => {
@@ -284,7 +289,7 @@ fn append(
                 message.properties = texts.get(begin..end).unwrap_or_default();
                 begin = end;
             }
-            (hot.sends.append_kept(many, kept)?, None)
+            (hot.sends.append_with(many, kept)?, None)
         }
     };
     Ok(Stored { appended, kind, deliver_at, chosen })
@@ -294,15 +299,15 @@ fn first_id<'a>(request: &SendRequest<'a>) -> &'a str {
     request.messages.first().map_or("", |message| message.message_id)
 }
 
-/// The messages of a request, still without properties.
-fn unstored<'a>(
+/// Returns the messages of a request, still without properties.
+fn new_messages<'a>(
     hot: &Hot,
     request: &SendRequest<'a>,
     topic: &TopicEntry,
     peer: SocketAddr,
 ) -> Vec<NewMessage<'a>> {
     let now = hot.clock.now_ms();
-    // Drawn at most once: messages of one request that do not choose a queue stay together.
+    // Drawn at most once: messages of one request without a chosen queue share one.
     let mut drawn = None;
     let messages = request.messages.iter().map(|message| NewMessage {
         topic: message.topic,
@@ -321,8 +326,8 @@ fn unstored<'a>(
     messages.collect()
 }
 
-/// The queue a message says itself, in one way or another. Its group goes before the queue its producer chose:
-/// official clients choose it each by a hash of their own.
+/// Returns the queue that a message determines itself. Its message group precedes the queue that its producer chose,
+/// because each official client chooses that by a hash of its own.
 fn chosen_queue(message: &Outgoing<'_>, topic: &TopicEntry) -> Option<i32> {
     if !message.message_group.is_empty() {
         return Some(queue_of_group(message.message_group, topic.write_queues).cast_signed());
@@ -335,8 +340,8 @@ fn chosen_queue(message: &Outgoing<'_>, topic: &TopicEntry) -> Option<i32> {
     }
 }
 
-/// The queue of each message where one of them is in another queue than its client wrote; else nothing.
-fn chosen_otherwise(request: &SendRequest<'_>, messages: &[NewMessage<'_>]) -> Vec<i32> {
+/// Returns the queue of each message if one differs from its client's choice; else nothing.
+fn changed_queues(request: &SendRequest<'_>, messages: &[NewMessage<'_>]) -> Vec<i32> {
     let is_other = |(asked, given): (&Outgoing<'_>, &NewMessage<'_>)| asked.queue_id != Some(given.queue_id);
     if request.messages.iter().zip(messages).any(is_other) {
         messages.iter().map(|message| message.queue_id).collect()
@@ -345,7 +350,7 @@ fn chosen_otherwise(request: &SendRequest<'_>, messages: &[NewMessage<'_>]) -> V
     }
 }
 
-/// The response of a request whose messages are all stored.
+/// Encodes the response of a request whose messages are all stored.
 fn receipts(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> Bytes {
     let mut status = Vec::new();
     put_status(&mut status, 1, code::OK, "OK");
@@ -361,10 +366,10 @@ fn receipts(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> Bytes {
         let recall = stored.deliver_at.map_or_else(String::new, |at| {
             recall_handle::handle(message.topic, &hot.broker_name, at, message.message_id)
         });
-        // Empty texts are left out of the wire.
+        // Protobuf leaves out empty texts.
         let texts = [(2, message.message_id), (3, transaction.as_str()), (5, recall.as_str())];
         let texts = || texts.iter().filter(|(_, text)| !text.is_empty());
-        // -1 of one that was there already.
+        // -1 for a duplicate.
         let offset = location.queue_offset;
         let len = texts().map(|(number, text)| bytes_field_len(*number, text.len())).sum::<usize>();
         let chosen_len = chosen.map_or(0, |id| varint_len(u64::from(CHOSEN_QUEUE) << 3) + varint_len(id));
@@ -379,11 +384,11 @@ fn receipts(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> Bytes {
     out.into()
 }
 
-/// Names a half message by its place, so that no table has to hold it: physical offset and offset in the queue
-/// of half messages, 16 hexadecimal digits each.
+/// Names a half message by its location, so that no table is needed: physical offset and queue offset of the half
+/// message, 16 hexadecimal digits each.
 fn transaction_id(place: &Location) -> String {
     let mut text = String::with_capacity(32);
-    // Writing to a text cannot fail.
+    // Writing to a String cannot fail.
     let _ = write!(text, "{:016X}{:016X}", place.physical_offset, place.queue_offset);
     text
 }

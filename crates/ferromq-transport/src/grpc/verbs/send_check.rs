@@ -1,4 +1,4 @@
-//! What a message to send must be like: RocketMQ's proxy's rules, with its codes. No I/O.
+//! Checks messages to send by the rules of RocketMQ's proxy, with its codes. No I/O.
 
 use ferromq_store::record::{names, properties};
 
@@ -13,12 +13,12 @@ use crate::{
 /// RocketMQ's limits on user properties of one message.
 const MAX_USER_PROPERTIES: usize = 128;
 const MAX_USER_PROPERTY_BYTES: usize = 16 << 10;
-/// A group of 64 bytes is refused, as by RocketMQ.
+/// RocketMQ rejects a message group of 64 bytes.
 const MAX_GROUP_BYTES: usize = 63;
 /// The longest time until the check-back of a transaction.
 const MAX_RECOVERY_SECONDS: i64 = 3_600;
 
-/// Checks a message of a request and tells its type.
+/// Checks a message of a request and returns its type.
 pub(in crate::grpc) fn check(
     request: &SendRequest<'_>,
     message: &Outgoing<'_>,
@@ -27,7 +27,10 @@ pub(in crate::grpc) fn check(
 ) -> Result<MessageType, Refusal> {
     let kind = check_type(message, topic, policy)?;
     if request.messages.len() > 1 && matches!(kind, MessageType::Delay | MessageType::Transaction) {
-        let why = format!("{} messages are sent one a request; this one has several", kind.as_str());
+        let why = format!(
+            "a request has several messages, one of type {}; send such a message alone",
+            kind.as_str()
+        );
         return Err(Refusal::new(code::BAD_REQUEST, why));
     }
     check_texts(request, message)?;
@@ -35,7 +38,7 @@ pub(in crate::grpc) fn check(
         && !u32::try_from(queue_id).is_ok_and(|id| id < topic.write_queues)
     {
         let why = format!(
-            "topic {} has {} write queues, there is no queue {queue_id}",
+            "topic {} has no queue {queue_id}; it has {} write queues",
             message.topic, topic.write_queues
         );
         return Err(Refusal::new(code::BAD_REQUEST, why));
@@ -47,8 +50,8 @@ pub(in crate::grpc) fn check(
     Ok(kind)
 }
 
-/// The type that a request gives its topic, which has none yet: that of its first message, where all are good.
-pub(in crate::grpc) fn deciding(
+/// Returns the type that a request assigns to its topic without a type: that of its messages, if all pass the checks.
+pub(in crate::grpc) fn type_to_assign(
     request: &SendRequest<'_>,
     topic: &TopicEntry,
     policy: &SendPolicy,
@@ -72,7 +75,7 @@ fn wrong_type(topic: &str, takes: MessageType, sent: MessageType) -> TransportEr
     TransportError::WrongMessageType { topic: topic.to_owned(), takes: takes.as_str(), sent: sent.as_str() }
 }
 
-/// The type of a message: what it carries decides, as in RocketMQ.
+/// Returns the type of a message. As in RocketMQ, its fields decide.
 pub(in crate::grpc) fn kind(message: &Outgoing<'_>) -> MessageType {
     if message.message_type == wire::TRANSACTION {
         MessageType::Transaction
@@ -89,7 +92,7 @@ pub(in crate::grpc) fn kind(message: &Outgoing<'_>) -> MessageType {
     }
 }
 
-/// `MessageType` as the wire has it.
+/// The values of `MessageType` on the wire.
 mod wire {
     pub(in crate::grpc) const FIFO: i32 = 2;
     pub(in crate::grpc) const DELAY: i32 = 3;
@@ -105,20 +108,21 @@ fn check_type(
 ) -> Result<MessageType, Refusal> {
     let conflict = |why: String| Err(Refusal::new(code::MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, why));
     if message.message_type == wire::LITE || !message.lite_topic.is_empty() {
-        return Err(Refusal::new(code::UNSUPPORTED, "lite topics are not supported yet; send to a topic"));
+        return Err(Refusal::new(
+            code::UNSUPPORTED,
+            "lite topics are not supported yet; send to a normal topic",
+        ));
     }
     let kind = kind(message);
-    // Stored as what it carries it would come at once or out of order, without an error.
+    // Stored by its fields alone, it would be delivered at once or out of order, without an error.
     let missing = match message.message_type {
-        wire::FIFO if message.message_group.is_empty() => Some("FIFO, but it has no message group"),
-        wire::DELAY if message.delivery_timestamp.is_none() => {
-            Some("DELAY, but it has no delivery timestamp")
-        }
-        wire::PRIORITY if message.priority.is_none() => Some("PRIORITY, but it has no priority"),
+        wire::FIFO if message.message_group.is_empty() => Some("FIFO, but has no message group"),
+        wire::DELAY if message.delivery_timestamp.is_none() => Some("DELAY, but has no delivery timestamp"),
+        wire::PRIORITY if message.priority.is_none() => Some("PRIORITY, but has no priority"),
         _ => None,
     };
     if let Some(missing) = missing {
-        return conflict(format!("the message says it is {missing}"));
+        return conflict(format!("the message has the type {missing}"));
     }
     if message.priority.is_some_and(|priority| priority < 0) {
         return Err(Refusal::new(code::BAD_REQUEST, "the priority is negative; 0 is the lowest"));
@@ -129,7 +133,7 @@ fn check_type(
     Ok(kind)
 }
 
-/// Body, id, tag, keys and group.
+/// Checks body, id, tag, keys and message group.
 fn check_texts(request: &SendRequest<'_>, message: &Outgoing<'_>) -> Result<(), Refusal> {
     if message.body.is_empty() {
         return Err(Refusal::new(code::MESSAGE_BODY_EMPTY, "the message body is empty"));
@@ -137,7 +141,7 @@ fn check_texts(request: &SendRequest<'_>, message: &Outgoing<'_>) -> Result<(), 
     if message.message_id.trim().is_empty() || has_control(message.message_id) {
         return Err(Refusal::new(
             code::ILLEGAL_MESSAGE_ID,
-            "the message id is empty or holds a control character",
+            "the message id is blank or has a control character",
         ));
     }
     let is_bad = |text: &str| !text.is_empty() && text.trim().is_empty() || has_control(text);
@@ -145,21 +149,24 @@ fn check_texts(request: &SendRequest<'_>, message: &Outgoing<'_>) -> Result<(), 
     if is_bad(tag) || tag.contains('|') {
         return Err(Refusal::new(
             code::ILLEGAL_MESSAGE_TAG,
-            format!("tag {tag:?} is blank or holds a | or a control character"),
+            format!("tag {tag:?} is blank or has a | or a control character"),
         ));
     }
     let keys = request.keys.get(message.keys.clone()).unwrap_or_default();
     if keys.len() > MAX_TEXTS {
-        return Err(Refusal::new(code::MESSAGE_PROPERTIES_TOO_LARGE, format!("more than {MAX_TEXTS} keys")));
+        return Err(Refusal::new(
+            code::MESSAGE_PROPERTIES_TOO_LARGE,
+            format!("the message has more than {MAX_TEXTS} keys"),
+        ));
     }
     if let Some(key) = keys.iter().find(|key| is_bad(key)) {
-        let why = format!("key {key:?} is blank or holds a control character");
+        let why = format!("key {key:?} is blank or has a control character");
         return Err(Refusal::new(code::ILLEGAL_MESSAGE_KEY, why));
     }
     let group = message.message_group;
     if is_bad(group) || group.len() > MAX_GROUP_BYTES {
         let why = format!(
-            "message group {:?} is blank, holds a control character or has more than {MAX_GROUP_BYTES} bytes",
+            "message group {:?} is blank, has a control character or more than {MAX_GROUP_BYTES} bytes",
             group.chars().take(100).collect::<String>()
         );
         return Err(Refusal::new(code::ILLEGAL_MESSAGE_GROUP, why));
@@ -172,21 +179,23 @@ fn check_properties(request: &SendRequest<'_>, message: &Outgoing<'_>) -> Result
     let keys = request.keys.get(message.keys.clone()).unwrap_or_default();
     let user = request.properties.get(message.properties.clone()).unwrap_or_default();
     if user.len() > MAX_USER_PROPERTIES {
-        let why = format!("more than {MAX_USER_PROPERTIES} user properties");
+        let why = format!("the message has more than {MAX_USER_PROPERTIES} user properties");
         return Err(Refusal::new(code::MESSAGE_PROPERTIES_TOO_LARGE, why));
     }
     let mut bytes = message.tag.len() + keys.iter().map(|key| key.len()).sum::<usize>();
     for (name, value) in user {
         if properties::is_reserved(name) {
-            return illegal(format!("property {name} belongs to the system"));
+            return illegal(format!("property {name} is reserved for the system; choose another name"));
         }
         if name.is_empty() || has_control(name) || has_control(value) {
-            return illegal(format!("property {name:?} has an empty name or holds a control character"));
+            return illegal(format!(
+                "property {name:?} has an empty name, or a control character in its name or value"
+            ));
         }
         bytes += name.len() + value.len();
     }
     if has_control(message.trace_context) || has_control(message.born_host) {
-        return illegal("trace context or born host hold a control character".to_owned());
+        return illegal("the trace context or the born host has a control character".to_owned());
     }
     if bytes > MAX_USER_PROPERTY_BYTES {
         let why = format!(
@@ -199,7 +208,7 @@ fn check_properties(request: &SendRequest<'_>, message: &Outgoing<'_>) -> Result
 
 fn check_transaction(message: &Outgoing<'_>, policy: &SendPolicy) -> Result<(), Refusal> {
     if policy.rejects_transactions {
-        return Err(Refusal::new(code::FORBIDDEN, "the broker takes no transactions"));
+        return Err(Refusal::new(code::FORBIDDEN, "the broker does not accept transactions"));
     }
     match message.recovery_seconds {
         Some(seconds) if !(0..=MAX_RECOVERY_SECONDS).contains(&seconds) => {

@@ -1,11 +1,11 @@
-//! The properties a message is stored with: the producer's and RocketMQ's own, by its type. No I/O.
+//! Encodes the stored properties of a message: the producer's, and RocketMQ's own by message type. No I/O.
 
 use ferromq_store::record::properties;
 
 use super::message::{Outgoing, SendRequest};
 use crate::tables::MessageType;
 
-/// Appends the properties of one message of the type `kind` in RocketMQ's text form.
+/// Appends the properties of a message of type `kind`, in RocketMQ's text form.
 pub(in crate::grpc) fn put(
     out: &mut Vec<u8>,
     request: &SendRequest<'_>,
@@ -35,7 +35,7 @@ pub(in crate::grpc) fn put(
     if !message.trace_context.is_empty() {
         properties::push(out, "TRACE_CONTEXT", message.trace_context);
     }
-    // The record itself holds the address; this is what the producer calls its host.
+    // The producer's name for its host; the record holds the address.
     if !message.born_host.trim().is_empty() {
         properties::push(out, "__BORNHOST", message.born_host);
     }
@@ -48,7 +48,7 @@ fn put_of_kind(out: &mut Vec<u8>, message: &Outgoing<'_>, kind: MessageType) {
     match kind {
         MessageType::Transaction => {
             properties::push(out, "TRAN_MSG", "true");
-            // A gRPC producer has no group; who sends to the topic can be asked about its transactions.
+            // A gRPC producer has no group: any producer of the topic can answer a check-back.
             properties::push(out, "PGROUP", message.topic);
             if let Some(seconds) = message.recovery_seconds {
                 properties::push(out, "CHECK_IMMUNITY_TIME_IN_SECONDS", &seconds.to_string());

@@ -1,8 +1,8 @@
-//! Parked receives and pulls, and which of them an arrival wakes.
+//! Parks receives and pulls, and wakes them on arrivals.
 //!
-//! Knows topics, queues and groups by name only; whether a woken poll finds something is its own business.
-//! An arrival wakes one poll of each group; one that leaves messages behind wakes the next. So a thousand
-//! parked polls cost as many wake-ups as there are batches, not a thousand.
+//! Knows topics, queues and groups by name only; a woken poll looks for messages itself. An arrival wakes one poll of
+//! each group; a poll that leaves messages behind wakes the next. So a thousand parked polls cost as many wake-ups as
+//! there are batches, not a thousand.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -21,17 +21,17 @@ use crate::{connections::read_closed, hot::Counters};
 
 /// Longest sleep of the timer: a bound on how late it notices a change of the system clock.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
-/// Stands for "no expiry is watched".
+/// No expiry is watched.
 const NEVER: i64 = i64::MAX;
 
 /// The parked polls of a server; clones share them.
 #[derive(Clone)]
-pub struct LongPolls(Arc<Inner>);
+pub struct LongPolls(Arc<SharedPolls>);
 
-struct Inner {
+struct SharedPolls {
     clock: Clock,
     counters: Arc<Counters>,
-    /// Topics and groups that were polled, until they are removed.
+    /// Topics and groups that were polled, until they are deleted.
     topics: RwLock<HashMap<Box<str>, Arc<TopicPolls>>>,
     timer: OnceLock<()>,
     expiries: Arc<Expiries>,
@@ -40,18 +40,18 @@ struct Inner {
 
 #[derive(Default)]
 struct TopicPolls {
-    groups: RwLock<HashMap<Box<str>, Group>>,
+    groups: RwLock<HashMap<Box<str>, GroupReceives>>,
     pulls: RwLock<HashMap<u32, Arc<Notify>>>,
 }
 
-/// The receives of one group in one topic: those of any queue, and those of one queue each.
+/// The receives of one group in one topic: those of any queue, and those of single queues.
 #[derive(Default)]
-struct Group {
+struct GroupReceives {
     any: Arc<GroupPolls>,
     queues: HashMap<u32, Arc<GroupPolls>>,
 }
 
-impl Group {
+impl GroupReceives {
     fn polls(&self, queue: Option<u32>) -> Option<&Arc<GroupPolls>> {
         queue.map_or(Some(&self.any), |queue| self.queues.get(&queue))
     }
@@ -64,11 +64,11 @@ impl Group {
     }
 }
 
-/// The receives of one group that wait for the same messages.
+/// Receives of one group that wait for the same messages.
 struct GroupPolls {
-    /// Without a waiting poll one permit is kept, so that no arrival falls between a look and a wait.
+    /// Without a waiting poll it keeps one permit, so that no arrival between a look and a wait is lost.
     work: Notify,
-    /// The earliest lease end the timer knows of.
+    /// The earliest lease expiry that the timer watches.
     next_expiry: AtomicI64,
     parked: AtomicUsize,
 }
@@ -79,7 +79,7 @@ impl Default for GroupPolls {
     }
 }
 
-/// Lease ends that polls wait for, earliest first.
+/// Lease expiries that polls wait for, earliest first.
 #[derive(Default)]
 struct Expiries {
     due: Mutex<BTreeSet<(i64, usize)>>,
@@ -88,13 +88,13 @@ struct Expiries {
 }
 
 impl LongPolls {
-    /// Returns an empty set that follows `clock`.
+    /// Creates an empty set that follows `clock`.
     #[must_use]
     pub fn new(clock: Clock, counters: Arc<Counters>) -> Self {
         let expiries = Arc::new(Expiries::default());
         let changed = Arc::clone(&expiries);
         clock.on_advance(move || changed.changed.notify_one());
-        Self(Arc::new(Inner {
+        Self(Arc::new(SharedPolls {
             clock,
             counters,
             topics: RwLock::default(),
@@ -104,7 +104,7 @@ impl LongPolls {
         }))
     }
 
-    /// Wakes the polls that new messages can serve; called by the store's dispatching thread.
+    /// Wakes the polls that new messages can serve; the store's dispatching thread calls it.
     pub fn arrived(&self, arrival: &Arrival<'_>) {
         let Some(topic) = self.0.topics.read().get(arrival.topic).cloned() else { return };
         for group in topic.groups.read().values() {
@@ -118,7 +118,7 @@ impl LongPolls {
         }
     }
 
-    /// Wakes the pulls of a queue: they are to look again.
+    /// Wakes the pulls of a queue to look again.
     pub(crate) fn wake_pulls(&self, topic: &str, queue_id: u32) {
         let Some(topic) = self.0.topics.read().get(topic).cloned() else { return };
         if let Some(pulls) = topic.pulls.read().get(&queue_id) {
@@ -131,25 +131,25 @@ impl LongPolls {
         let Some(topic) = self.0.topics.read().get(topic).cloned() else { return };
         let groups = topic.groups.read();
         let Some(group) = groups.get(group) else { return };
-        // One of each: a poll that leaves messages behind wakes the next.
+        // One poll each: a poll that leaves messages behind wakes the next.
         group.any.work.notify_one();
         group.queues.values().for_each(|polls| polls.work.notify_one());
     }
 
-    /// Forgets a topic that was removed; groups with waiting polls stay.
+    /// Removes a deleted topic, except groups with waiting polls.
     pub(crate) fn forget_topic(&self, name: &str) {
         let mut topics = self.0.topics.write();
         let Some(topic) = topics.get(name) else { return };
         topic.groups.write().retain(|_, group| !self.0.expiries.forget(group));
         topic.pulls.write().retain(|_, pulls| Arc::strong_count(pulls) > 1);
-        // Its holder is about to wait: that begins with this lock.
+        // Another holder of the topic is about to wait, which begins under this lock.
         let is_idle = Arc::strong_count(topic) == 1;
         if is_idle && topic.groups.read().is_empty() && topic.pulls.read().is_empty() {
             topics.remove(name);
         }
     }
 
-    /// Forgets a group that was removed, unless polls wait in it.
+    /// Removes a deleted group, unless polls wait in it.
     pub(crate) fn forget_group(&self, name: &str) {
         for topic in self.0.topics.read().values() {
             let mut groups = topic.groups.write();
@@ -174,12 +174,12 @@ impl LongPolls {
         }
     }
 
-    /// Says whether [`Self::closed`] has resolved.
+    /// Returns whether [`Self::closed`] has resolved.
     pub(crate) fn is_closed(&self) -> bool {
         *self.0.closing.borrow() || read_closed::is_closed()
     }
 
-    /// Registers a receive of any queue or of one that is about to wait. Look for messages *after* this.
+    /// Registers a receive of any queue, or of one, that is about to wait. Look for messages *after* this.
     pub(crate) fn park(&self, topic: &str, group: &str, queue: Option<u32>) -> ParkedReceive {
         self.start_timer();
         let polls = self.topic(topic);
@@ -192,7 +192,7 @@ impl LongPolls {
         ParkedReceive { polls: self.clone(), group }
     }
 
-    /// How many receives of a group wait for messages of any queue, or of one.
+    /// Number of receives of a group that wait for messages of any queue, or of the given one.
     pub(crate) fn parked(&self, topic: &str, group: &str, queue: Option<u32>) -> usize {
         let Some(topic) = self.0.topics.read().get(topic).cloned() else { return 0 };
         let groups = topic.groups.read();
@@ -209,7 +209,7 @@ impl LongPolls {
         ParkedPull { polls: self.clone(), arrivals }
     }
 
-    /// Tells polls of the group that a lease ends at `expiry_ms`.
+    /// Wakes polls of the group when a lease expires at `expiry_ms`.
     pub(crate) fn lease_ends(&self, topic: &str, group: &str, expiry_ms: i64) {
         let Some(topic) = self.0.topics.read().get(topic).cloned() else { return };
         if let Some(group) = topic.groups.read().get(group) {
@@ -226,7 +226,7 @@ impl LongPolls {
         Arc::clone(self.0.topics.write().entry(name.into()).or_default())
     }
 
-    /// One task for all lease ends; it ends with the polls. Must be called on a runtime.
+    /// Starts the one task for all lease expiries; it ends with the polls. Must be called on a runtime.
     fn start_timer(&self) {
         self.0.timer.get_or_init(|| {
             let (polls, expiries) = (Arc::downgrade(&self.0), Arc::clone(&self.0.expiries));
@@ -235,7 +235,7 @@ impl LongPolls {
                     let Some(sleep) = polls.upgrade().map(|inner| expiries.fire(&inner.clock)) else {
                         return;
                     };
-                    // A failed timeout means that it is time; both outcomes lead to the next look.
+                    // An elapsed timeout means that a lease has expired; both outcomes lead to the next pass.
                     let _ = tokio::time::timeout(sleep, expiries.changed.notified()).await;
                 }
             });
@@ -243,7 +243,7 @@ impl LongPolls {
     }
 }
 
-impl Drop for Inner {
+impl Drop for SharedPolls {
     fn drop(&mut self) {
         self.expiries.changed.notify_one();
     }
@@ -264,8 +264,8 @@ impl Expiries {
         }
     }
 
-    /// Forgets a group without waiting polls, and returns whether it did. Polls begin to wait under the caller's lock.
-    fn forget(&self, group: &Group) -> bool {
+    /// Removes a group without waiting polls, and returns whether it did. Polls begin to wait under the caller's lock.
+    fn forget(&self, group: &GroupReceives) -> bool {
         let all = || std::iter::once(&group.any).chain(group.queues.values());
         if all().any(|polls| Arc::strong_count(polls) > 1) {
             return false;
@@ -278,7 +278,7 @@ impl Expiries {
         true
     }
 
-    /// Wakes one poll of each group whose lease has ended; says how long to sleep until the next.
+    /// Wakes one poll of each group with an expired lease. Returns how long to sleep until the next expiry.
     fn fire(&self, clock: &Clock) -> Duration {
         let now = clock.now_ms();
         loop {
@@ -286,7 +286,7 @@ impl Expiries {
             let Some(&(at, id)) = due.first() else { return LONGEST_SLEEP };
             if at > now {
                 let wait = u64::try_from(at.saturating_sub(now)).unwrap_or(0);
-                // A manual clock says by itself when it moves.
+                // A manual clock notifies when it moves.
                 return if clock.is_manual() {
                     LONGEST_SLEEP
                 } else {
@@ -296,7 +296,7 @@ impl Expiries {
             due.pop_first();
             drop(due);
             if let Some(group) = self.groups.lock().get(&id).and_then(Weak::upgrade) {
-                // Before the poll looks: what it finds is watched anew.
+                // Reset before the poll looks, so that the next expiry it finds is watched.
                 group.next_expiry.store(NEVER, Ordering::Release);
                 group.work.notify_one();
             }
@@ -304,24 +304,24 @@ impl Expiries {
     }
 }
 
-/// A receive that waits.
+/// A parked receive.
 pub(crate) struct ParkedReceive {
     polls: LongPolls,
     group: Arc<GroupPolls>,
 }
 
 impl ParkedReceive {
-    /// Resolves when there may be messages; a wake-up that is dropped goes to another receive of the group.
+    /// Resolves when there may be messages; a dropped wake-up goes to another receive of the group.
     pub(crate) fn woken(&self) -> Notified<'_> {
         self.group.work.notified()
     }
 
-    /// Wakes the next receive of the group: there are messages left.
+    /// Wakes the next receive of the group, because messages are left.
     pub(crate) fn pass_on(&self) {
         self.group.work.notify_one();
     }
 
-    /// Wakes a receive of the group when a lease ends.
+    /// Wakes a receive of the group when a lease expires at `expiry_ms`.
     pub(crate) fn lease_ends(&self, expiry_ms: i64) {
         self.polls.0.expiries.watch(&self.group, expiry_ms);
     }
@@ -334,14 +334,14 @@ impl Drop for ParkedReceive {
     }
 }
 
-/// A pull that waits.
+/// A parked pull.
 pub(crate) struct ParkedPull {
     polls: LongPolls,
     arrivals: Arc<Notify>,
 }
 
 impl ParkedPull {
-    /// Resolves when messages arrived in the queue after this call.
+    /// Resolves when messages arrive in the queue after this call.
     pub(crate) fn woken(&self) -> Notified<'_> {
         self.arrivals.notified()
     }

@@ -10,7 +10,7 @@ fn arrival(topic: &str) -> Arrival<'_> {
     Arrival { topic, queue_id: 0, max_offset: 1 }
 }
 
-/// Longer than anything here takes; a test that waits this long has failed.
+/// Timeout of each wait; nothing here takes this long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 async fn until(condition: impl Fn() -> bool) {
@@ -22,7 +22,7 @@ async fn until(condition: impl Fn() -> bool) {
     tokio::time::timeout(PATIENCE, reached).await.unwrap();
 }
 
-/// Parks `count` receives; the answer counts those that were woken.
+/// Parks `count` receives; returns the counter of those that were woken.
 fn parked(polls: &LongPolls, group: &'static str, count: usize) -> Arc<AtomicUsize> {
     let woken = Arc::new(AtomicUsize::new(0));
     for _ in 0..count {
@@ -91,7 +91,7 @@ async fn an_unused_wake_up_goes_to_the_next_waiter() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_lease_wakes_one_receive_when_the_clock_gets_there() {
+async fn an_expired_lease_wakes_one_receive() {
     let clock = Clock::manual(1_000);
     let polls = polls(&clock);
     let woken = parked(&polls, "a", 10);
@@ -112,9 +112,9 @@ async fn the_end_of_a_lease_wakes_one_receive_when_the_clock_gets_there() {
 }
 
 #[tokio::test]
-async fn a_topic_and_a_group_that_are_removed_leave_nothing_behind_but_those_who_wait() {
+async fn a_deleted_topic_and_group_leave_only_waiting_polls() {
     let polls = polls(&Clock::manual(1_000));
-    let waits = polls.park("topic", "stays", None);
+    let waiting = polls.park("topic", "stays", None);
     drop((polls.park("topic", "goes", Some(1)), polls.park("other", "goes", None)));
     drop((polls.park_pull("topic", 0), polls.park_pull("other", 0)));
     polls.lease_ends("topic", "goes", 5_000);
@@ -127,14 +127,14 @@ async fn a_topic_and_a_group_that_are_removed_leave_nothing_behind_but_those_who
     polls.forget_topic("other");
     assert_eq!(polls.0.topics.read().len(), 1);
     polls.arrived(&arrival("topic"));
-    tokio::time::timeout(PATIENCE, waits.woken()).await.unwrap();
-    drop(waits);
+    tokio::time::timeout(PATIENCE, waiting.woken()).await.unwrap();
+    drop(waiting);
     polls.forget_topic("topic");
     assert!(polls.0.topics.read().is_empty());
 }
 
 #[tokio::test]
-async fn real_time_ends_a_lease_too() {
+async fn a_lease_expires_in_real_time_too() {
     let clock = Clock::system();
     let polls = polls(&clock);
     let woken = parked(&polls, "a", 1);

@@ -37,16 +37,16 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// All leases that would be renewed, by queue and offset.
-fn kept(runs: &Runs) -> BTreeMap<Key, i64> {
-    let of_run = |((queue_id, first), run): (&Key, &Run)| {
+fn renewed_leases(runs: &LeaseRuns) -> BTreeMap<QueuePosition, i64> {
+    let of_run = |((queue_id, first), run): (&QueuePosition, &LeaseRun)| {
         let (queue_id, pop_time) = (*queue_id, run.pop_time);
         (*first..first + u64::from(run.len)).map(move |offset| ((queue_id, offset), pop_time))
     };
     let all: Vec<_> = runs.0.iter().flat_map(of_run).collect();
     let count = all.len();
-    let kept: BTreeMap<_, _> = all.into_iter().collect();
-    assert_eq!(kept.len(), count, "runs overlap");
-    kept
+    let leases: BTreeMap<_, _> = all.into_iter().collect();
+    assert_eq!(leases.len(), count, "runs overlap");
+    leases
 }
 
 proptest! {
@@ -54,14 +54,14 @@ proptest! {
     fn a_lease_is_renewed_until_it_ends_or_its_message_is_received_again(
         steps in prop::collection::vec(step(), 1..40),
     ) {
-        let (receiver, mut runs, mut now) = (Arc::new(()), Runs::default(), 0);
-        let mut expected = BTreeMap::<Key, i64>::new();
+        let (receiver, mut runs, mut now) = (Arc::new(()), LeaseRuns::default(), 0);
+        let mut expected = BTreeMap::<QueuePosition, i64>::new();
         for step in steps {
             match step {
                 Step::Receive { queue_id, offset, count, pop_time } => {
                     for queue_offset in offset..offset + count {
                         let handle = ReceiptHandle { queue_id, queue_offset, pop_time, invisible_ms: RENEWED_MS };
-                        runs.add(&handle, now + RENEWED_MS - AHEAD_MS, &Arc::downgrade(&receiver));
+                        runs.add(&handle, now + RENEWED_MS - RENEW_AHEAD_MS, &Arc::downgrade(&receiver));
                         expected.insert((queue_id, queue_offset), pop_time);
                     }
                 }
@@ -73,15 +73,15 @@ proptest! {
                 }
                 Step::Pass(ms) => {
                     now += ms;
-                    // The store has ended every lease of offset 7 by itself.
+                    // The store has already ended every lease of offset 7.
                     let extend = |handle: &ReceiptHandle| match handle.queue_offset {
                         7 => Err(StoreError::StaleReceipt),
                         _ => Ok(()),
                     };
-                    let is_due = runs.0.values().any(|run| run.due <= now + TOGETHER_MS);
+                    let is_due = runs.0.values().any(|run| run.due <= now + RENEW_TOGETHER_MS);
                     let turn = runs.turn((0, 0), now, extend);
                     prop_assert!(is_due || turn.renewed == 0);
-                    prop_assert!(turn.next_due.is_none_or(|due| due > now + TOGETHER_MS));
+                    prop_assert!(turn.next_due.is_none_or(|due| due > now + RENEW_TOGETHER_MS));
                     prop_assert_eq!(turn.next_due, runs.0.values().map(|run| run.due).min());
                     for queue_id in 0..2 {
                         if runs.containing(queue_id, 7).is_none() {
@@ -90,7 +90,7 @@ proptest! {
                     }
                 }
             }
-            prop_assert_eq!(kept(&runs), expected.clone());
+            prop_assert_eq!(renewed_leases(&runs), expected.clone());
         }
         drop(receiver);
         runs.turn((0, 0), now, |_| Ok(()));
@@ -98,9 +98,9 @@ proptest! {
     }
 }
 
-struct Nothing;
+struct NoControlPlane;
 
-impl ColdHandler for Nothing {
+impl ColdHandler for NoControlPlane {
     fn serves(&self, _verb: &Verb) -> bool {
         false
     }
@@ -112,12 +112,12 @@ impl ColdHandler for Nothing {
     fn on_close(&self, _connection: u64) {}
 }
 
-/// A hot path, and a message that is leased to `receiver`. The test's only thread decides when it is renewed.
-async fn held(directory: &Path, receiver: &Arc<()>) -> (Arc<Hot>, Clock, ReceiptHandle) {
+/// A hot path with a message leased to `receiver`. The test's only thread decides when it is renewed.
+async fn leased_message(directory: &Path, receiver: &Arc<()>) -> (Arc<Hot>, Clock, ReceiptHandle) {
     let clock = Clock::manual(1_000);
     let config = StoreConfig { commit_log_file_size: 1 << 20, disk_reserve: 0, ..StoreConfig::default() };
     let store = Arc::new(MessageStore::open(directory, config, clock.clone()).unwrap());
-    let (tables, counters, cold) = (Arc::new(Tables::new()), Arc::default(), Arc::new(Nothing));
+    let (tables, counters, cold) = (Arc::new(Tables::new()), Arc::default(), Arc::new(NoControlPlane));
     let hot = Hot::new(store, tables, clock.clone(), "broker-a".to_owned(), cold, counters);
     let peer = SocketAddr::from(([127, 0, 0, 1], 1));
     let message = NewMessage {
@@ -157,9 +157,9 @@ async fn held(directory: &Path, receiver: &Arc<()>) -> (Arc<Hot>, Clock, Receipt
 }
 
 #[tokio::test]
-async fn a_lease_that_is_to_be_renewed_is_good_although_the_clock_jumped() {
+async fn a_renewed_lease_stays_valid_although_the_clock_jumped() {
     let (directory, receiver) = (tempfile::tempdir().unwrap(), Arc::new(()));
-    let (hot, clock, handle) = held(directory.path(), &receiver).await;
+    let (hot, clock, handle) = leased_message(directory.path(), &receiver).await;
     clock.advance(10 * RENEWED_MS);
     hot.progress.check_in_time("audit", "flights", &handle).unwrap();
     hot.progress.ack_in_time("audit", "flights", &handle).unwrap();
@@ -167,12 +167,12 @@ async fn a_lease_that_is_to_be_renewed_is_good_although_the_clock_jumped() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_renewed_no_longer_ends() {
-    for is_there in [false, true] {
+async fn a_lease_that_is_not_renewed_any_more_expires() {
+    for is_connected in [false, true] {
         let (directory, mut receiver) = (tempfile::tempdir().unwrap(), Some(Arc::new(())));
-        let (hot, clock, handle) = held(directory.path(), receiver.as_ref().unwrap()).await;
-        receiver.take_if(|_| !is_there);
-        clock.advance(if is_there { MAX_HELD_MS } else { RENEWED_MS });
+        let (hot, clock, handle) = leased_message(directory.path(), receiver.as_ref().unwrap()).await;
+        receiver.take_if(|_| !is_connected);
+        clock.advance(if is_connected { MAX_HELD_MS } else { RENEWED_MS });
         let outcomes = [
             hot.progress.check_in_time("audit", "flights", &handle),
             hot.progress.ack_in_time("audit", "flights", &handle),
@@ -182,25 +182,25 @@ async fn a_lease_that_is_renewed_no_longer_ends() {
 }
 
 #[test]
-fn many_leases_are_renewed_in_turns_each_once() {
-    let (receiver, mut runs) = (Arc::new(()), Runs::default());
+fn many_leases_are_renewed_once_each_in_several_turns() {
+    let (receiver, mut runs) = (Arc::new(()), LeaseRuns::default());
     for queue_offset in (0..9_000).filter(|offset| offset % 9 != 8) {
         let handle = ReceiptHandle { queue_id: 0, queue_offset, pop_time: 1, invisible_ms: RENEWED_MS };
-        runs.add(&handle, RENEWED_MS - AHEAD_MS, &Arc::downgrade(&receiver));
+        runs.add(&handle, RENEWED_MS - RENEW_AHEAD_MS, &Arc::downgrade(&receiver));
     }
-    assert_eq!(runs.0.len(), 1_000, "one entry for messages one after the other");
-    let asked = Mutex::new(Vec::new());
+    assert_eq!(runs.0.len(), 1_000, "one run for consecutive messages");
+    let extended = Mutex::new(Vec::new());
     let (mut from, mut turns) = (Some((0, 0)), 0);
     while let Some(start) = from {
         let extend = |handle: &ReceiptHandle| {
-            asked.lock().push(handle.queue_offset);
+            extended.lock().push(handle.queue_offset);
             Ok(())
         };
-        let turn = runs.turn(start, RENEWED_MS - AHEAD_MS, extend);
-        assert!(turn.renewed < TURN + MAX_RUN);
+        let turn = runs.turn(start, RENEWED_MS - RENEW_AHEAD_MS, extend);
+        assert!(turn.renewed < TURN_LEASES + MAX_RUN_LEN);
         from = turn.rest;
         turns += 1;
     }
     assert!(turns > 30, "{turns}");
-    assert_eq!(asked.into_inner(), (0..9_000).filter(|offset| offset % 9 != 8).collect::<Vec<_>>());
+    assert_eq!(extended.into_inner(), (0..9_000).filter(|offset| offset % 9 != 8).collect::<Vec<_>>());
 }

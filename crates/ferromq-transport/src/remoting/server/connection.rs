@@ -1,8 +1,9 @@
-//! One incoming remoting connection: reads frames, hands them on.
+//! One incoming remoting connection: reads requests and dispatches them.
 //!
-//! `codec` knows frames, `verbs` answers hot requests, `outbox` writes answers. A peer that breaks the protocol, sends faster than it is served, stops in the middle of a
-//! frame or does not read its answers harms only itself: requests under way, the memory of them and of their answers,
-//! and the time of a frame and of a write are bounded.
+//! `codec` decodes frames, `verbs` answers hot requests, `outbox` writes responses. A peer that violates the protocol,
+//! sends faster than it is served, stops inside a frame or does not read its responses harms only itself. For each
+//! connection the requests in flight, their memory and that of their responses, and the time of a frame and of a write
+//! are bounded.
 
 use std::{
     io,
@@ -39,33 +40,32 @@ use crate::{
         calls::Calls,
         codes::request,
         server::{
-            incoming::{BEGIN, Incoming, foreign},
-            outbox::{Outbox, Permit, Waiting},
+            incoming::{COPY_LIMIT, Incoming, name_other_protocol},
+            outbox::{Outbox, OutboxWriter, Permit},
         },
-        verbs::{self, Begun, HotVerb},
+        verbs::{self, BeginOutcome, HotVerb},
     },
     tables::routes::Routes,
 };
 
-/// What a request costs beside its frame and its fields while it is under way.
-const REQUEST: usize = 1 << 10;
-/// What one costs more that waits in a task of its own.
-const WAITING: usize = 2 << 10;
+/// Memory of a request in flight beside its frame and its fields.
+const REQUEST_OVERHEAD: usize = 1 << 10;
+/// Additional memory of a request that waits in its own task.
+const TASK_OVERHEAD: usize = 2 << 10;
 
-/// What one remoting connection may cost.
+/// Limits of one remoting connection.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
     /// Largest frame and header.
     pub frames: Limits,
-    /// Requests under way; beyond it the connection is not read. A consumer keeps one pull waiting for each
-    /// of its queues.
+    /// Requests in flight; at the limit the connection is not read. A consumer keeps one pull waiting per queue.
     pub in_flight: u16,
-    /// A connection on which nothing came and nothing was written for this long, and with no request under
-    /// way, is closed.
+    /// How long a connection may neither receive nor send anything before it is closed; requests in flight keep it
+    /// open.
     pub idle: Duration,
-    /// A peer that has begun a frame sends 512 KiB of it, or all that is left, in this time, again and again.
+    /// Time in which a peer must send each further 512 KiB of a frame it has begun, or its rest.
     pub read: Duration,
-    /// A peer takes 512 KiB of what is written to it, or all that is left, in this time, again and again.
+    /// Time in which a peer must take each further 512 KiB of its responses, or their rest.
     pub write: Duration,
 }
 
@@ -81,48 +81,49 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// A connection's identity and what it works with.
+/// A connection: its identity, its limits, and the parts of the server that it uses.
 pub(crate) struct Connection {
     pub id: u64,
     pub peer: SocketAddr,
     pub limits: ConnectionLimits,
-    /// The memory it may hold.
+    /// Its part of the memory budget.
     pub allowance: Arc<Allowance>,
     pub cold: Arc<dyn ColdHandler>,
-    /// None on a name server.
+    /// `None` on a name server.
     pub hot: Option<Arc<Hot>>,
     pub routes: Arc<Routes>,
-    /// No new request is taken: once one connection has seen it, none takes any.
+    /// The server accepts no new requests. Once one connection has seen this, no other accepts any.
     pub is_draining: Arc<AtomicBool>,
-    /// One-way requests that may be under way over all connections.
+    /// Permits for one-way requests in flight, over all connections.
     pub one_way: Arc<Semaphore>,
-    /// What a one-way request takes of [`ConnectionLimits::in_flight`]: so no connection can have all of `one_way`.
+    /// Permits of [`ConnectionLimits::in_flight`] that a one-way request takes, so that no connection can use up
+    /// `one_way`.
     pub one_way_weight: u32,
     pub counters: Arc<Counters>,
     pub bad_frames: Arc<LogLimiter>,
-    /// The port of the gRPC listener; 0 without one.
+    /// Port of the gRPC listener; 0 without one.
     pub grpc_port: u16,
-    /// Requests of ours the peer has not answered yet.
+    /// Server requests that the peer has not answered yet.
     pub calls: Arc<Calls>,
 }
 
-/// What the reading half hands on with a request.
-struct Flow {
+/// State of the connection that each request needs.
+struct RequestContext {
     in_flight: Arc<Semaphore>,
     outbox: Outbox,
     read_closed: ReadClosed,
 }
 
 impl Connection {
-    /// Serves until the peer leaves or breaks the protocol, `drain` ends and the last answer is written, or
-    /// `close` ends.
+    /// Serves until the peer disconnects or violates the protocol, until `drain` resolves and the last response is
+    /// written, or until `close` resolves.
     ///
-    /// A peer that closes its half still gets the answers of its requests; those that wait for messages are
-    /// answered at once. Returns once no request is under way. Dropping the future closes the connection.
+    /// A peer that closes its sending half still gets its responses; requests that wait for messages are answered at
+    /// once. Returns once no request is in flight. Dropping the future closes the connection.
     pub(crate) async fn serve<R, W>(
         &self,
         (read, write): (R, W),
-        (outbox, outgoing): (Outbox, Waiting),
+        (outbox, outgoing): (Outbox, OutboxWriter),
         drain: impl Future<Output = ()>,
         close: impl Future<Output = ()>,
     ) where
@@ -151,22 +152,22 @@ impl Connection {
         in_flight: &Arc<Semaphore>,
     ) -> Result<(), TransportError> {
         let (read_closer, read_closed) = read_closed::channel();
-        let flow = Flow { in_flight: Arc::clone(in_flight), outbox, read_closed };
+        let context = RequestContext { in_flight: Arc::clone(in_flight), outbox, read_closed };
         let mut writer = pin!(writing);
-        // The way into the outbox goes with the reader.
+        // The reader owns the outbox: the writer ends after the reader and all requests in flight.
         let reader = async move {
             tokio::select! {
-                // In this order: once one connection has seen that the server ends, none takes another request.
+                // `drain` first: once one connection has seen that the server drains, none accepts another request.
                 biased;
                 () = drain => Ok(()),
-                ended = self.read(read, &flow) => ended,
+                ended = self.read(read, &context) => ended,
             }
         };
         tokio::select! {
             ended = reader => {
                 self.calls.end();
                 read_closer.close();
-                // The writer ends after the last answer, also of requests that came before a bad frame.
+                // The writer ends after the last response, including those to requests before a bad frame.
                 let written = writer.await.map_err(|source| self.io(source));
                 ended.and(written)
             }
@@ -181,12 +182,12 @@ impl Connection {
             }
             _ => {
                 self.counters.malformed.add(1);
-                self.bad_frames.log(|left_out| {
+                self.bad_frames.log(|suppressed| {
                     warn!(
                         connection = self.id,
                         peer = %self.peer,
                         %error,
-                        left_out,
+                        suppressed,
                         "connection closed for a bad frame"
                     );
                 });
@@ -194,37 +195,44 @@ impl Connection {
         }
     }
 
-    async fn read(&self, mut socket: impl AsyncRead + Unpin, flow: &Flow) -> Result<(), TransportError> {
+    async fn read(
+        &self,
+        mut socket: impl AsyncRead + Unpin,
+        context: &RequestContext,
+    ) -> Result<(), TransportError> {
         let decoder = Decoder::new(self.limits.frames);
         let mut incoming = Incoming::new(self.allowance.share(), self.limits.read);
-        let mut timer = pin!(sleep_until(incoming.look_from(Instant::now(), self.limits.idle)));
+        let mut timer = pin!(sleep_until(incoming.next_check(Instant::now(), self.limits.idle)));
         loop {
             let mut waiting = incoming.buffer.len();
             while let Some(command) = decoder
                 .next(&mut incoming.buffer)
-                .map_err(|error| foreign(&incoming.buffer, self.grpc_port, error))?
+                .map_err(|error| name_other_protocol(&incoming.buffer, self.grpc_port, error))?
             {
                 let frame = waiting - incoming.buffer.len();
                 waiting = incoming.buffer.len();
-                if !self.take(command, frame, incoming.taken(frame), flow).await? {
+                if !self.handle(command, frame, incoming.split_memory(frame), context).await? {
                     return Ok(());
                 }
             }
             incoming.make_room().await.map_err(|source| self.io(source))?;
-            // The timer is set anew when it ends, not with each read.
+            // The timer is reset when it fires, not on each read.
             let mut since = Instant::now();
             loop {
                 let read = tokio::select! {
                     biased;
                     read = incoming.read(&mut socket) => read.map_err(|source| self.io(source))?,
                     () = &mut timer => {
-                        since = if self.is_busy(flow) { Instant::now() } else { since.max(flow.outbox.last_write()) };
+                        since = match self.is_busy(context) {
+                            true => Instant::now(),
+                            false => since.max(context.outbox.last_write()),
+                        };
                         incoming.check_progress()?;
                         if after(since, self.limits.idle) <= Instant::now() {
-                            debug!(connection = self.id, peer = %self.peer, "connection idle, closed");
+                            debug!(connection = self.id, peer = %self.peer, "idle connection closed");
                             return Ok(());
                         }
-                        timer.as_mut().reset(incoming.look_from(since, self.limits.idle));
+                        timer.as_mut().reset(incoming.next_check(since, self.limits.idle));
                         continue;
                     }
                 };
@@ -236,16 +244,16 @@ impl Connection {
         }
     }
 
-    /// Takes one frame; false where the connection takes no more.
-    async fn take(
+    /// Handles one command. Returns false if the connection accepts no more.
+    async fn handle(
         &self,
         command: RemotingCommand,
         frame: usize,
         memory: Share,
-        flow: &Flow,
+        context: &RequestContext,
     ) -> Result<bool, TransportError> {
         if command.is_response() {
-            self.answered(command);
+            self.handle_response(command);
             return Ok(true);
         }
         if self.is_draining.load(Ordering::SeqCst) {
@@ -253,61 +261,66 @@ impl Connection {
         }
         if command.is_one_way() && verbs::find(command.code).is_some_and(|verb| verb.is_query) {
             self.counters.remoting_requests.add(1);
-            // Messages would be leased without a receiver, and a wait for some would keep what
-            // one-way requests share.
-            debug!(connection = self.id, code = command.code, "one-way request that asks, dropped");
+            // It would lease messages without a receiver, or hold a permit of the one-way requests while it waits.
+            debug!(connection = self.id, code = command.code, "one-way query dropped");
             return Ok(true);
         }
-        let cost = frame + command.fields.memory() + REQUEST;
+        let cost = frame + command.fields.memory() + REQUEST_OVERHEAD;
         memory.wait(cost.saturating_sub(memory.taken())).await;
-        let permit = self.admit(command.is_one_way(), memory, flow).await?;
-        self.dispatch(command, permit, flow);
+        let permit = self.admit(command.is_one_way(), memory, context).await?;
+        self.dispatch(command, permit, context);
         Ok(true)
     }
 
-    fn is_busy(&self, flow: &Flow) -> bool {
-        flow.in_flight.available_permits() < usize::from(self.limits.in_flight)
+    fn is_busy(&self, context: &RequestContext) -> bool {
+        context.in_flight.available_permits() < usize::from(self.limits.in_flight)
     }
 
-    /// Takes the response to a request of ours; one without a waiting caller is dropped.
-    fn answered(&self, response: RemotingCommand) {
+    /// Hands the response to a server request to its caller; drops it if none waits.
+    fn handle_response(&self, response: RemotingCommand) {
         let opaque = response.opaque;
         if !self.calls.answer(response) {
-            debug!(connection = self.id, opaque, "response without a request");
+            debug!(connection = self.id, opaque, "response to no pending request dropped");
         }
     }
 
-    /// Waits until one more request may be under way.
-    async fn admit(&self, is_one_way: bool, memory: Share, flow: &Flow) -> Result<Permit, TransportError> {
+    /// Waits for the permits of one more request in flight.
+    async fn admit(
+        &self,
+        is_one_way: bool,
+        memory: Share,
+        context: &RequestContext,
+    ) -> Result<Permit, TransportError> {
         // The semaphores are never closed.
         let closed = |_| self.io(io::ErrorKind::ConnectionAborted.into());
         let weight = if is_one_way { self.one_way_weight } else { 1 };
-        let of_connection = Arc::clone(&flow.in_flight).acquire_many_owned(weight).await.map_err(closed)?;
-        // No answer slows down a client that sends one-way requests.
-        let of_server = match is_one_way {
+        let connection_permit =
+            Arc::clone(&context.in_flight).acquire_many_owned(weight).await.map_err(closed)?;
+        // A client does not wait for responses to one-way requests: only this throttles it.
+        let server_permit = match is_one_way {
             true => Some(Arc::clone(&self.one_way).acquire_owned().await.map_err(closed)?),
             false => None,
         };
-        Ok(Permit::new([Some(of_connection), of_server], memory))
+        Ok(Permit::new([Some(connection_permit), server_permit], memory))
     }
 
-    fn dispatch(&self, command: RemotingCommand, permit: Permit, flow: &Flow) {
+    fn dispatch(&self, command: RemotingCommand, permit: Permit, context: &RequestContext) {
         self.counters.remoting_requests.add(1);
         if command.code == request::GET_ROUTEINFO_BY_TOPIC
             && let Some(response) = self.routes.answer(&command)
         {
             self.counters.routes.add(1);
-            reply(&command, &response, permit, &flow.outbox);
+            reply(&command, &response, permit, &context.outbox);
             return;
         }
         match (verbs::find(command.code), &self.hot) {
-            (Some(verb), Some(hot)) => self.call_hot(verb, Arc::clone(hot), command, permit, flow),
+            (Some(verb), Some(hot)) => self.call_hot(verb, Arc::clone(hot), command, permit, context),
             (None, _) if self.cold.serves(&Verb::Code(command.code)) => {
-                self.call_cold(command, permit, &flow.outbox);
+                self.call_cold(command, permit, &context.outbox);
             }
             _ => {
                 debug!(connection = self.id, peer = %self.peer, code = command.code, "request code not supported");
-                reply(&command, &command.respond_unsupported(), permit, &flow.outbox);
+                reply(&command, &command.respond_unsupported(), permit, &context.outbox);
             }
         }
     }
@@ -318,37 +331,38 @@ impl Connection {
         hot: Arc<Hot>,
         mut command: RemotingCommand,
         mut permit: Permit,
-        flow: &Flow,
+        context: &RequestContext,
     ) {
         let is_one_way = command.is_one_way();
-        let mut answering: Pin<Box<dyn Future<Output = RemotingCommand> + Send>> =
-            match verb.begin(&hot, self.peer, &command) {
-                Begun::Answered(response) if is_one_way => return drop((response, permit)),
-                Begun::Answered(response) => return flow.outbox.answer(&response, permit),
-                // The flush tells it, without a task that waits.
-                Begun::Stored(response, end) => {
-                    let outbox = flow.outbox.clone();
-                    return hot.store.log().when_durable(end, move |outcome| {
-                        outbox.answer(&verbs::flushed(response, outcome), permit);
-                    });
-                }
-                Begun::No => {
-                    own_body(&mut command);
-                    let (read_closed, memory) = (flow.read_closed.clone(), Arc::new(self.allowance.share()));
-                    let answering = verb.answer(hot, self.peer, command);
-                    permit = permit.with_room(Arc::clone(&memory));
-                    Box::pin(read_closed.scope(answer_memory::scope(memory, answering)))
-                }
-            };
-        // Most requests are answered at once, in the order they came; only those that wait cost a task.
+        let mut answering: Pin<Box<dyn Future<Output = RemotingCommand> + Send>> = match verb
+            .begin(&hot, self.peer, &command)
+        {
+            BeginOutcome::Answered(response) if is_one_way => return drop((response, permit)),
+            BeginOutcome::Answered(response) => return context.outbox.answer(&response, permit),
+            // The flush sends the response; no task waits for it.
+            BeginOutcome::Stored(response, end) => {
+                let outbox = context.outbox.clone();
+                return hot.store.log().when_durable(end, move |outcome| {
+                    outbox.answer(&verbs::flushed(response, outcome), permit);
+                });
+            }
+            BeginOutcome::Pending => {
+                detach_small_body(&mut command);
+                let (read_closed, memory) = (context.read_closed.clone(), Arc::new(self.allowance.share()));
+                let answering = verb.answer(hot, self.peer, command);
+                permit = permit.with_reserved(Arc::clone(&memory));
+                Box::pin(read_closed.scope(answer_memory::scope(memory, answering)))
+            }
+        };
+        // Most requests are answered at once, in the order received; only those that wait cost a task.
         if let Poll::Ready(response) = answering.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             if !is_one_way {
-                flow.outbox.answer(&response, permit);
+                context.outbox.answer(&response, permit);
             }
             return;
         }
-        permit.memory().count(WAITING);
-        let outbox = flow.outbox.clone();
+        permit.memory().count(TASK_OVERHEAD);
+        let outbox = context.outbox.clone();
         tokio::spawn(async move {
             let response = tokio::select! {
                 response = answering => response,
@@ -362,7 +376,7 @@ impl Connection {
 
     fn call_cold(&self, mut command: RemotingCommand, permit: Permit, outbox: &Outbox) {
         self.counters.cold_calls.add(1);
-        own_body(&mut command);
+        detach_small_body(&mut command);
         let request = ColdRequest {
             verb: Verb::Code(command.code),
             connection: self.id,
@@ -375,12 +389,12 @@ impl Connection {
             body: std::mem::take(&mut command.body),
             memory: Some(permit.memory().of_connection()),
         };
-        let (tell, answer) = Reply::new(&self.allowance);
-        self.cold.call(request, tell);
+        let (sender, receiver) = Reply::new(&self.allowance);
+        self.cold.call(request, sender);
         let outbox = outbox.clone();
         tokio::spawn(async move {
-            let (answer, permit) = match answer.await {
-                Ok(told) => (told.answer, permit.with_room(Arc::new(told.memory))),
+            let (answer, permit) = match receiver.await {
+                Ok(answered) => (answered.answer, permit.with_reserved(Arc::new(answered.memory))),
                 Err(_) => (Err(TransportError::Unanswered), permit),
             };
             let response = match answer {
@@ -397,9 +411,9 @@ impl Connection {
     }
 }
 
-/// Has a request that waits keep its own bytes alone, not the buffer they came in.
-fn own_body(command: &mut RemotingCommand) {
-    if command.body.len() < BEGIN {
+/// Copies a small body, so that a waiting request does not keep the whole read buffer alive.
+fn detach_small_body(command: &mut RemotingCommand) {
+    if command.body.len() < COPY_LIMIT {
         command.body = Bytes::copy_from_slice(&command.body);
     }
 }

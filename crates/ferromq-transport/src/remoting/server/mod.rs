@@ -1,4 +1,4 @@
-//! The server's side of remoting: connections, their answers, and requests to clients.
+//! The server's side of remoting: connections, responses, and requests to clients.
 
 pub(crate) mod connection;
 mod incoming;

@@ -1,8 +1,8 @@
-//! What waits to be written to one peer: answers, and requests the server sends by itself.
+//! The write queue of one peer: responses and the server's own requests.
 //!
-//! Everything queued holds a permit until it is written, so the queue never overflows: answers hold the one
-//! their request took when it was read, requests of the server take one here or are refused. The permit also counts
-//! the memory of what is queued.
+//! Each queued frame holds a permit until it is written, so the queue never overflows. A response holds the permit that
+//! its request took when it was read; a server request takes one here or is rejected. The permit also counts the memory
+//! of the frame.
 
 use std::{
     io,
@@ -26,34 +26,34 @@ use crate::{
     remoting::{Fields, Frame, RemotingCommand, codec, codes::response},
 };
 
-/// Requests of the server that wait in one connection; more are refused.
-const PUSHES: usize = 64;
-/// Frames up to this size are copied together, so that many small ones leave in one packet.
+/// Server requests in the queue of one connection; more are rejected.
+const MAX_PUSHES: usize = 64;
+/// Bodies up to this size are copied into one buffer, so that many small frames leave in one packet.
 const COPY_BELOW: usize = 16 << 10;
 const WRITE_BATCH: usize = 64;
-/// A buffer larger than this is let go after the write that needed it.
+/// A larger buffer is freed after the write that needed it.
 const KEPT_BUFFER: usize = 64 << 10;
-/// The same where nothing more waits: most connections are idle.
+/// The same while the queue is empty: most connections are idle.
 const KEPT_WHILE_IDLE: usize = 4 << 10;
 
-/// What a request under way, or a frame that is not written yet, holds; dropping it gives all of it back.
+/// Permits and memory of a request in flight, then of its queued response. Dropping it releases them.
 pub(crate) struct Permit {
-    _turns: [Option<OwnedSemaphorePermit>; 2],
-    /// The memory of the request, then of its answer.
+    _permits: [Option<OwnedSemaphorePermit>; 2],
+    /// Memory of the request, then of its response.
     memory: Share,
-    /// What the answer took before it was made.
-    room: Option<Arc<Share>>,
+    /// Memory reserved for the response before it was made.
+    reserved: Option<Arc<Share>>,
 }
 
 impl Permit {
-    /// Turns of the connection and the server, and memory.
-    pub(crate) fn new(turns: [Option<OwnedSemaphorePermit>; 2], memory: Share) -> Self {
-        Self { _turns: turns, memory, room: None }
+    /// Joins permits of the connection and of the server with memory.
+    pub(crate) fn new(permits: [Option<OwnedSemaphorePermit>; 2], memory: Share) -> Self {
+        Self { _permits: permits, memory, reserved: None }
     }
 
-    /// The same with what the answer took.
-    pub(crate) fn with_room(self, room: Arc<Share>) -> Self {
-        Self { room: Some(room), ..self }
+    /// Adds the memory reserved for the response.
+    pub(crate) fn with_reserved(self, reserved: Arc<Share>) -> Self {
+        Self { reserved: Some(reserved), ..self }
     }
 
     /// The memory of the request.
@@ -61,62 +61,64 @@ impl Permit {
         &self.memory
     }
 
-    /// Counts a frame; what was taken for it before is enough where it is as much.
+    /// Counts the memory of a frame, as far as it exceeds the memory already taken.
     fn count(&self, frame: usize) {
-        let taken = self.memory.taken() + self.room.as_ref().map_or(0, |room| room.taken());
+        let taken = self.memory.taken() + self.reserved.as_ref().map_or(0, |reserved| reserved.taken());
         if frame > taken {
             self.memory.count(frame - taken);
         }
     }
 }
 
-/// A frame on its way.
-struct Outgoing {
+/// A frame in the queue.
+struct QueuedFrame {
     frame: Frame,
     _permit: Permit,
 }
 
-/// What both ends know.
-struct Queued {
+/// State shared by both ends.
+struct OutboxState {
     begun: Instant,
-    /// When something was written last, in milliseconds since `begun`.
+    /// Time of the last write, in milliseconds since `begun`.
     last_write: AtomicU64,
     pushes: Arc<Semaphore>,
 }
 
-/// The way in; the connection's writing half ends once every clone is gone and the queue is empty.
+/// The sending end. The writer ends once all clones are dropped and the queue is empty.
 #[derive(Clone)]
 pub(crate) struct Outbox {
-    queue: mpsc::Sender<Outgoing>,
-    queued: Arc<Queued>,
+    queue: mpsc::Sender<QueuedFrame>,
+    state: Arc<OutboxState>,
 }
 
-/// A way in that keeps no connection open.
+/// A sending end that does not keep the connection open.
 pub(crate) struct WeakOutbox {
-    queue: mpsc::WeakSender<Outgoing>,
-    queued: Arc<Queued>,
+    queue: mpsc::WeakSender<QueuedFrame>,
+    state: Arc<OutboxState>,
 }
 
-/// The way out.
-pub(crate) struct Waiting {
-    queue: mpsc::Receiver<Outgoing>,
-    queued: Arc<Queued>,
+/// The writing end.
+pub(crate) struct OutboxWriter {
+    queue: mpsc::Receiver<QueuedFrame>,
+    state: Arc<OutboxState>,
 }
 
-/// Makes the two ends for a connection with up to `in_flight` answers.
-pub(crate) fn outbox(in_flight: u16) -> (Outbox, Waiting) {
-    let (sender, receiver) = mpsc::channel(usize::from(in_flight) + PUSHES);
-    let pushes = Arc::new(Semaphore::new(PUSHES));
-    let queued = Arc::new(Queued { begun: Instant::now(), last_write: AtomicU64::new(0), pushes });
-    (Outbox { queue: sender, queued: Arc::clone(&queued) }, Waiting { queue: receiver, queued })
+/// Makes both ends for a connection with up to `in_flight` queued responses.
+pub(crate) fn outbox(in_flight: u16) -> (Outbox, OutboxWriter) {
+    let (sender, receiver) = mpsc::channel(usize::from(in_flight) + MAX_PUSHES);
+    let pushes = Arc::new(Semaphore::new(MAX_PUSHES));
+    let state = Arc::new(OutboxState { begun: Instant::now(), last_write: AtomicU64::new(0), pushes });
+    (Outbox { queue: sender, state: Arc::clone(&state) }, OutboxWriter { queue: receiver, state })
 }
 
 impl Outbox {
-    /// Queues an answer under the permit of its request.
+    /// Queues a response under the permit of its request.
     pub(crate) fn answer(&self, response: &RemotingCommand, permit: Permit) {
         let frame = codec::encode(response).or_else(|error| {
             static BAD: LogLimiter = LogLimiter::new();
-            BAD.log(|left_out| warn!(%error, code = response.code, left_out, "answer not encodable"));
+            BAD.log(|suppressed| {
+                warn!(%error, code = response.code, suppressed, "response not encodable, error sent instead");
+            });
             let remark = Some(error.to_string());
             codec::encode(&RemotingCommand {
                 code: response::SYSTEM_ERROR,
@@ -131,85 +133,85 @@ impl Outbox {
         }
     }
 
-    /// Without a writer the frame is dropped.
+    /// Queues a frame; drops it if the writer has ended.
     fn put(&self, frame: Frame, permit: Permit) {
         permit.count(frame.len());
-        let _ = self.queue.try_send(Outgoing { frame, _permit: permit });
+        let _ = self.queue.try_send(QueuedFrame { frame, _permit: permit });
     }
 
-    /// When something was written last, or the connection began.
+    /// Time of the last write, or of the connection's start.
     pub(crate) fn last_write(&self) -> Instant {
-        self.queued.begun + Duration::from_millis(self.queued.last_write.load(Ordering::Relaxed))
+        self.state.begun + Duration::from_millis(self.state.last_write.load(Ordering::Relaxed))
     }
 
-    /// Resolves once nothing can be written any more.
+    /// Resolves once the writer has ended.
     pub(crate) async fn closed(&self) {
         self.queue.closed().await;
     }
 
     pub(crate) fn downgrade(&self) -> WeakOutbox {
-        WeakOutbox { queue: self.queue.downgrade(), queued: Arc::clone(&self.queued) }
+        WeakOutbox { queue: self.queue.downgrade(), state: Arc::clone(&self.state) }
     }
 }
 
 impl WeakOutbox {
-    /// Queues a request of the server, which takes its bytes from `memory` until it is written; false where the
-    /// connection ends or too much waits in it.
+    /// Queues a server request, whose bytes count in `memory` until it is written. Returns false if the connection has
+    /// ended, or if its queue or its memory is full.
     pub(crate) fn push(&self, frame: Frame, memory: Share) -> bool {
         let Some(queue) = self.queue.upgrade() else { return false };
-        let Ok(turn) = Arc::clone(&self.queued.pushes).try_acquire_owned() else { return false };
+        let Ok(push_permit) = Arc::clone(&self.state.pushes).try_acquire_owned() else { return false };
         if queue.is_closed() || memory.take(frame.len()).is_err() {
             return false;
         }
-        let permit = Permit::new([Some(turn), None], memory);
-        Outbox { queue, queued: Arc::clone(&self.queued) }.put(frame, permit);
+        let permit = Permit::new([Some(push_permit), None], memory);
+        Outbox { queue, state: Arc::clone(&self.state) }.put(frame, permit);
         true
     }
 }
 
-impl Waiting {
-    /// Writes until every way in is gone and nothing waits.
+impl OutboxWriter {
+    /// Writes queued frames until all sending ends are dropped and the queue is empty.
     ///
     /// # Errors
-    /// The socket's, and `TimedOut` where the peer took neither 512 KiB nor all there was within `patience`.
+    /// Those of the socket, and `TimedOut` if the peer took neither 512 KiB nor the rest within `time_limit`.
     pub(crate) async fn write(
         mut self,
         mut socket: impl AsyncWrite + Unpin,
-        patience: Duration,
+        time_limit: Duration,
     ) -> io::Result<()> {
         let mut batch = Vec::new();
-        let mut together = BytesMut::new();
+        let mut buffer = BytesMut::new();
         while self.queue.recv_many(&mut batch, WRITE_BATCH).await > 0 {
-            let mut progress = ProgressDeadline::new(patience);
-            for Outgoing { frame, .. } in &mut batch {
-                together.put_slice(&frame.head);
+            let mut progress = ProgressDeadline::new(time_limit);
+            for QueuedFrame { frame, .. } in &mut batch {
+                buffer.put_slice(&frame.head);
                 if frame.body.len() <= COPY_BELOW {
-                    together.put_slice(&frame.body);
+                    buffer.put_slice(&frame.body);
                 } else {
-                    write_all(&mut socket, &mut together, &mut progress).await?;
+                    write_all(&mut socket, &mut buffer, &mut progress).await?;
                     write_all(&mut socket, &mut frame.body, &mut progress).await?;
                 }
             }
-            write_all(&mut socket, &mut together, &mut progress).await?;
-            // TLS keeps what was written until it is flushed.
-            timeout(patience, socket.flush())
+            write_all(&mut socket, &mut buffer, &mut progress).await?;
+            // TLS buffers written bytes until a flush.
+            timeout(time_limit, socket.flush())
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
             batch.clear();
             let kept = if self.queue.is_empty() { KEPT_WHILE_IDLE } else { KEPT_BUFFER };
-            // What is written no longer counts as capacity, but is still held.
-            if together.try_reclaim(kept + 1) {
-                together = BytesMut::new();
+            // Written bytes no longer count as capacity, but still occupy memory.
+            if buffer.try_reclaim(kept + 1) {
+                buffer = BytesMut::new();
             }
-            let elapsed = u64::try_from(self.queued.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-            self.queued.last_write.store(elapsed, Ordering::Relaxed);
+            let elapsed = u64::try_from(self.state.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.state.last_write.store(elapsed, Ordering::Relaxed);
         }
-        // Over TLS the end is written, too, to a peer that may not read.
-        timeout(patience, socket.shutdown()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        // Over TLS the shutdown is written, too, possibly to a peer that does not read.
+        timeout(time_limit, socket.shutdown()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-/// Writes everything as long as the peer keeps `progress`, however long the whole takes.
+/// Writes all bytes. Fails once the peer misses a deadline of `progress`; the total time is unlimited.
 async fn write_all(
     socket: &mut (impl AsyncWrite + Unpin),
     bytes: &mut impl Buf,
@@ -233,10 +235,10 @@ mod tests {
 
     use super::*;
 
-    /// Takes everything, but not its end.
-    struct Endless;
+    /// Accepts all bytes, but never completes a shutdown.
+    struct NeverShutDown;
 
-    impl AsyncWrite for Endless {
+    impl AsyncWrite for NeverShutDown {
         fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
             Poll::Ready(Ok(bytes.len()))
         }
@@ -251,10 +253,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_does_not_take_the_end_is_left() {
-        let (outbox, waiting) = outbox(1);
+    async fn a_peer_that_does_not_take_the_shutdown_times_out() {
+        let (outbox, writer) = outbox(1);
         drop(outbox);
-        let ended = waiting.write(Endless, Duration::from_millis(10)).await;
+        let ended = writer.write(NeverShutDown, Duration::from_millis(10)).await;
         assert_eq!(ended.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
     }
 }

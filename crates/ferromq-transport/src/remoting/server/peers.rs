@@ -1,7 +1,7 @@
-//! The open remoting connections of a server by number, and what the server asks their clients.
+//! The open remoting connections of a server by number, and the server's requests to their clients.
 //!
-//! A push is one-way and never waits: a client that does not read loses its own pushes only. A call waits for
-//! the client's response, never longer than its limit.
+//! A push is one-way and never waits; a client that does not read loses only its own pushes. A call waits for the
+//! client's response, at most for its time limit.
 
 use std::{
     collections::HashMap,
@@ -26,15 +26,15 @@ use crate::{
     remoting::{RemotingCommand, calls::Calls, codec, server::outbox::WeakOutbox},
 };
 
-/// What the rest of the server may do with an open connection.
+/// The server's handle to an open connection.
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     pub(crate) outbox: WeakOutbox,
-    /// The memory the connection may hold.
+    /// The connection's part of the memory budget.
     pub(crate) allowance: Arc<Allowance>,
-    /// Requests of ours the peer has not answered yet.
+    /// Server requests that the peer has not answered yet.
     pub(crate) calls: Arc<Calls>,
-    /// Told to close the connection at once.
+    /// Notified to close the connection at once.
     pub(crate) close: Notify,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Peer {
 pub(crate) struct Peers {
     open: Mutex<HashMap<u64, Arc<Peer>>>,
     next_opaque: AtomicI32,
-    /// Calls under way, over all connections.
+    /// Permits for calls in flight, over all connections.
     calls: Semaphore,
 }
 
@@ -67,7 +67,7 @@ impl Peers {
         self.open.lock().get(&id).cloned()
     }
 
-    /// Sends a one-way request; false where the connection is gone or takes no more.
+    /// Sends a one-way request. Returns false if the connection has ended or accepts no more requests.
     ///
     /// # Errors
     /// `FrameTooLarge`.
@@ -81,24 +81,24 @@ impl Peers {
     /// Sends a request and waits for its response.
     ///
     /// # Errors
-    /// `Io` where the connection is gone, ends meanwhile or takes no more, `Timeout`, `FrameTooLarge`.
+    /// `Io` if the connection has ended, ends meanwhile or accepts no more requests; `Timeout`; `FrameTooLarge`.
     pub(crate) async fn call(
         &self,
         id: u64,
         mut request: RemotingCommand,
         limit: Duration,
     ) -> Result<RemotingCommand, TransportError> {
-        let Some(peer) = self.get(id) else { return Err(lost(&format!("connection {id}"))) };
+        let Some(peer) = self.get(id) else { return Err(connection_lost(&format!("connection {id}"))) };
         let address = peer.address.to_string();
         let answered = timeout(limit, async {
             // The semaphore is never closed.
-            let _turn = self.calls.acquire().await.map_err(|_| lost(&address))?;
+            let _permit = self.calls.acquire().await.map_err(|_| connection_lost(&address))?;
             request.opaque = self.next_opaque();
-            let (_pending, answer) = peer.calls.expect(request.opaque);
+            let (_pending, answer) = peer.calls.register(request.opaque);
             if !peer.outbox.push(codec::encode(&request)?, peer.allowance.share()) {
-                return Err(lost(&address));
+                return Err(connection_lost(&address));
             }
-            answer.await.map_err(|_| lost(&address))
+            answer.await.map_err(|_| connection_lost(&address))
         });
         answered.await.unwrap_or_else(|_| {
             let timeout_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
@@ -111,7 +111,8 @@ impl Peers {
     }
 }
 
-fn lost(peer: &str) -> TransportError {
-    let source = io::Error::new(io::ErrorKind::NotConnected, "the connection is gone or takes no more");
+fn connection_lost(peer: &str) -> TransportError {
+    let source =
+        io::Error::new(io::ErrorKind::NotConnected, "the connection has ended or accepts no more requests");
     TransportError::Io { peer: peer.to_owned(), source }
 }

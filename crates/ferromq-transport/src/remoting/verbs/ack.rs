@@ -1,8 +1,8 @@
-//! Requests 200051, 200151 and 200053: what ends or moves the lease of a popped message.
+//! Requests 200051, 200151 and 200053: acknowledge popped messages, or change an invisible duration.
 //!
-//! A lease that is no longer held answers 208: the message comes again, or came again already. RocketMQ notes each
-//! acknowledgement and answers 0. A repetition within the invisible duration is 0 on both: Java's proxy would have its
-//! push consumers repeat any other answer each second.
+//! An ended lease gets code 208: its message is redelivered, or was already. RocketMQ records each acknowledgement and
+//! answers 0. A repetition within the invisible duration gets 0 from both: push consumers of Java's proxy repeat an
+//! acknowledgement with any other response every second.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use ferromq_store::{StoreError, progress::ReceiptHandle};
 
 use super::{
     batch_ack,
-    extra_info::{self, Handle, IN_ORDER},
+    extra_info::{self, ORDERED_REVIVE_QUEUE, PopHandle},
     headers::{AckHeader, ChangeInvisibleHeader},
     refused::Refused,
 };
@@ -20,15 +20,15 @@ use crate::{
     remoting::{Fields, RemotingCommand, codes::response},
 };
 
-/// One message as its client names it.
-struct Popped<'a> {
+/// A popped message as its client names it.
+struct PoppedMessage<'a> {
     group: &'a str,
     topic: &'a str,
     handle: ReceiptHandle,
     revive_queue: i32,
 }
 
-/// Answers an acknowledgement of one message.
+/// Acknowledges one message.
 pub(super) fn ack(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
     let popped = popped(hot, command, &AckHeader::parse(command)?)?;
     match hot.progress.ack(popped.group, popped.topic, &popped.handle) {
@@ -37,7 +37,7 @@ pub(super) fn ack(hot: &Hot, command: &RemotingCommand) -> Result<RemotingComman
     }
 }
 
-/// Answers a change of the invisible duration; the handle is then made of the new pop time.
+/// Changes the invisible duration. The client builds its next handle from the new pop time.
 pub(super) fn change_invisible(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
     let ChangeInvisibleHeader { ack, invisible_ms } = ChangeInvisibleHeader::parse(command)?;
     let popped = popped(hot, command, &ack)?;
@@ -53,14 +53,21 @@ pub(super) fn change_invisible(hot: &Hot, command: &RemotingCommand) -> Result<R
     let mut answer = command.respond(response::SUCCESS, None);
     answer.fields = Fields::default()
         .with("popTime", new.pop_time)
-        // In order the pop time stays, so that the answers of one pop keep belonging together.
-        .with("invisibleTime", if popped.revive_queue == IN_ORDER { new.invisible_ms } else { invisible_ms })
+        // An ordered pop keeps its pop time, so that its messages stay together.
+        .with(
+            "invisibleTime",
+            if popped.revive_queue == ORDERED_REVIVE_QUEUE { new.invisible_ms } else { invisible_ms },
+        )
         .with("reviveQid", popped.revive_queue);
     Ok(answer)
 }
 
-/// The message a request names. Its topic must exist, and its queue.
-fn popped<'a>(hot: &Hot, command: &RemotingCommand, header: &AckHeader<'a>) -> Result<Popped<'a>, Refused> {
+/// The message that a request names. Its topic and its queue must exist.
+fn popped<'a>(
+    hot: &Hot,
+    command: &RemotingCommand,
+    header: &AckHeader<'a>,
+) -> Result<PoppedMessage<'a>, Refused> {
     let AckHeader { group, topic, queue_id, offset, extra_info } = *header;
     let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
     if queue_id >= entry.read_queues {
@@ -70,9 +77,9 @@ fn popped<'a>(hot: &Hot, command: &RemotingCommand, header: &AckHeader<'a>) -> R
         );
         return Err(Refused::new(command, response::MESSAGE_ILLEGAL, why));
     }
-    let Handle { pop_time, invisible_ms, revive_queue } = extra_info::parse(extra_info)?;
+    let PopHandle { pop_time, invisible_ms, revive_queue } = extra_info::parse(extra_info)?;
     let Ok(queue_offset) = u64::try_from(offset) else { return Err(stale(command)) };
-    Ok(Popped {
+    Ok(PoppedMessage {
         group,
         topic,
         handle: ReceiptHandle { queue_id, queue_offset, pop_time, invisible_ms },
@@ -81,12 +88,11 @@ fn popped<'a>(hot: &Hot, command: &RemotingCommand, header: &AckHeader<'a>) -> R
 }
 
 fn stale(command: &RemotingCommand) -> Refused {
-    let why =
-        "the lease of the message is no longer held: it was acknowledged, or its invisible duration ended";
+    let why = "the lease has ended: the message was acknowledged, or its invisible duration is over";
     Refused::new(command, response::NO_MESSAGE, why)
 }
 
-/// Answers an acknowledgement of many messages: 0 where each lease was held.
+/// Acknowledges many messages; the code is 0 if no lease had ended.
 pub(super) fn batch_ack(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
     let acks = match batch_ack::parse(&command.body) {
         Ok(acks) => acks,
@@ -105,6 +111,6 @@ pub(super) fn batch_ack(hot: &Hot, command: &RemotingCommand) -> Result<Remoting
     if all > 0 && stale == 0 {
         return Ok(command.respond(response::SUCCESS, None));
     }
-    let why = format!("{stale} of {all} leases are no longer held; the others were acknowledged");
+    let why = format!("{stale} of {all} leases have ended; the other messages were acknowledged");
     Ok(command.respond(response::NO_MESSAGE, Some(why)))
 }

@@ -1,10 +1,10 @@
-//! The body of a batch: messages one after the other. No I/O.
+//! Decodes the body of a batch: consecutive messages. No I/O.
 //!
 //! ```text
 //! message = length: i32 | magic: i32 | crc: i32 | flag: i32 | body length: i32 | body
 //!         | properties length: i16 | properties                                   (big-endian)
 //! ```
-//! Producers leave magic and crc at 0, and RocketMQ looks at neither, nor at the length.
+//! Producers set magic and crc to 0. RocketMQ ignores both, and the length.
 
 use ferromq_store::record::reader::Reader;
 
@@ -13,7 +13,7 @@ use crate::TransportError;
 /// A message of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchMessage<'a> {
-    /// The application's own flag.
+    /// Flag of the application.
     pub flag: i32,
     /// The body.
     pub body: &'a [u8],
@@ -21,12 +21,12 @@ pub struct BatchMessage<'a> {
     pub properties: &'a str,
 }
 
-/// The fewest bytes of a message: five numbers and the length of the properties.
-pub(super) const LEAST_BYTES: usize = 22;
-/// More messages than this are refused: they take many times their bytes until they are stored.
+/// Bytes of the smallest message: five numbers and the length of the properties.
+pub(super) const MIN_MESSAGE_BYTES: usize = 22;
+/// Most messages of a batch: until they are stored, they take many times their bytes.
 const MAX_MESSAGES: usize = 1 << 16;
 
-/// How many messages begin in a batch; of too many, one more than there may be.
+/// Number of messages that begin in a batch. Counts at most one more than the limit.
 pub(super) fn count(bytes: &[u8]) -> usize {
     let (mut reader, mut count) = (Reader::new(bytes), 0);
     while !reader.is_empty() && count <= MAX_MESSAGES {
@@ -45,40 +45,38 @@ fn skip_message(reader: &mut Reader<'_>) -> Option<()> {
     reader.short_bytes().map(drop)
 }
 
-/// Takes a batch apart; nothing is copied.
+/// Splits a batch into its messages, without copying.
 ///
 /// # Errors
-/// `IllegalMessage` for an empty batch, one of more than 65,536 messages, a message that ends too early, and properties
-/// that are no text.
+/// `IllegalMessage` for an empty batch, one of more than 65,536 messages, a message that ends too early, or properties
+/// that are not UTF-8.
 pub fn parse(bytes: &[u8]) -> Result<Vec<BatchMessage<'_>>, TransportError> {
     if bytes.is_empty() {
         return Err(TransportError::IllegalMessage("the batch is empty"));
     }
-    // Lengths are not believed before their bytes are there, this first one neither.
+    // No announced length is trusted before its bytes are seen, not even the first one.
     let first = bytes.first_chunk::<4>().map_or(0, |length| u32::from_be_bytes(*length) as usize);
-    let expected = bytes.len() / first.clamp(LEAST_BYTES, bytes.len().max(LEAST_BYTES));
+    let expected = bytes.len() / first.clamp(MIN_MESSAGE_BYTES, bytes.len().max(MIN_MESSAGE_BYTES));
     let mut messages = Vec::with_capacity(expected.min(MAX_MESSAGES));
     let mut reader = Reader::new(bytes);
     while !reader.is_empty() {
         if messages.len() == MAX_MESSAGES {
-            return Err(TransportError::IllegalMessage(
-                "the batch has more than 65,536 messages; send several",
-            ));
+            return Err(TransportError::IllegalMessage("the batch has more than 65,536 messages; split it"));
         }
         messages.push(take_message(&mut reader)?);
     }
     Ok(messages)
 }
 
-const SHORT: TransportError = TransportError::IllegalMessage("a message of the batch ends too early");
+const TOO_SHORT: TransportError = TransportError::IllegalMessage("a message of the batch ends too early");
 
 fn take_message<'a>(reader: &mut Reader<'a>) -> Result<BatchMessage<'a>, TransportError> {
-    let _length_magic_and_crc = reader.take(12).ok_or(SHORT)?;
-    let flag = reader.i32().ok_or(SHORT)?;
-    let body_length = usize::try_from(reader.i32().ok_or(SHORT)?).map_err(|_| SHORT)?;
-    let body = reader.take(body_length).ok_or(SHORT)?;
-    let properties_length = usize::try_from(reader.i16().ok_or(SHORT)?).map_err(|_| SHORT)?;
-    let properties = std::str::from_utf8(reader.take(properties_length).ok_or(SHORT)?)
+    let _length_magic_and_crc = reader.take(12).ok_or(TOO_SHORT)?;
+    let flag = reader.i32().ok_or(TOO_SHORT)?;
+    let body_length = usize::try_from(reader.i32().ok_or(TOO_SHORT)?).map_err(|_| TOO_SHORT)?;
+    let body = reader.take(body_length).ok_or(TOO_SHORT)?;
+    let properties_length = usize::try_from(reader.i16().ok_or(TOO_SHORT)?).map_err(|_| TOO_SHORT)?;
+    let properties = std::str::from_utf8(reader.take(properties_length).ok_or(TOO_SHORT)?)
         .map_err(|_| TransportError::IllegalMessage("properties in the batch are not UTF-8"))?;
     Ok(BatchMessage { flag, body, properties })
 }
@@ -92,7 +90,7 @@ mod tests {
     fn encoded(messages: &[(i32, Vec<u8>, String)]) -> Vec<u8> {
         let mut out = Vec::new();
         for (flag, body, properties) in messages {
-            let length = LEAST_BYTES + body.len() + properties.len();
+            let length = MIN_MESSAGE_BYTES + body.len() + properties.len();
             out.extend_from_slice(&(length as u32).to_be_bytes());
             out.extend_from_slice(&[0; 8]);
             out.extend_from_slice(&flag.to_be_bytes());
@@ -120,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_batch_comes_apart_as_it_was_made(messages in prop::collection::vec((any::<i32>(), prop::collection::vec(any::<u8>(), 0..40), "[a-z\u{1}\u{2}ü]{0,20}"), 1..6)) {
+        fn a_batch_is_parsed_into_its_messages(messages in prop::collection::vec((any::<i32>(), prop::collection::vec(any::<u8>(), 0..40), "[a-z\u{1}\u{2}ü]{0,20}"), 1..6)) {
             let bytes = encoded(&messages);
             let parsed = parse(&bytes).unwrap();
             let seen: Vec<_> = parsed.iter().map(|m| (m.flag, m.body.to_vec(), m.properties.to_owned())).collect();

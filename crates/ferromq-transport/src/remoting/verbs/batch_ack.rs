@@ -1,4 +1,4 @@
-//! The body of request 200151: messages of several answers, each as a bit set over its first offset.
+//! The body of request 200151: for each queue of a pop, a bit set of offsets relative to the first one.
 //!
 //! Java writes `{"brokerName":…,"acks":[{"c":group,"t":topic,"r":mark,"so":start,"q":queue,"rq":revive
 //! queue,"pt":pop time,"it":invisible ms,"b":bits}]}`; the bits are base64 of a little-endian bit set.
@@ -13,16 +13,16 @@ use serde_json::Value;
 
 use super::extra_info::marked_topic;
 
-/// With or without padding, as some clients leave it out.
+/// Padding is optional: some clients omit it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
         .with_decode_allow_trailing_bits(true),
 );
-/// Bytes of a body; what a client acknowledges at once fits many times.
+/// Largest body in bytes, many times what a client acknowledges at once.
 const MAX_BODY: usize = 1 << 20;
-/// Messages of one request, so that it ends soon.
+/// Most messages of one request, which bounds its duration.
 pub(super) const MAX_ACKS: usize = 1 << 16;
 
 /// Messages of one queue that were popped together.
@@ -33,16 +33,16 @@ pub(super) struct BatchAck {
     pub handles: Vec<ReceiptHandle>,
 }
 
-/// Reads a body. The error is for a person.
+/// Parses a body. The error is the remark of the response.
 pub(super) fn parse(body: &[u8]) -> Result<Vec<BatchAck>, &'static str> {
     if body.len() > MAX_BODY {
         return Err("the body is larger than 1 MiB; acknowledge in several requests");
     }
-    let body: Value = serde_json::from_slice(body).map_err(|_| "the body is no JSON")?;
+    let body: Value = serde_json::from_slice(body).map_err(|_| "the body is not JSON")?;
     let entries = match body.get("acks") {
         Some(Value::Array(entries)) => entries.as_slice(),
         None | Some(Value::Null) => &[],
-        Some(_) => return Err("acks is no array"),
+        Some(_) => return Err("acks is not an array"),
     };
     let (mut left, mut acks) = (MAX_ACKS, Vec::with_capacity(entries.len()));
     for entry in entries {
@@ -78,14 +78,14 @@ fn ack(entry: &Value, left: &mut usize) -> Result<BatchAck, &'static str> {
     Ok(BatchAck { group: group.to_owned(), topic, handles })
 }
 
-/// A bit set as base64, or as the array of signed bytes other serializers write.
+/// Reads a bit set in base64, or as an array of signed bytes, as other serializers write it.
 fn bits(value: &Value) -> Result<Vec<u8>, &'static str> {
     match value {
-        Value::String(text) => BASE64.decode(text).map_err(|_| "a bit set (b) is no base64"),
+        Value::String(text) => BASE64.decode(text).map_err(|_| "a bit set (b) is not base64"),
         Value::Array(bytes) => {
             let byte = |value: &Value| value.as_i64().filter(|byte| (-128..256).contains(byte));
             let bytes = bytes.iter().map(|value| byte(value).map(|byte| (byte & 0xFF) as u8));
-            bytes.collect::<Option<_>>().ok_or("a bit set (b) holds something that is no byte")
+            bytes.collect::<Option<_>>().ok_or("a bit set (b) has an element that is not a byte")
         }
         _ => Err("a bit set (b) is neither base64 nor an array"),
     }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn an_invalid_body_is_refused() {
         for (bad, why) in [
             ("[", "JSON"),
             (r#"{"acks":1}"#, "array"),

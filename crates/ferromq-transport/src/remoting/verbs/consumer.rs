@@ -1,4 +1,4 @@
-//! What requests of the pop family share: who reads what, checked against the tables.
+//! Shared by the pop requests: checks their group, topic and queue against the tables.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -17,14 +17,14 @@ pub(super) struct Consumer<'a> {
     pub topic: &'a str,
     pub queue: Option<u32>,
     pub queue_count: u32,
-    /// Deliveries of a message before it is dead.
+    /// Deliveries of a message before it becomes a dead letter.
     pub deliveries: u32,
-    /// Whether the topic is one of priorities, and this request minds them.
+    /// Whether the topic has priorities and this request observes them.
     pub is_by_priority: bool,
 }
 
 impl<'a> Consumer<'a> {
-    /// Checks the topic, queue and group of a request. A group may be created; a topic never is.
+    /// Checks the topic, queue and group of a request. May create the group, never the topic.
     pub(super) async fn of(
         hot: &Hot,
         peer: SocketAddr,
@@ -34,10 +34,10 @@ impl<'a> Consumer<'a> {
         let ConsumerHeader { group, topic, queue_id } = *header;
         let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
         if !entry.is_readable() {
-            let why = format!("the topic[{topic}] may not be read");
+            let why = format!("the topic[{topic}] is not readable");
             return Err(Refused::new(command, response::NO_PERMISSION, why));
         }
-        // Negative stands for all queues.
+        // A negative id means all queues.
         let queue = u32::try_from(queue_id).ok();
         let queue_count = entry.read_queues;
         if queue.is_some_and(|queue| queue >= queue_count) {
@@ -47,16 +47,17 @@ impl<'a> Consumer<'a> {
             );
             return Err(Refused::new(command, response::INVALID_PARAMETER, why));
         }
-        let of_group = hot.lookup.group(group, peer).await?;
-        if !of_group.enabled {
-            let why = format!("subscription group no permission, {group}: it may not consume");
+        let group_entry = hot.lookup.group(group, peer).await?;
+        if !group_entry.enabled {
+            let why = format!("subscription group no permission, {group}: consumption is disabled for it");
             return Err(Refused::new(command, response::NO_PERMISSION, why));
         }
         if hot.tables.is_forbidden(group, topic) {
             let why = format!("the consumer group[{group}] is forbidden for topic[{topic}]");
             return Err(Refused::new(command, response::NO_PERMISSION, why));
         }
-        let (deliveries, is_by_priority) = (of_group.deliveries(), hot.is_by_priority(&entry, &of_group));
+        let (deliveries, is_by_priority) =
+            (group_entry.deliveries(), hot.is_by_priority(&entry, &group_entry));
         Ok(Self { group, topic, queue, queue_count, deliveries, is_by_priority })
     }
 
@@ -66,10 +67,10 @@ impl<'a> Consumer<'a> {
     }
 }
 
-/// The filter a request brings along.
+/// Compiles the filter of a request.
 ///
 /// # Errors
-/// A refusal that tells where the expression is wrong and why.
+/// A refusal that names the position in the expression and the reason.
 pub(super) fn filter(
     hot: &Hot,
     command: &RemotingCommand,
@@ -82,7 +83,7 @@ pub(super) fn filter(
     })
 }
 
-/// A wait in milliseconds, at most [`MAX_WAIT`].
+/// A client's wait, at most [`MAX_WAIT`].
 pub(super) fn wait(milliseconds: i64) -> Duration {
     Duration::from_millis(u64::try_from(milliseconds).unwrap_or(0)).min(MAX_WAIT)
 }

@@ -1,10 +1,10 @@
-//! RocketMQ's texts around popped messages: where each queue's part of an answer begins, which messages it
-//! holds, and the handle a client makes of that.
+//! RocketMQ's text fields of a pop: the first offset and the offsets of each queue in the response, and the handle that
+//! a client builds from them.
 //!
-//! Entries are joined by `;`, their fields by spaces. The first field says of which topic they speak: 0 the
-//! one that was asked for, 1 and 2 the old and the new form of a group's retry topic. A client's handle is
-//! `start pop-time invisible-ms revive-queue topic-mark broker queue offset`; we find a lease by its queue, its
-//! offset and its pop time, which all of one answer share.
+//! Entries are joined by `;`, their fields by spaces. The first field marks the topic: 0 the requested one, 1 and 2 the
+//! old and the new form of the group's retry topic. A client's handle is
+//! `start pop-time invisible-ms revive-queue topic-mark broker queue offset`. The broker finds a lease by queue, offset
+//! and pop time; all messages of a response share the pop time.
 
 use std::fmt::Write as _;
 
@@ -13,10 +13,10 @@ use ferromq_store::progress::Leased;
 use crate::TransportError;
 pub(super) use crate::hot::{
     pop_retries::{mark, marked_topic},
-    receive::IN_ORDER,
+    receive::ORDERED_REVIVE_QUEUE,
 };
 
-/// What an answer says of its messages.
+/// The offsets of a response's messages.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct OffsetInfo {
     /// `mark queue start` of each queue.
@@ -25,8 +25,8 @@ pub(super) struct OffsetInfo {
     pub messages: String,
 }
 
-/// Tells how often the messages of a pop in order were delivered before: `mark qoQUEUE%OFFSET times` of each that was,
-/// and for old clients `mark queue times` of each queue, the least of its messages.
+/// The earlier deliveries of the messages of an ordered pop: `mark qoQUEUE%OFFSET times` for each redelivered message
+/// and, for old clients, `mark queue times` with the least count of each queue.
 pub(super) fn order_counts(topic: &str, leased: &[Leased]) -> String {
     let of = |leased: &Leased| {
         (leased.handle.queue_id, leased.handle.queue_offset, leased.attempt.saturating_sub(1))
@@ -49,7 +49,7 @@ fn count_offsets(mark: u8, messages: &[(u32, u64, u32)]) -> String {
     out
 }
 
-/// Describes messages as they lie in the body: those of a queue one after the other.
+/// Describes messages in the order of the body, where those of a queue are consecutive.
 pub(super) fn describe(topic: &str, leased: &[Leased]) -> OffsetInfo {
     let offsets = leased.iter().map(|leased| (leased.handle.queue_id, leased.handle.queue_offset));
     describe_offsets(mark(topic), &offsets.collect::<Vec<_>>())
@@ -75,25 +75,25 @@ fn describe_offsets(mark: u8, offsets: &[(u32, u64)]) -> OffsetInfo {
     info
 }
 
-/// What of a client's handle finds the lease; queue and offset come beside it.
+/// The part of a client's handle that finds the lease. Queue and offset are fields of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Handle {
+pub(super) struct PopHandle {
     pub pop_time: i64,
     pub invisible_ms: i64,
     pub revive_queue: i32,
 }
 
-/// Reads a client's handle.
+/// Parses a client's handle.
 ///
 /// # Errors
-/// `BadField` for anything else.
-pub(super) fn parse(extra_info: &str) -> Result<Handle, TransportError> {
+/// `BadField`.
+pub(super) fn parse(extra_info: &str) -> Result<PopHandle, TransportError> {
     let bad = |reason| TransportError::BadField { name: "extraInfo", reason };
     let mut fields = extra_info.split(' ').skip(1);
-    let mut next = || fields.next().ok_or_else(|| bad("it has too few fields"));
-    let number = |_| bad("it holds no number where one must be");
+    let mut next = || fields.next().ok_or_else(|| bad("it has too few parts"));
+    let number = |_| bad("it has a part that is not a number in range");
     let (pop_time, invisible_ms, revive_queue) = (next()?, next()?, next()?);
-    Ok(Handle {
+    Ok(PopHandle {
         pop_time: pop_time.parse().map_err(number)?,
         invisible_ms: invisible_ms.parse().map_err(number)?,
         revive_queue: revive_queue.parse().map_err(number)?,
@@ -129,13 +129,13 @@ mod tests {
     #[test]
     fn a_handle_java_made_is_read() {
         let handle = parse("5 1700000000000 60000 2 0 broker-a 3 7").unwrap();
-        assert_eq!(handle, Handle { pop_time: 1_700_000_000_000, invisible_ms: 60_000, revive_queue: 2 });
+        assert_eq!(handle, PopHandle { pop_time: 1_700_000_000_000, invisible_ms: 60_000, revive_queue: 2 });
         for bad in ["", "5", "5 1 2", "5 x 2 3", "5 1 2 99999999999"] {
             assert!(matches!(parse(bad), Err(TransportError::BadField { .. })), "{bad:?}");
         }
     }
 
-    /// Reads `describe`'s texts as Java's client does, and makes each message's handle.
+    /// Builds each message's handle from the texts of `describe`, as Java's client does.
     fn handles(info: &OffsetInfo, pop_time: i64) -> Vec<(u32, u64, String)> {
         let starts = info.start.split(';').map(|entry| {
             let fields: Vec<&str> = entry.split(' ').collect();

@@ -1,4 +1,4 @@
-//! The headers of hot requests, each parsed once. Those of sends are in `send_header`. No I/O.
+//! Parses the headers of hot requests, except for sends (see `send_header`). No I/O.
 
 use std::str::FromStr;
 
@@ -12,24 +12,24 @@ pub(super) mod pull_flag {
     pub const CLASS_FILTER: u32 = 1 << 3;
 }
 
-/// The field, not one of RocketMQ's, by which a client asks for answers beyond the limits that the broker's options set.
-const LARGE: &str = "ferromqLarge";
+/// A field of ferromq's own: the client requests responses beyond the limits of the broker's options.
+const LARGE_RESPONSE: &str = "ferromqLarge";
 
-/// Requests 11 and 361.
+/// Header of requests 11 and 361.
 #[derive(Debug)]
 pub(super) struct PullHeader<'a> {
     pub group: &'a str,
     pub topic: &'a str,
     pub queue_id: u32,
-    /// Negative in clients that lost what they knew.
+    /// Negative if the client lost its offset.
     pub offset: i64,
     pub max_count: i32,
-    /// 0 where the client leaves it to the broker.
+    /// 0 if the broker chooses.
     pub max_bytes: i32,
     pub is_large: bool,
     /// See [`pull_flag`].
     pub flags: u32,
-    /// The offset to commit, where the flags ask for it.
+    /// Offset to commit, if the flags request it.
     pub commit_offset: Option<u64>,
     pub suspend_ms: i64,
     pub expression_type: &'a str,
@@ -48,7 +48,7 @@ impl<'a> PullHeader<'a> {
             offset: number(command, "queueOffset")?,
             max_count: number(command, "maxMsgNums")?,
             max_bytes: number_or(command, "maxMsgBytes", 0)?,
-            is_large: is_set(command, LARGE),
+            is_large: is_set(command, LARGE_RESPONSE),
             flags,
             commit_offset: if commits { Some(number(command, "commitOffset")?) } else { None },
             suspend_ms: number_or(command, "suspendTimeoutMillis", 0)?,
@@ -59,17 +59,17 @@ impl<'a> PullHeader<'a> {
     }
 }
 
-/// The group, topic and queue that requests of the pop family name.
+/// Group, topic and queue, common to the pop requests.
 #[derive(Debug)]
 pub(super) struct ConsumerHeader<'a> {
     pub group: &'a str,
     pub topic: &'a str,
-    /// Negative stands for all queues.
+    /// Negative for all queues.
     pub queue_id: i32,
 }
 
 impl<'a> ConsumerHeader<'a> {
-    /// All that request 200055 has.
+    /// Request 200055 has only these fields.
     pub(super) fn parse(command: &'a RemotingCommand) -> Result<Self, TransportError> {
         Ok(Self {
             group: required(command, "consumerGroup")?,
@@ -79,7 +79,7 @@ impl<'a> ConsumerHeader<'a> {
     }
 }
 
-/// Request 200050.
+/// Header of request 200050.
 #[derive(Debug)]
 pub(super) struct PopHeader<'a> {
     pub consumer: ConsumerHeader<'a>,
@@ -109,7 +109,7 @@ impl<'a> PopHeader<'a> {
     }
 }
 
-/// Request 200052.
+/// Header of request 200052.
 #[derive(Debug)]
 pub(super) struct PeekHeader<'a> {
     pub consumer: ConsumerHeader<'a>,
@@ -122,7 +122,7 @@ impl<'a> PeekHeader<'a> {
     }
 }
 
-/// Request 200054.
+/// Header of request 200054.
 #[derive(Debug)]
 pub(super) struct NotificationHeader<'a> {
     pub consumer: ConsumerHeader<'a>,
@@ -140,14 +140,14 @@ impl<'a> NotificationHeader<'a> {
     }
 }
 
-/// Request 200051, and most of 200053.
+/// Header of request 200051, and a part of 200053.
 #[derive(Debug)]
 pub(super) struct AckHeader<'a> {
     pub group: &'a str,
     pub topic: &'a str,
     pub queue_id: u32,
     pub offset: i64,
-    /// See [`super::extra_info`]. It is parsed once topic and queue are known, as RocketMQ does.
+    /// See [`super::extra_info`]. Parsed after topic and queue are checked, as in RocketMQ.
     pub extra_info: &'a str,
 }
 
@@ -163,7 +163,7 @@ impl<'a> AckHeader<'a> {
     }
 }
 
-/// Request 200053.
+/// Header of request 200053.
 #[derive(Debug)]
 pub(super) struct ChangeInvisibleHeader<'a> {
     pub ack: AckHeader<'a>,
@@ -176,11 +176,11 @@ impl<'a> ChangeInvisibleHeader<'a> {
     }
 }
 
-/// Request 36.
+/// Header of request 36.
 #[derive(Debug)]
 pub(super) struct SendBackHeader<'a> {
     pub group: &'a str,
-    /// The message's place in the commit log.
+    /// Physical offset of the message.
     pub physical_offset: u64,
     pub delay_level: i32,
     pub max_reconsume_times: Option<i32>,
@@ -199,7 +199,7 @@ impl<'a> SendBackHeader<'a> {
     }
 }
 
-/// Request 15.
+/// Header of request 15.
 #[derive(Debug)]
 pub(super) struct UpdateOffsetHeader<'a> {
     pub group: &'a str,
@@ -219,23 +219,23 @@ impl<'a> UpdateOffsetHeader<'a> {
     }
 }
 
-/// The value of a field, empty where it is absent.
+/// The value of a field; empty if it is absent.
 fn text<'a>(command: &'a RemotingCommand, name: &str) -> &'a str {
     command.field(name).unwrap_or("")
 }
 
-/// The value of a field that must be there.
+/// The value of a required field.
 fn required<'a>(command: &'a RemotingCommand, name: &'static str) -> Result<&'a str, TransportError> {
     let value = command.field(name).filter(|value| !value.is_empty());
     value.ok_or(TransportError::BadField { name, reason: "it is missing" })
 }
 
-/// A number that must be there.
+/// The number of a required field.
 fn number<T: FromStr>(command: &RemotingCommand, name: &'static str) -> Result<T, TransportError> {
     parse_number(required(command, name)?, name)
 }
 
-/// A number, or `default` where the field is absent or empty.
+/// The number of a field, or `default` if it is absent or empty.
 fn number_or<T: FromStr>(
     command: &RemotingCommand,
     name: &'static str,
@@ -244,12 +244,12 @@ fn number_or<T: FromStr>(
     Ok(number_or_none(text(command, name), name)?.unwrap_or(default))
 }
 
-/// Java's `true`; everything else is false.
+/// Whether a field is `true` in any case of letters, as in Java.
 fn is_set(command: &RemotingCommand, name: &str) -> bool {
     text(command, name).eq_ignore_ascii_case("true")
 }
 
-/// Some clients write an empty text for what they leave out.
+/// Parses an optional number. Some clients send an empty text for an absent value.
 pub(super) fn number_or_none<T: FromStr>(
     text: &str,
     name: &'static str,
@@ -257,7 +257,7 @@ pub(super) fn number_or_none<T: FromStr>(
     if text.is_empty() { Ok(None) } else { parse_number(text, name).map(Some) }
 }
 
-/// Reads the number of the field `name`.
+/// Parses the number of the field `name`.
 pub(super) fn parse_number<T: FromStr>(text: &str, name: &'static str) -> Result<T, TransportError> {
-    text.parse().map_err(|_| TransportError::BadField { name, reason: "it is no number in range" })
+    text.parse().map_err(|_| TransportError::BadField { name, reason: "it is not a number in range" })
 }

@@ -1,6 +1,6 @@
-//! Hot verbs over remoting: a request becomes a call of the hot path, its outcome a response.
+//! Hot verbs over remoting: turns requests into calls of `hot`, and their outcomes into responses.
 //!
-//! A verb has a line in [`HOT_VERBS`], a header in `headers`, and a file. `hot` does what it asks for.
+//! Each verb has an entry in [`HOT_VERBS`], a header in `headers`, and a file.
 
 mod ack;
 pub mod batch;
@@ -33,13 +33,13 @@ use refused::Refused;
 static HOT_VERBS: [HotVerb; 14] = [
     HotVerb::send(request::SEND_MESSAGE_V2),
     HotVerb::send(request::SEND_BATCH_MESSAGE),
-    HotVerb::at_once(request::ACK_MESSAGE, ack::ack),
+    HotVerb::inline(request::ACK_MESSAGE, ack::ack),
     HotVerb::query(request::PULL_MESSAGE, |hot, peer, command| Box::pin(pull::pull(hot, peer, command))),
     HotVerb::query(request::POP_MESSAGE, |hot, peer, command| Box::pin(pop::pop(hot, peer, command))),
-    HotVerb::at_once(request::BATCH_ACK_MESSAGE, ack::batch_ack),
-    HotVerb::at_once(request::CHANGE_MESSAGE_INVISIBLETIME, ack::change_invisible),
-    HotVerb::at_once(request::UPDATE_CONSUMER_OFFSET, offset::update),
-    HotVerb::waits(request::CONSUMER_SEND_MSG_BACK, |hot, peer, command| {
+    HotVerb::inline(request::BATCH_ACK_MESSAGE, ack::batch_ack),
+    HotVerb::inline(request::CHANGE_MESSAGE_INVISIBLETIME, ack::change_invisible),
+    HotVerb::inline(request::UPDATE_CONSUMER_OFFSET, offset::update),
+    HotVerb::asynchronous(request::CONSUMER_SEND_MSG_BACK, |hot, peer, command| {
         Box::pin(send_back::send_back(hot, peer, command))
     }),
     HotVerb::send(request::SEND_MESSAGE),
@@ -57,78 +57,82 @@ pub(crate) fn find(code: i32) -> Option<&'static HotVerb> {
 /// A verb of the hot path.
 pub(crate) struct HotVerb {
     code: i32,
-    /// All it does is answer: a one-way request has no effect. A slave refuses it.
+    /// Useless without a response: a one-way request is dropped. A slave refuses it.
     pub(crate) is_query: bool,
-    run: Run,
+    handler: Handler,
 }
 
-/// How a verb is run.
-enum Run {
-    /// On the task that read the request, which it never keeps waiting.
-    AtOnce(fn(&Hot, &RemotingCommand) -> Outcome),
-    /// As `AtOnce` where the topic is known; a flush may have to come before the answer.
+/// How a verb is executed.
+enum Handler {
+    /// On the task that reads requests, without waiting.
+    Inline(fn(&Hot, &RemotingCommand) -> Outcome),
+    /// As `Inline` if the topic is known, but the response may have to wait for a flush.
     Send,
-    /// It may wait.
-    Waits(for<'a> fn(&'a Hot, SocketAddr, &'a RemotingCommand) -> Answering<'a>),
+    /// In a future, which may wait.
+    Async(for<'a> fn(&'a Hot, SocketAddr, &'a RemotingCommand) -> ResponseFuture<'a>),
 }
 
 type Outcome = Result<RemotingCommand, Refused>;
-type Answering<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
+type ResponseFuture<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 
-/// How far a hot request came at once.
-pub(crate) enum Begun {
-    /// The response is here.
+/// Result of a hot request so far.
+pub(crate) enum BeginOutcome {
+    /// The response.
     Answered(RemotingCommand),
-    /// The messages are in the log; the response holds once what ends there is durable.
+    /// The messages are in the log. The response is valid once the log is durable up to this physical offset.
     Stored(RemotingCommand, u64),
-    /// Nothing is done yet: see [`HotVerb::answer`].
-    No,
+    /// Nothing was done yet: call [`HotVerb::answer`].
+    Pending,
 }
 
 impl HotVerb {
     const fn send(code: i32) -> Self {
-        Self { code, is_query: false, run: Run::Send }
+        Self { code, is_query: false, handler: Handler::Send }
     }
 
-    const fn at_once(code: i32, run: fn(&Hot, &RemotingCommand) -> Outcome) -> Self {
-        Self { code, is_query: false, run: Run::AtOnce(run) }
+    const fn inline(code: i32, run: fn(&Hot, &RemotingCommand) -> Outcome) -> Self {
+        Self { code, is_query: false, handler: Handler::Inline(run) }
     }
 
-    const fn waits(
+    const fn asynchronous(
         code: i32,
-        run: for<'a> fn(&'a Hot, SocketAddr, &'a RemotingCommand) -> Answering<'a>,
+        run: for<'a> fn(&'a Hot, SocketAddr, &'a RemotingCommand) -> ResponseFuture<'a>,
     ) -> Self {
-        Self { code, is_query: false, run: Run::Waits(run) }
+        Self { code, is_query: false, handler: Handler::Async(run) }
     }
 
     const fn query(
         code: i32,
-        run: for<'a> fn(&'a Hot, SocketAddr, &'a RemotingCommand) -> Answering<'a>,
+        run: for<'a> fn(&'a Hot, SocketAddr, &'a RemotingCommand) -> ResponseFuture<'a>,
     ) -> Self {
-        Self { is_query: true, ..Self::waits(code, run) }
+        Self { is_query: true, ..Self::asynchronous(code, run) }
     }
 
-    /// Does what can be done at once of a request, so that most sends cost neither a future nor a task.
-    pub(crate) fn begin(&self, hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Begun {
-        let stored = match self.run {
-            Run::AtOnce(run) => return Begun::Answered(refused::settle(command, run(hot, command))),
-            Run::Waits(_) => return Begun::No,
-            Run::Send => send::send_now(hot, peer, command),
+    /// Executes as much of a request as needs no wait, so that most sends cost neither a future nor a task.
+    pub(crate) fn begin(&self, hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> BeginOutcome {
+        let stored = match self.handler {
+            Handler::Inline(run) => {
+                return BeginOutcome::Answered(refused::to_response(command, run(hot, command)));
+            }
+            Handler::Async(_) => return BeginOutcome::Pending,
+            Handler::Send => send::send_now(hot, peer, command),
         };
         match stored {
-            None => Begun::No,
-            Some(Err(error)) => Begun::Answered(refused::failed(command, &error)),
-            Some(Ok(send::Stored { response, flushed_to: None })) => Begun::Answered(response),
-            Some(Ok(send::Stored { response, flushed_to: Some(end) })) => match hot.sends.durable_now(end) {
-                None => Begun::Stored(response, end),
-                Some(outcome) => Begun::Answered(flushed(response, outcome)),
-            },
+            None => BeginOutcome::Pending,
+            Some(Err(error)) => BeginOutcome::Answered(refused::failed(command, &error)),
+            Some(Ok(send::StoredSend { response, flush_to: None })) => BeginOutcome::Answered(response),
+            Some(Ok(send::StoredSend { response, flush_to: Some(end) })) => {
+                match hot.sends.durable_now(end) {
+                    None => BeginOutcome::Stored(response, end),
+                    Some(outcome) => BeginOutcome::Answered(flushed(response, outcome)),
+                }
+            }
         }
     }
 
-    /// Answers a request; the response of a one-way request is not sent.
+    /// Answers a request; the caller drops the response to a one-way request.
     ///
-    /// Dropped where the connection closes: a verb that waits must then leave nothing behind.
+    /// The future is dropped if the connection closes: a verb that waits must then leave no state behind.
     pub(crate) async fn answer(
         &self,
         hot: Arc<Hot>,
@@ -140,23 +144,23 @@ impl HotVerb {
         {
             return refused::failed(&command, &error);
         }
-        let outcome = match self.run {
-            Run::AtOnce(run) => run(&hot, &command),
-            Run::Send => Box::pin(send::send(&hot, peer, &command)).await.map_err(Refused::from),
-            Run::Waits(run) => run(&hot, peer, &command).await,
+        let outcome = match self.handler {
+            Handler::Inline(run) => run(&hot, &command),
+            Handler::Send => Box::pin(send::send(&hot, peer, &command)).await.map_err(Refused::from),
+            Handler::Async(run) => run(&hot, peer, &command).await,
         };
-        refused::settle(&command, outcome)
+        refused::to_response(&command, outcome)
     }
 }
 
-/// The response of a request that is stored, once it is known whether it is as durable as promised.
+/// The response to a stored request after the outcome of its flush.
 ///
-/// Where a flush failed the messages have their places all the same: RocketMQ's clients read them from
-/// FLUSH_DISK_TIMEOUT as from a success.
+/// After a failed flush the messages still have their offsets: RocketMQ's clients read them from FLUSH_DISK_TIMEOUT as
+/// from a success.
 pub(crate) fn flushed(response: RemotingCommand, outcome: Result<(), StoreError>) -> RemotingCommand {
     let Err(error) = outcome else { return response };
-    let keeps_places = matches!(error, StoreError::NotDurable { .. });
-    let fields = if keeps_places { response.fields } else { Fields::default() };
+    let keeps_offsets = matches!(error, StoreError::NotDurable { .. });
+    let fields = if keeps_offsets { response.fields } else { Fields::default() };
     let error = TransportError::from(error);
     let (code, remark) = (error.response_code(), Some(error.to_string()));
     RemotingCommand { code, remark, fields, ..response }
@@ -173,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_stored_but_not_flushed_is_answered_with_its_place() {
+    fn a_message_that_is_stored_but_not_flushed_is_answered_with_its_offset() {
         let error = StoreError::NotDurable { cause: "EIO".into() };
         let why = error.to_string();
         let answer = flushed(stored(), Err(error));
@@ -182,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_that_was_done_changes_nothing_and_another_failure_names_no_place() {
+    fn a_successful_flush_changes_nothing_and_another_failure_names_no_offset() {
         assert_eq!(flushed(stored(), Ok(())), stored());
         let answer = flushed(stored(), Err(StoreError::Closed));
         assert!(answer.code != response::SUCCESS && answer.fields.is_empty());

@@ -12,13 +12,13 @@ use crate::{
 /// Names are looked up and never created: a late commit must not bring a deleted topic or group back.
 pub(super) fn update(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
     let UpdateOffsetHeader { group, topic, queue_id, offset } = UpdateOffsetHeader::parse(command)?;
-    // It counts in the master's log.
+    // Offsets refer to the master's log: a slave refuses commits.
     hot.check_reads()?;
     if hot.tables.group(group).is_none() {
         return Err(TransportError::NoSuchGroup(group.to_owned()).into());
     }
     let entry = hot.tables.topic(topic).ok_or_else(|| TransportError::NoSuchTopic(topic.to_owned()))?;
-    // A queue beyond the topic's may still be read to its end after the topic was made narrower.
+    // After a topic lost queues, consumers may still read the removed ones to their end.
     if queue_id >= entry.read_queues.max(entry.write_queues)
         && hot.store.queues().max_offset(topic, queue_id) == 0
     {
@@ -26,7 +26,7 @@ pub(super) fn update(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCom
         return Err(TransportError::BadField { name: "queueId", reason }.into());
     }
     if !hot.tables.resets.admits(group, topic, queue_id, offset) {
-        // The client does not know yet that it is to go on elsewhere.
+        // The client has not seen the reset yet.
         return Ok(command.respond(response::SUCCESS, Some("Offset has been previously reset".to_owned())));
     }
     hot.progress.update_offset(group, topic, queue_id, offset)?;

@@ -1,4 +1,4 @@
-//! Requests 200052, 200054 and 200055: looking at what a group would pop, waiting for it, and who waits.
+//! Requests 200052, 200054 and 200055: peek at a group's next messages, wait for them, and count the waiting requests.
 
 use std::net::SocketAddr;
 
@@ -21,11 +21,11 @@ use crate::{
     remoting::{Fields, RemotingCommand, codes::response},
 };
 
-/// RocketMQ's limit of a pop; what is peeked at could be popped.
+/// RocketMQ's limit of a pop, which a peek has, too.
 const MAX_COUNT: usize = 32;
 const MAX_BYTES: usize = 4 << 20;
 
-/// Answers with the next messages that no member of the group received; leases nothing.
+/// Returns the next messages that no member of the group has received, without leasing them.
 pub(super) async fn peek(
     hot: &Hot,
     peer: SocketAddr,
@@ -65,7 +65,7 @@ pub(super) async fn peek(
         false => (response::SUCCESS, "FOUND"),
     };
     let mut answer = command.respond(code, Some(remark.to_owned()));
-    // The fields of a pop, which a client reads it as.
+    // Clients parse the response as that of a pop.
     answer.fields = Fields::default()
         .with("popTime", 0)
         .with("invisibleTime", 0)
@@ -75,7 +75,7 @@ pub(super) async fn peek(
     Ok(answer)
 }
 
-/// Answers whether the group has something to pop, as soon as it has or when its time is up.
+/// Waits until the group has messages to pop or the time is over, and answers whether it has.
 pub(super) async fn notify(
     hot: &Hot,
     peer: SocketAddr,
@@ -97,7 +97,7 @@ pub(super) async fn notify(
     Ok(answer)
 }
 
-/// Answers how many of the group's requests wait for the messages of a queue, or of all.
+/// Counts the group's requests that wait for messages of a queue, or of all queues.
 pub(super) async fn polling(
     hot: &Hot,
     peer: SocketAddr,

@@ -1,4 +1,4 @@
-//! Request 200050: messages under a lease, as remoting clients pop them.
+//! Request 200050: pop, which leases messages to remoting clients.
 
 use std::net::SocketAddr;
 
@@ -12,27 +12,27 @@ use ferromq_store::{
 
 use super::{
     consumer::{Consumer, filter, wait},
-    extra_info::{IN_ORDER, describe, order_counts},
+    extra_info::{ORDERED_REVIVE_QUEUE, describe, order_counts},
     headers::PopHeader,
     refused::Refused,
 };
 use crate::{
     hot::{
         Hot,
-        pop_retries::{lies_in, mark},
-        reads::PATIENCE,
+        pop_retries::{mark, stored_topic},
+        reads::SCAN_PATIENCE,
         receive::Receive,
     },
     remoting::{Fields, RemotingCommand, codes::response},
 };
 
-/// RocketMQ's limit of one answer.
+/// RocketMQ's limit of one response.
 const MAX_COUNT: usize = 32;
 const MAX_BYTES: usize = 4 << 20;
 
-/// Leases messages, parked where there are none and the client waits.
+/// Leases messages. Waits in a long poll if there are none and the client allows it.
 ///
-/// Redelivered messages come from their own queue with their reconsume times counted up; there is no retry topic.
+/// Redelivered messages come from their own queue, with increased reconsume times; there is no retry topic.
 pub(super) async fn pop(
     hot: &Hot,
     peer: SocketAddr,
@@ -53,7 +53,7 @@ pub(super) async fn pop(
         return Err(refused("invisibleTime must be 1 ms or more"));
     };
     let consumer = Consumer::of(hot, peer, command, &header.consumer).await?;
-    // No expression asks for every message, whatever its kind says.
+    // An empty expression matches every message, whatever its type.
     let kind = if header.expression.is_empty() { "" } else { header.expression_type };
     let filter = filter(hot, command, kind, header.expression)?;
     let begin = match header.init_mode {
@@ -77,19 +77,19 @@ pub(super) async fn pop(
         by_priority: order.is_none() && consumer.is_by_priority,
         peer,
         wait: wait(header.poll_ms),
-        patience: PATIENCE,
+        patience: SCAN_PATIENCE,
     };
     let mut leased = hot.receive(&receive).await?.messages;
-    if lies_in(&leased, receive.topic) != receive.topic {
-        // What cannot be read cannot be readdressed: it is neither sent nor listed.
+    if stored_topic(&leased, receive.topic) != receive.topic {
+        // An unreadable record cannot be readdressed: it is neither sent nor listed.
         leased.retain(|leased| MessageView::decode(leased.record.bytes(), false).is_ok());
     }
     let now = hot.clock.now_ms();
     let rest = consumer.queues().map(|queue| {
         let ahead = hot.store.groups().ahead(consumer.group, consumer.topic, queue, begin);
-        // Messages that no receive may take now are no reason to ask again.
-        let is_held = order.is_some() && ahead.last_expiry_ms.is_some_and(|at| at > now);
-        if is_held || ahead.held_until_ms.is_some() { 0 } else { ahead.unread }
+        // Messages that no receive can take now must not make the client ask again.
+        let is_leased = order.is_some() && ahead.last_expiry_ms.is_some_and(|at| at > now);
+        if is_leased || ahead.held_until_ms.is_some() { 0 } else { ahead.unread }
     });
     Ok(respond(command, hot, &receive, &leased, rest.sum()))
 }
@@ -106,13 +106,13 @@ fn respond(
         false => (response::SUCCESS, "FOUND"),
     };
     let pop_time = leased.first().map_or_else(|| hot.clock.now_ms(), |first| first.handle.pop_time);
-    let topic = lies_in(leased, request.topic);
+    let topic = stored_topic(leased, request.topic);
     let info = describe(topic, leased);
     let mut answer = command.respond(code, Some(remark.to_owned()));
-    answer.fields = Fields::of_answer()
+    answer.fields = Fields::for_response()
         .with("popTime", pop_time)
         .with("invisibleTime", request.invisible_duration.as_millis())
-        .with("reviveQid", if request.order.is_some() { IN_ORDER } else { 0 })
+        .with("reviveQid", if request.order.is_some() { ORDERED_REVIVE_QUEUE } else { 0 })
         .with("restNum", rest)
         .with("startOffsetInfo", info.start)
         .with("msgOffsetInfo", info.messages);
@@ -126,7 +126,7 @@ fn respond(
     answer
 }
 
-/// Records one after the other, copied once; the copies tell of earlier deliveries.
+/// Concatenates records, copied once. Adds earlier deliveries to the reconsume times of the copies.
 fn join(leased: &[Leased]) -> Bytes {
     let len = leased.iter().map(|leased| leased.record.bytes().len()).sum();
     let mut body = BytesMut::with_capacity(len);
@@ -142,8 +142,8 @@ fn join(leased: &[Leased]) -> Bytes {
     body.freeze()
 }
 
-/// Records of a retry topic as a client is to see them: of the topic it asked for, with the handle in a property, as
-/// a Java broker answers.
+/// Concatenates records of a retry topic as a Java broker sends them: under the requested topic, with the handle in a
+/// property.
 fn join_readdressed(hot: &Hot, request: &Receive<'_>, topic: &str, leased: &[Leased]) -> Bytes {
     let mut body = BytesMut::new();
     for Leased { record, attempt, handle } in leased {

@@ -1,17 +1,17 @@
-//! A request that is refused with a code of its own, or failed.
+//! A request that a verb refused with a response of its own, or that failed.
 
 use crate::{TransportError, remoting::RemotingCommand};
 
-/// Why a request gets no answer of its verb.
+/// Why a verb did not carry out a request.
 pub(super) enum Refused {
-    /// This is the response.
+    /// A refusal: the response.
     With(Box<RemotingCommand>),
-    /// The error says which.
+    /// An error, which determines the response.
     Failed(TransportError),
 }
 
 impl Refused {
-    /// A response with a code and words for a person.
+    /// Refuses with a code, and the reason as the remark.
     pub(super) fn new(command: &RemotingCommand, code: i32, why: impl Into<String>) -> Self {
         Self::With(Box::new(command.respond(code, Some(why.into()))))
     }
@@ -29,8 +29,8 @@ impl From<ferromq_store::StoreError> for Refused {
     }
 }
 
-/// The response of a verb, be it an answer or a refusal.
-pub(super) fn settle(
+/// The response to a request, for any outcome of its verb.
+pub(super) fn to_response(
     command: &RemotingCommand,
     outcome: Result<RemotingCommand, Refused>,
 ) -> RemotingCommand {

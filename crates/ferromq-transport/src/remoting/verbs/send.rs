@@ -1,7 +1,6 @@
 //! Requests 10, 310 and 320: a producer sends a message, or a batch of them.
 //!
-//! What a topic is called and may take is checked here with RocketMQ's rules; where records go is the store's
-//! business, and who creates a topic the control plane's.
+//! Checks topic names and messages by RocketMQ's rules. The store places the records; the control plane creates topics.
 
 use std::{cell::RefCell, fmt, net::SocketAddr, sync::Arc};
 
@@ -26,11 +25,11 @@ use crate::{
     connections::answer_memory,
     hot::{
         Hot, SendPolicy,
-        batches::{FEW, OF_MESSAGE},
+        batches::{MAX_INLINE_MESSAGES, MESSAGE_OVERHEAD},
         dead_letters::{DLQ_QUEUES, GIVEN_BACK, GIVEN_UP, properties_of_sent},
         half_message::TRANSACTION_BITS,
         recall_handle,
-        send::Kept,
+        send::Deduplication,
     },
     remoting::{
         Fields, RemotingCommand,
@@ -40,22 +39,22 @@ use crate::{
 };
 
 thread_local! {
-    /// Properties of the message that is being stored.
-    static TEXT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// Properties of the message being stored.
+    static PROPERTIES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Properties of one message have at most this many bytes, so that a buffer for them may stay.
-const KEPT_TEXT: usize = 64 << 10;
+/// Largest buffer for properties that a thread keeps, in bytes. The properties of every message fit into it.
+const KEPT_PROPERTIES: usize = 64 << 10;
 
-/// A request whose messages are in the log.
-pub(super) struct Stored {
-    /// The answer.
+/// A send whose messages are in the log.
+pub(super) struct StoredSend {
+    /// The response.
     pub response: RemotingCommand,
-    /// The answer holds once what ends here is durable.
-    pub flushed_to: Option<u64>,
+    /// The response is valid once the log is durable up to this physical offset; at once if `None`.
+    pub flush_to: Option<u64>,
 }
 
-/// Stores the message or messages of a request; the answer comes once the promise of the flush policy holds.
+/// Stores the messages of a request, and answers once they have the durability of the flush policy.
 pub(super) async fn send(
     hot: &Arc<Hot>,
     peer: SocketAddr,
@@ -66,7 +65,7 @@ pub(super) async fn send(
         Some(group) => store_retry(hot, peer, command, &header, group_of(group)).await?,
         None => {
             let mut topic = find_topic(hot, peer, &header).await?;
-            if decides(hot, &header, &topic) {
+            if decides_type(hot, &header, &topic) {
                 let kind = first_kind(&header, command)?;
                 topic = hot.lookup.typed_topic(header.topic, kind, peer).await?;
             }
@@ -76,31 +75,31 @@ pub(super) async fn send(
             }
         }
     };
-    Ok(match stored.flushed_to {
+    Ok(match stored.flush_to {
         Some(end) => flushed(stored.response, hot.sends.durable(end).await),
         None => stored.response,
     })
 }
 
-/// As [`send`] up to the flush, where nothing has to be asked for first: most often. `None` where something has.
+/// As [`send`], up to the flush and without waiting. `None` if the request needs a lookup or a turn first; most do not.
 pub(super) fn send_now(
     hot: &Hot,
     peer: SocketAddr,
     command: &RemotingCommand,
-) -> Option<Result<Stored, TransportError>> {
+) -> Option<Result<StoredSend, TransportError>> {
     let header = match SendHeader::parse(command) {
         Ok(header) => header,
         Err(error) => return Some(Err(error)),
     };
     let topic = hot.tables.topic(header.topic).filter(|_| !header.topic.starts_with(RETRY_PREFIX))?;
-    if decides(hot, &header, &topic) || large_batch(&header, command).is_some() {
+    if decides_type(hot, &header, &topic) || large_batch(&header, command).is_some() {
         return None;
     }
     Some(store(hot, peer, command, &header, &topic))
 }
 
-/// Says whether the request gives the topic its type: where types are checked over remoting, too, the first one does.
-fn decides(hot: &Hot, header: &SendHeader<'_>, topic: &TopicEntry) -> bool {
+/// Returns whether the request decides the type of the topic: the first one does, if remoting sends are type-checked.
+fn decides_type(hot: &Hot, header: &SendHeader<'_>, topic: &TopicEntry) -> bool {
     topic.message_type == MessageType::Undecided
         && hot.policy.load().type_checks.remoting
         && topic.is_writable()
@@ -122,7 +121,7 @@ fn store(
     command: &RemotingCommand,
     header: &SendHeader<'_>,
     topic: &TopicEntry,
-) -> Result<Stored, TransportError> {
+) -> Result<StoredSend, TransportError> {
     if names::is_closed_to_clients(header.topic) {
         let topic = header.topic.to_owned();
         return Err(TransportError::TopicForbidden { topic, done: "written by clients" });
@@ -131,7 +130,7 @@ fn store(
         return Err(TransportError::TopicForbidden { topic: header.topic.to_owned(), done: "written" });
     }
     let queue_id = queue(hot, header, topic)?;
-    let target = Target { header, policy: &hot.policy.load(), topic, queue_id };
+    let target = SendTarget { header, policy: &hot.policy.load(), topic, queue_id };
     if is_batch(header, command) {
         target.store_batch(hot, peer, command)
     } else {
@@ -143,10 +142,11 @@ fn is_batch(header: &SendHeader<'_>, command: &RemotingCommand) -> bool {
     header.is_batch || command.code == request::SEND_BATCH_MESSAGE
 }
 
-/// How many messages a batch has that others do not wait for.
+/// Number of messages, if the request is a batch too large for the task that reads requests.
 fn large_batch(header: &SendHeader<'_>, command: &RemotingCommand) -> Option<usize> {
-    let may_be = command.body.len() > FEW * batch::LEAST_BYTES && is_batch(header, command);
-    may_be.then(|| batch::count(&command.body)).filter(|count| *count > FEW)
+    let can_be_large =
+        command.body.len() > MAX_INLINE_MESSAGES * batch::MIN_MESSAGE_BYTES && is_batch(header, command);
+    can_be_large.then(|| batch::count(&command.body)).filter(|count| *count > MAX_INLINE_MESSAGES)
 }
 
 /// As [`store`], for a large batch of `count` messages.
@@ -156,11 +156,11 @@ async fn store_many(
     command: &RemotingCommand,
     topic: TopicEntry,
     count: usize,
-) -> Result<Stored, TransportError> {
-    let memory = count * OF_MESSAGE;
+) -> Result<StoredSend, TransportError> {
+    let memory = count * MESSAGE_OVERHEAD;
     let mut turn = hot.batches.turn(peer).await?;
     if !answer_memory::try_take(memory) {
-        // Room may be long in coming: large requests of others have the turn meanwhile.
+        // Memory may become free late: meanwhile other large batches can have the turn.
         drop(turn);
         answer_memory::take(memory).await;
         turn = hot.batches.turn(peer).await?;
@@ -173,20 +173,20 @@ async fn store_many(
     turn.run(work).await?
 }
 
-/// A consumer that could not give a message back sends it to its group's retry topic itself.
+/// Stores a message that a consumer sends to its group's retry topic itself, because it could not give it back.
 async fn store_retry(
     hot: &Hot,
     peer: SocketAddr,
     command: &RemotingCommand,
     header: &SendHeader<'_>,
     name: &str,
-) -> Result<Stored, TransportError> {
+) -> Result<StoredSend, TransportError> {
     if is_batch(header, command) {
         return Err(TransportError::IllegalMessage("a batch cannot be sent to a retry topic"));
     }
     let group = hot.lookup.group(name, peer).await?;
     let max_times = header.max_reconsume_times.unwrap_or_else(|| max_retries(&group));
-    // Its members consume in order: who gives up a message must not get it behind later ones.
+    // The group consumes in order: a message that it gave up must not return after later ones.
     let is_ordered = hot.tables.is_locked(name, hot.clock.now_ms());
     if header.reconsume_times <= max_times && !is_ordered {
         let sys_flag = if header.is_unit { UNIT_SUBSCRIPTION } else { 0 };
@@ -199,14 +199,14 @@ async fn store_retry(
     // A dead letter is not delayed: RocketMQ writes level -1.
     let text = properties::replace(header.properties.as_bytes(), &[], &[("DELAY", "-1")]);
     let reason = if is_ordered { GIVEN_UP } else { GIVEN_BACK };
-    let told = properties_of_sent(&text, name, header.reconsume_times, reason);
+    let with_reason = properties_of_sent(&text, name, header.reconsume_times, reason);
     let store_as = |text: &[u8]| {
         let properties = String::from_utf8_lossy(text);
         let header = SendHeader { topic: &dead, queue_id: -1, properties: &properties, ..*header };
         store(hot, peer, command, &header, &topic)
     };
-    match store_as(&told) {
-        // Where there is no room to tell why it is dead, it is kept all the same.
+    match store_as(&with_reason) {
+        // Without room for the reason, the dead letter is stored without it.
         Err(TransportError::Store(StoreError::TooLarge { what: "properties", .. })) => {
             store_as(&properties::replace(&text, &["DELAY"], &[]))
         }
@@ -214,7 +214,7 @@ async fn store_retry(
     }
 }
 
-/// The group a retry topic belongs to; behind a plus sign stands the topic a message was received from.
+/// The group of a retry topic. A plus sign separates it from the topic that the message was received from.
 fn group_of(rest: &str) -> &str {
     match rest.split_once('+') {
         Some((group, topic)) if !topic.is_empty() && !topic.contains('+') => group,
@@ -240,12 +240,12 @@ async fn find_topic(
     hot.lookup.topic_or(missing, peer).await
 }
 
-/// RocketMQ's rules for a topic's name. Names in the tables keep them.
+/// Checks a new topic's name by RocketMQ's rules. Names in the tables satisfy them.
 fn check_name(topic: &str) -> Result<(), TransportError> {
     let reason = if topic.trim().is_empty() {
         "it is blank"
     } else if !names::has_legal_bytes(topic) {
-        "letters a-z A-Z, digits and _ - % | are allowed"
+        "only letters a-z A-Z, digits and _ - % | are allowed"
     } else if topic.len() <= names::max_topic_len(topic) {
         return Ok(());
     } else if names::is_of_group(topic) {
@@ -256,9 +256,9 @@ fn check_name(topic: &str) -> Result<(), TransportError> {
     Err(TransportError::BadTopicName { topic: topic.chars().take(300).collect(), reason })
 }
 
-/// The queue of a request; a negative one leaves the choice to the server.
+/// The queue of a request. The server chooses one if its id is negative.
 fn queue(hot: &Hot, header: &SendHeader<'_>, topic: &TopicEntry) -> Result<i32, TransportError> {
-    // A topic that lost queues still takes messages in those that are read until they are empty.
+    // After a topic lost write queues, it still accepts messages in those that are read until they are empty.
     let queues = topic.write_queues.max(topic.read_queues);
     match u32::try_from(header.queue_id) {
         Err(_) if topic.write_queues > 0 => Ok(hot.sends.pick_queue(header.topic, topic).cast_signed()),
@@ -272,33 +272,33 @@ fn queue(hot: &Hot, header: &SendHeader<'_>, topic: &TopicEntry) -> Result<i32, 
 }
 
 /// A request whose topic and queue are known.
-struct Target<'a> {
+struct SendTarget<'a> {
     header: &'a SendHeader<'a>,
     policy: &'a SendPolicy,
     topic: &'a TopicEntry,
     queue_id: i32,
 }
 
-impl Target<'_> {
+impl SendTarget<'_> {
     fn store_one(
         mut self,
         hot: &Hot,
         peer: SocketAddr,
         command: &RemotingCommand,
-    ) -> Result<Stored, TransportError> {
+    ) -> Result<StoredSend, TransportError> {
         let mut marks = PropertyMarks::read(self.header.properties);
-        // On its way to be retried it was committed long ago, whatever its properties and flags remember.
+        // A retried message was committed long ago, whatever its properties and flags still say.
         let is_retry = self.is_retry(&marks);
         marks.is_half &= !is_retry;
         let level = self.check(&marks, is_retry)?;
         if let Some(priority) = marks.priority() {
             self.queue_id = self.topic.queue_of_priority(priority).cast_signed();
         }
-        let made = marks.unique_key.is_none().then(|| hot.unique_keys.next(hot.clock.now_ms()));
-        let unique_key = marks.unique_key.or(made.as_deref()).unwrap_or_default();
-        let (appended, deliver_at) = TEXT.with_borrow_mut(|text| {
+        let generated = marks.unique_key.is_none().then(|| hot.unique_keys.next(hot.clock.now_ms()));
+        let unique_key = marks.unique_key.or(generated.as_deref()).unwrap_or_default();
+        let (appended, deliver_at) = PROPERTIES.with_borrow_mut(|text| {
             text.clear();
-            text.shrink_to(KEPT_TEXT);
+            text.shrink_to(KEPT_PROPERTIES);
             let own = (unique_key, self.policy.stamp());
             send_properties::write(text, self.header.properties, &marks, own);
             let message = NewMessage {
@@ -308,7 +308,7 @@ impl Target<'_> {
             if marks.is_half {
                 return Ok((hot.sends.append_half(&message, unique_key, marks.has_timer, text)?, None));
             }
-            let kept = Kept::of(marks.is_numbered);
+            let kept = Deduplication::of(marks.is_numbered);
             hot.sends.append_delayed(
                 &NewMessage { properties: text, ..message },
                 level > 0 || marks.has_timer,
@@ -323,23 +323,25 @@ impl Target<'_> {
         Ok(stored)
     }
 
-    /// Says whether a consumer could not consume it.
+    /// Returns whether the message is a retry after a failed consumption.
     fn is_retry(&self, marks: &PropertyMarks<'_>) -> bool {
         let topic = self.header.topic;
         self.header.reconsume_times > 0
             && (names::is_of_group(topic) || marks.level().is_some_and(|level| level > 0))
     }
 
-    /// Refuses what would be stored as something else than it says, and tells the delay level.
+    /// Refuses a message that would be stored as another kind than it claims. Returns the delay level.
     fn check(&self, marks: &PropertyMarks<'_>, is_retry: bool) -> Result<i32, TransportError> {
         self.check_type(marks)?;
-        let level = marks.level().ok_or(TransportError::IllegalMessage("the delay level is no number"))?;
+        let level = marks.level().ok_or(TransportError::IllegalMessage("the delay level is not a number"))?;
         if marks.is_inner_batch {
-            return Err(TransportError::IllegalMessage("INNER_NUM says it is a batch in one record"));
+            return Err(TransportError::IllegalMessage(
+                "a batch in one record (INNER_NUM) is not supported; send an ordinary batch",
+            ));
         }
         if self.header.sys_flag & TRANSACTION_BITS != 0 && !marks.is_half && !is_retry {
             return Err(TransportError::IllegalMessage(
-                "its system flag says it is of a transaction, but it is no half message",
+                "its system flag marks a transaction, but it is not a half message",
             ));
         }
         if marks.is_half && marks.is_numbered {
@@ -356,7 +358,7 @@ impl Target<'_> {
         Ok(level)
     }
 
-    /// Refuses lite messages, and where types are checked those that are not of the topic's.
+    /// Refuses lite messages and, if types are checked, messages of another type than the topic's.
     fn check_type(&self, marks: &PropertyMarks<'_>) -> Result<(), TransportError> {
         if marks.is_lite {
             return Err(TransportError::IllegalMessage("lite topics (__LITE_TOPIC) are not supported yet"));
@@ -379,7 +381,7 @@ impl Target<'_> {
         hot: &Hot,
         peer: SocketAddr,
         command: &RemotingCommand,
-    ) -> Result<Stored, TransportError> {
+    ) -> Result<StoredSend, TransportError> {
         let parsed = batch::parse(&command.body)?;
         let mut messages = Vec::with_capacity(parsed.len());
         let mut is_numbered = false;
@@ -391,21 +393,25 @@ impl Target<'_> {
             let properties = message.properties.as_bytes();
             messages.push(self.message(peer, message.flag, message.body, properties));
         }
-        let appended = hot.sends.append_as_one(&messages, Kept::of(is_numbered))?;
+        let appended = hot.sends.append_as_one(&messages, Deduplication::of(is_numbered))?;
         let marks = PropertyMarks::read(self.header.properties);
         Ok(self.stored(hot, command, &appended, (marks.unique_key.unwrap_or_default(), marks.waits)))
     }
 
-    /// RocketMQ would store these as ordinary messages: early, uncommitted, or never consumed.
+    /// Refuses messages that RocketMQ would store as ordinary ones: early, uncommitted, or never consumed.
     fn check_in_batch(&self, marks: &PropertyMarks<'_>) -> Result<(), TransportError> {
         if marks.has_timer || marks.level() != Some(0) {
             return Err(TransportError::IllegalMessage("a message of a batch cannot be delayed"));
         }
         if marks.is_half || self.header.sys_flag & TRANSACTION_BITS != 0 {
-            return Err(TransportError::IllegalMessage("a message of a batch cannot be of a transaction"));
+            return Err(TransportError::IllegalMessage(
+                "a message of a batch cannot belong to a transaction",
+            ));
         }
         if marks.is_inner_batch {
-            return Err(TransportError::IllegalMessage("INNER_NUM says it is a batch in one record"));
+            return Err(TransportError::IllegalMessage(
+                "a batch in one record (INNER_NUM) is not supported; send an ordinary batch",
+            ));
         }
         Ok(())
     }
@@ -431,22 +437,24 @@ impl Target<'_> {
         }
     }
 
-    /// The answer to a request whose messages are stored; some producers do not wait until it is durable.
+    /// The response to a stored request. A producer can choose not to wait until it is durable.
     fn stored(
         &self,
         hot: &Hot,
         command: &RemotingCommand,
         appended: &Appended,
         (transaction_id, waits): (&str, bool),
-    ) -> Stored {
-        let flushed_to = (waits && !command.is_one_way()).then_some(appended.end);
+    ) -> StoredSend {
+        let flush_to = (waits && !command.is_one_way()).then_some(appended.end);
         let queue_offset =
             appended.locations.first().map_or(0, |location| location.queue_offset.cast_signed());
         let mut answer = command.respond(response::SUCCESS, None);
-        answer.fields = Fields::of_answer();
+        answer.fields = Fields::for_response();
         let fields = &mut answer.fields;
-        fields
-            .put("msgId", Ids { store_host: hot.store.admin().store_host(), locations: &appended.locations });
+        fields.put(
+            "msgId",
+            OffsetIds { store_host: hot.store.admin().store_host(), locations: &appended.locations },
+        );
         fields.put("queueId", self.queue_id);
         fields.put("queueOffset", queue_offset);
         fields.push("MSG_REGION", self.policy.region());
@@ -454,17 +462,17 @@ impl Target<'_> {
         if !transaction_id.is_empty() {
             fields.push("transactionId", transaction_id);
         }
-        Stored { response: answer, flushed_to }
+        StoredSend { response: answer, flush_to }
     }
 }
 
-/// The ids of places, joined by commas.
-struct Ids<'a> {
+/// The offset message ids of a send, joined by commas.
+struct OffsetIds<'a> {
     store_host: SocketAddr,
     locations: &'a [Location],
 }
 
-impl fmt::Display for Ids<'_> {
+impl fmt::Display for OffsetIds<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, location) in self.locations.iter().enumerate() {
             let id =

@@ -1,17 +1,17 @@
-//! The header of a request that sends messages, in both of its forms. No I/O.
+//! Parses the header of a send, in both its forms. No I/O.
 
 use super::headers::{number_or_none, parse_number};
 use crate::{TransportError, remoting::RemotingCommand};
 
-/// What 10 says with names, 310 and 320 with single letters.
+/// Header of request 10, with names, and of 310 and 320, with single letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct SendHeader<'a> {
     pub topic: &'a str,
-    /// The topic whose settings a new topic takes.
+    /// Topic whose settings a topic created by this send takes over.
     pub default_topic: &'a str,
-    /// Most queues a new topic shall have.
+    /// Most queues of a topic created by this send.
     pub default_queues: u32,
-    /// Negative where the server shall choose.
+    /// Negative if the server chooses.
     pub queue_id: i32,
     pub sys_flag: i32,
     pub born_timestamp: i64,
@@ -27,7 +27,7 @@ impl<'a> SendHeader<'a> {
     /// Reads the fields in one pass.
     ///
     /// # Errors
-    /// `BadField` for one that is missing or is no number in range.
+    /// `BadField` if one is missing or is not a number in range.
     pub(super) fn parse(command: &'a RemotingCommand) -> Result<Self, TransportError> {
         let mut header = Self::default();
         let (mut has_queue, mut has_time) = (false, false);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_say_the_same() {
+    fn both_forms_give_the_same_header() {
         let short = command(&[
             ("a", "PG"),
             ("b", "flights"),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_is_missing_or_no_number_is_named() {
+    fn the_error_names_a_field_that_is_missing_or_not_a_number() {
         for (fields, name) in [
             (&[("e", "0"), ("g", "1")][..], "topic"),
             (&[("b", "t"), ("g", "1")], "queueId"),

@@ -1,45 +1,45 @@
-//! What a send request's properties say to the broker, and the properties that are stored. No I/O.
+//! Reads the properties of a send that the broker interprets, and writes those that are stored. No I/O.
 //!
-//! The text passes through as it came; only names that are the broker's own are taken out and set.
+//! Properties are stored as received; only the broker's own names are removed and set.
 
 use ferromq_store::{dedup::SEQUENCE, record::properties};
 
 use crate::{hot::half_message::HALF_NAMES, tables::MessageType};
 
 const SEPARATOR: char = '\u{2}';
-/// Names the broker sets itself, or that a message must not bring along.
-const OWN: [&str; 4] = ["MSG_REGION", "TRACE_ON", "CLUSTER", "POP_CK"];
+/// Names that the broker sets itself, or that a producer must not set.
+const BROKER_NAMES: [&str; 4] = ["MSG_REGION", "TRACE_ON", "CLUSTER", "POP_CK"];
 const PRIORITY: &str = "_SYS_MSG_PRIORITY_";
 
-/// What properties say to the broker.
+/// Properties of a message that the broker interprets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PropertyMarks<'a> {
     /// The producer's own id of the message.
     pub unique_key: Option<&'a str>,
-    /// The delay level as it stands there.
+    /// The delay level, not parsed.
     pub delay_level: Option<&'a str>,
-    /// A time of delivery that is no delay level.
+    /// Has a delivery time other than a delay level.
     pub has_timer: bool,
-    /// It is the half message of a transaction.
+    /// Is the half message of a transaction.
     pub is_half: bool,
-    /// The answer may come before the message is flushed.
+    /// The response waits until the message is durable.
     pub waits: bool,
-    /// It says of itself that it is a batch in one record.
+    /// Claims to be a batch in one record.
     pub is_inner_batch: bool,
-    /// It is of a lite topic.
+    /// Is for a lite topic.
     pub is_lite: bool,
-    /// Its writer numbers its messages, so that one sent again is known.
+    /// Its writer numbers messages, so that duplicates are detected.
     pub is_numbered: bool,
-    /// Another cluster took it already.
+    /// Another cluster has accepted it already.
     pub is_transferred: bool,
     is_ordered: bool,
     priority: Option<&'a str>,
-    /// There is something to take out.
-    has_own: bool,
+    /// Has one of the broker's own names.
+    has_broker_name: bool,
 }
 
 impl<'a> PropertyMarks<'a> {
-    /// Reads the text once. The last of a name counts, as in RocketMQ.
+    /// Reads the text in one pass. The last of equal names counts, as in RocketMQ.
     pub(super) fn read(text: &'a str) -> Self {
         let mut marks = Self {
             unique_key: None,
@@ -53,7 +53,7 @@ impl<'a> PropertyMarks<'a> {
             is_transferred: false,
             is_ordered: false,
             priority: None,
-            has_own: false,
+            has_broker_name: false,
         };
         for (name, value) in pairs(text) {
             match name {
@@ -68,18 +68,18 @@ impl<'a> PropertyMarks<'a> {
                 SEQUENCE => marks.is_numbered = true,
                 "TRANSFER_FLAG" => marks.is_transferred = true,
                 PRIORITY => marks.priority = Some(value),
-                _ => marks.has_own |= OWN.contains(&name),
+                _ => marks.has_broker_name |= BROKER_NAMES.contains(&name),
             }
         }
         marks
     }
 
-    /// The delay level, 0 for none. `None` for what is no number.
+    /// The delay level; 0 without one, `None` if it is not a number.
     pub(super) fn level(&self) -> Option<i32> {
         self.delay_level.map_or(Some(0), |text| text.parse().ok())
     }
 
-    /// The type of the message, as RocketMQ concludes it.
+    /// The type of the message, as RocketMQ derives it.
     pub(super) fn kind(&self) -> MessageType {
         if self.is_half {
             MessageType::Transaction
@@ -96,26 +96,26 @@ impl<'a> PropertyMarks<'a> {
         }
     }
 
-    /// The priority of a message that has nothing else to be sorted by.
+    /// The priority, if no other property decides the order of delivery.
     pub(super) fn priority(&self) -> Option<u32> {
         self.priority.filter(|_| self.kind() == MessageType::Priority)?.parse().ok()
     }
 }
 
-/// Writes the properties of a message: those that came, without the broker's own names, then `stamp`.
+/// Appends the properties to store: those received, without the broker's own names, then `stamp`.
 pub(super) fn write(
     out: &mut Vec<u8>,
     text: &str,
     marks: &PropertyMarks<'_>,
     (unique_key, stamp): (&str, &[u8]),
 ) {
-    // A priority counts where nothing else says when the message comes.
-    let is_sorted_otherwise = marks.priority.is_some() && marks.kind() != MessageType::Priority;
-    if marks.has_own || marks.is_half || is_sorted_otherwise {
+    // A priority counts only if no other property decides the order of delivery.
+    let has_other_order = marks.priority.is_some() && marks.kind() != MessageType::Priority;
+    if marks.has_broker_name || marks.is_half || has_other_order {
         write_if(out, text, |name| {
-            !(OWN.contains(&name)
+            !(BROKER_NAMES.contains(&name)
                 || marks.is_half && HALF_NAMES.contains(&name)
-                || is_sorted_otherwise && name == PRIORITY)
+                || has_other_order && name == PRIORITY)
         });
     } else {
         write_all(out, text);
@@ -126,7 +126,7 @@ pub(super) fn write(
     out.extend_from_slice(stamp);
 }
 
-/// Copies the text, each pair ended by a separator.
+/// Copies the text, with a separator after its last pair.
 fn write_all(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
     if !text.is_empty() && !text.ends_with(SEPARATOR) {
@@ -141,7 +141,7 @@ pub(super) fn write_if(out: &mut Vec<u8>, text: &str, is_wanted: impl Fn(&str) -
     }
 }
 
-/// Empty names and values count as absent, as in RocketMQ.
+/// Pairs of name and value. Empty ones count as absent, as in RocketMQ.
 fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split(SEPARATOR)
         .filter_map(|pair| pair.split_once('\u{1}'))
@@ -186,7 +186,7 @@ mod tests {
         let given = text(&[("KEYS", "a"), ("UNIQ_KEY", "7F"), ("mine", "ü")]);
         let stamp = [("CLUSTER", "c")];
         assert_eq!(written(&given, &stamp), given.clone() + &text(&stamp));
-        // The last pair needs no separator behind it.
+        // The last pair needs no separator.
         assert_eq!(written(given.trim_end_matches('\u{2}'), &stamp), given + &text(&stamp));
         assert_eq!(written("", &stamp), text(&[("UNIQ_KEY", "NEW"), ("CLUSTER", "c")]));
     }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_message_does_not_say_itself_where_it_goes() {
+    fn a_producer_cannot_set_the_target_of_its_half_message() {
         let given = text(&[("REAL_TOPIC", "lie"), ("UNIQ_KEY", "7F"), ("TRAN_MSG", "true")]);
         assert_eq!(written(&given, &[]), text(&[("UNIQ_KEY", "7F"), ("TRAN_MSG", "true")]));
     }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_of_a_message_that_is_sorted_otherwise_is_left_out() {
+    fn the_priority_of_a_message_with_another_order_is_left_out() {
         let given = text(&[("_SYS_MSG_PRIORITY_", "3"), ("__SHARDINGKEY", "k"), ("UNIQ_KEY", "7F")]);
         assert_eq!(PropertyMarks::read(&given).priority(), None);
         assert_eq!(written(&given, &[]), text(&[("__SHARDINGKEY", "k"), ("UNIQ_KEY", "7F")]));

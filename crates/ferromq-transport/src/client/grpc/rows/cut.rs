@@ -1,99 +1,100 @@
-//! Which rows travel together.
+//! Groups rows into requests.
 
 use std::{collections::HashMap, hash::Hash};
 
 use super::{Row, Rows};
 use crate::client::grpc::{Kind, queue_of_group};
 
-/// What a message costs beside body and headers, about.
+/// Approximate bytes of a message beside its body and headers.
 const OVERHEAD: usize = 160;
 
-/// How large a request may be.
+/// Limits of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Bytes, about; a single row may have more.
+    /// Approximate bytes; a single row may exceed them.
     pub bytes: usize,
 }
 
 /// Rows of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// The topic, by its place in [`Rows::topics`].
+    /// Index of the topic in [`Rows::topics`].
     pub topic: u32,
-    /// The rows, from the first of the batch on, rising.
+    /// Indices of the rows in the batch, ascending.
     pub rows: Vec<u32>,
-    /// The queue, by its number, where it was placed; one of its broker where that chooses.
+    /// Number of the queue, or of any queue of the broker that chooses one; 0 from [`Rows::lanes`].
     pub queue: u32,
 }
 
-/// Where rows go whose queue does not depend on the attempt.
+/// An assignment of rows to queues that does not depend on the attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct Places<'a> {
-    /// Rows of a block go to the same queue.
+    /// Number of rows per block. The rows of a block go to the same queue.
     pub block: u64,
-    /// The number of the queue of each block, from that of the first row of the batch on.
+    /// Number of the queue of each block, from the block of the batch's first row.
     pub queues: &'a [u32],
-    /// The queues as the route tells them, which message groups choose among.
+    /// Numbers of the queues in the order of the route, for the choice of message groups.
     pub in_order: &'a [u32],
-    /// The broker of each queue.
+    /// Broker of each queue.
     pub brokers: &'a [u32],
 }
 
+/// Rows of one request have the same key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Lane<'a> {
+enum BatchKey<'a> {
     Plain(u32),
     Group(&'a str),
     Priority,
     /// The broker chooses the queue, in the order of the rows.
     Chosen(u32),
-    /// A row that travels alone, as delayed ones do.
+    /// A row in a request of its own, as delayed ones are.
     Alone(u32),
 }
 
-/// Among which rows the order is kept: those of one are cut where their lane changes.
+/// Rows whose order is kept: a new request begins when their batch key changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Among<'a> {
-    Lane(u32, Lane<'a>),
+enum OrderScope<'a> {
+    Key(u32, BatchKey<'a>),
     Topic,
 }
 
-/// Where a row travels.
-struct Way<'a> {
-    among: Among<'a>,
-    lane: Lane<'a>,
+/// Order scope, batch key and queue of a row.
+struct RowPlacement<'a> {
+    scope: OrderScope<'a>,
+    key: BatchKey<'a>,
     queue: u32,
 }
 
-/// Requests as they are cut.
+/// Builds requests row by row.
 #[derive(Default)]
-struct Cut<'a> {
-    parts: Vec<(Lane<'a>, usize, Part)>,
-    open: HashMap<Among<'a>, usize>,
-    last: Option<(Among<'a>, usize)>,
+struct RequestCutter<'a> {
+    parts: Vec<(BatchKey<'a>, usize, Part)>,
+    open: HashMap<OrderScope<'a>, usize>,
+    last: Option<(OrderScope<'a>, usize)>,
 }
 
-impl<'a> Cut<'a> {
-    fn add(&mut self, limits: Limits, topic: u32, index: u32, size: usize, way: &Way<'a>) {
-        let Way { among, lane, queue } = *way;
-        // Rows of one lane mostly follow one another.
-        let known = self.last.filter(|(before, _)| *before == among).map(|(_, at)| at);
-        let at = known.or_else(|| self.open.get(&among).copied()).filter(|at| {
+impl<'a> RequestCutter<'a> {
+    fn add(&mut self, limits: Limits, topic: u32, index: u32, size: usize, placement: &RowPlacement<'a>) {
+        let RowPlacement { scope, key, queue } = *placement;
+        // Rows of one scope are mostly adjacent.
+        let known = self.last.filter(|(before, _)| *before == scope).map(|(_, at)| at);
+        let at = known.or_else(|| self.open.get(&scope).copied()).filter(|at| {
             self.parts.get(*at).is_some_and(|(of, bytes, part)| {
-                *of == lane && part.rows.len() < limits.rows && bytes + size <= limits.bytes
+                *of == key && part.rows.len() < limits.rows && bytes + size <= limits.bytes
             })
         });
         let at = at.unwrap_or_else(|| {
-            self.parts.push((lane, 0, Part { topic, rows: Vec::new(), queue }));
-            self.open.insert(among, self.parts.len() - 1);
+            self.parts.push((key, 0, Part { topic, rows: Vec::new(), queue }));
+            self.open.insert(scope, self.parts.len() - 1);
             self.parts.len() - 1
         });
         if let Some((_, bytes, part)) = self.parts.get_mut(at) {
             part.rows.push(index);
             *bytes += size;
         }
-        self.last = Some((among, at));
+        self.last = Some((scope, at));
     }
 
     fn parts(self) -> Vec<Part> {
@@ -102,40 +103,42 @@ impl<'a> Cut<'a> {
 }
 
 impl Rows {
-    /// Cuts rows into requests, each of one topic, and of one message group or none. By their first rows.
+    /// Groups rows into requests, each of one topic, and of one message group or none, in the order of their first
+    /// rows.
     #[must_use]
     pub fn lanes(&self, limits: Limits) -> Vec<Part> {
-        let mut cut = Cut::default();
+        let mut cut = RequestCutter::default();
         for (row, index) in self.rows.iter().zip(0u32..) {
-            let lane = match &row.kind {
-                Kind::Normal => Lane::Plain(0),
-                Kind::Fifo(group) => Lane::Group(group),
-                Kind::Priority(_) => Lane::Priority,
-                Kind::At(_) | Kind::After(_) => Lane::Alone(index),
+            let key = match &row.kind {
+                Kind::Normal => BatchKey::Plain(0),
+                Kind::Fifo(group) => BatchKey::Group(group),
+                Kind::Priority(_) => BatchKey::Priority,
+                Kind::At(_) | Kind::After(_) => BatchKey::Alone(index),
             };
-            let way = Way { among: Among::Lane(row.topic, lane), lane, queue: 0 };
-            cut.add(limits, row.topic, index, row.size(), &way);
+            let placement = RowPlacement { scope: OrderScope::Key(row.topic, key), key, queue: 0 };
+            cut.add(limits, row.topic, index, row.size(), &placement);
         }
         cut.parts()
     }
 
-    /// Cuts the rows of a topic into requests, each to one queue, or to a broker that chooses. By their first rows.
+    /// Groups the rows of a topic into requests, each for one queue or for a broker that chooses the queue, in the
+    /// order of their first rows.
     ///
-    /// All rows of a request come before those of the next, whatever their queues: a row that is not stored is then
-    /// higher than all that are, also where it belongs to another queue the next time. None where a number is of no queue.
+    /// All rows of a request come before those of the next, whatever their queues. So a row that was not stored has a
+    /// higher number than all that were, even if it goes to another queue next time. `None` if a queue does not exist.
     #[must_use]
     pub fn placed(&self, topic: u32, places: &Places<'_>, limits: Limits) -> Option<Vec<Part>> {
         let rows = || self.rows.iter().zip(0u32..).filter(|(row, _)| row.topic == topic);
-        let mut cut = Cut::default();
+        let mut cut = RequestCutter::default();
         for (row, index) in rows() {
             let queue = places.queue_of(self.first, index, &row.kind)?;
             let broker = *places.brokers.get(queue as usize)?;
-            let lane = match &row.kind {
-                Kind::Normal => Lane::Plain(queue),
-                Kind::Fifo(_) | Kind::Priority(_) => Lane::Chosen(broker),
-                Kind::At(_) | Kind::After(_) => Lane::Alone(index),
+            let key = match &row.kind {
+                Kind::Normal => BatchKey::Plain(queue),
+                Kind::Fifo(_) | Kind::Priority(_) => BatchKey::Chosen(broker),
+                Kind::At(_) | Kind::After(_) => BatchKey::Alone(index),
             };
-            cut.add(limits, topic, index, row.size(), &Way { among: Among::Topic, lane, queue });
+            cut.add(limits, topic, index, row.size(), &RowPlacement { scope: OrderScope::Topic, key, queue });
         }
         Some(cut.parts())
     }

@@ -1,7 +1,7 @@
-//! Rows of Arrow columns as messages to send, without an object for each.
+//! Encodes rows of Arrow columns as messages to send, without an object per row.
 //!
-//! All but the bodies is checked and encoded when the rows are read; a body is copied once, into its request. Which rows
-//! travel together is in `cut`; where they go and what is sent again is the caller's business. Pure.
+//! Reading checks and encodes everything but the bodies; a body is copied once, into its request. `cut` groups rows
+//! into requests. The caller chooses their queues, and sends and resends them. No I/O.
 
 mod columns;
 mod cut;
@@ -16,39 +16,39 @@ pub use columns::{Column, Columns, Entries, Keys, Texts};
 pub use cut::{Limits, Part, Places};
 
 use super::{
-    Batch, IllegalHeader, Kind, Parts, encode,
+    Batch, EncodedHeaders, IllegalHeader, Kind, encode,
     headers::{check_group, put_key, put_property, put_tag},
 };
-use crate::client::grpc::rows::columns::Unsound;
+use crate::client::grpc::rows::columns::InvalidColumn;
 use ferromq_store::dedup::SEQUENCE;
 
-/// A row that cannot become a message: which of its partition, which column, what is wrong and the way out.
+/// A row that cannot become a message: its number in the partition, the column, the reason and the way out.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("row {row}: {why}")]
 pub struct IllegalRow {
-    /// From 0.
+    /// Number of the row in its partition, from 0.
     pub row: u64,
     why: String,
 }
 
-/// Why, before the row is known.
-struct Why(String);
+/// The reason for an [`IllegalRow`] whose number is not known yet.
+struct Reason(String);
 
-impl From<Unsound> for Why {
-    fn from(_: Unsound) -> Self {
-        Self("its batch is no Arrow of that many rows".to_owned())
+impl From<InvalidColumn> for Reason {
+    fn from(_: InvalidColumn) -> Self {
+        Self("its Arrow buffers are inconsistent or too short for its rows".to_owned())
     }
 }
 
-fn of_column(name: &'static str) -> impl Fn(IllegalHeader) -> Why {
-    move |error| Why(format!("column '{name}': {error}"))
+fn of_column(name: &'static str) -> impl Fn(IllegalHeader) -> Reason {
+    move |error| Reason(format!("column '{name}': {error}"))
 }
 
 #[derive(Debug)]
 struct Row {
     topic: u32,
     kind: Kind,
-    /// User properties, then system properties, in [`Rows::texts`].
+    /// User properties are `begin..middle` of [`Rows::texts`], system properties `middle..end`.
     begin: usize,
     middle: usize,
     end: usize,
@@ -64,21 +64,21 @@ pub struct Rows {
     topics: Vec<(String, u64)>,
 }
 
-/// What rows have that does not come from their columns.
+/// Values that do not come from the columns.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Common<'a> {
-    /// The number of the first row in its partition.
+    /// Number of the first row in its partition.
     pub first: u64,
-    /// The topic of rows that name none.
+    /// Topic of rows without one.
     pub topic: Option<&'a str>,
-    /// What comes before the row in the sequence of rows that are to be stored once.
+    /// Prefix of each row's sequence, before the row's number, for rows to be stored once.
     pub numbered: Option<&'a str>,
 }
 
 impl Rows {
-    /// Checks and encodes rows. Names of topics are not checked.
+    /// Checks and encodes rows. Topic names are not checked.
     ///
-    /// A property that numbers messages is left out: it is of the write that the row was read from.
+    /// A sequence among the properties is left out: it belongs to the write that the row was read from.
     pub fn read(columns: &Columns<'_>, common: Common<'_>) -> Result<Self, IllegalRow> {
         let rows = Vec::with_capacity(columns.rows);
         let mut read = Self { first: common.first, texts: Vec::new(), rows, topics: Vec::new() };
@@ -88,16 +88,16 @@ impl Rows {
             let row = common.first.saturating_add(index as u64);
             if let Some(before) = common.numbered {
                 number.clear();
-                let _ = write!(number, "{before}/{row}"); // to a text it cannot fail
+                let _ = write!(number, "{before}/{row}"); // writing to a string cannot fail
             }
             let sequence = common.numbered.map(|_| number.as_str());
             let added = read.add(columns, index, common.topic, sequence, &mut topics);
-            added.map_err(|Why(why)| IllegalRow { row, why })?;
+            added.map_err(|Reason(why)| IllegalRow { row, why })?;
         }
         Ok(read)
     }
 
-    /// Each topic, and the first row that goes there.
+    /// Each topic, and the number of its first row.
     #[must_use]
     pub fn topics(&self) -> &[(String, u64)] {
         &self.topics
@@ -118,7 +118,7 @@ impl Rows {
         }
     }
 
-    /// The first row of a part whose body is longer than `limit`, and how long.
+    /// Number and body length of the first row of a part whose body is longer than `limit`.
     #[must_use]
     pub fn too_large(&self, part: &Part, limit: usize) -> Option<(u64, usize)> {
         let mut lens =
@@ -126,17 +126,17 @@ impl Rows {
         lens.find(|(_, len)| *len > limit).map(|(index, len)| (self.number(index), len))
     }
 
-    /// Encodes the `SendMessageRequest` of a part; `bodies` is the buffer its bodies lie in.
+    /// Encodes the `SendMessageRequest` of a part. `bodies` is the buffer that contains the bodies.
     #[must_use]
     pub fn encode(&self, batch: &Batch<'_>, part: &Part, bodies: &[u8]) -> Vec<u8> {
         let messages = part.rows.iter().filter_map(|index| {
             let row = self.rows.get(*index as usize)?;
-            let parts = Parts {
+            let headers = EncodedHeaders {
                 user_properties: self.texts.get(row.begin..row.middle)?,
                 system_properties: self.texts.get(row.middle..row.end)?,
                 kind: &row.kind,
             };
-            Some((parts, bodies.get(row.body.clone())?))
+            Some((headers, bodies.get(row.body.clone())?))
         });
         encode(batch, messages)
     }
@@ -148,10 +148,10 @@ impl Rows {
         topic: Option<&'a str>,
         sequence: Option<&str>,
         topics: &mut HashMap<&'a str, u32>,
-    ) -> Result<(), Why> {
+    ) -> Result<(), Reason> {
         let own = text(columns.topic, "topic", index)?.filter(|topic| !topic.is_empty());
         let Some(name) = own.or(topic) else {
-            return Err(Why("column 'topic' is null; give it a topic, or set option 'topic'".to_owned()));
+            return Err(Reason("column 'topic' is null; give it a topic, or set option 'topic'".to_owned()));
         };
         let topic = *topics.entry(name).or_insert_with(|| {
             self.topics.push((name.to_owned(), self.first.saturating_add(index as u64)));
@@ -173,7 +173,7 @@ impl Rows {
         Ok(())
     }
 
-    fn put_keys(&mut self, columns: &Columns<'_>, index: usize) -> Result<(), Why> {
+    fn put_keys(&mut self, columns: &Columns<'_>, index: usize) -> Result<(), Reason> {
         let (texts, span) = match columns.keys {
             None => return Ok(()),
             Some(Keys::One(texts)) => (texts, texts.bytes(index)?.map(|_| index..index + 1)),
@@ -181,30 +181,30 @@ impl Rows {
         };
         for at in span.into_iter().flatten() {
             let Some(key) = text(Some(texts), "keys", at)? else {
-                return Err(Why("column 'keys' holds null; leave it out of the array".to_owned()));
+                return Err(Reason("column 'keys' contains null; leave it out of the array".to_owned()));
             };
             put_key(&mut self.texts, key).map_err(of_column("keys"))?;
         }
         Ok(())
     }
 
-    fn put_properties(&mut self, columns: &Columns<'_>, index: usize) -> Result<(), Why> {
+    fn put_properties(&mut self, columns: &Columns<'_>, index: usize) -> Result<(), Reason> {
         let Some(Entries { spans, names, values }) = columns.properties else { return Ok(()) };
         let Some(span) = spans.span(index)? else { return Ok(()) };
         for at in span.clone() {
             let Some(name) = text(Some(names), "properties", at)? else {
-                return Err(Why(
-                    "column 'properties' has a null as a name; leave it out of the map".to_owned()
+                return Err(Reason(
+                    "column 'properties' has a null name; leave it out of the map".to_owned(),
                 ));
             };
             if name == SEQUENCE {
                 continue;
             }
             if names.holds(at + 1..span.end, name)? {
-                continue; // of a name that comes twice the last value counts
+                continue; // the last of equal names counts
             }
             let Some(value) = text(Some(values), "properties", at)? else {
-                return Err(Why(format!(
+                return Err(Reason(format!(
                     "column 'properties' has no value for '{name}'; leave it out of the map"
                 )));
             };
@@ -214,26 +214,27 @@ impl Rows {
     }
 }
 
-/// A text of a row.
-fn text<'a>(texts: Option<Texts<'a>>, name: &'static str, index: usize) -> Result<Option<&'a str>, Why> {
+/// The text of a row in a column.
+fn text<'a>(texts: Option<Texts<'a>>, name: &'static str, index: usize) -> Result<Option<&'a str>, Reason> {
     let Some(bytes) = texts.map(|texts| texts.bytes(index)).transpose()?.flatten() else { return Ok(None) };
     let text = std::str::from_utf8(bytes);
-    text.map(Some).map_err(|_| Why(format!("column '{name}' is not UTF-8; write bytes in the column 'body'")))
+    text.map(Some)
+        .map_err(|_| Reason(format!("column '{name}' is not UTF-8; write bytes in the column 'body'")))
 }
 
-/// Where a body lies.
-fn body(columns: &Columns<'_>, index: usize) -> Result<Range<usize>, Why> {
-    let fail = |what| Err(Why(format!("column 'body' is {what}; RocketMQ takes at least one byte")));
+/// The range of a row's body.
+fn body(columns: &Columns<'_>, index: usize) -> Result<Range<usize>, Reason> {
+    let fail = |what| Err(Reason(format!("column 'body' is {what}; RocketMQ takes at least one byte")));
     match columns.body.span(index)? {
         None => fail("null"),
         Some(span) if span.is_empty() => fail("empty"),
         Some(span) if span.end <= columns.body_len => Ok(span),
-        Some(_) => Err(Unsound.into()),
+        Some(_) => Err(InvalidColumn.into()),
     }
 }
 
-/// What is special about the delivery of a row.
-fn kind(columns: &Columns<'_>, index: usize) -> Result<Kind, Why> {
+/// How a row is delivered.
+fn kind(columns: &Columns<'_>, index: usize) -> Result<Kind, Reason> {
     let number = |column: Option<Column<'_>>| column.map(|column| column.number(index)).transpose();
     let group = text(columns.message_group, "message_group", index)?;
     let (at, priority) = (number(columns.delivery_timestamp)?.flatten(), number(columns.priority)?.flatten());
@@ -248,8 +249,8 @@ fn kind(columns: &Columns<'_>, index: usize) -> Result<Kind, Why> {
         let given: Vec<_> =
             given.into_iter().filter_map(|(name, is_given)| is_given.then_some(name)).collect();
         let given = given.join("' and '");
-        let one = "a message has one of message_group, delivery_timestamp, delay and priority";
-        return Err(Why(format!("columns '{given}': {one}; let the others be null")));
+        let one = "a message has only one of message_group, delivery_timestamp, delay and priority";
+        return Err(Reason(format!("columns '{given}': {one}; leave the others null")));
     }
     Ok(match (group, at, delay, priority) {
         (Some(group), ..) => {
@@ -257,8 +258,8 @@ fn kind(columns: &Columns<'_>, index: usize) -> Result<Kind, Why> {
             Kind::Fifo(group.to_owned())
         }
         (_, Some(at), ..) if at < 0 => {
-            let why = "a delivery timestamp is a time after the year 1970";
-            return Err(Why(format!("column 'delivery_timestamp': {why}, not {at} ms before it")));
+            let why = "a delivery timestamp must not be before 1970";
+            return Err(Reason(format!("column 'delivery_timestamp': {why}, this one is {at} ms")));
         }
         (_, Some(at), ..) => Kind::At(at),
         (_, _, Some(delay), _) => Kind::After(delay),
@@ -268,15 +269,15 @@ fn kind(columns: &Columns<'_>, index: usize) -> Result<Kind, Why> {
                 let limit = i32::MAX;
                 let why =
                     format!("a priority is 0 to {limit}, this one is {priority}; higher ones come first");
-                return Err(Why(format!("column 'priority': {why}")));
+                return Err(Reason(format!("column 'priority': {why}")));
             }
         },
         _ => Kind::Normal,
     })
 }
 
-/// Milliseconds of a delay, begun ones whole; 0 is none.
-fn delay(columns: &Columns<'_>, index: usize) -> Result<Option<u32>, Why> {
+/// A row's delay in milliseconds, rounded up; `None` for 0.
+fn delay(columns: &Columns<'_>, index: usize) -> Result<Option<u32>, Reason> {
     let Some((column, unit)) = columns.delay else { return Ok(None) };
     let Some(units) = column.number(index)? else { return Ok(None) };
     let unit = unit.max(1);
@@ -285,10 +286,11 @@ fn delay(columns: &Columns<'_>, index: usize) -> Result<Option<u32>, Why> {
         Ok(millis) => Ok((millis > 0).then_some(millis)),
         Err(_) if units < 0 => {
             let millis = units as f64 / unit as f64;
-            Err(Why(format!("column 'delay' is {millis} ms; it must not be negative")))
+            Err(Reason(format!("column 'delay' is {millis} ms; it must not be negative")))
         }
-        Err(_) => {
-            Err(Why(format!("column 'delay' is {millis} ms; a delay is at most 49 days ({} ms)", u32::MAX)))
-        }
+        Err(_) => Err(Reason(format!(
+            "column 'delay' is {millis} ms; a delay is at most 49 days ({} ms)",
+            u32::MAX
+        ))),
     }
 }

@@ -3,14 +3,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::{client::grpc::MessageIds, grpc::message::SendRequest};
 
-/// A column of texts as Arrow lays it out.
-struct Laid {
+/// A column of texts in Arrow's layout.
+struct ArrowTexts {
     validity: Vec<u8>,
     offsets: Vec<u8>,
     data: Vec<u8>,
 }
 
-impl Laid {
+impl ArrowTexts {
     fn of<T: AsRef<[u8]>>(values: &[Option<T>]) -> Self {
         let (mut validity, mut offsets, mut data) =
             (vec![0; values.len().div_ceil(8)], Vec::new(), Vec::new());
@@ -40,7 +40,7 @@ fn numbers(values: &[i64]) -> Vec<u8> {
 
 const LIMITS: Limits = Limits { rows: 3, bytes: 1 << 20 };
 
-fn plain(bodies: &Laid, rows: usize) -> Columns<'_> {
+fn plain(bodies: &ArrowTexts, rows: usize) -> Columns<'_> {
     Columns { rows, body: bodies.column(), body_len: bodies.data.len(), ..Columns::default() }
 }
 
@@ -62,12 +62,12 @@ fn encoded(rows: &Rows, part: &Part, bodies: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_row_becomes_the_message_its_columns_say() {
-    let bodies = Laid::of(&[Some("one"), Some("two")]);
-    let (tags, topics) = (Laid::of(&[Some("t"), None]), Laid::of(&[None, Some("other")]));
-    let keys = Laid::of(&[Some("k1"), Some("k2")]);
+    let bodies = ArrowTexts::of(&[Some("one"), Some("two")]);
+    let (tags, topics) = (ArrowTexts::of(&[Some("t"), None]), ArrowTexts::of(&[None, Some("other")]));
+    let keys = ArrowTexts::of(&[Some("k1"), Some("k2")]);
     let key_spans = numbers(&[0, 2, 2]);
-    let names = Laid::of(&[Some("a"), Some(SEQUENCE), Some("a")]);
-    let values = Laid::of(&[Some("1"), Some("w/0/0/0"), Some("2")]);
+    let names = ArrowTexts::of(&[Some("a"), Some(SEQUENCE), Some("a")]);
+    let values = ArrowTexts::of(&[Some("1"), Some("w/0/0/0"), Some("2")]);
     let entry_spans = numbers(&[0, 3, 3]);
     let columns = Columns {
         topic: Some(topics.texts()),
@@ -98,36 +98,36 @@ fn a_row_becomes_the_message_its_columns_say() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused_by_row_and_column() {
-    let bodies = Laid::of(&[Some("a"), None]);
+fn an_illegal_value_is_refused_by_row_and_column() {
+    let bodies = ArrowTexts::of(&[Some("a"), None]);
     assert!(why(&plain(&bodies, 2)).starts_with("row 6: column 'body' is null"));
-    let bodies = Laid::of(&[Some("a"), Some("")]);
+    let bodies = ArrowTexts::of(&[Some("a"), Some("")]);
     assert!(why(&plain(&bodies, 2)).starts_with("row 6: column 'body' is empty"));
-    let bodies = Laid::of(&[Some("a"), Some("b")]);
+    let bodies = ArrowTexts::of(&[Some("a"), Some("b")]);
     for bad in ["", "a|b", "a\u{1}"] {
-        let tags = Laid::of(&[Some("t"), Some(bad)]);
+        let tags = ArrowTexts::of(&[Some("t"), Some(bad)]);
         let text = why(&Columns { tag: Some(tags.texts()), ..plain(&bodies, 2) });
         assert!(text.starts_with("row 6: column 'tag': the tag"), "{text}");
     }
-    let tags = Laid::of(&[Some(b"t".as_slice()), Some(b"\xff")]);
+    let tags = ArrowTexts::of(&[Some(b"t".as_slice()), Some(b"\xff")]);
     let text = why(&Columns { tag: Some(tags.texts()), ..plain(&bodies, 2) });
     assert!(text.starts_with("row 6: column 'tag' is not UTF-8"), "{text}");
-    let keys = Laid::of(&[Some("k"), Some("a b")]);
+    let keys = ArrowTexts::of(&[Some("k"), Some("a b")]);
     let text = why(&Columns { keys: Some(Keys::One(keys.texts())), ..plain(&bodies, 2) });
     assert!(text.starts_with("row 6: column 'keys': the key \"a b\""), "{text}");
-    for (value, told) in [(-1, "this one is -1"), (1 << 31, "this one is 2147483648")] {
+    for (value, reason) in [(-1, "this one is -1"), (1 << 31, "this one is 2147483648")] {
         let values = numbers(&[0, value]);
         let column = Column { values: &values, ..Column::default() };
         let text = why(&Columns { priority: Some(column), ..plain(&bodies, 2) });
-        assert!(text.starts_with("row 6: column 'priority'") && text.contains(told), "{text}");
+        assert!(text.starts_with("row 6: column 'priority'") && text.contains(reason), "{text}");
     }
-    for (value, told) in [(-5, "is -5 ms; it must not be negative"), (1 << 40, "at most 49 days")] {
+    for (value, reason) in [(-5, "is -5 ms; it must not be negative"), (1 << 40, "at most 49 days")] {
         let values = numbers(&[0, value]);
         let column = Column { values: &values, ..Column::default() };
         let text = why(&Columns { delay: Some((column, 1)), ..plain(&bodies, 2) });
-        assert!(text.starts_with("row 6: column 'delay'") && text.contains(told), "{text}");
+        assert!(text.starts_with("row 6: column 'delay'") && text.contains(reason), "{text}");
     }
-    let (groups, values) = (Laid::of(&[Some("g"), None]), numbers(&[1, 2]));
+    let (groups, values) = (ArrowTexts::of(&[Some("g"), None]), numbers(&[1, 2]));
     let text = why(&Columns {
         message_group: Some(groups.texts()),
         priority: Some(Column { values: &values, ..Column::default() }),
@@ -140,7 +140,8 @@ fn what_cannot_be_sent_is_refused_by_row_and_column() {
 
 #[test]
 fn a_span_beyond_its_column_is_refused_at_once() {
-    let (bodies, texts, span) = (Laid::of(&[Some("a")]), Laid::of(&[Some("k")]), numbers(&[0, i64::MAX]));
+    let (bodies, texts, span) =
+        (ArrowTexts::of(&[Some("a")]), ArrowTexts::of(&[Some("k")]), numbers(&[0, i64::MAX]));
     let texts = Texts { spans: Column { validity: None, ..texts.column() }, ..texts.texts() };
     let spans = Column { values: &span, ..Column::default() };
     let entries = Entries { spans, names: texts, values: texts };
@@ -148,14 +149,14 @@ fn a_span_beyond_its_column_is_refused_at_once() {
         Columns { properties: Some(entries), ..plain(&bodies, 1) },
         Columns { keys: Some(Keys::Several(spans, texts)), ..plain(&bodies, 1) },
     ] {
-        assert_eq!(why(&columns), "row 5: its batch is no Arrow of that many rows");
+        assert_eq!(why(&columns), "row 5: its Arrow buffers are inconsistent or too short for its rows");
     }
 }
 
 #[test]
-fn rows_travel_with_those_of_their_topic_and_lane_in_order_and_delayed_ones_alone() {
-    let bodies = Laid::of(&[Some("x"); 8]);
-    let groups = Laid::of(&[None, Some("g"), None, Some("h"), Some("g"), None, None, None]);
+fn rows_share_requests_with_their_topic_and_batch_key_in_order_and_delayed_ones_are_alone() {
+    let bodies = ArrowTexts::of(&[Some("x"); 8]);
+    let groups = ArrowTexts::of(&[None, Some("g"), None, Some("h"), Some("g"), None, None, None]);
     let delays = numbers(&[0, 0, 9, 0, 0, 0, 0, 0]);
     let columns = Columns {
         message_group: Some(groups.texts()),
@@ -165,7 +166,8 @@ fn rows_travel_with_those_of_their_topic_and_lane_in_order_and_delayed_ones_alon
     let rows = Rows::read(&columns, to("orders")).unwrap();
     let found: Vec<_> = rows.lanes(LIMITS).into_iter().map(|part| part.rows).collect();
     assert_eq!(found, [vec![0, 5, 6], vec![1, 4], vec![2], vec![3], vec![7]]);
-    // Of two queues on a broker each: groups go where RocketMQ's clients send them, and are the broker's choice.
+    // Two queues, each on its own broker. Groups go to the broker that RocketMQ's clients choose, which picks the
+    // queue.
     let places = Places { block: 4, queues: &[1, 0], in_order: &[0, 1], brokers: &[0, 1] };
     let placed = rows.placed(0, &places, LIMITS).unwrap();
     assert_eq!(rows.placed(1, &places, LIMITS).unwrap(), []);
@@ -191,7 +193,7 @@ fn rows_travel_with_those_of_their_topic_and_lane_in_order_and_delayed_ones_alon
 
 #[test]
 fn a_body_over_the_limit_is_found() {
-    let bodies = Laid::of(&[Some("a"), Some("long")]);
+    let bodies = ArrowTexts::of(&[Some("a"), Some("long")]);
     let rows = Rows::read(&plain(&bodies, 2), Common { first: 3, ..to("orders") }).unwrap();
     let parts = rows.lanes(LIMITS);
     assert_eq!(rows.too_large(&parts[0], 3), Some((4, 4)));
@@ -208,7 +210,7 @@ proptest! {
     ) {
         let values = numbers(&values);
         let column = Column { first, validity: validity.as_deref(), values: &values };
-        let sound = Laid::of(&[Some("x"); 12]);
+        let sound = ArrowTexts::of(&[Some("x"); 12]);
         let texts = Texts { spans: column, data: &data };
         let common = Common { first: u64::MAX - 3, topic: Some("t"), numbered: Some("w/1/2") };
         let body = Columns { body: column, body_len: data.len(), rows, ..Columns::default() };
@@ -237,11 +239,11 @@ proptest! {
         first in 0u64..9, brokers in prop::collection::vec(0u32..3, 4), with_chosen: bool, most in 1usize..8,
     ) {
         let kinds: Vec<_> = kinds.into_iter().map(|kind| if with_chosen { kind } else { kind.min(2) }).collect();
-        let bodies = Laid::of(&vec![Some("x"); kinds.len()]);
+        let bodies = ArrowTexts::of(&vec![Some("x"); kinds.len()]);
         let groups: Vec<_> = kinds.iter().map(|kind| match kind { 4 => Some("g"), 5 => Some("h"), _ => None }).collect();
-        let groups = Laid::of(&groups);
+        let groups = ArrowTexts::of(&groups);
         let delays = numbers(&kinds.iter().map(|kind| i64::from(*kind == 2)).collect::<Vec<_>>());
-        let ranks = Laid::of(&kinds.iter().map(|kind| (*kind == 3).then_some("x")).collect::<Vec<_>>());
+        let ranks = ArrowTexts::of(&kinds.iter().map(|kind| (*kind == 3).then_some("x")).collect::<Vec<_>>());
         let ones = numbers(&vec![1; kinds.len()]);
         let columns = Columns {
             message_group: Some(groups.texts()),
