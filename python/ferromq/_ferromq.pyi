@@ -3,7 +3,19 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NotRequired, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, final, type_check_only
+from typing import (
+    Any,
+    Literal,
+    NotRequired,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    final,
+    type_check_only,
+)
 
 _T = TypeVar("_T")
 
@@ -795,6 +807,119 @@ class Server:
 
     def stop(self, timeout: float = 5.0) -> None:
         """Stop listening, wait for requests in progress, close connections. Idempotent."""
+
+@final
+class Completions:
+    """The outcomes of framed calls and sends that were started. A descriptor becomes readable when there are some."""
+
+    def __new__(cls) -> Self: ...
+    def fileno(self) -> int:
+        """Return the descriptor."""
+    def take(self) -> list[tuple[int, Any]]:
+        """Take all outcomes: the number of each, and what `FramedCalls.call` or `Sends.send` would return or raise."""
+
+@final
+class FramedCalls:
+    """
+    Calls hot methods of brokers over connections of their own, without HTTP/2.
+
+    A call waits in its thread, without the interpreter lock. Thread-safe.
+    """
+
+    def __new__(cls) -> Self: ...
+    @staticmethod
+    def takes(method: str, request: bytes) -> bool:
+        """Return whether *method* can be called in frames with *request*."""
+    def call(
+        self, endpoint: str, method: str, request: bytes, timeout: float, client_id: str
+    ) -> tuple[int, str | None, bytes]:
+        """
+        Call *method* of the broker at *endpoint*, and return its status, the text of a failure, and its response.
+
+        The status is gRPC's; 0 is success. Raises `ConnectionFailed` and `RequestTimeout`.
+        """
+    def start(
+        self,
+        endpoint: str,
+        method: str,
+        request: bytes,
+        timeout: float,
+        client_id: str,
+        completions: Completions,
+        number: int,
+    ) -> bool:
+        """
+        Start a call, whose outcome comes to *completions* under *number*.
+
+        Return False, and do nothing, if no connection to *endpoint* is open.
+        """
+    def probe(self, endpoint: str, timeout: float) -> bool:
+        """Return whether the broker at *endpoint* answers frames within *timeout* seconds."""
+    def forget(self, endpoint: str) -> None:
+        """End the connection to *endpoint*, and the calls on it."""
+    def close(self) -> None:
+        """End all connections, and the calls on them. Later calls raise `ConnectionFailed`."""
+
+@final
+class FailedSend:
+    """A send that failed: the id of the message, the broker, and what happened."""
+
+    @property
+    def ids(self) -> MessageIds: ...
+    @property
+    def endpoint(self) -> str: ...
+    @property
+    def cause(self) -> Literal["refused", "shared", "not_sent", "timeout", "lost", "rpc"]: ...
+    @property
+    def code(self) -> int:
+        """The code of a refusal, or gRPC's status."""
+    @property
+    def text(self) -> str: ...
+
+@final
+class Sends:
+    """Sends single messages to topics whose route it was given. Messages of waiting threads share requests."""
+
+    def __new__(cls, calls: FramedCalls, client_id: str, process: bytes, host: str) -> Self: ...
+    def put_route(
+        self,
+        topic: str,
+        queues: Sequence[tuple[int, str]],
+        group_queues: Sequence[tuple[int, str]],
+        seconds: float,
+        max_body: int,
+        first: int,
+    ) -> None:
+        """
+        Let messages of *topic* go to *queues* (id, endpoint) for the next *seconds*; message groups to *group_queues*.
+
+        *first* is the turn of the first message; a body has at most *max_body* bytes.
+        """
+    def drop_routes(self) -> None:
+        """Forget all routes."""
+    def send(
+        self, topic: str, message: Message | bytes, born_timestamp: int, timeout: float
+    ) -> tuple[MessageIds, int, int, str] | FailedSend | None:
+        """
+        Send a message and wait for its receipt: its id, queue, place in the queue, and broker.
+
+        Returns None, and does nothing, without a route for it, and a `FailedSend` for a failure. Waits without the
+        interpreter lock, *timeout* seconds at most.
+        """
+    def start(
+        self,
+        topic: str,
+        message: Message | bytes,
+        born_timestamp: int,
+        timeout: float,
+        completions: Completions,
+        number: int,
+    ) -> bool:
+        """
+        Start a send, whose outcome comes to *completions* under *number*.
+
+        Return False, and do nothing, without a route for it, and if no connection to its broker is open.
+        """
 
 @final
 class RemotingClient:

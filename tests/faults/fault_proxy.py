@@ -43,6 +43,8 @@ class FaultProxy:
     def __init__(self, target: str = "") -> None:
         self.target = target
         """`host:port`, which may be set after the start; connections wait for it."""
+        self.http2_only = False
+        """Close connections that begin with anything but HTTP/2, as a gRPC proxy does."""
         self.accepted = 0
         """The number of connections so far."""
         # Keeps the port while nothing listens: a bound socket that does not listen refuses connections.
@@ -148,7 +150,7 @@ class FaultProxy:
         self._connections.add(connection)
         try:
             await self._talk(connection, reader, writer)
-        except (OSError, asyncio.CancelledError):
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             connection.reset()
@@ -157,11 +159,17 @@ class FaultProxy:
     async def _talk(
         self, connection: "_Connection", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        begun = b""
+        if self.http2_only:
+            begun = await reader.readexactly(1)
+            if begun != b"P":
+                return
         while self._rule.kind is _Kind.HANG or not self.target:
             await self._until_changed(_PATIENCE if not self.target else None)
         host, _, port = self.target.rpartition(":")
         answers, asked = await asyncio.open_connection(host, int(port))
         connection.writers.append(asked)
+        asked.write(begun)
         both = [
             asyncio.ensure_future(self._pump(connection, reader, asked, is_answer=False)),
             asyncio.ensure_future(self._pump(connection, answers, writer, is_answer=True)),

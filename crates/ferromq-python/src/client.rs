@@ -1,14 +1,12 @@
-//! Encodes and decodes batches of messages for the Python client: bindings of `ferromq_transport::client::grpc`.
+//! Encodes and decodes batches of messages for the Python client: bindings of `ferromq_client::codec`.
 //!
 //! The functions keep the interpreter lock: copying a batch of 256 KiB takes less time than getting the lock back from
 //! a busy thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ferromq_transport::{
-    client::grpc::{self as codec, Batch, Body, Headers, Kind, Received},
-    protobuf::Malformed,
-};
+use ferromq_client::codec::{self, Batch, Body, Headers, Kind, Received};
+use ferromq_protocol::protobuf::Malformed;
 use parking_lot::Mutex;
 use pyo3::{
     exceptions::{PyIndexError, PyTypeError, PyValueError},
@@ -67,7 +65,7 @@ impl MessageIds {
 }
 
 /// An item of a batch: a `Message`, or only a body.
-enum Item<'a, 'py> {
+pub enum Item<'a, 'py> {
     Bare(&'a Bound<'py, PyBytes>),
     Full(&'a Message, Python<'py>),
 }
@@ -75,7 +73,8 @@ enum Item<'a, 'py> {
 static NO_HEADERS: std::sync::LazyLock<Headers> = std::sync::LazyLock::new(Headers::default);
 
 impl<'a, 'py> Item<'a, 'py> {
-    fn of(item: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+    /// Takes a `Message` or bytes. Raises `TypeError` for other objects.
+    pub fn of(item: &'a Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(body) = item.cast::<PyBytes>() {
             Ok(Self::Bare(body))
         } else if let Ok(message) = item.cast::<Message>() {
@@ -86,7 +85,8 @@ impl<'a, 'py> Item<'a, 'py> {
         }
     }
 
-    fn parts(&self) -> (&Headers, &[u8]) {
+    /// Headers and body.
+    pub fn parts(&self) -> (&Headers, &[u8]) {
         match self {
             Self::Bare(body) => (&NO_HEADERS, body.as_bytes()),
             Self::Full(message, py) => (&message.headers, message.body.as_bytes(*py)),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferromq_transport::client::grpc::{Headers, Kind};
+use ferromq_client::codec::{Headers, Kind};
 use pyo3::{
     exceptions::{PyTypeError, PyValueError},
     intern,

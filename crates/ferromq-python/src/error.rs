@@ -2,6 +2,7 @@
 
 use std::io;
 
+use ferromq_protocol::ProtocolError;
 use ferromq_store::StoreError;
 use ferromq_transport::TransportError;
 use pyo3::{
@@ -86,10 +87,12 @@ pub fn transport_error(py: Python<'_>, error: &TransportError) -> PyErr {
             raised.set_cause(py, Some(PyOSError::new_err((source.raw_os_error(), source.to_string()))));
             raised
         }
-        TransportError::Malformed(_) | TransportError::OtherProtocol(_) | TransportError::Unanswered => {
+        TransportError::Protocol(ProtocolError::FrameTooLarge { .. }) => {
+            raised::MessageTooLarge::new_err(text)
+        }
+        TransportError::Protocol(_) | TransportError::OtherProtocol(_) | TransportError::Unanswered => {
             raised::ConnectionFailed::new_err(text)
         }
-        TransportError::FrameTooLarge { .. } => raised::MessageTooLarge::new_err(text),
         TransportError::Unsupported(_) => raised::Unsupported::new_err(text),
         TransportError::NoSuchTopic(_) => raised::TopicNotFound::new_err(text),
         TransportError::NoSuchGroup(_) => raised::GroupNotFound::new_err(text),

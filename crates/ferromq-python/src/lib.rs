@@ -2,14 +2,17 @@
 //!
 //! Bindings only. The logic is in the other crates, the policy in Python.
 
+mod calls;
 mod client;
 mod client_message;
 mod clock;
 mod columns;
+mod completions;
 mod error;
 mod expired_file;
 mod facts;
 mod filters;
+mod framed_calls;
 mod handler;
 mod inspect;
 mod log_scan;
@@ -22,6 +25,7 @@ mod process;
 mod remoting_client;
 mod request;
 mod rows;
+mod sends;
 mod server;
 mod server_options;
 mod store;
@@ -44,6 +48,10 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(inspect::inspect_store, module)?)?;
     module.add_class::<request::PyRequest>()?;
     module.add_class::<server::PyServer>()?;
+    module.add_class::<completions::PyCompletions>()?;
+    module.add_class::<framed_calls::PyFramedCalls>()?;
+    module.add_class::<sends::PySends>()?;
+    module.add_class::<calls::FailedSend>()?;
     module.add_class::<remoting_client::PyRemotingClient>()?;
     module.add_class::<remoting_client::PyPendingAnswer>()?;
     module.add_class::<columns::PyColumnBuffer>()?;

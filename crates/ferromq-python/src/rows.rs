@@ -1,9 +1,9 @@
 //! Encodes rows of Arrow columns as send requests, for `ferromq.spark`: bindings of
-//! `ferromq_transport::client::grpc::rows`.
+//! `ferromq_client::codec::rows`.
 //!
 //! Buffers are passed as `bytes`, because Arrow's may change during a read.
 
-use ferromq_transport::client::grpc::{
+use ferromq_client::codec::{
     Batch,
     rows::{self, Column, Columns, Common, Entries, Keys, Limits, Places, Texts},
 };

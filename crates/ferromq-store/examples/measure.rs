@@ -102,8 +102,8 @@ fn append_one(
         body,
         properties,
     };
-    store.log().append_durable(&[message])?;
-    Ok(())
+    let appended = store.log().append(&[message])?;
+    Ok(store.log().wait_durable(appended.end)?)
 }
 
 /// Appends messages one by one in each thread. With `is_timed`, returns the time of each in nanoseconds.

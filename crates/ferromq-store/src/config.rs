@@ -7,7 +7,6 @@ use crate::{
     error::{Result, StoreError},
     log::flush_policy::FlushPolicy,
     platform::open_file_limit,
-    recovery::progress_log::RecoveryListener,
     retention::policy::Retention,
 };
 
@@ -53,8 +52,6 @@ pub struct StoreConfig {
     /// Opens without checks: after a kill, recovery follows the lengths of records after the last checkpoint, and skips
     /// their checksums and the search for lost blocks.
     pub fast_boot: bool,
-    /// Listener for the progress of a recovery.
-    pub on_recovery: Option<RecoveryListener>,
     /// The duration of each delay level.
     pub delay_levels: DelayLevels,
     /// How messages with a delivery time are stored.
@@ -87,7 +84,6 @@ impl Default for StoreConfig {
             progress_interval: Duration::from_secs(1),
             property_crc: false,
             fast_boot: false,
-            on_recovery: None,
             delay_levels: DelayLevels::default(),
             timer: TimerConfig::default(),
             dedup_window: Duration::from_secs(24 * 3600),

@@ -205,6 +205,27 @@ fn shown(names: &[String]) -> String {
     }
 }
 
+/// Results of the operating system as the store's.
+pub(crate) trait IoResult<T> {
+    /// Names the file of an error.
+    fn or_io(self, operation: &'static str, path: &Path) -> Result<T>;
+    /// `None` if there is no such file.
+    fn if_found(self) -> io::Result<Option<T>>;
+}
+
+impl<T> IoResult<T> for io::Result<T> {
+    fn or_io(self, operation: &'static str, path: &Path) -> Result<T> {
+        self.map_err(|source| StoreError::io(operation, path, source))
+    }
+
+    fn if_found(self) -> io::Result<Option<T>> {
+        match self {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            found => found.map(Some),
+        }
+    }
+}
+
 impl StoreError {
     /// The kind of error in one word, for statistics.
     #[must_use]

@@ -8,7 +8,7 @@ pub use crate::{
     index::{index_file, unindexed_range},
     log::flush_mark,
     progress::{lease_file, offset_file},
-    queues::{admin_files, consume_queue, queue_list, queue_marks},
-    record::{message, property_crc},
+    queues::{admin_files, queue_entry, queue_list, queue_marks},
+    record::{encode, message, property_crc},
     recovery::{checkpoint, last_shutdown},
 };

@@ -182,7 +182,7 @@ fn a_lease_given_by_a_clock_that_was_years_ahead_ends_after_a_restart() {
             by_priority: false,
             limits: TransferLimits::NONE,
         };
-        store.groups().receive(&request).unwrap().messages[0].handle.queue_offset
+        common::receive(store, &request).unwrap().messages[0].handle.queue_offset
     };
     assert_eq!(received(&store), 0);
     store.close().unwrap();

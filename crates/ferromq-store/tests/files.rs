@@ -14,7 +14,7 @@ use std::{
 };
 
 use common::{
-    ALL, asynchronous, bodies,
+    ALL, append_durable, asynchronous, bodies,
     fake_disk::{FakeDisk, Op},
     message, named, settle, synchronous, wait_until,
 };
@@ -274,7 +274,7 @@ fn names_of_found_log_files_become_durable_before_more_messages_in_them_are_ackn
     let open =
         || MessageStore::open_on(disk.clone(), Path::new(ROOT), synchronous(), Clock::manual(1)).unwrap();
     let store = open();
-    store.log().append_durable(&[message("t", 0, b"first", b"")]).unwrap();
+    append_durable(&store, &[message("t", 0, b"first", b"")]).unwrap();
     store.close().unwrap();
     let synced = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&synced);
@@ -285,7 +285,7 @@ fn names_of_found_log_files_become_durable_before_more_messages_in_them_are_ackn
         Ok(())
     });
     let store = open();
-    store.log().append_durable(&[message("t", 0, b"second", b"")]).unwrap();
+    append_durable(&store, &[message("t", 0, b"second", b"")]).unwrap();
     assert!(synced.load(Ordering::SeqCst) > 0, "the previous broker may have been killed before it did so");
 }
 
@@ -298,7 +298,7 @@ fn crash_while_the_directory_is_synced(seed: u64) {
     };
     let store = open(&disk);
     let fill_to = |goal: u64| loop {
-        let end = store.log().append_durable(&[message("t", 0, &[1; 1000], b"")]).unwrap().end;
+        let end = append_durable(&store, &[message("t", 0, &[1; 1000], b"")]).unwrap().end;
         if end > goal {
             return end;
         }
@@ -347,8 +347,7 @@ fn a_last_file_truncated_after_its_last_record_is_closed_and_the_log_continues_i
     for (rest, is_killed) in (0..9).flat_map(|rest| [(rest, false), (rest, true)]) {
         let disk = FakeDisk::new();
         let store = open(&disk, &synchronous());
-        let end =
-            (0..10).map(|_| store.log().append_durable(&[message("t", 0, b"one", b"")]).unwrap().end).max();
+        let end = (0..10).map(|_| append_durable(&store, &[message("t", 0, b"one", b"")]).unwrap().end).max();
         settle(&store);
         store.close().unwrap();
         drop(store);
@@ -356,7 +355,7 @@ fn a_last_file_truncated_after_its_last_record_is_closed_and_the_log_continues_i
         disk.put(&log, &disk.bytes(&log).unwrap()[..end.unwrap() as usize + rest]);
         let store = open(&disk, &synchronous());
         for _ in 0..2 {
-            store.log().append_durable(&[message("t", 0, b"two", b"")]).unwrap();
+            append_durable(&store, &[message("t", 0, b"two", b"")]).unwrap();
             settle(&store);
         }
         let disk = if is_killed { disk.crash(rest as u64) } else { disk };

@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use common::{asynchronous, bodies, fake_disk::FakeDisk, message, named, settle};
+use common::{append_durable, asynchronous, bodies, fake_disk::FakeDisk, message, named, settle};
 use ferromq_store::{MessageStore, StoreConfig, StoreError, time::Clock};
 
 const ROOT: &str = "/store";
@@ -135,7 +135,7 @@ fn delay_offsets_past_the_end_of_their_queues_are_corrected_once_there_is_space(
     common::wait_until("other messages are accepted", || send(&store, 5..6).is_ok());
     assert!(matches!(store.log().append(&[waiting]), Err(StoreError::Full { .. })));
     disk.set_out_of_space(false);
-    let appended = store.log().append_durable(&[waiting]).unwrap();
+    let appended = append_durable(&store, &[waiting]).unwrap();
     assert_eq!(appended.locations[0].queue_offset, 1);
     // After a kill it does not count as delivered.
     let left = disk.after_kill();

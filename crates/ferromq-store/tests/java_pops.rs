@@ -113,9 +113,7 @@ fn receive(store: &MessageStore) -> Vec<u64> {
         by_priority: false,
         limits: TransferLimits::NONE,
     };
-    store
-        .groups()
-        .receive(&request)
+    common::receive(store, &request)
         .unwrap()
         .messages
         .iter()

@@ -61,7 +61,7 @@ fn request(max_count: usize) -> ReceiveRequest<'static> {
 }
 
 fn receive(store: &MessageStore, max_count: usize) -> Vec<Leased> {
-    store.groups().receive(&request(max_count)).unwrap().messages
+    common::receive(store, &request(max_count)).unwrap().messages
 }
 
 fn offsets(messages: &[Leased]) -> Vec<(u64, u32)> {
@@ -88,13 +88,13 @@ fn a_receipt_names_the_lease_and_the_record_is_the_message() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);
     send(&store, 0, 3);
-    let Received { messages, next_expiry_ms, more, .. } = store.groups().receive(&request(2)).unwrap();
+    let Received { messages, next_expiry_ms, more, .. } = common::receive(&store, &request(2)).unwrap();
     assert_eq!(offsets(&messages), [(0, 1), (1, 1)]);
     assert_eq!((next_expiry_ms, more), (Some(START + 10_000), true));
     let expected = ReceiptHandle { queue_id: 0, queue_offset: 1, pop_time: START, invisible_ms: 10_000 };
     assert_eq!(messages[1].handle, expected);
     assert_eq!(MessageView::decode(messages[1].record.bytes(), true).unwrap().body, b"1");
-    let rest = store.groups().receive(&request(2)).unwrap();
+    let rest = common::receive(&store, &request(2)).unwrap();
     assert_eq!((offsets(&rest.messages), rest.more), (vec![(2, 1)], false));
 }
 
@@ -104,9 +104,9 @@ fn a_new_group_begins_where_the_request_says() {
     let store = open(directory.path(), &clock);
     send(&store, 0, 3);
     let late = ReceiveRequest { group: "late", begin: Begin::AtMax, ..request(10) };
-    assert!(store.groups().receive(&late).unwrap().messages.is_empty());
+    assert!(common::receive(&store, &late).unwrap().messages.is_empty());
     send(&store, 0, 1);
-    assert_eq!(offsets(&store.groups().receive(&late).unwrap().messages), [(3, 1)]);
+    assert_eq!(offsets(&common::receive(&store, &late).unwrap().messages), [(3, 1)]);
     assert_eq!(receive(&store, 10).len(), 4);
     assert_eq!(store.groups().committed_offset("nobody", "t", 0), None);
 }
@@ -120,7 +120,7 @@ fn a_group_that_begins_at_the_last_message_misses_nothing_of_a_young_queue() {
     let begins = |group| {
         let request = ReceiveRequest { group, begin: Begin::AtLast, ..request(100) };
         let seen = store.groups().ahead(group, "t", 0, Begin::AtLast).next_offset;
-        let first = store.groups().receive(&request).unwrap().messages[0].handle.queue_offset;
+        let first = common::receive(&store, &request).unwrap().messages[0].handle.queue_offset;
         assert_eq!(seen, first);
         first
     };
@@ -143,10 +143,10 @@ fn the_leases_of_one_receive_begin_together() {
     // Returned within the millisecond: its next lease cannot begin now.
     store.groups().change_invisible("g", "t", &taken[0].handle, 0).unwrap();
     let both = ReceiveRequest { queue_count: 2, ..request(10) };
-    let from_other = store.groups().receive(&ReceiveRequest { first_queue: 1, ..both }).unwrap();
+    let from_other = common::receive(&store, &ReceiveRequest { first_queue: 1, ..both }).unwrap();
     assert_eq!(from_other.messages.len(), 1);
     assert!(from_other.more);
-    let rest = store.groups().receive(&both).unwrap().messages;
+    let rest = common::receive(&store, &both).unwrap().messages;
     assert_eq!(offsets(&rest), [(0, 2), (2, 1), (3, 1)]);
     let begins: HashSet<i64> = rest.iter().map(|leased| leased.handle.pop_time).collect();
     assert_eq!(begins, HashSet::from([START + 2]));
@@ -171,7 +171,7 @@ fn a_receive_of_one_queue_leaves_the_others_alone() {
         in_flight: 0,
     };
     assert_eq!(ahead(1), nothing);
-    let received = store.groups().receive_of_queue(&request(2), 1).unwrap().messages;
+    let received = store.groups().receive_in_memory(&request(2), Some(1), None).unwrap().messages;
     assert!(received.iter().all(|leased| leased.handle.queue_id == 1));
     let ends = Some(START + 10_000);
     let leased = Ahead {
@@ -196,7 +196,7 @@ fn a_filter_passes_over_a_long_backlog_in_one_receive() {
     store.log().append(&[message("t", 0, b"x", &named("k", "rare"))]).unwrap();
     settle(&store);
     let filter = MessageFilter::tags("rare");
-    let rare = store.groups().receive(&ReceiveRequest { filter: &filter, ..request(10) }).unwrap().messages;
+    let rare = common::receive(&store, &ReceiveRequest { filter: &filter, ..request(10) }).unwrap().messages;
     assert_eq!(offsets(&rare), [(2_000, 1)]);
     assert_eq!(committed(&store), Some(2_000));
     assert!(receive(&store, 10).is_empty());
@@ -215,7 +215,7 @@ fn a_receive_without_matches_ends_early_and_the_next_one_continues() {
     store.log().append(&[message("t", 0, b"x", &named("k", "rare"))]).unwrap();
     settle(&store);
     let filter = MessageFilter::tags("rare");
-    let rare = || store.groups().receive(&ReceiveRequest { filter: &filter, ..request(10) }).unwrap();
+    let rare = || common::receive(&store, &ReceiveRequest { filter: &filter, ..request(10) }).unwrap();
     let first = rare();
     assert_eq!((first.messages.len(), first.more), (0, true));
     assert!(committed(&store).unwrap() < count);
@@ -237,7 +237,7 @@ fn bytes_limit_a_receive_but_one_message_always_comes() {
         store.log().append(&[message("t", 0, &[7; 1_000], b"")]).unwrap();
     }
     settle(&store);
-    let limited = |max_bytes| store.groups().receive(&ReceiveRequest { max_bytes, ..request(10) }).unwrap();
+    let limited = |max_bytes| common::receive(&store, &ReceiveRequest { max_bytes, ..request(10) }).unwrap();
     let first = limited(1);
     assert_eq!((first.messages.len(), first.more), (1, true));
     assert_eq!(limited(2_500).messages.len(), 2);
@@ -430,10 +430,9 @@ fn many_consumers_of_a_group_share_the_messages_without_overlap() {
             let (store, seen, done) = (&store, &seen, &done);
             scope.spawn(move || {
                 while !done.load(Ordering::SeqCst) {
-                    let received = store
-                        .groups()
-                        .receive(&ReceiveRequest { queue_count: 4, first_queue, ..request(7) })
-                        .unwrap();
+                    let received =
+                        common::receive(store, &ReceiveRequest { queue_count: 4, first_queue, ..request(7) })
+                            .unwrap();
                     for leased in received.messages {
                         assert!(
                             seen.lock().unwrap().insert((leased.handle.queue_id, leased.handle.queue_offset))
@@ -623,10 +622,10 @@ fn a_close_in_the_middle_of_a_receive_forgets_no_message() {
             store.log().append(&vec![message("t", 0, b"x", b""); 100]).unwrap();
         }
         settle(&store);
-        assert_eq!(store.groups().receive(&all).unwrap().messages.len(), COUNT);
+        assert_eq!(common::receive(&store, &all).unwrap().messages.len(), COUNT);
         clock.advance(1_000);
         std::thread::scope(|scope| {
-            scope.spawn(|| drop(store.groups().receive(&all)));
+            scope.spawn(|| drop(common::receive(&store, &all)));
             scope.spawn(|| {
                 // Each round closes at another point of the receive.
                 std::thread::sleep(Duration::from_micros(round * 300));
@@ -639,7 +638,7 @@ fn a_close_in_the_middle_of_a_receive_forgets_no_message() {
         // Messages that are not in memory come with the next receive.
         let mut received = 0;
         while received < COUNT {
-            let more = store.groups().receive(&all).unwrap().messages.len();
+            let more = common::receive(&store, &all).unwrap().messages.len();
             assert!(more > 0, "round {round}: {received} of {COUNT}");
             received += more;
         }
@@ -653,7 +652,7 @@ fn an_idle_receive_writes_nothing_but_where_a_group_begins_is_kept() {
     let store = MessageStore::open(directory.path(), config, clock.clone()).unwrap();
     send(&store, 0, 3);
     let late = ReceiveRequest { begin: Begin::AtMax, ..request(10) };
-    assert!(store.groups().receive(&late).unwrap().messages.is_empty());
+    assert!(common::receive(&store, &late).unwrap().messages.is_empty());
     let is_kept = || fs::read_to_string(offset_file(directory.path())).is_ok_and(|text| text.contains("0:3"));
     let began = std::time::Instant::now();
     while !is_kept() {
@@ -665,7 +664,7 @@ fn an_idle_receive_writes_nothing_but_where_a_group_begins_is_kept() {
     std::thread::sleep(Duration::from_millis(200));
     let written = inode();
     for _ in 0..30 {
-        assert!(store.groups().receive(&late).unwrap().messages.is_empty());
+        assert!(common::receive(&store, &late).unwrap().messages.is_empty());
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(inode(), written, "an idle receive made the store write");

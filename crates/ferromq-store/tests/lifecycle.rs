@@ -69,9 +69,7 @@ fn receive(store: &Store, group: &str, topic: &str) -> Vec<u64> {
         by_priority: false,
         limits: TransferLimits::NONE,
     };
-    store
-        .groups()
-        .receive(&request)
+    common::receive(store, &request)
         .unwrap()
         .messages
         .iter()

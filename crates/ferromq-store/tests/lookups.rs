@@ -9,7 +9,7 @@ use ferromq_store::{
     MessageStore, StoreConfig, StoreError,
     filter::MessageFilter,
     read::{Boundary, GetStatus},
-    record::{MessageView, NewMessage, OffsetMessageId, properties},
+    record::{MessageView, NewMessage, properties},
     time::Clock,
 };
 use proptest::prelude::*;
@@ -169,9 +169,6 @@ impl Run {
         assert_eq!(places(&by_key.messages), wanted(Known::has_key), "key {key}");
         let by_unique = self.store.queues().query_by_unique_key(TOPICS[topic], key, count, begin, end);
         assert_eq!(places(&by_unique.messages), wanted(Known::has_unique_key), "unique key {key}");
-        let by_id = self.store.queues().message_by_id(TOPICS[topic], key);
-        let newest = self.list.iter().rfind(|known| known.new.topic == topic && known.has_unique_key(key));
-        assert_eq!(by_id.map(|found| place(&found)), newest.map(|known| known.physical_offset));
     }
 
     fn check_place(&self, physical_offset: u64) {
@@ -190,12 +187,6 @@ impl Run {
                 place(&self.store.queues().message_at(known.physical_offset).unwrap()),
                 known.physical_offset
             );
-            let store_host = StoreConfig::default().store_host;
-            let id = OffsetMessageId { store_host, physical_offset: known.physical_offset };
-            let found = self.store.queues().message_by_id("any", &id.to_string()).unwrap();
-            assert_eq!(place(&found), known.physical_offset);
-            let elsewhere = OffsetMessageId { store_host: ([1, 2, 3, 4], 5).into(), ..id };
-            assert!(self.store.queues().message_by_id("any", &elsewhere.to_string()).is_none());
         }
     }
 }

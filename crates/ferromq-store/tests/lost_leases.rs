@@ -45,7 +45,7 @@ fn receive<D: Disk>(store: &MessageStore<D>, in_order: bool, max_count: usize) -
         by_priority: false,
         limits: TransferLimits::NONE,
     };
-    store.groups().receive(&request).unwrap().messages
+    common::receive(store, &request).unwrap().messages
 }
 
 fn seen<R: Region>(messages: &[Leased<R>]) -> Vec<(u64, u32)> {

@@ -53,7 +53,7 @@ fn request(max_count: usize, attempt_id: Option<&'static str>) -> ReceiveRequest
 }
 
 fn receive(store: &MessageStore, max_count: usize, attempt_id: Option<&'static str>) -> Vec<Leased> {
-    store.groups().receive(&request(max_count, attempt_id)).unwrap().messages
+    common::receive(store, &request(max_count, attempt_id)).unwrap().messages
 }
 
 fn seen(messages: &[Leased]) -> Vec<(u64, u32)> {
@@ -83,7 +83,7 @@ fn a_group_that_becomes_ordered_is_woken_when_earlier_leases_expire() {
     let (_directory, _clock, store) = fresh();
     send(&store, 0, 3);
     let before =
-        store.groups().receive(&ReceiveRequest { order: None, ..request(2, None) }).unwrap().messages;
+        common::receive(&store, &ReceiveRequest { order: None, ..request(2, None) }).unwrap().messages;
     assert_eq!(seen(&before), [(0, 1), (1, 1)]);
     assert!(receive(&store, 3, None).is_empty());
     assert_eq!(ack(&store, &before[1]), Some(LEASE), "the first one is still leased");
@@ -99,7 +99,7 @@ fn a_queue_has_one_receiver_at_a_time_and_other_queues_do_not_wait() {
     let first = receive(&store, 2, None);
     assert_eq!(seen(&first), [(0, 1), (1, 1)]);
     let both = ReceiveRequest { queue_count: 2, ..request(10, None) };
-    let Received { messages, next_expiry_ms, .. } = store.groups().receive(&both).unwrap();
+    let Received { messages, next_expiry_ms, .. } = common::receive(&store, &both).unwrap();
     assert_eq!((messages[0].handle.queue_id, messages.len()), (1, 1));
     assert_eq!(next_expiry_ms, Some(START + LEASE));
     assert_eq!(ack(&store, &first[1]), Some(LEASE), "the first one is still leased");
@@ -209,18 +209,18 @@ fn dead_messages_come_alone_and_the_queue_continues_after_them() {
     send(&store, 0, 3);
     let limited = |max_count| ReceiveRequest { max_attempts: 2, ..request(max_count, None) };
     for attempt in 1..=2 {
-        let received = store.groups().receive(&limited(2)).unwrap();
+        let received = common::receive(&store, &limited(2)).unwrap();
         assert_eq!(seen(&received.messages), [(0, attempt), (1, attempt)]);
         clock.advance(LEASE);
     }
-    let Received { messages, dead, more, .. } = store.groups().receive(&limited(2)).unwrap();
+    let Received { messages, dead, more, .. } = common::receive(&store, &limited(2)).unwrap();
     assert!(messages.is_empty() && more);
     assert_eq!(seen(&dead), [(0, 2), (1, 2)]);
     // Meanwhile, another receiver gets neither them nor later messages.
-    let meanwhile = store.groups().receive(&limited(9)).unwrap();
+    let meanwhile = common::receive(&store, &limited(9)).unwrap();
     assert!(meanwhile.messages.is_empty() && meanwhile.dead.is_empty());
     dead.iter().for_each(|leased| assert!(ack(&store, leased).is_some()));
-    assert_eq!(seen(&store.groups().receive(&limited(9)).unwrap().messages), [(2, 1)]);
+    assert_eq!(seen(&common::receive(&store, &limited(9)).unwrap().messages), [(2, 1)]);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn dead_messages_that_were_not_copied_are_dead_again() {
     let (_directory, clock, store) = fresh();
     send(&store, 0, 1);
     let limited = || {
-        store.groups().receive(&ReceiveRequest { max_attempts: 1, order: None, ..request(9, None) }).unwrap()
+        common::receive(&store, &ReceiveRequest { max_attempts: 1, order: None, ..request(9, None) }).unwrap()
     };
     assert_eq!(limited().messages.len(), 1);
     clock.advance(LEASE);
@@ -267,13 +267,13 @@ fn a_receive_repeated_while_its_dead_messages_are_copied_gets_neither_them_nor_l
     let (_directory, clock, store) = fresh();
     send(&store, 0, 2);
     let limited = |max_count| {
-        store.groups().receive(&ReceiveRequest { max_attempts: 1, ..request(max_count, Some("a")) }).unwrap()
+        common::receive(&store, &ReceiveRequest { max_attempts: 1, ..request(max_count, Some("a")) }).unwrap()
     };
     assert_eq!(seen(&limited(1).messages), [(0, 1)]);
     // It was not returned: another attempt finds it dead while its first call is still running.
     clock.advance(LEASE);
     let other = ReceiveRequest { max_attempts: 1, ..request(1, Some("b")) };
-    assert_eq!(seen(&store.groups().receive(&other).unwrap().dead), [(0, 1)]);
+    assert_eq!(seen(&common::receive(&store, &other).unwrap().dead), [(0, 1)]);
     clock.advance(1);
     let again = limited(2);
     assert!(again.messages.is_empty() && again.dead.is_empty());
@@ -299,7 +299,7 @@ fn deliveries_counted_in_a_record_are_attempts() {
     store.log().append(&[again(1), again(5)]).unwrap();
     settle(&store);
     let limited = || {
-        store.groups().receive(&ReceiveRequest { max_attempts: 3, order: None, ..request(9, None) }).unwrap()
+        common::receive(&store, &ReceiveRequest { max_attempts: 3, order: None, ..request(9, None) }).unwrap()
     };
     let first = limited();
     assert_eq!(seen(&first.messages), [(0, 1)]);
@@ -324,7 +324,7 @@ fn queues_with_higher_numbers_come_first_by_priority_redelivered_messages_too() 
             by_priority: true,
             ..request(max_count, None)
         };
-        let messages = store.groups().receive(&by_priority).unwrap().messages;
+        let messages = common::receive(&store, &by_priority).unwrap().messages;
         messages.iter().map(|leased| leased.handle.queue_id).collect::<Vec<_>>()
     };
     assert_eq!(next(3), [3, 3, 2]);

@@ -58,7 +58,7 @@ fn request(max_count: usize, attempt_id: Option<&'static str>, from_first: bool)
 }
 
 fn receive(store: &MessageStore, max_count: usize, attempt_id: Option<&'static str>) -> Vec<Leased> {
-    store.groups().receive(&request(max_count, attempt_id, true)).unwrap().messages
+    common::receive(store, &request(max_count, attempt_id, true)).unwrap().messages
 }
 
 fn seen(messages: &[Leased]) -> Vec<(u64, u32)> {
@@ -102,18 +102,19 @@ fn messages_delivered_too_often_are_dead_acknowledged_or_not() {
     let (_directory, clock, store) = fresh(4);
     for attempt in 1..=2 {
         let batch =
-            store.groups().receive(&ReceiveRequest { max_attempts: 2, ..request(3, None, true) }).unwrap();
+            common::receive(&store, &ReceiveRequest { max_attempts: 2, ..request(3, None, true) }).unwrap();
         assert_eq!(seen(&batch.messages), [(0, attempt), (1, attempt), (2, attempt)]);
         batch.messages[1..].iter().for_each(|leased| ack(&store, leased));
         clock.advance(LEASE);
     }
     for offset in 0..3 {
         let found =
-            store.groups().receive(&ReceiveRequest { max_attempts: 2, ..request(3, None, true) }).unwrap();
+            common::receive(&store, &ReceiveRequest { max_attempts: 2, ..request(3, None, true) }).unwrap();
         assert_eq!((seen(&found.dead), found.messages.len(), found.more), (vec![(offset, 2)], 0, true));
         ack(&store, &found.dead[0]);
     }
-    let left = store.groups().receive(&ReceiveRequest { max_attempts: 2, ..request(3, None, true) }).unwrap();
+    let left =
+        common::receive(&store, &ReceiveRequest { max_attempts: 2, ..request(3, None, true) }).unwrap();
     assert_eq!(seen(&left.messages), [(3, 1)]);
 }
 
@@ -123,10 +124,10 @@ fn dead_messages_that_were_not_copied_are_dead_again() {
     ack(&store, &receive(&store, 2, None)[1]);
     clock.advance(LEASE);
     let last = ReceiveRequest { max_attempts: 1, ..request(2, None, true) };
-    assert_eq!(seen(&store.groups().receive(&last).unwrap().dead), [(0, 1)]);
-    assert!(store.groups().receive(&last).unwrap().dead.is_empty(), "they are being copied");
+    assert_eq!(seen(&common::receive(&store, &last).unwrap().dead), [(0, 1)]);
+    assert!(common::receive(&store, &last).unwrap().dead.is_empty(), "they are being copied");
     clock.advance(30_000);
-    assert_eq!(seen(&store.groups().receive(&last).unwrap().dead), [(0, 1)]);
+    assert_eq!(seen(&common::receive(&store, &last).unwrap().dead), [(0, 1)]);
 }
 
 #[test]
@@ -136,7 +137,7 @@ fn a_receive_that_is_full_leaves_the_leases_of_the_other_queues() {
     settle(&store);
     let of_both = |count, store: &MessageStore| {
         let both = ReceiveRequest { queue_count: 2, ..request(count, None, true) };
-        store.groups().receive(&both).unwrap().messages
+        common::receive(store, &both).unwrap().messages
     };
     let first = of_both(9, &store);
     assert_eq!(seen(&first), [(0, 1), (1, 1), (0, 1)]);
@@ -155,7 +156,7 @@ fn a_receive_that_is_full_leaves_the_leases_of_the_other_queues() {
 fn messages_acknowledged_before_the_group_was_ordered_are_not_redelivered() {
     let (directory, clock, store) = fresh(6);
     let before =
-        store.groups().receive(&ReceiveRequest { order: None, ..request(3, None, true) }).unwrap().messages;
+        common::receive(&store, &ReceiveRequest { order: None, ..request(3, None, true) }).unwrap().messages;
     ack(&store, &before[1]);
     ack(&store, &before[2]);
     clock.advance(LEASE);
@@ -172,7 +173,7 @@ fn messages_acknowledged_before_the_group_was_ordered_are_not_redelivered() {
 #[test]
 fn each_kind_of_receive_continues_where_the_other_left_the_queue() {
     let (_directory, clock, store) = fresh(5);
-    let generous = |count| store.groups().receive(&request(count, None, false)).unwrap().messages;
+    let generous = |count| common::receive(&store, &request(count, None, false)).unwrap().messages;
     let first = generous(3);
     ack(&store, &first[1]);
     clock.advance(LEASE);

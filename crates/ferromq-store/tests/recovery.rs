@@ -8,10 +8,6 @@ use std::{
     fs::{self, OpenOptions},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
 };
 
 use common::{ALL, asynchronous, copy_as_killed, message, named, settle, synchronous};
@@ -19,7 +15,6 @@ use ferromq_store::{
     MessageStore, StoreConfig, StoreError,
     log::{DamageReason, FlushPolicy},
     record::MessageView,
-    recovery::RecoveryListener,
     time::Clock,
 };
 use proptest::prelude::*;
@@ -408,30 +403,6 @@ fn a_clean_stop_opens_without_a_walk_and_a_kill_walks_only_the_log_after_the_che
 }
 
 #[test]
-fn progress_is_reported_at_the_beginning_and_at_the_end() {
-    let directory = tempfile::tempdir().unwrap();
-    let store = open(directory.path());
-    fill(&store, 0..100);
-    let end = store.admin().stats().max_physical_offset;
-    store.close().unwrap();
-    fs::remove_dir_all(directory.path().join("index")).unwrap();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let teller = Arc::clone(&told);
-    let listener = RecoveryListener::new(move |progress| teller.lock().unwrap().push(*progress));
-    let config = StoreConfig { on_recovery: Some(listener), ..config() };
-    let store = MessageStore::open(directory.path(), config, Clock::system()).unwrap();
-    let told = told.lock().unwrap();
-    assert!(told.len() >= 2);
-    assert_eq!(told[0].done_bytes, 0);
-    let last = told.last().unwrap();
-    // Recovery does not walk the blank records at the files' ends.
-    assert!(last.done_bytes > end / 10 * 9 && last.done_bytes == last.total_bytes);
-    assert!(last.bytes_per_second > 0);
-    assert_eq!(last.remaining.unwrap().as_nanos(), 0);
-    assert_eq!(store.admin().recovery().walked_bytes, last.done_bytes);
-}
-
-#[test]
 fn fast_boot_checks_no_checksum_and_still_never_serves_a_damaged_message() {
     let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let store = open(directory.path());
@@ -539,16 +510,10 @@ fn a_kill_while_another_brokers_closed_store_is_taken_over_loses_nothing() {
     checkpoint.write_all_at(&[0; 8], 32).unwrap();
     flip(directory.path(), &written[100], 100);
 
-    // Killed in the middle of our first recovery.
-    let (from, to) = (directory.path().to_owned(), killed.path().to_owned());
-    let is_first = AtomicBool::new(true);
-    let listener = RecoveryListener::new(move |_| {
-        if is_first.swap(false, Ordering::SeqCst) {
-            copy_as_killed(&from, &to);
-        }
-    });
-    let taken = StoreConfig { on_recovery: Some(listener), ..config() };
-    let taken = MessageStore::open(directory.path(), taken, Clock::manual(1_700_000_000_000)).unwrap();
+    // Killed in the middle of our first recovery, which begins with this file.
+    copy_as_killed(directory.path(), killed.path());
+    fs::write(killed.path().join("abort"), "taking over 1\n").unwrap();
+    let taken = MessageStore::open(directory.path(), config(), Clock::manual(1_700_000_000_000)).unwrap();
     served(&taken);
     assert_eq!(served(&taken).len(), 299);
     assert!(fs::read(directory.path().join("abort")).unwrap().starts_with(b"ferromq "), "ours from now on");

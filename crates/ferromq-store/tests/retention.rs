@@ -429,7 +429,7 @@ fn groups_below_the_new_begin_move_up_at_their_next_receive() {
         by_priority: false,
         limits: TransferLimits::NONE,
     };
-    let leased = store.groups().receive(&request("g")).unwrap();
+    let leased = common::receive(&store, &request("g")).unwrap();
     assert_eq!(leased.messages.len(), 10);
     store.groups().commit_offset("late", "t", 0, 5).unwrap();
     clock.advance(73 * HOUR);
@@ -439,9 +439,9 @@ fn groups_below_the_new_begin_move_up_at_their_next_receive() {
     assert!(min > 30);
     for group in ["g", "late", "new"] {
         // More than one receive may be needed to skip leases of deleted messages.
-        let mut received = store.groups().receive(&request(group)).unwrap();
+        let mut received = common::receive(&store, &request(group)).unwrap();
         while received.messages.is_empty() && received.more {
-            received = store.groups().receive(&request(group)).unwrap();
+            received = common::receive(&store, &request(group)).unwrap();
         }
         let offsets: Vec<u64> = received.messages.iter().map(|leased| leased.handle.queue_offset).collect();
         assert_eq!(offsets, (min..min + 10).collect::<Vec<_>>(), "{group}");

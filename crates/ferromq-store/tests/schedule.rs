@@ -6,7 +6,7 @@ mod common;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use common::{
-    ALL, copy_as_killed,
+    ALL, append_durable, copy_as_killed,
     delays::{START, config, delivered, open, send, texts, with_level},
     fake_disk::FakeDisk,
     message, settle, synchronous,
@@ -367,7 +367,7 @@ fn send_durable<D: Disk>(store: &MessageStore<D>, queue_id: i32, body: &str, lev
         properties: &delayed.properties,
         ..given
     };
-    store.log().append_durable(&[waiting]).unwrap();
+    append_durable(store, &[waiting]).unwrap();
     settle(store);
 }
 

@@ -97,7 +97,7 @@ impl Rig {
             by_priority: false,
             limits,
         };
-        let received = self.store.groups().receive(&wanted).unwrap();
+        let received = self.store.groups().receive_in_memory(&wanted, None, None).unwrap();
         let places =
             received.messages.iter().map(|leased| (leased.handle.queue_id, leased.handle.queue_offset));
         (places.collect(), received.more)

@@ -86,9 +86,7 @@ fn receive(store: &Store, group: &str, begin: Begin) -> Vec<u64> {
         by_priority: false,
         limits: TransferLimits::NONE,
     };
-    let mut offsets: Vec<u64> = store
-        .groups()
-        .receive(&request)
+    let mut offsets: Vec<u64> = common::receive(store, &request)
         .unwrap()
         .messages
         .iter()

@@ -1,5 +1,6 @@
 //! Errors between the socket and the store, and their one mapping to remoting response codes.
 
+use ferromq_protocol::ProtocolError;
 use ferromq_store::StoreError;
 
 use crate::{Verb, remoting::codes::response};
@@ -8,9 +9,6 @@ use crate::{Verb, remoting::codes::response};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// Bytes from the peer do not follow the protocol.
-    #[error("malformed request: {0}")]
-    Malformed(&'static str),
     /// The peer speaks another protocol. The text names it and the way out.
     #[error("not a remoting frame: {0}")]
     OtherProtocol(String),
@@ -22,14 +20,9 @@ pub enum TransportError {
         /// Why it is invalid.
         reason: &'static str,
     },
-    /// A frame exceeds the limit.
-    #[error("frame of {len} bytes is over the limit of {limit}")]
-    FrameTooLarge {
-        /// The length that the peer announced.
-        len: u64,
-        /// The largest length allowed.
-        limit: u64,
-    },
+    /// Bytes or a command break the rules of a protocol.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
     /// This request code has no handler.
     #[error("request code {0} is not supported")]
     Unsupported(i32),
@@ -147,16 +140,15 @@ impl TransportError {
             Self::BadField { .. } | Self::BadTopicName { .. } | Self::NoSuchQueue { .. } => {
                 response::INVALID_PARAMETER
             }
-            Self::Malformed(_)
+            Self::Protocol(ProtocolError::FrameTooLarge { .. }) => response::MESSAGE_ILLEGAL,
+            Self::Protocol(_)
             | Self::OtherProtocol(_)
             | Self::Handler(_)
             | Self::HotVerb(_)
             | Self::NotSupported(_)
             | Self::Tls { .. }
             | Self::Io { .. } => response::SYSTEM_ERROR,
-            Self::FrameTooLarge { .. } | Self::IllegalMessage(_) | Self::WrongMessageType { .. } => {
-                response::MESSAGE_ILLEGAL
-            }
+            Self::IllegalMessage(_) | Self::WrongMessageType { .. } => response::MESSAGE_ILLEGAL,
             Self::Unsupported(_) => response::REQUEST_CODE_NOT_SUPPORTED,
             Self::NoSuchTopic(_) => response::TOPIC_NOT_EXIST,
             Self::NoSuchGroup(_) => response::SUBSCRIPTION_GROUP_NOT_EXIST,

@@ -10,12 +10,13 @@ mod error;
 pub mod grpc;
 mod handler;
 pub mod hot;
-pub mod protobuf;
 pub mod remoting;
 mod server;
 pub mod tables;
 pub mod tls;
 mod verb;
+
+pub use ferromq_protocol::protobuf;
 
 pub use connections::log_limiter::LogLimiter;
 pub use error::TransportError;

@@ -6,6 +6,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use ferromq_protocol::ProtocolError;
 use ferromq_transport::{TransportError, client::RemotingClient, remoting::RemotingCommand};
 use support::{ECHO, HELD, PATIENCE, Peer, Rig, request};
 use tokio::{io::AsyncWriteExt, net::TcpListener, runtime::Handle, time::timeout};
@@ -238,5 +239,5 @@ async fn a_request_too_large_for_a_frame_is_refused_before_it_is_sent() {
     let fields = vec![("a".to_owned(), "x".repeat(17 << 20))];
     let request = RemotingCommand::request(ECHO, fields, Bytes::new());
     let failure = client().call(&rig.address.to_string(), request, PATIENCE).await.unwrap_err();
-    assert!(matches!(failure, TransportError::FrameTooLarge { .. }));
+    assert!(matches!(failure, TransportError::Protocol(ProtocolError::FrameTooLarge { .. })));
 }

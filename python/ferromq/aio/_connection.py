@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from ferromq._proto import messages as pb
+from ferromq.aio._completions import LoopCompletions
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import Use, failure, has_packed, open_channel
 from ferromq.core.plans import no_answer
@@ -27,6 +28,7 @@ class AsyncClient:
         self._channels: dict[str, Any] = {}
         self._methods: dict[tuple[str, str], Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._completions: LoopCompletions | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._use = Use()
         self._use.is_needed = self.base.channels.use.is_needed
@@ -40,6 +42,13 @@ class AsyncClient:
             self._loop = loop
         elif self._loop is not loop:
             raise RuntimeError("this client belongs to another event loop; make one for each loop")
+
+    @property
+    def completions(self) -> LoopCompletions:
+        """What ends futures of the loop; made at the first use."""
+        if self._completions is None:
+            self._completions = LoopCompletions(asyncio.get_running_loop())
+        return self._completions
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -94,6 +103,8 @@ class AsyncClient:
 
     async def _call(self, step: Call | Stream) -> bytes | Packets:
         self._use.begin(step.endpoint, step.timeout)
+        if isinstance(step, Call) and (framed := self.base.channels.start_framed(step, self.completions.start)):
+            return self.base.channels.framed_answer(step, await framed)
         metadata = self.common.identity.metadata()
         if isinstance(step, Call):
             method = self._method(step.endpoint, step.method, "unary_unary")
@@ -137,6 +148,8 @@ class AsyncClient:
         """End everything before *until* (monotonic); says whether it was this call that did."""
         closed = await asyncio.to_thread(self.base.close, until)
         if closed:
+            if self._completions is not None:
+                self._completions.close()
             channels = list(self._channels.values())
             self._channels.clear()
             self._methods.clear()

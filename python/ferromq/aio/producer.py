@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from ferromq.aio._connection import AsyncClient
+from ferromq.aio._direct_sends import DirectSends
 from ferromq.client.client import Options
 from ferromq.client.connection import remaining
 from ferromq.client.producer import (
@@ -66,6 +67,7 @@ class Producer:
         for topic in topics:
             naming.check_topic(topic)
         self._client = AsyncClient("producer", Options(endpoint, timeout, attempts, tls, clock))
+        self._direct = DirectSends(self._client)
         self._topics = topics
         self._checker = checker
         self._decisions = Decisions()
@@ -139,9 +141,7 @@ class Producer:
     ) -> SendReceipt:
         """Send one message and return once the broker has stored it, as durably as it promises; see the synchronous."""
         self._check()
-        message, limit = make_message(body, options), given_limit(timeout)
-        batch = await self._client.run(send_plans.send(self._client.common, topic, [message], timeout=limit))
-        return batch.receipt(0)
+        return await self._direct.send(topic, make_message(body, options), given_limit(timeout))
 
     async def recall(self, receipt: SendReceipt) -> str:
         """Recall a delayed message that is not due yet, and return its id."""

@@ -11,8 +11,10 @@ from typing import Any
 
 import grpc
 
+from ferromq import _ferromq
 from ferromq.client.tls import Credentials
 from ferromq.core.requests import (
+    FRAMED,
     PACKED,
     SERVICE,
     Call,
@@ -24,11 +26,14 @@ from ferromq.core.requests import (
     Plan,
     Stream,
     T,
+    grpc_code,
     transport_error,
 )
 from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
 
 _MESSAGE_LIMIT = 130 * 1024 * 1024
+PROBE = 3.0
+"""Seconds that a broker has to answer its first frame; else it is called over HTTP/2."""
 LOOK_UP = 0.5
 """Seconds after which a wait of a user's thread looks up: the main thread runs handlers of signals then."""
 OPTIONS = (
@@ -52,6 +57,10 @@ OPTIONS = (
     ("grpc.http2.lookahead_bytes", 4 << 20),
     ("grpc.http2.write_buffer_size", 1 << 20),
 )
+
+
+Begin = Callable[[_ferromq.Completions, int], bool]
+"""Begins something whose outcome comes to completions, under a number; returns whether it did."""
 
 
 def target(endpoint: str) -> str:
@@ -125,6 +134,11 @@ class Channels:
         self._methods: dict[tuple[str, str], Any] = {}
         self._closed = False
         self.use = Use()
+        self.framed: set[str] = set()
+        """The brokers that take framed calls."""
+        self.sends: _ferromq.Sends | None = None
+        """Sends single messages to them."""
+        self._frames: _ferromq.FramedCalls | None = None
         self.streaming: set[str] = set()
         """To which the session's stream is open: the thread of grpcio that serves it serves other calls, too."""
 
@@ -163,6 +177,11 @@ class Channels:
         """Call a method and return the bytes of its answer."""
         call: Any = None
         self.use.begin(endpoint, timeout)
+        if self._frames is not None and self._is_framed(endpoint, method, request, metadata):
+            return self.framed_answer(
+                Call(endpoint, method, request, timeout),
+                self._frames.call(endpoint, method, request, timeout, self.identity.client_id),
+            )
         sent = (*self.identity.metadata(), *metadata)
         try:
             if is_ending():  # a future may need a new thread of grpcio
@@ -182,6 +201,43 @@ class Channels:
                 call.cancel()
             raise
         return answer
+
+    def _is_framed(self, endpoint: str, method: str, request: bytes, metadata: Metadata) -> bool:
+        return endpoint in self.framed and not metadata and _ferromq.FramedCalls.takes(method, request)
+
+    def start_framed(self, step: Call, start: Callable[[Begin], T]) -> T | None:
+        """Hand a call to *start* that begins it, if it goes in frames."""
+        frames, identity = self._frames, self.identity
+        if frames is None or not self._is_framed(step.endpoint, step.method, step.request, step.metadata):
+            return None
+        of_call = (step.endpoint, step.method, step.request, step.timeout, identity.client_id)
+        return start(lambda completions, number: frames.start(*of_call, completions, number))
+
+    def framed_answer(self, step: Call, answered: tuple[int, str | None, bytes]) -> bytes:
+        """Return the response of a framed call, or raise the error of its status."""
+        status, text, answer = answered
+        if status == 0:
+            return answer
+        raise transport_error(grpc_code(status), text, step.endpoint, step.method, step.timeout)
+
+    def announced(self, endpoint: str, metadata: Any) -> None:
+        """
+        Note whether a broker takes framed calls, from the *metadata* of its telemetry stream.
+
+        It is tried at once: a proxy between the two may pass HTTP/2 alone. Over TLS there are none yet.
+        """
+        if self._tls is not None or (FRAMED, "1") not in ((key, value) for key, value in metadata or ()):
+            self.framed.discard(endpoint)
+            return
+        with self._lock:
+            if self._closed:
+                return
+            if self._frames is None:
+                identity = self.identity
+                self._frames = _ferromq.FramedCalls()
+                self.sends = _ferromq.Sends(self._frames, identity.client_id, identity.process, identity.host)
+        if self._frames.probe(endpoint, PROBE):
+            self.framed.add(endpoint)
 
     def stream(
         self, endpoint: str, method: str, request: bytes, timeout: float, cancel: "Cancel | None" = None
@@ -204,6 +260,11 @@ class Channels:
         """Close the channel to *endpoint*; it is made anew where it is needed again."""
         with self._lock:
             channel = self._take(endpoint)
+        self.framed.discard(endpoint)
+        if self.sends is not None:
+            self.sends.drop_routes()
+        if self._frames is not None:
+            self._frames.forget(endpoint)
         if channel is not None:
             channel.close()
 
@@ -225,6 +286,11 @@ class Channels:
             channels = list(self._channels.values())
             self._channels.clear()
             self._methods.clear()
+        self.framed.clear()
+        if self.sends is not None:
+            self.sends.drop_routes()
+        if self._frames is not None:
+            self._frames.close()
         for channel in channels:
             channel.close()
 

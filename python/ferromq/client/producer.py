@@ -18,6 +18,7 @@ from typing import Self, TypedDict, TypeVar, Unpack
 
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import remaining
+from ferromq.client.direct_sends import DirectSends
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.client.transactions import Checks, Decisions, Open, no_checker
 from ferromq.core import send_plans
@@ -118,6 +119,7 @@ class Producer:
         for topic in topics:
             naming.check_topic(topic)
         self._client = Client("producer", Options(endpoint, timeout, attempts, tls, clock))
+        self._direct = DirectSends(self._client)
         self._submitted = _Submitted(self._client, seconds(linger), max_pending_bytes)
         self._decisions = Decisions()
         self._checks: Checks | None = None
@@ -140,9 +142,7 @@ class Producer:
         call; None: the producer's.
         """
         self._client.check()
-        message, limit = make_message(body, options), given_limit(timeout)
-        batch = self._client.run(send_plans.send(self._client.common, topic, [message], timeout=limit))
-        return batch.receipt(0)
+        return self._direct.send(topic, make_message(body, options), given_limit(timeout))
 
     def recall(self, receipt: SendReceipt) -> str:
         """

@@ -250,9 +250,12 @@ class _Stream:
             if self._closed.is_set():
                 return
             self._channels.check_threads(self.endpoint)
-            for answer in method(_until_none(outgoing), metadata=self._channels.identity.metadata()):
+            stream = method(_until_none(outgoing), metadata=self._channels.identity.metadata())
+            for number, answer in enumerate(stream):
                 self._channels.streaming.add(self.endpoint)
                 self._take(pb.TelemetryCommand.FromString(answer))
+                if number == 0:
+                    self._channels.announced(self.endpoint, stream.initial_metadata())
         except grpc.RpcError as error:
             raise failure(error, self.endpoint, "Telemetry", 0) from None
         except ValueError:  # what grpc says of a channel closed meanwhile

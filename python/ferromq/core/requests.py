@@ -47,6 +47,9 @@ SERVICE = "/apache.rocketmq.v2.MessagingService/"
 PACKED = "x-ferromq-packed"
 """Asked for and confirmed in metadata: packets of many responses instead of one message each."""
 
+FRAMED = "x-ferromq-framed"
+"""Announced in the metadata of the telemetry stream: the port takes hot methods in frames, without HTTP/2."""
+
 
 # --- steps of a plan -----------------------------------------------------------------------------------------
 
@@ -237,6 +240,19 @@ def decoded(response: Any, packet: bytes, endpoint: str, method: str) -> Any:
         return response.FromString(packet)
     except DecodeError as error:
         raise OutcomeUnknown(f"{method} failed at {endpoint}: the answer cannot be decoded: {error}") from error
+
+
+_GRPC_CODES = (
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+)  # fmt: skip
+"""By number."""
+
+
+def grpc_code(number: int) -> str:
+    """Return the name of gRPC's status code."""
+    return _GRPC_CODES[number] if 0 <= number < len(_GRPC_CODES) else "UNKNOWN"
 
 
 def transport_error(code: str, details: str | None, endpoint: str, method: str, timeout: float) -> FerromqError:

@@ -154,6 +154,11 @@ class Routes:
         entry = self._routes.get(topic)
         return entry[0] if entry and self._now() < entry[1] else None
 
+    def remaining(self, topic: str) -> float:
+        """Return the seconds for which the route is not too old."""
+        entry = self._routes.get(topic)
+        return max(0.0, entry[1] - self._now()) if entry else 0.0
+
     def put(self, topic: str, route: Route) -> Route:
         """Keep what was heard; an equal route goes on where it was, so that turns are kept."""
         with self._lock:

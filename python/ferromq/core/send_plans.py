@@ -54,6 +54,16 @@ class Draft:
         return self.ids[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """An attempt that failed before a plan was begun."""
+
+    ids: MessageIds
+    endpoint: str
+    unknown: OutcomeUnknown | None
+    """Its error, if the message may be stored."""
+
+
 @dataclass(slots=True)
 class _Named:
     """Messages of one request, and what they are called in errors."""
@@ -110,6 +120,7 @@ def send(
     beside: str | None = None,
     to: Queue | None = None,
     timeout: float | None = None,
+    after: "Earlier | None" = None,
 ) -> Plan[Batch]:
     """
     Send messages of one topic and lane in one request, with the same message ids however often it is repeated.
@@ -117,10 +128,11 @@ def send(
     *numbers* are those of the messages among all that the caller gave; errors name them. A *half* message is not
     repeated where the first may be stored: both would be committed. *beside*: without being of a message group they
     go to the queue of the group that has this name, as others do; *to* is another one for it. *timeout*: seconds
-    for all of it; None: the client's.
+    for all of it; None: the client's. *after*: an attempt that failed before, with the same message ids.
     """
     which = _Named(messages, numbers)
-    ids = half.ids if half is not None else reserve_ids(common, len(messages))
+    given = after or half
+    ids = reserve_ids(common, len(messages)) if given is None else given.ids
     born = common.wall()
     group = messages[0].message_group if isinstance(messages[0], Message) else None
     group = beside if group is None else group
@@ -129,6 +141,9 @@ def send(
 
     def once(tries: Tries) -> Plan[Batch]:
         nonlocal chosen, counted
+        if after is not None and tries.unknown is None:
+            tries.unknown = after.unknown
+            tries.endpoints.add(after.endpoint)
         route = yield from common.route(topic, tries)
         counted = route.writable
         # A message group stays in its queue, whatever becomes of its broker: elsewhere it would be out of order.
@@ -209,6 +224,15 @@ def _not_begun(common: Common, batch: Gathered[Any], brokers: set[str]) -> Ferro
         return error
     group = group_of(batch.lane)
     return of_group_error(error, batch.topic, group, route.of_group(group), route.writable)
+
+
+def for_group(common: Common, topic: str, message: Message, error: FerromqError) -> FerromqError:
+    """Return the error of a message that was sent to the queue of its group, if it has one."""
+    route = common.routes.known(topic)
+    if message.message_group is None or route is None or not route.in_order:
+        return error
+    group = message.message_group
+    return of_group_error(error, topic, group, route.of_group(group), route.writable)
 
 
 def of_group_error(error: FerromqError, topic: str, group: str, queue: Queue, counted: Sequence[Queue]) -> FerromqError:

@@ -10,7 +10,7 @@ use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
 use ferromq_store::{
-    formats::message,
+    formats::{encode, message},
     record::{NewMessage, properties},
 };
 
@@ -72,10 +72,10 @@ fn record(sent: &Sent) -> Vec<u8> {
         properties: &text,
     };
     let mut out = Vec::new();
-    let encoded = message::encode(&message, "127.0.0.1:10911".parse().unwrap(), false, &mut out);
-    message::patch(&mut out, message::QUEUE_OFFSET_AT, sent.queue_offset.to_be_bytes());
-    message::patch(&mut out, message::PHYSICAL_OFFSET_AT, (1000 + sent.queue_offset).to_be_bytes());
-    message::patch(&mut out, message::store_timestamp_at(encoded.sys_flag), NOW.to_be_bytes());
+    let encoded = encode::encode(&message, "127.0.0.1:10911".parse().unwrap(), false, &mut out);
+    encode::patch(&mut out, message::QUEUE_OFFSET_AT, sent.queue_offset.to_be_bytes());
+    encode::patch(&mut out, message::PHYSICAL_OFFSET_AT, (1000 + sent.queue_offset).to_be_bytes());
+    encode::patch(&mut out, message::store_timestamp_at(encoded.sys_flag), NOW.to_be_bytes());
     [&out[..encoded.tail_at], &sent.body, &out[encoded.tail_at..]].concat()
 }
 

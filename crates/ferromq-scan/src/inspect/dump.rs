@@ -15,8 +15,8 @@ use ferromq_store::{
     Result, StoreError,
     files::{Disk, RealDisk},
     formats::{
-        consume_queue::{ENTRY_LEN, QueueEntry},
         message,
+        queue_entry::{ENTRY_LEN, QueueEntry},
     },
     record::MessageView,
 };

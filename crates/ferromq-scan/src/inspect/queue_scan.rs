@@ -17,7 +17,7 @@ use super::{
 };
 use ferromq_store::{
     files::{Disk, Region},
-    formats::consume_queue::{ENTRY_LEN, QueueEntry},
+    formats::queue_entry::{ENTRY_LEN, QueueEntry},
 };
 
 const ENTRY: usize = ENTRY_LEN as usize;

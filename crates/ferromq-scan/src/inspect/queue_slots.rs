@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use ferromq_store::{
     files::{Allocation, Disk, Region},
-    formats::consume_queue::{ENTRY_LEN, QueueEntry},
+    formats::queue_entry::{ENTRY_LEN, QueueEntry},
 };
 
 /// A file of the log or of a queue, named by the offset of its first byte.

@@ -18,7 +18,7 @@ use crate::columns::{QueueBegins, QueueStarts};
 use ferromq_store::{
     Result, StoreError,
     files::{Disk, RealDisk},
-    formats::{anchor::Anchor, consume_queue::ENTRY_LEN, flush_mark},
+    formats::{anchor::Anchor, flush_mark, queue_entry::ENTRY_LEN},
     record::MessageView,
 };
 

@@ -191,7 +191,7 @@ fn topics<D: Disk>(
 ) -> Vec<TopicSummary> {
     let mut topics: Vec<TopicSummary> = Vec::new();
     for (queue, scan) in layout.queues.iter().zip(scans) {
-        let mut time = |entry: Option<ferromq_store::formats::consume_queue::QueueEntry>| {
+        let mut time = |entry: Option<ferromq_store::formats::queue_entry::QueueEntry>| {
             probe.record(entry?.physical_offset).ok().flatten().map(|view| view.store_timestamp)
         };
         let summary = QueueSummary {

@@ -18,8 +18,8 @@ use super::{
 use ferromq_store::{
     files::Disk,
     formats::{
-        consume_queue::QueueEntry,
         message::{self, CONTINUED},
+        queue_entry::QueueEntry,
     },
     record::{MessageView, names::SCHEDULE_TOPIC},
 };

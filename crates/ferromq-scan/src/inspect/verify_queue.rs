@@ -13,8 +13,8 @@ use super::{
 use ferromq_store::{
     files::Disk,
     formats::{
-        consume_queue::{ENTRY_LEN, QueueEntry},
         message,
+        queue_entry::{ENTRY_LEN, QueueEntry},
     },
 };
 

@@ -21,7 +21,7 @@ use crate::{
         sequence::Numbered,
         writers::{HighestRow, SequenceTable, WriterKey, WriterNames},
     },
-    error::{Result, StoreError},
+    error::{IoResult, Result},
     files::store_directory::StoreDirectory,
     files::{
         anchor::{self, Anchor},
@@ -141,7 +141,7 @@ impl<D: Disk> SequencesFile<D> {
         table.purge(self.dedup.horizon(self.clock.steady_ms()));
         table.move_times(i64::MAX, stepped_ms);
         let bytes = anchor::seal(MAGIC, anchor, &encode(&table, end));
-        self.home.disk.replace_file(path, &bytes).map_err(|source| StoreError::io("write", path, source))?;
+        self.home.disk.replace_file(path, &bytes).or_io("write", path)?;
         self.dedup.set_saved(end, stepped_ms);
         Ok(())
     }
@@ -175,7 +175,7 @@ impl<D: Disk> SequencesFile<D> {
         if is_found && found.is_none() {
             // The growing log could later match the stale snapshot's anchor.
             let path = path(&self.home.root);
-            self.home.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
+            self.home.disk.remove(&path).or_io("remove", &path)?;
         }
         let (saved_to, mut table) = found.map_or((0, SequenceTable::default()), |(_, to, table)| (to, table));
         let (now_ms, stepped_ms) = (self.clock.now_ms(), self.clock.stepped_ms());
@@ -190,10 +190,8 @@ impl<D: Disk> SequencesFile<D> {
 
     fn read_snapshot(&self) -> Result<Option<(Anchor, u64, SequenceTable)>> {
         let path = path(&self.home.root);
-        let bytes = match self.home.disk.read_file(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(StoreError::io("read", &path, source)),
+        let Some(bytes) = self.home.disk.read_file(&path).if_found().or_io("read", &path)? else {
+            return Ok(None);
         };
         let warn = |reason: &&str| {
             tracing::warn!(file = %path.display(), reason, "sequence snapshot ignored: reading the log instead");

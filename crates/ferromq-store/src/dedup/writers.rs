@@ -183,9 +183,12 @@ impl SequenceTable {
     /// As [`Self::note`], for a key of this table.
     pub(crate) fn put(&mut self, key: WriterKey, highest: HighestRow) {
         let is_lower = |known: &HighestRow| (highest.epoch, highest.row) <= (known.epoch, known.row);
-        if self.rows.get(&key).is_some_and(is_lower) {
-            return;
+        if !self.rows.get(&key).is_some_and(is_lower) {
+            self.set(key, highest);
         }
+    }
+
+    fn set(&mut self, key: WriterKey, highest: HighestRow) {
         self.oldest_ms = if self.rows.is_empty() { highest.at_ms } else { self.oldest_ms.min(highest.at_ms) };
         self.rows.insert(key, highest);
     }
@@ -277,7 +280,8 @@ impl Dedup {
                 taken.is_new.push(true);
                 continue;
             };
-            let known = table.key(numbered).and_then(|key| table.rows.get(&key).copied());
+            let mut key = table.key(numbered);
+            let known = key.and_then(|key| table.rows.get(&key).copied());
             let Sequence { epoch, row, .. } = numbered.sequence;
             if known.is_some_and(|k| k.at_ms >= horizon_ms && (epoch, row) <= (k.epoch, k.row)) {
                 taken.is_new.push(false);
@@ -286,17 +290,17 @@ impl Dedup {
             if known.is_none() {
                 if table.rows.len() >= table.purge_at.min(self.limit) && taken.before.is_empty() {
                     table.purge(horizon_ms);
+                    // The names may have other numbers now.
+                    key = None;
                 }
                 if table.rows.len() >= self.limit {
                     undo(&mut table, &taken);
                     return Err(StoreError::DedupFull { limit: self.limit as u64 });
                 }
             }
-            let key = table.new_key(numbered);
+            let key = key.unwrap_or_else(|| table.new_key(numbered));
             taken.before.push((key, known));
-            // An expired entry may be higher.
-            table.rows.remove(&key);
-            table.put(key, HighestRow { epoch, row, at_ms: now_ms });
+            table.set(key, HighestRow { epoch, row, at_ms: now_ms });
             taken.is_new.push(true);
         }
         Ok(taken)

@@ -97,12 +97,6 @@ impl<D: Disk> DelayedDelivery<D> {
         self.timer.state.lock().metrics.encode()
     }
 
-    /// The number of timed messages held in memory: those of the slot being delivered.
-    #[must_use]
-    pub fn timed_in_memory(&self) -> usize {
-        self.timer.state.lock().active.as_ref().map_or(0, |active| active.waiting.len())
-    }
-
     /// The number of undelivered messages in the wheel, and of messages in its topic's queue that are not in the wheel
     /// yet.
     #[must_use]

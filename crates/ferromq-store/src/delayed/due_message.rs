@@ -13,7 +13,8 @@ use crate::{
     progress::java_leases::REVIVE_PREFIX,
     queues::{consume_queue::check_name, queue_table::ConsumeQueues},
     record::{
-        message::{MessageView, NewMessage},
+        encode::NewMessage,
+        message::MessageView,
         names::{self},
     },
     time::clock::Clock,

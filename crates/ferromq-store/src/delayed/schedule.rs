@@ -4,14 +4,9 @@
 //! due or arrives. It writes its progress only after the delivered messages are durable: a kill may repeat some
 //! deliveries and loses none.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
 
 use crate::{
     delayed::{
@@ -22,7 +17,10 @@ use crate::{
     error::Result,
     files::disk::Disk,
     queues::consume_queue::ConsumeQueue,
-    read::{reader::Reader, types::GetStatus},
+    read::{
+        reader::Reader,
+        types::{GetRequest, GetStatus},
+    },
     record::{log_record::Record, message::MessageView, names::SCHEDULE_TOPIC},
     sync::wake::Wake,
 };
@@ -39,14 +37,7 @@ pub(crate) struct Schedule<D: Disk> {
     pub(crate) reader: Arc<Reader<D>>,
     /// Wakes and stops the delivery thread.
     pub(crate) wake: Arc<Wake>,
-    pub(crate) counts: ScheduleCounts,
-}
-
-#[derive(Default)]
-pub(crate) struct ScheduleCounts {
-    delivered: AtomicU64,
-    put_back: AtomicU64,
-    undeliverable: AtomicU64,
+    pub(crate) counts: Mutex<ScheduleStats>,
 }
 
 /// What the delivery thread did since the store was opened.
@@ -63,11 +54,7 @@ pub struct ScheduleStats {
 
 impl<D: Disk> Schedule<D> {
     pub(crate) fn stats(&self) -> ScheduleStats {
-        ScheduleStats {
-            delivered: self.counts.delivered.load(Ordering::Relaxed),
-            put_back: self.counts.put_back.load(Ordering::Relaxed),
-            undeliverable: self.counts.undeliverable.load(Ordering::Relaxed),
-        }
+        *self.counts.lock()
     }
 
     pub(crate) fn run(&self) {
@@ -161,7 +148,13 @@ impl<D: Disk> Delivery<'_, D> {
         if due_count == 0 {
             return next;
         }
-        let found = schedule.reader.read_all(SCHEDULE_TOPIC, level - 1, from, due_count, TURN_BYTES);
+        let found = schedule.reader.read_internal(&GetRequest::all(
+            SCHEDULE_TOPIC,
+            level - 1,
+            from,
+            due_count,
+            TURN_BYTES,
+        ));
         if found.status == GetStatus::QueueClosed || found.next_offset == from {
             return NextLevelTurn::AfterPause;
         }
@@ -181,7 +174,7 @@ impl<D: Disk> Delivery<'_, D> {
         self.is_stuck = false;
         if lost > 0 {
             tracing::error!(level, from, lost, "records of waiting messages are lost");
-            schedule.counts.undeliverable.fetch_add(lost, Ordering::Relaxed);
+            schedule.counts.lock().undeliverable += lost;
         }
         schedule.offsets.set_offset(level, next_offset);
         NextLevelTurn::Now
@@ -264,27 +257,25 @@ impl<D: Disk> Delivery<'_, D> {
     }
 
     fn count(&self, views: &[MessageView<'_>], verdicts: &[LevelVerdict], sizes: &[u32], unreadable: usize) {
-        let schedule = &self.schedule.counts;
-        let (mut delivered, mut put_back, mut given_up) = (0, 0, unreadable as u64);
         let listener = self.schedule.due.listener();
+        let mut counts = self.schedule.stats();
+        counts.undeliverable += unreadable as u64;
         let mut sizes = sizes.iter().copied();
         for (view, verdict) in views.iter().zip(verdicts) {
             if let LevelVerdict::GiveUp(reason) = verdict {
-                given_up += 1;
+                counts.undeliverable += 1;
                 tracing::warn!(physical_offset = view.physical_offset, reason, "waiting message given up");
                 continue;
             }
             match (verdict, sizes.next().unwrap_or(0)) {
-                (_, 0) => given_up += 1,
+                (_, 0) => counts.undeliverable += 1,
                 (LevelVerdict::Deliver { topic, .. }, size) => {
-                    delivered += 1;
+                    counts.delivered += 1;
                     listener.iter().for_each(|listener| listener(topic, size));
                 }
-                _ => put_back += 1,
+                _ => counts.put_back += 1,
             }
         }
-        schedule.delivered.fetch_add(delivered, Ordering::Relaxed);
-        schedule.put_back.fetch_add(put_back, Ordering::Relaxed);
-        schedule.undeliverable.fetch_add(given_up, Ordering::Relaxed);
+        *self.schedule.counts.lock() = counts;
     }
 }

@@ -7,16 +7,17 @@ use std::{
 
 use crate::{
     derive::{
-        derived_entries::entry_of,
+        derived_entries::{entry_of, index_keys},
         dispatching::Dispatching,
         set_aside::{Candidate, IndexRepair},
     },
     error::Result,
     files::disk::Disk,
-    index::index_file::{IndexKey, key_hash},
+    index::index_file::IndexKey,
     queues::{
-        consume_queue::{ConsumeQueue, QueueEntry, check_name},
+        consume_queue::{ConsumeQueue, check_name},
         known_entries::KnownEntries,
+        queue_entry::QueueEntry,
     },
     record::message::{self, MIN_RECORD_LEN, MessageView},
     recovery::log_walk::find_record,
@@ -123,13 +124,8 @@ impl<D: Disk> CatchUp<D> {
         }
         let Some(indexed_to) = self.indexed_to else { return };
         if message::is_indexed(view.sys_flag) && place >= indexed_to {
-            for key in marks.each_key() {
-                let hash = key_hash(view.topic, key);
-                let key = IndexKey { hash, physical_offset: place, store_timestamp: view.store_timestamp };
-                if !(place == indexed_to && shared.files.index.has_last(&key)) {
-                    self.keys.push(key);
-                }
-            }
+            let is_there = |key: &IndexKey| place == indexed_to && shared.files.index.has_last(key);
+            self.keys.extend(index_keys(view, &marks).filter(|key| !is_there(key)));
         }
     }
 

@@ -6,7 +6,7 @@ use crate::{
     delayed::delay_levels::{self, DelayLevels},
     files::{anchor::Anchor, disk::Region, mapped_file::MappedFile},
     index::index_file::{IndexKey, key_hash},
-    queues::consume_queue::{QueueEntry, check_name},
+    queues::{consume_queue::check_name, queue_entry::QueueEntry},
     record::message::{self, MessageView, RecordMarks},
     recovery::log_walk::{Checks, Found},
 };
@@ -21,6 +21,15 @@ pub(crate) fn entry_of(
     let due_at = delay_levels::due_at(levels, view.topic, marks.delay_level, view.store_timestamp);
     let tag_hash = due_at.unwrap_or_else(|| message::tag_hash(marks.tags));
     QueueEntry { physical_offset, size: view.total_size, tag_hash }
+}
+
+/// The index keys of a record.
+pub(crate) fn index_keys<'a>(
+    view: &MessageView<'a>,
+    marks: &RecordMarks<'a>,
+) -> impl Iterator<Item = IndexKey> + use<'a> {
+    let &MessageView { topic, physical_offset, store_timestamp, .. } = view;
+    marks.each_key().map(move |key| IndexKey { hash: key_hash(topic, key), physical_offset, store_timestamp })
 }
 
 /// Consecutive entries of one queue.
@@ -68,7 +77,7 @@ pub(crate) fn derive<R: Region>(
         return (ChunkDerived { whole: derivation.derived, continued: None }, to);
     };
     // A batch that crosses the chunk is rare: derive the chunk again in two pieces.
-    let unchecked = Checks { crc: false, torn_from: u64::MAX, limit: u64::MAX };
+    let unchecked = Checks { crc: false, ..Checks::ALL };
     let [whole, continued] = [range.start..from, from..to].map(|range| {
         let mut derivation = Derivation::new(levels);
         derivation.take_records(file, range, unchecked);
@@ -124,11 +133,7 @@ impl<'a> Derivation<'a> {
             }
         }
         if message::is_indexed(view.sys_flag) {
-            self.derived.keys.extend(marks.each_key().map(|key| IndexKey {
-                hash: key_hash(view.topic, key),
-                physical_offset: view.physical_offset,
-                store_timestamp: view.store_timestamp,
-            }));
+            self.derived.keys.extend(index_keys(view, &marks));
         }
     }
 

@@ -6,18 +6,25 @@
 use std::{
     sync::{Arc, atomic::Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
     derive::{
-        arrival::Arrival, catch_up::CatchUp, derived_entries::entry_of, derived_files::DerivedFiles,
-        dispatching::Dispatching, set_aside::IndexRepair,
+        arrival::Arrival,
+        catch_up::CatchUp,
+        derived_entries::{entry_of, index_keys},
+        derived_files::DerivedFiles,
+        dispatching::Dispatching,
+        set_aside::IndexRepair,
     },
     error::Result,
     files::{anchor::Anchor, disk::Disk},
-    index::index_file::{IndexKey, key_hash},
-    queues::consume_queue::{ConsumeQueue, NO_BATCH, QueueEntry, check_name},
+    index::index_file::IndexKey,
+    queues::{
+        consume_queue::{ConsumeQueue, NO_BATCH, check_name},
+        queue_entry::QueueEntry,
+    },
     record::message::{self, MessageView},
 };
 
@@ -116,16 +123,9 @@ impl<D: Disk> Dispatcher<D> {
             && self.resume.indexed_to.is_none_or(|to| place >= to)
         {
             let is_partly_indexed = self.resume.indexed_to == Some(place);
-            for key in marks.each_key() {
-                let key = IndexKey {
-                    hash: key_hash(view.topic, key),
-                    physical_offset: place,
-                    store_timestamp: view.store_timestamp,
-                };
-                if !(is_partly_indexed && files.index.has_last(&key)) {
-                    self.keys.push(key);
-                }
-            }
+            self.keys.extend(
+                index_keys(view, &marks).filter(|key| !(is_partly_indexed && files.index.has_last(key))),
+            );
         }
     }
 
@@ -260,9 +260,9 @@ pub(crate) fn run<D: Disk>(shared: &Dispatching<D>, mut dispatcher: Dispatcher<D
     let mut polls = 0;
     // Logs each offset once, however often it is retried.
     let mut stuck_at = None;
-    let mut catching_up = CatchingUp::default();
+    let mut catching_up = None;
     loop {
-        catching_up.step(shared);
+        catch_up(shared, &mut catching_up);
         let limit = shared.files.log.readable();
         if at >= limit {
             if shared.files.log.arrived.is_stopped() {
@@ -271,7 +271,7 @@ pub(crate) fn run<D: Disk>(shared: &Dispatching<D>, mut dispatcher: Dispatcher<D
             if polls > 0 {
                 polls -= 1;
                 thread::yield_now();
-            } else if !catching_up.is_under_way() {
+            } else if catching_up.is_none() {
                 let has_work = || shared.files.log.readable() > at || shared.files.aside.is_retry_due();
                 shared.files.log.arrived.wait(has_work, shared.files.aside.retry_in());
             }
@@ -311,55 +311,28 @@ pub(crate) fn run<D: Disk>(shared: &Dispatching<D>, mut dispatcher: Dispatcher<D
                 shared.files.log.set_full();
             }
         }
-        pause(shared);
+        shared.files.log.arrived.pause(RETRY_PAUSE);
         if shared.files.log.arrived.is_stopped() {
             return;
         }
     }
 }
 
-/// Waits out the pause, or until the store stops.
-fn pause<D: Disk>(shared: &Dispatching<D>) {
-    let until = Instant::now() + RETRY_PAUSE;
-    while let Some(left) = until.checked_duration_since(Instant::now())
-        && !left.is_zero()
-        && !shared.files.log.arrived.is_stopped()
-    {
-        shared.files.log.arrived.wait(|| false, Some(left));
+/// Begins a due walk to catch up what was set aside, or walks one step.
+fn catch_up<D: Disk>(shared: &Dispatching<D>, under_way: &mut Option<CatchUp<D>>) {
+    if under_way.is_none() && !shared.files.aside.is_retry_due() {
+        return;
     }
-}
-
-/// The walk that catches up what was set aside, if one is under way.
-struct CatchingUp<D: Disk>(Option<CatchUp<D>>);
-
-impl<D: Disk> Default for CatchingUp<D> {
-    fn default() -> Self {
-        Self(None)
+    let _dispatching = shared.rounds.lock();
+    if under_way.is_none() {
+        *under_way = CatchUp::begin(shared);
     }
-}
-
-impl<D: Disk> CatchingUp<D> {
-    fn is_under_way(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Begins a due walk, or walks one step.
-    fn step(&mut self, shared: &Dispatching<D>) {
-        if self.0.is_none() && !shared.files.aside.is_retry_due() {
-            return;
-        }
-        let _dispatching = shared.rounds.lock();
-        if self.0.is_none() {
-            self.0 = CatchUp::begin(shared);
-        }
-        let Some(walk) = &mut self.0 else { return };
-        match walk.step(shared) {
-            Ok(false) => {}
-            Ok(true) => self.0 = None,
-            Err(error) => {
-                tracing::warn!(%error, "the log cannot be read to rebuild what is set aside, retrying");
-                self.0 = None;
-            }
-        }
+    let Some(walk) = under_way else { return };
+    let is_over = walk.step(shared).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the log cannot be read to rebuild what is set aside, retrying");
+        true
+    });
+    if is_over {
+        *under_way = None;
     }
 }

@@ -21,7 +21,8 @@ use crate::{
     log::damage::{Damage, DamageReason},
     queues::{
         admin_files::QueueName,
-        consume_queue::{ConsumeQueue, ENTRY_LEN, NO_BATCH, QueueEntry},
+        consume_queue::{ConsumeQueue, NO_BATCH},
+        queue_entry::{ENTRY_LEN, QueueEntry},
     },
     record::message::MIN_RECORD_LEN,
 };
@@ -188,15 +189,14 @@ impl<'a, D: Disk> Rebuild<'a, D> {
 
     /// Fills offsets whose records are gone. Returns whether the run may follow.
     fn fill_gap(&mut self, queue: &Arc<ConsumeQueue<D>>, known: u64, run: &EntryRun) -> Result<bool> {
-        let name = || (Box::from(queue.topic()), queue.queue_id());
-        if self.lost.contains(&name()) {
+        if self.lost.contains(&queue.name()) {
             return Ok(false);
         }
         let Some(last_end) = self.last_end(queue)? else {
             // Retention removed everything before the start of the log.
             let is_first = self.is_thorough || self.from <= self.files.log.start();
             if !is_first {
-                self.lost.insert(name());
+                self.lost.insert(queue.name());
             }
             return Ok(is_first);
         };
@@ -205,7 +205,7 @@ impl<'a, D: Disk> Rebuild<'a, D> {
             Some(damage) => damage.start.max(last_end),
             None if self.is_thorough => last_end,
             None => {
-                self.lost.insert(name());
+                self.lost.insert(queue.name());
                 return Ok(false);
             }
         };

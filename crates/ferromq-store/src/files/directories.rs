@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::{
     config::StoreConfig,
-    error::{Result, StoreError},
+    error::{IoResult, Result, StoreError},
     files::disk::Disk,
 };
 
@@ -51,8 +51,7 @@ impl<D: Disk> DirectoryNames<D> {
     /// Keeps the directory and its parents open.
     fn keep(&self, disk: &D, directory: &Path) -> Result<()> {
         for directory in self.with_parents(directory) {
-            let open =
-                disk.open_dir(directory).map_err(|source| StoreError::io("open", directory, source))?;
+            let open = disk.open_dir(directory).or_io("open", directory)?;
             self.kept.lock().insert(directory.to_path_buf(), Arc::new(open));
         }
         Ok(())
@@ -76,7 +75,7 @@ impl<D: Disk> DirectoryNames<D> {
             let Some(number) = self.changed.lock().of.get(directory).copied() else { continue };
             let kept = self.kept.lock().get(directory).cloned();
             let synced = kept.map_or_else(|| disk.sync_dir(directory), |kept| disk.sync_open_dir(&kept));
-            synced.map_err(|source| StoreError::io("flush", directory, source))?;
+            synced.or_io("flush", directory)?;
             let mut changed = self.changed.lock();
             // A later change may not be covered.
             if changed.of.get(directory) == Some(&number) {
@@ -126,7 +125,7 @@ impl<D: Disk> FileDirectories<D> {
         let wanted = if config.commit_log_paths.is_empty() { &own[..] } else { &config.commit_log_paths[..] };
         let read_only = absolute(disk, &config.read_only_commit_log_paths)?;
         for directory in wanted {
-            disk.create_dir(directory).map_err(|source| StoreError::io("create", directory, source))?;
+            disk.create_dir(directory).or_io("create", directory)?;
         }
         let mut directories = absolute(disk, wanted)?;
         directories.retain(|directory| !read_only.contains(directory));
@@ -211,10 +210,10 @@ impl<D: Disk> FileDirectories<D> {
     }
 
     /// Two threads may sync the same change; each waits for a sync that covers it.
-    fn sync_but(&self, disk: &D, left_out: Option<usize>) -> Result<()> {
+    fn sync_but(&self, disk: &D, suppressed: Option<usize>) -> Result<()> {
         for (number, changes) in self.changes.iter().enumerate() {
             let made = changes.made.load(Ordering::Acquire);
-            if Some(number) != left_out && changes.durable.load(Ordering::Acquire) < made {
+            if Some(number) != suppressed && changes.durable.load(Ordering::Acquire) < made {
                 self.names.sync(disk, self.directory(number))?;
                 changes.durable.fetch_max(made, Ordering::AcqRel);
             }
@@ -245,7 +244,7 @@ pub(crate) fn sync_parent<D: Disk>(disk: &D, directory: &Path) -> Result<()> {
     let Some(parent) = directory.parent() else { return Ok(()) };
     match disk.sync_dir(parent) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        done => done.map_err(|source| StoreError::io("flush", parent, source)),
+        done => done.or_io("flush", parent),
     }
 }
 

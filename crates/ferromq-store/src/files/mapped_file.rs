@@ -5,7 +5,6 @@
 
 use std::{
     fs::File,
-    hint::black_box,
     io,
     ops::Range,
     path::{Path, PathBuf},
@@ -17,7 +16,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::libc;
 
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result},
     files::disk::Region,
     platform,
 };
@@ -277,20 +276,12 @@ impl<R: Region> MappedFile<R> {
             self.read_into(at, buffer.get_mut(..len as usize).unwrap_or_default())?;
             at += len;
         }
-        let bytes = self.read(range);
-        bytes
-            .iter()
-            .step_by(platform::SMALLEST_PAGE)
-            .chain(bytes.last())
-            .for_each(|byte| _ = black_box(*byte));
         Ok(())
     }
 
     /// Copies bytes from an offset on.
     pub(crate) fn read_into(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.region
-            .read_at(offset.wrapping_sub(self.base), out)
-            .map_err(|source| StoreError::io("read", &self.path, source))
+        self.region.read_at(offset.wrapping_sub(self.base), out).or_io("read", &self.path)
     }
 
     /// Copies `N` bytes from an offset on; zeros outside this file.
@@ -303,16 +294,12 @@ impl<R: Region> MappedFile<R> {
 
     /// Writes `parts` in sequence at an offset.
     pub(crate) fn write(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
-        self.region
-            .write_at(offset.wrapping_sub(self.base), parts)
-            .map_err(|source| StoreError::io("write", &self.path, source))
+        self.region.write_at(offset.wrapping_sub(self.base), parts).or_io("write", &self.path)
     }
 
     /// As [`Self::write`], for bytes that are flushed at once.
     pub(crate) fn write_flushed_soon(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
-        self.region
-            .write_flushed_soon(offset.wrapping_sub(self.base), parts)
-            .map_err(|source| StoreError::io("write", &self.path, source))
+        self.region.write_flushed_soon(offset.wrapping_sub(self.base), parts).or_io("write", &self.path)
     }
 
     /// Writes zeros over a range that is flushed at once.
@@ -401,7 +388,7 @@ impl<R: Region> MappedFile<R> {
     pub(crate) fn flush(&self, range: Range<u64>) -> Result<()> {
         let inside =
             range.start.saturating_sub(self.base)..range.end.min(self.end()).saturating_sub(self.base);
-        self.region.flush(inside).map_err(|source| StoreError::io("flush", &self.path, source))
+        self.region.flush(inside).or_io("flush", &self.path)
     }
 }
 

@@ -17,7 +17,7 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result, StoreError},
     files::{
         directories::{FileDirectories, file_name},
         disk::{Allocation, Disk, Region},
@@ -41,16 +41,16 @@ pub(crate) struct FileFormat {
 ///
 /// A file is opened on demand and closed when the store has too many open.
 pub(crate) struct MappedFileQueue<D: Disk> {
-    disk: D,
-    places: FileDirectories<D>,
+    pub(super) disk: D,
+    pub(super) places: FileDirectories<D>,
     form: FileFormat,
-    row: Arc<FileRow<D::Region>>,
-    open_files: Arc<OpenFiles<D::Region>>,
+    pub(super) row: Arc<FileRow<D::Region>>,
+    pub(super) open_files: Arc<OpenFiles<D::Region>>,
     /// Held while files are created or removed.
-    changing: Mutex<()>,
+    pub(super) changing: Mutex<()>,
     /// Held while files are removed; taken before `changing`. Removing a large old file takes long, and creating a file
     /// must not wait for it.
-    removing: Mutex<()>,
+    pub(super) removing: Mutex<()>,
     /// Held while a file is opened, so that no file is opened twice at once.
     opening: Mutex<()>,
     /// A file could not be opened. Logged once until an open succeeds.
@@ -86,11 +86,10 @@ impl<D: Disk> MappedFileQueue<D> {
     pub(crate) fn load(&mut self) -> Result<()> {
         let mut slots: Vec<FileSlot<D::Region>> = Vec::new();
         for (number, directory) in self.places.directories().enumerate() {
-            let paths =
-                self.disk.list(directory).map_err(|source| StoreError::io("list", directory, source))?;
+            let paths = self.disk.list(directory).or_io("list", directory)?;
             for path in paths {
                 let Some(base) = parse_name(&path) else { continue };
-                let len = self.disk.len(&path).map_err(|source| StoreError::io("look at", &path, source))?;
+                let len = self.disk.len(&path).or_io("look at", &path)?;
                 if len == 0 || base.checked_add(len).is_none() {
                     tracing::warn!(file = %path.display(), len, "file of invalid size ignored");
                     continue;
@@ -248,6 +247,11 @@ impl<D: Disk> MappedFileQueue<D> {
         Some(self.places.path(slot.directory, slot.base))
     }
 
+    /// The path of the file that holds the byte at `offset`, else that of the directory.
+    pub(crate) fn path_for(&self, offset: u64) -> PathBuf {
+        self.path_at(offset).unwrap_or_else(|| self.directory().to_path_buf())
+    }
+
     /// Byte range of each file, oldest first.
     pub(crate) fn spans(&self) -> Vec<Range<u64>> {
         self.row.slots.read().iter().map(|slot| slot.base..slot.end()).collect()
@@ -264,6 +268,11 @@ impl<D: Disk> MappedFileQueue<D> {
     pub(crate) fn span(&self) -> Option<Range<u64>> {
         let slots = self.row.slots.read();
         Some(slots.first()?.base..slots.last()?.end())
+    }
+
+    /// The end of the last file; 0 without files.
+    pub(crate) fn end(&self) -> u64 {
+        self.span().map_or(0, |span| span.end)
     }
 
     /// The end of the last file that ends at or before `offset`.
@@ -318,20 +327,15 @@ impl<D: Disk> MappedFileQueue<D> {
         let path = self.places.path(place, base);
         let staging = self.places.staging(place);
         for needed in [path.parent().unwrap_or(&path), staging.as_path()] {
-            self.disk.create_dir(needed).map_err(|source| StoreError::io("create", needed, source))?;
+            self.disk.create_dir(needed).or_io("create", needed)?;
         }
         let staged = staging.join(staged_name(self.form.kind));
-        match self.disk.remove(&staged) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(StoreError::io("remove", &staged, source));
-            }
-            _ => {}
-        }
+        self.disk.remove(&staged).if_found().or_io("remove", &staged)?;
         let region = self
             .disk
             .create(&staged, self.form.size, self.form.allocation)
             .map_err(|source| self.full_or_io(&path, source))?;
-        self.disk.rename(&staged, &path).map_err(|source| StoreError::io("create", &path, source))?;
+        self.disk.rename(&staged, &path).or_io("create", &path)?;
         self.places.set_changed(place);
         let file = Arc::new(MappedFile::new(base, path, region));
         let mut slot = FileSlot::closed(base, self.form.size, place);
@@ -406,97 +410,6 @@ impl<D: Disk> MappedFileQueue<D> {
     pub(crate) fn sync_directory(&self) -> Result<()> {
         self.places.sync(&self.disk)
     }
-
-    /// Removes all files.
-    pub(crate) fn clear(&self) -> Result<()> {
-        let _removing = self.removing.lock();
-        let _changing = self.changing.lock();
-        while self.remove_last()? {}
-        self.sync_directory()
-    }
-
-    /// Removes every file with a valid name, whatever its size, without loading the queue.
-    pub(crate) fn remove_all_found(&self) -> Result<()> {
-        for directory in self.places.directories() {
-            let paths =
-                self.disk.list(directory).map_err(|source| StoreError::io("list", directory, source))?;
-            for path in paths.into_iter().rev().filter(|path| parse_name(path).is_some()) {
-                self.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes the files that lie wholly at or after `offset`.
-    ///
-    /// For recovery only. Bytes after `offset` in its own file stay.
-    pub(crate) fn truncate(&self, offset: u64) -> Result<()> {
-        let _removing = self.removing.lock();
-        let _changing = self.changing.lock();
-        loop {
-            let spans = self.spans();
-            let Some(last) = spans.last() else { return Ok(()) };
-            if last.start < offset || (last.start == offset && spans.len() == 1) {
-                return Ok(());
-            }
-            self.remove_last()?;
-        }
-    }
-
-    /// Removes the newest file first: a crash must leave a contiguous prefix.
-    fn remove_last(&self) -> Result<bool> {
-        let Some(slot) = self.row.slots.write().pop() else { return Ok(false) };
-        match self.remove_file(&slot) {
-            Ok(()) => {
-                self.open_files.forget(&self.row, |base| base == slot.base);
-                Ok(true)
-            }
-            Err(error) => {
-                self.row.slots.write().push(slot);
-                Err(error)
-            }
-        }
-    }
-
-    /// Removes the files that lie wholly before `offset`, except the last file, and returns their size in bytes.
-    ///
-    /// Readers keep the bytes of files that they hold. On return the removal is durable. A crash before that leaves no
-    /// new gap.
-    pub(crate) fn remove_below(&self, offset: u64) -> Result<u64> {
-        let _removing = self.removing.lock();
-        let mut removed = 0;
-        loop {
-            let slot = {
-                let mut slots = self.row.slots.write();
-                if slots.len() < 2 || slots.first().is_none_or(|slot| slot.end() > offset) {
-                    break;
-                }
-                // No reader can open it from here on.
-                slots.remove(0)
-            };
-            // Oldest first, durable in that order: another directory may be on another disk.
-            let gone = self.places.sync_others(&self.disk, slot.directory);
-            if let Err(error) = gone.and_then(|()| self.remove_file(&slot)) {
-                self.row.slots.write().insert(0, slot);
-                return Err(error);
-            }
-            self.open_files.forget(&self.row, |base| base == slot.base);
-            removed += slot.len;
-        }
-        self.sync_directory()?;
-        Ok(removed)
-    }
-
-    fn remove_file(&self, slot: &FileSlot<D::Region>) -> Result<()> {
-        let path = self.places.path(slot.directory, slot.base);
-        match self.disk.remove(&path) {
-            // Another thread removed it.
-            Err(source) if source.kind() == io::ErrorKind::NotFound => {}
-            done => done.map_err(|source| StoreError::io("remove", &path, source))?,
-        }
-        self.places.set_changed(slot.directory);
-        Ok(())
-    }
 }
 
 /// Name of a new file in the staging directory; each kind has one creator at a time.
@@ -509,7 +422,7 @@ fn staged_name(kind: FileKind) -> &'static str {
 }
 
 /// The offset in a file name of RocketMQ's 20 digits.
-fn parse_name(path: &Path) -> Option<u64> {
+pub(super) fn parse_name(path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?;
     (name.len() == 20 && name.bytes().all(|b| b.is_ascii_digit())).then(|| name.parse().ok())?
 }

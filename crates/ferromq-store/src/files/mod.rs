@@ -3,6 +3,7 @@
 pub mod anchor;
 pub(crate) mod directories;
 pub(crate) mod disk;
+mod file_removal;
 #[allow(unsafe_code)]
 pub(crate) mod mapped_file;
 pub(crate) mod mapped_file_queue;

@@ -306,14 +306,13 @@ impl<R: Region> IndexFile<R> {
     }
 
     /// Calls `visit` with the physical offset of each entry with this hash, newest first, until it returns `false` or
-    /// `entries_left` is 0. The second argument is the offset of the next entry, where the record usually ends. Returns
-    /// whether to continue in the previous file.
+    /// `entries_left` is 0. Returns whether to continue in the previous file.
     pub(crate) fn find(
         &self,
         hash: u32,
         times: &RangeInclusive<i64>,
         entries_left: &mut u64,
-        visit: &mut impl FnMut(u64, Option<u64>) -> bool,
+        visit: &mut impl FnMut(u64) -> bool,
     ) -> bool {
         let (header, first) = {
             let state = self.state.lock();
@@ -342,11 +341,8 @@ impl<R: Region> IndexFile<R> {
             if time.saturating_add(999) < *times.start() {
                 break;
             }
-            if entry.hash == hash && time <= *times.end() {
-                let next = if index + 1 < header.count { self.entry(index + 1) } else { None };
-                if !visit(entry.physical_offset, next.map(|next| next.physical_offset)) {
-                    return false;
-                }
+            if entry.hash == hash && time <= *times.end() && !visit(entry.physical_offset) {
+                return false;
             }
             if entry.before >= index {
                 break;

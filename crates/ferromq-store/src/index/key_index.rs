@@ -12,11 +12,12 @@ use std::{
     },
 };
 
+use jiff::{Timestamp, tz::TimeZone};
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
     config::StoreConfig,
-    error::{Result, StoreError},
+    error::{IoResult, Result, StoreError},
     files::disk::{Allocation, Disk, Region},
     index::index_file::{HEADER_LEN, IndexFile, IndexKey, IndexShape},
     recovery::last_shutdown::Left,
@@ -67,12 +68,10 @@ impl<D: Disk> Index<D> {
 
     fn open_files(&mut self, root: &Path) -> Result<()> {
         let (disk, index) = (self.disk.clone(), self);
-        let entries = disk.list(root).map_err(|source| StoreError::io("list", root, source))?;
+        let entries = disk.list(root).or_io("list", root)?;
         index.was_missing = !entries.contains(&index.directory);
-        disk.create_dir(&index.directory)
-            .map_err(|source| StoreError::io("create", &index.directory, source))?;
-        let found =
-            disk.list(&index.directory).map_err(|source| StoreError::io("list", &index.directory, source))?;
+        disk.create_dir(&index.directory).or_io("create", &index.directory)?;
+        let found = disk.list(&index.directory).or_io("list", &index.directory)?;
         for path in found {
             let is_ours = path
                 .file_name()
@@ -124,10 +123,7 @@ impl<D: Disk> Index<D> {
     }
 
     fn open_file(&mut self, path: PathBuf) -> Result<()> {
-        let region = self
-            .disk
-            .open(&path, Allocation::Sparse)
-            .map_err(|source| StoreError::io("open", &path, source))?;
+        let region = self.disk.open(&path, Allocation::Sparse).or_io("open", &path)?;
         let len = region.len();
         let shape = *self.shape.get_mut();
         match IndexFile::open(path.clone(), region, shape)? {
@@ -158,9 +154,7 @@ impl<D: Disk> Index<D> {
             let is_trusted =
                 left.is_clean() || is_whole && (left.is_ours() || header.end_timestamp < trusted_timestamp);
             if is_cut {
-                self.disk
-                    .remove(file.path())
-                    .map_err(|source| StoreError::io("remove", file.path(), source))?;
+                self.disk.remove(file.path()).or_io("remove", file.path())?;
                 continue;
             }
             if !is_trusted || (header.count > 1 && header.end_physical_offset >= limit) {
@@ -207,7 +201,7 @@ impl<D: Disk> Index<D> {
         let is_kept = |path: &Path| name_of(path).is_none_or(|name| name < first);
         let gone = files.iter().map(|file| file.path()).chain(self.unfit.iter().map(PathBuf::as_path));
         for path in gone.filter(|path| !is_kept(path)) {
-            self.disk.remove(path).map_err(|source| StoreError::io("remove", path, source))?;
+            self.disk.remove(path).or_io("remove", path)?;
             self.is_directory_dirty.store(true, Ordering::Release);
         }
         self.files.write().retain(|file| is_kept(file.path()));
@@ -286,7 +280,7 @@ impl<D: Disk> Index<D> {
         hash: u32,
         times: RangeInclusive<i64>,
         entries_left: &mut u64,
-        mut visit: impl FnMut(u64, Option<u64>) -> bool,
+        mut visit: impl FnMut(u64) -> bool,
     ) {
         let mut next = self.before(None);
         while let Some(file) = next.filter(|file| file.find(hash, &times, entries_left, &mut visit)) {
@@ -322,12 +316,7 @@ impl<D: Disk> Index<D> {
                 }
                 Arc::clone(oldest)
             };
-            match self.disk.remove(oldest.path()) {
-                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(StoreError::io("remove", oldest.path(), source));
-                }
-                _ => {}
-            }
+            self.disk.remove(oldest.path()).if_found().or_io("remove", oldest.path())?;
             self.is_directory_dirty.store(true, Ordering::Release);
             self.files.write().retain(|file| !Arc::ptr_eq(file, &oldest));
             removed += oldest.len();
@@ -371,21 +360,11 @@ fn name_of(path: &Path) -> Option<u64> {
 
 /// Java's name for a file created at this time, `yyyyMMddHHmmssSSS` in UTC, as a number.
 fn file_name(now_ms: i64) -> u64 {
-    let now_ms = now_ms.max(0) as u64;
-    let (days, ms) = (now_ms / 86_400_000, now_ms % 86_400_000);
-    // Converts days to a date. Years begin in March, so that the leap day comes last.
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (seconds, millis) = (ms / 1000, ms % 1000);
-    let clock = seconds / 3600 * 10_000 + seconds / 60 % 60 * 100 + seconds % 60;
-    ((year * 10_000 + month * 100 + day) * 1_000_000 + clock) * 1000 + millis
+    let time = Timestamp::from_millisecond(now_ms.max(0)).unwrap_or(Timestamp::MAX);
+    let time = TimeZone::UTC.to_datetime(time);
+    let parts = [time.month(), time.day(), time.hour(), time.minute(), time.second()];
+    let seconds = parts.iter().fold(time.year() as u64, |name, part| name * 100 + *part as u64);
+    seconds * 1000 + time.millisecond() as u64
 }
 
 #[cfg(test)]

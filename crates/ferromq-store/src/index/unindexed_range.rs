@@ -6,7 +6,7 @@
 use std::{ops::Range, path::Path};
 
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result},
     files::store_directory::StoreDirectory,
     files::{
         anchor::{self, Anchor},
@@ -29,11 +29,7 @@ pub fn read(bytes: &[u8]) -> std::result::Result<(Anchor, Range<u64>), &'static 
 }
 
 fn load<D: Disk>(disk: &D, path: &Path) -> Result<Option<(Anchor, Range<u64>)>> {
-    let bytes = match disk.read_file(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(StoreError::io("read", path, source)),
-    };
+    let Some(bytes) = disk.read_file(path).if_found().or_io("read", path)? else { return Ok(None) };
     match read(&bytes) {
         Ok(found) => Ok(Some(found)),
         Err(reason) => {
@@ -75,16 +71,15 @@ impl<D: Disk> UnindexedNote<'_, D> {
             let indexed_to = self.index.last_physical_offset().unwrap_or(0).max(log_start);
             Some(held.map_or(indexed_to, |range| range.start.min(indexed_to))..u64::MAX)
         };
-        let failed = |source| StoreError::io("write", &path, source);
-        match wanted {
+        let written = match wanted {
             Some(range) if found.as_ref().is_some_and(|(_, found)| *found == range) => Ok(()),
             Some(range) => {
                 let content = [range.start.to_be_bytes(), range.end.to_be_bytes()].concat();
-                let bytes = anchor::seal(MAGIC, self.anchor, &content);
-                self.home.disk.replace_file(&path, &bytes).map_err(failed)
+                self.home.disk.replace_file(&path, &anchor::seal(MAGIC, self.anchor, &content))
             }
-            None if found.is_some() => self.home.disk.remove(&path).map_err(failed),
+            None if found.is_some() => self.home.disk.remove(&path),
             None => Ok(()),
-        }
+        };
+        written.or_io("write", &path)
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     files::{disk::Disk, store_directory::StoreDirectory},
     log::{
         appended::{Appended, Location},
-        commit_log::{self, CommitLog, Once, Pending},
+        commit_log::{CommitLog, Once, Pending},
     },
     queues::{
         consume_queue::{ConsumeQueue, check_name},
@@ -25,7 +25,8 @@ use crate::{
     },
     read::counters::Counters,
     record::{
-        message::{self, NewMessage},
+        encode::{self, NewMessage},
+        message,
         names::SCHEDULE_TOPIC,
     },
     sync::wake::Wake,
@@ -79,7 +80,7 @@ impl<D: Disk> Log<D> {
     /// Errors: `TooLarge`, `Invalid`, `Full`, `QueueClosed`, `QueueSetAside`, `DispatchStalled`, `Poisoned`, `Closed`,
     /// `Io`; nothing was stored.
     pub fn append(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.append_with(messages, (Atomicity::PerMessage, Duplicates::Stored), true)
+        self.append_with(messages, Atomicity::PerMessage, Duplicates::Stored)
     }
 
     /// As [`Self::append`], but skips duplicates: a message with a [`SEQUENCE`](crate::record::properties::SEQUENCE) is
@@ -90,27 +91,17 @@ impl<D: Disk> Log<D> {
     /// writer sends rows to a queue in rising order and waits for each answer. A message with a delivery time counts in
     /// its target queue. Errors: those of [`Self::append`]; `Invalid` for a malformed sequence, `DedupFull`.
     pub fn append_once(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.append_with(messages, (Atomicity::PerMessage, Duplicates::Skipped), true)
+        self.append_with(messages, Atomicity::PerMessage, Duplicates::Skipped)
     }
 
     /// As [`Self::append_once`], but after a crash all new messages are stored or none.
     pub fn append_once_as_one(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.append_with(messages, (Atomicity::AllOrNone, Duplicates::Skipped), true)
+        self.append_with(messages, Atomicity::AllOrNone, Duplicates::Skipped)
     }
 
     /// As [`Self::append`], but after a crash all messages are stored or none.
     pub fn append_as_one(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        self.append_with(messages, (Atomicity::AllOrNone, Duplicates::Stored), true)
-    }
-
-    /// Appends and waits until the messages have the durability of the flush policy.
-    ///
-    /// Cheaper than [`Self::append`] followed by [`Self::wait_durable`]: it does not wake the flushing thread.
-    /// Errors: those of [`Self::append`], and `NotDurable` if the flush failed.
-    pub fn append_durable(&self, messages: &[NewMessage<'_>]) -> Result<Appended> {
-        let appended = self.append_with(messages, (Atomicity::PerMessage, Duplicates::Stored), false)?;
-        self.wait_durable(appended.end)?;
-        Ok(appended)
+        self.append_with(messages, Atomicity::AllOrNone, Duplicates::Stored)
     }
 
     /// How to store a message that has a delay level or a delivery time, see [`waiting_message::rewrite`]; `None` if it
@@ -143,7 +134,7 @@ impl<D: Disk> Log<D> {
         );
     }
 
-    /// Waits for what [`Self::when_durable`] reports. The calling thread flushes itself if no other thread does.
+    /// Waits for what [`Self::when_durable`] reports.
     pub fn wait_durable(&self, end: u64) -> Result<()> {
         let outcome = self.log.wait_durable(end);
         outcome.inspect_err(|error| self.counters.count_failed_put(error))
@@ -154,14 +145,14 @@ impl<D: Disk> Log<D> {
     /// Checks a message for the errors of [`Self::append`] that do not depend on the state of the log.
     pub(crate) fn check(&self, message: &NewMessage<'_>) -> Result<()> {
         check_name(message.topic, message.queue_id)?;
-        commit_log::check_limits(message, &self.config, self.log.max_record_len())
+        check_limits(message, &self.config, self.log.max_record_len())
     }
 
     fn append_with(
         &self,
         messages: &[NewMessage<'_>],
-        (atomicity, duplicates): (Atomicity, Duplicates),
-        is_flush_asked: bool,
+        atomicity: Atomicity,
+        duplicates: Duplicates,
     ) -> Result<Appended> {
         let begun = Instant::now();
         let open = self.home.check_open().and_then(|()| self.stall.check());
@@ -203,9 +194,7 @@ impl<D: Disk> Log<D> {
         } else {
             let flushed = || self.log.flushed();
             self.log.put_times().count_when_flushed(appended.end, begun, flushed);
-            if is_flush_asked {
-                self.log.ask_for_flush(appended.end);
-            }
+            self.log.ask_for_flush(appended.end);
         }
         Ok(appended)
     }
@@ -221,7 +210,7 @@ impl<D: Disk> Log<D> {
             let before = pending.last().and_then(|pending| pending.queue.as_ref());
             let mut next = self.encode(message, before, bytes)?;
             if atomicity == Atomicity::AllOrNone && number + 1 < messages.len() {
-                message::mark_continued(bytes, &mut next.encoded);
+                encode::mark_continued(bytes, &mut next.encoded);
             }
             pending.push(next);
         }
@@ -238,8 +227,8 @@ impl<D: Disk> Log<D> {
         let config = &self.config;
         let queue_id = check_name(message.topic, message.queue_id)?;
         let max_record = self.log.max_record_len();
-        commit_log::check_limits(message, config, max_record)?;
-        let encoded = message::encode(message, config.store_host, config.property_crc, bytes);
+        check_limits(message, config, max_record)?;
+        let encoded = encode::encode(message, config.store_host, config.property_crc, bytes);
         if !message::is_consumable(encoded.sys_flag) {
             return Ok(Pending { encoded, queue: None });
         }
@@ -251,4 +240,37 @@ impl<D: Disk> Log<D> {
         };
         Ok(Pending { encoded, queue: Some(queue) })
     }
+}
+
+/// Checks the limits of a producer's message before anything is written.
+fn check_limits(message: &NewMessage<'_>, config: &StoreConfig, max_record: u64) -> Result<()> {
+    let properties = encode::stored_properties_len(message.properties, config.property_crc) as u64;
+    let limits = [
+        ("message body", message.body.len() as u64, u64::from(config.max_message_size)),
+        ("properties", properties, message::MAX_PROPERTIES_LEN as u64),
+        ("topic", message.topic.len() as u64, message::MAX_TOPIC_LEN as u64),
+    ];
+    for (what, len, limit) in limits {
+        if len > limit {
+            return Err(StoreError::TooLarge { what, len, limit });
+        }
+    }
+    if message.sys_flag & message::INNER_BATCH != 0 {
+        return Err(StoreError::Invalid {
+            what: "system flag",
+            reason: "128, an inner batch, is not supported",
+        });
+    }
+    // Recovery takes a zero byte there for a block that never reached the disk.
+    if message.topic.as_bytes().contains(&0) {
+        return Err(StoreError::Invalid { what: "topic", reason: "it holds a zero byte" });
+    }
+    if message.properties.contains(&0) {
+        return Err(StoreError::Invalid { what: "properties", reason: "they hold a zero byte" });
+    }
+    let len = encode::encoded_len(message, config.store_host, config.property_crc);
+    if len > max_record {
+        return Err(StoreError::TooLarge { what: "record", len, limit: max_record });
+    }
+    Ok(())
 }

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::RwLock;
 
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result, StoreError},
     files::{
         anchor::{self, Anchor},
         disk::Disk,
@@ -77,13 +77,6 @@ pub struct Damage {
     pub range: Range<u64>,
     /// What is wrong.
     pub reason: DamageReason,
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Range { start, end } = self.range;
-        write!(f, "{}: physical offsets {start} to {end}: {}", self.file.display(), self.reason)
-    }
 }
 
 /// All damages of a log, in order, none touching another.
@@ -157,11 +150,7 @@ impl Damages {
         is_held: impl Fn(Anchor) -> bool,
     ) -> Result<()> {
         let path = path(root);
-        let bytes = match disk.read_file(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(source) => return Err(StoreError::io("read", &path, source)),
-        };
+        let Some(bytes) = disk.read_file(&path).if_found().or_io("read", &path)? else { return Ok(()) };
         let read = anchor::unseal(MAGIC, &bytes).and_then(|(anchor, content)| Ok((anchor, decode(content)?)));
         match read {
             Ok((anchor, found)) if is_held(anchor) => {

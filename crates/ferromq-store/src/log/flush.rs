@@ -1,10 +1,9 @@
-//! Makes appended bytes durable and notifies waiters: policies, group commit, background flushes.
+//! Makes appended bytes durable and notifies waiting callers: policies, group commit, background flushes.
 //!
-//! `flush_turns` decides which thread flushes; `unflushed` which appends wait under a limit.
+//! `unflushed` decides which appends wait under a limit.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
-    thread,
+    sync::{Arc, atomic::Ordering, mpsc},
     time::Duration,
 };
 
@@ -12,8 +11,8 @@ use crate::{
     error::{Result, StoreError},
     files::disk::Disk,
     log::{
-        commit_log::CommitLog, flush_policy::FlushPolicy, flush_state::Done, flush_turns::FlushTurn,
-        put_times::PutTimes, unflushed::AppendVerdict,
+        commit_log::CommitLog, flush_policy::FlushPolicy, flush_state::Done, put_times::PutTimes,
+        unflushed::AppendVerdict,
     },
     time::clock::Clock,
 };
@@ -64,7 +63,6 @@ impl<D: Disk> CommitLog<D> {
     pub(crate) fn poison(&self, cause: &StoreError) {
         // Keeps the first failure.
         let _ = self.flushing.failure.set(cause.to_string().into());
-        self.flushing.turns.wake_everyone();
         self.notify();
     }
 
@@ -136,7 +134,7 @@ impl<D: Disk> CommitLog<D> {
     pub(crate) fn flush(&self) -> Result<u64> {
         let goal = self.written();
         loop {
-            let flushed = self.flush_in(self.flushing.turns.take())?;
+            let flushed = self.flush_once()?;
             if flushed >= goal {
                 return Ok(flushed);
             }
@@ -144,11 +142,11 @@ impl<D: Disk> CommitLog<D> {
     }
 
     /// Flushes what is written; under `each` only the oldest unflushed append.
-    fn flush_in(&self, mut turn: FlushTurn<'_>) -> Result<u64> {
+    fn flush_once(&self) -> Result<u64> {
+        let turn = self.flushing.turn.lock();
         if self.is_poisoned() {
             return Err(StoreError::Poisoned);
         }
-        turn.begin();
         let from = self.flushed();
         // This order matters: an append after counting began is not in `written`, so no held append is skipped.
         let written = self.written();
@@ -163,7 +161,6 @@ impl<D: Disk> CommitLog<D> {
         } else {
             written
         };
-        turn.set_goal(to);
         if from >= to {
             return Ok(from);
         }
@@ -235,23 +232,11 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
-    /// Waits until the append that ends at `end` may be acknowledged. Flushes if no other thread does.
+    /// Waits until the append that ends at `end` may be acknowledged.
     pub(crate) fn wait_durable(&self, end: u64) -> Result<()> {
-        if !self.must_wait(end) {
-            return self.answer_now(end);
-        }
-        loop {
-            let turn = self.flushing.turns.wait(end, || self.outcome(end).is_some());
-            if let Some(outcome) = self.outcome(end) {
-                return outcome;
-            }
-            if let Some(turn) = turn {
-                // Other failures are logged and poison the log; `outcome` returns them.
-                if self.flush_in(turn).is_err_and(|error| error.is_shortage()) {
-                    thread::sleep(SHORTAGE_PAUSE);
-                }
-            }
-        }
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.when_durable(end, Box::new(move |outcome| drop(sender.send(outcome))));
+        receiver.recv().unwrap_or(Err(StoreError::Closed))
     }
 
     /// The outcome of the append that ends at `end`, if it need not wait.
@@ -295,7 +280,6 @@ impl<D: Disk> CommitLog<D> {
     /// Fails all remaining waiters: no flush follows.
     pub(crate) fn end_flushes(&self) {
         self.flushing.has_ended.store(true, Ordering::Release);
-        self.flushing.turns.wake_everyone();
         self.run_callbacks();
     }
 
@@ -328,9 +312,9 @@ impl<D: Disk> CommitLog<D> {
             let is_dirty = self.written() > self.flushed() && !self.is_poisoned();
             if is_wanted() || (is_time && is_dirty && self.has_enough(&policy, checked_ms - flushed_ms)) {
                 // Other failures are logged and poison the log; the callbacks get them below.
-                if self.flush().is_err_and(|error| error.is_shortage()) {
+                if self.flush_once().is_err_and(|error| error.is_shortage()) {
                     // Ends early if the log closes.
-                    flushing.due.wait(|| false, Some(SHORTAGE_PAUSE));
+                    flushing.due.pause(SHORTAGE_PAUSE);
                 }
                 flushed_ms = clock.now_ms();
             }

@@ -9,7 +9,7 @@ use std::path::Path;
 use parking_lot::Mutex;
 
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result},
     files::{
         anchor::{self, Anchor},
         disk::{Allocation, Disk},
@@ -53,17 +53,12 @@ impl<D: Disk> FlushMark<D> {
     /// Opens the mark file of a store directory; creates it if its size is wrong. `is_new`: the log is empty.
     pub(crate) fn open(disk: &D, root: &Path, is_new: bool) -> Result<Self> {
         let path = root.join("ferromq").join("flushed");
-        let failed = |source| StoreError::io("open", &path, source);
-        let len = match disk.len(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
-            len => len.map_err(failed)?,
-        };
-        if len != LEN {
+        if disk.len(&path).if_found().or_io("open", &path)? != Some(LEN) {
             let end = if is_new { 0 } else { UNKNOWN };
             let nothing = anchor::seal(MAGIC, Anchor::NONE, &end.to_be_bytes());
-            disk.replace_file(&path, &nothing).map_err(failed)?;
+            disk.replace_file(&path, &nothing).or_io("open", &path)?;
         }
-        let region = disk.open(&path, Allocation::Sparse).map_err(failed)?;
+        let region = disk.open(&path, Allocation::Sparse).or_io("open", &path)?;
         let file = MappedFile::new(0, path, region);
         let mut bytes = [0; LEN as usize];
         file.read_into(0, &mut bytes)?;

@@ -2,7 +2,7 @@
 
 use crate::{
     error::Result,
-    log::{flush_policy::FlushPolicy, flush_turns::Turns, put_times::PutTimes, unflushed::Unflushed},
+    log::{flush_policy::FlushPolicy, put_times::PutTimes, unflushed::Unflushed},
     sync::signal::Signal,
 };
 use parking_lot::Mutex;
@@ -39,7 +39,8 @@ pub(crate) struct Flushing {
     pub(super) newest_held: AtomicU64,
     /// The flushing thread flushes up to here.
     pub(super) wanted: AtomicU64,
-    pub(super) turns: Turns,
+    /// Held during a flush.
+    pub(super) turn: Mutex<()>,
     pub(super) flushes: AtomicU64,
     pub(super) put_times: PutTimes,
     /// Counts flushes and failures, each of which decides the outcome of waiters.
@@ -65,7 +66,7 @@ impl Flushing {
             changed_at: AtomicU64::new(0),
             newest_held: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
-            turns: Turns::default(),
+            turn: Mutex::new(()),
             flushes: AtomicU64::new(0),
             put_times: PutTimes::default(),
             decisions: AtomicU64::new(0),

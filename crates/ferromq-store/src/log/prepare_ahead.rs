@@ -27,7 +27,7 @@ const ZERO_STEP: u64 = 1 << 20;
 impl<D: Disk> CommitLog<D> {
     /// Wakes the preparing thread if work is due. Runs after each append, so it must be very cheap.
     pub(crate) fn ask_for_preparation(&self, end: u64) {
-        let span_end = self.files().span().map_or(0, |span| span.end);
+        let span_end = self.files().end();
         let is_file_due = span_end.saturating_sub(end) < self.files().file_size() / 2;
         let is_zeroing_due = self.ahead.zeroed().saturating_sub(end) < ZERO_WINDOW / 2;
         let is_prefault_due =

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::record::message::NewMessage;
+use crate::record::encode::NewMessage;
 
 /// Messages appended and flushed since the limit was set.
 #[derive(Debug, Default)]

@@ -24,7 +24,6 @@ use nix::{
     unistd::{SysconfVar, Whence, lseek, sysconf},
 };
 
-use super::SMALLEST_PAGE;
 use crate::files::space::Space;
 
 /// Whether a file system writes over a block in place. One that copies on write needs a new block each time, so
@@ -142,7 +141,7 @@ pub(crate) fn populate(map: &MmapRaw, offset: usize, len: usize) {
 pub(crate) fn page_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
     let asked = || sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|size| usize::try_from(size).ok());
-    *SIZE.get_or_init(|| asked().filter(|size| size.is_power_of_two()).unwrap_or(SMALLEST_PAGE))
+    *SIZE.get_or_init(|| asked().filter(|size| size.is_power_of_two()).unwrap_or(4096))
 }
 
 /// Whether an error is a shortage of memory or descriptors.

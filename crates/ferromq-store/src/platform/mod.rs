@@ -12,6 +12,3 @@ mod portable;
 pub(crate) use linux::*;
 #[cfg(any(not(target_os = "linux"), feature = "portable"))]
 pub(crate) use portable::*;
-
-/// Bytes of the smallest page of memory any system has.
-pub(crate) const SMALLEST_PAGE: usize = 4096;

@@ -19,7 +19,8 @@ impl<D: Disk> Groups<D> {
     /// Durable on return. Returns how many topics the group had read. Errors: `Closed`, `Io`.
     pub fn forget_group(&self, group: &str, topic: Option<&str>) -> Result<usize> {
         self.reader.home.check_open()?;
-        let forgotten = self.progress.forget_group(group, topic);
+        let is_meant = |of_topic: &str, of: &str| of == group && topic.is_none_or(|topic| topic == of_topic);
+        let forgotten = self.progress.forget(is_meant);
         if forgotten > 0 {
             self.progress_writer.persist()?;
         }

@@ -23,7 +23,7 @@ use crate::{
     queues::{consume_queue::ConsumeQueue, time_search::TimeSearch},
     read::{
         reader::Reader,
-        types::{GetRequest, GetStatus, Source, TransferLimits},
+        types::{GetRequest, GetStatus},
     },
     record::{message::MessageView, names::TIMER_TOPIC, properties},
     time::clock::Clock,
@@ -164,16 +164,8 @@ fn read_all<D: Disk>(
     let wanted = MessageFilter::tags(&[CHECK_POINT, ACK, ACKS].join("||"));
     let mut at = from.max(reader.queues.min_offset(topic, queue_id));
     while at < reader.queues.max_offset(topic, queue_id) {
-        let found = reader.read_internal(&GetRequest {
-            topic,
-            queue_id,
-            offset: at,
-            max_count: BATCH,
-            max_bytes: BATCH_BYTES,
-            filter: &wanted,
-            source: Source::Anywhere,
-            limits: TransferLimits::NONE,
-        });
+        let all = GetRequest::all(topic, queue_id, at, BATCH, BATCH_BYTES);
+        let found = reader.read_internal(&GetRequest { filter: &wanted, ..all });
         for (_, record) in &found.messages {
             if let Ok(view) = MessageView::decode(record.bytes(), false) {
                 visit(&view);

@@ -6,12 +6,14 @@ pub(crate) mod java_leases;
 pub(crate) mod java_pops;
 pub(crate) mod lease;
 pub mod lease_file;
+mod lease_verbs;
 pub mod offset_file;
 pub(crate) mod order_file;
-pub(crate) mod progress_writer;
+pub(crate) mod progress_files;
 pub(crate) mod receive;
 pub(crate) mod receive_ordered;
 pub(crate) mod receive_types;
+mod taking;
 
 pub use receive::Groups;
 pub use receive_types::{

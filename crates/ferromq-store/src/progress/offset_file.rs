@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Map, Value};
 
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result, StoreError},
     files::disk::Disk,
 };
 
@@ -114,18 +114,11 @@ pub(crate) fn load_with_backup<D: Disk, T>(
 
 /// Replaces one of RocketMQ's configuration files; the previous version becomes the backup.
 pub(crate) fn save_with_backup<D: Disk>(disk: &D, path: &Path, bytes: &[u8]) -> Result<()> {
-    let failed = |operation, path: &Path| {
-        let path = path.to_owned();
-        move |source| StoreError::Io { operation, path, source }
-    };
     if let Some(config) = path.parent() {
-        disk.create_dir(config).map_err(failed("create directory", config))?;
+        disk.create_dir(config).or_io("create directory", config)?;
     }
-    match disk.rename(path, &backup_of(path)) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        other => other.map_err(failed("rename", path))?,
-    }
-    disk.replace_file(path, bytes).map_err(failed("write", path))
+    disk.rename(path, &backup_of(path)).if_found().or_io("rename", path)?;
+    disk.replace_file(path, bytes).or_io("write", path)
 }
 
 /// Reads a JSON object as Java writes it, with integers as keys.
@@ -138,12 +131,9 @@ pub fn parse_json(bytes: &[u8]) -> std::result::Result<Value, &'static str> {
 }
 
 fn read<D: Disk>(disk: &D, path: &Path) -> Result<Option<Vec<u8>>> {
-    match disk.read_file(path) {
-        // A Java broker killed between creating and writing the file leaves it empty.
-        Ok(bytes) => Ok(Some(bytes).filter(|bytes| !bytes.is_empty())),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(StoreError::Io { operation: "read", path: path.to_owned(), source }),
-    }
+    // A Java broker killed between creating and writing the file leaves it empty.
+    let bytes = disk.read_file(path).if_found().or_io("read", path)?;
+    Ok(bytes.filter(|bytes| !bytes.is_empty()))
 }
 
 fn parse_queues(queues: Value) -> std::result::Result<BTreeMap<u32, u64>, &'static str> {

@@ -412,7 +412,10 @@ mod tests {
             let mut file = OrderFile::default();
             file.put("t@g", 7, &leases);
             let read = OrderFile::parse(file.encode().as_bytes()).unwrap();
-            prop_assert_eq!(read.leases("t@g", 7, leases.committed(), POPPED), Some(leases));
+            let read = read.leases("t@g", 7, leases.committed(), POPPED).unwrap();
+            prop_assert!(read.in_flight().eq(leases.in_flight()));
+            prop_assert_eq!((read.next(), read.order()), (leases.next(), leases.order()));
+            prop_assert_eq!(read.next_expiry(), leases.next_expiry());
         }
 
         #[test]

@@ -7,15 +7,16 @@ use crate::{
     files::disk::Disk,
     progress::{
         lease::{Order, QueueLeases},
-        receive::{Groups, LeasedRecord, Taking},
+        receive::{Groups, LeasedRecord},
         receive_types::{MAX_ATTEMPT_ID, Ordered},
+        taking::Taking,
     },
 };
 
 impl<D: Disk> Groups<D> {
     /// Leases messages of a queue in order, redelivered ones first, if no lease of it is valid or the request repeats
     /// the last receive.
-    pub(crate) fn receive_in_order(
+    pub(super) fn receive_in_order(
         &self,
         taking: &mut Taking<'_, D::Region>,
         queue_id: u32,
@@ -77,10 +78,7 @@ impl<D: Disk> Groups<D> {
                 }
                 return false;
             }
-            if !taking.received.dead.is_empty()
-                || !taking.fits(&record)
-                || !taking.begins_with_others(leases.earliest_pop_time(offset))
-            {
+            if !taking.admits(&record, leases.earliest_pop_time(offset)) {
                 return false;
             }
             let attempts = u32::from(!is_same_attempt);

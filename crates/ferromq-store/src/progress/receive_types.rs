@@ -6,6 +6,7 @@ use crate::{
         real_disk::RealDisk,
     },
     filter::message_filter::MessageFilter,
+    progress::lease::Lease,
     read::types::{GetRequest, GetResult, Source, TransferLimits},
     record::log_record::Record,
 };
@@ -105,6 +106,12 @@ pub struct ReceiptHandle {
     pub pop_time: i64,
     /// Length of the lease in milliseconds.
     pub invisible_ms: i64,
+}
+
+impl ReceiptHandle {
+    pub(super) fn of(queue_id: u32, queue_offset: u64, lease: Lease) -> Self {
+        Self { queue_id, queue_offset, pop_time: lease.pop_time, invisible_ms: lease.invisible_ms }
+    }
 }
 
 /// A message under a lease.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result},
     files::{
         anchor::{self, Anchor},
         disk::Disk,
@@ -88,7 +88,7 @@ fn path(root: &Path, name: &str) -> PathBuf {
 }
 
 fn save<D: Disk>(disk: &D, path: &Path, bytes: &[u8]) -> Result<()> {
-    disk.replace_file(path, bytes).map_err(|source| StoreError::io("write", path, source))
+    disk.replace_file(path, bytes).or_io("write", path)
 }
 
 type Queues<T> = BTreeMap<QueueName, T>;
@@ -99,11 +99,7 @@ fn load<D: Disk, T>(
     magic: &[u8; 8],
     value: impl Fn(&mut Reader<'_>) -> Option<T>,
 ) -> Result<Option<(Anchor, Queues<T>)>> {
-    let bytes = match disk.read_file(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(StoreError::io("read", path, source)),
-    };
+    let Some(bytes) = disk.read_file(path).if_found().or_io("read", path)? else { return Ok(None) };
     let reason = match anchor::unseal(magic, &bytes) {
         Ok((anchor, content)) => match decode(content, value) {
             Some(queues) => return Ok(Some((anchor, queues))),

@@ -7,7 +7,10 @@ use std::sync::atomic::Ordering;
 use crate::{
     error::Result,
     files::disk::Disk,
-    queues::consume_queue::{ConsumeQueue, ENTRY_LEN, QueueEntry},
+    queues::{
+        consume_queue::ConsumeQueue,
+        queue_entry::{ENTRY_LEN, QueueEntry},
+    },
 };
 
 impl<D: Disk> ConsumeQueue<D> {

@@ -1,4 +1,4 @@
-//! One consume queue: entries of 20 bytes from queue offset to physical offset, size and tag hash.
+//! One consume queue: entries by queue offset.
 //!
 //! The dispatching thread writes; any thread reads below the published max offset. It does not read the commit log.
 
@@ -15,74 +15,16 @@ use crate::{
     derive::arrival::Arrival,
     error::{Result, StoreError},
     files::{disk::Disk, mapped_file::MappedFile, mapped_file_queue::MappedFileQueue},
-    queues::{known_times::KnownTimes, queue_list::QueueExtent, queue_marks::QueueMarks},
-    record::message::MIN_RECORD_LEN,
+    queues::{
+        admin_files::QueueName,
+        queue_entry::{ENTRY, ENTRY_LEN, FILLER_SIZE, QueueEntry},
+        queue_list::QueueExtent,
+        queue_marks::QueueMarks,
+    },
 };
 
-/// Bytes of an entry: physical offset 8, size 4, tag hash 8, all big-endian.
-pub const ENTRY_LEN: u64 = 20;
-const ENTRY: usize = ENTRY_LEN as usize;
-/// The size that RocketMQ writes into fillers, the entries before the first real one.
-const FILLER_SIZE: u32 = i32::MAX as u32;
 /// `batch` of a queue outside the current round.
 pub(crate) const NO_BATCH: u32 = u32::MAX;
-
-/// One entry of a consume queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueEntry {
-    /// Physical offset of the record, in bytes.
-    pub physical_offset: u64,
-    /// Size of the record, in bytes.
-    pub size: u32,
-    /// Hash of the tag, or the delivery time in milliseconds since 1970.
-    pub tag_hash: i64,
-}
-
-impl QueueEntry {
-    pub(crate) fn encode(self) -> [u8; ENTRY] {
-        let mut bytes = [0; ENTRY];
-        let (offset, rest) = bytes.split_at_mut(8);
-        let (size, hash) = rest.split_at_mut(4);
-        offset.copy_from_slice(&self.physical_offset.to_be_bytes());
-        size.copy_from_slice(&self.size.to_be_bytes());
-        hash.copy_from_slice(&self.tag_hash.to_be_bytes());
-        bytes
-    }
-
-    /// Decodes the entry at the start of `bytes`; `None` if no entry is written there.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (offset, rest) = bytes.split_first_chunk::<8>()?;
-        let (size, rest) = rest.split_first_chunk::<4>()?;
-        let (hash, _) = rest.split_first_chunk::<8>()?;
-        let entry = Self {
-            physical_offset: u64::from_be_bytes(*offset),
-            size: u32::from_be_bytes(*size),
-            tag_hash: i64::from_be_bytes(*hash),
-        };
-        (entry.size > 0 && entry.size <= FILLER_SIZE && entry.physical_offset <= i64::MAX as u64)
-            .then_some(entry)
-    }
-
-    /// Physical offset of the record's end.
-    pub fn end(self) -> u64 {
-        self.physical_offset + u64::from(self.size)
-    }
-
-    /// An entry for a lost message, which leads to a damaged part of the log.
-    pub(crate) fn leading_nowhere(physical_offset: u64) -> Self {
-        Self { physical_offset, size: 1, tag_hash: 0 }
-    }
-
-    /// Whether the message is lost: no record has this size.
-    pub(crate) fn leads_nowhere(self) -> bool {
-        self.size < MIN_RECORD_LEN
-    }
-
-    /// Whether the entry leads to no record.
-    pub fn is_filler(self) -> bool {
-        self.size == FILLER_SIZE
-    }
-}
 
 /// One queue of one topic.
 pub(crate) struct ConsumeQueue<D: Disk> {
@@ -106,7 +48,6 @@ pub(crate) struct ConsumeQueue<D: Disk> {
     pub(super) checked_to: AtomicU64,
     /// The queue's position in the dispatcher's current round; only the dispatcher uses it.
     pub(crate) batch: AtomicU32,
-    pub(super) times: KnownTimes,
     /// A page of entries last seen in memory, and when: see [`Self::in_memory_to`].
     pub(super) seen_page: AtomicU64,
     /// Deletion and access state.
@@ -122,14 +63,13 @@ impl<D: Disk> ConsumeQueue<D> {
         self.queue_id
     }
 
+    pub(crate) fn name(&self) -> QueueName {
+        (self.topic.clone(), self.queue_id)
+    }
+
     #[cfg(test)]
     pub(crate) fn files(&self) -> &MappedFileQueue<D> {
         &self.files
-    }
-
-    /// Times that searches by time remember.
-    pub(crate) fn times(&self) -> &KnownTimes {
-        &self.times
     }
 
     /// Entries below this offset are durable.
@@ -511,22 +451,7 @@ pub(crate) fn check_name(topic: &str, queue_id: i32) -> Result<u32> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    proptest! {
-        #[test]
-        fn an_entry_comes_back_as_written(physical_offset in 0..=i64::MAX as u64, size in 1..FILLER_SIZE, tag_hash in any::<i64>()) {
-            let entry = QueueEntry { physical_offset, size, tag_hash };
-            prop_assert_eq!(QueueEntry::decode(&entry.encode()), Some(entry));
-        }
-
-        #[test]
-        fn decoding_any_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
-            let _ = QueueEntry::decode(&bytes);
-        }
-    }
 
     #[test]
     fn names_that_leave_the_directory_are_refused() {

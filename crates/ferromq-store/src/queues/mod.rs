@@ -2,11 +2,11 @@
 
 pub mod admin_files;
 pub(crate) mod cleaning;
-pub mod consume_queue;
+pub(crate) mod consume_queue;
 pub(crate) mod deletion;
 pub(crate) mod dirty_queues;
 pub(crate) mod known_entries;
-pub(crate) mod known_times;
+pub mod queue_entry;
 pub mod queue_list;
 pub mod queue_marks;
 pub(crate) mod queue_table;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result},
     files::{
         anchor::{self, Anchor},
         disk::Disk,
@@ -43,11 +43,7 @@ impl QueueList {
     /// Reads the list of a store directory and the record at which it was noted; `None` if it is missing or unreadable.
     pub(crate) fn load<D: Disk>(disk: &D, root: &Path) -> Result<Option<(Anchor, Self)>> {
         let path = path(root);
-        let bytes = match disk.read_file(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(StoreError::io("read", &path, source)),
-        };
+        let Some(bytes) = disk.read_file(&path).if_found().or_io("read", &path)? else { return Ok(None) };
         match Self::read(&bytes) {
             Ok(list) => Ok(Some(list)),
             Err(reason) => {
@@ -60,7 +56,7 @@ impl QueueList {
     pub(crate) fn save<D: Disk>(&self, disk: &D, root: &Path, anchor: Anchor) -> Result<()> {
         let path = path(root);
         let bytes = anchor::seal(MAGIC, anchor, &self.encode());
-        disk.replace_file(&path, &bytes).map_err(|source| StoreError::io("write", &path, source))
+        disk.replace_file(&path, &bytes).or_io("write", &path)
     }
 
     /// Log start 8; number of index files 4, each with its name 8 and the physical offset of its last record 8; each

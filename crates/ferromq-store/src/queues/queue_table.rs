@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::{
     config::StoreConfig,
-    error::{Result, StoreError},
+    error::{IoResult, Result, StoreError},
     files::{
         directories::{DirectoryNames, FileDirectories},
         disk::{Allocation, Disk},
@@ -21,9 +21,9 @@ use crate::{
         open_files::{FileKind, OpenFiles},
     },
     queues::{
-        consume_queue::{ConsumeQueue, ENTRY_LEN, NO_BATCH},
+        consume_queue::{ConsumeQueue, NO_BATCH},
         known_entries::KnownEntries,
-        known_times::KnownTimes,
+        queue_entry::ENTRY_LEN,
         queue_list::QueueExtent,
         queue_marks::QueueMarks,
     },
@@ -126,7 +126,7 @@ impl<D: Disk> ConsumeQueues<D> {
     }
 
     fn list(&self, directory: &Path) -> Result<Vec<PathBuf>> {
-        self.disk.list(directory).map_err(|source| StoreError::io("list", directory, source))
+        self.disk.list(directory).or_io("list", directory)
     }
 
     fn make(&self, topic: &str, queue_id: u32) -> ConsumeQueue<D> {
@@ -149,7 +149,6 @@ impl<D: Disk> ConsumeQueues<D> {
             found_end: AtomicU64::new(0),
             checked_to: AtomicU64::new(0),
             batch: AtomicU32::new(NO_BATCH),
-            times: KnownTimes::default(),
             seen_page: AtomicU64::new(0),
             marks: QueueMarks::default(),
         }
@@ -201,7 +200,7 @@ impl<D: Disk> ConsumeQueues<D> {
     /// Extents of the queues with messages.
     pub(crate) fn extents(&self) -> BTreeMap<(Box<str>, u32), QueueExtent> {
         let queues = self.all().into_iter().filter(|queue| queue.has_messages());
-        queues.map(|queue| ((queue.topic().into(), queue.queue_id()), queue.extent())).collect()
+        queues.map(|queue| (queue.name(), queue.extent())).collect()
     }
 
     /// All queues in any order.

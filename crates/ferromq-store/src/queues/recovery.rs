@@ -16,15 +16,15 @@ use crate::{
         mapped_file::MappedFile,
     },
     queues::{
-        consume_queue::{ConsumeQueue, ENTRY_LEN, QueueEntry},
+        consume_queue::ConsumeQueue,
         known_entries::KnownEntries,
+        queue_entry::{ENTRY, ENTRY_LEN, QueueEntry},
         queue_list::QueueExtent,
         queue_table::ConsumeQueues,
     },
     sync::parallel::side_by_side,
 };
 
-const ENTRY: usize = ENTRY_LEN as usize;
 /// Entries read at once.
 const READ_ENTRIES: usize = 4096;
 

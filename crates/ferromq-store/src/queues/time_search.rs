@@ -13,9 +13,6 @@ use crate::{
 
 type File<D> = Option<Arc<MappedFile<<D as Disk>::Region>>>;
 
-/// Queues with fewer messages remember no times.
-const SHORT: u64 = 4096;
-
 /// A search in one queue. It holds the files of the last read, which the next read usually needs.
 pub(crate) struct TimeSearch<'a, D: Disk> {
     log: &'a CommitLog<D>,
@@ -39,7 +36,7 @@ impl<'a, D: Disk> TimeSearch<'a, D> {
 
     /// The first message stored at or after `time`; the end of the queue if all are older.
     pub(crate) fn first_since(&mut self, time: i64) -> u64 {
-        let (mut low, mut high) = self.narrow(time).unwrap_or((self.begin, self.end));
+        let (mut low, mut high) = (self.begin, self.end);
         let mut answer = high;
         while low < high {
             let middle = low + (high - low) / 2;
@@ -50,38 +47,6 @@ impl<'a, D: Disk> TimeSearch<'a, D> {
             }
         }
         answer
-    }
-
-    /// The remembered messages between which the first message stored at or after `time` lies.
-    ///
-    /// `None` for a short queue, or if a message read has no time.
-    fn narrow(&mut self, time: i64) -> Option<(u64, u64)> {
-        if self.end.saturating_sub(self.begin) < SHORT {
-            return None;
-        }
-        let times = self.queue.times().covering(self.begin..self.end);
-        let stride = times.stride;
-        let samples = self.begin.div_ceil(stride)..(self.end - 1) / stride + 1;
-        let (mut low, mut high) = (samples.start, samples.end);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let stored = match times.get(middle) {
-                Some(stored) => stored,
-                None => {
-                    let stored = self.time(middle * stride)?;
-                    times.set(middle, stored);
-                    stored
-                }
-            };
-            if stored < time {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        let begin = if low == samples.start { self.begin } else { (low - 1) * stride + 1 };
-        let end = if low == samples.end { self.end } else { low * stride };
-        Some((begin, end))
     }
 
     /// The last message stored at or before `time`.

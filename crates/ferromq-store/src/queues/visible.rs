@@ -25,16 +25,13 @@ impl<D: Disk> ConsumeQueues<D> {
 
     /// Whether a record was deleted with its topic.
     pub(crate) fn is_of_deleted(&self, view: &MessageView<'_>) -> bool {
+        if view.physical_offset >= self.deleted_to.load(Ordering::Acquire) {
+            return false;
+        }
         let queue = u32::try_from(view.queue_id).ok().and_then(|id| self.find_any(view.topic, id));
         queue.map(|queue| queue.marks.floor()).is_some_and(|floor| {
             view.queue_offset < floor.offset && view.physical_offset < floor.physical_end
         })
-    }
-
-    /// As [`Self::is_of_deleted`], without cost for records behind everything deleted.
-    pub(crate) fn is_record_of_deleted(&self, physical_offset: u64, record: &[u8]) -> bool {
-        physical_offset < self.deleted_to.load(Ordering::Acquire)
-            && MessageView::decode(record, false).is_ok_and(|view| self.is_of_deleted(&view))
     }
 
     /// Whether the queue is closed to readers.

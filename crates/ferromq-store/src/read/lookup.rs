@@ -1,4 +1,4 @@
-//! Finds positions and single messages: the ends of a queue, an offset by time, a message by offset or id.
+//! Finds positions and single messages: the ends of a queue, an offset by time, a message by offset.
 
 use crate::{
     error::{Result, StoreError},
@@ -10,7 +10,6 @@ use crate::{
     record::{
         log_record::Record,
         message::{self, MessageView},
-        message_id::OffsetMessageId,
     },
 };
 
@@ -73,19 +72,6 @@ impl<D: Disk> Reader<D> {
             let end = reader.log.written();
             (reader.log.freshness.from(end)..end).contains(&physical_offset)
         })
-    }
-
-    /// The message with an id: RocketMQ's message id, which holds an offset in this broker's log, or a unique key.
-    #[must_use]
-    pub fn message_by_id(&self, topic: &str, id: &str) -> Option<Record<D::Region>> {
-        let reader = self.if_open()?;
-        let place = id.parse::<OffsetMessageId>().ok();
-        let by_place = place.and_then(|place| {
-            let record = reader.sound_record(place.physical_offset)?;
-            let view = MessageView::decode(record.bytes(), false).ok()?;
-            (view.store_host == place.store_host).then(|| record.clone())
-        });
-        by_place.or_else(|| self.query_by_unique_key(topic, id, 1, i64::MIN, i64::MAX).messages.pop())
     }
 
     /// Topics that have messages, each with the ids of its queues.

@@ -4,7 +4,10 @@ pub(crate) mod counters;
 pub(crate) mod get;
 pub(crate) mod lookup;
 pub(crate) mod query;
+mod queue_read;
 pub(crate) mod reader;
+#[cfg(test)]
+mod tests;
 pub(crate) mod types;
 pub(crate) mod unreadable_files;
 

@@ -8,7 +8,7 @@ use crate::{
     index::index_file::key_hash,
     read::reader::Reader,
     read::types::QueryResult,
-    record::{log_record::Record, message::Brief},
+    record::{log_record::Record, message::MessageView},
 };
 
 /// Most index entries that a query follows.
@@ -68,16 +68,18 @@ impl<D: Disk> Reader<D> {
         // A message that repeats a key has two index entries, one after the other.
         let mut last = None;
         let mut file = None;
-        let visit = |physical_offset, next| {
+        let visit = |physical_offset| {
             if last.replace(physical_offset) == Some(physical_offset) {
                 return true;
             }
-            let record = self.log.named_record(&mut file, physical_offset, next).filter(|record| {
-                Brief::of(record.bytes()).is_some_and(|brief| {
-                    brief.topic == topic.as_bytes()
-                        && (begin_ms..=end_ms).contains(&brief.store_timestamp)
-                        && brief.has_key(key, is_unique)
-                        && !self.queues.is_record_of_deleted(physical_offset, record.bytes())
+            let record = self.log.named_record(&mut file, physical_offset).filter(|record| {
+                MessageView::decode(record.bytes(), false).is_ok_and(|view| {
+                    let marks = view.marks();
+                    view.topic == topic
+                        && (begin_ms..=end_ms).contains(&view.store_timestamp)
+                        && (marks.unique_key == Some(key)
+                            || !is_unique && marks.each_key().any(|word| word == key))
+                        && !self.queues.is_of_deleted(&view)
                 })
             });
             match record {

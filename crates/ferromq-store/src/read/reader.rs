@@ -55,7 +55,7 @@ impl<D: Disk> Reader<D> {
     #[cold]
     pub(crate) fn note_damage(&self, range: Range<u64>) {
         let files = self.log.files();
-        let file = files.path_at(range.start).unwrap_or_else(|| files.directory().to_path_buf());
+        let file = files.path_for(range.start);
         self.log.damages.add(Damage { file, range, reason: DamageReason::Corrupt });
     }
 }

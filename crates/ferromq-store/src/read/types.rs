@@ -105,6 +105,20 @@ pub struct GetRequest<'a> {
     pub limits: TransferLimits,
 }
 
+impl<'a> GetRequest<'a> {
+    /// A request for all messages, which waits for the disk and has no further limits.
+    pub(crate) fn all(
+        topic: &'a str,
+        queue_id: u32,
+        offset: u64,
+        max_count: usize,
+        max_bytes: usize,
+    ) -> Self {
+        let (filter, source, limits) = (&MessageFilter::All, Source::Anywhere, TransferLimits::NONE);
+        Self { topic, queue_id, offset, max_count, max_bytes, filter, source, limits }
+    }
+}
+
 /// RocketMQ's limits of a read, for messages near the end of the log and for those far from it. The first message is
 /// returned in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,6 +180,12 @@ pub struct GetResult<R: Region = <RealDisk as Disk>::Region> {
     pub max_offset: u64,
     /// A read of [`Source::Memory`] ended because the message at `next_offset` is not in memory.
     pub is_cold: bool,
+}
+
+impl<R: Region> GetResult<R> {
+    pub(crate) fn empty(status: GetStatus, next_offset: u64, min_offset: u64, max_offset: u64) -> Self {
+        Self { status, messages: Vec::new(), next_offset, min_offset, max_offset, is_cold: false }
+    }
 }
 
 /// Messages found by key.

@@ -127,7 +127,7 @@ impl<D: Disk> Unreadable<D> {
     #[cold]
     pub(crate) fn note_record(&self, range: Range<u64>, error: &StoreError) {
         let files = self.log.files();
-        let file = files.path_at(range.start).unwrap_or_else(|| files.directory().to_path_buf());
+        let file = files.path_for(range.start);
         let place = Place::Record(range.start);
         self.note(place, Failure { file, range, queue_offset: 0 }, error);
     }

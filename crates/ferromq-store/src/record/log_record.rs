@@ -61,12 +61,6 @@ impl<R: Region> Clone for Record<R> {
     }
 }
 
-impl<R: Region> AsRef<[u8]> for Record<R> {
-    fn as_ref(&self) -> &[u8] {
-        self.bytes()
-    }
-}
-
 impl<R: Region> std::fmt::Debug for Record<R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Record")

@@ -1,4 +1,4 @@
-//! The record on disk and on the wire: encode, decode, checksum.
+//! The record on disk and on the wire: its fields, decoded in place. `encode` writes it.
 //!
 //! All integers are big-endian; hosts and topic lengths vary:
 //!
@@ -16,12 +16,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::record::{
-    encoded::{CRC_BITS, Encoded},
-    names::java_hash,
-    properties, property_crc,
-    reader::Reader,
-};
+use crate::record::{encoded::CRC_BITS, names::java_hash, properties, property_crc, reader::Reader};
 
 /// Magic code of a record with a topic length of one byte.
 pub const MAGIC_V1: u32 = 0xDAA3_20A7;
@@ -37,18 +32,17 @@ pub const MIN_RECORD_LEN: u32 = 91;
 pub(crate) const MAX_PROPERTIES_LEN: usize = 32_767;
 /// RocketMQ's limit for topic names, in bytes.
 pub(crate) const MAX_TOPIC_LEN: usize = 255;
-const MAX_V1_TOPIC_LEN: usize = 127;
+pub(super) const MAX_V1_TOPIC_LEN: usize = 127;
 
-const BORN_HOST_V6: i32 = 16;
-const STORE_HOST_V6: i32 = 32;
+pub(super) const BORN_HOST_V6: i32 = 16;
+pub(super) const STORE_HOST_V6: i32 = 32;
 /// System flag of a record of an atomic batch that is not its last. RocketMQ does not use the bit; only the store sets
 /// it.
 pub const CONTINUED: i32 = 1 << 24;
 const TRANSACTION_BITS: i32 = 12;
 const TRANSACTION_COMMIT: i32 = 8;
 const TRANSACTION_ROLLBACK: i32 = 12;
-/// Largest decompressed body, in bytes; RocketMQ's own messages are at most 4 MiB.
-pub const MAX_DECOMPRESSED: usize = 64 << 20;
+pub use ferromq_protocol::MAX_DECOMPRESSED;
 /// System flag of a batch in one record, which needs another kind of queue.
 pub const INNER_BATCH: i32 = 128;
 
@@ -73,7 +67,7 @@ pub fn is_indexed(sys_flag: i32) -> bool {
 }
 
 /// Position of the system flag in a record.
-const SYS_FLAG_AT: usize = 36;
+pub(super) const SYS_FLAG_AT: usize = 36;
 
 /// Adds to the reconsume times of a record before it is sent: the log holds those of the first delivery only.
 ///
@@ -105,130 +99,6 @@ fn reconsume_times_at(record: &[u8]) -> Option<usize> {
 /// Position of the store timestamp in a record with this system flag.
 pub fn store_timestamp_at(sys_flag: i32) -> usize {
     if sys_flag & BORN_HOST_V6 == 0 { 56 } else { 68 }
-}
-
-/// A message to append. Everything is borrowed; the body is copied once, into the log.
-#[derive(Debug, Clone, Copy)]
-pub struct NewMessage<'a> {
-    /// Topic name of 1 to 127 bytes; longer names, up to 255 bytes, are stored as V2 records.
-    pub topic: &'a str,
-    /// Queue ID.
-    pub queue_id: i32,
-    /// The application's own flag.
-    pub flag: i32,
-    /// RocketMQ's system flag. The store sets the host bits 16 and 32 and bit 24 (continued); it refuses 128.
-    pub sys_flag: i32,
-    /// When the producer created the message, in milliseconds since 1970.
-    pub born_timestamp: i64,
-    /// Address of the producer.
-    pub born_host: SocketAddr,
-    /// Number of redeliveries.
-    pub reconsume_times: i32,
-    /// Physical offset of the half message; 0 for none.
-    pub prepared_transaction_offset: i64,
-    /// The body.
-    pub body: &'a [u8],
-    /// Properties as `NAME \x01 VALUE \x02 …`, see [`properties`].
-    pub properties: &'a [u8],
-}
-
-/// Length of the record that [`encode`] produces, in bytes.
-pub(crate) fn encoded_len(message: &NewMessage<'_>, store_host: SocketAddr, with_property_crc: bool) -> u64 {
-    let hosts = [message.born_host, store_host].iter().filter(|host| host.is_ipv6()).count() * 12;
-    let wide_topic = usize::from(message.topic.len() > MAX_V1_TOPIC_LEN);
-    let fields = MIN_RECORD_LEN as usize + hosts + wide_topic;
-    let properties = stored_properties_len(message.properties, with_property_crc);
-    (fields + message.body.len() + message.topic.len() + properties) as u64
-}
-
-/// Length of the stored properties, in bytes.
-pub(crate) fn stored_properties_len(given: &[u8], with_property_crc: bool) -> usize {
-    let kept = property_crc::kept(given, with_property_crc);
-    kept.len() + if with_property_crc { property_crc::added_len(&kept) } else { 0 }
-}
-
-/// Appends the head and tail of a record to `out`. Queue offset, physical offset, store timestamp and property CRC are
-/// filled in later.
-///
-/// The caller has checked the limits.
-pub fn encode(
-    message: &NewMessage<'_>,
-    store_host: SocketAddr,
-    with_property_crc: bool,
-    out: &mut Vec<u8>,
-) -> Encoded {
-    let mut sys_flag = message.sys_flag & !(BORN_HOST_V6 | STORE_HOST_V6 | CONTINUED);
-    if message.born_host.is_ipv6() {
-        sys_flag |= BORN_HOST_V6;
-    }
-    if store_host.is_ipv6() {
-        sys_flag |= STORE_HOST_V6;
-    }
-    let wide_topic = message.topic.len() > MAX_V1_TOPIC_LEN;
-    let magic = if wide_topic { MAGIC_V2 } else { MAGIC_V1 };
-    let body_hash = crc32fast::hash(message.body);
-
-    let head_at = out.len();
-    out.extend_from_slice(&[0; 4]);
-    out.extend_from_slice(&magic.to_be_bytes());
-    out.extend_from_slice(&(body_hash & CRC_BITS).to_be_bytes());
-    out.extend_from_slice(&message.queue_id.to_be_bytes());
-    out.extend_from_slice(&message.flag.to_be_bytes());
-    out.extend_from_slice(&[0; 16]);
-    out.extend_from_slice(&sys_flag.to_be_bytes());
-    out.extend_from_slice(&message.born_timestamp.to_be_bytes());
-    push_host(out, message.born_host);
-    out.extend_from_slice(&[0; 8]);
-    push_host(out, store_host);
-    out.extend_from_slice(&message.reconsume_times.to_be_bytes());
-    out.extend_from_slice(&message.prepared_transaction_offset.to_be_bytes());
-    out.extend_from_slice(&(message.body.len() as u32).to_be_bytes());
-    let tail_at = out.len();
-    if wide_topic {
-        out.extend_from_slice(&(message.topic.len() as u16).to_be_bytes());
-    } else {
-        out.push(message.topic.len() as u8);
-    }
-    out.extend_from_slice(message.topic.as_bytes());
-    let properties_at = out.len();
-    out.extend_from_slice(&[0; 2]);
-    out.extend_from_slice(&property_crc::kept(message.properties, with_property_crc));
-    if with_property_crc {
-        property_crc::reserve(out, properties_at + 2);
-    }
-    let tail_end = out.len();
-    patch(out, properties_at, ((tail_end - properties_at - 2) as u16).to_be_bytes());
-
-    let len = (tail_end - head_at + message.body.len()) as u32;
-    patch(out, head_at, len.to_be_bytes());
-    let body_hash = with_property_crc.then_some(body_hash);
-    Encoded { head_at, tail_at, tail_end, len, sys_flag, body_hash }
-}
-
-/// Marks an encoded record as followed by another record of its atomic batch.
-pub(crate) fn mark_continued(bytes: &mut [u8], encoded: &mut Encoded) {
-    encoded.sys_flag |= CONTINUED;
-    patch(bytes, encoded.head_at + SYS_FLAG_AT, encoded.sys_flag.to_be_bytes());
-}
-
-/// Marks an encoded record as the last of its atomic batch.
-pub(crate) fn mark_last(bytes: &mut [u8], encoded: &Encoded) {
-    patch(bytes, encoded.head_at + SYS_FLAG_AT, (encoded.sys_flag & !CONTINUED).to_be_bytes());
-}
-
-/// Overwrites `bytes` at `at`; the codec's positions always fit.
-pub fn patch<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) {
-    if let Some(place) = out.get_mut(at..at + N) {
-        place.copy_from_slice(&bytes);
-    }
-}
-
-fn push_host(out: &mut Vec<u8>, host: SocketAddr) {
-    match host.ip() {
-        IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
-        IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
-    }
-    out.extend_from_slice(&u32::from(host.port()).to_be_bytes());
 }
 
 /// RocketMQ's checksum of a body: CRC32 with the top bit cleared.
@@ -383,47 +253,6 @@ impl<'a> MessageView<'a> {
     }
 }
 
-/// The fields that a query needs, decoded alone to be cheap.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Brief<'a> {
-    pub(crate) store_timestamp: i64,
-    pub(crate) topic: &'a [u8],
-    properties: &'a [u8],
-}
-
-impl<'a> Brief<'a> {
-    /// `None` if the lengths in the record do not match its size.
-    pub(crate) fn of(record: &'a [u8]) -> Option<Self> {
-        let sys_flag = i32::from_be_bytes(*record.get(SYS_FLAG_AT..)?.first_chunk::<4>()?);
-        let is_wide = record.get(4..8) == Some(&MAGIC_V2.to_be_bytes());
-        let mut reader = Reader::new(record.get(store_timestamp_at(sys_flag)..)?);
-        let store_timestamp = reader.i64()?;
-        let _host_and_counts = reader.take(if sys_flag & STORE_HOST_V6 == 0 { 20 } else { 32 })?;
-        let body_len = reader.i32()?;
-        let _body = reader.take(usize::try_from(body_len).ok()?)?;
-        let topic_len = if is_wide { reader.u16()? } else { u16::from(reader.u8()?) };
-        let topic = reader.take(usize::from(topic_len))?;
-        let properties_len = reader.u16()?;
-        let properties = reader.take(usize::from(properties_len))?;
-        reader.is_empty().then_some(Self { store_timestamp, topic, properties })
-    }
-
-    /// Whether `key` is the unique key or, unless `is_unique`, one of the words of `KEYS`.
-    pub(crate) fn has_key(&self, key: &str, is_unique: bool) -> bool {
-        let (mut keys, mut unique_key) = (None, None);
-        for (name, value) in properties::iter_bytes(self.properties) {
-            match name {
-                b"KEYS" => keys = Some(value),
-                b"UNIQ_KEY" => unique_key = Some(value),
-                _ => {}
-            }
-        }
-        let key = key.as_bytes();
-        let mut words = keys.unwrap_or_default().split(|byte| *byte == b' ');
-        unique_key == Some(key) || (!is_unique && !key.is_empty() && words.any(|word| word == key))
-    }
-}
-
 /// The properties that the store uses.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RecordMarks<'a> {
@@ -463,6 +292,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::record::encode::{NewMessage, encode, encoded_len, patch};
 
     fn message<'a>(topic: &'a str, body: &'a [u8], properties: &'a [u8]) -> NewMessage<'a> {
         NewMessage {

@@ -5,7 +5,6 @@
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
-    str::FromStr,
 };
 
 use crate::record::message::MessageView;
@@ -31,31 +30,6 @@ impl OffsetMessageId {
     }
 }
 
-impl FromStr for OffsetMessageId {
-    type Err = &'static str;
-
-    /// Parses 32 digits (IPv4) or 56 (IPv6), in either case.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const REFUSED: &str = "a message id of a place has 32 or 56 hexadecimal digits";
-        let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let (ip, rest) = match text.len() {
-            32 if is_hex => text.split_at(8),
-            56 if is_hex => text.split_at(32),
-            _ => return Err(REFUSED),
-        };
-        let (port, offset) = rest.split_at(PORT_DIGITS);
-        let ip: IpAddr = match u32::from_str_radix(ip, 16) {
-            Ok(v4) if ip.len() == 8 => IpAddr::V4(v4.into()),
-            _ => IpAddr::V6(u128::from_str_radix(ip, 16).map_err(|_| REFUSED)?.into()),
-        };
-        let port = u32::from_str_radix(port, 16).ok().and_then(|port| u16::try_from(port).ok());
-        Ok(Self {
-            store_host: SocketAddr::new(ip, port.ok_or("the port in the message ID is invalid")?),
-            physical_offset: u64::from_str_radix(offset, 16).map_err(|_| REFUSED)?,
-        })
-    }
-}
-
 impl fmt::Display for OffsetMessageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.store_host.ip() {
@@ -69,8 +43,6 @@ impl fmt::Display for OffsetMessageId {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -79,29 +51,5 @@ mod tests {
         assert_eq!(id.to_string(), "7F00000100002A9F00000000000003E8");
         let v6 = OffsetMessageId { store_host: "[::1]:80".parse().unwrap(), physical_offset: 255 };
         assert_eq!(v6.to_string(), "000000000000000000000000000000010000005000000000000000FF");
-    }
-
-    #[test]
-    fn a_text_of_another_form_is_refused() {
-        for text in
-            ["", "7F00000100002A9F00000000000003E", "7F0000010001000000000000000003E8", "ü", &"+".repeat(32)]
-        {
-            assert!(text.parse::<OffsetMessageId>().is_err(), "{text}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn an_id_comes_back_as_written(v6 in any::<u128>(), is_v6 in any::<bool>(), port in any::<u16>(), physical_offset in any::<u64>()) {
-            let ip = if is_v6 { IpAddr::V6(v6.into()) } else { IpAddr::V4((v6 as u32).into()) };
-            let id = OffsetMessageId { store_host: SocketAddr::new(ip, port), physical_offset };
-            prop_assert_eq!(id.to_string().parse(), Ok(id));
-            prop_assert_eq!(id.to_string().to_lowercase().parse(), Ok(id));
-        }
-
-        #[test]
-        fn parsing_any_text_never_panics(text in ".{0,60}") {
-            let _ = text.parse::<OffsetMessageId>();
-        }
     }
 }

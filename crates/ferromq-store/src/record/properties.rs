@@ -128,8 +128,7 @@ pub fn is_reserved(name: &str) -> bool {
     )
 }
 
-/// The name of the property.
-pub const SEQUENCE: &str = "FERROMQ_SEQUENCE";
+pub use ferromq_protocol::SEQUENCE;
 
 #[cfg(test)]
 mod tests {

@@ -108,7 +108,8 @@ mod tests {
 
     use super::*;
     use crate::record::{
-        message::{self, MessageView, NewMessage},
+        encode::{self, NewMessage},
+        message::{self, MessageView},
         properties,
     };
 
@@ -129,9 +130,9 @@ mod tests {
             properties: given,
         };
         let mut out = Vec::new();
-        let encoded = message::encode(&message, host, with_property_crc, &mut out);
-        assert_eq!(message::encoded_len(&message, host, with_property_crc), u64::from(encoded.len));
-        message::patch(&mut out, message::PHYSICAL_OFFSET_AT, 4711u64.to_be_bytes());
+        let encoded = encode::encode(&message, host, with_property_crc, &mut out);
+        assert_eq!(encode::encoded_len(&message, host, with_property_crc), u64::from(encoded.len));
+        encode::patch(&mut out, message::PHYSICAL_OFFSET_AT, 4711u64.to_be_bytes());
         seal(&mut out, &encoded);
         [&out[..encoded.tail_at], body, &out[encoded.tail_at..]].concat()
     }

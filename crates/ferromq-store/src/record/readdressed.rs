@@ -1,15 +1,9 @@
 //! Rewrites a retry-topic record under the topic that the client asked for.
 
 use crate::record::{
-    message::{MAGIC_V1, MAGIC_V2, MessageView},
+    message::{MAGIC_V1, MAGIC_V2, MAX_PROPERTIES_LEN, MAX_V1_TOPIC_LEN, MessageView},
     properties,
 };
-
-/// Longest topic of a record with a topic length of one byte.
-const MAX_SHORT: usize = 127;
-
-/// Longest properties that clients can read: they store the length as a signed 16-bit integer.
-const MAX_PROPERTIES: usize = i16::MAX as usize;
 
 /// The record under another topic, with one more property and without a property CRC.
 ///
@@ -18,11 +12,11 @@ const MAX_PROPERTIES: usize = i16::MAX as usize;
 #[must_use]
 pub fn readdressed(record: &[u8], view: &MessageView<'_>, topic: &str, property: (&str, &str)) -> Vec<u8> {
     let mut properties = properties::replace(view.properties, &["__CRC32#"], &[property]);
-    while properties.len() > MAX_PROPERTIES && drop_longest(&mut properties, property.0) {}
+    while properties.len() > MAX_PROPERTIES_LEN && drop_longest(&mut properties, property.0) {}
     let was_wide = record.get(4..8) == Some(&MAGIC_V2.to_be_bytes());
     let tail = usize::from(was_wide) + 1 + view.topic.len() + 2 + view.properties.len();
     let head = record.get(8..(view.total_size as usize).saturating_sub(tail)).unwrap_or_default();
-    let is_wide = topic.len() > MAX_SHORT;
+    let is_wide = topic.len() > MAX_V1_TOPIC_LEN;
     let size = 8 + head.len() + usize::from(is_wide) + 1 + topic.len() + 2 + properties.len();
     let mut out = Vec::with_capacity(size);
     out.extend_from_slice(&(size as u32).to_be_bytes());
@@ -57,7 +51,7 @@ fn drop_longest(properties: &mut Vec<u8>, kept: &str) -> bool {
 mod tests {
     use super::*;
     use crate::{
-        config::StoreConfig, filter::message_filter::MessageFilter, record::message::NewMessage,
+        config::StoreConfig, filter::message_filter::MessageFilter, record::encode::NewMessage,
         store::message_store::MessageStore, time::clock::Clock,
     };
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use parking_lot::Mutex;
 
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result},
     files::{
         disk::{Allocation, Disk},
         mapped_file::MappedFile,
@@ -84,19 +84,15 @@ impl<D: Disk> Checkpoint<D> {
     /// complete: it is replaced by an empty one.
     pub(crate) fn open(disk: &D, root: &Path) -> Result<Self> {
         let path = root.join("checkpoint");
-        let failed = |source| StoreError::io("open", &path, source);
-        let found = match disk.len(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            len => Some(len.map_err(failed)?),
-        };
+        let found = disk.len(&path).if_found().or_io("open", &path)?;
         if found != Some(LEN) {
             if let Some(len) = found {
                 tracing::warn!(file = %path.display(), len, "checkpoint has a wrong length: its marks are ignored");
             }
             // Created with its full length: an empty file cannot be mapped.
-            disk.replace_file(&path, &[0; LEN as usize]).map_err(failed)?;
+            disk.replace_file(&path, &[0; LEN as usize]).or_io("open", &path)?;
         }
-        let region = disk.open(&path, Allocation::Sparse).map_err(failed)?;
+        let region = disk.open(&path, Allocation::Sparse).or_io("open", &path)?;
         let file = MappedFile::new(0, path, region);
         let mut bytes = [0; FIELDS];
         file.read_into(0, &mut bytes)?;

@@ -9,22 +9,12 @@ use parking_lot::Mutex;
 
 use crate::{
     dedup::sequences_file::SequencesFile,
-    derive::{
-        derived_files::DerivedFiles,
-        dispatched::Dispatched,
-        set_aside::{IndexRepair, SetAside},
-    },
+    derive::{derived_files::DerivedFiles, dispatched::Dispatched, set_aside::IndexRepair},
     error::Result,
     files::{disk::Disk, store_directory::StoreDirectory},
-    index::key_index::Index,
-    log::commit_log::CommitLog,
-    queues::{
-        consume_queue::ConsumeQueue, dirty_queues::DirtyQueues, queue_list::QueueList,
-        queue_table::ConsumeQueues,
-    },
+    queues::{consume_queue::ConsumeQueue, queue_list::QueueList},
     recovery::{checkpoint::Checkpoint, last_shutdown::Left},
     sync::signal::Signal,
-    time::clock::Clock,
 };
 
 /// Time between two checkpoints while messages arrive …
@@ -35,13 +25,8 @@ const CHECKPOINT_PAUSE: u32 = 9;
 /// Writes checkpoints, one at a time: a checkpoint must not claim what another has not flushed yet.
 pub(crate) struct Checkpointer<D: Disk> {
     home: Arc<StoreDirectory<D>>,
-    clock: Clock,
-    log: Arc<CommitLog<D>>,
-    queues: Arc<ConsumeQueues<D>>,
-    index: Arc<Index<D>>,
+    files: Arc<DerivedFiles<D>>,
     checkpoint: Arc<Checkpoint<D>>,
-    aside: Arc<SetAside<D>>,
-    dirty: Arc<DirtyQueues<D>>,
     dispatched: Arc<Dispatched>,
     sequences: Arc<SequencesFile<D>>,
     /// The queue list as last written.
@@ -54,30 +39,13 @@ pub(crate) struct Checkpointer<D: Disk> {
 impl<D: Disk> Checkpointer<D> {
     pub(crate) fn new(
         home: Arc<StoreDirectory<D>>,
-        files: &DerivedFiles<D>,
+        files: Arc<DerivedFiles<D>>,
         checkpoint: Arc<Checkpoint<D>>,
         dispatched: Arc<Dispatched>,
         sequences: Arc<SequencesFile<D>>,
     ) -> Self {
-        let (log, queues, index) =
-            (Arc::clone(&files.log), Arc::clone(&files.queues), Arc::clone(&files.index));
-        let (aside, dirty, clock) = (Arc::clone(&files.aside), Arc::clone(&files.dirty), files.clock.clone());
         let (listed, writing, due) = (Mutex::new(None), Mutex::default(), Signal::default());
-        Self {
-            home,
-            clock,
-            log,
-            queues,
-            index,
-            checkpoint,
-            aside,
-            dirty,
-            dispatched,
-            sequences,
-            listed,
-            writing,
-            due,
-        }
+        Self { home, files, checkpoint, dispatched, sequences, listed, writing, due }
     }
 
     /// Makes everything dispatched so far durable, log first, and records it in the checkpoint.
@@ -86,30 +54,30 @@ impl<D: Disk> Checkpointer<D> {
         let _checkpointing = self.writing.lock();
         // Taken before the flushes, which cover at least this.
         let (end, timestamp, anchor) = self.dispatched.mark();
-        self.aside.begin_checkpoint();
-        if self.log.flushed() < end {
-            self.log.flush()?;
+        self.files.aside.begin_checkpoint();
+        if self.files.log.flushed() < end {
+            self.files.log.flush()?;
         }
         // Independent files: a failed write of one blocks neither the others nor the checkpoint.
-        let noted = self.log.flush_mark.note(self.log.flushed(), anchor);
-        let noted = noted.and(self.log.damages.save(&self.home.disk, &self.home.root, anchor));
+        let noted = self.files.log.flush_mark.note(self.files.log.flushed(), anchor);
+        let noted = noted.and(self.files.log.damages.save(&self.home.disk, &self.home.root, anchor));
         let noted = noted.and(self.sequences.save(anchor, is_closing));
-        let dirty = self.dirty.take();
+        let dirty = self.files.dirty.take();
         let has_flushed = self.flush_queues(dirty);
         if let Some(list) = self.due_list(is_closing) {
             // Everything in the list must be durable, including changes since the mark above.
-            self.log.flush()?;
+            self.files.log.flush()?;
             list.save(&self.home.disk, &self.home.root, anchor)?;
             *self.listed.lock() = Some(list);
         }
-        let is_filling = !is_closing && self.index.is_filling();
+        let is_filling = !is_closing && self.files.index.is_filling();
         let index_timestamp = self.flush_index(is_closing)?;
         has_flushed?;
         // Files set aside lack entries from here on: after a kill the walk rebuilds them.
-        let aside = self.aside.lowest_from();
+        let aside = self.files.aside.lowest_from();
         let durable_end = aside.map_or(end, |from| from.min(end));
         // Java recovers by timestamp: it must begin at the first record that any file lacks.
-        let queues_timestamp = match aside.and_then(|from| self.log.stored_at(from)) {
+        let queues_timestamp = match aside.and_then(|from| self.files.log.stored_at(from)) {
             Some(stored_at) => timestamp.min(stored_at - 1),
             None => timestamp,
         };
@@ -129,7 +97,7 @@ impl<D: Disk> Checkpointer<D> {
     /// descriptors or memory, it is flushed at the next checkpoint.
     fn flush_queues(&self, dirty: Vec<Arc<ConsumeQueue<D>>>) -> Result<()> {
         let mut outcome = Ok(());
-        let dirty = self.aside.unlist_aside(dirty);
+        let dirty = self.files.aside.unlist_aside(dirty);
         for queue in dirty.iter().filter(|_| dirty.len() > 1) {
             // Only a hint: the flush below reports errors.
             let _ = queue.begin_flush();
@@ -137,12 +105,12 @@ impl<D: Disk> Checkpointer<D> {
         for queue in &dirty {
             if let Err(error) = queue.flush() {
                 if error.is_shortage() {
-                    self.dirty.add(Arc::clone(queue));
+                    self.files.dirty.add(Arc::clone(queue));
                     outcome = outcome.and(Err(error));
                     continue;
                 }
                 queue.unlist();
-                self.aside.put(queue, queue.flushed(), self.aside.in_doubt_from(queue), &error);
+                self.files.aside.put(queue, queue.flushed(), self.files.aside.in_doubt_from(queue), &error);
             }
         }
         outcome
@@ -151,15 +119,15 @@ impl<D: Disk> Checkpointer<D> {
     /// Flushes the index; returns the timestamp up to which it is durable. After a failure the next open rebuilds it.
     fn flush_index(&self, is_closing: bool) -> Result<i64> {
         let durable = self.checkpoint.marks();
-        if self.aside.index().is_some_and(|index| index.repair == IndexRepair::Reload) {
+        if self.files.aside.index().is_some_and(|index| index.repair == IndexRepair::Reload) {
             return Ok(durable.index_timestamp);
         }
-        self.index.flush(is_closing).or_else(|error| {
+        self.files.index.flush(is_closing).or_else(|error| {
             if error.is_shortage() {
                 return Err(error);
             }
-            let from = u64::try_from(durable.durable_end).unwrap_or(0).max(self.log.start());
-            self.aside.put_index(from, IndexRepair::Reopen, &error);
+            let from = u64::try_from(durable.durable_end).unwrap_or(0).max(self.files.log.start());
+            self.files.aside.put_index(from, IndexRepair::Reopen, &error);
             Ok(durable.index_timestamp)
         })
     }
@@ -169,12 +137,15 @@ impl<D: Disk> Checkpointer<D> {
         let loaded = QueueList::load(&self.home.disk, &self.home.root)?;
         let was_there = loaded.is_some();
         let mut list =
-            loaded.filter(|(anchor, _)| left.trusts(*anchor, self.log.files())).map(|(_, list)| list);
+            loaded.filter(|(anchor, _)| left.trusts(*anchor, self.files.log.files())).map(|(_, list)| list);
         if let Some(list) = &mut list {
             // Queues deleted since are not lost.
             list.queues.retain(|(topic, queue_id), extent| {
-                let floor =
-                    self.queues.find_any(topic, *queue_id).map_or(0, |queue| queue.marks.floor().offset);
+                let floor = self
+                    .files
+                    .queues
+                    .find_any(topic, *queue_id)
+                    .map_or(0, |queue| queue.marks.floor().offset);
                 extent.min_offset = extent.min_offset.max(floor);
                 extent.max_offset > floor
             });
@@ -187,16 +158,20 @@ impl<D: Disk> Checkpointer<D> {
     fn due_list(&self, is_closing: bool) -> Option<QueueList> {
         let listed = self.listed.lock();
         let listed_count = listed.as_ref().map(|listed| listed.queues.len());
-        let indexes = self.index.names();
+        let indexes = self.files.index.names();
         let is_same = |listed: &QueueList| listed.indexes.keys().eq(indexes.keys());
-        if !is_closing && listed_count == Some(self.queues.count()) && listed.as_ref().is_some_and(is_same) {
+        if !is_closing
+            && listed_count == Some(self.files.queues.count())
+            && listed.as_ref().is_some_and(is_same)
+        {
             return None;
         }
-        let mut list = QueueList { log_start: self.log.start(), indexes, queues: self.queues.extents() };
+        let mut list =
+            QueueList { log_start: self.files.log.start(), indexes, queues: self.files.queues.extents() };
         if let Some(listed) = listed.as_ref().filter(|_| !is_closing) {
             // The dispatcher may be running: list only what is flushed.
             list.queues.retain(|(topic, queue_id), extent| {
-                let flushed = self.queues.find(topic, *queue_id).map_or(0, |queue| queue.flushed());
+                let flushed = self.files.queues.find(topic, *queue_id).map_or(0, |queue| queue.flushed());
                 let known =
                     listed.queues.get(&(topic.clone(), *queue_id)).map_or(0, |known| known.max_offset);
                 extent.max_offset = flushed.max(known);
@@ -205,7 +180,7 @@ impl<D: Disk> Checkpointer<D> {
         }
         // A queue whose end is unknown keeps the noted one as a lower bound.
         for (name, known) in listed.iter().flat_map(|listed| &listed.queues) {
-            let queue = self.queues.find(&name.0, name.1);
+            let queue = self.files.queues.find(&name.0, name.1);
             if queue.is_some_and(|queue| queue.marks.is_end_unknown()) {
                 let extent = list.queues.entry(name.clone()).or_insert(*known);
                 extent.max_offset = extent.max_offset.max(known.max_offset);
@@ -220,17 +195,17 @@ impl<D: Disk> Checkpointer<D> {
         let mut pause = CHECKPOINT_INTERVAL;
         while !self.due.is_stopped() {
             self.due.wait(|| false, Some(pause));
-            self.log.freshness.tick(self.log.written());
+            self.files.log.freshness.tick(self.files.log.written());
             let end = self.dispatched.end();
-            let end = self.aside.first_from().map_or(end, |from| from.min(end));
+            let end = self.files.aside.first_from().map_or(end, |from| from.min(end));
             let has_more = end as i64 != self.checkpoint.marks().durable_end
-                || !self.dirty.is_empty()
-                || self.sequences.dedup.is_stepped(self.clock.stepped_ms())
+                || !self.files.dirty.is_empty()
+                || self.sequences.dedup.is_stepped(self.files.clock.stepped_ms())
                 || self.sequences.dedup.trouble.is_failing();
-            let is_due = has_more && !self.log.is_poisoned() && !self.due.is_stopped();
-            if is_due && self.log.policy().leaves_pages() {
+            let is_due = has_more && !self.files.log.is_poisoned() && !self.due.is_stopped();
+            if is_due && self.files.log.policy().leaves_pages() {
                 let goal = *awaited.get_or_insert(self.dispatched.end());
-                if self.log.flushed() < goal {
+                if self.files.log.flushed() < goal {
                     continue;
                 }
                 awaited = None;

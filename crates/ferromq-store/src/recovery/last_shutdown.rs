@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result},
     files::store_directory::StoreDirectory,
     files::{
         anchor::{self, Anchor},
@@ -73,16 +73,15 @@ impl Left {
 /// Reads how the last shutdown left the store. Call it before [`mark_open`].
 pub(crate) fn read_left<D: Disk>(disk: &D, root: &Path, log: &MappedFileQueue<D>) -> Result<Left> {
     let path = abort_path(root);
-    match disk.read_file(&path) {
-        Ok(bytes) if bytes.starts_with(ABORT_MARK.as_bytes()) || bytes.starts_with(CLOSED_MAGIC) => {
+    match disk.read_file(&path).if_found().or_io("read", &path)? {
+        Some(bytes) if bytes.starts_with(ABORT_MARK.as_bytes()) || bytes.starts_with(CLOSED_MAGIC) => {
             return Ok(Left::Killed);
         }
-        Ok(bytes) => {
+        Some(bytes) => {
             let is_log_whole = bytes.starts_with(TAKING_MARK.as_bytes());
             return Ok(Left::KilledOther { is_log_whole });
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(source) => return Err(StoreError::io("read", &path, source)),
+        None => {}
     }
     let Some((end, anchor)) = read_closed(disk, root)? else { return Ok(Left::ClosedByOther) };
     // Every appender writes at the end, so zeros there mean that nothing was appended since.
@@ -102,12 +101,8 @@ pub(crate) fn closed_end<D: Disk>(disk: &D, root: &Path, log: &MappedFileQueue<D
 /// End of the log at this broker's last close, and its last record.
 fn read_closed<D: Disk>(disk: &D, root: &Path) -> Result<Option<(u64, Anchor)>> {
     let path = closed_path(root);
-    let bytes = match disk.read_file(&path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(StoreError::io("read", &path, source)),
-    };
-    Ok(decode_closed(&bytes).ok())
+    let bytes = disk.read_file(&path).if_found().or_io("read", &path)?;
+    Ok(bytes.and_then(|bytes| decode_closed(&bytes).ok()))
 }
 
 /// Decodes `ferromq/closed`: end of the log and its last record.
@@ -132,8 +127,8 @@ pub(crate) fn mark_open<D: Disk>(home: &StoreDirectory<D>, left: Left) -> Result
 
 fn rename_closed<D: Disk>(home: &StoreDirectory<D>) -> Result<()> {
     let (from, to) = (closed_path(&home.root), abort_path(&home.root));
-    home.disk.rename(&from, &to).map_err(|source| StoreError::io("rename", &from, source))?;
-    home.disk.sync_dir(&home.root).map_err(|source| StoreError::io("flush", &home.root, source))
+    home.disk.rename(&from, &to).or_io("rename", &from)?;
+    home.disk.sync_dir(&home.root).or_io("flush", &home.root)
 }
 
 /// From now on this broker's promises apply: the other broker's state is recovered and saved.
@@ -144,23 +139,21 @@ pub(crate) fn take_over<D: Disk>(home: &StoreDirectory<D>, left: Left) -> Result
 fn write_abort<D: Disk>(home: &StoreDirectory<D>, mark: &str) -> Result<()> {
     let path = abort_path(&home.root);
     let text = format!("{mark}{}\n", std::process::id());
-    let written = home.disk.replace_file(&path, text.as_bytes());
-    written.map_err(|source| StoreError::io("write", &path, source))
+    home.disk.replace_file(&path, text.as_bytes()).or_io("write", &path)
 }
 
 /// Records the end of the log, then removes the abort file: the close is clean.
 pub(crate) fn mark_closed<D: Disk>(home: &StoreDirectory<D>, anchor: Anchor, end: u64) -> Result<()> {
     let path = closed_path(&home.root);
     let bytes = anchor::seal(CLOSED_MAGIC, anchor, &end.to_be_bytes());
-    let noted = home.disk.replace_file(&path, &bytes);
-    noted.map_err(|source| StoreError::io("write", &path, source))?;
+    home.disk.replace_file(&path, &bytes).or_io("write", &path)?;
     remove_abort(home)
 }
 
 pub(crate) fn remove_abort<D: Disk>(home: &StoreDirectory<D>) -> Result<()> {
     let path = abort_path(&home.root);
-    home.disk.remove(&path).map_err(|source| StoreError::io("remove", &path, source))?;
-    home.disk.sync_dir(&home.root).map_err(|source| StoreError::io("flush", &home.root, source))
+    home.disk.remove(&path).or_io("remove", &path)?;
+    home.disk.sync_dir(&home.root).or_io("flush", &home.root)
 }
 
 fn abort_path(root: &Path) -> PathBuf {

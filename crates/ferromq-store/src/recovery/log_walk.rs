@@ -48,6 +48,9 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
+    /// All checks but the search for lost blocks.
+    pub(crate) const ALL: Self = Self { crc: true, torn_from: u64::MAX, limit: u64::MAX };
+
     /// The record at `at`, if it is valid.
     pub(crate) fn record<'a, R: Region>(self, file: &'a MappedFile<R>, at: u64) -> Option<Found<'a>> {
         let bytes = file.read(at..file.end().min(self.limit));
@@ -310,7 +313,7 @@ pub(crate) fn find_record<D: Disk>(
     limit: u64,
 ) -> Result<Option<u64>> {
     const STEP: u64 = 1 << 20;
-    let checks = Checks { crc: true, torn_from: u64::MAX, limit };
+    let checks = Checks { limit, ..Checks::ALL };
     let mut at = range.start;
     while at < range.end {
         let Some(file) = files.open(at)? else {

@@ -63,7 +63,7 @@ pub(crate) fn cut<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<Cut> 
 
 /// Counts the valid records after the end.
 fn count_messages<D: Disk>(files: &MappedFileQueue<D>, end: u64) -> Result<u64> {
-    let checks = Checks { crc: true, torn_from: 0, limit: u64::MAX };
+    let checks = Checks { torn_from: 0, ..Checks::ALL };
     let limit = files.span().map_or(end, |span| span.end).min(end.saturating_add(COUNTED));
     let mut at = end;
     let mut messages = 0;
@@ -129,7 +129,7 @@ pub(crate) fn continue_after_missing<D: Disk>(
     end: u64,
     durable_end: Option<u64>,
 ) -> Result<u64> {
-    let span_end = files.span().map_or(0, |span| span.end);
+    let span_end = files.end();
     let Some(durable_end) = durable_end.filter(|durable_end| *durable_end > span_end) else { return Ok(end) };
     let mut at = files.span().map_or(durable_end / files.file_size() * files.file_size(), |span| span.end);
     while at < durable_end {
@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        config::StoreConfig, record::message::NewMessage, store::message_store::MessageStore,
+        config::StoreConfig, record::encode::NewMessage, store::message_store::MessageStore,
         time::clock::Clock,
     };
 

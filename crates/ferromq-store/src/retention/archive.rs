@@ -14,7 +14,7 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result},
     files::{
         anchor::{self, Anchor},
         disk::Disk,
@@ -78,11 +78,8 @@ impl Archive {
     /// Reads the last file taken. It counts only while the log still holds that file's first record.
     pub(crate) fn load<D: Disk>(disk: &D, root: &Path, log: &MappedFileQueue<D>) -> Result<Self> {
         let path = path(root);
-        let taken = match disk.read_file(&path) {
-            Ok(bytes) => decode(&bytes).filter(|taken| taken.anchor.is_held_by(log)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(source) => return Err(StoreError::io("read", &path, source)),
-        };
+        let bytes = disk.read_file(&path).if_found().or_io("read", &path)?;
+        let taken = bytes.and_then(|bytes| decode(&bytes)).filter(|taken| taken.anchor.is_held_by(log));
         let state = State { is_noted: taken.is_some(), taken, ..State::default() };
         Ok(Self { hook: RwLock::default(), state: Mutex::new(state) })
     }
@@ -132,11 +129,9 @@ impl Archive {
             return Err(NotTaken { reason: "the store is closed".to_owned(), retry_ms: None });
         }
         let path = path(root);
-        let noted = disk.replace_file(&path, &encode(&taken));
+        let noted = disk.replace_file(&path, &encode(&taken)).or_io("write", &path);
         let mut state = self.state.lock();
-        if let Err(source) = noted {
-            return Err(fail(&mut state, StoreError::io("write", &path, source).to_string(), now_ms));
-        }
+        noted.map_err(|error| fail(&mut state, error.to_string(), now_ms))?;
         (state.is_noted, state.failures, state.failed) = (true, 0, None);
         Ok(is_new)
     }

@@ -134,12 +134,6 @@ impl<D: Disk> Admin<D> {
         self.files.log.change_flush(None, Some((topic, count)))
     }
 
-    /// The flush policy.
-    #[must_use]
-    pub fn flush_policy(&self) -> FlushPolicy {
-        self.files.log.policy()
-    }
-
     /// Removes expired and excess files on the calling thread. `now` removes expired files at any hour of the day, and
     /// retries a failed archive hook at once.
     ///

@@ -9,7 +9,7 @@ use crate::{
         delivery::DelayedDelivery,
         due_message::DueMessages,
         level_progress::LevelOffsets,
-        schedule::{Schedule, ScheduleCounts},
+        schedule::Schedule,
         timer::{
             delivery::Timer,
             state::{TimerSources, TimerState},
@@ -19,14 +19,14 @@ use crate::{
     error::Result,
     files::disk::Disk,
     log::appender::Log,
-    progress::{group_progress::Progress, java_pops, progress_writer::ProgressWriter},
+    progress::{group_progress::Progress, java_pops, progress_files::ProgressWriter},
     retention::{
         archive::Archive,
         cleaner::{Cleaner, CleanerParts},
         disk_space::DiskSpace,
     },
     store::{queue_admin::QueueAdmin, storage::Storage},
-    sync::wake::Wake,
+    sync::{signal::Signal, wake::Wake},
 };
 
 impl<D: Disk> Storage<D> {
@@ -86,6 +86,7 @@ impl<D: Disk> Storage<D> {
             log: Arc::clone(&self.files.log),
             dispatched: Arc::clone(&self.dispatched),
             progress: Arc::clone(progress),
+            due: Signal::default(),
         })
     }
 
@@ -108,7 +109,7 @@ impl<D: Disk> Storage<D> {
             offsets: Arc::clone(&levels),
             reader: Arc::clone(&self.reader),
             wake: Arc::clone(&self.arrivals.levels),
-            counts: ScheduleCounts::default(),
+            counts: Mutex::default(),
         });
         let (dispatched, wake) = (Arc::clone(&self.dispatched), Arc::clone(&self.arrivals.timer));
         let timer = Arc::new(Timer::new(sources, due, dispatched, wake, timer));

@@ -2,11 +2,9 @@
 
 use std::{
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -18,10 +16,10 @@ use crate::{
         dispatch::{self, Dispatcher},
         dispatching::Dispatching,
     },
-    error::{Result, StoreError},
+    error::Result,
     files::{disk::Disk, real_disk::RealDisk},
     log::{appender::Log, commit_log::CommitLog},
-    progress::{group_progress::ProgressThread, receive::Groups},
+    progress::receive::Groups,
     read::reader::Reader,
     recovery::{
         checkpointer::Checkpointer,
@@ -59,7 +57,7 @@ struct Threads {
     checkpoints: Option<JoinHandle<()>>,
     space: Option<JoinHandle<()>>,
     retention: Option<JoinHandle<()>>,
-    progress: Option<ProgressThread>,
+    progress: Option<JoinHandle<()>>,
 }
 
 impl MessageStore<RealDisk> {
@@ -190,19 +188,9 @@ impl<D: Disk> MessageStore<D> {
         let cleaner = Arc::clone(&self.admin.cleaner);
         threads.retention = Some(spawn("ferromq-retention", root, move || cleaner.run())?);
         let (groups, delayed) = (Arc::clone(&self.groups), Arc::clone(&self.delayed));
-        let is_failing = AtomicBool::new(false);
         let interval = self.admin.config.progress_interval;
-        let progress = ProgressThread::start(interval, move || {
-            let written = persist_offsets(&groups, &delayed);
-            let was_failing = is_failing.swap(written.is_err(), Ordering::Relaxed);
-            if let Err(error) = written
-                && !was_failing
-            {
-                tracing::warn!(%error, "progress not written, retrying");
-            }
-        });
-        threads.progress =
-            Some(progress.map_err(|source| StoreError::io("start a thread for", root, source))?);
+        let write = move || write_progress(&groups, &delayed, interval);
+        threads.progress = Some(spawn("ferromq-progress", root, write)?);
         Ok(())
     }
 
@@ -252,6 +240,8 @@ impl<D: Disk> MessageStore<D> {
         join(threads.preparer.take());
         self.checkpointer.due.stop();
         join(threads.checkpoints.take());
+        self.groups.progress_writer.due.stop();
+        join(threads.progress.take());
         drop(threads);
         // Wait for a change of queues under way, unless it waits for the dispatch round whose listener called this
         // close: that change then fails because the store is closed.
@@ -302,6 +292,27 @@ fn prepare<D: Disk>(log: &CommitLog<D>) {
         if !log.prepare() {
             log.ahead.due.wait(|| log.ahead.was_asked(), None);
         }
+    }
+}
+
+/// Saves progress every `interval`, or less often so that it takes at most a tenth of the time, until stopped.
+fn write_progress<D: Disk>(groups: &Groups<D>, delayed: &DelayedDelivery<D>, interval: Duration) {
+    let due = &groups.progress_writer.due;
+    let (mut pause, mut is_failing) = (interval, false);
+    loop {
+        due.pause(pause);
+        if due.is_stopped() {
+            return;
+        }
+        let began = Instant::now();
+        let written = persist_offsets(groups, delayed);
+        pause = interval.max(began.elapsed() * 10);
+        if let Err(error) = &written
+            && !is_failing
+        {
+            tracing::warn!(%error, "progress not written, retrying");
+        }
+        is_failing = written.is_err();
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     error::{Result, StoreError},
     files::{disk::Disk, store_directory::StoreDirectory},
     log::commit_log::CommitLog,
-    progress::{group_progress::Progress, progress_writer::ProgressWriter},
+    progress::{group_progress::Progress, progress_files::ProgressWriter},
     queues::{
         admin_files::{self, QueueName},
         consume_queue::{ConsumeQueue, check_name},
@@ -102,7 +102,7 @@ impl<D: Disk> QueueAdmin<D> {
 impl<D: Disk> QueueAdmin<D> {
     fn closed_queues(&self) -> BTreeMap<QueueName, QueueAccess> {
         let closed = self.queues.all().into_iter().filter(|queue| queue.marks.access() != QueueAccess::Open);
-        closed.map(|queue| (name_of(&queue), queue.marks.access())).collect()
+        closed.map(|queue| (queue.name(), queue.marks.access())).collect()
     }
 
     /// Waits for the turn to change queues. `Closed` if the store was closed meanwhile: `close` waits for changes under
@@ -139,7 +139,7 @@ impl<D: Disk> QueueAdmin<D> {
         }
         // A crash must not cut records below the floors: their offsets would be assigned again.
         self.log.flush()?;
-        floors.extend(new.iter().map(|(queue, floor)| (name_of(queue), *floor)));
+        floors.extend(new.iter().map(|(queue, floor)| (queue.name(), *floor)));
         admin_files::save_deleted(&self.home.disk, &self.home.root, self.dispatched.anchor(), &floors)?;
         for (queue, floor) in &new {
             self.queues.deleted_to.fetch_max(floor.physical_end, Ordering::AcqRel);
@@ -151,7 +151,7 @@ impl<D: Disk> QueueAdmin<D> {
                 tracing::warn!(%error, topic = queue.topic(), "files of a deleted queue stay for now");
             }
         }
-        let names: Vec<QueueName> = new.iter().map(|(queue, _)| name_of(queue)).collect();
+        let names: Vec<QueueName> = new.iter().map(|(queue, _)| queue.name()).collect();
         self.remove_directories(&names);
         drop(dispatching);
         self.forget(&names)?;
@@ -161,7 +161,7 @@ impl<D: Disk> QueueAdmin<D> {
 
     fn floors(&self) -> BTreeMap<QueueName, DeletedFloor> {
         let queues = self.queues.all().into_iter();
-        let floors = queues.map(|queue| (name_of(&queue), queue.marks.floor()));
+        let floors = queues.map(|queue| (queue.name(), queue.marks.floor()));
         floors.filter(|(_, floor)| floor.offset > 0).collect()
     }
 
@@ -175,7 +175,7 @@ impl<D: Disk> QueueAdmin<D> {
         }
         admin_files::save_access(&self.home.disk, &self.home.root, &self.closed_queues())?;
         let topics: BTreeSet<&str> = names.iter().map(|(topic, _)| &**topic).collect();
-        self.progress.forget_topics(&topics);
+        self.progress.forget(|topic, _| topics.contains(topic));
         self.progress_writer.persist()?;
         self.checkpointer.write_sequences()?;
         self.checkpointer.write(false)
@@ -191,8 +191,4 @@ impl<D: Disk> QueueAdmin<D> {
             let _ = self.home.disk.remove_dir(&path);
         }
     }
-}
-
-fn name_of<D: Disk>(queue: &ConsumeQueue<D>) -> QueueName {
-    (queue.topic().into(), queue.queue_id())
 }

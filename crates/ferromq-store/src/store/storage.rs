@@ -10,7 +10,7 @@ use crate::{
         arrival::Arrivals, derived_files::DerivedFiles, dispatch::Dispatcher, dispatched::Dispatched,
         set_aside::SetAside,
     },
-    error::{Result, StoreError},
+    error::{IoResult, Result, StoreError},
     files::{
         directories::{DirectoryNames, FileDirectories, sync_parent},
         disk::{Allocation, Disk},
@@ -26,7 +26,8 @@ use crate::{
         checkpoint::Checkpoint,
         checkpointer::Checkpointer,
         last_shutdown::{Left, mark_open, read_left, remove_abort},
-        recover::{self, Opening},
+        plan::Opening,
+        recover,
         recovery_report::RecoveryReport,
     },
     retention::archive::Archive,
@@ -62,14 +63,12 @@ type Files<D> = (Arc<CommitLog<D>>, Arc<ConsumeQueues<D>>, Arc<Index<D>>, Arc<Ch
 
 /// Creates the directory and its folders, and locks it.
 pub(super) fn lock_directory<D: Disk>(disk: D, directory: &Path) -> Result<StoreDirectory<D>> {
-    disk.create_dir(directory).map_err(|source| StoreError::io("create", directory, source))?;
-    let directory = &disk
-        .absolute(directory)
-        .map_err(|source| StoreError::io("find the absolute path of", directory, source))?;
+    disk.create_dir(directory).or_io("create", directory)?;
+    let directory = &disk.absolute(directory).or_io("find the absolute path of", directory)?;
     sync_parent(&disk, directory)?;
     let staging = directory.join("ferromq");
     for needed in [&staging, &directory.join("config")] {
-        disk.create_dir(needed).map_err(|source| StoreError::io("create", needed, source))?;
+        disk.create_dir(needed).or_io("create", needed)?;
     }
     let lock_path = directory.join("lock");
     let lock = disk.lock(&lock_path).map_err(|source| match source.kind() {
@@ -117,7 +116,7 @@ impl<D: Disk> Storage<D> {
         let (dispatched, arrivals) = (Arc::new(Dispatched::default()), Arc::new(Arrivals::default()));
         let (levels, shared) = (config.delay_levels.clone(), Arc::clone(&checkpoint));
         let opened = (log, queues, index, shared);
-        let files = derived_files(&home, levels, &clock, opened, &dispatched, &arrivals);
+        let files = Arc::new(derived_files(&home, levels, &clock, opened, &dispatched, &arrivals));
         let sequences = Arc::new(SequencesFile {
             home: Arc::clone(&home),
             clock: clock.clone(),
@@ -127,13 +126,12 @@ impl<D: Disk> Storage<D> {
         });
         let checkpointer = Arc::new(Checkpointer::new(
             Arc::clone(&home),
-            &files,
+            Arc::clone(&files),
             Arc::clone(&checkpoint),
             Arc::clone(&dispatched),
             Arc::clone(&sequences),
         ));
         let reader = Arc::new(reader(&home, &files, &dispatched, &arrivals));
-        let files = Arc::new(files);
         Self {
             home,
             config,

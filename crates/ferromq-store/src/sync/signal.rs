@@ -4,7 +4,7 @@
 
 use std::{
     sync::atomic::{AtomicBool, Ordering, fence},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
@@ -62,5 +62,15 @@ impl Signal {
         }
         *rung = false;
         self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Sleeps for this long, or until stopped.
+    pub(crate) fn pause(&self, time: Duration) {
+        let begin = Instant::now();
+        while let Some(left) = time.checked_sub(begin.elapsed()).filter(|left| !left.is_zero())
+            && !self.is_stopped()
+        {
+            self.wait(|| false, Some(left));
+        }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::{path::Path, thread::JoinHandle};
 
-use crate::error::{Result, StoreError};
+use crate::error::{IoResult, Result};
 
 /// Starts a thread for the store in the directory `root`.
 pub(crate) fn spawn(name: &str, root: &Path, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-    started.map_err(|source| StoreError::io("start a thread for", root, source))
+    started.or_io("start a thread for", root)
 }
 
 /// Waits for a thread, unless it is the caller: a listener may hold the last reference to the store.

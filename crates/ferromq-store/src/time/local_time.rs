@@ -2,11 +2,13 @@
 //!
 //! The time zone is Java's choice: `TZ`, else the system's.
 
-use std::ops::Range;
+use std::{env, fs, ops::Range};
 
-use tz::{TimeZone, TzError};
-
-const DAY: i64 = 86_400;
+use jiff::{
+    Timestamp, ToSpan as _,
+    civil::{Date, DateTime, Time},
+    tz::TimeZone,
+};
 
 /// The time zone of the process.
 #[derive(Debug, Clone)]
@@ -16,80 +18,53 @@ impl LocalTime {
     /// Reads the zone once. A missing or invalid zone is UTC, as in Java.
     #[must_use]
     pub fn of_process() -> Self {
-        let named = std::env::var("TZ").ok().filter(|name| !name.is_empty());
+        let named = env::var_os("TZ");
         let zone = match &named {
-            Some(name) => TimeZone::from_posix_tz(name),
-            None => TimeZone::local(),
+            // An empty `TZ` is the system's zone in Java, and UTC elsewhere.
+            Some(name) if name.is_empty() => {
+                fs::read("/etc/localtime").ok().and_then(|bytes| TimeZone::tzif("local", &bytes).ok())
+            }
+            _ => TimeZone::try_system().ok(),
         };
-        zone.map_or_else(
-            |error| {
-                tracing::warn!(%error, zone = named, "unknown time zone: using UTC");
-                Self(TimeZone::utc())
-            },
-            Self,
-        )
+        Self(zone.unwrap_or_else(|| {
+            tracing::warn!(zone = ?named, "unknown time zone: using UTC");
+            TimeZone::UTC
+        }))
     }
 
-    /// Finds a zone by name or by rules in the form of `TZ`. Returns `None` for an unknown one.
+    /// Returns the zone with rules in the form of `TZ`, or `None` if they are invalid.
     #[must_use]
-    pub fn in_zone(name: &str) -> Option<Self> {
-        TimeZone::from_posix_tz(name).ok().map(Self)
+    pub fn in_zone(rules: &str) -> Option<Self> {
+        TimeZone::posix(rules).ok().map(Self)
     }
 
     /// Number of the month of `now_ms`, counted from the year 0, and its range in milliseconds since 1970, between
     /// local midnights.
     #[must_use]
     pub fn month(&self, now_ms: i64) -> (i64, Range<i64>) {
-        let seconds = now_ms.div_euclid(1000);
-        let local = seconds.saturating_add(self.offset(seconds).unwrap_or(0));
-        let month = month_of(local.div_euclid(DAY));
-        let (start, end) = (self.begin_ms(month), self.begin_ms(month + 1));
-        // A month without a first midnight begins later; with two midnights it begins at the second, as in Java.
-        if now_ms < start {
-            return (month - 1, self.begin_ms(month - 1)..start);
+        let mut first = self.at(now_ms).date().first_of_month();
+        // A month with two first midnights begins at the second.
+        if now_ms < self.begin_ms(first) {
+            first = first.saturating_sub(1.month());
         }
-        if now_ms >= end {
-            return (month + 1, end..self.begin_ms(month + 2));
-        }
-        (month, start..end)
+        let number = i64::from(first.year()) * 12 + i64::from(first.month()) - 1;
+        (number, self.begin_ms(first)..self.begin_ms(first.saturating_add(1.month())))
     }
 
-    /// Returns the midnight at which a month begins. If a clock change repeats or skips it, Java takes standard time.
-    fn begin_ms(&self, month: i64) -> i64 {
-        let local = first_day(month) * DAY;
-        let mut offsets = [local - DAY, local + DAY].map(|around| self.offset(around).unwrap_or(0));
-        offsets.sort_unstable();
-        let fits = |offset: &&i64| self.offset(local - **offset).is_ok_and(|found| found == **offset);
-        let offset = offsets.iter().find(fits).or(offsets.first()).copied().unwrap_or(0);
-        (local - offset) * 1000
+    /// Returns the midnight at which a day begins. If a clock change repeats or skips it, Java takes standard time.
+    fn begin_ms(&self, day: Date) -> i64 {
+        let begin = self.0.to_ambiguous_timestamp(day.to_datetime(Time::midnight())).later();
+        begin.map_or(i64::MAX, Timestamp::as_millisecond)
     }
 
     /// The local hour, 0 to 23, at `now_ms`.
     pub(crate) fn hour(&self, now_ms: i64) -> u8 {
-        let seconds = now_ms.div_euclid(1000);
-        let offset = self.offset(seconds).unwrap_or(0);
-        ((seconds + offset).div_euclid(3600).rem_euclid(24)) as u8
+        self.at(now_ms).hour().unsigned_abs()
     }
 
-    fn offset(&self, seconds: i64) -> Result<i64, TzError> {
-        Ok(i64::from(self.0.find_local_time_type(seconds)?.ut_offset()))
+    fn at(&self, now_ms: i64) -> DateTime {
+        self.0.to_datetime(Timestamp::from_millisecond(now_ms).unwrap_or(Timestamp::MAX))
     }
-}
-
-/// Days from 1970-01-01 to the first day of a month, which is counted from the year 0 (Gregorian calendar).
-fn first_day(month: i64) -> i64 {
-    // Years that begin in March have their leap day last.
-    let from_march = month - 2;
-    let (year, place) = (from_march.div_euclid(12), from_march.rem_euclid(12));
-    let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    year * 365 + leaps + (place * 153 + 2) / 5 - 719_468
-}
-
-/// The month of a day since 1970-01-01, counted from the year 0.
-fn month_of(day: i64) -> i64 {
-    // 400 years have 146,097 days and 4,800 months, so the estimate is off by at most one.
-    let near = (day + 719_528) * 4_800 / 146_097;
-    [near + 1, near].into_iter().find(|month| first_day(*month) <= day).unwrap_or(near - 1)
 }
 
 #[cfg(test)]
@@ -144,9 +119,9 @@ mod tests {
 
     #[test]
     fn the_hour_follows_the_zone_and_its_daylight_saving() {
-        let berlin = LocalTime(TimeZone::from_posix_tz("CET-1CEST,M3.5.0,M10.5.0/3").unwrap());
-        let lima = LocalTime(TimeZone::from_posix_tz("<-05>5").unwrap());
-        let utc = LocalTime(TimeZone::utc());
+        let berlin = zone("CET-1CEST,M3.5.0,M10.5.0/3");
+        let lima = zone("<-05>5");
+        let utc = zone("UTC0");
         // 2026-01-15 and 2026-07-15, 03:59:59.999 and 04:00 UTC.
         for (now, hours) in [
             (1_768_449_599_999, [3, 4, 22]),

@@ -9,10 +9,12 @@ pub mod timers;
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
 use ferromq_store::{
-    MessageStore, StoreConfig,
+    MessageStore, Result, StoreConfig,
     files::Disk,
     filter::MessageFilter,
-    log::FlushPolicy,
+    log::{Appended, FlushPolicy},
+    progress::{ReadAhead, ReceiveRequest, Received},
+    read::Source,
     record::{MessageView, NewMessage, properties},
 };
 
@@ -103,11 +105,30 @@ pub fn wait_flushed<D: Disk>(store: &MessageStore<D>) {
     panic!("the flush did not reach the end: {:?}", store.admin().stats());
 }
 
-/// Puts everything written so far on disk: a change of the policy does that, whatever the store's threads did.
+/// Appends messages and waits until they may be acknowledged.
+pub fn append_durable<D: Disk>(store: &MessageStore<D>, messages: &[NewMessage<'_>]) -> Result<Appended> {
+    let appended = store.log().append(messages)?;
+    store.log().wait_durable(appended.end).map(|()| appended)
+}
+
+/// Receives as a server does: reads messages that are not in memory from the disk, and goes on.
+pub fn receive<D: Disk>(
+    store: &MessageStore<D>,
+    request: &ReceiveRequest<'_>,
+) -> Result<Received<D::Region>> {
+    let mut ahead = None;
+    loop {
+        let received = store.groups().receive_in_memory(request, None, ahead.take())?;
+        let is_empty = received.messages.is_empty() && received.dead.is_empty();
+        let Some(cold) = received.cold.filter(|_| is_empty) else { return Ok(received) };
+        let request = cold.request(request.topic, request.filter, Source::Anywhere);
+        ahead = Some(ReadAhead { cold, found: store.queues().get_from(&request) });
+    }
+}
+
+/// Puts everything written so far on disk: a change of a limit does that, whatever the store's threads did.
 pub fn flush_now<D: Disk>(store: &MessageStore<D>) {
-    let policy = store.admin().flush_policy();
-    store.admin().set_flush(FlushPolicy::Group).unwrap();
-    store.admin().set_flush(policy).unwrap();
+    store.admin().set_flush_every("a topic without a limit", None).unwrap();
     assert_eq!(store.admin().stats().flushed_offset, store.admin().stats().max_physical_offset);
 }
 

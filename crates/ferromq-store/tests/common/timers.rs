@@ -11,7 +11,7 @@ use ferromq_store::{
     time::Clock,
 };
 
-use super::{ALL, asynchronous, message, settle};
+use super::{ALL, append_durable, asynchronous, message, settle};
 
 /// A whole minute of the wheel's seconds.
 pub const START: i64 = 1_700_000_040_000;
@@ -55,7 +55,7 @@ pub fn put<D: Disk>(store: &MessageStore<D>, topic: &str, body: &str, due: i64, 
         properties: &delayed.properties,
         ..given
     };
-    store.log().append_durable(&[waiting]).unwrap();
+    append_durable(store, &[waiting]).unwrap();
     settle(store);
 }
 

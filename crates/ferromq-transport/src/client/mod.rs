@@ -1,6 +1,5 @@
-//! The client's side of both protocols: outgoing remoting connections, and the codec of gRPC's bulk messages.
+//! Outgoing remoting connections of servers.
 
-pub mod grpc;
 mod remoting;
 
 pub use remoting::RemotingClient;

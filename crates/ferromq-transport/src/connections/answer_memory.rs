@@ -22,7 +22,8 @@ pub(crate) fn scope<F: Future>(share: Arc<Share>, answering: F) -> impl Future<O
     SHARE.scope(share, answering)
 }
 
-fn share() -> Option<Arc<Share>> {
+/// The share of the answer that is being made.
+pub(crate) fn share() -> Option<Arc<Share>> {
     SHARE.try_with(Arc::clone).ok()
 }
 

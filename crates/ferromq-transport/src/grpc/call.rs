@@ -1,5 +1,7 @@
 //! Limits of requests and answers, and the rejections that all calls share.
 
+use std::borrow::Cow;
+
 use http::HeaderMap;
 use tonic::Status;
 
@@ -22,12 +24,13 @@ pub(super) fn deadline_exceeded() -> Status {
 /// Returns the refusal of a request without a client id, which RocketMQ's proxy refuses too.
 pub(super) fn missing_client_id(headers: &HeaderMap) -> Option<Refusal> {
     let is_named = headers.get(CLIENT_ID).is_some_and(|id| !id.as_bytes().trim_ascii().is_empty());
-    (!is_named).then(|| {
-        Refusal::new(
-            code::CLIENT_ID_REQUIRED,
-            format!("the metadata {CLIENT_ID} is missing; send the id of the client"),
-        )
-    })
+    (!is_named)
+        .then(|| missing_client(format!("the metadata {CLIENT_ID} is missing; send the id of the client")))
+}
+
+/// The refusal of a request without a client id.
+pub(super) fn missing_client(why: impl Into<Cow<'static, str>>) -> Refusal {
+    Refusal::new(code::CLIENT_ID_REQUIRED, why)
 }
 
 pub(super) fn malformed(Malformed(reason): Malformed) -> Status {

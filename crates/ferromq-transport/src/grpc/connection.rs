@@ -15,7 +15,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::oneshot,
     time::{Sleep, sleep},
@@ -92,7 +92,7 @@ impl Connections {
         let stream = ListenerStream::new(stream, self.tls.current());
         let handshake =
             Some(Handshake { deadline: Box::pin(sleep(self.limits.handshake)), missing: PREFACE });
-        Some(GrpcStream { stream, cut, is_cut: false, handshake, link })
+        Some(GrpcStream { stream, cut, is_cut: false, handshake, peeked: None, link })
     }
 }
 
@@ -198,6 +198,8 @@ pub(super) struct GrpcStream {
     is_cut: bool,
     /// Set until the HTTP/2 preface has arrived. Without a deadline, a silent client would keep its slot for ever.
     handshake: Option<Handshake>,
+    /// The first byte, if [`Self::peek`] has read it and no other read has returned it.
+    peeked: Option<u8>,
     link: Link,
 }
 
@@ -212,6 +214,21 @@ impl GrpcStream {
     /// Returns the connection as its requests see it.
     pub(super) fn link(&self) -> Link {
         self.link.clone()
+    }
+
+    /// Returns the first byte of the connection, which stays to be read.
+    ///
+    /// # Errors
+    /// Those of the socket and of the TLS handshake; `TimedOut`; `UnexpectedEof` if no byte came.
+    pub(super) async fn peek(&mut self) -> io::Result<u8> {
+        let first = self.read_u8().await?;
+        self.peeked = Some(first);
+        Ok(first)
+    }
+
+    /// Ends the wait for the HTTP/2 preface, because the client speaks another protocol.
+    pub(super) fn skip_preface(&mut self) {
+        self.handshake = None;
     }
 
     /// Fails if the TLS handshake and the preface took too long.
@@ -235,6 +252,10 @@ impl AsyncRead for GrpcStream {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         self.check_handshake(context)?;
+        if let Some(first) = self.peeked.take_if(|_| buffer.remaining() > 0) {
+            buffer.put_slice(&[first]);
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         let outcome = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
         if let Some(handshake) = &mut self.handshake {

@@ -11,6 +11,7 @@ use super::{
     Inner,
     connection::{GrpcStream, Incoming},
     counted_body::WatchedBody,
+    framed,
     inline_calls::{InlineCalls, UnstartedCalls},
     service,
 };
@@ -47,9 +48,18 @@ pub(super) async fn serve_until(
     stop.closed().await;
 }
 
-async fn connection(server: Arc<Inner>, stream: GrpcStream, mut stop: watch::Receiver<()>) {
+async fn connection(server: Arc<Inner>, mut stream: GrpcStream, mut stop: watch::Receiver<()>) {
+    let begins_with_frame = tokio::select! {
+        first = stream.peek() => first.map(framed::begins_frame),
+        _ = stop.changed() => return,
+    };
+    match begins_with_frame {
+        Ok(true) => return framed::serve(&server, stream, stop).await,
+        Ok(false) => {}
+        Err(error) => return debug!(%error, "gRPC connection ended before its first byte"),
+    }
     let (link, calls) = (stream.link(), UnstartedCalls::default());
-    let (unsent, write) = (Arc::clone(link.unsent()), server.write);
+    let (unsent, write) = (Arc::clone(link.unsent()), server.limits.write);
     let answer = service_fn(move |request| {
         let unsent = Arc::clone(link.unsent());
         let answer = service::route(Arc::clone(&server), link.clone(), request);

@@ -9,6 +9,7 @@ mod convert;
 mod counted_body;
 mod deadline;
 mod extras;
+mod framed;
 pub(crate) mod hot_method;
 mod http2;
 mod inline_calls;
@@ -20,7 +21,10 @@ mod verbs;
 
 use std::{
     future::Future,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -31,6 +35,7 @@ use crate::{
     ColdHandler, TransportError,
     connections::{budget::Budget, log_limiter::LogLimiter, slots::Slots},
     hot::{Counters, Hot},
+    remoting::server::connection::ConnectionLimits,
     tls::Tls,
 };
 use connection::{Connections, Incoming};
@@ -50,8 +55,8 @@ pub struct GrpcLimits {
     pub stall: Duration,
     /// Time limit of a new connection for its TLS handshake and HTTP/2 preface.
     pub handshake: Duration,
-    /// Longest time that a client may leave pending answers unread.
-    pub write: Duration,
+    /// Limits of a connection that carries framed calls; over HTTP/2 only that of writes counts.
+    pub connection: ConnectionLimits,
     /// Limits the log lines about refused connections.
     pub(crate) refused: Arc<LogLimiter>,
 }
@@ -67,7 +72,10 @@ struct Inner {
     connections: Arc<Connections>,
     telemetry: Arc<TelemetryStreams>,
     stall: Duration,
-    write: Duration,
+    limits: ConnectionLimits,
+    /// Set once the server accepts no new requests.
+    is_draining: Arc<AtomicBool>,
+    bad_frames: Arc<LogLimiter>,
     health: Health,
 }
 
@@ -84,7 +92,7 @@ impl GrpcServer {
         limits: GrpcLimits,
         tls: Arc<Tls>,
     ) -> Self {
-        let (stall, write) = (limits.stall, limits.write);
+        let (stall, connection_limits) = (limits.stall, limits.connection);
         let connections =
             Connections::new(Arc::clone(&cold), Arc::clone(&counters), next_connection, limits, tls);
         let telemetry = TelemetryStreams::new(Arc::clone(&cold), Arc::clone(&counters));
@@ -95,7 +103,9 @@ impl GrpcServer {
             connections,
             telemetry,
             stall,
-            write,
+            limits: connection_limits,
+            is_draining: Arc::default(),
+            bad_frames: Arc::default(),
             health: Health::new(),
         }))
     }
@@ -115,6 +125,7 @@ impl GrpcServer {
         let _close_on_drop = CloseOnDrop(&self.0.connections);
         let drain = async {
             shutdown.await;
+            self.0.is_draining.store(true, Ordering::SeqCst);
             self.0.health.stop();
             if let Some(hot) = &self.0.hot {
                 hot.polls.close();

@@ -48,6 +48,8 @@ const ADMIN: &str = "/apache.rocketmq.v2.Admin/";
 const OUT_OF_RANGE: &str = "11";
 /// Metadata key that requests and announces a packed stream.
 const PACKED: &str = "x-ferromq-packed";
+/// Metadata key by which a telemetry stream announces that the port takes framed calls.
+const FRAMED: &str = "x-ferromq-framed";
 /// Metadata key of a pulled queue's min offset: from there on, nothing had aged out at the time of the read.
 const MIN_OFFSET: &str = "x-ferromq-min-offset";
 
@@ -287,7 +289,13 @@ impl StreamingService<Bytes> for Telemetry {
         let fields = fields(request.metadata());
         let (link, share) = (self.link.clone(), Arc::clone(&self.share));
         let stream = self.server.telemetry.open(link, share, fields, request.into_inner());
-        std::future::ready(stream.map(Response::new))
+        std::future::ready(stream.map(|stream| {
+            let mut response = Response::new(stream);
+            if self.server.hot.is_some() {
+                response.metadata_mut().insert(FRAMED, MetadataValue::from_static("1"));
+            }
+            response
+        }))
     }
 }
 

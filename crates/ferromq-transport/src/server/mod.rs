@@ -43,6 +43,7 @@ use crate::{
             outbox::{Outbox, OutboxWriter, outbox},
             peers::{Peer, Peers},
         },
+        verbs,
     },
     tables::{Tables, routes::Routes},
     tls::{AcceptedConnection, GrpcTls, ServerTls, Tls, TlsMode},
@@ -124,7 +125,7 @@ impl Server {
             budget: Arc::clone(&budget),
             stall: options.grpc_stall,
             handshake: options.handshake,
-            write: options.connection.write,
+            connection: options.connection,
             refused: Arc::default(),
         };
         let refused = Arc::clone(&limits.refused);
@@ -400,8 +401,9 @@ impl Server {
             peer,
             limits,
             allowance,
-            cold: Arc::clone(&inner.cold),
+            cold: Some(Arc::clone(&inner.cold)),
             hot: inner.hot.clone(),
+            find_verb: verbs::find,
             routes: Arc::clone(&inner.routes),
             is_draining: Arc::clone(&inner.is_draining),
             one_way: Arc::clone(&inner.one_way),

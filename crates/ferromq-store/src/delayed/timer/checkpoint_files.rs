@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result},
     files::disk::Disk,
     progress::offset_file::{load_with_backup, parse_json, save_with_backup},
 };
@@ -40,18 +40,15 @@ impl TimerCheck {
     /// Reads the file; `None` if it is missing or too short.
     pub fn load<D: Disk>(disk: &D, root: &Path) -> Result<Option<Self>> {
         let path = Self::path(root);
-        match disk.read_file(&path) {
-            Ok(bytes) => Ok(Self::decode(&bytes)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(StoreError::io("read", &path, source)),
-        }
+        let bytes = disk.read_file(&path).if_found().or_io("read", &path)?;
+        Ok(bytes.and_then(|bytes| Self::decode(&bytes)))
     }
 
     pub(crate) fn save<D: Disk>(&self, disk: &D, root: &Path) -> Result<()> {
         let path = Self::path(root);
         let mut bytes = self.encode();
         bytes.resize(LEN, 0);
-        disk.replace_file(&path, &bytes).map_err(|source| StoreError::io("write", &path, source))
+        disk.replace_file(&path, &bytes).or_io("write", &path)
     }
 
     /// The fields, as RocketMQ sends them to a slave.

@@ -6,8 +6,9 @@
 use crate::{
     delayed::timer::{
         checkpoint_files::{TimerCheck, TimerMetrics},
+        fill::linked,
         log::Unit,
-        state::{TimerSources, TimerState, linked},
+        state::{TimerSources, TimerState},
         timed_message::{self},
         wheel::{Wheel, noted_precision},
     },
@@ -73,7 +74,7 @@ impl<D: Disk> TimerState<D> {
         self.next_offset = known.clamp(min, max.max(min));
         if self.next_offset != known {
             self.is_changed = true;
-            self.lost += self.next_offset.saturating_sub(known);
+            self.counts.lost += self.next_offset.saturating_sub(known);
             tracing::warn!(known, min, max, "timer's queue offset lies outside of its queue: corrected");
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::{
     config::StoreConfig,
     delayed::timer::{delivery::TimerDelivery, timed_message::TimerConfig},
-    record::message::NewMessage,
+    record::encode::NewMessage,
     store::message_store::MessageStore,
     time::clock::Clock,
 };

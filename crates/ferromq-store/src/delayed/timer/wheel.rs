@@ -10,7 +10,7 @@ use std::{
 
 use super::checkpoint_files::{PRECISION_NAME, decode_precision};
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result},
     files::{
         disk::{Allocation, Disk},
         mapped_file::MappedFile,
@@ -71,17 +71,13 @@ fn precision_path(root: &Path) -> PathBuf {
 /// unknown.
 pub(crate) fn noted_precision<D: Disk>(disk: &D, root: &Path) -> Result<Option<i64>> {
     let path = precision_path(root);
-    match disk.read_file(&path) {
-        Ok(bytes) => Ok(decode_precision(&bytes).ok()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(StoreError::io("read", &path, source)),
-    }
+    let bytes = disk.read_file(&path).if_found().or_io("read", &path)?;
+    Ok(bytes.and_then(|bytes| decode_precision(&bytes).ok()))
 }
 
 fn note_precision<D: Disk>(disk: &D, root: &Path, precision: i64) -> Result<()> {
     let path = precision_path(root);
-    disk.replace_file(&path, &precision.to_be_bytes())
-        .map_err(|source| StoreError::io("write", &path, source))
+    disk.replace_file(&path, &precision.to_be_bytes()).or_io("write", &path)
 }
 
 /// The outcome of a search for the next used slot.
@@ -107,17 +103,12 @@ impl<D: Disk> Wheel<D> {
     /// Opens the file if its length is valid. The length gives the number of slots.
     pub(crate) fn open(disk: &D, root: &Path, precision: i64) -> Result<Option<Self>> {
         let path = Self::path(root);
-        let failed = |source| StoreError::io("open", &path, source);
-        match disk.len(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(failed(source)),
-            Ok(len) if len < 2 * MIN_HALF * SLOT_LEN || len % (2 * SLOT_LEN) != 0 => {
-                tracing::warn!(file = %path.display(), len, "timer wheel has an invalid length: rebuilt");
-                return Ok(None);
-            }
-            Ok(_) => {}
+        let Some(len) = disk.len(&path).if_found().or_io("open", &path)? else { return Ok(None) };
+        if len < 2 * MIN_HALF * SLOT_LEN || len % (2 * SLOT_LEN) != 0 {
+            tracing::warn!(file = %path.display(), len, "timer wheel has an invalid length: rebuilt");
+            return Ok(None);
         }
-        let region = disk.open(&path, Allocation::Sparse).map_err(failed)?;
+        let region = disk.open(&path, Allocation::Sparse).or_io("open", &path)?;
         let file = Arc::new(MappedFile::new(0, path, region));
         let slots = file.len() / SLOT_LEN;
         Ok(Some(Self { file, precision, slots }))
@@ -126,16 +117,11 @@ impl<D: Disk> Wheel<D> {
     /// Replaces the file with an empty one of twice `half` slots.
     pub(crate) fn make(disk: &D, root: &Path, precision: i64, half: u32) -> Result<Self> {
         let (path, staged) = (Self::path(root), root.join("ferromq").join("timerwheel.new"));
-        let failed = |source| StoreError::io("create", &path, source);
-        match disk.remove(&staged) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
+        disk.remove(&staged).if_found().or_io("create", &path)?;
         let slots = u64::from(half) * 2;
-        let region = disk.create(&staged, slots * SLOT_LEN, Allocation::Sparse).map_err(failed)?;
+        let region = disk.create(&staged, slots * SLOT_LEN, Allocation::Sparse).or_io("create", &path)?;
         note_precision(disk, root, 0)?;
-        disk.rename(&staged, &path).map_err(failed)?;
-        disk.sync_dir(root).map_err(failed)?;
+        disk.rename(&staged, &path).and_then(|()| disk.sync_dir(root)).or_io("create", &path)?;
         note_precision(disk, root, precision)?;
         Ok(Self { file: Arc::new(MappedFile::new(0, path, region)), precision, slots })
     }

@@ -14,13 +14,7 @@ mod reference;
 mod tests;
 mod values;
 
-use std::fmt;
-
-use self::{
-    evaluate::Context,
-    expression::{Expression, Shown},
-    parser::Parser,
-};
+use self::{evaluate::Context, expression::Expression, parser::Parser};
 use crate::filter::filter_error::FilterError;
 
 /// Longest expression, in bytes.
@@ -62,12 +56,5 @@ impl SqlFilter {
     #[must_use]
     pub fn matches(&self, properties: &[u8]) -> bool {
         Context::new(properties, &self.names).truth(&self.condition) == Ok(Some(true))
-    }
-}
-
-/// The expression with brackets around every part; it parses as the same filter.
-impl fmt::Display for SqlFilter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Shown { expression: &self.condition, names: &self.names })
     }
 }

@@ -271,14 +271,6 @@ proptest! {
     }
 
     #[test]
-    fn an_expression_shown_is_the_expression(text in prop_oneof![words(), expressions()]) {
-        if let Ok(filter) = SqlFilter::parse(&text) {
-            let shown = filter.to_string();
-            prop_assert_eq!(SqlFilter::parse(&shown), Ok(filter), "{}", shown);
-        }
-    }
-
-    #[test]
     fn an_expression_holds_where_the_simple_evaluator_says_so(
         text in prop_oneof![1 => words(), 9 => expressions()],
         of in prop::collection::vec(messages(), 8),

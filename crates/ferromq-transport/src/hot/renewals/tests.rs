@@ -136,7 +136,7 @@ async fn leased_message(directory: &Path, receiver: &Arc<()>) -> (Arc<Hot>, Cloc
     while hot.store.queues().max_offset("flights", 0) == 0 {
         yield_now().await;
     }
-    let received = hot.store.groups().receive(&ReceiveRequest {
+    let request = ReceiveRequest {
         group: "audit",
         topic: "flights",
         queue_count: 1,
@@ -150,7 +150,8 @@ async fn leased_message(directory: &Path, receiver: &Arc<()>) -> (Arc<Hot>, Cloc
         max_attempts: 0,
         by_priority: false,
         limits: TransferLimits::NONE,
-    });
+    };
+    let received = hot.store.groups().receive_in_memory(&request, None, None);
     let handle = received.unwrap().messages[0].handle;
     hot.renew_while_there("audit", "flights", [handle].into_iter(), &Arc::downgrade(receiver));
     (hot, clock, handle)

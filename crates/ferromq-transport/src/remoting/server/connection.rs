@@ -88,9 +88,12 @@ pub(crate) struct Connection {
     pub limits: ConnectionLimits,
     /// Its part of the memory budget.
     pub allowance: Arc<Allowance>,
-    pub cold: Arc<dyn ColdHandler>,
+    /// `None` if the connection carries hot requests alone.
+    pub cold: Option<Arc<dyn ColdHandler>>,
     /// `None` on a name server.
     pub hot: Option<Arc<Hot>>,
+    /// Finds the hot verb of a request code.
+    pub find_verb: fn(i32) -> Option<&'static HotVerb>,
     pub routes: Arc<Routes>,
     /// The server accepts no new requests. Once one connection has seen this, no other accepts any.
     pub is_draining: Arc<AtomicBool>,
@@ -259,7 +262,13 @@ impl Connection {
         if self.is_draining.load(Ordering::SeqCst) {
             return Ok(false);
         }
-        if command.is_one_way() && verbs::find(command.code).is_some_and(|verb| verb.is_query) {
+        if self.cold.is_none() && (self.find_verb)(command.code).is_none() {
+            return Err(TransportError::OtherProtocol(format!(
+                "this is a remoting client (request code {}), but the port is for gRPC; is it meant for the remoting port?",
+                command.code
+            )));
+        }
+        if command.is_one_way() && (self.find_verb)(command.code).is_some_and(|verb| verb.is_query) {
             self.counters.remoting_requests.add(1);
             // It would lease messages without a receiver, or hold a permit of the one-way requests while it waits.
             debug!(connection = self.id, code = command.code, "one-way query dropped");
@@ -313,11 +322,10 @@ impl Connection {
             reply(&command, &response, permit, &context.outbox);
             return;
         }
-        match (verbs::find(command.code), &self.hot) {
-            (Some(verb), Some(hot)) => self.call_hot(verb, Arc::clone(hot), command, permit, context),
-            (None, _) if self.cold.serves(&Verb::Code(command.code)) => {
-                self.call_cold(command, permit, &context.outbox);
-            }
+        let cold = self.cold.as_deref().filter(|cold| cold.serves(&Verb::Code(command.code)));
+        match ((self.find_verb)(command.code), &self.hot, cold) {
+            (Some(verb), Some(hot), _) => self.call_hot(verb, Arc::clone(hot), command, permit, context),
+            (None, _, Some(cold)) => self.call_cold(cold, command, permit, &context.outbox),
             _ => {
                 debug!(connection = self.id, peer = %self.peer, code = command.code, "request code not supported");
                 reply(&command, &command.respond_unsupported(), permit, &context.outbox);
@@ -374,7 +382,13 @@ impl Connection {
         });
     }
 
-    fn call_cold(&self, mut command: RemotingCommand, permit: Permit, outbox: &Outbox) {
+    fn call_cold(
+        &self,
+        cold: &dyn ColdHandler,
+        mut command: RemotingCommand,
+        permit: Permit,
+        outbox: &Outbox,
+    ) {
         self.counters.cold_calls.add(1);
         detach_small_body(&mut command);
         let request = ColdRequest {
@@ -390,7 +404,7 @@ impl Connection {
             memory: Some(permit.memory().of_connection()),
         };
         let (sender, receiver) = Reply::new(&self.allowance);
-        self.cold.call(request, sender);
+        cold.call(request, sender);
         let outbox = outbox.clone();
         tokio::spawn(async move {
             let (answer, permit) = match receiver.await {

@@ -8,6 +8,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use ferromq_protocol::ProtocolError;
+
 use crate::{
     TransportError,
     connections::{
@@ -115,16 +117,16 @@ impl Incoming {
 
     pub(super) fn check_progress(&self) -> Result<(), TransportError> {
         match self.progress {
-            Some(progress) if progress.deadline() <= Instant::now() => {
-                Err(TransportError::Malformed("the rest of the frame arrives too slowly or not at all"))
-            }
+            Some(progress) if progress.deadline() <= Instant::now() => Err(TransportError::Protocol(
+                ProtocolError::Malformed("the rest of the frame arrives too slowly or not at all"),
+            )),
             _ => Ok(()),
         }
     }
 }
 
 /// Returns an error that names the protocol of bytes that are not remoting; `error` if it is unknown.
-pub(super) fn name_other_protocol(buffer: &[u8], grpc_port: u16, error: TransportError) -> TransportError {
+pub(super) fn name_other_protocol(buffer: &[u8], grpc_port: u16, error: ProtocolError) -> TransportError {
     let hint = || match grpc_port {
         0 => "this server has no gRPC port".to_owned(),
         port => format!("is it meant for the gRPC port {port}?"),
@@ -138,7 +140,7 @@ pub(super) fn name_other_protocol(buffer: &[u8], grpc_port: u16, error: Transpor
         _ if HTTP_METHODS.iter().any(|method| buffer.starts_with(method)) => {
             "this is an HTTP/1 client; the port takes RocketMQ's remoting protocol".to_owned()
         }
-        _ => return error,
+        _ => return error.into(),
     };
     TransportError::OtherProtocol(reason)
 }

@@ -12,7 +12,7 @@ mod offset;
 mod peek;
 mod pop;
 mod pull;
-mod refused;
+pub(crate) mod refused;
 mod send;
 mod send_back;
 mod send_header;
@@ -56,7 +56,7 @@ pub(crate) fn find(code: i32) -> Option<&'static HotVerb> {
 
 /// A verb of the hot path.
 pub(crate) struct HotVerb {
-    code: i32,
+    pub(crate) code: i32,
     /// Useless without a response: a one-way request is dropped. A slave refuses it.
     pub(crate) is_query: bool,
     handler: Handler,
@@ -69,11 +69,11 @@ enum Handler {
     /// As `Inline` if the topic is known, but the response may have to wait for a flush.
     Send,
     /// In a future, which may wait.
-    Async(for<'a> fn(&'a Hot, SocketAddr, &'a RemotingCommand) -> ResponseFuture<'a>),
+    Async(for<'a> fn(&'a Arc<Hot>, SocketAddr, &'a RemotingCommand) -> ResponseFuture<'a>),
 }
 
 type Outcome = Result<RemotingCommand, Refused>;
-type ResponseFuture<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
+pub(crate) type ResponseFuture<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 
 /// Result of a hot request so far.
 pub(crate) enum BeginOutcome {
@@ -94,16 +94,16 @@ impl HotVerb {
         Self { code, is_query: false, handler: Handler::Inline(run) }
     }
 
-    const fn asynchronous(
+    pub(crate) const fn asynchronous(
         code: i32,
-        run: for<'a> fn(&'a Hot, SocketAddr, &'a RemotingCommand) -> ResponseFuture<'a>,
+        run: for<'a> fn(&'a Arc<Hot>, SocketAddr, &'a RemotingCommand) -> ResponseFuture<'a>,
     ) -> Self {
         Self { code, is_query: false, handler: Handler::Async(run) }
     }
 
     const fn query(
         code: i32,
-        run: for<'a> fn(&'a Hot, SocketAddr, &'a RemotingCommand) -> ResponseFuture<'a>,
+        run: for<'a> fn(&'a Arc<Hot>, SocketAddr, &'a RemotingCommand) -> ResponseFuture<'a>,
     ) -> Self {
         Self { is_query: true, ..Self::asynchronous(code, run) }
     }

@@ -3,7 +3,7 @@
 use crate::{TransportError, remoting::RemotingCommand};
 
 /// Why a verb did not carry out a request.
-pub(super) enum Refused {
+pub(crate) enum Refused {
     /// A refusal: the response.
     With(Box<RemotingCommand>),
     /// An error, which determines the response.

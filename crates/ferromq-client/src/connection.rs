@@ -1,0 +1,436 @@
+//! One connection, which many calls share.
+//!
+//! A caller that waits for its answer reads from the socket itself, and delivers the answers of the others: a single
+//! call costs no change of threads. When it has its own answer, another waiting caller goes on reading. Calls with a
+//! callback have no waiting thread; the first of them starts a thread that reads, and one that writes.
+
+use std::{
+    collections::HashMap,
+    io::{self, Read as _},
+    net::{Shutdown, SocketAddr, TcpStream},
+    sync::{
+        Arc, Mutex, TryLockError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use ferromq_protocol::remoting::{HeaderForm, Limits, RemotingCommand, codec};
+use socket2::{SockRef, TcpKeepalive};
+
+use crate::{
+    CallError, Patience, Request, Response,
+    frames::{FrameReader, Step, TimedRead},
+    outgoing::{self, Frame, Outgoing},
+    sync::{self, Turn},
+    waiter::{Waiter, Woken},
+};
+
+/// How often a thread that waits looks at its call: whether it is late, or interrupted.
+const TICK: Duration = Duration::from_millis(500);
+/// An answer has at most this size: a receive's 4 MiB of bodies and what describes them.
+const LIMITS: Limits = Limits { frame: 130 << 20, header: 1 << 20 };
+/// A peer that is gone without a word is found out by the system: after 10 s of silence it asks, three times.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(10))
+    .with_interval(Duration::from_secs(5))
+    .with_retries(3);
+
+/// What ends a call without a waiting thread. It is called once, on a thread of the connection.
+pub(crate) type Callback = Box<dyn FnOnce(Result<Response, CallError>) + Send>;
+
+pub(crate) struct Connection {
+    address: Arc<str>,
+    socket: TcpStream,
+    /// The thread that holds it reads for all.
+    reading: Mutex<FrameReader>,
+    /// A frame is written whole before the next.
+    writing: Turn,
+    calls: Mutex<Calls>,
+    outgoing: Outgoing,
+    /// How many frames have come; a call during which none came found the server silent.
+    received: AtomicU64,
+    /// The server was silent for as long as a call lasted. New calls use another connection.
+    is_retired: AtomicBool,
+}
+
+#[derive(Default)]
+struct Calls {
+    next_opaque: i32,
+    pending: HashMap<i32, Pending>,
+    /// Why the connection has ended.
+    ended: Option<Arc<str>>,
+    has_threads: bool,
+}
+
+/// What one read brought.
+#[derive(PartialEq, Eq)]
+enum Read {
+    /// A part of a frame, or a frame, which was delivered.
+    Progress,
+    /// Nothing: the limit is over, or a signal came.
+    Nothing,
+    /// The connection has ended.
+    Ended,
+}
+
+enum Pending {
+    Thread(Arc<Waiter>),
+    Callback { done: Callback, until: Instant, received: u64 },
+}
+
+impl Connection {
+    /// Connects before `until`.
+    pub(crate) fn open(address: &Arc<str>, targets: &[SocketAddr], until: Instant) -> io::Result<Self> {
+        let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for target in targets {
+            let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            match TcpStream::connect_timeout(target, left) {
+                Ok(socket) => return Self::new(Arc::clone(address), socket),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    fn new(address: Arc<str>, socket: TcpStream) -> io::Result<Self> {
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(TICK))?;
+        socket.set_write_timeout(Some(TICK))?;
+        SockRef::from(&socket).set_tcp_keepalive(&KEEPALIVE)?;
+        Ok(Self {
+            address,
+            socket,
+            reading: Mutex::new(FrameReader::new(LIMITS)),
+            writing: Turn::default(),
+            calls: Mutex::default(),
+            outgoing: Outgoing::default(),
+            received: AtomicU64::new(0),
+            is_retired: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether a new call may use it. Looks for a server that has closed it while no call was under way.
+    pub(crate) fn is_usable(&self) -> bool {
+        if self.is_retired.load(Ordering::Relaxed) {
+            return false;
+        }
+        let (is_ended, is_idle) = {
+            let calls = sync::lock(&self.calls);
+            (calls.ended.is_some(), calls.pending.is_empty() && !calls.has_threads)
+        };
+        if is_ended || !is_idle {
+            return !is_ended;
+        }
+        let mut byte = [std::mem::MaybeUninit::uninit()];
+        match SockRef::from(&self.socket).recv_with_flags(&mut byte, PEEK_NOW) {
+            Ok(0) => false,
+            Ok(_) => true,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+
+    /// Sends a request and waits for the answer.
+    pub(crate) fn call(&self, request: Request, patience: Patience<'_>) -> Result<Response, CallError> {
+        let waiter = Arc::new(Waiter::default());
+        let received = self.received.load(Ordering::Relaxed);
+        let (opaque, frame) = self.register(request, Pending::Thread(Arc::clone(&waiter)))?;
+        let outcome = self.send_now(&frame, patience).and_then(|()| self.wait(&waiter, patience));
+        if let Err(error) = &outcome {
+            sync::lock(&self.calls).pending.remove(&opaque);
+            self.suspect(error, received);
+        }
+        if waiter.take_reader() {
+            self.pass_on_reading();
+        }
+        outcome
+    }
+
+    /// Sends a request; `done` is called with its outcome, on a thread of the connection, or here if it fails at once.
+    pub(crate) fn start(self: &Arc<Self>, request: Request, until: Instant, done: Callback) {
+        self.start_threads();
+        let received = self.received.load(Ordering::Relaxed);
+        if let Ok((_, frame)) = self.register(request, Pending::Callback { done, until, received }) {
+            // If the connection has ended meanwhile, its end calls `done`.
+            let _ = self.outgoing.put(frame);
+        }
+    }
+
+    /// Gives a call its number. If the connection has ended, or the frame is too large, the call ends here.
+    fn register(&self, request: Request, pending: Pending) -> Result<(i32, Frame), CallError> {
+        let mut calls = sync::lock(&self.calls);
+        let opaque = calls.next_opaque;
+        let command = RemotingCommand {
+            opaque,
+            header_form: HeaderForm::Binary,
+            ..RemotingCommand::request(request.code, request.fields, Bytes::new())
+        };
+        let body_length = request.parts.iter().map(Bytes::len).sum();
+        let refused =
+            |reason: &str| CallError::NotSent { address: Arc::clone(&self.address), reason: reason.into() };
+        let outcome = match &calls.ended {
+            Some(reason) => Err(refused(reason)),
+            None => codec::encode_head(&command, body_length).map_err(|error| refused(&error.to_string())),
+        };
+        match outcome {
+            Ok(head) => {
+                calls.next_opaque = calls.next_opaque.wrapping_add(1) & i32::MAX;
+                calls.pending.insert(opaque, pending);
+                Ok((opaque, Frame { head, parts: request.parts }))
+            }
+            Err(error) => {
+                drop(calls);
+                if let Pending::Callback { done, .. } = pending {
+                    done(Err(error.clone()));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes a frame in the calling thread.
+    fn send_now(&self, frame: &Frame, patience: Patience<'_>) -> Result<(), CallError> {
+        let late = || CallError::Timeout { address: Arc::clone(&self.address) };
+        let Some(_turn) = self.writing.take(patience.until) else { return Err(late()) };
+        let pause = || match () {
+            () if (patience.is_interrupted)() => Err(io::ErrorKind::Interrupted.into()),
+            () if Instant::now() >= patience.until => Err(io::ErrorKind::TimedOut.into()),
+            () => Ok(()),
+        };
+        match outgoing::write(&mut &self.socket, std::slice::from_ref(frame), pause) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // A part of the frame may be out: what follows could not be read.
+                let reason = self.end(&format!("writing failed: {error}"));
+                match error.kind() {
+                    io::ErrorKind::TimedOut => Err(late()),
+                    io::ErrorKind::Interrupted => Err(self.interrupted()),
+                    _ => Err(CallError::Lost { address: Arc::clone(&self.address), reason }),
+                }
+            }
+        }
+    }
+
+    /// Waits for the answer of a call, and reads for all calls unless another thread does.
+    fn wait(&self, waiter: &Waiter, patience: Patience<'_>) -> Result<Response, CallError> {
+        loop {
+            if let Some(outcome) = waiter.outcome() {
+                return outcome;
+            }
+            let now = Instant::now();
+            if now >= patience.until {
+                return Err(CallError::Timeout { address: Arc::clone(&self.address) });
+            }
+            let is_pause = match self.reading.try_lock() {
+                Ok(mut reader) => {
+                    _ = waiter.take_reader();
+                    let read = self.read_for(waiter, &mut reader, patience.until);
+                    drop(reader);
+                    self.pass_on_reading();
+                    read == Read::Nothing
+                }
+                Err(TryLockError::Poisoned(_)) => {
+                    _ = self.end("a reader of the connection failed");
+                    false
+                }
+                Err(TryLockError::WouldBlock) => match waiter.wait(patience.until.min(now + TICK)) {
+                    Woken::Done(outcome) => return outcome,
+                    Woken::Reader => false,
+                    Woken::Late => true,
+                },
+            };
+            if is_pause && (patience.is_interrupted)() {
+                return Err(self.interrupted());
+            }
+        }
+    }
+
+    /// Reads until the call has ended, or nothing came for a while.
+    fn read_for(&self, waiter: &Waiter, reader: &mut FrameReader, until: Instant) -> Read {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.read(reader, left.min(TICK)) {
+                Read::Progress if !waiter.has_ended() => {}
+                read => return read,
+            }
+        }
+    }
+
+    /// Reads once, and delivers the frame.
+    fn read(&self, reader: &mut FrameReader, limit: Duration) -> Read {
+        match reader.step(&mut Timed(&self.socket), limit) {
+            Ok(Step::Nothing) => Read::Nothing,
+            Ok(Step::Part) => Read::Progress,
+            Ok(Step::Frame(command)) => {
+                self.received.fetch_add(1, Ordering::Relaxed);
+                self.deliver(command);
+                Read::Progress
+            }
+            Err(error) => {
+                let is_closed = error.kind() == io::ErrorKind::UnexpectedEof;
+                self.end(&if is_closed {
+                    "the server closed the connection".to_owned()
+                } else {
+                    error.to_string()
+                });
+                Read::Ended
+            }
+        }
+    }
+
+    fn deliver(&self, command: RemotingCommand) {
+        if !command.is_response() {
+            // The server's own requests concern clients that registered for them; none of these did.
+            return;
+        }
+        let pending = sync::lock(&self.calls).pending.remove(&command.opaque);
+        let RemotingCommand { code, remark, fields, body, .. } = command;
+        let answer = Ok(Response { code, remark, fields, body });
+        match pending {
+            Some(Pending::Thread(waiter)) => waiter.end(answer),
+            Some(Pending::Callback { done, .. }) => done(answer),
+            // The caller has given up.
+            None => {}
+        }
+    }
+
+    /// Makes another waiting thread read, if there is one.
+    fn pass_on_reading(&self) {
+        let calls = sync::lock(&self.calls);
+        if calls.has_threads {
+            return;
+        }
+        let waiting = calls.pending.values().find_map(|pending| match pending {
+            Pending::Thread(waiter) => Some(waiter),
+            Pending::Callback { .. } => None,
+        });
+        if let Some(waiter) = waiting {
+            waiter.make_reader();
+        }
+    }
+
+    /// Notes a call that failed although the server had time: a connection on which nothing came is not used again.
+    fn suspect(&self, error: &CallError, received: u64) {
+        if matches!(error, CallError::Timeout { .. }) && self.received.load(Ordering::Relaxed) == received {
+            self.is_retired.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn interrupted(&self) -> CallError {
+        CallError::Interrupted { address: Arc::clone(&self.address) }
+    }
+
+    fn start_threads(self: &Arc<Self>) {
+        {
+            let mut calls = sync::lock(&self.calls);
+            if calls.has_threads || calls.ended.is_some() {
+                return;
+            }
+            calls.has_threads = true;
+        }
+        let (reader, writer) = (Arc::clone(self), Arc::clone(self));
+        let started =
+            thread::Builder::new().name("ferromq-read".to_owned()).spawn(move || reader.read_all()).and_then(
+                |_| thread::Builder::new().name("ferromq-write".to_owned()).spawn(move || writer.write_all()),
+            );
+        if let Err(error) = started {
+            self.end(&format!("no thread could be started: {error}"));
+        }
+    }
+
+    /// Reads for all calls until the connection ends.
+    fn read_all(&self) {
+        let Ok(mut reader) = self.reading.lock() else {
+            _ = self.end("a reader of the connection failed");
+            return;
+        };
+        let mut look = Instant::now() + TICK;
+        while self.read(&mut reader, TICK) != Read::Ended {
+            if Instant::now() >= look {
+                self.expire();
+                look = Instant::now() + TICK;
+            }
+        }
+    }
+
+    fn write_all(&self) {
+        loop {
+            let frames = self.outgoing.take();
+            if frames.is_empty() {
+                return;
+            }
+            // Calls that waited too long are ended by the reader; the connection by the system's limits.
+            let Some(_turn) = self.writing.take(Instant::now() + WRITE_LIMIT) else {
+                _ = self.end("the server does not read");
+                return;
+            };
+            let until = Instant::now() + WRITE_LIMIT;
+            let pause = || if Instant::now() < until { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) };
+            if let Err(error) = outgoing::write(&mut &self.socket, &frames, pause) {
+                _ = self.end(&format!("writing failed: {error}"));
+                return;
+            }
+        }
+    }
+
+    /// Ends calls without a thread whose time is over.
+    fn expire(&self) {
+        let now = Instant::now();
+        let late: Vec<_> = {
+            let mut calls = sync::lock(&self.calls);
+            calls
+                .pending
+                .extract_if(|_, pending| matches!(pending, Pending::Callback { until, .. } if *until <= now))
+                .collect()
+        };
+        for (_, pending) in late {
+            if let Pending::Callback { done, received, .. } = pending {
+                let error = CallError::Timeout { address: Arc::clone(&self.address) };
+                self.suspect(&error, received);
+                done(Err(error));
+            }
+        }
+    }
+
+    /// Ends the connection and all its calls. Returns the reason, which is that of the first call of this method.
+    pub(crate) fn end(&self, reason: &str) -> Arc<str> {
+        let (reason, pending) = {
+            let mut calls = sync::lock(&self.calls);
+            let reason = Arc::clone(calls.ended.get_or_insert_with(|| reason.into()));
+            (reason, std::mem::take(&mut calls.pending))
+        };
+        self.outgoing.close();
+        // It fails if the server was faster.
+        let _ = self.socket.shutdown(Shutdown::Both);
+        for pending in pending.into_values() {
+            let lost = CallError::Lost { address: Arc::clone(&self.address), reason: Arc::clone(&reason) };
+            match pending {
+                Pending::Thread(waiter) => waiter.end(Err(lost)),
+                Pending::Callback { done, .. } => done(Err(lost)),
+            }
+        }
+        reason
+    }
+}
+
+/// A server takes something of what is written to it in this time.
+const WRITE_LIMIT: Duration = Duration::from_secs(30);
+/// Looks at the next byte without taking it, and without waiting: `MSG_PEEK | MSG_DONTWAIT`.
+const PEEK_NOW: i32 = 0x02 | 0x40;
+
+/// A socket with the limit of its reads, which is [`TICK`] most often.
+struct Timed<'a>(&'a TcpStream);
+
+impl TimedRead for Timed<'_> {
+    fn read_within(&mut self, out: &mut [u8], limit: Duration) -> io::Result<usize> {
+        if limit >= TICK {
+            return self.0.read(out);
+        }
+        self.0.set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
+        let read = self.0.read(out);
+        self.0.set_read_timeout(Some(TICK))?;
+        read
+    }
+}

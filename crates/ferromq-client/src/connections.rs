@@ -1,0 +1,210 @@
+//! The connections of a client: one for each server.
+
+use std::{
+    collections::HashMap,
+    net::ToSocketAddrs,
+    sync::{Arc, Condvar, Mutex},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    CallError, Patience, Request, Response,
+    connection::{Callback, Connection},
+    sync,
+};
+
+/// An attempt to connect takes at most this long.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How often a caller that waits for another's attempt to connect looks at its own call.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Connections to servers, opened with the first call of each; thread-safe.
+#[derive(Default)]
+pub struct Connections {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    servers: HashMap<Arc<str>, Arc<Server>>,
+    is_closed: bool,
+}
+
+/// A server, and the connection to it.
+struct Server {
+    address: Arc<str>,
+    link: Mutex<Link>,
+    /// An attempt to connect has ended.
+    opened: Condvar,
+}
+
+#[derive(Default)]
+enum Link {
+    #[default]
+    None,
+    Opening,
+    Open(Arc<Connection>),
+    /// The client has left the server. An attempt to connect that ends now is undone.
+    Left(Arc<str>),
+}
+
+impl Connections {
+    /// Makes none yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sends a request to the server at `address`, `host:port`, and waits for its answer in this thread.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn call(
+        &self,
+        address: &str,
+        request: Request,
+        patience: Patience<'_>,
+    ) -> Result<Response, CallError> {
+        self.connection(address, patience)?.call(request, patience)
+    }
+
+    /// Sends a request without waiting for its answer.
+    ///
+    /// `done` is called once: with the answer on a thread of the connection, or in this thread if the request was not
+    /// sent. It must not wait. Connects in this thread if no connection is open, for as long as `until` allows.
+    pub fn start(
+        &self,
+        address: &str,
+        request: Request,
+        until: Instant,
+        done: impl FnOnce(Result<Response, CallError>) + Send + 'static,
+    ) {
+        let done: Callback = Box::new(done);
+        match self.connection(address, Patience { until, is_interrupted: &|| false }) {
+            Ok(connection) => connection.start(request, until, done),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    /// Whether a connection to the server is open.
+    #[must_use]
+    pub fn is_open(&self, address: &str) -> bool {
+        let server = sync::lock(&self.table).servers.get(address).map(Arc::clone);
+        server
+            .is_some_and(|server| matches!(&*sync::lock(&server.link), Link::Open(link) if link.is_usable()))
+    }
+
+    /// Ends the connection to a server that is not needed any more, and the calls on it.
+    pub fn forget(&self, address: &str) {
+        let server = sync::lock(&self.table).servers.remove(address);
+        if let Some(server) = server {
+            server.end("the client has left the server");
+        }
+    }
+
+    /// Ends all connections and the calls on them; later calls fail.
+    pub fn close(&self) {
+        let servers = {
+            let mut table = sync::lock(&self.table);
+            table.is_closed = true;
+            std::mem::take(&mut table.servers)
+        };
+        servers.into_values().for_each(|server| server.end(CLOSED));
+    }
+
+    fn connection(&self, address: &str, patience: Patience<'_>) -> Result<Arc<Connection>, CallError> {
+        let server = {
+            let mut table = sync::lock(&self.table);
+            if table.is_closed {
+                return Err(CallError::NotSent { address: address.into(), reason: CLOSED.into() });
+            }
+            match table.servers.get(address) {
+                Some(server) => Arc::clone(server),
+                None => {
+                    let server = Arc::new(Server::new(address));
+                    table.servers.insert(Arc::clone(&server.address), Arc::clone(&server));
+                    server
+                }
+            }
+        };
+        server.connection(patience)
+    }
+}
+
+impl std::fmt::Debug for Connections {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let table = sync::lock(&self.table);
+        f.debug_struct("Connections").field("servers", &table.servers.keys()).finish_non_exhaustive()
+    }
+}
+
+const CLOSED: &str = "the client is closed";
+
+impl Server {
+    fn new(address: &str) -> Self {
+        Self { address: address.into(), link: Mutex::default(), opened: Condvar::new() }
+    }
+
+    /// The open connection; opens one if there is none. Of several callers one connects and the others wait.
+    fn connection(&self, patience: Patience<'_>) -> Result<Arc<Connection>, CallError> {
+        let mut link = sync::lock(&self.link);
+        loop {
+            match &*link {
+                Link::Open(connection) if connection.is_usable() => return Ok(Arc::clone(connection)),
+                Link::Open(_) | Link::None => break,
+                Link::Left(reason) => return Err(self.not_sent(reason)),
+                Link::Opening => {
+                    let now = Instant::now();
+                    if now >= patience.until {
+                        return Err(self.not_sent("no connection was opened in time"));
+                    }
+                    if (patience.is_interrupted)() {
+                        return Err(CallError::Interrupted { address: Arc::clone(&self.address) });
+                    }
+                    link = sync::wait_until(&self.opened, link, patience.until.min(now + TICK));
+                }
+            }
+        }
+        // A connection whose server was silent may still bring answers of its other calls: they keep it.
+        *link = Link::Opening;
+        drop(link);
+        let opened = self.open(patience.until.min(Instant::now() + CONNECT));
+        let mut link = sync::lock(&self.link);
+        let outcome = match (opened, &*link) {
+            (Ok(connection), Link::Left(reason)) => {
+                connection.end(reason);
+                Err(self.not_sent(reason))
+            }
+            (Err(error), Link::Left(_)) => Err(error),
+            (Ok(connection), _) => {
+                *link = Link::Open(Arc::clone(&connection));
+                Ok(connection)
+            }
+            (Err(error), _) => {
+                *link = Link::None;
+                Err(error)
+            }
+        };
+        self.opened.notify_all();
+        outcome
+    }
+
+    fn open(&self, until: Instant) -> Result<Arc<Connection>, CallError> {
+        let opened = (*self.address)
+            .to_socket_addrs()
+            .and_then(|targets| Connection::open(&self.address, &targets.collect::<Vec<_>>(), until));
+        opened.map(Arc::new).map_err(|error| self.not_sent(&format!("no connection: {error}")))
+    }
+
+    fn not_sent(&self, reason: &str) -> CallError {
+        CallError::NotSent { address: Arc::clone(&self.address), reason: reason.into() }
+    }
+
+    fn end(&self, reason: &str) {
+        let link = std::mem::replace(&mut *sync::lock(&self.link), Link::Left(reason.into()));
+        self.opened.notify_all();
+        if let Link::Open(connection) = link {
+            connection.end(reason);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The data path of ferromq's clients: what grows with the message rate.
+//!
+//! A [`Connections`] calls servers with frames of the remoting protocol. It holds one connection for each server, and
+//! opens it with the first call. Routes, retries and sessions belong to its users. This crate knows no Python, no store
+//! and no server.
+
+pub mod codec;
+mod completions;
+mod connection;
+mod connections;
+mod error;
+mod frames;
+mod outgoing;
+pub mod sends;
+mod sync;
+mod waiter;
+
+pub use completions::Completions;
+pub use connections::Connections;
+pub use error::CallError;
+pub use outgoing::MAX_QUEUED;
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use ferromq_protocol::remoting::Fields;
+
+/// A request, before it has a number.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// The request code.
+    pub code: i32,
+    /// The extension fields.
+    pub fields: Fields,
+    /// The parts of everything behind the header, in order.
+    pub parts: Vec<Bytes>,
+}
+
+/// What the server answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Response {
+    /// The response code; 0 for success.
+    pub code: i32,
+    /// The explanation of a failure.
+    pub remark: Option<String>,
+    /// The extension fields.
+    pub fields: Fields,
+    /// Everything behind the header.
+    pub body: Bytes,
+}
+
+/// How long a call may take, and what ends it earlier.
+#[derive(Clone, Copy)]
+pub struct Patience<'a> {
+    /// When the call fails with [`CallError::Timeout`].
+    pub until: Instant,
+    /// Returns true to end the call with [`CallError::Interrupted`]. The caller's thread asks at least twice a second,
+    /// and after each signal.
+    pub is_interrupted: &'a dyn Fn() -> bool,
+}
+
+impl std::fmt::Debug for Patience<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Patience").field("until", &self.until).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,112 @@
+//! The frames that wait to be written by the writer thread of a connection.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice, Write},
+    sync::{Condvar, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+
+use crate::sync;
+
+/// A frame with a body of several parts, none of which is copied.
+pub(crate) struct Frame {
+    pub(crate) head: Bytes,
+    pub(crate) parts: Vec<Bytes>,
+}
+
+impl Frame {
+    fn len(&self) -> usize {
+        self.head.len() + self.parts.iter().map(Bytes::len).sum::<usize>()
+    }
+}
+
+/// Bytes that may wait in one connection. A caller that queues more waits for the writer.
+pub const MAX_QUEUED: usize = 64 << 20;
+/// Frames that are written at once, at most.
+const BATCH: usize = 64;
+
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    state: Mutex<State>,
+    /// Frames came, or the connection ended.
+    filled: Condvar,
+    /// Frames were taken, or the connection ended.
+    emptied: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    frames: VecDeque<Frame>,
+    bytes: usize,
+    is_closed: bool,
+}
+
+impl Outgoing {
+    /// Queues a frame; waits while [`MAX_QUEUED`] bytes are queued. Returns false if the connection has ended.
+    pub(crate) fn put(&self, frame: Frame) -> bool {
+        let mut state = sync::lock(&self.state);
+        while state.bytes > MAX_QUEUED && !state.is_closed {
+            state = self.emptied.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.is_closed {
+            return false;
+        }
+        state.bytes += frame.len();
+        state.frames.push_back(frame);
+        self.filled.notify_one();
+        true
+    }
+
+    /// Takes the next frames; none once the connection has ended.
+    pub(crate) fn take(&self) -> Vec<Frame> {
+        let mut state = sync::lock(&self.state);
+        while state.frames.is_empty() && !state.is_closed {
+            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.is_closed {
+            return Vec::new();
+        }
+        let count = state.frames.len().min(BATCH);
+        let taken: Vec<Frame> = state.frames.drain(..count).collect();
+        state.bytes -= taken.iter().map(Frame::len).sum::<usize>();
+        self.emptied.notify_all();
+        taken
+    }
+
+    /// Wakes all that wait; the frames are dropped.
+    pub(crate) fn close(&self) {
+        let mut state = sync::lock(&self.state);
+        state.is_closed = true;
+        state.frames.clear();
+        self.filled.notify_all();
+        self.emptied.notify_all();
+    }
+}
+
+/// Writes frames with few system calls. `pause` is called when the socket takes nothing for a while, or a
+/// signal came; its error ends the write.
+pub(crate) fn write(
+    socket: &mut impl Write,
+    frames: &[Frame],
+    mut pause: impl FnMut() -> io::Result<()>,
+) -> io::Result<()> {
+    let parts = frames.iter().flat_map(|frame| std::iter::once(&frame.head).chain(&frame.parts));
+    let mut slices: Vec<_> = parts.filter(|part| !part.is_empty()).map(|part| IoSlice::new(part)).collect();
+    let mut rest = slices.as_mut_slice();
+    while !rest.is_empty() {
+        match socket.write_vectored(rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut rest, written),
+            Err(error) if is_pause(&error) => pause()?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn is_pause(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+}

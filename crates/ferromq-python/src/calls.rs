@@ -1,0 +1,100 @@
+//! What framed calls and sends share: their time limits, signals while they wait, and their results in Python.
+
+use std::{cell::RefCell, time::Duration};
+
+use ferromq_client::{
+    CallError, Response,
+    sends::{Cause, Failure, Receipt},
+};
+use ferromq_protocol::remoting::codes::framed;
+use pyo3::{IntoPyObjectExt, prelude::*, types::PyBytes};
+
+use crate::{client::MessageIds, error::raised};
+
+/// Status, text of a failure, and response.
+pub type Answer<'py> = (i32, Option<String>, Bound<'py, PyBytes>);
+
+/// What Python gets of a response.
+pub fn answer(py: Python<'_>, response: Response) -> Answer<'_> {
+    let Response { code, remark, body, .. } = response;
+    (if code == 0 { 0 } else { code - framed::STATUS }, remark, PyBytes::new(py, &body))
+}
+
+/// The exception of a call without an answer.
+pub fn exception(failure: &CallError) -> PyErr {
+    match failure {
+        CallError::Timeout { .. } | CallError::Interrupted { .. } => {
+            raised::RequestTimeout::new_err(failure.to_string())
+        }
+        _ => raised::ConnectionFailed::new_err(format!("cannot reach broker {failure}")),
+    }
+}
+
+/// A send that failed: the id of the message, the broker, and what happened.
+#[pyclass(name = "FailedSend", module = "ferromq._ferromq", frozen, get_all)]
+pub struct FailedSend {
+    ids: Py<MessageIds>,
+    endpoint: String,
+    /// `refused`, `shared`, `not_sent`, `timeout`, `lost` or `rpc`.
+    cause: &'static str,
+    /// The code of a refusal, or gRPC's status.
+    code: i32,
+    text: String,
+}
+
+/// What Python gets of a send: its receipt, or a `FailedSend`.
+pub fn sent(py: Python<'_>, outcome: Result<Receipt, Failure>) -> PyResult<Bound<'_, PyAny>> {
+    match outcome {
+        Ok(Receipt { ids, queue_id, queue_offset, endpoint }) => {
+            (MessageIds(ids), queue_id, queue_offset, &*endpoint).into_bound_py_any(py)
+        }
+        Err(failure) => FailedSend::new(py, failure)?.into_bound_py_any(py),
+    }
+}
+
+impl FailedSend {
+    fn new(py: Python<'_>, failure: Failure) -> PyResult<Self> {
+        let Failure { ids, endpoint, cause } = failure;
+        let (cause, code, text) = match cause {
+            Cause::Refused(status) => ("refused", status.code, status.message),
+            Cause::Shared => ("shared", 0, String::new()),
+            Cause::Rpc(code, text) => ("rpc", code, text),
+            Cause::Call(error) => {
+                let cause = match &error {
+                    CallError::NotSent { .. } => "not_sent",
+                    CallError::Timeout { .. } => "timeout",
+                    _ => "lost",
+                };
+                (cause, 0, error.to_string())
+            }
+        };
+        Ok(Self { ids: Py::new(py, MessageIds(ids))?, endpoint: endpoint.to_string(), cause, code, text })
+    }
+}
+
+/// Runs a call that waits, without the interpreter lock. A handler of a signal may raise: that ends the call.
+pub fn interruptible<T: Send>(
+    py: Python<'_>,
+    call: impl FnOnce(&dyn Fn() -> bool) -> T + Send,
+) -> (PyResult<()>, T) {
+    py.detach(|| {
+        let raised = RefCell::new(Ok(()));
+        let outcome = call(&|| {
+            let checked = Python::attach(|py| py.check_signals());
+            let is_interrupted = checked.is_err();
+            if is_interrupted {
+                *raised.borrow_mut() = checked;
+            }
+            is_interrupted
+        });
+        (raised.into_inner(), outcome)
+    })
+}
+
+/// A time limit in seconds.
+pub fn limit(timeout: f64) -> Duration {
+    Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO).min(MAX_WAIT)
+}
+
+/// Longer waits end then; no call of a client lasts that long.
+const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -1,0 +1,136 @@
+//! Framed calls of the Python client: bindings of `ferromq_client`.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use ferromq_client::{Connections, Patience, Request};
+use ferromq_protocol::remoting::{Fields, codes::framed};
+use pyo3::{prelude::*, pybacked::PyBackedBytes};
+
+use crate::{
+    calls::{Answer, answer, exception, interruptible, limit},
+    completions::{Outcome, PyCompletions},
+    error::raised,
+    process::Owned,
+};
+
+/// The largest request of a framed call: a frame has 16 MiB at a server with RocketMQ's limit.
+const MAX_REQUEST: usize = 8 << 20;
+
+/// Calls hot methods of brokers over connections of their own, without HTTP/2.
+///
+/// A call waits in its thread, without the interpreter lock. Thread-safe.
+#[pyclass(name = "FramedCalls", module = "ferromq._ferromq", frozen)]
+pub struct PyFramedCalls(Owned<Arc<Connections>>);
+
+impl PyFramedCalls {
+    /// The connections, or `ForkedProcess` in a child.
+    pub fn connections(&self) -> PyResult<&Arc<Connections>> {
+        self.0.get()
+    }
+}
+
+#[pymethods]
+impl PyFramedCalls {
+    #[new]
+    fn new() -> Self {
+        Self(Owned::new("client", Arc::new(Connections::new())))
+    }
+
+    /// Return whether *method* can be called in frames with *request*.
+    #[staticmethod]
+    fn takes(method: &str, request: &[u8]) -> bool {
+        code(method).is_some() && request.len() <= MAX_REQUEST
+    }
+
+    /// Call *method* of the broker at *endpoint*, and return its status, the text of a failure, and its response.
+    ///
+    /// The status is gRPC's; 0 is success. Raises `ConnectionFailed` and `RequestTimeout`.
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        endpoint: &str,
+        method: &str,
+        request: PyBackedBytes,
+        timeout: f64,
+        client_id: &str,
+    ) -> PyResult<Answer<'py>> {
+        let connections = self.0.get()?;
+        let request = self::request(method, request, client_id)?;
+        let until = Instant::now() + limit(timeout);
+        let (raised, outcome) = interruptible(py, |is_interrupted| {
+            connections.call(endpoint, request, Patience { until, is_interrupted })
+        });
+        raised?;
+        outcome.map(|response| answer(py, response)).map_err(|failure| exception(&failure))
+    }
+
+    /// Start a call, whose outcome comes to *completions* under *number*. Return False, and do nothing, if no connection
+    /// to *endpoint* is open.
+    #[allow(clippy::too_many_arguments)] // one call each, without an intermediate object
+    fn start(
+        &self,
+        endpoint: &str,
+        method: &str,
+        request: PyBackedBytes,
+        timeout: f64,
+        client_id: &str,
+        completions: &PyCompletions,
+        number: u64,
+    ) -> PyResult<bool> {
+        let connections = self.0.get()?;
+        if !connections.is_open(endpoint) {
+            return Ok(false);
+        }
+        let request = self::request(method, request, client_id)?;
+        let completions = Arc::clone(completions.queue()?);
+        let done = move |answer| completions.put(Outcome::Called(number, answer));
+        connections.start(endpoint, request, Instant::now() + limit(timeout), done);
+        Ok(true)
+    }
+
+    /// Return whether the broker at *endpoint* answers frames within *timeout* seconds.
+    fn probe(&self, py: Python<'_>, endpoint: &str, timeout: f64) -> PyResult<bool> {
+        let connections = self.0.get()?;
+        let until = Instant::now() + limit(timeout);
+        let request = Request { code: framed::PROBE, ..Request::default() };
+        let answer =
+            py.detach(|| connections.call(endpoint, request, Patience { until, is_interrupted: &|| false }));
+        Ok(answer.is_ok_and(|response| response.code == 0))
+    }
+
+    /// End the connection to *endpoint*, and the calls on it.
+    fn forget(&self, py: Python<'_>, endpoint: &str) -> PyResult<()> {
+        let connections = self.0.get()?;
+        py.detach(|| connections.forget(endpoint));
+        Ok(())
+    }
+
+    /// End all connections, and the calls on them. Later calls raise `ConnectionFailed`.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let connections = self.0.get()?;
+        py.detach(|| connections.close());
+        Ok(())
+    }
+}
+
+fn request(method: &str, request: PyBackedBytes, client_id: &str) -> PyResult<Request> {
+    let code = code(method).ok_or_else(|| {
+        raised::Unsupported::new_err(format!("{method} cannot be called in frames; call it over gRPC"))
+    })?;
+    Ok(Request {
+        code,
+        fields: Fields::from([("client", client_id)]),
+        parts: vec![Bytes::from_owner(request)],
+    })
+}
+
+fn code(method: &str) -> Option<i32> {
+    Some(match method {
+        "SendMessage" => framed::SEND_MESSAGE,
+        "AckMessage" => framed::ACK_MESSAGE,
+        "ChangeInvisibleDuration" => framed::CHANGE_INVISIBLE_DURATION,
+        "UpdateOffset" => framed::UPDATE_OFFSET,
+        _ => return None,
+    })
+}

@@ -1,0 +1,145 @@
+//! Framed calls: hot methods in frames of the remoting protocol, for ferromq's own clients.
+//!
+//! A connection to the gRPC port whose first byte begins a frame carries such calls in place of HTTP/2. A request's code
+//! names the method, its body is the method's protobuf request, and the field `client` names the client. A response with
+//! code 0 has the method's protobuf response as its body. Any other code is [`STATUS`] plus a gRPC status, with the text
+//! as its remark. The reason is in `docs/decisions/064-framed-calls.md`.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, watch};
+use tonic::{Code, Status};
+
+use super::{
+    Inner,
+    call::{MAX_ACK, MAX_REQUEST, malformed, missing_client},
+    connection::GrpcStream,
+    verbs::{ack, send},
+};
+use crate::{
+    connections::answer_memory,
+    hot::Hot,
+    remoting::{
+        RemotingCommand,
+        calls::Calls,
+        codes::framed::{ACK_MESSAGE, CHANGE_INVISIBLE_DURATION, PROBE, SEND_MESSAGE, STATUS, UPDATE_OFFSET},
+        server::{connection::Connection, outbox::outbox},
+        verbs::{HotVerb, ResponseFuture},
+    },
+};
+
+/// Returns whether a byte begins a frame: its length is below 16 MiB, and HTTP/2 begins with `P`.
+pub(super) fn begins_frame(first: u8) -> bool {
+    first == 0
+}
+
+static METHODS: [HotVerb; 5] = [
+    HotVerb::asynchronous(PROBE, |_, _, command| respond(command, async { Ok(Bytes::new()) })),
+    HotVerb::asynchronous(SEND_MESSAGE, |hot, peer, command| {
+        respond(command, send_message(hot, peer, command))
+    }),
+    HotVerb::asynchronous(ACK_MESSAGE, |hot, peer, command| {
+        respond(command, ack_message(hot, peer, command))
+    }),
+    HotVerb::asynchronous(CHANGE_INVISIBLE_DURATION, |hot, _, command| {
+        respond(command, change_invisible_duration(hot, command))
+    }),
+    HotVerb::asynchronous(UPDATE_OFFSET, |hot, peer, command| {
+        respond(command, update_offset(hot, peer, command))
+    }),
+];
+
+fn find(code: i32) -> Option<&'static HotVerb> {
+    METHODS.iter().find(|method| method.code == code)
+}
+
+/// Serves a connection until its client leaves or the server stops; calls in flight are answered first.
+pub(super) async fn serve(server: &Arc<Inner>, mut stream: GrpcStream, mut stop: watch::Receiver<()>) {
+    stream.skip_preface();
+    let link = stream.link();
+    let connection = Connection {
+        id: link.id(),
+        peer: link.peer(),
+        limits: server.limits,
+        allowance: Arc::clone(link.allowance()),
+        // Cold methods come over HTTP/2.
+        cold: None,
+        hot: server.hot.clone(),
+        find_verb: find,
+        routes: Arc::default(),
+        is_draining: Arc::clone(&server.is_draining),
+        one_way: Arc::new(Semaphore::new(1)),
+        one_way_weight: 1,
+        counters: Arc::clone(&server.counters),
+        bad_frames: Arc::clone(&server.bad_frames),
+        grpc_port: 0,
+        calls: Calls::new(),
+    };
+    let drain = async { _ = stop.changed().await };
+    let ends = outbox(server.limits.in_flight);
+    connection.serve(tokio::io::split(stream), ends, drain, std::future::pending()).await;
+}
+
+/// Makes the response of a method's answer.
+fn respond<'a>(
+    command: &'a RemotingCommand,
+    answer: impl Future<Output = Result<Bytes, Status>> + Send + 'a,
+) -> ResponseFuture<'a> {
+    Box::pin(async move {
+        Ok(match answer.await {
+            Ok(body) => RemotingCommand { body, ..command.respond(0, None) },
+            Err(status) => command.respond(STATUS + status.code() as i32, Some(status.message().to_owned())),
+        })
+    })
+}
+
+async fn send_message(hot: &Arc<Hot>, peer: SocketAddr, command: &RemotingCommand) -> Result<Bytes, Status> {
+    if let Some(refused) = refused(command) {
+        return Ok(refused);
+    }
+    let Some(share) = answer_memory::share() else {
+        return Err(Status::internal("the request has no share of the memory"));
+    };
+    send::send_message(hot, &command.body, peer, &share).await
+}
+
+async fn ack_message(hot: &Arc<Hot>, peer: SocketAddr, command: &RemotingCommand) -> Result<Bytes, Status> {
+    check_size(command, MAX_ACK)?;
+    match refused(command) {
+        Some(refused) => Ok(refused),
+        None => ack::ack_message(hot, &command.body, peer).await.map_err(malformed),
+    }
+}
+
+async fn change_invisible_duration(hot: &Hot, command: &RemotingCommand) -> Result<Bytes, Status> {
+    check_size(command, MAX_REQUEST)?;
+    match refused(command) {
+        Some(refused) => Ok(refused),
+        None => ack::change_invisible_duration(hot, command.body.clone()).map_err(malformed),
+    }
+}
+
+async fn update_offset(hot: &Arc<Hot>, peer: SocketAddr, command: &RemotingCommand) -> Result<Bytes, Status> {
+    check_size(command, MAX_REQUEST)?;
+    match refused(command) {
+        Some(refused) => Ok(refused),
+        None => ack::update_offset(hot, command.body.clone(), peer).await.map_err(malformed),
+    }
+}
+
+/// The answer to a request without a client id, as over HTTP/2.
+fn refused(command: &RemotingCommand) -> Option<Bytes> {
+    let is_named = command.field("client").is_some_and(|id| !id.trim_ascii().is_empty());
+    (!is_named).then(|| ack::refused(&missing_client("the field client is missing")))
+}
+
+fn check_size(command: &RemotingCommand, limit: usize) -> Result<(), Status> {
+    if command.body.len() > limit {
+        return Err(Status::new(
+            Code::ResourceExhausted,
+            format!("the request is over the limit of {limit} bytes"),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+"""
+Sends of single messages through the Rust core, without a plan.
+
+The core sends what it has a route for, and reports failures. The plan of `send_plans` does the rest: it looks up the
+route, makes the client known, and repeats what failed, with the same message id.
+"""
+
+from random import randrange
+
+from ferromq._ferromq import FailedSend, Message
+from ferromq.client.client import Client
+from ferromq.core import send_plans
+from ferromq.core.requests import RETRYABLE, error_of, grpc_code, transport_error
+from ferromq.errors import ConnectionFailed, FerromqError, Forbidden, NotDurable, OutcomeUnknown, RequestTimeout
+from ferromq.message import SendReceipt
+
+_TURNS = 1 << 16
+"""New clients begin at any queue: many that send one message each would all use the first."""
+
+
+class DirectSends:
+    """Sends single messages for a producer; thread-safe."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._attempts = Attempts(client)
+
+    def send(self, topic: str, message: Message, timeout: float | None) -> SendReceipt:
+        """Send a message within *timeout* seconds; None: the client's timeout."""
+        common, sends = self._client.common, self._client.channels.sends
+        limit = common.timeout if timeout is None else timeout
+        after: send_plans.Earlier | None = None
+        if sends is not None:
+            begun = common.now()
+            sent = sends.send(topic, message, common.wall(), min(limit, common.attempt_timeout))
+            if isinstance(sent, tuple):
+                ids, queue_id, queue_offset, _ = sent
+                return SendReceipt(ids[0], queue_id, queue_offset, topic)
+            if sent is not None:
+                after = self._attempts.failed(topic, message, sent, limit)
+                limit = max(0.0, limit - (common.now() - begun))
+        plan = send_plans.send(common, topic, [message], timeout=limit, after=after)
+        receipt = self._client.run(plan).receipt(0)
+        self._attempts.put_route(topic)
+        return receipt
+
+
+class Attempts:
+    """What a producer does before and after the core's attempts to send; thread-safe."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def failed(self, topic: str, message: Message, failed: FailedSend, timeout: float) -> send_plans.Earlier:
+        """Return what a plan must know of the attempt. Raises its error if it is not repeated."""
+        common, sends = self._client.common, self._client.channels.sends
+        if sends is not None:
+            sends.drop_routes()
+        unknown: OutcomeUnknown | None = None
+        error: FerromqError | None = None
+        match failed.cause:
+            case "refused":
+                error = error_of(failed.code, failed.text)
+                if isinstance(error, NotDurable) or not isinstance(error, (*RETRYABLE, Forbidden)):
+                    raise error
+            case "rpc":
+                error = transport_error(grpc_code(failed.code), failed.text, failed.endpoint, "SendMessage", timeout)
+                if not isinstance(error, RETRYABLE):
+                    raise error
+            case "timeout":
+                error = RequestTimeout(f"no answer from broker {failed.endpoint} (SendMessage)")
+            case "not_sent" | "lost":
+                error = ConnectionFailed(f"cannot reach broker {failed.text}")
+        if isinstance(error, OutcomeUnknown):
+            common.routes.failed(failed.endpoint)
+            unknown = error
+        if error is not None and common.attempts == 1:
+            raise send_plans.for_group(common, topic, message, error)
+        return send_plans.Earlier(failed.ids, failed.endpoint, unknown)
+
+    def put_route(self, topic: str) -> None:
+        """Let the core send to a topic once all its brokers take framed calls and answer."""
+        common, channels = self._client.common, self._client.channels
+        route = common.routes.fresh(topic)
+        if channels.sends is None or route is None:
+            return
+        brokers = {queue.endpoint for queue in route.in_order}
+        if not brokers <= channels.framed or brokers & common.routes.failing():
+            return
+        channels.sends.put_route(
+            topic,
+            [(queue.queue_id, queue.endpoint) for queue in route.writable],
+            [(queue.queue_id, queue.endpoint) for queue in route.in_order],
+            common.routes.remaining(topic),
+            common.max_body,
+            randrange(_TURNS),  # noqa: S311 (no secret)
+        )
