@@ -30,7 +30,7 @@ def main() -> dict[str, list[str]]:
                 if sum(map(len, done.values())) == len(STEPS):
                     consumer.stop()
 
-            consumer.run(handle, threads=2)
+            consumer.run(handle, concurrency=2)
     return done
 
 

@@ -19,7 +19,7 @@ def send(store: Path, rows: int) -> int:
     """Fill a store, and return how many hours there were."""
     week = flights.load(rows)
     hours = week.table.groupby(["year", "month", "day", "hour"]).indices
-    clock = ferromq.Clock.manual(int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000))
+    clock = ferromq.Clock.manual(datetime(2013, 1, 1, tzinfo=UTC))
     with ferromq.embedded(store, clock=clock) as mq, mq.producer() as producer:
         for at, numbers in sorted(hours.items()):
             due = datetime(*at, tzinfo=UTC).timestamp() * 1000

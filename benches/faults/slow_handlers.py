@@ -34,7 +34,7 @@ def on_threads(mq: ferromq.Embedded, options: argparse.Namespace, at_once: int) 
                 threading.Timer(options.lease, consumer.stop).start()
 
     with ferromq.Consumer(mq.endpoint, f"threads-{at_once}", "slow", invisible_duration=options.lease) as consumer:
-        consumer.run(handle, threads=at_once)
+        consumer.run(handle, concurrency=at_once)
     return handled
 
 
@@ -53,7 +53,7 @@ def on_a_loop(mq: ferromq.Embedded, options: argparse.Namespace, at_once: int) -
                 if len(handled) == options.messages:
                     asyncio.get_running_loop().call_later(options.lease, consumer.stop)
 
-            await consumer.run(handle, tasks=at_once)
+            await consumer.run(handle, concurrency=at_once)
 
     asyncio.run(work())
     return handled

@@ -4,6 +4,11 @@ Apache RocketMQ in one wheel: name server, broker, client and PySpark data sourc
     with ferromq.embedded() as mq, mq.producer() as producer:
         producer.send("orders", b"hello", keys="o-1", tag="new")
 
+`ferromq.connect("127.0.0.1:8081")`, in place of `embedded`, uses a broker that runs already.
+
+Every duration is a `timedelta` or a number of seconds. Every time is a `datetime` with a time zone, or milliseconds
+since 1970 as an `int`; times in results are milliseconds.
+
 This file only names the public API. `ferromq.aio` has the client for asyncio, `ferromq.spark` the data source, and
 `ferromq.cli` the servers' commands. Clients and servers are imported on first use, because Spark's Python processes
 import this package and use neither.
@@ -50,6 +55,9 @@ from ferromq.message import Message, MessageView, Resolution, SendReceipt, SendS
 from ferromq.process.clock import Clock
 
 if TYPE_CHECKING:
+    from ferromq import admin as admin
+    from ferromq import aio as aio
+    from ferromq import client as client
     from ferromq.admin import Admin
     from ferromq.client.consumer import Consumer
     from ferromq.client.producer import Producer, Transaction
@@ -57,6 +65,7 @@ if TYPE_CHECKING:
     from ferromq.config.broker import BrokerConfig
     from ferromq.config.namesrv import NameServerConfig
     from ferromq.config.store import StoreConfig
+    from ferromq.connecting import Connection, connect
     from ferromq.core.filters import Sql
     from ferromq.core.pull_plans import Pulled, Queue
     from ferromq.embedding import Embedded, embedded
@@ -70,6 +79,7 @@ __all__ = [
     "ClientClosed",
     "Clock",
     "ConfigError",
+    "Connection",
     "ConnectionFailed",
     "Consumer",
     "CorruptMessage",
@@ -114,12 +124,14 @@ __all__ = [
     "TopicNotFound",
     "Transaction",
     "Unsupported",
+    "connect",
     "embedded",
 ]
 
 _HOMES = {
     "Admin": "admin",
     "BrokerConfig": "config.broker",
+    "Connection": "connecting",
     "Consumer": "client.consumer",
     "Embedded": "embedding",
     "NameServerConfig": "config.namesrv",
@@ -130,10 +142,11 @@ _HOMES = {
     "StoreConfig": "config.store",
     "Tls": "client.tls",
     "Transaction": "client.producer",
+    "connect": "connecting",
     "embedded": "embedding",
 }
 
-_MODULES = frozenset({"admin", "client"})
+_MODULES = frozenset({"admin", "aio", "client"})
 
 if not TYPE_CHECKING:  # type checkers would accept any name
 

@@ -8,19 +8,20 @@ import atexit
 import contextlib
 import os
 import shutil
-from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Unpack
 
 from ferromq import _ferromq
 from ferromq._ferromq import ExpiredFile
 from ferromq.admin import Admin
 from ferromq.broker.controller import BrokerController
-from ferromq.client.consumer import Consumer
-from ferromq.client.producer import Producer
+from ferromq.client.options import AdminOptions, ProducerOptions
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
-from ferromq.errors import ClientClosed, ConfigError
+from ferromq.config.options import BrokerOptions, StoreChanges
+from ferromq.connecting import Connection
+from ferromq.errors import ConfigError
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process import temporary_store
 from ferromq.process.clock import Clock
@@ -33,19 +34,25 @@ SMALL_FILES = {"commit_log_file_size": 64 << 20, "index_slots": 100_000, "index_
 _FREE_PORT = "127.0.0.1:0"
 
 
-class Embedded:
+class Embedded(Connection):
     """
-    A running name server and broker, started by `embedded`. Use it in a `with`, or call `close`.
+    A connection to its own name server and broker, started by `embedded`. Use it in a `with`, or call `close`.
+
+    It makes clients as any `Connection` does; its producers count delays from its clock.
 
     A forked child cannot use its parent's: methods raise `ForkedProcess`, and `close` does nothing.
     """
+
+    _kind = "Embedded"
+    _what = "embedded broker"
+    _again = "start a new one with ferromq.embedded()"
 
     def __init__(
         self,
         directory: str | os.PathLike[str] | None,
         clock: Clock,
         archive: Callable[[ExpiredFile], object] | str | None,
-        options: dict[str, Any],
+        options: Mapping[str, Any],
     ) -> None:
         self._owner = Owner("embedded broker")
         self._clock = clock
@@ -64,17 +71,11 @@ class Embedded:
             atexit.register(self.close)
             started.callback(atexit.unregister, self.close)
             self._started = started.pop_all()
-        self._is_closed = False
+        super().__init__(self._broker.endpoint, {})
 
     def _check(self) -> None:
         self._owner.check()
-        if self._is_closed:
-            raise ClientClosed("this embedded broker is closed; start a new one with ferromq.embedded()")
-
-    @property
-    def endpoint(self) -> str:
-        """`host:port` of the broker for gRPC clients."""
-        return self._broker.endpoint
+        super()._check()
 
     @property
     def remoting(self) -> str:
@@ -109,22 +110,13 @@ class Embedded:
         self._owner.check()
         return self._name_server
 
-    def producer(self, *topics: str, **options: Any) -> Producer:
-        """Return a new producer with this broker's clock. The arguments are those of `ferromq.Producer`."""
-        self._check()
-        return Producer(self.endpoint, *topics, **{"clock": self._clock, **options})
+    def _of_producers(self, options: ProducerOptions) -> ProducerOptions:
+        return {"clock": self._clock, **options}
 
-    def consumer(self, group: str, topic: str, **options: Any) -> Consumer:
-        """Return a new consumer in *group* of *topic*. The options are those of `ferromq.Consumer`."""
-        self._check()
-        return Consumer(self.endpoint, group, topic, **options)
+    def _make_admin(self, options: AdminOptions) -> Admin:
+        return Admin(self.namesrv, **options)
 
-    def admin(self) -> Admin:
-        """Return a new administrator of this broker."""
-        self._check()
-        return Admin(self.namesrv)
-
-    def configure(self, **options: Any) -> None:
+    def configure(self, **options: Unpack[StoreChanges]) -> None:
         """
         Change flush and retention: `flush`, `flush_every`, and the options that begin with `retention_`.
 
@@ -132,20 +124,28 @@ class Embedded:
         """
         self.broker.configure(**options)
 
-    def close(self) -> None:
-        """Stop the broker and the name server, and remove the directory if it was a temporary one. Idempotent."""
+    def close(self, timeout: timedelta | float = 5.0) -> None:
+        """
+        Close the clients that it made, then stop the broker and the name server. Idempotent.
+
+        The clients have *timeout* (float: seconds), as in `Connection.close`. The broker then stops in its own time: it
+        brings its log to the disk. A temporary directory is removed.
+        """
         if self._owner.is_here:
-            self._is_closed = True
-            self._started.close()
+            try:
+                super().close(timeout)
+            finally:
+                self._started.close()
 
-    def __enter__(self) -> Self:
-        self._owner.check()
-        return self
+    @property
+    def _state(self) -> str:
+        return super()._state if self._owner.is_here else "forked"
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _facts(self) -> Iterator[tuple[str, Any]]:
+        yield from super()._facts()
+        yield "remoting", self.remoting
+        yield "namesrv", self.namesrv
+        yield "store", self._broker.config.store
 
 
 def embedded(
@@ -153,7 +153,7 @@ def embedded(
     *,
     clock: Clock | _ferromq.Clock | None = None,
     archive: Callable[[ExpiredFile], object] | str | None = None,
-    **options: Any,
+    **options: Unpack[BrokerOptions],
 ) -> Embedded:
     """
     Start a name server and a broker in this process, and return when they are ready.
@@ -170,8 +170,9 @@ def embedded(
         with ferromq.embedded() as mq, mq.producer() as producer:
             producer.send("orders", b"hello")
     """
-    if "store" in options:
-        raise ConfigError(f"store is {options['store']!r}; embedded takes the directory as its first argument")
+    given: Mapping[str, object] = options
+    if "store" in given:
+        raise ConfigError(f"store is {given['store']!r}; embedded takes the directory as its first argument")
     if not isinstance(clock, Clock):
         clock = Clock(clock)
-    return Embedded(directory, clock, archive, options)
+    return Embedded(directory, clock, archive, given)

@@ -14,6 +14,10 @@ from ferromq._ferromq import Message, MessageIds, MessageView
 __all__ = ["Message", "MessageView", "Resolution", "SendReceipt", "SendSummary"]
 
 
+_SHOWN_RECEIPTS = 10
+"""The most receipts that a notebook shows."""
+
+
 class Resolution(Enum):
     """The answer of a transaction checker."""
 
@@ -105,3 +109,16 @@ class SendSummary(Sequence[SendReceipt]):
 
     def __repr__(self) -> str:
         return f"<SendSummary of {len(self)} messages>"
+
+    def _repr_html_(self) -> str:
+        """Return the first receipts as a table, for notebooks."""
+        from ferromq.terminal.objects import html  # noqa: PLC0415 (Spark's Python processes import this module)
+
+        head = ("message id", "topic", "queue id", "queue offset")
+        rows: list[tuple[object, ...]] = [
+            (receipt.message_id, receipt.topic, receipt.queue_id, receipt.queue_offset)
+            for receipt in self[:_SHOWN_RECEIPTS]
+        ]
+        if len(self) > _SHOWN_RECEIPTS:
+            rows.append((f"and {len(self) - _SHOWN_RECEIPTS:,} more", "", "", ""))
+        return html(f"SendSummary of {len(self):,} messages", head, rows)

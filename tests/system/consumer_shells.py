@@ -79,12 +79,12 @@ class SyncShell(Shells):
         """Forward to the dead letters."""
         self.consumer.forward_to_dead_letter(message, reason)
 
-    def flush(self, timeout: float = 5.0) -> None:
+    def flush(self, timeout: float | None = None) -> bool:
         """Flush."""
-        self.consumer.flush(timeout)
+        return bool(self.consumer.flush(timeout))
 
-    def begin_flush(self) -> Callable[[], None]:
-        """Begin a flush, and return a function that waits for its end."""
+    def begin_flush(self) -> Callable[[], bool]:
+        """Begin a flush, and return a function that waits for its end and returns its result."""
         pool = ThreadPoolExecutor(1)
         flushed = pool.submit(self.consumer.flush, PATIENCE)
         while not self.consumer._leases._hurry and not flushed.done():
@@ -94,7 +94,7 @@ class SyncShell(Shells):
 
     def run(self, handler: Callable[[MessageView], object], workers: int = 1, **options: Any) -> None:
         """Run until it is stopped."""
-        self.consumer.run(handler, threads=workers, **options)
+        self.consumer.run(handler, concurrency=workers, **options)
 
     def iterate(self, body: Callable[[MessageView], bool]) -> None:
         """Iterate until the body returns a true value, or the consumer is closed."""
@@ -174,12 +174,12 @@ class AioShell(Shells):
         """Forward to the dead letters."""
         self.call(self.consumer.forward_to_dead_letter(message, reason))
 
-    def flush(self, timeout: float = 5.0) -> None:
+    def flush(self, timeout: float | None = None) -> bool:
         """Flush."""
-        self.call(self.consumer.flush(timeout))
+        return bool(self.call(self.consumer.flush(timeout)))
 
-    def begin_flush(self) -> Callable[[], None]:
-        """Begin a flush, and return a function that waits for its end."""
+    def begin_flush(self) -> Callable[[], bool]:
+        """Begin a flush, and return a function that waits for its end and returns its result."""
         flushed = asyncio.run_coroutine_threadsafe(self.consumer.flush(PATIENCE), self._loop)
         self.call(asyncio.sleep(0))  # begun after the flush
         return lambda: flushed.result(2 * PATIENCE)
@@ -190,7 +190,7 @@ class AioShell(Shells):
         async def handle(message: MessageView) -> None:
             await asyncio.to_thread(handler, message)
 
-        self.call(self.consumer.run(handle, tasks=workers, **options))
+        self.call(self.consumer.run(handle, concurrency=workers, **options))
 
     def iterate(self, body: Callable[[MessageView], bool]) -> None:
         """Iterate until the body returns a true value, or the consumer is closed."""

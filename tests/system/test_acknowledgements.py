@@ -301,7 +301,7 @@ def test_a_broker_that_hangs_delays_no_acknowledgement_of_another(
         assert eventually(lambda: mq.broker._server.stats()["acked"] == 1)
         hung.release()
         if in_background:
-            consumer.flush(PATIENCE)
+            assert consumer.flush(PATIENCE)
         else:
             waiting.join(PATIENCE)
         assert other.broker._server.stats()["acked"] == 1
@@ -355,8 +355,23 @@ def test_a_flush_waits_for_what_was_acknowledged_before_it(both: tuple[GrpcProxy
         consumer.ack_later(two)
         assert second.hanging.acquire(timeout=PATIENCE)
         first.release()
-        flushed()
+        assert flushed()
         second.release()
+
+
+def test_a_flush_says_whether_the_brokers_have_answered(both: tuple[GrpcProxy, GrpcProxy], shell: Shell) -> None:
+    """Within its time; without a limit it waits for the answer."""
+    first, _ = both
+    with shell(first, "billing", "orders", timeout=60) as consumer:
+        assert consumer.flush(0)
+        one, _ = one_of_each(consumer, both)
+        first.hang("AckMessage")
+        consumer.ack_later(one)
+        assert first.hanging.acquire(timeout=PATIENCE)
+        assert not consumer.flush(0.05)
+        assert not consumer.flush(timedelta(milliseconds=50))
+        first.release()
+        assert consumer.flush()
 
 
 def test_a_second_acknowledgement_waits_for_no_other_broker(both: tuple[GrpcProxy, GrpcProxy], shell: Shell) -> None:

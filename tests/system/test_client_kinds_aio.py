@@ -145,7 +145,7 @@ def test_what_follows_a_message_that_comes_again_does_not_go_before_it(
                     consumer.stop()
 
             monkeypatch.setattr(leases, "forward_to_dead_letter", fail_once)
-            await consumer.run(handler, tasks=2)
+            await consumer.run(handler, concurrency=2)
 
     with mq.admin() as admin:
         admin.create_topic("steps", 1, message_type="FIFO")
@@ -223,7 +223,7 @@ def test_a_handler_gets_every_message_that_a_condition_in_sql_chooses(mq: ferrom
                 consumer.stop()
 
         async with aio.Consumer(mq.endpoint, "buyer", "offers", filter=ferromq.Sql("price >= 50")) as consumer:
-            await asyncio.wait_for(consumer.run(handler, tasks=4), PATIENCE)
+            await asyncio.wait_for(consumer.run(handler, concurrency=4), PATIENCE)
             assert most > 1
             mq.clock.advance(minutes=5)
             assert await consumer.receive(wait=0) == []
@@ -251,7 +251,7 @@ def test_order_is_kept_over_failures(mq: ferromq.Embedded) -> None:
                 consumer.stop()
 
         async with aio.Consumer(mq.endpoint, "walker", "steps") as consumer:
-            await asyncio.wait_for(consumer.run(handler, tasks=3), PATIENCE)
+            await asyncio.wait_for(consumer.run(handler, concurrency=3), PATIENCE)
         assert done == {f"g{group}": list(range(group, 30, 3)) for group in range(3)}
         assert {tries for body, tries in tried.items() if int(body) % 5 == 0} == {3}
 
@@ -274,7 +274,7 @@ def test_cancelling_run_gives_back_what_was_not_handled(mq: ferromq.Embedded) ->
             await asyncio.Event().wait()
 
         async with aio.Consumer(mq.endpoint, "billing", "orders", invisible_duration=600) as consumer:
-            running = asyncio.create_task(consumer.run(handler, tasks=2))
+            running = asyncio.create_task(consumer.run(handler, concurrency=2))
             await asyncio.wait_for(begun.wait(), PATIENCE)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):

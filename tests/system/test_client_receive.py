@@ -266,8 +266,7 @@ def test_a_silent_broker_does_not_delay_the_error(mq: ferromq.Embedded, monkeypa
     assert time.monotonic() - begin < in_load(2)
     for message in messages:
         message.ack()
-    with pytest.raises(ferromq.RequestTimeout, match="5 are still on their way"):
-        consumer.flush(0.2)
+    assert not consumer.flush(0.2)
     consumer.close(0.5)
     assert time.monotonic() - begin < in_load(5)
     closed.set()

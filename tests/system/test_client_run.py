@@ -22,9 +22,9 @@ def mq() -> Iterator[ferromq.Embedded]:
         yield embedded
 
 
-def run(consumer: ferromq.Consumer, handler: object, threads: int = 1) -> threading.Thread:
+def run(consumer: ferromq.Consumer, handler: object, concurrency: int = 1) -> threading.Thread:
     """Run a consumer in the background."""
-    running = threading.Thread(target=consumer.run, args=(handler,), kwargs={"threads": threads}, daemon=True)
+    running = threading.Thread(target=consumer.run, args=(handler,), kwargs={"concurrency": concurrency}, daemon=True)
     running.start()
     return running
 
@@ -47,7 +47,7 @@ def test_a_handler_gets_every_message_once_and_the_end_is_clean(mq: ferromq.Embe
             consumer.stop()
 
     with mq.consumer("billing", "orders") as consumer:
-        consumer.run(handler, threads=2)
+        consumer.run(handler, concurrency=2)
         assert sorted(seen) == sorted(bodies)
         assert len(names) == 2
     with mq.consumer("billing", "orders") as consumer:
@@ -148,7 +148,7 @@ def test_order_is_kept_over_failures(mq: ferromq.Embedded) -> None:
                 working.discard(group)
 
     with mq.consumer("walker", "steps") as consumer:
-        consumer.run(handler, threads=4)
+        consumer.run(handler, concurrency=4)
     assert done == {f"g{group}": list(range(group, 60, 4)) for group in range(4)}
     assert {tries for body, tries in tried.items() if int(body) % 7 == 3} == {3}
 
@@ -180,7 +180,7 @@ def test_a_group_takes_up_order_or_gives_it_up_while_its_consumer_runs(mq: ferro
                 consumer.stop()
 
         with mq.consumer("walker", "steps", invisible_duration=600) as consumer:
-            running = run(consumer, handler, threads=2)
+            running = run(consumer, handler, concurrency=2)
             assert begun.wait(PATIENCE)
             admin.alter_group("walker", fifo=is_fifo)
             until(lambda: consumer._client.settings.subscription.fifo is is_fifo)
@@ -246,7 +246,7 @@ def test_one_message_group_does_not_hold_up_the_others(mq: ferromq.Embedded) -> 
             consumer.stop()
 
     with mq.consumer("walker", "steps", invisible_duration=600) as consumer:
-        running = run(consumer, handler, threads=2)
+        running = run(consumer, handler, concurrency=2)
         assert other.wait(PATIENCE)
         running.join(PATIENCE)
         assert not running.is_alive()
@@ -316,13 +316,13 @@ def test_a_consumer_runs_once_at_a_time(mq: ferromq.Embedded) -> None:
             producer.send("orders", b"x")
         running = run(consumer, lambda _: begun.set())
         assert begun.wait(PATIENCE)
-        with pytest.raises(RuntimeError, match="more threads"):
+        with pytest.raises(RuntimeError, match="raise concurrency"):
             consumer.run(print)
         consumer.stop()
         running.join(PATIENCE)
         assert not running.is_alive()
-        with pytest.raises(ValueError, match="at least one thread"):
-            consumer.run(print, threads=0)
+        with pytest.raises(ValueError, match="concurrency must be at least 1"):
+            consumer.run(print, concurrency=0)
 
 
 def test_a_producer_hears_that_kinds_are_not_checked_any_more(mq: ferromq.Embedded) -> None:

@@ -48,7 +48,7 @@ _AIO = """
                 handled.append(message.body)
 
             OWN_STOP
-            await consumer.run(handler, tasks=2)
+            await consumer.run(handler, concurrency=2)
 
     asyncio.run(main())
 """
@@ -77,7 +77,7 @@ _SYNC_BODY = """
         handled.append(message.body)
 
     with mq.consumer("billing", "orders", prefetch=2) as consumer:
-        consumer.run(handler, threads=2)
+        consumer.run(handler, concurrency=2)
 """
 _OWN = """
     def on_term(*_):

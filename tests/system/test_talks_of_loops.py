@@ -135,7 +135,7 @@ def loops(no_thread_left: None, broker: Broker, shell: Shell) -> Iterator[list[L
             give_up = time.monotonic() + PATIENCE
             while not each.has(first):
                 assert each.entered.acquire(timeout=max(0.0, give_up - time.monotonic())), each.way
-            each.consumer.flush(PATIENCE)
+            assert each.consumer.flush(PATIENCE)
             each.go_on.clear()
         broker.send()
         for each in loops:

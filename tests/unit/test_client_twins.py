@@ -1,6 +1,7 @@
-"""The consumers of both interfaces have the same methods and the same arguments."""
+"""The clients of both interfaces have the same methods and properties, with the same arguments."""
 
 import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,26 +9,48 @@ import pytest
 import ferromq
 from ferromq import aio
 
+TWINS = ("Admin", "Connection", "Consumer", "Producer", "Transaction")
 
-def methods(kind: Any) -> dict[str, Any]:
-    """Return the public methods of a class, and its constructor."""
+
+def members(kind: type[Any]) -> dict[str, Any]:
+    """Return the public methods and properties of a class, and its constructor."""
+    found = {name: each for base in reversed(kind.__mro__[:-1]) for name, each in vars(base).items()}
     return {
-        name: each for name, each in vars(kind).items() if callable(each) and (name[0] != "_" or name == "__init__")
+        name: each
+        for name, each in found.items()
+        if (callable(each) or isinstance(each, property)) and (name[0] != "_" or name == "__init__")
     }
 
 
-def arguments(function: Any) -> list[tuple[str, Any, Any]]:
-    """Return names, kinds and defaults; threads are tasks."""
-    given = inspect.signature(function).parameters.values()
-    return [("tasks" if each.name == "threads" else each.name, each.kind, each.default) for each in given]
+def arguments(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+    """Return names, kinds and defaults."""
+    return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]
 
 
-def test_consumers_have_the_same_methods() -> None:
+def pairs() -> Iterator[tuple[str, str]]:
+    """Yield each class and each of its methods."""
+    for kind in TWINS:
+        for name, each in members(getattr(ferromq, kind)).items():
+            if not isinstance(each, property):
+                yield kind, name
+
+
+@pytest.mark.parametrize("kind", TWINS)
+def test_twins_have_the_same_members(kind: str) -> None:
     """None is missing on either side."""
-    assert methods(ferromq.Consumer).keys() == methods(aio.Consumer).keys()
+    sync, awaited = (members(getattr(module, kind)) for module in (ferromq, aio))
+    assert sync.keys() == awaited.keys()
+    assert [name for name, each in sync.items() if isinstance(each, property)] == [
+        name for name, each in awaited.items() if isinstance(each, property)
+    ]
 
 
-@pytest.mark.parametrize("name", sorted(methods(ferromq.Consumer)))
-def test_methods_of_consumers_have_the_same_arguments(name: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), list(pairs()))
+def test_methods_of_twins_have_the_same_arguments(kind: str, name: str) -> None:
     """In the same order, with the same defaults."""
-    assert arguments(getattr(ferromq.Consumer, name)) == arguments(getattr(aio.Consumer, name))
+    assert arguments(getattr(getattr(ferromq, kind), name)) == arguments(getattr(getattr(aio, kind), name))
+
+
+def test_both_interfaces_are_entered_in_the_same_way() -> None:
+    """`connect` takes the same arguments."""
+    assert arguments(ferromq.connect) == arguments(aio.connect)

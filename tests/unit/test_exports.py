@@ -1,4 +1,4 @@
-"""The public names of `import ferromq`."""
+"""The public names of `import ferromq` and `ferromq.aio`, and what importing them imports."""
 
 import importlib.util
 import inspect
@@ -8,12 +8,13 @@ import sys
 import pytest
 
 import ferromq
-from ferromq import errors
+from ferromq import aio, errors
 
 PUBLIC = [
     "Admin",
     "BrokerConfig",
     "Clock",
+    "Connection",
     "Consumer",
     "Embedded",
     "ExpiredFile",
@@ -31,8 +32,10 @@ PUBLIC = [
     "StoredMessage",
     "Tls",
     "Transaction",
+    "connect",
     "embedded",
 ]
+SERVERS = ("ferromq.broker", "ferromq.namesrv", "ferromq.embedding", "ferromq.cli", "ferromq.spark")
 
 
 def test_exactly_these_names_are_public() -> None:
@@ -47,23 +50,42 @@ def test_every_public_name_is_there_and_documented() -> None:
     assert inspect.isfunction(ferromq.embedded)
 
 
+def test_exactly_these_names_of_asyncio_are_public() -> None:
+    """Each is documented."""
+    assert aio.__all__ == ["Admin", "Connection", "Consumer", "Producer", "Transaction", "connect"]
+    assert all(inspect.getdoc(getattr(aio, name)) for name in aio.__all__)
+
+
+def test_all_names_are_imported_by_a_star() -> None:
+    """Though most of them are loaded on first use."""
+    program = "from ferromq import *; import ferromq; print([n for n in ferromq.__all__ if n not in globals()])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.parametrize(
-    ("module", "kept_out"),
+    ("used", "kept_out"),
     [
-        ("ferromq", ("grpc", "google.protobuf", "asyncio", "ferromq.broker", "ferromq.client", "ferromq.config")),
-        ("ferromq.spark.stream.reader", ("grpc", "google.protobuf", "ferromq.client", "ferromq.config")),
+        (
+            "import ferromq",
+            ("grpc", "google.protobuf", "asyncio", "html", "ferromq.client", "ferromq.config", *SERVERS),
+        ),
+        ("import ferromq.spark.stream.reader", ("grpc", "google.protobuf", "ferromq.client", "ferromq.config")),
+        ("from ferromq import Producer, Consumer", ("ferromq.aio", "ferromq.admin", "ferromq.config", *SERVERS)),
+        ("from ferromq import connect", ("ferromq.aio", "ferromq.config", *SERVERS)),
+        ("from ferromq import Admin; Admin('localhost:9876')", ("grpc", "asyncio", "ferromq.config", *SERVERS)),
     ],
 )
-def test_a_spark_process_does_not_import_servers(module: str, kept_out: tuple[str, ...]) -> None:
-    """A query starts several Python processes, and each imports this before its first row."""
-    if importlib.util.find_spec("pyspark") is None and "spark" in module:
+def test_a_program_imports_only_what_it_uses(used: str, kept_out: tuple[str, ...]) -> None:
+    """A Spark query starts several Python processes, and each imports the first ones before its first row."""
+    if importlib.util.find_spec("pyspark") is None and "spark" in used:
         pytest.skip("no PySpark")
-    program = f"import sys, {module}; print(*sys.modules)"
+    program = f"{used}; import sys; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
     assert set(kept_out) & set(found.stdout.split()) == set()
 
 
-@pytest.mark.parametrize("name", ["admin.Admin", "client"])
+@pytest.mark.parametrize("name", ["admin.Admin", "aio.connect", "client"])
 def test_modules_are_there_without_an_import_of_their_own(name: str) -> None:
     """Whatever was imported before."""
     subprocess.run([sys.executable, "-c", f"import ferromq; ferromq.{name}"], check=True, timeout=300)

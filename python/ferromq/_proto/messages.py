@@ -6,7 +6,7 @@ registers the same names. So does `Timestamp` here differ from `google.protobuf.
 the one of this module. Types are in `messages.pyi`, written by proto/generate.py as the descriptors are.
 """
 
-from importlib.resources import files
+from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -17,7 +17,7 @@ DESCRIPTOR_POOL = DescriptorPool()
 
 
 def _load() -> None:
-    descriptors = FileDescriptorSet.FromString(files(__package__).joinpath("descriptors.bin").read_bytes())
+    descriptors = FileDescriptorSet.FromString(Path(__file__).with_name("descriptors.bin").read_bytes())
     for file in descriptors.file:
         DESCRIPTOR_POOL.AddSerializedFile(file.SerializeToString())
     for file in descriptors.file:

@@ -1,18 +1,20 @@
 """
 The administrator: topics, consumer groups, and stored messages by key and by id, over RocketMQ's remoting protocol.
 
-It asks the name servers for the brokers, and then the brokers. The Rust core decodes records.
+It asks the name servers for the brokers, and then the brokers; `discovery` finds both by a broker's gRPC endpoint. The
+Rust core decodes records.
 """
 
 import functools
 import ipaddress
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from ferromq._ferromq import StoredMessage, decode_records
 from ferromq.admin.calls import Calls
+from ferromq.admin.name_servers import NameServers
 from ferromq.admin.settings import (
     MESSAGE_TYPE,
     TOPIC_FIELDS,
@@ -28,19 +30,22 @@ from ferromq.admin.settings import (
     shown_topic,
     type_of,
 )
+from ferromq.client.tls import Tls, TlsFile
 from ferromq.errors import (
     ConfigError,
-    FerromqError,
     GroupNotFound,
     IllegalName,
     OutcomeUnknown,
     RequestError,
-    ServerError,
     TopicNotFound,
 )
-from ferromq.protocol import broker_removal, java_json, naming
+from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import RequestCode, ResponseCode
-from ferromq.protocol.route import MASTER, BrokerData, TopicRoute
+from ferromq.protocol.endpoints import parse_endpoints
+from ferromq.terminal.objects import described
+
+if TYPE_CHECKING:
+    from ferromq.admin.lone_brokers import LoneBrokers
 
 __all__ = ["Admin", "MessageType"]
 
@@ -53,12 +58,16 @@ _OFFSET_IDS = {32: 4, 56: 16}
 
 
 def _bounded(call: Callable[Concatenate["Admin", P], T]) -> Callable[Concatenate["Admin", P], T]:
-    """Bound a call, with all its requests, by the administrator's timeout."""
+    """Bound a call, with all its requests, by the administrator's timeout; after a failure, find the cluster anew."""
 
     @functools.wraps(call)
     def bounded(self: "Admin", /, *arguments: P.args, **options: P.kwargs) -> T:
         with self._calls.bounded():
-            return call(self, *arguments, **options)
+            try:
+                return call(self, *arguments, **options)
+            except OutcomeUnknown as error:
+                self._forget(error)
+                raise
 
     return bounded
 
@@ -68,22 +77,62 @@ class Admin:
     Creates, alters and deletes topics and consumer groups, and finds messages. Thread-safe.
 
     *namesrv* is `host:port` of a name server, or several joined by `;`. The administrator uses the first one that
-    answers, for as long as it answers.
+    answers, for as long as it answers. *endpoint*, in place of it, is the gRPC address of a ferromq broker, or of
+    several: the first one that answers names its name servers. Brokers without name servers are administered directly,
+    and all of them must be given.
+
+    *tls* is as of `Producer`, and holds for all connections: with name servers and brokers over remoting, and with
+    *endpoint* over gRPC. True trusts the file of certificates that Python's `ssl` finds on the system.
 
     Each call ends within *timeout* (float: seconds), however many servers it asks. It raises `RequestTimeout` if a
     server does not answer, or no time is left to ask it. Changes made by then stay.
 
-    Connections stay open until `close`.
+    Connections are made when they are needed, and stay open until `close`. Raises `ConfigError` for an address that is
+    not `host:port`, and without one of *namesrv* and *endpoint*. Calls raise `Unsupported` if the server at *endpoint*
+    is not a ferromq broker; give the name servers then.
     """
 
-    def __init__(self, namesrv: str, *, timeout: timedelta | float = 10.0) -> None:
-        self._calls = Calls(namesrv, timeout)
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        endpoint: str | None = None,
+        timeout: timedelta | float = 10.0,
+        tls: bool | TlsFile | Tls = False,
+    ) -> None:
+        if (namesrv is None) == (endpoint is None):
+            raise ConfigError(
+                f"an administrator needs {'one of' if namesrv is None else 'only one of'} two addresses: the name "
+                "servers, Admin('HOST:9876'), or a ferromq broker, Admin(endpoint='HOST:8081')"
+            )
+        self._calls = Calls(timeout, tls=tls)
+        self._tls = tls
+        self._endpoints = None if endpoint is None else parse_endpoints(endpoint)
+        self._known: NameServers | LoneBrokers | None = None
+        if namesrv is not None:
+            self._known = NameServers(parse_endpoints(namesrv), self._calls)
+
+    @property
+    def _cluster(self) -> "NameServers | LoneBrokers":
+        """The servers that know the cluster."""
+        known = self._known
+        if known is None:
+            from ferromq.admin.discovery import discover  # noqa: PLC0415 (it imports gRPC, which others do without)
+
+            assert self._endpoints is not None
+            known = self._known = discover(self._endpoints, self._calls, self._tls)
+        return known
+
+    def _forget(self, error: OutcomeUnknown) -> None:
+        """Find the cluster anew in the next call, if an endpoint told it, and note where its addresses come from."""
+        if self._endpoints is not None and self._known is not None:
+            error.add_note(f"the broker at {';'.join(self._endpoints)} told {self._known.told}")
+            self._known = None
 
     @_bounded
     def topics(self) -> list[str]:
         """Return the names of all topics, RocketMQ's own included, sorted."""
-        body = self._calls.ask_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return sorted(java_json.loads_object(body).get("topicList") or ())
+        return sorted(self._cluster.topics())
 
     @_bounded
     def create_topic(
@@ -113,7 +162,7 @@ class Admin:
             raise IllegalName(f"{name} is a system topic; choose another name")
         kind = checked_type(message_type)
         check_queues(queues)
-        found = {master: self._topic(master, name) for master in self._masters(cluster)}
+        found = {master: self._topic(master, name) for master in self._cluster.masters(cluster)}
         for master, topic in found.items():
             if topic is not None:
                 given = {"queues": queues, "message_type": kind}
@@ -148,7 +197,7 @@ class Admin:
         check_queues(queues)
         if queues is None and kind is None:
             raise ValueError("nothing to alter; give queues or message_type")
-        found = {master: self._topic(master, name) for master in self._masters(cluster)}
+        found = {master: self._topic(master, name) for master in self._cluster.masters(cluster)}
         if not any(found.values()):
             raise TopicNotFound(f"there is no topic {name}; create_topic({name!r}) creates it")
         for master, topic in found.items():
@@ -169,29 +218,19 @@ class Admin:
         known and none is given, `IllegalName`, and `RequestError` if a broker refuses.
         """
         naming.check_topic(name)
-        masters = self._masters(cluster)
+        masters = self._cluster.masters(cluster)
         # Each name server has a table of its own, and one may still hold the rest of a failed deletion.
         if not any(self._topic(master, name) for master in masters):
-            self._check_routed(name, cluster)
+            self._cluster.check_routed(name, cluster)
         for master in masters:
             self._calls.ask(master, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})
         # The brokers no longer register it.
-        fields = {"topic": name} if cluster is None else {"topic": name, "clusterName": cluster}
-        for address in self._calls.name_servers:
-            self._calls.ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
-            broker_removal.forget_order(self._calls.ask, address, name, cluster)
+        self._cluster.forget_topic(name, cluster)
 
     @_bounded
     def order_configurations(self) -> dict[str, dict[str, int]]:
         """Return the order configurations: for each topic, the queues of each broker that hold its message groups."""
-        failure: FerromqError | None = None
-        for address in self._calls.in_turn():
-            try:
-                return broker_removal.order_configurations(self._calls.ask, address)
-            except OutcomeUnknown as error:
-                failure = error
-        assert failure is not None
-        raise failure
+        return self._cluster.order_configurations()
 
     @_bounded
     def take_out_broker(self, name: str) -> list[str]:
@@ -204,16 +243,7 @@ class Admin:
         The change is made at every name server. Raises `RequestError` before any change if the broker is registered
         with one of them. Raises the first failure if a name server is not reached: call it again then.
         """
-        topics, failure = set[str](), None
-        for step in (broker_removal.check_away, broker_removal.take_out):
-            for address in self._calls.name_servers:
-                try:
-                    topics.update(step(self._calls.ask, address, name) or ())
-                except OutcomeUnknown as error:
-                    failure = failure or error
-        if failure is not None:
-            raise failure
-        return sorted(topics)
+        return self._cluster.take_out_broker(name)
 
     @_bounded
     def clean(self, *, cluster: str | None = None) -> None:
@@ -222,7 +252,7 @@ class Admin:
 
         Raises `ConfigError` if several clusters are known and none is given.
         """
-        for master in self._masters(cluster):
+        for master in self._cluster.masters(cluster):
             self._calls.ask(master, RequestCode.DELETE_EXPIRED_COMMITLOG, {})
 
     @_bounded
@@ -233,7 +263,7 @@ class Admin:
         A broker has such queues if a topic was deleted while the broker was away. Raises `ConfigError` if several
         clusters are known and none is given.
         """
-        for master in self._masters(cluster):
+        for master in self._cluster.masters(cluster):
             self._calls.ask(master, RequestCode.CLEAN_UNUSED_TOPIC, {})
 
     @_bounded
@@ -263,7 +293,7 @@ class Admin:
         """
         naming.check_group(name)
         given = {"fifo": fifo, "retries": retries, "retry_delays": policy(retry_delays)}
-        found = {master: self._group(master, name) for master in self._masters(cluster)}
+        found = {master: self._group(master, name) for master in self._cluster.masters(cluster)}
         for master, group in found.items():
             if group is not None:
                 compare("consumer group", name, master, present=shown_group(group), given=given)
@@ -293,7 +323,7 @@ class Admin:
         fields = group_fields(name, fifo=fifo, retries=retries, delays=retry_delays)
         if fields.keys() == {"groupName"}:
             raise ValueError("nothing to alter; give fifo, retries or retry_delays")
-        found = {master: self._group(master, name) for master in self._masters(cluster)}
+        found = {master: self._group(master, name) for master in self._cluster.masters(cluster)}
         if not any(found.values()):
             raise GroupNotFound(f"there is no consumer group {name}; create_group({name!r}) creates it")
         for master, group in found.items():
@@ -340,40 +370,12 @@ class Admin:
             "_UNIQUE_KEY_QUERY": str(unique).lower(),
         }
         found: list[StoredMessage] = []
-        for address in self._brokers_of(topic):
+        for address in self._cluster.brokers_of(topic):
             body = self._calls.ask(address, RequestCode.QUERY_MESSAGE, fields, ResponseCode.QUERY_NOT_FOUND)
             # The index holds hashes only, so the answer may contain messages with other keys.
             found += (message for message in decode_records(body) if _has_key(message, key, unique=unique))
         found.sort(key=lambda message: message.store_timestamp, reverse=True)
         return found[:max_messages]
-
-    def _brokers_of(self, topic: str) -> Iterator[str]:
-        route = TopicRoute.decode(self._calls.ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))
-        with_queues = {queue.broker_name for queue in route.queues}
-        for broker in route.brokers:
-            if broker.broker_name in with_queues and broker.addresses:
-                # A slave answers if there is no master.
-                yield broker.addresses.get(MASTER) or broker.addresses[min(broker.addresses)]
-
-    def _masters(self, wanted: str | None) -> list[str]:
-        """Return the masters of the cluster *wanted*, or of the only cluster."""
-        known = java_json.loads_object(self._calls.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO))
-        clusters = {name: brokers for name, brokers in (known.get("clusterAddrTable") or {}).items() if brokers}
-        where = ";".join(self._calls.name_servers)
-        if not clusters:
-            raise ServerError(f"no broker is registered with {where}")
-        names = ", ".join(sorted(clusters))
-        if wanted is None and len(clusters) > 1:
-            raise ConfigError(f"{where} knows several clusters: {names}; choose one with cluster=")
-        if wanted is not None and wanted not in clusters:
-            raise ConfigError(f"cluster is {wanted!r}, which {where} does not know; known are {names}")
-        members = clusters[wanted] if wanted is not None else next(iter(clusters.values()))
-        table = known.get("brokerAddrTable") or {}
-        brokers = [BrokerData.from_json(table[name]) for name in sorted(members) if name in table]
-        masters = [broker.master for broker in brokers if broker.master]
-        if not masters:
-            raise ServerError(f"no master of the cluster {wanted or names} is registered with {where}")
-        return masters
 
     def _topic(self, master: str, name: str) -> Mapping[str, Any] | None:
         """Return one broker's settings of a topic."""
@@ -398,24 +400,23 @@ class Admin:
         fields = {name: value for name, value in group.items() if name != "attributes"}
         self._calls.ask(master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body=java_json.dumps(fields))
 
-    def _check_routed(self, topic: str, cluster: str | None) -> None:
-        """Raise unless a name server has a route of the topic in the cluster."""
-        failure: FerromqError = TopicNotFound(f"there is no topic {topic}" + (f" in {cluster}" if cluster else ""))
-        for address in self._calls.name_servers:
-            try:
-                body = self._calls.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-            except TopicNotFound:
-                continue
-            except OutcomeUnknown as error:
-                failure = error
-                continue
-            if cluster is None or any(broker.cluster == cluster for broker in TopicRoute.decode(body).brokers):
-                return
-        raise failure
+    def close(self, timeout: timedelta | float = 5.0) -> None:
+        """
+        Take no more calls, wait up to *timeout* (float: seconds) for those of other threads, and end. Idempotent.
 
-    def close(self) -> None:
-        """Close the connections. Idempotent."""
-        self._calls.close()
+        Calls that take longer raise `ClientClosed` or an `OutcomeUnknown`.
+        """
+        self._calls.close(timeout)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._calls.is_closed
+
+    def __repr__(self) -> str:
+        if self._endpoints is not None:
+            return described("Admin", self._calls.state, endpoint=";".join(self._endpoints))
+        return described("Admin", self._calls.state, namesrv=str(self._known))
 
     def __enter__(self) -> Self:
         return self

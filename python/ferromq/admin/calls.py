@@ -1,4 +1,4 @@
-"""Requests of the administrator to name servers and brokers: who is asked, for how long, and what a refusal raises."""
+"""Requests of the administrator to name servers and brokers: how long each may take, and what a refusal raises."""
 
 import re
 import threading
@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from ferromq._ferromq import RemotingClient
+from ferromq.client.tls import Tls, TlsFile, remoting_options
 from ferromq.core.requests import seconds
 from ferromq.errors import (
     ClientClosed,
     ConnectionFailed,
-    FerromqError,
     Forbidden,
     IllegalName,
-    OutcomeUnknown,
     RequestError,
     RequestTimeout,
     ServerError,
@@ -25,7 +24,6 @@ from ferromq.errors import (
 )
 from ferromq.process.fork import Owner
 from ferromq.protocol.codes import RequestCode, ResponseCode
-from ferromq.protocol.endpoints import parse_endpoints
 
 _ERRORS: Mapping[int, type[RequestError]] = {
     ResponseCode.TOPIC_NOT_EXIST: TopicNotFound,
@@ -46,58 +44,74 @@ class _Deadline(threading.local):
 class Calls:
     """Asks servers within the deadline of the current call. Thread-safe."""
 
-    def __init__(self, namesrv: str, timeout: timedelta | float) -> None:
-        self.name_servers = parse_endpoints(namesrv)
+    def __init__(self, timeout: timedelta | float, *, tls: bool | TlsFile | Tls = False) -> None:
         self._owner = Owner("administrator")
-        self._answered: str | None = None
-        """The name server that answered last."""
         self._timeout = seconds(timeout)
-        self._client = RemotingClient()
-        self._is_closed = False
+        self._speaks_tls = tls is not False
+        self._client = RemotingClient(**remoting_options(tls))
         self._deadline = _Deadline()
+        self._changed = threading.Condition()
+        self._running = 0
+        """Calls under way, on any thread."""
+        self._takes_calls = True
+        self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more calls."""
+        return not self._takes_calls
+
+    @property
+    def state(self) -> str:
+        """Whether it may be used: `open`, `closed`, or `forked` in a child of its process."""
+        if self.is_closed:
+            return "closed"
+        return "open" if self._owner.is_here else "forked"
 
     @contextmanager
     def bounded(self) -> Iterator[None]:
         """Give all requests inside one deadline together; nested uses share the outer one's."""
-        before = self._deadline.at
-        if before is None:
-            self._deadline.at = time.monotonic() + self._timeout
+        if self._deadline.at is not None:
+            yield
+            return
+        self._owner.check()
+        with self._changed:
+            if not self._takes_calls:
+                raise ClientClosed("this administrator is closed; create a new one")
+            self._running += 1
+        self._deadline.at = time.monotonic() + self._timeout
         try:
             yield
         finally:
-            self._deadline.at = before
-
-    def ask_name_servers(self, code: RequestCode, fields: Mapping[str, str] | None = None) -> bytes:
-        """Ask the name servers in turn, until one answers, and return the body of its answer."""
-        failure: FerromqError | None = None
-        for address in self.in_turn():
-            try:
-                body = self.ask(address, code, fields or {})
-            except OutcomeUnknown as error:
-                failure = error
-                if isinstance(error, ConnectionFailed) and "lost" in str(error):
-                    failure = ConnectionFailed(f"{error}; is this a name server's port (9876)?")
-            except RequestError:  # the server answered
-                self._answered = address
-                raise
-            else:
-                self._answered = address
-                return body
-        assert failure is not None
-        raise failure
-
-    def in_turn(self) -> list[str]:
-        """Return the name servers, the one that answered last first. A hanging one then delays only one call."""
-        return sorted(self.name_servers, key=lambda address: address != self._answered)
+            self._deadline.at = None
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
 
     def ask(
-        self, address: str, code: RequestCode, fields: Mapping[str, str], also: int = 0, *, body: bytes = b""
+        self,
+        address: str,
+        code: RequestCode,
+        fields: Mapping[str, str],
+        also: int = 0,
+        *,
+        body: bytes = b"",
+        share: int = 1,
     ) -> bytes:
-        """Ask one server and return the body of its answer. The code *also* counts as success without a body."""
-        self._owner.check()
+        """
+        Ask one server and return the body of its answer. The code *also* counts as success without a body.
+
+        With a *share* of 3 it may take a third of the time left.
+        """
         if self._is_closed:
-            raise ClientClosed("this administrator is closed; create a new one")
-        answer, remark, _, content = self._client.call(address, code, fields, body, timeout=self._limit(address, code))
+            raise ClientClosed("this administrator was closed during the call; create a new one")
+        left = self.left(address, code.name) / share
+        try:
+            answer, remark, _, content = self._client.call(address, code, fields, body, timeout=left)
+        except ConnectionFailed as error:
+            if self._speaks_tls and "tls" in str(error):
+                error.add_note("this administrator speaks TLS over remoting, too; tls=False speaks plaintext")
+            raise
         if answer == ResponseCode.SUCCESS:
             return content
         if answer == also:
@@ -109,18 +123,23 @@ class Calls:
         about_name = answer == ResponseCode.INVALID_PARAMETER and _ABOUT_NAME.search(remark or "")
         raise (IllegalName if about_name else _ERRORS.get(answer, RequestError))(text, answer, remark or "")
 
-    def _limit(self, address: str, code: RequestCode) -> float:
-        """Return the seconds that a request may take. A request to a name server leaves time to ask the others."""
+    def left(self, address: str, request: str) -> float:
+        """Return the seconds that are left of the current call. Raises `RequestTimeout` if none are."""
         left = self._timeout if self._deadline.at is None else self._deadline.at - time.monotonic()
         if left <= 0:
             raise RequestTimeout(
-                f"the call did not end within {self._timeout:g} s; {address} was not asked ({code.name}): "
+                f"the call did not end within {self._timeout:g} s; {address} was not asked ({request}): "
                 "call it again, or give Admin a longer timeout"
             )
-        return left / len(self.name_servers) if address in self.name_servers else left
+        return left
 
-    def close(self) -> None:
-        """Close the connections. Idempotent."""
-        if self._owner.is_here:
-            self._is_closed = True
-            self._client.close()
+    def close(self, timeout: timedelta | float) -> None:
+        """Take no more calls, wait up to *timeout* for those under way, and close the connections. Idempotent."""
+        limit = min(seconds(timeout), threading.TIMEOUT_MAX / 2)
+        if not self._owner.is_here:
+            return
+        with self._changed:
+            self._takes_calls = False
+            self._changed.wait_for(lambda: not self._running, limit)
+        self._is_closed = True
+        self._client.close()

@@ -11,7 +11,7 @@ from ferromq.aio._connection import AsyncClient
 from ferromq.aio._leases import Leases
 from ferromq.aio._push import Runner
 from ferromq.client.client import Options
-from ferromq.client.connection import remaining
+from ferromq.client.connection import end_of, remaining
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core import plans, pull_plans
 from ferromq.core.ahead import check_prefetch
@@ -23,6 +23,7 @@ from ferromq.core.requests import seconds
 from ferromq.core.retry import Cause
 from ferromq.message import MessageView
 from ferromq.protocol import naming
+from ferromq.terminal.objects import described
 
 __all__ = ["Consumer"]
 
@@ -109,11 +110,11 @@ class Consumer:
         self,
         handler: Callable[[MessageView], Awaitable[object]],
         *,
-        tasks: int = 1,
+        concurrency: int = 1,
         stop_timeout: timedelta | float = timedelta(seconds=30),
     ) -> None:
         """
-        Await *handler* with each message, in *tasks* tasks, until `stop` or `close` is called.
+        Await *handler* with each message, in as many tasks as *concurrency* says, until `stop` or `close` is called.
 
         What becomes of the messages is said at `ferromq.Consumer.run`, and of SIGTERM, where the loop runs in the main
         thread. At the end handlers that need longer than
@@ -122,13 +123,13 @@ class Consumer:
         """
         self._client.check()
         check_async(handler)
-        if tasks < 1:
-            raise ValueError(f"at least one task is needed, not {tasks}")
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, got {concurrency}")
         if self._runner is not None:
-            raise RuntimeError("this consumer runs already; give run more tasks, or make another consumer")
+            raise RuntimeError("run() is already active; raise concurrency, or create another consumer")
         self._runner = Runner(self._client, self._subscription, self._leases, self._invisible, self._prefetch)
         try:
-            await self._runner.run(handler, tasks, seconds(stop_timeout))
+            await self._runner.run(handler, concurrency, seconds(stop_timeout))
         finally:
             self._runner = None
 
@@ -172,19 +173,19 @@ class Consumer:
         self._client.check()
         await self._client.run(pull_plans.commit_offset(self._client.common, self._subscription, queue, offset))
 
-    async def flush(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+    async def flush(self, timeout: timedelta | float | None = None) -> bool:  # noqa: ASYNC109 (as the synchronous one)
         """
-        Send the acknowledgements that wait now; raises the first failure since the last `flush`.
+        Send the waiting acknowledgements at once, and wait until the brokers have answered.
 
-        Raises `RequestTimeout` when some are not through within *timeout* (float: seconds); they stay on their way.
+        Returns whether all were answered within *timeout* (float: seconds); the others stay on their way. None waits as
+        long as it takes: a broker that hangs fails them. Raises the first failure since the last `flush`.
         """
         self._client.check()
-        waiting = await self._leases.flush(time.monotonic() + seconds(timeout))
+        waiting = await self._leases.flush(end_of(timeout))
         failure = self._leases.refusals.take()
         if failure is not None:
             raise failure
-        if waiting:
-            raise plans.no_answer(f"sending acknowledgements ({waiting} are still on their way)", seconds(timeout))
+        return not waiting
 
     def __aiter__(self) -> AsyncIterator[MessageView]:
         """Yield messages as they come, until the consumer is closed."""
@@ -195,10 +196,10 @@ class Consumer:
         """
         Send waiting acknowledgements, give back what was received ahead, unregister, and end.
 
-        Returns within about *timeout* whatever the brokers do. Acknowledgements that were refused are in the log; it
+        Returns within about *timeout* (float: seconds) whatever the brokers do. Refused acknowledgements are logged; it
         raises none of them. Idempotent.
         """
-        until = time.monotonic() + seconds(timeout)
+        until = end_of(timeout)
         if self._client.base.is_closed or not self._client.base.is_here:
             return
         if self._runner is not None:
@@ -210,6 +211,16 @@ class Consumer:
         await self._leases.give_back(unused, until)
         await self._client.close(until)
         self._leases.stop()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._client.base.is_closed
+
+    def __repr__(self) -> str:
+        endpoint, subscription = ";".join(self._client.common.endpoints), self._subscription
+        state = self._client.base.state
+        return described("aio.Consumer", state, endpoint=endpoint, group=subscription.group, topic=subscription.topic)
 
     async def __aenter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ from typing import Self, Unpack
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._direct_sends import DirectSends
 from ferromq.client.client import Options
-from ferromq.client.connection import remaining
+from ferromq.client.connection import end_of, remaining
 from ferromq.client.producer import (
     MessageOptions,
     given_limit,
@@ -33,6 +33,7 @@ from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
 from ferromq.message import Batch, Message, MessageView, Resolution, SendReceipt, SendSummary
 from ferromq.process.clock import Clock
 from ferromq.protocol import naming
+from ferromq.terminal.objects import described
 
 __all__ = ["Producer", "Transaction"]
 
@@ -289,22 +290,28 @@ class Producer:
             self._room.notify_all()
 
     async def flush(self, timeout: timedelta | float | None = None) -> bool:  # noqa: ASYNC109 (as the synchronous one)
-        """Send at once what `submit` keeps and wait until it has ended; says whether it did within *timeout*."""
+        """
+        Send at once what `submit` keeps, and wait until the brokers have answered.
+
+        Returns whether all of it has ended within *timeout* (float: seconds); None waits as long as it takes.
+        """
         self._client.check()
+        until = end_of(timeout)
         for batch in self._linger.all():
             self._start(batch)
         if not self._sending:
             return True
-        _, unfinished = await asyncio.wait(self._sending, timeout=None if timeout is None else seconds(timeout))
+        _, unfinished = await asyncio.wait(self._sending, timeout=remaining(until))
         return not unfinished
 
     async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
         """
-        Send what `submit` keeps, tell the brokers of the end, and close, within about *timeout*. Idempotent.
+        Send what `submit` keeps, unregister, and end.
 
-        What did not get out is as of the synchronous one.
+        Returns within about *timeout* (float: seconds) whatever the brokers do. Futures of messages that were not sent
+        end as those of `ferromq.Producer.close`. Idempotent.
         """
-        until = time.monotonic() + seconds(timeout)
+        until = end_of(timeout)
         if self._client.base.is_closed or not self._client.base.is_here:
             return
         await self.flush(remaining(until))
@@ -321,6 +328,15 @@ class Producer:
             for checking in list(self._checking):
                 checking.cancel()
         await self._client.close(until)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._client.base.is_closed
+
+    def __repr__(self) -> str:
+        endpoint = ";".join(self._client.common.endpoints)
+        return described("aio.Producer", self._client.base.state, endpoint=endpoint)
 
     async def __aenter__(self) -> Self:
         self._check()

@@ -18,6 +18,7 @@ from ferromq.broker.administration.settings import Settings
 from ferromq.broker.administration.settings_requests import SettingsRequests
 from ferromq.broker.administration.topics_and_groups import TopicAndGroupChanges
 from ferromq.broker.clients.components import ClientComponents
+from ferromq.broker.cluster.description import Description
 from ferromq.broker.cluster.name_servers import NameServers
 from ferromq.broker.cluster.role import Role
 from ferromq.broker.cluster.route_cache import RouteCache
@@ -63,6 +64,7 @@ class Components:
 
     catalog: Catalog
     clients: ClientComponents
+    description: Description
     grpc_offsets: GrpcOffsets
     layouts: WriteLayouts
     messages: MessageQueries
@@ -98,6 +100,7 @@ def make_components(dependencies: Dependencies, started: ExitStack) -> Component
     return Components(
         catalog=Catalog(topics, groups),
         clients=clients,
+        description=Description(dependencies.name_servers, settings.config.namesrv),
         grpc_offsets=GrpcOffsets(store, topics, dependencies.role.reads_refused),
         layouts=layouts,
         messages=MessageQueries(store),

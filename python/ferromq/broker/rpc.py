@@ -14,6 +14,7 @@ from ferromq.broker.components import Components
 from ferromq.broker.grpc_answers import rpc
 from ferromq.broker.messages.write_layouts import KEEP_WRITE_LAYOUT
 from ferromq.protocol import remoting as _remoting
+from ferromq.protocol.broker_description import DESCRIBE_BROKER
 from ferromq.protocol.codes import RequestCode, ResponseCode
 
 _CHANGING = frozenset(
@@ -169,6 +170,7 @@ def table(
         "QueryOffset": rpc(pb.QueryOffsetRequest, pb.QueryOffsetResponse, components.grpc_offsets.query_offset),
         "GetOffset": rpc(pb.GetOffsetRequest, pb.GetOffsetResponse, components.grpc_offsets.get_offset),
         KEEP_WRITE_LAYOUT: components.layouts.answer,
+        DESCRIBE_BROKER: components.description.answer,
         "Admin/ChangeLogLevel": log_level.change_log_level,
     }
     masters = {code: _for_masters(remoting[code], changes_refused) for code in _CHANGING}

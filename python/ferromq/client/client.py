@@ -111,6 +111,13 @@ class Client:
         """Says whether this is the process that made the client."""
         return self._owner.is_here
 
+    @property
+    def state(self) -> str:
+        """Whether it may be used: `open`, `closed`, or `forked` in a child that must make its own."""
+        if self.is_closed:
+            return "closed"
+        return "open" if self.is_here or self._is_unused else "forked"
+
     def run(self, plan: Plan[T], cancel: Cancel | None = None) -> T:
         """Run a plan in this thread. Raises `Cancelled` where *cancel* ended it."""
         return self._runner.run(plan, cancel)

@@ -7,6 +7,7 @@ What is sent, and what an answer means, is decided by plans; who makes the clien
 import threading
 import time
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
 import grpc
@@ -27,6 +28,7 @@ from ferromq.core.requests import (
     Stream,
     T,
     grpc_code,
+    seconds,
     transport_error,
 )
 from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
@@ -370,6 +372,16 @@ class Runner:
         """End pauses and calls under way."""
         self._closed.set()
         self._channels.close()
+
+
+def end_of(timeout: timedelta | float | None) -> float:
+    """
+    Return the time (monotonic) at which a wait of *timeout* ends; None waits without an end.
+
+    Raises `ValueError` for a negative duration.
+    """
+    longest = threading.TIMEOUT_MAX / 2  # a lock refuses more, and rounding may add some
+    return time.monotonic() + (longest if timeout is None else min(seconds(timeout), longest))
 
 
 def remaining(until: float) -> float:

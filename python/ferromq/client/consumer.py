@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from ferromq.client.client import Client, Options
-from ferromq.client.connection import remaining
+from ferromq.client.connection import end_of, remaining
 from ferromq.client.holding import Leases, ReceiveAhead
 from ferromq.client.push import Runner
 from ferromq.client.tls import Tls, TlsFile
@@ -26,6 +26,7 @@ from ferromq.core.requests import seconds
 from ferromq.core.retry import Cause
 from ferromq.message import MessageView
 from ferromq.protocol import naming
+from ferromq.terminal.objects import described
 
 __all__ = ["Consumer"]
 
@@ -134,11 +135,11 @@ class Consumer:
         self,
         handler: Callable[[MessageView], object],
         *,
-        threads: int = 1,
+        concurrency: int = 1,
         stop_timeout: timedelta | float = timedelta(seconds=30),
     ) -> None:
         """
-        Call *handler* with each message, on *threads* threads, until `stop` or `close` is called.
+        Call *handler* with each message, on as many threads as *concurrency* says, until `stop` or `close` is called.
 
         A message is acknowledged when the handler returns. When it raises, the message comes again after the delay of
         the group's retry policy, and goes to the dead letter queue after the group's last attempt; the exception is
@@ -152,15 +153,15 @@ class Consumer:
         """
         self._client.check()
         check_sync(handler)
-        if threads < 1:
-            raise ValueError(f"at least one thread is needed, not {threads}")
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, got {concurrency}")
         runner = Runner(self._client, self._subscription, self._leases, self._invisible, self._prefetch)
         with self._running:
             if self._runner is not None:
-                raise RuntimeError("this consumer runs already; give run more threads, or make another consumer")
+                raise RuntimeError("run() is already active; raise concurrency, or create another consumer")
             self._runner = runner
         try:
-            runner.run(handler, threads, seconds(stop_timeout))
+            runner.run(handler, concurrency, seconds(stop_timeout))
         finally:
             self._runner = None
 
@@ -205,19 +206,19 @@ class Consumer:
         self._client.check()
         self._client.run(pull_plans.commit_offset(self._client.common, self._subscription, queue, offset))
 
-    def flush(self, timeout: timedelta | float = 5.0) -> None:
+    def flush(self, timeout: timedelta | float | None = None) -> bool:
         """
-        Send the acknowledgements that wait now; raises the first failure since the last `flush`.
+        Send the waiting acknowledgements at once, and wait until the brokers have answered.
 
-        Raises `RequestTimeout` where some are not through within *timeout*; they stay on their way.
+        Returns whether all were answered within *timeout* (float: seconds); the others stay on their way. None waits as
+        long as it takes: a broker that hangs fails them. Raises the first failure since the last `flush`.
         """
         self._client.check()
-        waiting = self._leases.flush(time.monotonic() + seconds(timeout))
+        waiting = self._leases.flush(end_of(timeout))
         failure = self._leases.take_failure()
         if failure is not None:
             raise failure
-        if waiting:
-            raise plans.no_answer(f"sending acknowledgements ({waiting} are still on their way)", seconds(timeout))
+        return not waiting
 
     def __iter__(self) -> Iterator[MessageView]:
         """Yield messages as they come, until the consumer is closed."""
@@ -228,10 +229,10 @@ class Consumer:
         """
         Send waiting acknowledgements, give back what was received ahead, unregister, and end.
 
-        Returns within about *timeout* whatever the brokers do. Acknowledgements that were refused are in the log; it
+        Returns within about *timeout* (float: seconds) whatever the brokers do. Refused acknowledgements are logged; it
         raises none of them. Idempotent.
         """
-        until = time.monotonic() + seconds(timeout)
+        until = end_of(timeout)
         if self._client.is_closed or not self._client.is_here:
             return
         runner = self._runner
@@ -244,6 +245,16 @@ class Consumer:
         self._leases.give_back(unused, until)
         self._client.close(until)
         self._leases.stop()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._client.is_closed
+
+    def __repr__(self) -> str:
+        endpoint, subscription = ";".join(self._client.common.endpoints), self._subscription
+        state = self._client.state
+        return described("Consumer", state, endpoint=endpoint, group=subscription.group, topic=subscription.topic)
 
     def __enter__(self) -> Self:
         return self

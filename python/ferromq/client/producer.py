@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self, TypedDict, TypeVar, Unpack
 
 from ferromq.client.client import Client, Options
-from ferromq.client.connection import remaining
+from ferromq.client.connection import end_of, remaining
 from ferromq.client.direct_sends import DirectSends
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.client.transactions import Checks, Decisions, Open, no_checker
@@ -28,6 +28,7 @@ from ferromq.errors import ClientClosed, FerromqError
 from ferromq.message import Batch, Message, MessageView, Resolution, SendReceipt, SendSummary
 from ferromq.process.clock import Clock
 from ferromq.protocol import naming
+from ferromq.terminal.objects import described
 
 __all__ = ["Producer", "Transaction"]
 
@@ -227,24 +228,37 @@ class Producer:
         return self._submitted.add(topic, make_message(body, options))
 
     def flush(self, timeout: timedelta | float | None = None) -> bool:
-        """Send at once what `submit` keeps and wait until it has ended; says whether it did within *timeout*."""
+        """
+        Send at once what `submit` keeps, and wait until the brokers have answered.
+
+        Returns whether all of it has ended within *timeout* (float: seconds); None waits as long as it takes.
+        """
         self._client.check()
-        return self._submitted.flush(None if timeout is None else time.monotonic() + seconds(timeout))
+        return self._submitted.flush(end_of(timeout))
 
     def close(self, timeout: timedelta | float = 5.0) -> None:
         """
-        Send what `submit` keeps, say good-bye, and end; returns within about *timeout* whatever the brokers do.
+        Send what `submit` keeps, unregister, and end.
 
-        Futures of messages that were on their way end with `ConnectionFailed`, those of messages that were never sent
-        with `ClientClosed`. Idempotent.
+        Returns within about *timeout* (float: seconds) whatever the brokers do. Futures of messages that were on their
+        way end with `ConnectionFailed`, those of messages that were never sent with `ClientClosed`. Idempotent.
         """
-        until = time.monotonic() + seconds(timeout)
+        until = end_of(timeout)
         if not self._client.is_closed and self._client.is_here:
             self._submitted.flush(until)
             if self._checks is not None:
                 self._checks.close()
             if self._client.close(until):
                 self._submitted.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._client.is_closed
+
+    def __repr__(self) -> str:
+        endpoint = ";".join(self._client.common.endpoints)
+        return described("Producer", self._client.state, endpoint=endpoint)
 
     def __enter__(self) -> Self:
         return self

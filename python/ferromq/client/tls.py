@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from ferromq.errors import ConfigError
 
 __all__ = ["Tls"]
@@ -44,11 +42,50 @@ def read_tls(tls: "bool | TlsFile | Tls") -> Credentials | None:
         return None
     if not isinstance(tls, Tls):
         tls = Tls() if tls is True else Tls(tls)
-    if (tls.certificate is None) != (tls.key is None):
-        raise ConfigError("a certificate of the client needs its key, and a key its certificate")
+    _check_pair(tls)
+    import grpc  # noqa: PLC0415 (an administrator needs these options, and mostly no gRPC)
+
     channel = grpc.ssl_channel_credentials(_read(tls.trust), _read(tls.key), _read(tls.certificate))
     name = tls.server_name
     return Credentials(channel, () if name is None else (("grpc.ssl_target_name_override", name),))
+
+
+def remoting_options(tls: "bool | TlsFile | Tls") -> dict[str, Any]:
+    """
+    Return the arguments of a `RemotingClient` for these options of TLS.
+
+    Raises `ConfigError` for a certificate without its key, for `server_name`, and if the system has no certificates.
+    """
+    if tls is False:
+        return {}
+    if not isinstance(tls, Tls):
+        tls = Tls() if tls is True else Tls(tls)
+    _check_pair(tls)
+    if tls.server_name is not None:
+        raise ConfigError(
+            f"server_name is {tls.server_name!r}; over remoting a certificate must have the host of its server: give "
+            "the servers such certificates, and leave server_name out"
+        )
+    given = {"trust": tls.trust or _of_the_system(), "certificate": tls.certificate, "key": tls.key}
+    return {"tls": True, **{name: os.fspath(path) for name, path in given.items() if path is not None}}
+
+
+def _of_the_system() -> str:
+    """Return the file of the certificates that the system trusts."""
+    import ssl  # noqa: PLC0415 (few administrators need it)
+
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile is None:
+        raise ConfigError(
+            "tls=True trusts what the system trusts, and the system has no file of certificates "
+            f"({paths.openssl_cafile} is missing); give one: tls='ca.pem', or set {paths.openssl_cafile_env}"
+        )
+    return paths.cafile
+
+
+def _check_pair(tls: Tls) -> None:
+    if (tls.certificate is None) != (tls.key is None):
+        raise ConfigError("a certificate of the client needs its key, and a key its certificate")
 
 
 def _read(path: TlsFile | None) -> bytes | None:

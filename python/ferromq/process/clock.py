@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ferromq import _ferromq
 
@@ -40,9 +40,18 @@ class Clock:
         return cls()
 
     @classmethod
-    def manual(cls, start_ms: int | None = None) -> "Clock":
-        """Return a clock that moves only by `advance`, from *start_ms* since 1970 or from the present."""
-        return cls(_ferromq.Clock.manual(time.time_ns() // 1_000_000 if start_ms is None else start_ms))
+    def manual(cls, start: datetime | int | None = None) -> "Clock":
+        """
+        Return a clock that moves only by `advance`.
+
+        It begins at *start*, a `datetime` with a time zone or milliseconds since 1970, by default at the present.
+        Raises `ValueError` for a `datetime` without a time zone.
+        """
+        if isinstance(start, datetime):
+            if start.tzinfo is None:
+                raise ValueError(f"start is {start}, without a time zone; add one: start.replace(tzinfo=UTC)")
+            start = round(start.timestamp() * 1000)
+        return cls(_ferromq.Clock.manual(time.time_ns() // 1_000_000 if start is None else start))
 
     @property
     def is_manual(self) -> bool:

@@ -1,0 +1,121 @@
+"""The way in for asyncio: `ferromq.aio.connect`; see `ferromq.connecting`, whose names and promises it has."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+from ferromq.aio.admin import Admin
+from ferromq.aio.consumer import Consumer
+from ferromq.aio.producer import Producer
+from ferromq.client.connection import end_of, remaining
+from ferromq.client.makes_clients import MakesClients
+from ferromq.client.options import AdminOptions, AsyncProducerOptions, ClientOptions, ConsumerOptions
+from ferromq.client.tls import Tls, TlsFile
+from ferromq.protocol.endpoints import chosen_endpoint
+
+__all__ = ["Connection", "connect"]
+
+Client = Producer | Consumer | Admin
+Made = TypeVar("Made", Producer, Consumer, Admin)
+
+
+class Connection(MakesClients[Client]):
+    """
+    Makes clients of one broker, or of the brokers of one cluster, for asyncio.
+
+    `ferromq.aio.connect` returns one. Use it in an `async with`, or await `close`. Each client belongs to the loop of
+    its first use.
+    """
+
+    _kind = "aio.Connection"
+    _again = "make a new one with ferromq.aio.connect()"
+
+    def producer(self, *topics: str, **options: Unpack[AsyncProducerOptions]) -> Producer:
+        """
+        Return a new producer. The arguments are those of `ferromq.aio.Producer` after the endpoint.
+
+        Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
+        """
+        self._check()
+        whole: AsyncProducerOptions = {**self._options, **options}
+        return self._keep(Producer(self._endpoint, *topics, **whole))
+
+    def consumer(self, group: str, topic: str, **options: Unpack[ConsumerOptions]) -> Consumer:
+        """
+        Return a new consumer in *group* of *topic*. The options are those of `ferromq.aio.Consumer`.
+
+        Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
+        """
+        self._check()
+        whole: ConsumerOptions = {**self._options, **options}
+        return self._keep(Consumer(self._endpoint, group, topic, **whole))
+
+    def admin(self, **options: Unpack[AdminOptions]) -> Admin:
+        """
+        Return a new administrator of the cluster. The options are those of `ferromq.aio.Admin`.
+
+        Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
+        """
+        self._check()
+        shared: AdminOptions = {"timeout": self._options["timeout"], "tls": self._options["tls"]}
+        whole: AdminOptions = {**shared, **options}
+        return self._keep(Admin(endpoint=self._endpoint, **whole))
+
+    async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+        """
+        Close the clients that the connection made, within about *timeout* (float: seconds). Idempotent.
+
+        Consumers are closed first, so that their handlers can still send; they have half the time if there are other
+        clients.
+        """
+        whole = end_of(timeout)
+        self._is_closed = True
+        consumers = [each for each in self._open_clients() if isinstance(each, Consumer)]
+        others = [each for each in self._open_clients() if not isinstance(each, Consumer)]
+        await _close_all(consumers, end_of(remaining(whole) / 2) if others else whole)
+        await _close_all(others, whole)
+
+    def _keep(self, client: Made) -> Made:
+        self._forget_closed()
+        self._made[id(client)] = client
+        return client
+
+    async def __aenter__(self) -> Self:
+        self._check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _close_all(clients: Sequence[Client], until: float) -> None:
+    """Close clients at once: one whose broker hangs takes no time from the others."""
+    ended = await asyncio.gather(*(client.close(remaining(until)) for client in clients), return_exceptions=True)
+    for outcome in ended:
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+def connect(
+    endpoint: str | Sequence[str] | None = None,
+    *,
+    timeout: timedelta | float = 10.0,
+    attempts: int = 3,
+    tls: bool | TlsFile | Tls = False,
+) -> Connection:
+    """
+    Return a connection to the broker at *endpoint* for asyncio, without calling it yet.
+
+        async with ferromq.aio.connect("127.0.0.1:8081") as mq, mq.producer() as producer:
+            await producer.send("orders", b"hello")
+
+    The arguments, and the environment variable FERROMQ_ENDPOINT, are as of `ferromq.connect`. Raises `ConfigError`
+    without an address, and for one that is not `host:port`.
+    """
+    options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls}
+    return Connection(chosen_endpoint(endpoint, os.environ), options)

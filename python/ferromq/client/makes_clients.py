@@ -1,0 +1,86 @@
+"""What the connections of `ferromq` and `ferromq.aio` have in common: an endpoint, and the clients that they made."""
+
+from collections.abc import Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+from ferromq.client.options import ClientOptions
+from ferromq.errors import ClientClosed
+from ferromq.terminal.objects import described, html
+
+_SHOWN = 10
+"""The most clients that a notebook shows."""
+
+
+class Closable(Protocol):
+    """A client that can be closed."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+
+C = TypeVar("C", bound=Closable)
+Made = TypeVar("Made", bound=Closable)
+
+
+class MakesClients(Generic[C]):
+    """
+    Remembers the clients that it made until they are closed; thread-safe.
+
+    It belongs to no process: after a fork it makes clients of the child. So it has no lock, which another thread could
+    hold during a fork; each step on its table is atomic.
+    """
+
+    _kind = "Connection"
+    """Its name in `ferromq`."""
+    _what = "connection"
+    _again = "make a new one with ferromq.connect()"
+    """What to do about a closed one, for error texts."""
+
+    def __init__(self, endpoint: str, options: ClientOptions) -> None:
+        self._endpoint = endpoint
+        self._options = options
+        self._is_closed = False
+        self._made: dict[int, C] = {}
+
+    @property
+    def endpoint(self) -> str:
+        """`host:port` of the broker for gRPC clients; several are joined by `;`."""
+        return self._endpoint
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise ClientClosed(f"this {self._what} is closed; {self._again}")
+
+    def _forget_closed(self) -> None:
+        for key, each in list(self._made.items()):
+            if each.closed:
+                self._made.pop(key, None)
+
+    def _open_clients(self) -> list[C]:
+        """Return the clients that are not closed, oldest first."""
+        return [each for each in list(self._made.values()) if not each.closed]
+
+    @property
+    def _state(self) -> str:
+        return "closed" if self._is_closed else "open"
+
+    def _facts(self) -> Iterator[tuple[str, Any]]:
+        """Yield what `repr` shows."""
+        yield "endpoint", self._endpoint
+
+    def __repr__(self) -> str:
+        return described(self._kind, self._state, **dict(self._facts()))
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks: addresses and open clients."""
+        clients = self._open_clients()
+        rows = [*self._facts(), *(("client", repr(each)) for each in clients[:_SHOWN])]
+        if len(clients) > _SHOWN:
+            rows.append(("", f"and {len(clients) - _SHOWN} more"))
+        return html(f"{self._kind} ({self._state})", (), rows)

@@ -1,0 +1,145 @@
+"""
+The way in: `ferromq.connect` returns a connection, which makes producers, consumers and administrators.
+
+`aio.connecting` is its twin for asyncio; `embedding` has the connection that brings its own broker.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+from ferromq.admin import Admin
+from ferromq.client.connection import end_of, remaining
+from ferromq.client.consumer import Consumer
+from ferromq.client.makes_clients import MakesClients
+from ferromq.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
+from ferromq.client.producer import Producer
+from ferromq.client.tls import Tls, TlsFile
+from ferromq.protocol.endpoints import chosen_endpoint
+
+__all__ = ["Connection", "connect"]
+
+Client = Producer | Consumer | Admin
+Made = TypeVar("Made", Producer, Consumer, Admin)
+
+
+class Connection(MakesClients[Client]):
+    """
+    Makes clients of one broker, or of the brokers of one cluster; thread-safe. Use it in a `with`, or call `close`.
+
+    `ferromq.connect` returns one. Nothing is connected before a client is used. A connection may be made before a fork
+    and used in the child; the clients it made before belong to the parent.
+    """
+
+    def producer(self, *topics: str, **options: Unpack[ProducerOptions]) -> Producer:
+        """
+        Return a new producer. The arguments are those of `ferromq.Producer` after the endpoint.
+
+        Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
+        """
+        self._check()
+        return self._keep(Producer(self._endpoint, *topics, **self._of_producers(options)))
+
+    def consumer(self, group: str, topic: str, **options: Unpack[ConsumerOptions]) -> Consumer:
+        """
+        Return a new consumer in *group* of *topic*. The options are those of `ferromq.Consumer`.
+
+        Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
+        """
+        self._check()
+        whole: ConsumerOptions = {**self._options, **options}
+        return self._keep(Consumer(self._endpoint, group, topic, **whole))
+
+    def admin(self, **options: Unpack[AdminOptions]) -> Admin:
+        """
+        Return a new administrator of the cluster. The options are those of `ferromq.Admin`.
+
+        Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
+        """
+        self._check()
+        return self._keep(self._make_admin(options))
+
+    def close(self, timeout: timedelta | float = 5.0) -> None:
+        """
+        Close the clients that the connection made, within about *timeout* (float: seconds). Idempotent.
+
+        Consumers are closed first, so that their handlers can still send; they have half the time if there are other
+        clients.
+        """
+        whole = end_of(timeout)
+        self._is_closed = True
+        consumers = [each for each in self._open_clients() if isinstance(each, Consumer)]
+        others = [each for each in self._open_clients() if not isinstance(each, Consumer)]
+        _close_all(consumers, end_of(remaining(whole) / 2) if others else whole)
+        _close_all(others, whole)
+
+    def _of_producers(self, options: ProducerOptions) -> ProducerOptions:
+        return {**self._options, **options}
+
+    def _make_admin(self, options: AdminOptions) -> Admin:
+        shared: AdminOptions = {"timeout": self._options["timeout"], "tls": self._options["tls"]}
+        whole: AdminOptions = {**shared, **options}
+        return Admin(endpoint=self._endpoint, **whole)
+
+    def _keep(self, client: Made) -> Made:
+        """Remember a client, unless the connection was closed meanwhile."""
+        self._forget_closed()
+        self._made[id(client)] = client
+        if self._is_closed:
+            client.close(0)
+            self._check()
+        return client
+
+    def __enter__(self) -> Self:
+        self._check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _close_all(clients: Sequence[Client], until: float) -> None:
+    """Close clients at once: one whose broker hangs takes no time from the others."""
+    threads = []
+    for client in clients[1:]:
+        thread = threading.Thread(target=client.close, args=(remaining(until),), name="ferromq-close", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter ends: it starts no more threads
+            client.close(remaining(until))
+        else:
+            threads.append(thread)
+    for client in clients[:1]:
+        client.close(remaining(until))
+    for thread in threads:
+        thread.join()
+
+
+def connect(
+    endpoint: str | Sequence[str] | None = None,
+    *,
+    timeout: timedelta | float = 10.0,
+    attempts: int = 3,
+    tls: bool | TlsFile | Tls = False,
+) -> Connection:
+    """
+    Return a connection to the broker at *endpoint*, without calling it yet.
+
+        with ferromq.connect("127.0.0.1:8081") as mq, mq.producer() as producer:
+            producer.send("orders", b"hello")
+
+    *endpoint* is the gRPC address of a broker, `host:port`. Give several brokers of a cluster joined by `;`, or as a
+    sequence. By default it is the environment variable FERROMQ_ENDPOINT.
+
+    *timeout*, *attempts* and *tls* are as of `Producer`. All clients of the connection have them, unless they are given
+    others.
+
+    Raises `ConfigError` without an address, and for one that is not `host:port`.
+    """
+    options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls}
+    return Connection(chosen_endpoint(endpoint, os.environ), options)

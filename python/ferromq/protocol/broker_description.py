@@ -1,0 +1,45 @@
+"""
+DescribeBroker, a request of ferromq over gRPC: what an administrator needs to know of the broker at an endpoint.
+
+Request and answer are JSON; see docs/wire-format.md.
+"""
+
+from typing import NamedTuple
+
+from ferromq.protocol import java_json
+
+DESCRIBE_BROKER = "DescribeBroker"
+_OK = 20000
+
+
+class BrokerDescription(NamedTuple):
+    """A broker as it describes itself."""
+
+    name: str
+    cluster: str
+    broker_id: int
+    """0 for a master."""
+    remoting: str
+    """The advertised `host:port` of its remoting listener."""
+    namesrv: tuple[str, ...]
+    """The name servers that it registers with."""
+
+
+def encode(description: BrokerDescription) -> bytes:
+    """Return the answer that describes a broker."""
+    return java_json.dumps({"code": _OK, "message": "OK", **description._asdict()})
+
+
+def decode(answer: bytes) -> BrokerDescription:
+    """Return the description in an answer. Raises `ValueError` for bytes that are no such answer."""
+    content = java_json.loads_object(answer)
+    if content.get("code") != _OK:
+        raise ValueError(f"code {content.get('code')}: {content.get('message')}")
+    name, cluster, broker_id, remoting, namesrv = (content.get(field) for field in BrokerDescription._fields)
+    if not (isinstance(name, str) and isinstance(cluster, str) and isinstance(remoting, str)):
+        raise ValueError("name, cluster or remoting is no text")  # noqa: TRY004 (one error for bad bytes)
+    if type(broker_id) is not int:
+        raise ValueError(f"broker_id is {broker_id!r}; expected a whole number")
+    if not isinstance(namesrv, list) or not all(isinstance(address, str) for address in namesrv):
+        raise ValueError("namesrv is no list of texts")
+    return BrokerDescription(name, cluster, broker_id, remoting, tuple(namesrv))
