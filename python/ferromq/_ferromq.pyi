@@ -853,6 +853,8 @@ class FramedCalls:
 
         Return False, and do nothing, if no connection to *endpoint* is open.
         """
+    def is_open(self, endpoint: str) -> bool:
+        """Return whether a connection to *endpoint* is open."""
     def probe(self, endpoint: str, timeout: float) -> bool:
         """Return whether the broker at *endpoint* answers frames within *timeout* seconds."""
     def forget(self, endpoint: str) -> None:
@@ -914,12 +916,14 @@ class Sends:
         timeout: float,
         completions: Completions,
         number: int,
-    ) -> bool:
+    ) -> tuple[MessageIds, str] | None:
         """
-        Start a send, whose outcome comes to *completions* under *number*.
+        Start a send, whose outcome comes to *completions* under *number*, and return the id and the broker.
 
-        Return False, and do nothing, without a route for it, and if no connection to its broker is open.
+        Return None, and do nothing, without a route for it, and if no connection to its broker is open.
         """
+    def has_route(self, topic: str) -> bool:
+        """Return whether there is a route of *topic*, and it is not too old."""
 
 @final
 class RemotingClient:

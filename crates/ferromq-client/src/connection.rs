@@ -65,6 +65,13 @@ struct Calls {
     has_threads: bool,
 }
 
+/// What had come when a call began.
+#[derive(Clone, Copy)]
+struct Seen {
+    received: u64,
+    at: Instant,
+}
+
 /// What one read brought.
 #[derive(PartialEq, Eq)]
 enum Read {
@@ -78,7 +85,7 @@ enum Read {
 
 enum Pending {
     Thread(Arc<Waiter>),
-    Callback { done: Callback, until: Instant, received: u64 },
+    Callback { done: Callback, until: Instant, seen: Seen },
 }
 
 impl Connection {
@@ -135,12 +142,12 @@ impl Connection {
     /// Sends a request and waits for the answer.
     pub(crate) fn call(&self, request: Request, patience: Patience<'_>) -> Result<Response, CallError> {
         let waiter = Arc::new(Waiter::default());
-        let received = self.received.load(Ordering::Relaxed);
+        let seen = self.seen();
         let (opaque, frame) = self.register(request, Pending::Thread(Arc::clone(&waiter)))?;
         let outcome = self.send_now(&frame, patience).and_then(|()| self.wait(&waiter, patience));
         if let Err(error) = &outcome {
             sync::lock(&self.calls).pending.remove(&opaque);
-            self.suspect(error, received);
+            self.suspect(error, seen);
         }
         if waiter.take_reader() {
             self.pass_on_reading();
@@ -151,10 +158,18 @@ impl Connection {
     /// Sends a request; `done` is called with its outcome, on a thread of the connection, or here if it fails at once.
     pub(crate) fn start(self: &Arc<Self>, request: Request, until: Instant, done: Callback) {
         self.start_threads();
-        let received = self.received.load(Ordering::Relaxed);
-        if let Ok((_, frame)) = self.register(request, Pending::Callback { done, until, received }) {
-            // If the connection has ended meanwhile, its end calls `done`.
-            let _ = self.outgoing.put(frame);
+        let seen = self.seen();
+        let Ok((opaque, frame)) = self.register(request, Pending::Callback { done, until, seen }) else {
+            return;
+        };
+        if self.outgoing.put(frame) {
+            return;
+        }
+        // If the connection has ended meanwhile, its end calls `done`.
+        let pending = sync::lock(&self.calls).pending.remove(&opaque);
+        if let Some(Pending::Callback { done, .. }) = pending {
+            let reason = "too much waits to be sent".into();
+            done(Err(CallError::NotSent { address: Arc::clone(&self.address), reason }));
         }
     }
 
@@ -199,7 +214,7 @@ impl Connection {
             () if Instant::now() >= patience.until => Err(io::ErrorKind::TimedOut.into()),
             () => Ok(()),
         };
-        match outgoing::write(&mut &self.socket, std::slice::from_ref(frame), pause) {
+        match outgoing::write(&self.socket, std::slice::from_ref(frame), pause) {
             Ok(()) => Ok(()),
             Err(error) => {
                 // A part of the frame may be out: what follows could not be read.
@@ -223,9 +238,10 @@ impl Connection {
             if now >= patience.until {
                 return Err(CallError::Timeout { address: Arc::clone(&self.address) });
             }
+            // Before the lock: the thread that has it passes the reading on when it leaves.
+            _ = waiter.take_reader();
             let is_pause = match self.reading.try_lock() {
                 Ok(mut reader) => {
-                    _ = waiter.take_reader();
                     let read = self.read_for(waiter, &mut reader, patience.until);
                     drop(reader);
                     self.pass_on_reading();
@@ -247,15 +263,21 @@ impl Connection {
         }
     }
 
-    /// Reads until the call has ended, or nothing came for a while.
+    /// Reads until the call has ended or is late, or for a while.
     fn read_for(&self, waiter: &Waiter, reader: &mut FrameReader, until: Instant) -> Read {
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            match self.read(reader, left.min(TICK)) {
-                Read::Progress if !waiter.has_ended() => {}
+        let tick = Instant::now() + TICK;
+        // The answer may have come before this thread could read.
+        while !waiter.has_ended() {
+            let now = Instant::now();
+            if now >= until.min(tick) {
+                return Read::Nothing;
+            }
+            match self.read(reader, (until - now).min(TICK)) {
+                Read::Progress => {}
                 read => return read,
             }
         }
+        Read::Progress
     }
 
     /// Reads once, and delivers the frame.
@@ -311,9 +333,15 @@ impl Connection {
         }
     }
 
+    fn seen(&self) -> Seen {
+        Seen { received: self.received.load(Ordering::Relaxed), at: Instant::now() }
+    }
+
     /// Notes a call that failed although the server had time: a connection on which nothing came is not used again.
-    fn suspect(&self, error: &CallError, received: u64) {
-        if matches!(error, CallError::Timeout { .. }) && self.received.load(Ordering::Relaxed) == received {
+    fn suspect(&self, error: &CallError, seen: Seen) {
+        let is_silent =
+            self.received.load(Ordering::Relaxed) == seen.received && seen.at.elapsed() >= SILENCE;
+        if is_silent && matches!(error, CallError::Timeout { .. }) {
             self.is_retired.store(true, Ordering::Relaxed);
         }
     }
@@ -342,6 +370,7 @@ impl Connection {
 
     /// Reads for all calls until the connection ends.
     fn read_all(&self) {
+        let _end = EndOnDrop(self);
         let Ok(mut reader) = self.reading.lock() else {
             _ = self.end("a reader of the connection failed");
             return;
@@ -356,6 +385,7 @@ impl Connection {
     }
 
     fn write_all(&self) {
+        let _end = EndOnDrop(self);
         loop {
             let frames = self.outgoing.take();
             if frames.is_empty() {
@@ -368,7 +398,7 @@ impl Connection {
             };
             let until = Instant::now() + WRITE_LIMIT;
             let pause = || if Instant::now() < until { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) };
-            if let Err(error) = outgoing::write(&mut &self.socket, &frames, pause) {
+            if let Err(error) = outgoing::write(&self.socket, &frames, pause) {
                 _ = self.end(&format!("writing failed: {error}"));
                 return;
             }
@@ -386,9 +416,9 @@ impl Connection {
                 .collect()
         };
         for (_, pending) in late {
-            if let Pending::Callback { done, received, .. } = pending {
+            if let Pending::Callback { done, seen, .. } = pending {
                 let error = CallError::Timeout { address: Arc::clone(&self.address) };
-                self.suspect(&error, received);
+                self.suspect(&error, seen);
                 done(Err(error));
             }
         }
@@ -415,10 +445,21 @@ impl Connection {
     }
 }
 
+/// A server that says nothing for this long while a call waits may be gone.
+const SILENCE: Duration = Duration::from_secs(1);
 /// A server takes something of what is written to it in this time.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
 /// Looks at the next byte without taking it, and without waiting: `MSG_PEEK | MSG_DONTWAIT`.
 const PEEK_NOW: i32 = 0x02 | 0x40;
+
+/// Ends the connection with the thread that serves it, also if a callback panics.
+struct EndOnDrop<'a>(&'a Connection);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        _ = self.0.end("a thread of the connection has ended");
+    }
+}
 
 /// A socket with the limit of its reads, which is [`TICK`] most often.
 struct Timed<'a>(&'a TcpStream);

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     net::ToSocketAddrs,
-    sync::{Arc, Condvar, Mutex},
+    sync::{Arc, Condvar, Mutex, Weak},
     time::{Duration, Instant},
 };
 
@@ -34,6 +34,8 @@ struct Table {
 struct Server {
     address: Arc<str>,
     link: Mutex<Link>,
+    /// Connections that new calls do not use.
+    retired: Mutex<Vec<Weak<Connection>>>,
     /// An attempt to connect has ended.
     opened: Condvar,
 }
@@ -49,7 +51,7 @@ enum Link {
 }
 
 impl Connections {
-    /// Makes none yet.
+    /// Opens none yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -68,10 +70,10 @@ impl Connections {
         self.connection(address, patience)?.call(request, patience)
     }
 
-    /// Sends a request without waiting for its answer.
+    /// Sends a request without waiting, if a connection is open.
     ///
     /// `done` is called once: with the answer on a thread of the connection, or in this thread if the request was not
-    /// sent. It must not wait. Connects in this thread if no connection is open, for as long as `until` allows.
+    /// sent. It must not wait.
     pub fn start(
         &self,
         address: &str,
@@ -80,18 +82,27 @@ impl Connections {
         done: impl FnOnce(Result<Response, CallError>) + Send + 'static,
     ) {
         let done: Callback = Box::new(done);
-        match self.connection(address, Patience { until, is_interrupted: &|| false }) {
-            Ok(connection) => connection.start(request, until, done),
-            Err(error) => done(Err(error)),
+        match self.open(address) {
+            Some(connection) => connection.start(request, until, done),
+            None => {
+                let reason = "no connection is open".into();
+                done(Err(CallError::NotSent { address: address.into(), reason }));
+            }
         }
     }
 
     /// Whether a connection to the server is open.
     #[must_use]
     pub fn is_open(&self, address: &str) -> bool {
-        let server = sync::lock(&self.table).servers.get(address).map(Arc::clone);
-        server
-            .is_some_and(|server| matches!(&*sync::lock(&server.link), Link::Open(link) if link.is_usable()))
+        self.open(address).is_some()
+    }
+
+    fn open(&self, address: &str) -> Option<Arc<Connection>> {
+        let server = sync::lock(&self.table).servers.get(address).map(Arc::clone)?;
+        match &*sync::lock(&server.link) {
+            Link::Open(connection) if connection.is_usable() => Some(Arc::clone(connection)),
+            _ => None,
+        }
     }
 
     /// Ends the connection to a server that is not needed any more, and the calls on it.
@@ -142,7 +153,12 @@ const CLOSED: &str = "the client is closed";
 
 impl Server {
     fn new(address: &str) -> Self {
-        Self { address: address.into(), link: Mutex::default(), opened: Condvar::new() }
+        Self {
+            address: address.into(),
+            link: Mutex::default(),
+            retired: Mutex::default(),
+            opened: Condvar::new(),
+        }
     }
 
     /// The open connection; opens one if there is none. Of several callers one connects and the others wait.
@@ -158,15 +174,21 @@ impl Server {
                     if now >= patience.until {
                         return Err(self.not_sent("no connection was opened in time"));
                     }
+                    drop(sync::wait_until(&self.opened, link, patience.until.min(now + TICK)));
+                    // Without the lock: the caller's check may wait for a lock of its own.
                     if (patience.is_interrupted)() {
                         return Err(CallError::Interrupted { address: Arc::clone(&self.address) });
                     }
-                    link = sync::wait_until(&self.opened, link, patience.until.min(now + TICK));
+                    link = sync::lock(&self.link);
                 }
             }
         }
         // A connection whose server was silent may still bring answers of its other calls: they keep it.
-        *link = Link::Opening;
+        if let Link::Open(before) = std::mem::replace(&mut *link, Link::Opening) {
+            let mut retired = sync::lock(&self.retired);
+            retired.retain(|connection| connection.strong_count() > 0);
+            retired.push(Arc::downgrade(&before));
+        }
         drop(link);
         let opened = self.open(patience.until.min(Instant::now() + CONNECT));
         let mut link = sync::lock(&self.link);
@@ -203,7 +225,11 @@ impl Server {
     fn end(&self, reason: &str) {
         let link = std::mem::replace(&mut *sync::lock(&self.link), Link::Left(reason.into()));
         self.opened.notify_all();
+        let retired = std::mem::take(&mut *sync::lock(&self.retired));
         if let Link::Open(connection) = link {
+            connection.end(reason);
+        }
+        for connection in retired.iter().filter_map(Weak::upgrade) {
             connection.end(reason);
         }
     }

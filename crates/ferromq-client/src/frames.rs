@@ -60,7 +60,7 @@ impl FrameReader {
     /// Takes the next frame, and reads once if it is not here yet.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the server closed the connection; `InvalidData` for what is no frame; errors of the socket.
+    /// `UnexpectedEof` if the server closed the connection; `InvalidData` for bytes that are no frame; errors of the socket.
     pub(crate) fn step(&mut self, socket: &mut impl TimedRead, limit: Duration) -> io::Result<Step> {
         if let Some(frame) = self.take()? {
             return Ok(Step::Frame(frame));

@@ -2,11 +2,13 @@
 
 use std::{
     collections::VecDeque,
-    io::{self, IoSlice, Write},
+    io::{self, IoSlice},
+    net::TcpStream,
     sync::{Condvar, Mutex, PoisonError},
 };
 
 use bytes::Bytes;
+use socket2::SockRef;
 
 use crate::sync;
 
@@ -22,18 +24,18 @@ impl Frame {
     }
 }
 
-/// Bytes that may wait in one connection. A caller that queues more waits for the writer.
+/// Bytes that may wait in one connection. More are refused.
 pub const MAX_QUEUED: usize = 64 << 20;
 /// Frames that are written at once, at most.
 const BATCH: usize = 64;
+/// A connection that the server has closed is an error, whatever the program does about SIGPIPE: `MSG_NOSIGNAL`.
+const NO_SIGNAL: i32 = 0x4000;
 
 #[derive(Default)]
 pub(crate) struct Outgoing {
     state: Mutex<State>,
     /// Frames came, or the connection ended.
     filled: Condvar,
-    /// Frames were taken, or the connection ended.
-    emptied: Condvar,
 }
 
 #[derive(Default)]
@@ -44,13 +46,10 @@ struct State {
 }
 
 impl Outgoing {
-    /// Queues a frame; waits while [`MAX_QUEUED`] bytes are queued. Returns false if the connection has ended.
+    /// Queues a frame. Returns false if the connection has ended, or [`MAX_QUEUED`] bytes are queued.
     pub(crate) fn put(&self, frame: Frame) -> bool {
         let mut state = sync::lock(&self.state);
-        while state.bytes > MAX_QUEUED && !state.is_closed {
-            state = self.emptied.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        if state.is_closed {
+        if state.is_closed || state.bytes > MAX_QUEUED {
             return false;
         }
         state.bytes += frame.len();
@@ -71,7 +70,6 @@ impl Outgoing {
         let count = state.frames.len().min(BATCH);
         let taken: Vec<Frame> = state.frames.drain(..count).collect();
         state.bytes -= taken.iter().map(Frame::len).sum::<usize>();
-        self.emptied.notify_all();
         taken
     }
 
@@ -81,14 +79,13 @@ impl Outgoing {
         state.is_closed = true;
         state.frames.clear();
         self.filled.notify_all();
-        self.emptied.notify_all();
     }
 }
 
-/// Writes frames with few system calls. `pause` is called when the socket takes nothing for a while, or a
-/// signal came; its error ends the write.
+/// Writes frames with few system calls. `pause` is called when the socket takes only a part, or nothing for a while, and
+/// when a signal came; its error ends the write.
 pub(crate) fn write(
-    socket: &mut impl Write,
+    socket: &TcpStream,
     frames: &[Frame],
     mut pause: impl FnMut() -> io::Result<()>,
 ) -> io::Result<()> {
@@ -96,9 +93,14 @@ pub(crate) fn write(
     let mut slices: Vec<_> = parts.filter(|part| !part.is_empty()).map(|part| IoSlice::new(part)).collect();
     let mut rest = slices.as_mut_slice();
     while !rest.is_empty() {
-        match socket.write_vectored(rest) {
+        match SockRef::from(socket).send_vectored_with_flags(rest, NO_SIGNAL) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => IoSlice::advance_slices(&mut rest, written),
+            Ok(written) => {
+                IoSlice::advance_slices(&mut rest, written);
+                if !rest.is_empty() {
+                    pause()?;
+                }
+            }
             Err(error) if is_pause(&error) => pause()?,
             Err(error) => return Err(error),
         }

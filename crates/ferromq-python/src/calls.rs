@@ -17,7 +17,7 @@ pub type Answer<'py> = (i32, Option<String>, Bound<'py, PyBytes>);
 /// What Python gets of a response.
 pub fn answer(py: Python<'_>, response: Response) -> Answer<'_> {
     let Response { code, remark, body, .. } = response;
-    (if code == 0 { 0 } else { code - framed::STATUS }, remark, PyBytes::new(py, &body))
+    (if code == 0 { 0 } else { code.saturating_sub(framed::STATUS) }, remark, PyBytes::new(py, &body))
 }
 
 /// The exception of a call without an answer.

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use ferromq_client::{Connections, Patience, Request};
+use ferromq_client::{Connections, Patience, Request, sends::MAX_REQUEST};
 use ferromq_protocol::remoting::{Fields, codes::framed};
 use pyo3::{prelude::*, pybacked::PyBackedBytes};
 
@@ -13,9 +13,6 @@ use crate::{
     error::raised,
     process::Owned,
 };
-
-/// The largest request of a framed call: a frame has 16 MiB at a server with RocketMQ's limit.
-const MAX_REQUEST: usize = 8 << 20;
 
 /// Calls hot methods of brokers over connections of their own, without HTTP/2.
 ///
@@ -87,6 +84,11 @@ impl PyFramedCalls {
         let done = move |answer| completions.put(Outcome::Called(number, answer));
         connections.start(endpoint, request, Instant::now() + limit(timeout), done);
         Ok(true)
+    }
+
+    /// Return whether a connection to *endpoint* is open.
+    fn is_open(&self, endpoint: &str) -> PyResult<bool> {
+        Ok(self.0.get()?.is_open(endpoint))
     }
 
     /// Return whether the broker at *endpoint* answers frames within *timeout* seconds.

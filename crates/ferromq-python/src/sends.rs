@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 use crate::{
     calls::{self, interruptible, limit},
-    client::Item,
+    client::{Item, MessageIds},
     completions::{Outcome, PyCompletions},
     framed_calls::PyFramedCalls,
     process::Owned,
@@ -95,9 +95,9 @@ impl PySends {
         outcome.map(|outcome| calls::sent(py, outcome)).transpose()
     }
 
-    /// Start a send, whose outcome comes to *completions* under *number*.
+    /// Start a send, whose outcome comes to *completions* under *number*, and return the id and the broker.
     ///
-    /// Return False, and do nothing, without a route for it, and if no connection to its broker is open.
+    /// Return None, and do nothing, without a route for it, and if no connection to its broker is open.
     fn start(
         &self,
         topic: &str,
@@ -106,13 +106,20 @@ impl PySends {
         timeout: f64,
         completions: &PyCompletions,
         number: u64,
-    ) -> PyResult<bool> {
+    ) -> PyResult<Option<(MessageIds, String)>> {
         let item = Item::of(message)?;
         let (headers, body) = item.parts();
         let outgoing = Outgoing { topic, headers, body, born_timestamp };
         let completions = Arc::clone(completions.queue()?);
         let done = move |outcome| completions.put(Outcome::Sent(number, outcome));
-        Ok(self.0.get()?.start(&outgoing, id_seconds(), Instant::now() + limit(timeout), done))
+        let until = Instant::now() + limit(timeout);
+        let started = self.0.get()?.start(&outgoing, id_seconds(), until, done);
+        Ok(started.map(|(ids, endpoint)| (MessageIds(ids), endpoint.to_string())))
+    }
+
+    /// Return whether there is a route of *topic*, and it is not too old.
+    fn has_route(&self, topic: &str) -> PyResult<bool> {
+        Ok(self.0.get()?.has_route(topic))
     }
 }
 

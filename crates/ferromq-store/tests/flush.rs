@@ -47,11 +47,20 @@ struct Gate {
 
 impl Gate {
     fn closed_on(disk: &FakeDisk) -> Arc<Self> {
+        Self::closed_before(disk, || Ok(()))
+    }
+
+    /// Once open, it ends each flush with `outcome`.
+    fn closed_before(
+        disk: &FakeDisk,
+        outcome: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+    ) -> Arc<Self> {
         let gate = Arc::new(Self { is_closed: Mutex::new(true), opened: Condvar::new() });
         let held = Arc::clone(&gate);
         disk.set_hook(move |op, path| {
             if op == Op::Flush && is_log(path) {
                 drop(held.opened.wait_while(held.is_closed.lock().unwrap(), |closed| *closed).unwrap());
+                return outcome();
             }
             Ok(())
         });
@@ -148,6 +157,100 @@ fn each_append_has_a_flush_of_its_own() {
     });
     assert_eq!(store.admin().stats().flushes - before, 40);
     assert!(is_answered(&answer(&store, "t")), "also without a waiting thread");
+}
+
+#[test]
+fn every_waiting_append_of_many_threads_is_answered_once_it_is_durable() {
+    const THREADS: usize = 4;
+    for (policy, count) in [("group", 2_000), ("each", 1_000)] {
+        let disk = FakeDisk::new();
+        let store = Arc::new(open(&disk, &with(policy)));
+        let (sender, ended) = mpsc::channel();
+        for queue_id in 0..THREADS {
+            let (store, sender) = (Arc::clone(&store), sender.clone());
+            std::thread::spawn(move || {
+                for _ in 0..count {
+                    let appended = store.log().append(&[message("t", queue_id as i32, b"b", b"")]).unwrap();
+                    store.log().wait_durable(appended.end).unwrap();
+                    assert!(store.admin().stats().flushed_offset >= appended.end);
+                }
+                sender.send(()).unwrap();
+            });
+        }
+        for _ in 0..THREADS {
+            // A thread that hangs does not end this test.
+            let ended = ended.recv_timeout(Duration::from_secs(60));
+            assert!(ended.is_ok(), "{policy}: an append was never answered");
+        }
+        settle(&store);
+        for queue_id in 0..THREADS {
+            assert_eq!(bodies(&store, "t", queue_id as u32).len(), count, "{policy}");
+        }
+    }
+}
+
+#[test]
+fn a_close_answers_a_waiting_caller_by_the_last_flush() {
+    for (policy, is_short) in [("group", false), ("each", false), ("group", true), ("each", true)] {
+        let disk = FakeDisk::new();
+        let store = Arc::new(open(&disk, &with(policy)));
+        write_zeros_ahead(&store);
+        // Out of file descriptors: nothing is flushed, and nothing is lost.
+        let gate = Gate::closed_before(&disk, move || match is_short {
+            true => Err(io::Error::from_raw_os_error(24)),
+            false => Ok(()),
+        });
+        let end = store.log().append(&[message("t", 0, b"waits", b"")]).unwrap().end;
+        let (sender, answer) = mpsc::channel();
+        let waiting = Arc::clone(&store);
+        std::thread::spawn(move || sender.send(waiting.log().wait_durable(end)).unwrap());
+        let (sender, closed) = mpsc::channel();
+        let closing = Arc::clone(&store);
+        std::thread::spawn(move || sender.send(closing.close()).unwrap());
+        wait_until("the close has begun", || {
+            matches!(store.groups().commit_offset("g", "t", 0, 0), Err(StoreError::Closed))
+        });
+        assert!(
+            answer.recv_timeout(Duration::from_millis(50)).is_err(),
+            "{policy}: answered before its flush"
+        );
+        gate.open();
+        let answer = answer.recv_timeout(Duration::from_secs(60)).unwrap();
+        let closed = closed.recv_timeout(Duration::from_secs(60)).unwrap();
+        if is_short {
+            assert!(matches!(answer, Err(StoreError::Closed)), "{policy}: {answer:?}");
+            assert!(closed.is_err(), "{policy}: the last flush was cut short");
+        } else {
+            answer.unwrap();
+            closed.unwrap();
+        }
+        assert_eq!(store.log().wait_durable(end).is_ok(), !is_short, "{policy}: the same after the close");
+    }
+}
+
+#[test]
+fn a_callback_that_panics_leaves_later_appends_their_answers() {
+    for policy in ["group", "each", "every 1"] {
+        let disk = FakeDisk::new();
+        let store = Arc::new(open(&disk, &with(policy)));
+        write_zeros_ahead(&store);
+        let gate = Gate::closed_on(&disk);
+        if policy == "every 1" {
+            assert!(is_answered(&answer(&store, "t")), "the limit is not reached");
+        }
+        let end = store.log().append(&[message("t", 0, b"panics", b"")]).unwrap().end;
+        store.log().when_durable(end, |_| panic!("of this test"));
+        let beside = answer(&store, "t");
+        gate.open();
+        assert!(is_answered(&beside), "{policy}: decided by the same flush");
+        let (sender, later) = mpsc::channel();
+        let appending = Arc::clone(&store);
+        std::thread::spawn(move || {
+            sender.send(append_durable(&appending, &[message("t", 0, b"later", b"")]).is_ok()).unwrap();
+        });
+        assert!(is_answered(&later), "{policy}");
+        store.close().unwrap();
+    }
 }
 
 #[test]

@@ -171,7 +171,7 @@ fn a_receive_of_one_queue_leaves_the_others_alone() {
         in_flight: 0,
     };
     assert_eq!(ahead(1), nothing);
-    let received = store.groups().receive_in_memory(&request(2), Some(1), None).unwrap().messages;
+    let received = common::receive_of(&store, &request(2), Some(1)).unwrap().messages;
     assert!(received.iter().all(|leased| leased.handle.queue_id == 1));
     let ends = Some(START + 10_000);
     let leased = Ahead {

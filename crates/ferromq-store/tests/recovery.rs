@@ -8,11 +8,17 @@ use std::{
     fs::{self, OpenOptions},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex},
 };
 
-use common::{ALL, asynchronous, copy_as_killed, message, named, settle, synchronous};
+use common::{
+    ALL, asynchronous, copy_as_killed,
+    fake_disk::{FakeDisk, Op},
+    message, named, settle, synchronous,
+};
 use ferromq_store::{
     MessageStore, StoreConfig, StoreError,
+    files::Disk,
     log::{DamageReason, FlushPolicy},
     record::MessageView,
     time::Clock,
@@ -65,7 +71,7 @@ fn fill(store: &MessageStore, numbers: std::ops::Range<u32>) -> Vec<Written> {
 }
 
 /// All messages that readers get, by queue and queue offset.
-fn served(store: &MessageStore) -> BTreeMap<(u32, u64), Vec<u8>> {
+fn served<D: Disk>(store: &MessageStore<D>) -> BTreeMap<(u32, u64), Vec<u8>> {
     let mut served = BTreeMap::new();
     for queue_id in 0..QUEUES {
         let mut at = store.queues().min_offset("t", queue_id);
@@ -223,7 +229,7 @@ proptest! {
             }
         }
         if is_killed {
-            fs::write(directory.path().join("abort"), "taking over 4711").unwrap();
+            kill_at_takeover(directory.path());
         }
         for round in 0..2 {
             let store = open(directory.path());
@@ -500,7 +506,7 @@ fn an_atomic_append_is_cut_completely_when_its_last_record_is_missing() {
 
 #[test]
 fn a_kill_while_another_brokers_closed_store_is_taken_over_loses_nothing() {
-    let (directory, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let written = fill(&store, 0..300);
     store.close().unwrap();
@@ -510,17 +516,73 @@ fn a_kill_while_another_brokers_closed_store_is_taken_over_loses_nothing() {
     checkpoint.write_all_at(&[0; 8], 32).unwrap();
     flip(directory.path(), &written[100], 100);
 
-    // Killed in the middle of our first recovery, which begins with this file.
-    copy_as_killed(directory.path(), killed.path());
-    fs::write(killed.path().join("abort"), "taking over 1\n").unwrap();
+    let left = disks_at_kills_of_takeover(directory.path());
     let taken = MessageStore::open(directory.path(), config(), Clock::manual(1_700_000_000_000)).unwrap();
     served(&taken);
     assert_eq!(served(&taken).len(), 299);
     assert!(fs::read(directory.path().join("abort")).unwrap().starts_with(b"ferromq "), "ours from now on");
-    let again = open(killed.path());
-    served(&again);
-    assert_eq!(served(&again), served(&taken));
-    assert_eq!(again.admin().recovery().cut_messages, 0);
+    // Served once, so that the damage is known.
+    let expected = served(&taken);
+    for (number, disk) in left.iter().enumerate() {
+        let again = open_on(disk, directory.path()).unwrap();
+        served(&again);
+        assert_eq!(served(&again), expected, "killed before write {number}");
+        assert_eq!(again.admin().recovery().cut_messages, 0, "killed before write {number}");
+    }
+}
+
+fn open_on(disk: &FakeDisk, directory: &Path) -> Result<MessageStore<FakeDisk>, StoreError> {
+    MessageStore::open_on(disk.clone(), directory, config(), Clock::manual(1_700_000_000_000))
+}
+
+/// Opens a copy of a store that another broker closed. Returns what a kill before each write leaves: from the first one
+/// after the abort file to the one that makes the store this broker's.
+fn disks_at_kills_of_takeover(directory: &Path) -> Vec<FakeDisk> {
+    let (disk, abort) = (FakeDisk::new(), directory.join("abort"));
+    for path in files_under(directory) {
+        disk.put(&path, &fs::read(&path).unwrap());
+    }
+    assert_eq!(disk.bytes(&abort), None, "the other broker closed the store");
+    let writes = Arc::new(Mutex::new(Vec::new()));
+    let (noted, watched) = (Arc::clone(&writes), disk.clone());
+    disk.set_hook(move |op, path| {
+        use Op::{Create, Remove, Rename, Replace, Write};
+        if matches!(op, Create | Remove | Rename | Replace | Write) {
+            noted.lock().unwrap().push((op, path.to_owned(), watched.after_kill()));
+        }
+        Ok(())
+    });
+    let opened = open_on(&disk, directory);
+    // The closure holds the disk.
+    disk.clear_hook();
+    drop(opened.unwrap());
+    let mut writes = std::mem::take(&mut *writes.lock().unwrap());
+    let marked = writes.iter().position(|(op, path, _)| (*op, path) == (Op::Replace, &abort)).unwrap();
+    let before: Vec<_> =
+        writes.drain(..=marked).map(|(_, path, _)| path).filter(|path| *path != abort).collect();
+    let flush_mark = directory.join("ferromq").join("flushed");
+    assert!(before.iter().all(|path| *path == flush_mark), "written before the abort file: {before:?}");
+    let is_ours = |disk: &FakeDisk| disk.bytes(&abort).unwrap().starts_with(b"ferromq ");
+    let taken = writes.iter().position(|(_, _, disk)| is_ours(disk)).unwrap_or(writes.len());
+    writes.truncate(taken);
+    let places: Vec<_> = writes.iter().map(|(op, path, _)| (*op, path.as_path())).collect();
+    assert_eq!(places.last(), Some(&(Op::Replace, abort.as_path())), "{places:?}");
+    assert!(
+        places.contains(&(Op::Write, &directory.join("checkpoint"))),
+        "saved before it is ours: {places:?}"
+    );
+    let mark = format!("taking over {}\n", std::process::id());
+    for (op, path, disk) in &writes {
+        assert_eq!(disk.bytes(&abort).unwrap(), mark.as_bytes(), "{op:?} {path:?}");
+    }
+    writes.into_iter().map(|(_, _, disk)| disk).collect()
+}
+
+/// Adds the abort file that a kill leaves at the first write of a takeover.
+fn kill_at_takeover(directory: &Path) {
+    let left = disks_at_kills_of_takeover(directory);
+    let abort = directory.join("abort");
+    fs::write(&abort, left[0].bytes(&abort).unwrap()).unwrap();
 }
 
 fn flip(directory: &Path, record: &Written, at: u64) {
@@ -631,7 +693,7 @@ fn noise_across_the_end_of_a_closed_log_loses_only_the_overwritten_messages() {
         let noise = vec![0xa7; (last.end - last.start + 100) as usize];
         OpenOptions::new().write(true).open(log).unwrap().write_all_at(&noise, last.start).unwrap();
         if is_killed {
-            fs::write(directory.path().join("abort"), "taking over 4711").unwrap();
+            kill_at_takeover(directory.path());
         }
         for _ in 0..2 {
             let store = open(directory.path());
@@ -726,7 +788,7 @@ fn a_damaged_last_record_of_another_brokers_closed_log_keeps_its_offsets() {
             .write_all_at(&noise, last.start + noise_at)
             .unwrap();
         if is_killed {
-            fs::write(directory.path().join("abort"), "taking over 4711").unwrap();
+            kill_at_takeover(directory.path());
         }
         let store = open(directory.path());
         assert_eq!(store.admin().stats().max_physical_offset, last.end, "{what}");

@@ -160,7 +160,7 @@ fn cutting_the_log_removes_its_lost_messages_from_the_wheel() {
 
 /// `FERROMQ_TIMED_MESSAGES=1000000` runs it with a million.
 #[test]
-fn messages_due_in_one_second_come_in_order_even_if_there_are_more_than_memory_takes() {
+fn messages_due_in_one_second_come_in_order_even_if_they_do_not_fit_in_memory() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let given = std::env::var("FERROMQ_TIMED_MESSAGES").ok().and_then(|text| text.parse().ok());
     let (count, most): (i64, usize) = (given.unwrap_or(10_000), 700);
@@ -198,7 +198,6 @@ fn waiting_text(due: i64) -> Vec<u8> {
     text
 }
 
-#[allow(clippy::print_stdout)]
 #[test]
 fn the_files_are_those_of_rocketmq() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));

@@ -1,6 +1,8 @@
 //! Limits of a read's response besides the requested ones: messages and bytes, fewer for messages far from the end.
 #![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing)]
 
+mod common;
+
 use std::net::SocketAddr;
 
 use ferromq_store::{
@@ -97,7 +99,7 @@ impl Rig {
             by_priority: false,
             limits,
         };
-        let received = self.store.groups().receive_in_memory(&wanted, None, None).unwrap();
+        let received = common::receive(&self.store, &wanted).unwrap();
         let places =
             received.messages.iter().map(|leased| (leased.handle.queue_id, leased.handle.queue_offset));
         (places.collect(), received.more)

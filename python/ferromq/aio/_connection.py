@@ -103,17 +103,33 @@ class AsyncClient:
 
     async def _call(self, step: Call | Stream) -> bytes | Packets:
         self._use.begin(step.endpoint, step.timeout)
-        if isinstance(step, Call) and (framed := self.base.channels.start_framed(step, self.completions.start)):
-            return self.base.channels.framed_answer(step, await framed)
+        if isinstance(step, Call) and self.base.channels.is_framed(step):
+            answer = await self._call_framed(step)
+            if answer is not None:
+                return answer
         metadata = self.common.identity.metadata()
         if isinstance(step, Call):
             method = self._method(step.endpoint, step.method, "unary_unary")
-            answer: bytes = await method(step.request, timeout=step.timeout, metadata=(*metadata, *step.metadata))
-            return answer
+            answered: bytes = await method(step.request, timeout=step.timeout, metadata=(*metadata, *step.metadata))
+            return answered
         method = self._method(step.endpoint, step.method, "unary_stream")
         call = method(step.request, timeout=step.timeout, metadata=(*metadata, (PACKED, "1")))
         packets = [packet async for packet in call]
         return Packets(packets, has_packed(await call.initial_metadata()))
+
+    async def _call_framed(self, step: Call) -> bytes | None:
+        """Return the answer; None if no connection is open."""
+        number, future = self.completions.expect(step.timeout)
+        try:
+            is_started = self.base.channels.start_framed(step, self.completions.queue, number)
+        except BaseException:
+            self.completions.forget(number)
+            raise
+        if not is_started:
+            self.completions.forget(number)
+            self.base.channels.reopen()
+            return None
+        return self.base.channels.framed_answer(step, await future)
 
     def _method(self, endpoint: str, method: str, kind: str) -> Any:
         found = self._methods.get((endpoint, method))

@@ -1,9 +1,10 @@
 """Sends of single messages through the Rust core, awaited; see `ferromq.client.direct_sends`."""
 
-from ferromq._ferromq import Message
+from ferromq._ferromq import Message, Sends
 from ferromq.aio._connection import AsyncClient
 from ferromq.client.direct_sends import Attempts
 from ferromq.core import send_plans
+from ferromq.errors import OutcomeUnknown
 from ferromq.message import SendReceipt
 
 
@@ -19,20 +20,43 @@ class DirectSends:
         common, sends = self._client.common, self._client.base.channels.sends
         limit = common.timeout if timeout is None else timeout
         after: send_plans.Earlier | None = None
-        if sends is not None:
-            begun, wall = common.now(), common.wall()
-            most = min(limit, common.attempt_timeout)
-            sending = self._client.completions.start(
-                lambda completions, number: sends.start(topic, message, wall, most, completions, number)
-            )
-            if sending is not None:
-                sent = await sending
-                if isinstance(sent, tuple):
-                    ids, queue_id, queue_offset, _ = sent
-                    return SendReceipt(ids[0], queue_id, queue_offset, topic)
-                after = self._attempts.failed(topic, message, sent, limit)
-                limit = max(0.0, limit - (common.now() - begun))
+        if sends is not None and sends.has_route(topic):
+            begun = common.now()
+            sent = await self._send(sends, topic, message, min(limit, common.attempt_timeout))
+            if isinstance(sent, SendReceipt):
+                return sent
+            after = sent
+            limit = self._attempts.left(limit - (common.now() - begun), after)
         plan = send_plans.send(common, topic, [message], timeout=limit, after=after)
         receipt = (await self._client.run(plan)).receipt(0)
         self._attempts.put_route(topic)
         return receipt
+
+    async def _send(
+        self,
+        sends: Sends,
+        topic: str,
+        message: Message,
+        timeout: float,  # noqa: ASYNC109
+    ) -> SendReceipt | send_plans.Earlier | None:
+        """Return the receipt, or what a plan must know of an attempt. Raises its error if it is not repeated."""
+        completions = self._client.completions
+        number, future = completions.expect(timeout)
+        try:
+            started = sends.start(topic, message, self._client.common.wall(), timeout, completions.queue, number)
+        except BaseException:
+            completions.forget(number)
+            raise
+        if started is None:
+            completions.forget(number)
+            self._client.base.channels.reopen()
+            return None
+        ids, endpoint = started
+        try:
+            sent = await future
+        except OutcomeUnknown as error:
+            return self._attempts.unanswered(topic, message, send_plans.Earlier(ids, endpoint, error))
+        if isinstance(sent, tuple):
+            ids, queue_id, queue_offset, _ = sent
+            return SendReceipt(ids[0], queue_id, queue_offset, topic)
+        return self._attempts.failed(topic, message, sent, timeout)

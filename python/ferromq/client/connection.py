@@ -36,6 +36,8 @@ from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
 _MESSAGE_LIMIT = 130 * 1024 * 1024
 PROBE = 3.0
 """Seconds that a broker has to answer its first frame; else it is called over HTTP/2."""
+REOPEN = 1.0
+"""Seconds between attempts to connect to a broker again that takes framed calls."""
 LOOK_UP = 0.5
 """Seconds after which a wait of a user's thread looks up: the main thread runs handlers of signals then."""
 OPTIONS = (
@@ -59,10 +61,6 @@ OPTIONS = (
     ("grpc.http2.lookahead_bytes", 4 << 20),
     ("grpc.http2.write_buffer_size", 1 << 20),
 )
-
-
-Begin = Callable[[_ferromq.Completions, int], bool]
-"""Begins something whose outcome comes to completions, under a number; returns whether it did."""
 
 
 def target(endpoint: str) -> str:
@@ -141,6 +139,8 @@ class Channels:
         self.sends: _ferromq.Sends | None = None
         """Sends single messages to them."""
         self._frames: _ferromq.FramedCalls | None = None
+        self._reopening = False
+        self._reopened = 0.0
         self.streaming: set[str] = set()
         """To which the session's stream is open: the thread of grpcio that serves it serves other calls, too."""
 
@@ -179,11 +179,10 @@ class Channels:
         """Call a method and return the bytes of its answer."""
         call: Any = None
         self.use.begin(endpoint, timeout)
-        if self._frames is not None and self._is_framed(endpoint, method, request, metadata):
-            return self.framed_answer(
-                Call(endpoint, method, request, timeout),
-                self._frames.call(endpoint, method, request, timeout, self.identity.client_id),
-            )
+        step = Call(endpoint, method, request, timeout, metadata)
+        if self._frames is not None and self.is_framed(step):
+            answered = self._frames.call(endpoint, method, request, timeout, self.identity.client_id)
+            return self.framed_answer(step, answered)
         sent = (*self.identity.metadata(), *metadata)
         try:
             if is_ending():  # a future may need a new thread of grpcio
@@ -204,16 +203,37 @@ class Channels:
             raise
         return answer
 
-    def _is_framed(self, endpoint: str, method: str, request: bytes, metadata: Metadata) -> bool:
-        return endpoint in self.framed and not metadata and _ferromq.FramedCalls.takes(method, request)
+    def is_framed(self, step: Call) -> bool:
+        """Return whether a call goes in frames."""
+        is_known = self._frames is not None and step.endpoint in self.framed and not step.metadata
+        return is_known and _ferromq.FramedCalls.takes(step.method, step.request)
 
-    def start_framed(self, step: Call, start: Callable[[Begin], T]) -> T | None:
-        """Hand a call to *start* that begins it, if it goes in frames."""
-        frames, identity = self._frames, self.identity
-        if frames is None or not self._is_framed(step.endpoint, step.method, step.request, step.metadata):
-            return None
-        of_call = (step.endpoint, step.method, step.request, step.timeout, identity.client_id)
-        return start(lambda completions, number: frames.start(*of_call, completions, number))
+    def start_framed(self, step: Call, completions: _ferromq.Completions, number: int) -> bool:
+        """Start a call in frames, whose outcome comes to *completions*. Return False if no connection is open."""
+        if self._frames is None:
+            return False
+        identity = self.identity.client_id
+        return self._frames.start(step.endpoint, step.method, step.request, step.timeout, identity, completions, number)
+
+    def reopen(self) -> None:
+        """Connect again to brokers that take framed calls, on a thread: for event loops, which do not wait for it."""
+        frames = self._frames
+        with self._lock:
+            if frames is None or self._closed or self._reopening or time.monotonic() < self._reopened + REOPEN:
+                return
+            closed = [endpoint for endpoint in self.framed if not frames.is_open(endpoint)]
+            if not closed:
+                return
+            self._reopening = True
+
+        def connect() -> None:
+            try:
+                for endpoint in closed:
+                    frames.probe(endpoint, PROBE)
+            finally:
+                self._reopened, self._reopening = time.monotonic(), False
+
+        threading.Thread(target=connect, name="ferromq-frames", daemon=True).start()
 
     def framed_answer(self, step: Call, answered: tuple[int, str | None, bytes]) -> bytes:
         """Return the response of a framed call, or raise the error of its status."""

@@ -10,6 +10,7 @@ from random import randrange
 from ferromq._ferromq import FailedSend, Message
 from ferromq.client.client import Client
 from ferromq.core import send_plans
+from ferromq.core.plans import LEAST
 from ferromq.core.requests import RETRYABLE, error_of, grpc_code, transport_error
 from ferromq.errors import ConnectionFailed, FerromqError, Forbidden, NotDurable, OutcomeUnknown, RequestTimeout
 from ferromq.message import SendReceipt
@@ -38,7 +39,7 @@ class DirectSends:
                 return SendReceipt(ids[0], queue_id, queue_offset, topic)
             if sent is not None:
                 after = self._attempts.failed(topic, message, sent, limit)
-                limit = max(0.0, limit - (common.now() - begun))
+                limit = self._attempts.left(limit - (common.now() - begun), after)
         plan = send_plans.send(common, topic, [message], timeout=limit, after=after)
         receipt = self._client.run(plan).receipt(0)
         self._attempts.put_route(topic)
@@ -53,10 +54,6 @@ class Attempts:
 
     def failed(self, topic: str, message: Message, failed: FailedSend, timeout: float) -> send_plans.Earlier:
         """Return what a plan must know of the attempt. Raises its error if it is not repeated."""
-        common, sends = self._client.common, self._client.channels.sends
-        if sends is not None:
-            sends.drop_routes()
-        unknown: OutcomeUnknown | None = None
         error: FerromqError | None = None
         match failed.cause:
             case "refused":
@@ -68,21 +65,36 @@ class Attempts:
                 if not isinstance(error, RETRYABLE):
                     raise error
             case "timeout":
-                error = RequestTimeout(f"no answer from broker {failed.endpoint} (SendMessage)")
+                error = RequestTimeout(f"no answer from broker {failed.endpoint} in time (SendMessage)")
             case "not_sent" | "lost":
                 error = ConnectionFailed(f"cannot reach broker {failed.text}")
         if isinstance(error, OutcomeUnknown):
-            common.routes.failed(failed.endpoint)
-            unknown = error
-        if error is not None and common.attempts == 1:
-            raise send_plans.for_group(common, topic, message, error)
-        return send_plans.Earlier(failed.ids, failed.endpoint, unknown)
+            return self.unanswered(topic, message, send_plans.Earlier(failed.ids, failed.endpoint, error))
+        if error is not None and self._client.common.attempts == 1:
+            raise error
+        return send_plans.Earlier(failed.ids, failed.endpoint, None)
+
+    def unanswered(self, topic: str, message: Message, attempt: send_plans.Earlier) -> send_plans.Earlier:
+        """Note a broker that did not answer, and return the attempt. Raises its error if it is not repeated."""
+        common, sends = self._client.common, self._client.channels.sends
+        common.routes.failed(attempt.endpoint)
+        if sends is not None:
+            sends.drop_routes()
+        if common.attempts == 1 and attempt.unknown is not None:
+            raise send_plans.for_group(common, topic, message, attempt.unknown)
+        return attempt
+
+    def left(self, seconds: float, after: send_plans.Earlier | None) -> float:
+        """Return the seconds left for a plan. Raises the error of the attempt before if they are too few."""
+        if seconds < LEAST and after is not None:
+            raise after.unknown or RequestTimeout("the send was refused, and there is no time to repeat it")
+        return seconds
 
     def put_route(self, topic: str) -> None:
         """Let the core send to a topic once all its brokers take framed calls and answer."""
         common, channels = self._client.common, self._client.channels
         route = common.routes.fresh(topic)
-        if channels.sends is None or route is None:
+        if channels.sends is None or route is None or channels.sends.has_route(topic):
             return
         brokers = {queue.endpoint for queue in route.in_order}
         if not brokers <= channels.framed or brokers & common.routes.failing():

@@ -59,7 +59,7 @@ LATE = 2.8
 """Seconds after its wait in which a receive ends, whatever hangs."""
 ATTEMPT = 3.0
 """Seconds that one attempt of a call may take, at most."""
-_LEAST = 0.05
+LEAST = 0.05
 """Seconds below which another attempt is not worth it."""
 _PAUSE = 1.0
 """Seconds to wait before a request is repeated, at most."""
@@ -157,7 +157,7 @@ class Common:
     def _is_over(self, number: int, left: float, *, is_bounded: bool) -> bool:
         """Say whether the try with this number was the last."""
         if is_bounded:
-            return self.attempts == 1 or left < _LEAST
+            return self.attempts == 1 or left < LEAST
         return number >= self.attempts and left <= 0
 
     def route(self, topic: str, tries: Tries | None = None) -> Plan[Route]:
@@ -175,7 +175,7 @@ class Common:
         until = min((tries or Tries()).until, math.inf if old is None else self.now() + _RENEWAL)
         for endpoint in self.routes.answering_first(dict.fromkeys((*self.endpoints, *(old.endpoints if old else ())))):
             left = until - self.now()
-            if failure is not None and left < _LEAST:
+            if failure is not None and left < LEAST:
                 break
             try:
                 return (yield from self._ask_route(topic, endpoint, max(0.001, min(self.attempt_timeout, left))))
@@ -284,7 +284,7 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
             failures += 1
             common.routes.distrust(topic)
             left = tries.until - common.now()
-            if common.now() >= until and (failures >= common.attempts or left < _LEAST):
+            if common.now() >= until and (failures >= common.attempts or left < LEAST):
                 raise
             yield Pause(min(backoff(min(failures, 3)), max(0.0, left / 2)))
             continue

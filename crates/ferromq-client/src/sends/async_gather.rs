@@ -60,11 +60,29 @@ impl AsyncGather {
         let until = messages.iter().map(|message| message.until).max().unwrap_or_else(Instant::now);
         let encoded = messages.iter().map(|message| message.encoded.clone()).collect();
         let (gather, again) = (Arc::clone(self), Arc::clone(start));
-        let end = move |outcome| {
-            gather.next(&again);
+        let end = move |outcome: Result<Vec<Place>, Cause>| {
+            let is_lost = matches!(outcome, Err(Cause::Call(_)));
             distribute(outcome, messages);
+            match is_lost {
+                // The next request would end the same way.
+                true => gather.give_up(),
+                false => gather.next(&again),
+            }
         };
         start(encoded, until, Box::new(end));
+    }
+
+    /// Ends what waits, after a request without an answer.
+    fn give_up(&self) {
+        let waiting = {
+            let mut state = sync::lock(&self.0);
+            state.in_flight -= 1;
+            std::mem::take(&mut state.waiting)
+        };
+        for message in waiting {
+            let (address, reason) = ("the broker".into(), "the request before it has no answer".into());
+            (message.done)(Err(Cause::Call(CallError::NotSent { address, reason })));
+        }
     }
 
     /// Sends what waits.

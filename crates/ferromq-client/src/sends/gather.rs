@@ -34,6 +34,8 @@ struct State {
 #[derive(Debug)]
 struct Message {
     encoded: Bytes,
+    /// When its thread stops waiting.
+    until: Instant,
     state: Mutex<Wait>,
     changed: Condvar,
 }
@@ -65,8 +67,12 @@ impl Gather {
                 None
             } else {
                 let wait = Mutex::new(Wait::Pending);
-                let message =
-                    Arc::new(Message { encoded: encoded.clone(), state: wait, changed: Condvar::new() });
+                let message = Arc::new(Message {
+                    encoded: encoded.clone(),
+                    until: patience.until,
+                    state: wait,
+                    changed: Condvar::new(),
+                });
                 state.waiting.push_back(Arc::clone(&message));
                 Some(message)
             }
@@ -79,6 +85,11 @@ impl Gather {
             Turn::Done(outcome) => outcome,
             Turn::Lead(messages) => {
                 let requests = messages.iter().map(|message| message.encoded.clone()).collect();
+                // What ends this thread's own wait must not end the sends of the others.
+                let patience = match messages.len() {
+                    1 => patience,
+                    _ => Patience { until: message.until, is_interrupted: &|| false },
+                };
                 distribute(self.lead(|| call(requests, patience)), &messages)
             }
         }
@@ -160,7 +171,13 @@ impl Drop for NextLeader<'_> {
             is_first || bytes <= MAX_BYTES
         });
         let count = fit.count();
-        let messages: Vec<_> = state.waiting.drain(..count).collect();
+        let mut messages: Vec<_> = state.waiting.drain(..count).collect();
+        // The thread with the most time leads: the others leave when theirs is over.
+        let latest =
+            (0..messages.len()).max_by_key(|index| messages.get(*index).map(|message| message.until));
+        if let Some(latest) = latest {
+            messages.swap(0, latest);
+        }
         // Under the lock: a thread that leaves finds its message either waiting or with its turn.
         match messages.first().map(Arc::clone) {
             Some(leader) => {

@@ -51,7 +51,7 @@ pub struct Receipt {
     pub endpoint: Arc<str>,
 }
 
-/// A message that was not stored, or perhaps not. Whoever sends it again uses the same id.
+/// A message that was not stored, or perhaps not. A caller that sends it again uses the same id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// Its id.
@@ -98,6 +98,12 @@ impl Sends {
         self.routes.put(topic, route);
     }
 
+    /// Whether there is a route of `topic` that is not too old.
+    #[must_use]
+    pub fn has_route(&self, topic: &str) -> bool {
+        self.routes.get(topic).is_some()
+    }
+
     /// Forgets all routes: the next sends are the user's own.
     pub fn drop_routes(&self) {
         self.routes.clear();
@@ -106,7 +112,7 @@ impl Sends {
     /// Whether [`Self::send`] would send a message.
     #[must_use]
     pub fn takes(&self, message: &Outgoing<'_>) -> bool {
-        is_plain(message.headers.kind())
+        fits(message)
             && self
                 .routes
                 .get(message.topic)
@@ -136,21 +142,19 @@ impl Sends {
 
     /// Sends a message without waiting; `done` is called with its receipt, on a thread of the connection or here.
     ///
-    /// Returns false, and does nothing, as [`Self::send`] returns `None`, and if no connection to the broker is open:
-    /// to open one takes time.
+    /// Returns its id and its broker. Returns `None`, and does nothing, as [`Self::send`] does, and if no connection to
+    /// the broker is open: to open one takes time.
     pub fn start(
         self: &Arc<Self>,
         message: &Outgoing<'_>,
         seconds: u32,
         until: Instant,
         done: impl FnOnce(Result<Receipt, Failure>) + Send + 'static,
-    ) -> bool {
-        let Some(route) = self.route(message) else { return false };
-        let Some((queue, gathers)) = route.choose(message.headers.kind(), message.body.len()) else {
-            return false;
-        };
+    ) -> Option<(MessageIds, Arc<str>)> {
+        let route = self.route(message)?;
+        let (queue, gathers) = route.choose(message.headers.kind(), message.body.len())?;
         if !self.connections.is_open(&queue.endpoint) {
-            return false;
+            return None;
         }
         let (ids, encoded) = self.encode(message, queue, seconds);
         let chosen = queue.clone();
@@ -161,11 +165,11 @@ impl Sends {
             sends.connections.start(&endpoint, request, until, move |answer| end(places(answer, count)));
         });
         gathers.loops.add(async_gather::Message { encoded, until, done }, &start);
-        true
+        Some((ids, Arc::clone(&queue.endpoint)))
     }
 
     fn route(&self, message: &Outgoing<'_>) -> Option<Arc<routes::Entry>> {
-        is_plain(message.headers.kind()).then(|| self.routes.get(message.topic)).flatten()
+        fits(message).then(|| self.routes.get(message.topic)).flatten()
     }
 
     /// The id of a message, and a request with it alone. Such requests one after the other are a request with all.
@@ -202,7 +206,7 @@ fn receipt(outcome: Result<Place, Cause>, ids: MessageIds, queue: &SendQueue) ->
 fn places(answer: Result<Response, CallError>, count: usize) -> Result<Vec<Place>, Cause> {
     let Response { code, remark, body, .. } = answer.map_err(Cause::Call)?;
     if code != 0 {
-        return Err(Cause::Rpc(code - framed::STATUS, remark.unwrap_or_default()));
+        return Err(Cause::Rpc(code.saturating_sub(framed::STATUS), remark.unwrap_or_default()));
     }
     let (status, places) = codec::decode_places(&body)
         .map_err(|error| Cause::Rpc(UNKNOWN, format!("the answer cannot be decoded: {}", error.0)))?;
@@ -220,10 +224,16 @@ fn places(answer: Result<Response, CallError>, count: usize) -> Result<Vec<Place
 /// gRPC's status for a failure without a code of its own.
 const UNKNOWN: i32 = 2;
 
-/// Whether a message may share a request with others: delayed ones travel alone.
-fn is_plain(kind: &Kind) -> bool {
-    matches!(kind, Kind::Normal | Kind::Fifo(_))
+/// Whether a message may share a request with others: delayed ones travel alone, and large ones over HTTP/2.
+fn fits(message: &Outgoing<'_>) -> bool {
+    matches!(message.headers.kind(), Kind::Normal | Kind::Fifo(_))
+        && message.body.len() + message.headers.len() <= MAX_REQUEST - OVERHEAD
 }
+
+/// The largest request of a framed call: a frame has 16 MiB at a server with RocketMQ's limit.
+pub const MAX_REQUEST: usize = 8 << 20;
+/// What a message takes beside its headers and its body, at most.
+const OVERHEAD: usize = 4 << 10;
 
 /// Whether messages are stored although the status is not OK: they are not as durable as the broker promises.
 fn is_stored(status: &Status) -> bool {

@@ -210,10 +210,10 @@ impl<D: Disk> FileDirectories<D> {
     }
 
     /// Two threads may sync the same change; each waits for a sync that covers it.
-    fn sync_but(&self, disk: &D, suppressed: Option<usize>) -> Result<()> {
+    fn sync_but(&self, disk: &D, except: Option<usize>) -> Result<()> {
         for (number, changes) in self.changes.iter().enumerate() {
             let made = changes.made.load(Ordering::Acquire);
-            if Some(number) != suppressed && changes.durable.load(Ordering::Acquire) < made {
+            if Some(number) != except && changes.durable.load(Ordering::Acquire) < made {
                 self.names.sync(disk, self.directory(number))?;
                 changes.durable.fetch_max(made, Ordering::AcqRel);
             }

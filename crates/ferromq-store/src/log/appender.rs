@@ -123,7 +123,8 @@ impl<D: Disk> Log<D> {
     /// acknowledges on write, else after the flush that covers it.
     ///
     /// `done` gets `NotDurable` if that flush failed; the messages may still exist after a restart. `done` may run on
-    /// the flushing thread, so it must return quickly.
+    /// the flushing thread, so it must return quickly, and it must not wait for a flush, as [`Self::wait_durable`] does.
+    /// A panic of `done` there is logged.
     pub fn when_durable(&self, end: u64, done: impl FnOnce(Result<()>) + Send + 'static) {
         let counters = Arc::clone(&self.counters);
         self.log.when_durable(

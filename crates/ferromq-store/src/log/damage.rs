@@ -1,6 +1,6 @@
 //! Damaged or missing ranges of the commit log, found by a recovery or by a read.
 //!
-//! `ferromq/damages` keeps them across restarts. This module stores, looks up and logs them; `recover` finds them.
+//! `ferromq/damages` keeps them across restarts. This module stores, looks up and logs them; `log_end` finds them.
 
 use std::{
     fmt,

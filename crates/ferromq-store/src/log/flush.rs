@@ -3,6 +3,7 @@
 //! `unflushed` decides which appends wait under a limit.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering, mpsc},
     time::Duration,
 };
@@ -273,7 +274,10 @@ impl<D: Disk> CommitLog<D> {
             decided
         };
         for (done, outcome) in decided {
-            done(outcome);
+            // A panic must not end the flushing thread: later appends wait for it.
+            if catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err() {
+                tracing::error!("the callback of an append panicked: its caller may never get the outcome");
+            }
         }
     }
 

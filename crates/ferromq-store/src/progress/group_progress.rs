@@ -136,8 +136,8 @@ impl Progress {
         self.on_disk.lock().offsets.get(&join_name(topic, group))?.get(&queue_id).copied()
     }
 
-    /// Deletes the progress of groups in topics, both selected by `is_meant`. The files follow at the next write. Returns
-    /// the number of topics.
+    /// Deletes the progress that `is_meant` selects by topic and group, in this order. The files follow at the next
+    /// write. Returns the number of topics.
     pub(crate) fn forget(&self, is_meant: impl Fn(&str, &str) -> bool) -> usize {
         let _writing = self.writing.lock();
         let mut topics: BTreeSet<Box<str>> = BTreeSet::new();

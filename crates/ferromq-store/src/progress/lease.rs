@@ -1,6 +1,6 @@
 //! Leases of one queue for one group: messages received and not acknowledged yet.
 //!
-//! Pure state: `now` is an argument, messages are queue offsets. `receive` reads the messages, `group_progress` writes
+//! Pure state: `now` is an argument, messages are queue offsets. `receive` reads the messages, `progress_files` writes
 //! the files.
 
 use std::collections::BTreeMap;

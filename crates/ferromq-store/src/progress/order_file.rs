@@ -413,9 +413,16 @@ mod tests {
             file.put("t@g", 7, &leases);
             let read = OrderFile::parse(file.encode().as_bytes()).unwrap();
             let read = read.leases("t@g", 7, leases.committed(), POPPED).unwrap();
-            prop_assert!(read.in_flight().eq(leases.in_flight()));
-            prop_assert_eq!((read.next(), read.order()), (leases.next(), leases.order()));
-            prop_assert_eq!(read.next_expiry(), leases.next_expiry());
+            let summary = |leases: &QueueLeases| {
+                (leases.committed(), leases.next_expiry(), leases.last_expiry(), leases.earliest_pop_time(last + 1))
+            };
+            prop_assert_eq!(summary(&read), summary(&leases));
+            // Everything else is equal, too, except runs of expiries: those of `leases` still span acknowledged
+            // messages, which a file does not restore.
+            let mut whole = QueueLeases::new(leases.next());
+            leases.in_flight().for_each(|(offset, lease)| _ = whole.restore(offset, lease));
+            whole.set_order(leases.order().cloned());
+            prop_assert_eq!(read, whole);
         }
 
         #[test]

@@ -7,6 +7,7 @@ pub const ENTRY_LEN: u64 = 20;
 pub(super) const ENTRY: usize = ENTRY_LEN as usize;
 /// The size that RocketMQ writes into fillers, the entries before the first real one.
 pub(super) const FILLER_SIZE: u32 = i32::MAX as u32;
+
 /// One entry of a consume queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueEntry {

@@ -1,6 +1,7 @@
 //! An encoded record without the fields that the log assigns.
 
-/// The result of [`encode`](crate::record::encode::encode): the caller's buffer holds everything of a record but its body.
+/// The result of [`encode`](crate::record::encode::encode): the caller's buffer holds everything of a record but its
+/// body.
 #[derive(Debug, Clone, Copy)]
 pub struct Encoded {
     /// Start of the bytes before the body, in the buffer.

@@ -1,6 +1,6 @@
 //! How the last shutdown left the store: the abort file, and the end of the log at the last clean close.
 //!
-//! `recover` acts on it.
+//! `plan` acts on it.
 
 use std::path::{Path, PathBuf};
 
@@ -111,8 +111,8 @@ pub fn decode_closed(bytes: &[u8]) -> std::result::Result<(u64, Anchor), &'stati
     Ok((u64::from_be_bytes(end.try_into().map_err(|_| "no end of the log")?), anchor))
 }
 
-/// Writes an abort file durably, before any other write. If another broker used the store last, its promises apply
-/// until [`take_over`], so a kill before that must read as a kill of that broker.
+/// Writes an abort file durably, before any other write but that of an empty `ferromq/flushed`. If another broker used
+/// the store last, its promises apply until [`take_over`], so a kill before that must read as a kill of that broker.
 pub(crate) fn mark_open<D: Disk>(home: &StoreDirectory<D>, left: Left) -> Result<()> {
     match left {
         Left::Closed { .. } => match write_abort(home, ABORT_MARK) {

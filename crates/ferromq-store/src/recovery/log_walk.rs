@@ -1,7 +1,7 @@
 //! Walks the records of the log at open: follows their lengths one by one, checks them on all cores.
 //!
 //! A thread claims a chunk under a lock by following lengths, checks it outside the lock, and hands finished chunks on
-//! in log order. The walk finds where valid records end; `recover` decides what that means.
+//! in log order. The walk finds where valid records end; `log_end` decides what that means.
 
 use std::{
     collections::BTreeMap,

@@ -1,6 +1,6 @@
 //! Checks, counts and cuts the bytes after the log's end, and rewrites those before it.
 //!
-//! `recover` decides where the end is.
+//! `log_end` decides where the end is.
 
 use std::ops::Range;
 

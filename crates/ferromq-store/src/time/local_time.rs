@@ -2,13 +2,15 @@
 //!
 //! The time zone is Java's choice: `TZ`, else the system's.
 
-use std::{env, fs, ops::Range};
+use std::{env, error::Error, ffi::OsStr, fs, ops::Range};
 
 use jiff::{
     Timestamp, ToSpan as _,
     civil::{Date, DateTime, Time},
     tz::TimeZone,
 };
+
+const SYSTEM_ZONE: &str = "/etc/localtime";
 
 /// The time zone of the process.
 #[derive(Debug, Clone)]
@@ -19,15 +21,8 @@ impl LocalTime {
     #[must_use]
     pub fn of_process() -> Self {
         let named = env::var_os("TZ");
-        let zone = match &named {
-            // An empty `TZ` is the system's zone in Java, and UTC elsewhere.
-            Some(name) if name.is_empty() => {
-                fs::read("/etc/localtime").ok().and_then(|bytes| TimeZone::tzif("local", &bytes).ok())
-            }
-            _ => TimeZone::try_system().ok(),
-        };
-        Self(zone.unwrap_or_else(|| {
-            tracing::warn!(zone = ?named, "unknown time zone: using UTC");
+        Self(zone_of(named.as_deref()).unwrap_or_else(|error| {
+            tracing::warn!(%error, zone = ?named, "unknown time zone: using UTC");
             TimeZone::UTC
         }))
     }
@@ -64,6 +59,23 @@ impl LocalTime {
 
     fn at(&self, now_ms: i64) -> DateTime {
         self.0.to_datetime(Timestamp::from_millisecond(now_ms).unwrap_or(Timestamp::MAX))
+    }
+}
+
+/// The zone that the value of `TZ` names.
+fn zone_of(named: Option<&OsStr>) -> Result<TimeZone, Box<dyn Error>> {
+    let Some(text) = named.and_then(OsStr::to_str) else { return Ok(TimeZone::try_system()?) };
+    if text.is_empty() {
+        // The system's zone in Java, and UTC elsewhere.
+        let bytes =
+            fs::read(SYSTEM_ZONE).map_err(|error| format!("{SYSTEM_ZONE} cannot be read: {error}"))?;
+        return Ok(TimeZone::tzif("local", &bytes)?);
+    }
+    // Folders of the zone database with the same zones; `right` counts leap seconds, which times here do not.
+    let name = text.strip_prefix(':').unwrap_or(text);
+    match name.strip_prefix("posix/").or_else(|| name.strip_prefix("right/")) {
+        Some(name) => Ok(TimeZone::get(name)?),
+        None => Ok(TimeZone::try_system()?),
     }
 }
 
@@ -115,6 +127,19 @@ mod tests {
             let (next, after) = zone.month(range.end);
             prop_assert_eq!((next, after.start), (month + 1, range.end));
         }
+    }
+
+    #[test]
+    fn a_zone_may_be_named_in_a_folder_of_the_database() {
+        // A system without a database finds none.
+        let berlin = TimeZone::get("Europe/Berlin").ok();
+        for name in
+            ["posix/Europe/Berlin", ":posix/Europe/Berlin", "right/Europe/Berlin", ":right/Europe/Berlin"]
+        {
+            assert_eq!(zone_of(Some(OsStr::new(name))).ok(), berlin, "{name}");
+        }
+        let error = zone_of(Some(OsStr::new("posix/Europe/Nowhere"))).unwrap_err();
+        assert!(error.to_string().contains("Europe/Nowhere"), "{error}");
     }
 
     #[test]

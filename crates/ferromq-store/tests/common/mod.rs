@@ -116,9 +116,18 @@ pub fn receive<D: Disk>(
     store: &MessageStore<D>,
     request: &ReceiveRequest<'_>,
 ) -> Result<Received<D::Region>> {
+    receive_of(store, request, None)
+}
+
+/// As [`receive`], from one queue if `queue` names it.
+pub fn receive_of<D: Disk>(
+    store: &MessageStore<D>,
+    request: &ReceiveRequest<'_>,
+    queue: Option<u32>,
+) -> Result<Received<D::Region>> {
     let mut ahead = None;
     loop {
-        let received = store.groups().receive_in_memory(request, None, ahead.take())?;
+        let received = store.groups().receive_in_memory(request, queue, ahead.take())?;
         let is_empty = received.messages.is_empty() && received.dead.is_empty();
         let Some(cold) = received.cold.filter(|_| is_empty) else { return Ok(received) };
         let request = cold.request(request.topic, request.filter, Source::Anywhere);

@@ -107,6 +107,12 @@ impl Waiting {
         (self.next.is_empty() && self.beyond.is_some()).then(|| Selection::new(self.taken, self.most))
     }
 
+    /// Messages in memory.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.next.len()
+    }
+
     /// Whether any entry is still to be delivered, and a test that decides it for each entry of the chain.
     pub(crate) fn pending(&self) -> (bool, impl Fn(DueUnit) -> bool + use<>) {
         let places: HashSet<u64> = self.next.iter().map(|Reverse((_, at))| *at).collect();

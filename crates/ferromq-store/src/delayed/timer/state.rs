@@ -1,8 +1,8 @@
 //! The timer wheel of a store, and how far its messages are delivered.
 //!
 //! `recovery` restores it, `fill` fills it from the queue of its topic, `active_slot` empties it slot by slot, and
-//! `persist` writes it. It is derived from that queue. The timer log must never cover more than the commit log holds, so both are cut
-//! together at open. Memory holds messages only of the slot being delivered.
+//! `persist` writes it. It is derived from that queue. The timer log must never cover more than the commit log holds, so
+//! both are cut together at open. Memory holds messages only of the slot being delivered.
 
 use std::{collections::HashSet, path::Path, sync::Arc};
 

@@ -1,6 +1,7 @@
 //! Messages with a delivery time: how such a message waits, and when it is due.
 //!
-//! As in RocketMQ, it waits in queue 0 of [`TIMER_TOPIC`]. `wheel` orders the messages, `delivery` delivers them.
+//! As in RocketMQ, it waits in queue 0 of [`TIMER_TOPIC`]. `wheel` orders the messages, `due_messages` delivers
+//! them.
 
 use std::time::Duration;
 
