@@ -123,6 +123,7 @@ fn answers_out_of_order_reach_their_callers() {
 fn calls_with_a_callback_and_calls_that_wait_share_a_connection() {
     let address = server(|mut peer| peer.echo());
     let connections = Arc::new(Connections::new());
+    echoed(&connections, address, "opens the connection");
     let (done, answers) = mpsc::channel();
     for n in 0..200_u32 {
         let done = done.clone();
@@ -167,9 +168,9 @@ fn a_server_that_does_not_answer_costs_the_call_its_time_and_the_next_one_a_new_
     });
     let connections = Connections::new();
     let begun = Instant::now();
-    let silent = call_within(&connections, address, "x", Duration::from_millis(50));
+    let silent = call_within(&connections, address, "x", Duration::from_millis(1_100));
     assert!(matches!(silent, Err(CallError::Timeout { .. })), "{silent:?}");
-    assert!(begun.elapsed() >= Duration::from_millis(50));
+    assert!(begun.elapsed() >= Duration::from_millis(1_100));
     echoed(&connections, address, "again");
 }
 
@@ -203,6 +204,8 @@ fn a_connection_that_ends_ends_all_calls_on_it_at_once() {
         if peer.number > 0 {
             return peer.echo();
         }
+        let first = peer.request().unwrap();
+        peer.answer(&first);
         for _ in 0..4 {
             peer.request().unwrap();
         }
@@ -210,6 +213,7 @@ fn a_connection_that_ends_ends_all_calls_on_it_at_once() {
         peer.socket.shutdown(Shutdown::Both).unwrap();
     });
     let connections = Arc::new(Connections::new());
+    echoed(&connections, address, "opens the connection");
     let threads: Vec<_> = (0..3)
         .map(|_| {
             let connections = Arc::clone(&connections);
@@ -339,4 +343,16 @@ fn an_interrupted_call_ends_and_another_caller_reads_on() {
     release.wait();
     assert_eq!(follower.join().unwrap().unwrap().body, "second");
     echoed(&connections, address, "next");
+}
+
+#[test]
+fn a_call_with_a_callback_is_not_sent_without_an_open_connection() {
+    let address = server(|mut peer| peer.echo());
+    let connections = Connections::new();
+    let (done, answers) = mpsc::channel();
+    connections.start(&address.to_string(), request("x"), Instant::now() + LONG, move |answer| {
+        done.send(answer).unwrap();
+    });
+    assert!(matches!(answers.recv().unwrap(), Err(CallError::NotSent { .. })));
+    assert!(!connections.is_open(&address.to_string()));
 }

@@ -190,7 +190,7 @@ mod tests {
         }
         let (_, end) = requests.try_recv().unwrap();
         end(Err(Cause::Shared));
-        assert_eq!(outcomes.try_iter().map(|(body, _)| body).collect::<Vec<_>>(), ["late", "a"]);
+        assert_eq!(outcomes.try_iter().map(|(body, _)| body).collect::<Vec<_>>(), ["a", "late"]);
         let (_, second) = requests.try_recv().unwrap();
         let (messages, third) = requests.try_recv().unwrap();
         assert_eq!(messages, ["c"]);
