@@ -124,7 +124,7 @@ def test_a_task_fails_in_time_and_the_next_attempt_stores_the_rest(talk: Talk, f
     assert "rows " in error
     assert "to topic orders" in error
     talk.proxy.resume()
-    assert sum(talk.stored().values()) < ROWS
+    assert len(talk.stored()) < ROWS
     talk.write(options)
     found = talk.stored()
     assert found.keys() == ONCE.keys()
