@@ -4,11 +4,13 @@ import importlib.util
 import inspect
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import ferromq
-from ferromq import aio, errors
+from ferromq import aio, errors, testing
 
 PUBLIC = [
     "Admin",
@@ -36,11 +38,36 @@ PUBLIC = [
     "embedded",
 ]
 SERVERS = ("ferromq.broker", "ferromq.namesrv", "ferromq.embedding", "ferromq.cli", "ferromq.spark")
+TESTING = [
+    "Broker",
+    "Faults",
+    "Like",
+    "VirtualClock",
+    "ferromq_broker",
+    "ferromq_clock",
+    "ferromq_faults",
+    "ferromq_session_broker",
+]
 
 
 def test_exactly_these_names_are_public() -> None:
     """A new one is a decision, a lost one breaks programs."""
     assert ferromq.__all__ == sorted([*PUBLIC, *errors.__all__])
+
+
+def test_exactly_these_names_of_the_pytest_plugin_are_public() -> None:
+    """The classes, for annotations, and the fixtures; each is documented."""
+    assert testing.__all__ == TESTING
+    for name in TESTING:
+        assert inspect.getdoc(getattr(testing, name))
+    with pytest.raises(AttributeError, match=r"module 'ferromq\.testing' has no attribute 'Clock'"):
+        testing.Clock  # noqa: B018
+
+
+def test_pytest_finds_the_plugin_under_the_name_of_its_module() -> None:
+    """As `-p ferromq.testing` does; under another name it would be loaded twice, which pytest refuses."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"] == {"pytest11": {"ferromq.testing": "ferromq.testing"}}
 
 
 def test_every_public_name_is_there_and_documented() -> None:
@@ -68,7 +95,7 @@ def test_all_names_are_imported_by_a_star() -> None:
     [
         (
             "import ferromq",
-            ("grpc", "google.protobuf", "asyncio", "html", "ferromq.client", "ferromq.config", *SERVERS),
+            ("grpc", "google.protobuf", "asyncio", "html", "pytest", "ferromq.client", "ferromq.config", *SERVERS),
         ),
         ("import ferromq.spark.stream.reader", ("grpc", "google.protobuf", "ferromq.client", "ferromq.config")),
         ("from ferromq import Producer, Consumer", ("ferromq.aio", "ferromq.admin", "ferromq.config", *SERVERS)),

@@ -22,7 +22,7 @@ from ferromq.core.plans import ATTEMPT, Common, no_answer
 from ferromq.core.requests import Identity, Plan, T, duration, seconds
 from ferromq.core.routes import Routes
 from ferromq.errors import ClientClosed, ConfigError
-from ferromq.process.clock import Clock
+from ferromq.process.clock import Clock, clock_of_clients
 from ferromq.process.fork import Owner
 from ferromq.protocol.endpoints import parse_endpoints
 
@@ -40,7 +40,7 @@ class Options:
     attempts: int
     tls: bool | TlsFile | Tls = False
     clock: Clock | None = None
-    """From which delays count; None: the system's."""
+    """From which delays count; None: the system's, and in a test with `ferromq_clock` that one."""
     attempt_timeout: float = ATTEMPT
     """Seconds that one attempt may take, at most."""
 
@@ -58,8 +58,9 @@ class Client:
             identity, parse_endpoints(options.endpoint), seconds(options.timeout), options.attempts, Routes()
         )
         self.common.attempt_timeout = options.attempt_timeout
-        if options.clock is not None:
-            self.common.wall = options.clock.now_ms
+        clock = options.clock or clock_of_clients()
+        if clock is not None:
+            self.common.wall = clock.now_ms
         kind = pb.ClientType.PRODUCER if subscription is None else pb.ClientType.SIMPLE_CONSUMER
         settings = pb.Settings(
             client_type=kind,

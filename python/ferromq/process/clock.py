@@ -7,7 +7,8 @@ Stateful policy (`namesrv.route_info`, `broker.clients`) does not use it; it tak
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from ferromq import _ferromq
@@ -82,6 +83,24 @@ class Clock:
         """Stop calling *listener*."""
         if listener in self._listeners:
             self._listeners.remove(listener)
+
+
+_of_clients: list[Clock] = []
+
+
+@contextmanager
+def default_for_clients(clock: Clock) -> Iterator[None]:
+    """Make clients of this process that are created inside of the `with` without a clock count delays from *clock*."""
+    _of_clients.append(clock)
+    try:
+        yield
+    finally:
+        _of_clients.remove(clock)
+
+
+def clock_of_clients() -> Clock | None:
+    """Return the clock of clients that are created now without one; None: the system's."""
+    return _of_clients[-1] if _of_clients else None
 
 
 def _nothing(_now: int) -> None:

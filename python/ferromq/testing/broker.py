@@ -1,0 +1,341 @@
+"""What a test has of its broker: names and clients of its own, captured messages, waits and assertions."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from ferromq.admin import Admin
+from ferromq.admin.settings import MessageType
+from ferromq.client.consumer import Consumer
+from ferromq.client.producer import MessageOptions, Producer
+from ferromq.core.batching import Sendable
+from ferromq.core.requests import seconds
+from ferromq.embedding import Embedded
+from ferromq.message import MessageView, SendReceipt
+from ferromq.process.clock import Clock
+from ferromq.protocol import naming
+from ferromq.testing import captured, expectations
+from ferromq.testing.expectations import Expected
+from ferromq.testing.faults import Faults
+from ferromq.testing.running import Running
+from ferromq.testing.waiting import until
+
+_CLOSING = 1.0
+"""Seconds that each client has to say good-bye, even if the broker is down."""
+_PATIENCE = timedelta(seconds=5)
+_ANY_TIME = timedelta(0)
+_MOST_SHOWN = 20
+
+
+class Broker:
+    """
+    The fixture `ferromq_broker`: a name server and a broker inside the test's process.
+
+    Clients of any kind connect to its addresses. What it shows of messages is read from its store, and changes nothing:
+    no group, no lease, no offset. Everything that it created for the test is closed with it.
+    """
+
+    def __init__(self, running: Running, suffix: str = "", faults: Faults | None = None) -> None:
+        """*suffix* makes names unique on a broker that other tests use, too."""
+        self._running = running
+        self._suffix = suffix
+        self.faults = faults
+        """The faults of this broker; None unless the test uses `ferromq_faults`."""
+        self._marks = captured.Marks.of(running.store)
+        self._closing = contextlib.ExitStack()
+        self._admin: Admin | None = None
+        self._producer: Producer | None = None
+
+    def of_test(self, suffix: str) -> "Broker":
+        """Return the same broker for one test: with names of its own, and without clients."""
+        return Broker(self._running, suffix, self.faults)
+
+    @property
+    def endpoint(self) -> str:
+        """`host:port` for gRPC clients, ferromq's own and those of RocketMQ 5."""
+        return self._running.endpoint
+
+    @property
+    def remoting(self) -> str:
+        """`host:port` of the broker for clients of RocketMQ 4."""
+        return self._running.remoting
+
+    @property
+    def namesrv(self) -> str:
+        """`host:port` of the name server, for clients of RocketMQ 4 and for `ferromq.Admin`."""
+        return self._running.namesrv
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the broker; with the fixture `ferromq_clock`, that one."""
+        return self._running.clock
+
+    @property
+    def embedded(self) -> Embedded:
+        """The embedded broker itself, with its store and its options. Raises `RuntimeError` while it is down."""
+        return self._running.mq
+
+    # --- names and clients
+
+    def topic(self, name: str, *, queues: int | None = None, message_type: MessageType | None = None) -> str:
+        """
+        Return the name of a topic that no other test uses, such as `orders-7-main`; the same name within this test.
+
+        A broker of the test's own returns *name* itself. With an option the topic is created; else its first message
+        creates it. Raises `IllegalName`.
+        """
+        unique = self._unique(name, naming.check_topic)
+        if queues is not None or message_type is not None:
+            self.admin().create_topic(unique, queues, message_type=message_type)
+        return unique
+
+    def group(
+        self,
+        name: str,
+        *,
+        fifo: bool | None = None,
+        retries: int | None = None,
+        retry_delays: Sequence[timedelta | float] | None = None,
+    ) -> str:
+        """
+        Return the name of a consumer group that no other test uses; the same name within this test.
+
+        A broker of the test's own returns *name* itself. With an option the group is created, as by
+        `Admin.create_group`; else its first consumer creates it. Raises `IllegalName`.
+        """
+        unique = self._unique(name, naming.check_group)
+        if (fifo, retries, retry_delays) != (None, None, None):
+            self.admin().create_group(unique, fifo=fifo, retries=retries, retry_delays=retry_delays)
+        return unique
+
+    def producer(self, *topics: str, **options: Any) -> Producer:
+        """Return a new producer with the broker's clock. The arguments are those of `ferromq.Producer`."""
+        made = Producer(self.endpoint, *topics, **{"clock": self.clock, **options})
+        self._closing.callback(made.close, _CLOSING)
+        return made
+
+    def consumer(self, group: str, topic: str, **options: Any) -> Consumer:
+        """Return a new consumer in *group* of *topic*. The options are those of `ferromq.Consumer`."""
+        made = Consumer(self.endpoint, group, topic, **options)
+        self._closing.callback(made.close, _CLOSING)
+        return made
+
+    def admin(self) -> Admin:
+        """Return the test's administrator of this broker."""
+        if self._admin is None:
+            self._admin = self._closing.enter_context(Admin(self.namesrv))
+        return self._admin
+
+    def send(self, topic: str, body: Sendable, **options: Unpack[MessageOptions]) -> SendReceipt:
+        """Send one message, and return its receipt. The arguments are those of `Producer.send`."""
+        if self._producer is None:
+            self._producer = self.producer()
+        return self._producer.send(topic, body, **options)
+
+    # --- captured messages
+
+    def messages(self, topic: str) -> list[MessageView]:
+        """
+        Return the messages of a topic, in the order in which they were stored; of an unknown topic, none.
+
+        Messages that wait for their time, or for the end of their transaction, are not in their topic yet.
+        """
+        return captured.messages(self._running.store, topic)
+
+    def sent(self, topic: str) -> list[MessageView]:
+        """
+        Return what producers sent to a topic, in the order of sending: its messages and those that wait for their time.
+
+        A recalled message is not among them, nor is one whose transaction is open or was rolled back.
+        """
+        return captured.sent(self._running.store, topic, self._marks)
+
+    def dead_letters(self, group: str) -> list[MessageView]:
+        """Return the dead letters of a group, in the order in which they were given up."""
+        return self.messages(self.dead_letter_topic(group))
+
+    def dead_letter_topic(self, group: str) -> str:
+        """Return the name of the topic of a group's dead letters."""
+        return f"{naming.DLQ_PREFIX}{group}"
+
+    def unfinished(self, group: str, topic: str) -> list[MessageView]:
+        """
+        Return the messages of a topic that a group has not finished: acknowledged, or given up as dead letters.
+
+        A group finishes each queue in order: messages behind the first unfinished one of their queue count as
+        unfinished.
+        """
+        return captured.unfinished(self._running.store, group, topic)
+
+    # --- waits
+
+    def wait_for_messages(
+        self, topic: str, count: int = 1, *, timeout: timedelta | float = _PATIENCE
+    ) -> list[MessageView]:
+        """
+        Wait until a topic has at least *count* messages, and return all of them in the order in which they were stored.
+
+        Raises `TimeoutError` with the messages that are there after *timeout* (float: seconds).
+        """
+        __tracebackhide__ = True
+        found: list[MessageView] = []
+
+        def are_there() -> bool:
+            found[:] = self.messages(topic)
+            return len(found) >= count
+
+        if not until(are_there, seconds(timeout)):
+            raise TimeoutError(
+                f"{topic} has {len(found)} of {count} messages after {seconds(timeout):g} s"
+                f"{_listed(found)}{self._hint()}"
+            )
+        return found
+
+    def wait_until_consumed(
+        self, group: str, topic: str, *, count: int = 0, timeout: timedelta | float = _PATIENCE
+    ) -> None:
+        """
+        Wait until a topic has at least *count* messages, and *group* has finished all that it has.
+
+        A message is finished if it is acknowledged or a dead letter. Without *count*, a topic whose first message is
+        still on its way counts as consumed. A client of RocketMQ 4 reports its progress every 5 seconds by default.
+
+        Raises `TimeoutError` with the unfinished messages after *timeout* (float: seconds).
+        """
+        __tracebackhide__ = True
+        left: list[MessageView] = []
+
+        def is_consumed() -> bool:
+            left[:] = self.unfinished(group, topic)
+            return not left and (count == 0 or len(self.messages(topic)) >= count)
+
+        if not until(is_consumed, seconds(timeout)):
+            raise TimeoutError(f"{self._unfinished_text(group, topic, left, count, seconds(timeout))}{self._hint()}")
+
+    # --- assertions
+
+    def assert_sent(
+        self,
+        topic: str,
+        expected: Sequence[Expected],
+        *,
+        in_any_order: bool = False,
+        timeout: timedelta | float = _ANY_TIME,
+    ) -> None:
+        """
+        Fail unless exactly the *expected* messages were sent to a topic.
+
+        An expected message is bytes, of which only the body counts; a `ferromq.Message`, of which every field counts;
+        or a `Like`, of which the given fields count. *timeout* (float: seconds): how long they may take to come.
+        """
+        __tracebackhide__ = True
+        self._compare(f"messages sent to {topic}", expected, lambda: self.sent(topic), in_any_order, timeout)
+
+    def assert_dead_letters(
+        self,
+        group: str,
+        expected: Sequence[Expected],
+        *,
+        in_any_order: bool = False,
+        timeout: timedelta | float = _ANY_TIME,
+    ) -> None:
+        """Fail unless a group has exactly the *expected* dead letters; the arguments are those of `assert_sent`."""
+        __tracebackhide__ = True
+        self._compare(f"dead letters of {group}", expected, lambda: self.dead_letters(group), in_any_order, timeout)
+
+    def assert_consumed(
+        self,
+        group: str,
+        topic: str,
+        expected: Sequence[Expected] | None = None,
+        *,
+        in_any_order: bool = False,
+        timeout: timedelta | float = _ANY_TIME,
+    ) -> None:
+        """
+        Fail unless a group has finished every message of a topic, and these are the *expected* ones, if any are given.
+
+        *expected* and *in_any_order* are those of `assert_sent`. *timeout* (float: seconds): how long it may take.
+        """
+        __tracebackhide__ = True
+        wanted = None if expected is None else expectations.checked(expected)
+        limit = seconds(timeout)
+
+        def failure() -> str:
+            left = self.unfinished(group, topic)
+            if left:
+                return f"{self._unfinished_text(group, topic, left, 0, limit)}{self._hint()}"
+            if wanted is None:
+                return ""
+            what = f"messages of {topic} that {group} has finished"
+            return expectations.differences(what, wanted, self.messages(topic), in_any_order=in_any_order)
+
+        _fail_unless_empty(failure, limit)
+
+    def close(self) -> None:
+        """Close the clients of the test. Idempotent."""
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _unique(self, name: str, check: Callable[[str], None]) -> str:
+        check(name)
+        unique = f"{name}{self._suffix}"
+        check(unique)
+        return unique
+
+    def _compare(
+        self,
+        what: str,
+        expected: Sequence[Expected],
+        read: Callable[[], list[MessageView]],
+        in_any_order: bool,
+        timeout: timedelta | float,
+    ) -> None:
+        __tracebackhide__ = True
+        wanted = expectations.checked(expected)
+        _fail_unless_empty(
+            lambda: expectations.differences(what, wanted, read(), in_any_order=in_any_order), seconds(timeout)
+        )
+
+    def _unfinished_text(self, group: str, topic: str, left: list[MessageView], count: int, limit: float) -> str:
+        total = len(self.messages(topic))
+        after = f" after {limit:g} s" if limit else ""
+        if not left:
+            return f"{topic} has {total} of {count} messages{after}; {group} has finished all of them"
+        return f"{group} has not finished {len(left)} of {total} messages of {topic}{after}{_listed(left)}"
+
+    def _hint(self) -> str:
+        if not self.clock.is_manual:
+            return ""
+        return "\nthe clock stands still: delays, retries and leases end when ferromq_clock.advance reaches their time"
+
+
+def _fail_unless_empty(failure: Callable[[], str], timeout: float) -> None:
+    __tracebackhide__ = True
+    text = ""
+
+    def holds() -> bool:
+        nonlocal text
+        text = failure()
+        return not text
+
+    if not until(holds, timeout):
+        raise AssertionError(text)
+
+
+def _listed(messages: Sequence[MessageView]) -> str:
+    lines = [
+        f"\n  queue {message.queue_id}, offset {message.queue_offset}: {expectations.show(message)}"
+        for message in messages[:_MOST_SHOWN]
+    ]
+    more = len(messages) - len(lines)
+    return "".join([":" if lines else "", *lines, f"\n  … and {more} more" if more else ""])
