@@ -190,7 +190,7 @@ def test_a_clock_that_comes_late_is_an_error_that_says_so(run: Run) -> None:
 
 
 def test_faults_end_before_the_fixtures_of_the_test(run: Run) -> None:
-    """A program can say good-bye to a broker that the test left hanging."""
+    """A program can unregister at a broker that the test left hanging."""
     text = """
         import ferromq
         import pytest

@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """End the faults of a test before its fixtures end, so that clients can say good-bye."""
+    """End the faults of a test before its fixtures end, so that clients can unregister."""
     if _faults in item.stash:
         item.stash[_faults].end()
 

@@ -23,7 +23,7 @@ from ferromq.testing.running import Running
 from ferromq.testing.waiting import until
 
 _CLOSING = 1.0
-"""Seconds that each client has to say good-bye, even if the broker is down."""
+"""Seconds that each client has to unregister, even if the broker is down."""
 _PATIENCE = timedelta(seconds=5)
 _ANY_TIME = timedelta(0)
 _MOST_SHOWN = 20
