@@ -161,7 +161,7 @@ impl Server {
         }
     }
 
-    /// The open connection; opens one if there is none. Of several callers one connects and the others wait.
+    /// Returns the open connection, or opens one. If several callers need it, one connects and the others wait.
     fn connection(&self, patience: Patience<'_>) -> Result<Arc<Connection>, CallError> {
         let mut link = sync::lock(&self.link);
         loop {
