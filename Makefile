@@ -13,11 +13,11 @@ PYTHON_SOURCES := pyproject.toml README.md $(shell find python -type f -not -nam
 
 # Recipes share one venv and install into it; tests and builds run in parallel inside a recipe.
 .NOTPARALLEL:
-.PHONY: help demo docs test check fmt setup unit rust-test system compat matrix spark bench bench-peers proto jars node-client wheels sdist workflows nightly soak fuzz clean
+.PHONY: help demo docs test check fmt setup unit rust-test system compat matrix spark bench bench-peers bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "also: setup fmt unit rust-test system compat matrix spark proto jars node-client wheels sdist workflows nightly soak fuzz clean"
+	@echo "also: setup fmt unit rust-test system compat matrix spark bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean"
 
 # --- set-up --------------------------------------------------------------------------------------------------
 
@@ -154,6 +154,23 @@ $(CACHE)/node.stamp: tests/compat/node/package.json tests/compat/node/package-lo
 
 bench-peers: setup jars $(CACHE)/kafka-jars.stamp $(CACHE)/spark-kafka-jars.stamp
 	benches/peers/run.sh
+	@$(MAKE) --no-print-directory bench-clients
+
+# Python clients of RocketMQ, Kafka and NATS, each against its own server, in an environment of their own. What cannot be
+# fetched is left out, with the reason.
+NATS_SERVER := 2.15.2
+$(CACHE)/clients.stamp: benches/peers/clients/requirements.txt $(CACHE)/wheel.stamp
+	$(PYTHON) -m venv $(CACHE)/clients
+	$(CACHE)/clients/bin/pip install --quiet --disable-pip-version-check dist/ferromq-*.whl
+	for each in $$(sed 's/#.*//' $<); do $(CACHE)/clients/bin/pip install --quiet --disable-pip-version-check "$$each" || true; done
+	@touch $@
+
+bench-clients: $(CACHE)/clients.stamp
+	@$(MAKE) --no-print-directory jars $(CACHE)/kafka-jars.stamp || echo "the jars of RocketMQ and Kafka could not be fetched (see above)"
+	@test -x $(CACHE)/nats-server-$(NATS_SERVER)/nats-server \
+	  || GOBIN=$(abspath $(CACHE))/nats-server-$(NATS_SERVER) go install github.com/nats-io/nats-server/v2@v$(NATS_SERVER) \
+	  || echo "nats-server could not be built (see above)"
+	NATS_SERVER=$(abspath $(CACHE))/nats-server-$(NATS_SERVER)/nats-server $(CACHE)/clients/bin/python benches/peers/clients/run.py
 
 # --- a release -----------------------------------------------------------------------------------------------
 
@@ -187,6 +204,7 @@ nightly: setup
 	  cargo test --release --package ferromq-store --locked --quiet
 	cargo test --package ferromq-store --features portable --locked --quiet
 	FERROMQ_KILL_ROUNDS=100 $(BIN)/pytest tests/system/test_kill.py
+	FERROMQ_IDEMPOTENT_KILLS=100 $(BIN)/pytest tests/system/test_idempotent.py
 	FERROMQ_TRANSACTION_KILL_ROUNDS=50 $(BIN)/pytest tests/system/test_transactions.py
 	FERROMQ_STREAM_KILLS=10 $(BIN)/pytest tests/spark/test_stream_kill.py
 	FERROMQ_CLUSTER_FILES=1 $(BIN)/pytest tests/spark/test_cluster.py

@@ -15,6 +15,7 @@ def main() -> list[str]:
 
     def checker(message: MessageView) -> Resolution:
         """Decide about a transaction whose end the broker did not get: the row is there, or it is not."""
+        # With several processes another one may be about to write it: see postgres_transaction.py.
         row = database.execute("SELECT 1 FROM orders WHERE id = ?", message.keys).fetchone()
         return Resolution.COMMIT if row else Resolution.ROLLBACK
 

@@ -27,6 +27,7 @@ from ferromq.errors import (
     CorruptMessage,
     CorruptStore,
     DataLost,
+    Failed,
     FerromqError,
     Forbidden,
     ForkedProcess,
@@ -38,6 +39,7 @@ from ferromq.errors import (
     NotDurable,
     OutcomeUnknown,
     Reject,
+    RequesterGone,
     RequestError,
     RequestTimeout,
     RetryAfter,
@@ -49,26 +51,32 @@ from ferromq.errors import (
     StoreLocked,
     Throttled,
     TopicNotFound,
+    Undecodable,
     Unsupported,
 )
-from ferromq.message import Message, MessageView, Resolution, SendReceipt, SendSummary
+from ferromq.message import Message, MessageView, Reply, Resolution, SendReceipt, SendSummary
 from ferromq.process.clock import Clock
 
 if TYPE_CHECKING:
     from ferromq import admin as admin
     from ferromq import aio as aio
     from ferromq import client as client
+    from ferromq import telemetry as telemetry
     from ferromq.admin import Admin
     from ferromq.client.consumer import Consumer
     from ferromq.client.producer import Producer, Transaction
+    from ferromq.client.reader import Reader
     from ferromq.client.tls import Tls
     from ferromq.config.broker import BrokerConfig
     from ferromq.config.namesrv import NameServerConfig
     from ferromq.config.store import StoreConfig
     from ferromq.connecting import Connection, connect
     from ferromq.core.filters import Sql
+    from ferromq.core.payloads import DecodedMessage
+    from ferromq.core.progress import Progress, QueueProgress
     from ferromq.core.pull_plans import Pulled, Queue
     from ferromq.embedding import Embedded, embedded
+    from ferromq.tables import MessageTable, PulledTable, to_arrow, to_pandas
 
     __version__: str
 
@@ -85,8 +93,10 @@ __all__ = [
     "CorruptMessage",
     "CorruptStore",
     "DataLost",
+    "DecodedMessage",
     "Embedded",
     "ExpiredFile",
+    "Failed",
     "FerromqError",
     "Forbidden",
     "ForkedProcess",
@@ -95,17 +105,24 @@ __all__ = [
     "IllegalName",
     "LeaseExpired",
     "Message",
+    "MessageTable",
     "MessageTooLarge",
     "MessageView",
     "NameServerConfig",
     "NotDurable",
     "OutcomeUnknown",
     "Producer",
+    "Progress",
     "Pulled",
+    "PulledTable",
     "Queue",
+    "QueueProgress",
+    "Reader",
     "Reject",
+    "Reply",
     "RequestError",
     "RequestTimeout",
+    "RequesterGone",
     "Resolution",
     "RetryAfter",
     "RowError",
@@ -123,9 +140,12 @@ __all__ = [
     "Tls",
     "TopicNotFound",
     "Transaction",
+    "Undecodable",
     "Unsupported",
     "connect",
     "embedded",
+    "to_arrow",
+    "to_pandas",
 ]
 
 _HOMES = {
@@ -133,20 +153,28 @@ _HOMES = {
     "BrokerConfig": "config.broker",
     "Connection": "connecting",
     "Consumer": "client.consumer",
+    "DecodedMessage": "core.payloads",
     "Embedded": "embedding",
     "NameServerConfig": "config.namesrv",
     "Producer": "client.producer",
+    "Progress": "core.progress",
     "Pulled": "core.pull_plans",
     "Queue": "core.pull_plans",
+    "QueueProgress": "core.progress",
+    "Reader": "client.reader",
     "Sql": "core.filters",
     "StoreConfig": "config.store",
     "Tls": "client.tls",
     "Transaction": "client.producer",
     "connect": "connecting",
     "embedded": "embedding",
+    "MessageTable": "tables",
+    "PulledTable": "tables",
+    "to_arrow": "tables",
+    "to_pandas": "tables",
 }
 
-_MODULES = frozenset({"admin", "aio", "client"})
+_MODULES = frozenset({"admin", "aio", "client", "telemetry"})
 
 if not TYPE_CHECKING:  # type checkers would accept any name
 

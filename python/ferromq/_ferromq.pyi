@@ -816,7 +816,70 @@ class Completions:
     def fileno(self) -> int:
         """Return the descriptor."""
     def take(self) -> list[tuple[int, Any]]:
-        """Take all outcomes: the number of each, and what `FramedCalls.call` or `Sends.send` would return or raise."""
+        """
+        Take all outcomes: the number of each, and what `FramedCalls.call`, `FramedCalls.poll` or `Sends.send` would return
+        or raise.
+        """
+
+@final
+class AckQueue:
+    """Collects acknowledgements by broker; each costs no call of Python."""
+
+    def __new__(
+        cls,
+        check: Callable[[], object],
+        grown: Callable[[str], object],
+        in_use: dict[MessageView, Any],
+        *,
+        full: int,
+        most: int,
+    ) -> Self:
+        """
+        *check* raises why the consumer may not be used. What is *in_use* is told to `leave`.
+
+        *grown* is called with a broker that has its first message, *full* messages, or *most* and more.
+        """
+    def put(self, message: MessageView) -> None:
+        """Take the acknowledgement of a message, unless it is settled."""
+    def count(self, endpoint: str) -> int:
+        """Return how many messages of the broker at *endpoint* wait."""
+    def endpoints(self) -> list[str]:
+        """Return the brokers of which messages wait."""
+    def take(self, endpoint: str, most: int) -> list[MessageView]:
+        """Take the first *most* messages of the broker at *endpoint*."""
+    def keep_order(self, in_order: Any) -> None:
+        """Tell *in_order* of each message from now on."""
+    def close(self) -> None:
+        """Have messages checked before they are taken from now on."""
+
+@final
+class Arrivals:
+    """Waits until brokers have messages, and leases none of them. Thread-safe."""
+
+    def __new__(cls, client_id: str) -> Self: ...
+    def wait(self, watched: Sequence[tuple[str, str, bytes]], timeout: float) -> list[str]:
+        """
+        Wait until one of the brokers has messages, and return the names of those that have.
+
+        *watched*: name, endpoint and an encoded ReceiveMessageRequest. It returns after *timeout* seconds, and after
+        `cancel`. A request that was refused counts as one that has messages.
+        """
+    def watch(self, watched: Sequence[tuple[str, str, bytes]], completions: Completions, number: int) -> None:
+        """Begin to wait. Once a broker has messages, *completions* has None under *number*, and `take` the names."""
+    def take(self) -> list[str]:
+        """Return the names of the brokers that have had messages since the last call."""
+    def cancel(self) -> None:
+        """End the wait of a thread."""
+    def close(self) -> None:
+        """End all waits."""
+
+@final
+class Cancellation:
+    """Ends receives and pulls from another thread."""
+
+    def __new__(cls) -> Self: ...
+    def set(self) -> None:
+        """Have the broker answer what is under way at once. Later calls fail."""
 
 @final
 class FramedCalls:
@@ -838,6 +901,16 @@ class FramedCalls:
 
         The status is gRPC's; 0 is success. Raises `ConnectionFailed` and `RequestTimeout`.
         """
+    def poll(
+        self, endpoint: str, method: str, request: bytes, timeout: float, client_id: str, cancellation: Cancellation
+    ) -> tuple[int, str | None, Records]:
+        """
+        Call *method*, a receive or a pull, and return its status, the text of a failure, and the answer with its records.
+
+        *cancellation* ends it. Raises `ConnectionFailed` and `RequestTimeout`.
+        """
+    def release(self, endpoint: str) -> None:
+        """Let the broker at *endpoint* answer the receives under way at once."""
     def start(
         self,
         endpoint: str,
@@ -1354,11 +1427,39 @@ def decode_sent(
     one of them; last the queue of the first message, if the broker chose another one.
     """
 
+def any_settled(messages: Sequence[MessageView]) -> bool:
+    """Return whether any of the messages is settled."""
+
+def settle_all(messages: Sequence[MessageView]) -> dict[str, list[MessageView]]:
+    """Settle messages, and return those that were not, by the broker that they came from."""
+
 def encode_acks(group: str, topic: str, messages: Sequence[MessageView]) -> bytes:
     """Encode an AckMessageRequest."""
 
+def encode_record_acks(group: str, topic: str, messages: Sequence[MessageView]) -> bytes | None:
+    """Encode an acknowledgement for a framed call, or return None: not all messages came as records with their first leases."""
+
+def decode_record_acks(answer: bytes) -> tuple[int, str, list[tuple[int, int, str]]]:
+    """Decode the answer to `AckRecords`: code, text; index, code and text of each failed message."""
+
 def decode_acked(answer: bytes) -> tuple[int, str, list[tuple[str, int, str]]]:
     """Decode an AckMessageResponse: code, text; message id, code and text of each failed entry."""
+
+def decode_records_answer(
+    answer: Records, lease: LeaseKeeper, endpoint: str
+) -> tuple[tuple[int, str] | None, list[MessageView], int | None]:
+    """
+    Decode the answer to a framed receive or pull: its status (code, text), its messages, and a pull's next offset.
+
+    Raises `ValueError` for other bytes.
+    """
+
+def split_records(answer: Records) -> tuple[tuple[int, str], int | None, Records]:
+    """
+    Split the answer to a framed receive or pull: its status (code, text), a pull's next offset, and its records.
+
+    Raises `ValueError` for other bytes. The records are not checked.
+    """
 
 def decode_received(
     packets: list[bytes], packed: bool, lease: LeaseKeeper, endpoint: str

@@ -1,5 +1,5 @@
 """
-The way in: `ferromq.connect` returns a connection, which makes producers, consumers and administrators.
+The way in: `ferromq.connect` returns a connection, which makes producers, consumers, readers and administrators.
 
 `aio.connecting` is its twin for asyncio; `embedding` has the connection that brings its own broker.
 """
@@ -9,21 +9,25 @@ import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from ferromq.admin import Admin
 from ferromq.client.connection import end_of, remaining
 from ferromq.client.consumer import Consumer
 from ferromq.client.makes_clients import MakesClients
-from ferromq.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
+from ferromq.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
 from ferromq.client.producer import Producer
+from ferromq.client.reader import Reader
 from ferromq.client.tls import Tls, TlsFile
+from ferromq.core.payloads import T, V
+from ferromq.core.subscriptions import Topics
 from ferromq.protocol.endpoints import chosen_endpoint
+from ferromq.telemetry import Telemetry
 
 __all__ = ["Connection", "connect"]
 
-Client = Producer | Consumer | Admin
-Made = TypeVar("Made", Producer, Consumer, Admin)
+Client = Producer[Any] | Consumer[Any] | Reader | Admin
+Made = TypeVar("Made", bound=Client)
 
 
 class Connection(MakesClients[Client]):
@@ -34,7 +38,7 @@ class Connection(MakesClients[Client]):
     and used in the child; the clients it made before belong to the parent.
     """
 
-    def producer(self, *topics: str, **options: Unpack[ProducerOptions]) -> Producer:
+    def producer(self, *topics: str, **options: Unpack[ProducerOptions[V]]) -> Producer[V]:
         """
         Return a new producer. The arguments are those of `ferromq.Producer` after the endpoint.
 
@@ -43,15 +47,27 @@ class Connection(MakesClients[Client]):
         self._check()
         return self._keep(Producer(self._endpoint, *topics, **self._of_producers(options)))
 
-    def consumer(self, group: str, topic: str, **options: Unpack[ConsumerOptions]) -> Consumer:
+    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions[T]]) -> Consumer[T]:
         """
-        Return a new consumer in *group* of *topic*. The options are those of `ferromq.Consumer`.
+        Return a new consumer in *group* of *topics*. The options are those of `ferromq.Consumer`.
 
         Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
         """
         self._check()
-        whole: ConsumerOptions = {**self._options, **options}
-        return self._keep(Consumer(self._endpoint, group, topic, **whole))
+        whole: ConsumerOptions[T] = {**self._options, **options}
+        return self._keep(Consumer(self._endpoint, group, topics, **whole))
+
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions]) -> Reader:
+        """
+        Return a new reader of *topics*, which has no group. The options are those of `ferromq.Reader`.
+
+        Options that are not given are those of the connection; a reader has no telemetry. Raises `ClientClosed` after
+        `close`.
+        """
+        self._check()
+        shared = {name: value for name, value in self._options.items() if name != "telemetry"}
+        whole: dict[str, Any] = {**shared, **options}
+        return self._keep(Reader(self._endpoint, topics, **whole))
 
     def admin(self, **options: Unpack[AdminOptions]) -> Admin:
         """
@@ -76,7 +92,7 @@ class Connection(MakesClients[Client]):
         _close_all(consumers, end_of(remaining(whole) / 2) if others else whole)
         _close_all(others, whole)
 
-    def _of_producers(self, options: ProducerOptions) -> ProducerOptions:
+    def _of_producers(self, options: ProducerOptions[V]) -> ProducerOptions[V]:
         return {**self._options, **options}
 
     def _make_admin(self, options: AdminOptions) -> Admin:
@@ -126,6 +142,7 @@ def connect(
     timeout: timedelta | float = 10.0,
     attempts: int = 3,
     tls: bool | TlsFile | Tls = False,
+    telemetry: Telemetry | None = None,
 ) -> Connection:
     """
     Return a connection to the broker at *endpoint*, without calling it yet.
@@ -136,10 +153,10 @@ def connect(
     *endpoint* is the gRPC address of a broker, `host:port`. Give several brokers of a cluster joined by `;`, or as a
     sequence. By default it is the environment variable FERROMQ_ENDPOINT.
 
-    *timeout*, *attempts* and *tls* are as of `Producer`. All clients of the connection have them, unless they are given
-    others.
+    *timeout*, *attempts*, *tls* and *telemetry* are as of `Producer`. All clients of the connection have them, unless
+    they are given others.
 
     Raises `ConfigError` without an address, and for one that is not `host:port`.
     """
-    options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls}
+    options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}
     return Connection(chosen_endpoint(endpoint, os.environ), options)

@@ -21,6 +21,7 @@ from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.config.options import BrokerOptions, StoreChanges
 from ferromq.connecting import Connection
+from ferromq.core.payloads import V
 from ferromq.errors import ConfigError
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process import temporary_store
@@ -110,7 +111,7 @@ class Embedded(Connection):
         self._owner.check()
         return self._name_server
 
-    def _of_producers(self, options: ProducerOptions) -> ProducerOptions:
+    def _of_producers(self, options: ProducerOptions[V]) -> ProducerOptions[V]:
         return {"clock": self._clock, **options}
 
     def _make_admin(self, options: AdminOptions) -> Admin:

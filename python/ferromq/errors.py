@@ -25,6 +25,7 @@ Each branch tells the caller what to do next. Classes with a builtin base can al
     │ ├ Forbidden                           the permission is missing
     │ ├ Throttled                           wait, then try again
     │ ├ LeaseExpired                        drop the message; it is redelivered
+    │ ├ RequesterGone                       drop the reply; its requester is no longer connected
     │ ├ Unsupported                         this server does not know the request
     │ └ ServerError                         the server failed; its log says why
     └ OutcomeUnknown                      it may have happened: try again and expect a duplicate
@@ -32,17 +33,21 @@ Each branch tells the caller what to do next. Classes with a builtin base can al
       ├ RequestTimeout (TimeoutError)       no answer in time
       └ NotDurable (.code .remark)          stored, but its flush or replication failed, or took too long
 
-Handlers of `Consumer.run` raise two more, to decide what happens to a message::
+Handlers of `Consumer.run` raise three more, to decide what happens to a message::
 
     Exception
+    ├ Failed (.failures)                  of a batch: these messages failed, the others are handled
     ├ Reject (.reason)                    a dead letter now
+    │ └ Undecodable                         the body is no value of the consumer's `decode`
     └ RetryAfter (.seconds)               redelivered after that time; it counts as an attempt
 
 All exceptions can be pickled with their attributes.
 """
 # ruff: noqa: N818 (the names are clear; "Error" is for the branches)
 
+from collections.abc import Mapping as _Mapping
 from datetime import timedelta as _timedelta
+from typing import Any as _Any
 
 __all__ = [
     "AlreadyExists",
@@ -52,6 +57,7 @@ __all__ = [
     "CorruptMessage",
     "CorruptStore",
     "DataLost",
+    "Failed",
     "FerromqError",
     "Forbidden",
     "ForkedProcess",
@@ -65,6 +71,7 @@ __all__ = [
     "Reject",
     "RequestError",
     "RequestTimeout",
+    "RequesterGone",
     "RetryAfter",
     "RowError",
     "ServerError",
@@ -74,6 +81,7 @@ __all__ = [
     "StoreLocked",
     "Throttled",
     "TopicNotFound",
+    "Undecodable",
     "Unsupported",
 ]
 
@@ -188,6 +196,10 @@ class LeaseExpired(RequestError):
     """The lease of the message ended; the message is redelivered, perhaps to another consumer."""
 
 
+class RequesterGone(RequestError):
+    """The client that sent a request has no connection to the broker any more, so that nothing can take the reply."""
+
+
 class Unsupported(RequestError):
     """The server does not support the request, or the combination of its fields."""
 
@@ -224,6 +236,14 @@ class Reject(Exception):
         self.reason = reason
 
 
+class Undecodable(Reject):
+    """
+    The body of a message cannot be decoded as the consumer's `decode` says; its cause is the decoder's error.
+
+    Such a message becomes a dead letter at its first delivery, with the error as `DLQ_REASON`: it would fail each time.
+    """
+
+
 _LONGEST_RETRY = 12 * 3600
 
 
@@ -241,3 +261,19 @@ class RetryAfter(Exception):
         if not 0 <= self.seconds <= _LONGEST_RETRY:
             raise ValueError(f"RetryAfter takes 0 s to {_LONGEST_RETRY} s, not {seconds}")
         super().__init__(self.seconds)
+
+
+class Failed(Exception):
+    """
+    Raised by a handler of batches: the messages of *failures* failed, and the others of the batch are handled.
+
+    *failures* has the cause for each of these messages: a text, `Reject`, `RetryAfter`, or another exception. What
+    becomes of the message is as if a handler of single messages had raised the cause. In an ordered group the messages
+    behind the first failed one are handed out once more. Raises `ValueError` without a message.
+    """
+
+    def __init__(self, failures: _Mapping[_Any, Exception | str]) -> None:
+        if not failures:
+            raise ValueError("Failed names no message; return from the handler if all are handled")
+        super().__init__(failures)
+        self.failures = dict(failures)

@@ -11,7 +11,7 @@ from typing import NamedTuple, overload
 
 from ferromq._ferromq import Message, MessageIds, MessageView
 
-__all__ = ["Message", "MessageView", "Resolution", "SendReceipt", "SendSummary"]
+__all__ = ["Message", "MessageView", "Reply", "Resolution", "SendReceipt", "SendSummary"]
 
 
 _SHOWN_RECEIPTS = 10
@@ -40,6 +40,26 @@ class SendReceipt(NamedTuple):
     topic: str = ""
     recall_handle: str | None = None
     """The argument for `Producer.recall`, if the message is timed."""
+    broker_name: str = ""
+    """The broker that stored it, by its route."""
+
+
+class Reply(NamedTuple):
+    """The reply to a request, as `Producer.request` returns it. It was not stored in a queue, and has no lease."""
+
+    topic: str
+    """RocketMQ's topic of replies, `CLUSTER_REPLY_TOPIC`."""
+    body: bytes
+    """Decompressed."""
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: dict[str, str]
+    """Those that the replier gave."""
+    message_id: str
+    born_timestamp: int
+    """When it was sent, by the replier's clock: milliseconds since 1970."""
+    born_host: str
+    """The replier's `host:port`."""
 
 
 class Handles(NamedTuple):
@@ -58,12 +78,14 @@ class Batch(NamedTuple):
     topic: str = ""
     endpoint: str = ""
     handles: Mapping[int, Handles] = {}
+    broker_name: str = ""
 
     def receipt(self, index: int) -> SendReceipt:
         """Build the receipt of one message."""
         handles = self.handles.get(index)
         recall_handle = handles.recall_handle or None if handles else None
-        return SendReceipt(self.ids[index], self.queue_id, self.queue_offsets[index], self.topic, recall_handle)
+        offset = self.queue_offsets[index]
+        return SendReceipt(self.ids[index], self.queue_id, offset, self.topic, recall_handle, self.broker_name)
 
 
 class SendSummary(Sequence[SendReceipt]):

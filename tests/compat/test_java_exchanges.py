@@ -87,6 +87,44 @@ def test_each_request_gets_the_reply_to_it(mq: ferromq.Embedded, clients: Client
     assert clients.wait_for(replier, 15, PATIENCE) == 15
 
 
+@contextlib.contextmanager
+def replying(mq: ferromq.Embedded, topic: str, group: str) -> Iterator[None]:
+    """Reply to requests with our consumer."""
+
+    def handle(message: ferromq.MessageView) -> None:
+        consumer.reply(message, b"re:" + message.body, properties={"ours": "yes"})
+
+    with mq.consumer(group, topic) as consumer:
+        thread = threading.Thread(target=consumer.run, args=(handle,))
+        thread.start()
+        try:
+            yield
+        finally:
+            consumer.stop()
+            thread.join()
+
+
+def test_our_consumer_replies_to_java_requesters(
+    mq: ferromq.Embedded, clients: Clients, start: Callable[..., str]
+) -> None:
+    """Its replies reach the waiting `request` of each."""
+    create(mq, "asked_of_ours", "ours_group")
+    asking = start("producer", "asking-ours", "asking_ours")
+    with replying(mq, "asked_of_ours", "ours_group"):
+        replies = clients.ask("request", asking, "asked_of_ours", "q-", 5)
+    assert replies.split(",") == [f"re:q-{number}" for number in range(5)]
+
+
+def test_our_producer_gets_the_replies_of_java_consumers(mq: ferromq.Embedded, start: Callable[..., str]) -> None:
+    """A large reply is compressed by RocketMQ's producer; we decompress it."""
+    create(mq, "asked_of_java", "java_group")
+    start("replier", "java-replier", "java_group", "asked_of_java")
+    large = bytes(100_000)
+    with mq.producer() as producer:
+        for body in (b"1", b"2", large):
+            assert producer.request("asked_of_java", body, timeout=PATIENCE / 2).body == b"re:" + body
+
+
 def bodies(clients: Clients, name: str) -> set[str]:
     """Return the bodies a Java consumer got."""
     return {message.body for message in clients.taken(name)}

@@ -65,6 +65,7 @@ def _create(side: Side) -> None:
             admin.create_topic(name, queues=1, message_type="FIFO")
             admin.create_group(name, fifo=True, retries=1 if name == "dying" else 16)
         admin.create_topic("plain", queues=1, message_type="NORMAL")
+        admin.create_topic("numbered", queues=1, message_type="NORMAL")
         admin.create_topic("late", queues=1, message_type="DELAY")
         admin.create_group("plain")
 
@@ -277,3 +278,71 @@ def test_ordered_pops_over_remoting(sides: list[Side]) -> None:
     told = _same(sides, program)
     assert told[:4] == [["0", "1", "2"], 0, 0, ["0", "1", "2", "3"]]
     assert told[5:] == [0] * 4
+
+
+def test_an_idempotent_producer_sends_nothing_to_rocketmq(sides: list[Side]) -> None:
+    """RocketMQ stores each repetition; ferromq announces that it stores one."""
+    theirs, ours = sides
+    with ferromq.Producer(theirs.endpoint, idempotent=True) as producer:
+        for each in range(2):
+            with pytest.raises(ferromq.Unsupported, match="does not announce"):
+                producer.send("numbered", b"%d" % each)
+    with ferromq.Producer(ours.endpoint, idempotent=True) as producer:
+        assert producer.send("numbered", b"1").message_id
+
+
+def test_receipts_name_the_brokers(sides: list[Side]) -> None:
+    """RocketMQ's proxy names its brokers in routes, too."""
+    for side in sides:
+        with ferromq.Producer(side.endpoint) as producer:
+            assert producer.send("numbered", b"1").broker_name
+
+
+def test_our_consumer_has_several_topics_at_either_server(sides: list[Side]) -> None:
+    """Each acknowledgement ends its own message; what follows is not among RocketMQ's answers over gRPC."""
+
+    def program(side: Side) -> list[str]:
+        with ferromq.Admin(side.namesrv, timeout=PATIENCE) as admin:
+            for topic in ("mixed_one", "mixed_two"):
+                admin.create_topic(topic, queues=1, message_type="NORMAL")
+            admin.create_group("mixed")
+        topics = {"mixed_one": "red", "mixed_two": ferromq.Sql("n > 1")}
+        with ferromq.Consumer(side.endpoint, "mixed", topics, invisible_duration=10) as consumer:
+            with ferromq.Producer(side.endpoint) as producer:
+                producer.send("mixed_one", b"1", tag="red")
+                producer.send("mixed_one", b"2", tag="blue")
+                producer.send("mixed_two", b"3", properties={"n": "1"})
+                producer.send("mixed_two", b"4", properties={"n": "2"})
+            seen: list[str] = []
+            until = time.monotonic() + PATIENCE
+            while len(seen) < 2 and time.monotonic() < until:
+                messages = consumer.receive(wait=20)
+                consumer.ack(messages)
+                seen += [f"{message.topic} {message.body.decode()}" for message in messages]
+        return sorted(seen)
+
+    assert _same(sides, program) == ["mixed_one 1", "mixed_two 4"]
+
+
+def test_what_rocketmqs_proxy_does_not_answer_is_named(sides: list[Side]) -> None:
+    """Where a group begins, readers, and progress: it is no empty result."""
+    original, ours = sides
+    for side in (original, ours):
+        with ferromq.Admin(side.namesrv, timeout=PATIENCE) as admin:
+            admin.create_topic("offsets", queues=1, message_type="NORMAL")
+            admin.create_group("offsets")
+    begins = ferromq.Consumer(original.endpoint, "offsets", "offsets", begin="last")
+    plain = ferromq.Consumer(original.endpoint, "offsets", "offsets")
+    reader = ferromq.Reader(original.endpoint, "offsets")
+    with begins, plain, reader:
+        with pytest.raises(ferromq.Unsupported, match=r"GetOffset.*begin= needs brokers of ferromq"):
+            begins.receive(wait=5)
+        with pytest.raises(ferromq.Unsupported, match="GetOffset"):
+            plain.progress()
+        with pytest.raises(ferromq.Unsupported, match="QueryOffset"):
+            list(plain.messages(until="end"))
+        with pytest.raises(ferromq.Unsupported, match="QueryOffset"):
+            reader.read(wait=5)
+    with ferromq.Consumer(ours.endpoint, "offsets", "offsets", begin="last") as consumer:
+        assert consumer.receive(wait=0) == []
+        assert consumer.progress().lag == 0

@@ -106,6 +106,14 @@ class SyncShell(Shells):
         """End `run`."""
         self.consumer.stop()
 
+    def pause(self) -> None:
+        """Pause."""
+        self.consumer.pause()
+
+    def resume(self) -> None:
+        """Resume."""
+        self.consumer.resume()
+
     def close(self, timeout: float = 5.0) -> None:
         """Close."""
         self.consumer.close(timeout)
@@ -205,6 +213,22 @@ class AioShell(Shells):
     def stop(self) -> None:
         """End `run`."""
         self._loop.call_soon_threadsafe(self.consumer.stop)
+
+    def pause(self) -> None:
+        """Pause, and let the loop end what was under way."""
+
+        async def pause() -> None:
+            self.consumer.pause()
+
+        self.call(pause())
+
+    def resume(self) -> None:
+        """Resume."""
+
+        async def resume() -> None:
+            self.consumer.resume()
+
+        self.call(resume())
 
     def close(self, timeout: float = 5.0) -> None:
         """Close."""

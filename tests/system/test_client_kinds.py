@@ -146,6 +146,7 @@ def test_a_transaction_is_seen_once_committed_and_never_when_rolled_back(mq: fer
             tx.send("payments", b"two")
             assert consumer.receive(wait=AT_ONCE) == []
         assert tx.resolution is Resolution.COMMIT
+        assert repr(tx) == "<Transaction commit>"
         with pytest.raises(ZeroDivisionError), producer.transaction() as tx:
             tx.send("payments", b"never %d" % (1 // 0 if tx.send("payments", b"never") else 0))
         assert tx.resolution is Resolution.ROLLBACK

@@ -97,6 +97,7 @@ def test_a_transaction_is_seen_once_committed_and_never_when_rolled_back(mq: fer
         ):
             async with producer.transaction() as tx:
                 await tx.send("payments", b"committed")
+                assert repr(tx) == "<aio.Transaction open>"
             with pytest.raises(ZeroDivisionError):
                 await fail(producer)
             (message,) = await received(consumer, 1)

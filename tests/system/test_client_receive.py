@@ -239,8 +239,8 @@ def test_a_failure_reaches_every_thread_that_iterates(mq: ferromq.Embedded, monk
 
 def test_a_receive_sends_all_acknowledgements_that_wait(mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also more than fit into a request."""
-    monkeypatch.setattr("ferromq.client.holding.MAX_IN_REQUEST", 3)
-    monkeypatch.setattr("ferromq.client.holding.FLUSH_AFTER", 3600)
+    monkeypatch.setattr("ferromq.client.leases.MAX_IN_REQUEST", 3)
+    monkeypatch.setattr("ferromq.client.leases.FLUSH_AFTER", 3600)
     send(mq, *[b"%d" % number for number in range(20)])
     with mq.consumer("g", "orders") as consumer:
         for message in consumer.receive(20, wait=SOON):

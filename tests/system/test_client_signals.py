@@ -47,3 +47,24 @@ def test_the_first_signal_is_noticed(work: str) -> None:
     program = PROGRAM.replace("        {work}\n", work)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
+
+
+FIRST = """
+import os, signal, threading, ferromq
+
+start = threading.Thread.start
+def signalled(thread):
+    start(thread)
+    if thread.name.startswith("ferromq-handler"):
+        os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread.start = signalled
+with ferromq.embedded() as mq, mq.consumer("billing", "orders") as consumer:
+    consumer.run(lambda message: None)
+print("stopped")
+"""
+
+
+def test_a_signal_ends_a_run_whose_threads_have_just_started() -> None:
+    """A handler may be at work already, whose message a death of the process would delay."""
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr

@@ -31,3 +31,11 @@ def test_every_block_has_a_language() -> None:
         assert set(re.findall(r"^```([^\n]*)\n.*?^```$", text, re.MULTILINE | re.DOTALL)) <= RUN | SHOWN, page
         for block in blocks(text):
             assert not block.not_run or len(block.not_run) > 8, f"{page}:{block.line} does not say why"
+
+
+def test_every_block_of_python_compiles() -> None:
+    """Also one that is not run, because what it needs is missing."""
+    for page in PAGES:
+        for block in blocks(page.read_text()):
+            if block.language == "python":
+                compile("\n" * (block.line - 1) + block.text, str(page), "exec")

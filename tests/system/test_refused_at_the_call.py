@@ -1,10 +1,12 @@
 """Invalid arguments are refused at the call, with a text that names the given and the expected value."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 import ferromq
+from ferromq import aio
 from ferromq.errors import ClientClosed, ConfigError, IllegalName
 
 
@@ -50,6 +52,24 @@ def test_a_topic_that_is_not_a_string(topic: Any) -> None:
                 call(topic, b"x")
         with pytest.raises(IllegalName, match="expected a string"):
             producer.send_all(topic, [b"x"])
+
+
+@pytest.mark.parametrize("given", ["0102FC", [b"x"], ferromq.SendReceipt("0102FC", 0, 0)])
+def test_an_acknowledgement_of_what_was_not_received(given: Any) -> None:
+    """An id, a body, a receipt."""
+    with ferromq.Consumer("127.0.0.1:1", "g", "t") as consumer:
+        with pytest.raises(TypeError, match="only received messages can be acknowledged, not "):
+            consumer.ack(given)
+        with pytest.raises(TypeError, match="only received messages can be acknowledged, not "):
+            asyncio.run(aio.Consumer("127.0.0.1:1", "g", "t").ack(given))
+
+
+def test_a_duration_that_is_a_text() -> None:
+    """It is a `timedelta`, or seconds."""
+    text: Any = "5"
+    expected = pytest.raises(TypeError, match="a duration is a timedelta or a number of seconds, not '5'")
+    with ferromq.Consumer("127.0.0.1:1", "g", "t") as consumer, expected:
+        consumer.receive(wait=text)
 
 
 def test_a_closed_embedded_broker_makes_no_clients() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from ferromq._proto import messages as pb
 from ferromq.core.plans import Common
-from ferromq.core.requests import Call, Identity, Join, Pause, Plan, Stream, T
+from ferromq.core.requests import Arrive, Call, Identity, Join, Pause, Plan, Stream, T
 from ferromq.core.routes import Routes, endpoints_message
 from ferromq.errors import ConnectionFailed, FerromqError
 
@@ -21,6 +21,10 @@ class Server:
         self.brokers = brokers or (ONE,)
         self.calls: list[Call | Stream] = []
         self.pauses: list[float] = []
+        self.arrives: list[float] = []
+        """How long each wait at several brokers lasted."""
+        self.arrived: list[list[str]] = []
+        """The names that these waits bring; then none."""
         self.queue_ids: dict[str, tuple[int, ...]] = dict.fromkeys(self.brokers, (0, 1))
         self.script: list[Any] = []
         """The answers to calls beside QueryRoute: bytes, packets, an error, or a function of the call."""
@@ -44,8 +48,12 @@ class Server:
             result: T = end.value
             return result
 
-    def take(self, step: Call | Stream | Join | Pause) -> Any:
+    def take(self, step: Call | Stream | Join | Pause | Arrive) -> Any:
         """Answer one step."""
+        if isinstance(step, Arrive):
+            self.arrives.append(step.timeout)
+            self.now += step.timeout
+            return self.arrived.pop(0) if self.arrived else []
         if isinstance(step, Pause):
             self.pauses.append(step.seconds)
             self.now += step.seconds

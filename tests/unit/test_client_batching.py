@@ -1,5 +1,6 @@
 """Messages are gathered within the limits and never reordered."""
 
+from collections.abc import Iterator
 from itertools import accumulate
 
 import pytest
@@ -40,6 +41,18 @@ def test_a_wrong_type_of_message_is_refused() -> None:
     """The error describes a message."""
     with pytest.raises(TypeError, match="Message or bytes, not str"):
         list(batches(["text"]))  # type: ignore[list-item]
+
+
+def test_an_error_of_what_makes_the_messages_is_its_own() -> None:
+    """Also a `TypeError`, while messages of several lanes are gathered."""
+
+    def made() -> Iterator[Message]:
+        for number in range(MAX_MESSAGES + 1):
+            yield Message(b"x", message_group=str(number % 2))
+        raise TypeError("no JSON")
+
+    with pytest.raises(TypeError, match=r"^no JSON$"):
+        list(batches(made()))
 
 
 @given(

@@ -399,14 +399,32 @@ def test_acknowledgements_of_others_are_not_kept() -> None:
     """Of an order only the last used message is: the next may be used once it is acknowledged."""
     in_order = InOrder()
     one, two, other = (
-        cast("MessageView", SimpleNamespace(message_group=group, endpoint="b:1", queue_id=0, queue_offset=offset))
+        cast(
+            "MessageView",
+            SimpleNamespace(topic="t", message_group=group, endpoint="b:1", queue_id=0, queue_offset=offset),
+        )
         for group, offset in (("a", 0), ("a", 1), ("z", 9))
     )
     in_order.acknowledged(other)
     assert [in_order.may_use(one), in_order.may_use(two)] == [True, False]
     in_order.acknowledged(one)
     assert in_order.may_use(two)
-    assert in_order._unacknowledged == {("b:1", 0, 1)}
+    assert in_order._unacknowledged == {("b:1", "t", 0, 1)}
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_messages_of_different_topics_do_not_wait_for_each_other(group: str | None) -> None:
+    """Though their queues have the same number, or their message groups the same name."""
+    in_order = InOrder()
+    places = [("orders", 0), ("prices", 0), ("orders", 1)]
+    one, other, two = (
+        cast(
+            "MessageView",
+            SimpleNamespace(topic=topic, message_group=group, endpoint="b:1", queue_id=0, queue_offset=offset),
+        )
+        for topic, offset in places
+    )
+    assert [in_order.may_use(message) for message in (one, other, two)] == [True, True, False]
 
 
 def test_a_client_answers_its_stacks_and_refuses_to_verify() -> None:

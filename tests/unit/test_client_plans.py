@@ -10,11 +10,12 @@ from client_script import LOST, ONE, SEED, TWO, Server, request_of, sent
 from ferromq import _ferromq
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
-from ferromq.core import plans, pull_plans, send_plans
+from ferromq.core import plans, pull_plans, receive_plans, send_plans
 from ferromq.core.filters import filter_expression
-from ferromq.core.plans import Subscription, Wish
+from ferromq.core.receive_plans import Wish
 from ferromq.core.requests import Call, Packets, Pause, Stream, error_of, may_be_one, named, seconds, transport_error
 from ferromq.core.routes import endpoints_message
+from ferromq.core.subscriptions import Subscription, filters_of
 from ferromq.errors import (
     ConfigError,
     ConnectionFailed,
@@ -309,8 +310,8 @@ def received(*bodies: bytes, code: int = pb.OK) -> Packets:
 
 def receive(server: Server, wait: float = 5.0) -> list[MessageView]:
     """Run a receive."""
-    subscription = Subscription("billing", "orders", filter_expression("a||b"))
-    return server.run(plans.receive(server.common, subscription, Wish(32, wait, 30.0), Keeper()))
+    subscription = Subscription("billing", {"orders": filter_expression("a||b")})
+    return server.run(receive_plans.receive(server.common, subscription, Wish(32, wait, 30.0), Keeper()))
 
 
 def test_a_receive_request_has_the_arguments() -> None:
@@ -396,6 +397,157 @@ def test_a_receive_that_does_not_wait_asks_each_broker_once() -> None:
     assert receive(server, wait=0) == []
 
 
+def asked_of(server: Server) -> list[tuple[str, str, float]]:
+    """Return topic, broker and wait of each receive."""
+    requests = [
+        (call.endpoint, pb.ReceiveMessageRequest.FromString(call.request))
+        for call in server.calls
+        if call.method == "ReceiveMessage"
+    ]
+    return [
+        (request.message_queue.topic.name, endpoint, request.long_polling_timeout.ToTimedelta().total_seconds())
+        for endpoint, request in requests
+    ]
+
+
+def test_a_receive_of_several_topics_asks_each_and_waits_at_one_after_the_other() -> None:
+    """With the topic's own filter; between two waits each topic is asked at each broker."""
+    server = Server(ONE, TWO)
+    subscription = Subscription("billing", filters_of({"orders": "a", "prices": "b"}, "*"))
+    empty = received(code=pb.Code.MESSAGE_NOT_FOUND)
+    server.script = [lambda call: wait_at(server, call) or empty] * 40
+    assert server.run(receive_plans.receive(server.common, subscription, Wish(32, 3.5, 30.0), Keeper())) == []
+    asked = asked_of(server)
+    sweep = [(topic, broker) for topic, broker, wait in asked[:4] if not wait]
+    assert sorted(sweep) == [("orders", ONE), ("orders", TWO), ("prices", ONE), ("prices", TWO)]
+    assert [wait for _, _, wait in asked[:10]] == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+    assert len({(topic, broker) for topic, broker, wait in asked if wait}) == 4
+    filters = {
+        request.message_queue.topic.name: request.filter_expression.expression
+        for request in (
+            pb.ReceiveMessageRequest.FromString(call.request)
+            for call in server.calls
+            if call.method == "ReceiveMessage"
+        )
+    }
+    assert filters == {"orders": "a", "prices": "b"}
+
+
+def test_a_receive_that_waits_at_all_brokers_asks_them_again_each_second() -> None:
+    """A wait at a broker is over without a word when its connection breaks; it must not last for the whole receive."""
+    server = Server(ONE, TWO)
+    server.common.takes_records = lambda _endpoint: True
+    empty = received(code=pb.Code.MESSAGE_NOT_FOUND)
+    server.arrived = [[], [], [f"{TWO} orders"]]
+    server.script = [empty, empty, received(b"1")]
+    assert [message.body for message in receive(server, wait=60.0)] == [b"1"]
+    assert server.arrives == [1.0, 1.0, 1.0]
+    assert server.calls[-1].endpoint == TWO
+    before = len(asked_of(server))
+    server.script = [empty] * 6
+    assert receive(server, wait=30.0) == []
+    assert len(asked_of(server)) <= before + 6, "each is asked for messages at first, after 20 s, and at the end"
+
+
+def wait_at(server: Server, call: Call) -> None:
+    """Let the time of a receive's wait pass."""
+    request = pb.ReceiveMessageRequest.FromString(call.request)
+    server.now += request.long_polling_timeout.ToTimedelta().total_seconds()
+
+
+def test_a_topic_that_is_never_empty_does_not_keep_another_one_waiting() -> None:
+    """The next receive goes on where the last one ended."""
+    server = Server()
+    subscription = Subscription("billing", filters_of(["orders", "prices"], "*"))
+    server.script = [received(b"1")] * 6
+    for _ in range(6):
+        server.run(receive_plans.receive(server.common, subscription, Wish(32, 5.0, 30.0), Keeper()))
+    topics = [topic for topic, _, _ in asked_of(server)]
+    assert (topics.count("orders"), topics.count("prices")) == (3, 3)
+
+
+def test_several_topics_are_received_from_a_proxy_that_refuses_short_receives() -> None:
+    """RocketMQ's waits for five seconds at least: each turn gets that time, as long as there is time."""
+    server = Server()
+    subscription = Subscription("billing", filters_of(["orders", "prices"], "*"))
+    refused = pb.ReceiveMessageResponse(
+        status=pb.Status(code=40000, message="The deadline time remaining is not enough for polling")
+    )
+    empty = received(code=pb.Code.MESSAGE_NOT_FOUND)
+
+    def proxy(call: Call) -> Any:
+        if call.timeout <= 5.0:
+            return Packets([refused.SerializeToString()], packed=False)
+        server.now += 5.0
+        return empty
+
+    server.script = [proxy] * 20
+    wish = Wish(32, 20.0, 30.0)
+    assert server.run(receive_plans.receive(server.common, subscription, wish, Keeper())) == []
+    assert 15.0 <= server.now <= 22.8
+    asked = [topic for topic, _, _ in asked_of(server)]
+    assert min(asked.count("orders"), asked.count("prices")) >= 2
+    with pytest.raises(RequestError, match="not enough for polling"):
+        server.run(receive_plans.receive(server.common, subscription, Wish(32, 1.0, 30.0), Keeper()))
+
+
+def message_of(topic: str, message_id: str) -> MessageView:
+    """Return a received message of a topic."""
+    properties = pb.SystemProperties(message_id=message_id, receipt_handle="h")
+    message = pb.Message(topic=pb.Resource(name=topic), body=b"", system_properties=properties)
+    parts = (pb.ReceiveMessageResponse(status=pb.Status(code=pb.OK)), pb.ReceiveMessageResponse(message=message))
+    _, messages, _ = _ferromq.decode_received([part.SerializeToString() for part in parts], False, Keeper(), ONE)  # noqa: FBT003
+    return messages[0]
+
+
+def test_acknowledgements_of_several_topics_name_the_topic_of_each_message() -> None:
+    """A topic whose acknowledgements are refused takes nothing from the others."""
+    server = Server()
+    subscription = Subscription("billing", filters_of(["orders", "prices"], "*"))
+    messages = [message_of("orders", "1"), message_of("prices", "2"), message_of("orders", "3")]
+    good = pb.AckMessageResponse(status=pb.Status(code=pb.OK)).SerializeToString()
+    bad = pb.AckMessageResponse(status=pb.Status(code=pb.Code.TOPIC_NOT_FOUND, message="why")).SerializeToString()
+    server.script = [bad, good]
+    refused = server.run(plans.ack(server.common, subscription, ONE, messages))
+    assert [(message_id, type(error)) for message_id, error in refused] == [("1", TopicNotFound), ("3", TopicNotFound)]
+    requests = [pb.AckMessageRequest.FromString(call.request) for call in server.calls if call.method == "AckMessage"]
+    named = {request.topic.name: [entry.message_id for entry in request.entries] for request in requests}
+    assert named == {"orders": ["1", "3"], "prices": ["2"]}
+
+
+def offset_answer(code: int) -> bytes:
+    """Return the answer to GetOffset."""
+    return pb.GetOffsetResponse(status=pb.Status(code=code, message="why"), offset=7).SerializeToString()
+
+
+def test_where_a_group_begins_is_told_once_before_the_first_receive_from_a_broker() -> None:
+    """A broker that joins the topic later begins at its first message."""
+    server = Server()
+    subscription = Subscription("billing", filters_of("orders", "*"), "last")
+    server.script = [offset_answer(pb.OK), received(b"1"), received(b"2")]
+    for _ in range(2):
+        server.run(receive_plans.receive(server.common, subscription, Wish(32, 5.0, 30.0), Keeper()))
+    assert server.methods() == ["QueryRoute", "GetOffset", "ReceiveMessage", "ReceiveMessage"]
+    server.brokers, server.queue_ids = (ONE, TWO), {ONE: (0, 1), TWO: (0, 1)}
+    server.now += 60
+    server.script = [lambda call: offset_answer(pb.OK) if call.method == "GetOffset" else received(b"3")] * 4
+    while ("orders", f"broker-{TWO}") not in subscription.begun:
+        server.run(receive_plans.receive(server.common, subscription, Wish(32, 5.0, 30.0), Keeper()))
+    told = [call.metadata for call in server.calls if call.method == "GetOffset" and isinstance(call, Call)]
+    assert told == [(("x-ferromq-begin", "last"),), (("x-ferromq-begin", "first"),)]
+
+
+@pytest.mark.parametrize("answer", [offset_answer(pb.Code.OFFSET_NOT_FOUND), Unsupported("no GetOffset")])
+def test_a_broker_that_does_not_know_where_to_begin_is_refused(answer: bytes | Exception) -> None:
+    """Nothing is received from the wrong place."""
+    server = Server()
+    server.script = [answer]
+    subscription = Subscription("billing", filters_of("orders", "*"), "last")
+    with pytest.raises(Unsupported, match="begin= needs brokers of ferromq"):
+        server.run(receive_plans.receive(server.common, subscription, Wish(32, 5.0, 30.0), Keeper()))
+    assert "ReceiveMessage" not in server.methods()
+
+
 @pytest.mark.parametrize(("code", "error"), [(pb.Code.CONSUMER_GROUP_NOT_FOUND, GroupNotFound), (40010, RequestError)])
 def test_a_refused_receive_says_why(code: int, error: type[FerromqError]) -> None:
     """It is not repeated."""
@@ -429,7 +581,7 @@ def test_a_pull_ends_within_its_wait_and_the_timeout(wait: float) -> None:
     """Whatever hangs; its long polls together take no longer than the wait."""
     server = Server()
     server.script = [hangs(server)] * 30
-    subscription = Subscription("billing", "orders", filter_expression("*"))
+    subscription = Subscription("billing", {"orders": filter_expression("*")})
     queue = pull_plans.Queue(f"broker-{ONE}", 0)
     plan = pull_plans.pull(server.common, subscription, queue, 0, Wish(32, wait, 0.0))
     with pytest.raises(RequestTimeout):
@@ -444,7 +596,7 @@ def test_a_pull_may_wait_longer_than_the_timeout() -> None:
     """A broker that answers at the end of the wait answered in time."""
     server = Server()
     server.script = [takes(server, 30.0, pulled())]
-    subscription = Subscription("billing", "orders", filter_expression("*"))
+    subscription = Subscription("billing", {"orders": filter_expression("*")})
     queue = pull_plans.Queue(f"broker-{ONE}", 0)
     plan = pull_plans.pull(server.common, subscription, queue, 7, Wish(32, 30.0, 0.0))
     assert server.run(plan).next_offset == 7
@@ -462,7 +614,7 @@ def test_the_queues_of_a_topic_are_asked_for_within_the_timeout() -> None:
 
     server.route = route  # type: ignore[method-assign]
     with pytest.raises(RequestTimeout):
-        server.run(pull_plans.queues(server.common, "orders"))
+        server.run(pull_plans.queues(server.common, Subscription("g", {"orders": filter_expression("*")})))
     assert server.now <= server.common.timeout + 0.001
 
 
@@ -477,7 +629,7 @@ def test_acknowledgements_name_those_refused() -> None:
     server = Server()
     server.script = [received(b"1", b"2")]
     messages = receive(server)
-    subscription = Subscription("billing", "orders", filter_expression("*"))
+    subscription = Subscription("billing", {"orders": filter_expression("*")})
     server.script = [acked(("2", pb.Code.INVALID_RECEIPT_HANDLE), code=pb.MULTIPLE_RESULTS)]
     (refused,) = server.run(plans.ack(server.common, subscription, ONE, messages))
     assert refused[0] == "2"
@@ -500,7 +652,7 @@ def test_a_changed_lease_has_a_new_handle() -> None:
     server.script = [response.SerializeToString()]
     server.run(
         plans.change_invisible_duration(
-            server.common, Subscription("g", "t", filter_expression("*")), message, 0.5, suspend=True
+            server.common, Subscription("g", {"t": filter_expression("*")}), message, 0.5, suspend=True
         )
     )
     request = pb.ChangeInvisibleDurationRequest.FromString(server.calls[-1].request)

@@ -5,12 +5,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ferromq.client.holding import ReceiveAhead
+from ferromq.client.renewing import Renewer
 from ferromq.core.ahead import Held
 from ferromq.errors import RequestTimeout
 
@@ -40,17 +39,26 @@ class Brokers:
         return self.asked.get(timeout=PATIENCE)
 
 
+class Message:
+    """Stands for a message."""
+
+    is_settled = False
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = self.message_id = endpoint
+
+
 def due(endpoint: str, until: float = 0.0) -> Held:
     """Return a message in use whose lease is to be renewed; one whose lease ends first is renewed first."""
     now = time.monotonic()
-    message: Any = SimpleNamespace(endpoint=endpoint, is_settled=False, message_id=endpoint)
+    message: Any = Message(endpoint)
     return Held(message, now, now + LEASE + until, now)
 
 
-def renewed_next(brokers: Brokers, ahead: ReceiveAhead, held: list[Held]) -> Any:
+def renewed_next(brokers: Brokers, renewer: Renewer, held: list[Held]) -> Any:
     """Begin rounds until a message is renewed: the round before may end a moment after its last answer."""
     for _ in range(PATIENCE * 20):
-        ahead._renew_all(held, PATIENCE)
+        renewer._renew_all(held, PATIENCE)
         with suppress(queue.Empty):
             return brokers.asked.get(timeout=0.05)
     raise AssertionError("no lease was renewed")
@@ -66,50 +74,48 @@ def brokers() -> Iterator[Brokers]:
 
 
 @pytest.fixture
-def ahead(brokers: Brokers) -> ReceiveAhead:
+def renewer(brokers: Brokers) -> Renewer:
     """Return a renewer of leases at them."""
-    client: Any = SimpleNamespace(before_exit=lambda _finish: None)
     leases: Any = brokers
-    subscription: Any = None
-    return ReceiveAhead(client, subscription, leases, LEASE)
+    return Renewer(leases, LEASE, lambda: None, {})
 
 
-def test_a_broker_that_answers_slowly_delays_no_renewal_at_another(brokers: Brokers, ahead: ReceiveAhead) -> None:
+def test_a_broker_that_answers_slowly_delays_no_renewal_at_another(brokers: Brokers, renewer: Renewer) -> None:
     """It gets one renewal after the other."""
     slow = [due("slow:1", 1), due("slow:1", 0)]
-    ahead._renew_all(slow, PATIENCE)
+    renewer._renew_all(slow, PATIENCE)
     assert brokers.next() is slow[1].message
     for _ in range(3):
         fine = due("fine:1")
-        assert renewed_next(brokers, ahead, [*slow, fine]) is fine.message
+        assert renewed_next(brokers, renewer, [*slow, fine]) is fine.message
     brokers.may_answer.release()
     assert brokers.next() is slow[0].message
     assert brokers.asked.empty()
 
 
-def test_a_lease_that_was_renewed_meanwhile_is_not_renewed_again(brokers: Brokers, ahead: ReceiveAhead) -> None:
+def test_a_lease_that_was_renewed_meanwhile_is_not_renewed_again(brokers: Brokers, renewer: Renewer) -> None:
     """It is due again after a share of the lease."""
     renewed, held = due("fine:1"), due("fine:1")
     renewed.renewed(time.monotonic(), LEASE)
-    ahead._renew_at("fine:1", [renewed, held], PATIENCE, time.monotonic() + PATIENCE)
+    renewer._renew_at("fine:1", [renewed, held], PATIENCE, time.monotonic() + PATIENCE)
     assert brokers.next() is held.message
     assert brokers.asked.empty()
 
 
-def test_a_round_of_renewals_ends_in_its_time(brokers: Brokers, ahead: ReceiveAhead) -> None:
+def test_a_round_of_renewals_ends_in_its_time(brokers: Brokers, renewer: Renewer) -> None:
     """The rest is sorted again by the end of the leases."""
-    ahead._renew_at("fine:1", [due("fine:1")], PATIENCE, time.monotonic())
+    renewer._renew_at("fine:1", [due("fine:1")], PATIENCE, time.monotonic())
     assert brokers.asked.empty()
 
 
 def test_a_broker_that_does_not_answer_is_in_the_log_once(
-    brokers: Brokers, ahead: ReceiveAhead, caplog: pytest.LogCaptureFixture
+    brokers: Brokers, renewer: Renewer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Until it has answered again."""
     brokers.failing.add("fine:1")
 
     def renew() -> None:
-        ahead._renew_at("fine:1", [due("fine:1"), due("fine:1")], PATIENCE, time.monotonic() + PATIENCE)
+        renewer._renew_at("fine:1", [due("fine:1"), due("fine:1")], PATIENCE, time.monotonic() + PATIENCE)
 
     renew()
     renew()
@@ -123,7 +129,7 @@ def test_a_broker_that_does_not_answer_is_in_the_log_once(
 
 
 def test_leases_are_renewed_where_no_thread_starts_any_more(
-    brokers: Brokers, ahead: ReceiveAhead, monkeypatch: pytest.MonkeyPatch
+    brokers: Brokers, renewer: Renewer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The interpreter ends, and messages are in use until it has."""
 
@@ -133,5 +139,5 @@ def test_leases_are_renewed_where_no_thread_starts_any_more(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     for _ in range(2):
         held = due("fine:1")
-        ahead._renew_all([held], PATIENCE)
+        renewer._renew_all([held], PATIENCE)
         assert brokers.next() is held.message

@@ -9,7 +9,7 @@ import pytest
 import ferromq
 from ferromq import aio
 
-TWINS = ("Admin", "Connection", "Consumer", "Producer", "Transaction")
+TWINS = ("Admin", "Connection", "Consumer", "Producer", "Reader", "Transaction")
 
 
 def members(kind: type[Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ ALL = [getattr(errors, name) for name in errors.__all__]
 @pytest.mark.parametrize("kind", ALL)
 def test_exceptions_survive_pickling(kind: Any) -> None:
     """Spark and multiprocessing send them between processes."""
-    told = 300.0 if kind is errors.RetryAfter else "what happened"
+    told: Any = {errors.RetryAfter: 300.0, errors.Failed: {"message": "why"}}.get(kind, "what happened")
     is_answer = issubclass(kind, errors.RequestError | errors.NotDurable)
     error = kind(told, 40402, "what the server said") if is_answer else kind(told)
     again = pickle.loads(pickle.dumps(error))

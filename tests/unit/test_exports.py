@@ -18,14 +18,21 @@ PUBLIC = [
     "Clock",
     "Connection",
     "Consumer",
+    "DecodedMessage",
     "Embedded",
     "ExpiredFile",
     "Message",
+    "MessageTable",
     "MessageView",
     "NameServerConfig",
     "Producer",
+    "Progress",
     "Pulled",
+    "PulledTable",
     "Queue",
+    "QueueProgress",
+    "Reader",
+    "Reply",
     "Resolution",
     "SendReceipt",
     "SendSummary",
@@ -36,6 +43,8 @@ PUBLIC = [
     "Transaction",
     "connect",
     "embedded",
+    "to_arrow",
+    "to_pandas",
 ]
 SERVERS = ("ferromq.broker", "ferromq.namesrv", "ferromq.embedding", "ferromq.cli", "ferromq.spark")
 TESTING = [
@@ -79,7 +88,7 @@ def test_every_public_name_is_there_and_documented() -> None:
 
 def test_exactly_these_names_of_asyncio_are_public() -> None:
     """Each is documented."""
-    assert aio.__all__ == ["Admin", "Connection", "Consumer", "Producer", "Transaction", "connect"]
+    assert aio.__all__ == ["Admin", "Connection", "Consumer", "Producer", "Reader", "Transaction", "Workers", "connect"]
     assert all(inspect.getdoc(getattr(aio, name)) for name in aio.__all__)
 
 

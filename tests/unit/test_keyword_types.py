@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -76,6 +76,8 @@ def test_a_running_store_takes_the_options_that_can_change() -> None:
         (client_options.AsyncProducerOptions, aio.Producer),
         (client_options.ConsumerOptions, ferromq.Consumer),
         (client_options.ConsumerOptions, aio.Consumer),
+        (client_options.ReaderOptions, ferromq.Reader),
+        (client_options.ReaderOptions, aio.Reader),
         (client_options.AdminOptions, ferromq.Admin),
         (client_options.AdminOptions, aio.Admin),
     ],
@@ -95,14 +97,16 @@ def test_connect_takes_what_all_its_clients_have_in_common(connect: Callable[...
     assert all(own[name].default == of_client[name].default for name in keywords(connect))
 
 
-@pytest.mark.parametrize("name", ["producer", "consumer", "admin", "close"])
+@pytest.mark.parametrize("name", ["producer", "consumer", "reader", "admin", "close"])
 def test_an_embedded_broker_takes_the_same_arguments_as_a_connection(name: str) -> None:
     """So that code written against one runs with the other."""
     assert inspect.signature(getattr(ferromq.Embedded, name)) == inspect.signature(getattr(ferromq.Connection, name))
 
 
 PUBLIC = [ferromq.embedded, ferromq.connect, aio.connect, ferromq.Embedded.configure]
-PUBLIC += [getattr(kind, name) for kind in (ferromq.Connection, aio.Connection) for name in ("producer", "consumer")]
+PUBLIC += [
+    getattr(kind, name) for kind in (ferromq.Connection, aio.Connection) for name in ("producer", "consumer", "reader")
+]
 PUBLIC += [kind.admin for kind in (ferromq.Connection, aio.Connection)]
 
 
@@ -115,4 +119,4 @@ def test_no_keyword_argument_is_untyped(function: Callable[..., Any]) -> None:
         assert each.annotation not in {Any, inspect.Parameter.empty}, each
         if each.kind is each.VAR_KEYWORD:
             (options,) = get_args(each.annotation)
-            assert get_type_hints(options), each
+            assert get_type_hints(get_origin(options) or options), each

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferromq.errors import IllegalName
-from ferromq.protocol import naming
+from ferromq.protocol import java_hash, naming
 
 LEGAL = st.text(alphabet="%|abzABZ019_-", min_size=1, max_size=120)
 
@@ -59,3 +59,17 @@ def test_system_topics_are_known(name: str) -> None:
     """By name or by prefix."""
     assert naming.is_system_topic(name)
     assert not naming.is_system_topic("my_" + name)
+
+
+@pytest.mark.parametrize(
+    ("group", "queues"),
+    [
+        ("", [0, 0, 0, 0, 0, 0, 0, 0]),
+        ("group-1", [0, 1, 1, 1, 7, 15, 36, 2_629]),
+        ("größe", [0, 0, 0, 3, 4, 8, 73, 8_929]),
+        ("😀", [0, 1, 1, 1, 4, 4, 31, 38_160]),
+    ],
+)
+def test_a_message_group_has_the_queue_that_rocketmq_chooses(group: str, queues: list[int]) -> None:
+    """These are the results of Guava 32.0.1."""
+    assert [java_hash.queue_of_group(group, count) for count in (1, 2, 3, 4, 8, 16, 100, 65_536)] == queues

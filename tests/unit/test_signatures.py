@@ -91,7 +91,9 @@ def test_a_duration_is_a_timedelta_or_seconds_and_a_time_a_datetime_or_milliseco
 
 
 CLIENTS = [
-    getattr(module, name) for module in (ferromq, aio) for name in ("Producer", "Consumer", "Admin", "Connection")
+    getattr(module, name)
+    for module in (ferromq, aio)
+    for name in ("Producer", "Consumer", "Reader", "Admin", "Connection")
 ]
 
 

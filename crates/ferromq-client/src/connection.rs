@@ -85,7 +85,7 @@ enum Read {
 
 enum Pending {
     Thread(Arc<Waiter>),
-    Callback { done: Callback, until: Instant, seen: Seen },
+    Callback { done: Callback, until: Instant, seen: Seen, is_poll: bool },
 }
 
 impl Connection {
@@ -142,12 +142,15 @@ impl Connection {
     /// Sends a request and waits for the answer.
     pub(crate) fn call(&self, request: Request, patience: Patience<'_>) -> Result<Response, CallError> {
         let waiter = Arc::new(Waiter::default());
-        let seen = self.seen();
+        let (seen, is_poll) = (self.seen(), request.is_poll);
         let (opaque, frame) = self.register(request, Pending::Thread(Arc::clone(&waiter)))?;
         let outcome = self.send_now(&frame, patience).and_then(|()| self.wait(&waiter, patience));
         if let Err(error) = &outcome {
             sync::lock(&self.calls).pending.remove(&opaque);
             self.suspect(error, seen);
+            if is_poll {
+                self.release();
+            }
         }
         if waiter.take_reader() {
             self.pass_on_reading();
@@ -158,8 +161,9 @@ impl Connection {
     /// Sends a request; `done` is called with its outcome, on a thread of the connection, or here if it fails at once.
     pub(crate) fn start(self: &Arc<Self>, request: Request, until: Instant, done: Callback) {
         self.start_threads();
-        let seen = self.seen();
-        let Ok((opaque, frame)) = self.register(request, Pending::Callback { done, until, seen }) else {
+        let (seen, is_poll) = (self.seen(), request.is_poll);
+        let Ok((opaque, frame)) = self.register(request, Pending::Callback { done, until, seen, is_poll })
+        else {
             return;
         };
         if self.outgoing.put(frame) {
@@ -209,6 +213,10 @@ impl Connection {
     fn send_now(&self, frame: &Frame, patience: Patience<'_>) -> Result<(), CallError> {
         let late = || CallError::Timeout { address: Arc::clone(&self.address) };
         let Some(_turn) = self.writing.take(patience.until) else { return Err(late()) };
+        if self.is_retired.load(Ordering::Relaxed) {
+            let reason = "the connection is being closed".into();
+            return Err(CallError::NotSent { address: Arc::clone(&self.address), reason });
+        }
         let pause = || match () {
             () if (patience.is_interrupted)() => Err(io::ErrorKind::Interrupted.into()),
             () if Instant::now() >= patience.until => Err(io::ErrorKind::TimedOut.into()),
@@ -346,6 +354,23 @@ impl Connection {
         }
     }
 
+    /// Sends nothing more. The server answers the polls under way at once, and the other calls as before; then it closes
+    /// the connection.
+    pub(crate) fn release(&self) {
+        self.is_retired.store(true, Ordering::Relaxed);
+        self.outgoing.finish();
+        if !sync::lock(&self.calls).has_threads {
+            // After a frame that another thread is writing.
+            let _turn = self.writing.take(Instant::now() + RELEASE_LIMIT);
+            self.end_writing();
+        }
+    }
+
+    fn end_writing(&self) {
+        // It fails if the connection has ended.
+        let _ = self.socket.shutdown(Shutdown::Write);
+    }
+
     fn interrupted(&self) -> CallError {
         CallError::Interrupted { address: Arc::clone(&self.address) }
     }
@@ -385,11 +410,13 @@ impl Connection {
     }
 
     fn write_all(&self) {
-        let _end = EndOnDrop(self);
+        let end = EndOnDrop(self);
         loop {
             let frames = self.outgoing.take();
             if frames.is_empty() {
-                return;
+                // Released: answers still come.
+                self.end_writing();
+                return std::mem::forget(end);
             }
             // Calls that waited too long are ended by the reader; the connection by the system's limits.
             let Some(_turn) = self.writing.take(Instant::now() + WRITE_LIMIT) else {
@@ -416,9 +443,12 @@ impl Connection {
                 .collect()
         };
         for (_, pending) in late {
-            if let Pending::Callback { done, seen, .. } = pending {
+            if let Pending::Callback { done, seen, is_poll, .. } = pending {
                 let error = CallError::Timeout { address: Arc::clone(&self.address) };
                 self.suspect(&error, seen);
+                if is_poll {
+                    self.release();
+                }
                 done(Err(error));
             }
         }
@@ -447,6 +477,8 @@ impl Connection {
 
 /// A server that says nothing for this long while a call waits may be gone.
 const SILENCE: Duration = Duration::from_secs(1);
+/// A frame under way is written in this time before the connection is released.
+const RELEASE_LIMIT: Duration = Duration::from_millis(200);
 /// A server takes something of what is written to it in this time.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
 /// Looks at the next byte without taking it, and without waiting: `MSG_PEEK | MSG_DONTWAIT`.

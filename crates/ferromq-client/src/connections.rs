@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    CallError, Patience, Request, Response,
+    CallError, Cancellation, Patience, Request, Response,
     connection::{Callback, Connection},
     sync,
 };
@@ -68,6 +68,31 @@ impl Connections {
         patience: Patience<'_>,
     ) -> Result<Response, CallError> {
         self.connection(address, patience)?.call(request, patience)
+    }
+
+    /// As [`Self::call`], for a poll that `cancellation` can end.
+    ///
+    /// # Errors
+    /// [`CallError`]; `Interrupted` if it was cancelled before it was sent.
+    pub fn poll(
+        &self,
+        address: &str,
+        request: Request,
+        patience: Patience<'_>,
+        cancellation: &Cancellation,
+    ) -> Result<Response, CallError> {
+        let connection = self.connection(address, patience)?;
+        match cancellation.begin(&connection) {
+            true => connection.call(request, patience),
+            false => Err(CallError::Interrupted { address: address.into() }),
+        }
+    }
+
+    /// Has the server answer the polls under way at once. Later calls use another connection.
+    pub fn release(&self, address: &str) {
+        if let Some(connection) = self.open(address) {
+            connection.release();
+        }
     }
 
     /// Sends a request without waiting, if a connection is open.

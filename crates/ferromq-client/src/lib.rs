@@ -4,6 +4,8 @@
 //! opens it with the first call. Routes, retries and sessions belong to its users. This crate knows no Python, no store
 //! and no server.
 
+mod arrivals;
+mod cancellation;
 pub mod codec;
 mod completions;
 mod connection;
@@ -15,6 +17,8 @@ pub mod sends;
 mod sync;
 mod waiter;
 
+pub use arrivals::{Arrivals, Watched};
+pub use cancellation::Cancellation;
 pub use completions::Completions;
 pub use connections::Connections;
 pub use error::CallError;
@@ -34,6 +38,8 @@ pub struct Request {
     pub fields: Fields,
     /// The parts of everything behind the header, in order.
     pub parts: Vec<Bytes>,
+    /// The server waits with its answer until it has messages. When the caller stops waiting, the server stops, too.
+    pub is_poll: bool,
 }
 
 /// What the server answered.

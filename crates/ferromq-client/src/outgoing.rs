@@ -43,13 +43,15 @@ struct State {
     frames: VecDeque<Frame>,
     bytes: usize,
     is_closed: bool,
+    /// No more frames come; those that wait are written.
+    is_finished: bool,
 }
 
 impl Outgoing {
     /// Queues a frame. Returns false if the connection has ended, or [`MAX_QUEUED`] bytes are queued.
     pub(crate) fn put(&self, frame: Frame) -> bool {
         let mut state = sync::lock(&self.state);
-        if state.is_closed || state.bytes > MAX_QUEUED {
+        if state.is_closed || state.is_finished || state.bytes > MAX_QUEUED {
             return false;
         }
         state.bytes += frame.len();
@@ -58,10 +60,10 @@ impl Outgoing {
         true
     }
 
-    /// Takes the next frames; none once the connection has ended.
+    /// Takes the next frames; none once the connection has ended, or [`Self::finish`] was called and all are taken.
     pub(crate) fn take(&self) -> Vec<Frame> {
         let mut state = sync::lock(&self.state);
-        while state.frames.is_empty() && !state.is_closed {
+        while state.frames.is_empty() && !state.is_closed && !state.is_finished {
             state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.is_closed {
@@ -71,6 +73,12 @@ impl Outgoing {
         let taken: Vec<Frame> = state.frames.drain(..count).collect();
         state.bytes -= taken.iter().map(Frame::len).sum::<usize>();
         taken
+    }
+
+    /// Takes no more frames.
+    pub(crate) fn finish(&self) {
+        sync::lock(&self.state).is_finished = true;
+        self.filled.notify_all();
     }
 
     /// Wakes all that wait; the frames are dropped.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use ferromq_client::{CallError, Connections, Patience, Request, Response};
+use ferromq_client::{CallError, Cancellation, Connections, Patience, Request, Response};
 use ferromq_protocol::remoting::{Decoder, RemotingCommand, codec};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -355,4 +355,87 @@ fn a_call_with_a_callback_is_not_sent_without_an_open_connection() {
     });
     assert!(matches!(answers.recv().unwrap(), Err(CallError::NotSent { .. })));
     assert!(!connections.is_open(&address.to_string()));
+}
+
+fn poll(
+    connections: &Connections,
+    address: SocketAddr,
+    cancellation: &Cancellation,
+    limit: Duration,
+) -> Result<Response, CallError> {
+    let patience = Patience { until: Instant::now() + limit, is_interrupted: &|| false };
+    let request = Request { is_poll: true, ..request("poll") };
+    connections.poll(&address.to_string(), request, patience, cancellation)
+}
+
+/// A server that answers polls when their client sends no more, and other requests at once.
+fn polled_server() -> (SocketAddr, mpsc::Receiver<usize>) {
+    let (parked, polls) = mpsc::channel();
+    let address = server(move |mut peer| {
+        let mut waiting = Vec::new();
+        while let Some(request) = peer.request() {
+            if &request.body[..] == b"poll" {
+                parked.send(peer.number).unwrap();
+                waiting.push(request);
+            } else {
+                peer.answer(&request);
+            }
+        }
+        waiting.iter().for_each(|request| peer.answer(request));
+    });
+    (address, polls)
+}
+
+#[test]
+fn a_cancelled_poll_gets_its_answer_at_once_and_calls_beside_it_go_on() {
+    let (address, polls) = polled_server();
+    let (connections, cancellation) = (Connections::new(), Cancellation::default());
+    thread::scope(|scope| {
+        let polling = scope.spawn(|| poll(&connections, address, &cancellation, LONG));
+        assert_eq!(polls.recv().unwrap(), 0);
+        echoed(&connections, address, "beside it");
+        cancellation.set();
+        assert_eq!(&polling.join().unwrap().unwrap().body[..], b"poll");
+    });
+    echoed(&connections, address, "on another connection");
+    let later = poll(&connections, address, &cancellation, LONG);
+    assert!(matches!(later, Err(CallError::Interrupted { .. })), "{later:?}");
+    assert!(polls.try_recv().is_err(), "a later poll is not sent");
+}
+
+#[test]
+fn a_poll_that_is_late_lets_the_server_stop_waiting() {
+    let (address, polls) = polled_server();
+    let connections = Connections::new();
+    let late = poll(&connections, address, &Cancellation::default(), Duration::from_millis(20));
+    assert!(matches!(late, Err(CallError::Timeout { .. })), "{late:?}");
+    assert_eq!(polls.recv().unwrap(), 0);
+    // The next poll uses another connection: the server has seen the end of the first.
+    let cancellation = Cancellation::default();
+    thread::scope(|scope| {
+        let polling = scope.spawn(|| poll(&connections, address, &cancellation, LONG));
+        assert_eq!(polls.recv().unwrap(), 1);
+        connections.release(&address.to_string());
+        assert!(polling.join().unwrap().is_ok());
+    });
+}
+
+#[test]
+fn a_poll_with_a_callback_is_answered_after_the_frames_that_wait() {
+    let (address, polls) = polled_server();
+    let connections = Connections::new();
+    echoed(&connections, address, "opens the connection");
+    let (done, answers) = mpsc::channel();
+    for body in ["poll", "a", "b"] {
+        let done = done.clone();
+        let request = Request { is_poll: body == "poll", ..request(body) };
+        connections.start(&address.to_string(), request, Instant::now() + LONG, move |answer| {
+            done.send(answer.unwrap().body).unwrap();
+        });
+    }
+    polls.recv().unwrap();
+    connections.release(&address.to_string());
+    let mut bodies: Vec<_> = (0..3).map(|_| answers.recv_timeout(LONG).unwrap()).collect();
+    bodies.sort();
+    assert_eq!(bodies, ["a", "b", "poll"]);
 }

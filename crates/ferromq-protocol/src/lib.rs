@@ -5,6 +5,7 @@
 
 pub mod protobuf;
 pub mod reader;
+pub mod record;
 pub mod remoting;
 
 /// Largest decompressed body, in bytes; RocketMQ's own messages are at most 4 MiB.

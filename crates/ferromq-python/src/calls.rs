@@ -9,15 +9,28 @@ use ferromq_client::{
 use ferromq_protocol::remoting::codes::framed;
 use pyo3::{IntoPyObjectExt, prelude::*, types::PyBytes};
 
-use crate::{client::MessageIds, error::raised};
+use crate::{client::MessageIds, columns::PyRecords, error::raised};
 
 /// Status, text of a failure, and response.
 pub type Answer<'py> = (i32, Option<String>, Bound<'py, PyBytes>);
 
+/// Status, text of a failure, and records.
+pub type Polled = (i32, Option<String>, PyRecords);
+
+/// What Python gets of a response with records, which are not copied.
+pub fn polled(response: Response) -> Polled {
+    let Response { code, remark, body, .. } = response;
+    (status(code), remark, PyRecords(body))
+}
+
 /// What Python gets of a response.
 pub fn answer(py: Python<'_>, response: Response) -> Answer<'_> {
     let Response { code, remark, body, .. } = response;
-    (if code == 0 { 0 } else { code.saturating_sub(framed::STATUS) }, remark, PyBytes::new(py, &body))
+    (status(code), remark, PyBytes::new(py, &body))
+}
+
+fn status(code: i32) -> i32 {
+    if code == 0 { 0 } else { code.saturating_sub(framed::STATUS) }
 }
 
 /// The exception of a call without an answer.

@@ -3,9 +3,12 @@
 //! The functions keep the interpreter lock: copying a batch of 256 KiB takes less time than getting the lock back from
 //! a busy thread.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    borrow::Cow,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
-use ferromq_client::codec::{self, Batch, Body, Headers, Kind, Received};
+use ferromq_client::codec::{self, Batch, Body, Headers, Kind, Received, RecordMessage};
 use ferromq_protocol::protobuf::Malformed;
 use parking_lot::Mutex;
 use pyo3::{
@@ -15,7 +18,10 @@ use pyo3::{
     types::{PyBytes, PyDict, PyList, PyString, PyTuple},
 };
 
-use crate::client_message::{Message, dict};
+use crate::{
+    client_message::{Message, dict},
+    columns::PyRecords,
+};
 
 /// Adds the classes and functions of this file to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -27,9 +33,15 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(has_lanes, module)?)?;
     module.add_function(wrap_pyfunction!(queue_of_group, module)?)?;
     module.add_function(wrap_pyfunction!(decode_sent, module)?)?;
+    module.add_function(wrap_pyfunction!(any_settled, module)?)?;
+    module.add_function(wrap_pyfunction!(settle_all, module)?)?;
     module.add_function(wrap_pyfunction!(encode_acks, module)?)?;
+    module.add_function(wrap_pyfunction!(encode_record_acks, module)?)?;
+    module.add_function(wrap_pyfunction!(decode_record_acks, module)?)?;
     module.add_function(wrap_pyfunction!(decode_acked, module)?)?;
-    module.add_function(wrap_pyfunction!(decode_received, module)?)
+    module.add_function(wrap_pyfunction!(decode_received, module)?)?;
+    module.add_function(wrap_pyfunction!(decode_records_answer, module)?)?;
+    module.add_function(wrap_pyfunction!(split_records, module)?)
 }
 
 fn malformed(error: Malformed) -> PyErr {
@@ -193,22 +205,63 @@ fn decode_sent(answer: &[u8]) -> PyResult<SentParts> {
 /// A received message under a lease. Attributes are built when they are read.
 #[pyclass(frozen, module = "ferromq")]
 pub struct MessageView {
-    answer: Py<PyBytes>,
-    received: Received,
+    message: Source,
     lease: Py<PyAny>,
     endpoint: Py<PyString>,
     renewed: Mutex<Option<String>>,
     settled: AtomicBool,
 }
 
+/// A message as its broker sent it.
+enum Source {
+    /// Encoded, in a part of a stream.
+    Encoded(Py<PyBytes>, Received),
+    /// A record of the log, in an answer to a framed call.
+    Record(RecordMessage),
+}
+
 impl MessageView {
-    fn bytes<'a>(&'a self, py: Python<'a>) -> &'a [u8] {
-        self.answer.as_bytes(py)
+    fn new(message: Source, lease: &Bound<'_, PyAny>, endpoint: &Bound<'_, PyString>) -> Self {
+        Self {
+            message,
+            lease: lease.clone().unbind(),
+            endpoint: endpoint.clone().unbind(),
+            renewed: Mutex::new(None),
+            settled: AtomicBool::new(false),
+        }
     }
 
     fn handle(&self, py: Python<'_>) -> String {
         let renewed = self.renewed.lock().clone();
-        renewed.unwrap_or_else(|| self.received.receipt_handle.text(self.bytes(py)).to_owned())
+        renewed.unwrap_or_else(|| match &self.message {
+            Source::Encoded(answer, received) => received.receipt_handle.text(answer.as_bytes(py)).to_owned(),
+            Source::Record(record) => record.receipt_handle(),
+        })
+    }
+
+    /// The record, if the message came as one and has its first lease.
+    fn leased_record(&self) -> Option<&RecordMessage> {
+        match &self.message {
+            Source::Record(record) if self.renewed.lock().is_none() => Some(record),
+            _ => None,
+        }
+    }
+
+    /// Whether the client has acknowledged the message or forwarded it to the dead letters.
+    pub fn settle_now(&self) -> bool {
+        !self.settled.swap(true, Ordering::AcqRel)
+    }
+
+    /// The broker's endpoint.
+    pub fn endpoint_of<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
+        self.endpoint.bind(py).clone()
+    }
+
+    fn place(&self) -> (i32, i64, i32) {
+        match &self.message {
+            Source::Encoded(_, message) => (message.queue_id, message.queue_offset, message.delivery_attempt),
+            Source::Record(message) => (message.queue_id, message.queue_offset, message.delivery_attempt),
+        }
     }
 }
 
@@ -216,102 +269,151 @@ impl MessageView {
 impl MessageView {
     #[getter]
     fn topic<'a>(&'a self, py: Python<'a>) -> &'a str {
-        self.received.topic.text(self.bytes(py))
+        match &self.message {
+            Source::Encoded(answer, message) => message.topic.text(answer.as_bytes(py)),
+            Source::Record(message) => message.topic(),
+        }
     }
 
     #[getter]
-    fn message_id<'a>(&'a self, py: Python<'a>) -> &'a str {
-        self.received.message_id.text(self.bytes(py))
+    fn message_id<'a>(&'a self, py: Python<'a>) -> Cow<'a, str> {
+        match &self.message {
+            Source::Encoded(answer, message) => message.message_id.text(answer.as_bytes(py)).into(),
+            Source::Record(message) => message.message_id(),
+        }
     }
 
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        match self.received.body(self.bytes(py)) {
+        let body = match &self.message {
+            Source::Encoded(answer, message) => message.body(answer.as_bytes(py)),
+            Source::Record(message) => message.body(),
+        };
+        match body {
             Ok(Body::Plain(body)) => Ok(PyBytes::new(py, body)),
             Ok(Body::Unpacked(body)) => Ok(PyBytes::new(py, &body)),
             Err(text) => Err(crate::error::raised::CorruptMessage::new_err(format!(
                 "message {} of topic {}, queue {}, offset {}: {text}; raw_body has the bytes as received",
                 self.message_id(py),
                 self.topic(py),
-                self.received.queue_id,
-                self.received.queue_offset
+                self.queue_id(),
+                self.queue_offset()
             ))),
         }
     }
 
     #[getter]
     fn raw_body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, self.received.raw_body(self.bytes(py)))
+        match &self.message {
+            Source::Encoded(answer, message) => PyBytes::new(py, message.raw_body(answer.as_bytes(py))),
+            Source::Record(message) => PyBytes::new(py, message.raw_body()),
+        }
     }
 
     #[getter]
     fn tag<'a>(&'a self, py: Python<'a>) -> Option<&'a str> {
-        self.received.tag.map(|tag| tag.text(self.bytes(py)))
+        match &self.message {
+            Source::Encoded(answer, message) => message.tag.map(|tag| tag.text(answer.as_bytes(py))),
+            Source::Record(message) => message.tag(),
+        }
     }
 
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.received.keys(self.bytes(py)).collect::<Vec<_>>())
+        let keys: Vec<_> = match &self.message {
+            Source::Encoded(answer, message) => message.keys(answer.as_bytes(py)).collect(),
+            Source::Record(message) => message.keys().collect(),
+        };
+        PyTuple::new(py, keys)
     }
 
     #[getter]
     fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        dict(py, self.received.properties(self.bytes(py)))
+        match &self.message {
+            Source::Encoded(answer, message) => dict(py, message.properties(answer.as_bytes(py))),
+            Source::Record(message) => dict(py, message.properties()),
+        }
     }
 
     #[getter]
     fn message_group<'a>(&'a self, py: Python<'a>) -> Option<&'a str> {
-        self.received.message_group.map(|group| group.text(self.bytes(py)))
+        match &self.message {
+            Source::Encoded(answer, message) => {
+                message.message_group.map(|group| group.text(answer.as_bytes(py)))
+            }
+            Source::Record(message) => message.message_group(),
+        }
     }
 
     #[getter]
-    const fn delivery_timestamp(&self) -> Option<i64> {
-        self.received.delivery_timestamp
+    fn delivery_timestamp(&self) -> Option<i64> {
+        match &self.message {
+            Source::Encoded(_, message) => message.delivery_timestamp,
+            Source::Record(message) => message.delivery_timestamp(),
+        }
     }
 
     #[getter]
-    const fn priority(&self) -> Option<i32> {
-        self.received.priority
+    fn priority(&self) -> Option<i32> {
+        match &self.message {
+            Source::Encoded(_, message) => message.priority,
+            Source::Record(message) => message.priority(),
+        }
     }
 
     #[getter]
     fn queue_id(&self) -> i32 {
-        self.received.queue_id
+        self.place().0
     }
 
     #[getter]
     fn queue_offset(&self) -> i64 {
-        self.received.queue_offset
+        self.place().1
     }
 
     #[getter]
     fn delivery_attempt(&self) -> i32 {
-        self.received.delivery_attempt
+        self.place().2
     }
 
     #[getter]
     fn born_timestamp(&self) -> i64 {
-        self.received.born_timestamp
+        match &self.message {
+            Source::Encoded(_, message) => message.born_timestamp,
+            Source::Record(message) => message.born_timestamp,
+        }
     }
 
     #[getter]
-    fn born_host<'a>(&'a self, py: Python<'a>) -> &'a str {
-        self.received.born_host.text(self.bytes(py))
+    fn born_host<'a>(&'a self, py: Python<'a>) -> Cow<'a, str> {
+        match &self.message {
+            Source::Encoded(answer, message) => message.born_host.text(answer.as_bytes(py)).into(),
+            Source::Record(message) => message.born_host(),
+        }
     }
 
     #[getter]
     fn store_timestamp(&self) -> i64 {
-        self.received.store_timestamp
+        match &self.message {
+            Source::Encoded(_, message) => message.store_timestamp,
+            Source::Record(message) => message.store_timestamp,
+        }
     }
 
     #[getter]
-    fn store_host<'a>(&'a self, py: Python<'a>) -> &'a str {
-        self.received.store_host.text(self.bytes(py))
+    fn store_host<'a>(&'a self, py: Python<'a>) -> Cow<'a, str> {
+        match &self.message {
+            Source::Encoded(answer, message) => message.store_host.text(answer.as_bytes(py)).into(),
+            Source::Record(message) => message.store_host().into(),
+        }
     }
 
     #[getter]
     fn invisible_ms(&self) -> i64 {
-        self.received.invisible_ms
+        match &self.message {
+            Source::Encoded(_, message) => message.invisible_ms,
+            Source::Record(message) => message.invisible_ms(),
+        }
     }
 
     #[getter]
@@ -345,7 +447,7 @@ impl MessageView {
 
     /// Set `is_settled`, and return whether it was unset.
     fn settle(&self) -> bool {
-        !self.settled.swap(true, Ordering::AcqRel)
+        self.settle_now()
     }
 
     /// Unset `is_settled` after the broker refused or did not answer.
@@ -360,7 +462,7 @@ impl MessageView {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        let Received { queue_id, queue_offset, delivery_attempt, .. } = self.received;
+        let (queue_id, queue_offset, delivery_attempt) = self.place();
         format!(
             "<MessageView topic={:?} queue_id={queue_id} queue_offset={queue_offset} attempt={delivery_attempt} \
              message_id={}>",
@@ -368,6 +470,39 @@ impl MessageView {
             self.message_id(py),
         )
     }
+}
+
+/// Return whether any of the messages is settled.
+#[pyfunction]
+fn any_settled(messages: Vec<Bound<'_, MessageView>>) -> bool {
+    messages.iter().any(|message| message.get().is_settled())
+}
+
+/// Settle messages, and return those that were not, by the broker that they came from.
+#[pyfunction]
+fn settle_all<'py>(py: Python<'py>, messages: Vec<Bound<'py, MessageView>>) -> PyResult<Bound<'py, PyDict>> {
+    let brokers = PyDict::new(py);
+    let mut last: Option<(Bound<'py, PyString>, Bound<'py, PyList>)> = None;
+    for message in messages {
+        if !message.get().settle_now() {
+            continue;
+        }
+        let endpoint = message.get().endpoint_of(py);
+        // Most messages come from the broker of the one before.
+        match &last {
+            Some((known, some)) if known.is(&endpoint) => some.append(message)?,
+            _ => {
+                let some = match brokers.get_item(&endpoint)? {
+                    Some(some) => some.cast_into::<PyList>()?,
+                    None => PyList::empty(py),
+                };
+                some.append(message)?;
+                brokers.set_item(&endpoint, &some)?;
+                last = Some((endpoint, some));
+            }
+        }
+    }
+    Ok(brokers)
 }
 
 /// Encode an AckMessageRequest.
@@ -378,12 +513,33 @@ fn encode_acks<'py>(
     topic: &str,
     messages: Vec<Bound<'py, MessageView>>,
 ) -> Bound<'py, PyBytes> {
-    let handles: Vec<_> = messages.iter().map(|message| message.get().handle(py)).collect();
-    let entries = messages
-        .iter()
-        .zip(&handles)
-        .map(|(message, handle)| (message.get().message_id(py), handle.as_str()));
+    let entry = |message: &MessageView| (message.message_id(py).into_owned(), message.handle(py));
+    let entries: Vec<_> = messages.iter().map(|message| entry(message.get())).collect();
+    let entries = entries.iter().map(|(id, handle)| (&**id, &**handle));
     PyBytes::new(py, &codec::encode_acks(group, topic, entries))
+}
+
+/// Encode an acknowledgement for a framed call, or return None: not all messages came as records with their first leases.
+#[pyfunction]
+fn encode_record_acks<'py>(
+    py: Python<'py>,
+    group: &str,
+    topic: &str,
+    messages: Vec<Bound<'py, MessageView>>,
+) -> Option<Bound<'py, PyBytes>> {
+    let records: Option<Vec<_>> = messages.iter().map(|message| message.get().leased_record()).collect();
+    let request = codec::encode_record_acks(group, topic, records?.into_iter())?;
+    Some(PyBytes::new(py, &request))
+}
+
+type RecordAckFailure = (usize, i32, String);
+
+/// Decode the answer to `AckRecords`: code, text; index, code and text of each failed message.
+#[pyfunction]
+fn decode_record_acks(answer: &[u8]) -> PyResult<(i32, String, Vec<RecordAckFailure>)> {
+    let (status, failures) = codec::decode_record_acks(answer).map_err(malformed)?;
+    let failures = failures.into_iter().map(|(index, status)| (index, status.code, status.message)).collect();
+    Ok((status.code, status.message, failures))
 }
 
 type AckFailure = (String, i32, String);
@@ -414,15 +570,35 @@ fn decode_received<'py>(
         status = response.status.map(|status| (status.code, status.message)).or(status);
         next_offset = response.next_offset.or(next_offset);
         for received in response.messages {
-            views.append(MessageView {
-                answer: packet.clone().unbind(),
-                received,
-                lease: lease.clone().unbind(),
-                endpoint: endpoint.clone().unbind(),
-                renewed: Mutex::new(None),
-                settled: AtomicBool::new(false),
-            })?;
+            let message = Source::Encoded(packet.clone().unbind(), received);
+            views.append(MessageView::new(message, lease, endpoint))?;
         }
     }
     Ok((status, views, next_offset))
+}
+
+/// Decode the answer to a framed receive or pull: its status (code, text), its messages, and a pull's next offset.
+#[pyfunction]
+fn decode_records_answer<'py>(
+    py: Python<'py>,
+    answer: &Bound<'py, PyRecords>,
+    lease: &Bound<'py, PyAny>,
+    endpoint: &Bound<'py, PyString>,
+) -> PyResult<ReceivedParts<'py>> {
+    let decoded = codec::decode_records(&answer.get().0).map_err(malformed)?;
+    let views = PyList::empty(py);
+    for record in decoded.messages {
+        views.append(MessageView::new(Source::Record(record), lease, endpoint))?;
+    }
+    Ok((Some((decoded.status.code, decoded.status.message)), views, decoded.next_offset))
+}
+
+type RecordParts = ((i32, String), Option<i64>, PyRecords);
+
+/// Split the answer to a framed receive or pull: its status (code, text), a pull's next offset, and its records.
+#[pyfunction]
+fn split_records(answer: &Bound<'_, PyRecords>) -> PyResult<RecordParts> {
+    let codec::RecordBytes { status, next_offset, records } =
+        codec::split_records(&answer.get().0).map_err(malformed)?;
+    Ok(((status.code, status.message), next_offset, PyRecords(records)))
 }

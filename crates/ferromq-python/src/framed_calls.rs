@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use ferromq_client::{Connections, Patience, Request, sends::MAX_REQUEST};
+use ferromq_client::{Cancellation, Connections, Patience, Request, sends::MAX_REQUEST};
 use ferromq_protocol::remoting::{Fields, codes::framed};
 use pyo3::{prelude::*, pybacked::PyBackedBytes};
 
 use crate::{
-    calls::{Answer, answer, exception, interruptible, limit},
+    calls::{Answer, Polled, answer, exception, interruptible, limit, polled},
     completions::{Outcome, PyCompletions},
     error::raised,
     process::Owned,
@@ -24,6 +24,23 @@ impl PyFramedCalls {
     /// The connections, or `ForkedProcess` in a child.
     pub fn connections(&self) -> PyResult<&Arc<Connections>> {
         self.0.get()
+    }
+}
+
+/// Ends receives and pulls from another thread.
+#[pyclass(name = "Cancellation", module = "ferromq._ferromq", frozen)]
+pub struct PyCancellation(Cancellation);
+
+#[pymethods]
+impl PyCancellation {
+    #[new]
+    fn new() -> Self {
+        Self(Cancellation::default())
+    }
+
+    /// Have the broker answer what is under way at once. Later calls fail.
+    fn set(&self, py: Python<'_>) {
+        py.detach(|| self.0.set());
     }
 }
 
@@ -62,6 +79,37 @@ impl PyFramedCalls {
         outcome.map(|response| answer(py, response)).map_err(|failure| exception(&failure))
     }
 
+    /// Call *method*, a receive or a pull, and return its status, the text of a failure, and the answer with its records.
+    ///
+    /// *cancellation* ends it. Raises `ConnectionFailed` and `RequestTimeout`.
+    #[allow(clippy::too_many_arguments)] // one call each, without an intermediate object
+    fn poll(
+        &self,
+        py: Python<'_>,
+        endpoint: &str,
+        method: &str,
+        request: PyBackedBytes,
+        timeout: f64,
+        client_id: &str,
+        cancellation: &PyCancellation,
+    ) -> PyResult<Polled> {
+        let connections = self.0.get()?;
+        let request = self::request(method, request, client_id)?;
+        let until = Instant::now() + limit(timeout);
+        let (raised, outcome) = interruptible(py, |is_interrupted| {
+            connections.poll(endpoint, request, Patience { until, is_interrupted }, &cancellation.0)
+        });
+        raised?;
+        outcome.map(polled).map_err(|failure| exception(&failure))
+    }
+
+    /// Let the broker at *endpoint* answer the receives under way at once.
+    fn release(&self, py: Python<'_>, endpoint: &str) -> PyResult<()> {
+        let connections = self.0.get()?;
+        py.detach(|| connections.release(endpoint));
+        Ok(())
+    }
+
     /// Start a call, whose outcome comes to *completions* under *number*. Return False, and do nothing, if no connection
     /// to *endpoint* is open.
     #[allow(clippy::too_many_arguments)] // one call each, without an intermediate object
@@ -81,7 +129,13 @@ impl PyFramedCalls {
         }
         let request = self::request(method, request, client_id)?;
         let completions = Arc::clone(completions.queue()?);
-        let done = move |answer| completions.put(Outcome::Called(number, answer));
+        let is_poll = request.is_poll;
+        let done = move |answer| {
+            completions.put(match is_poll {
+                true => Outcome::Polled(number, answer),
+                false => Outcome::Called(number, answer),
+            });
+        };
         connections.start(endpoint, request, Instant::now() + limit(timeout), done);
         Ok(true)
     }
@@ -124,6 +178,7 @@ fn request(method: &str, request: PyBackedBytes, client_id: &str) -> PyResult<Re
         code,
         fields: Fields::from([("client", client_id)]),
         parts: vec![Bytes::from_owner(request)],
+        is_poll: matches!(code, framed::RECEIVE_MESSAGE | framed::PULL_MESSAGE),
     })
 }
 
@@ -133,6 +188,9 @@ fn code(method: &str) -> Option<i32> {
         "AckMessage" => framed::ACK_MESSAGE,
         "ChangeInvisibleDuration" => framed::CHANGE_INVISIBLE_DURATION,
         "UpdateOffset" => framed::UPDATE_OFFSET,
+        "ReceiveMessage" => framed::RECEIVE_MESSAGE,
+        "PullMessage" => framed::PULL_MESSAGE,
+        "AckRecords" => framed::ACK_RECORDS,
         _ => return None,
     })
 }

@@ -2,6 +2,8 @@
 //!
 //! Bindings only. The logic is in the other crates, the policy in Python.
 
+mod ack_queue;
+mod arrivals;
 mod calls;
 mod client;
 mod client_message;
@@ -49,7 +51,10 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<request::PyRequest>()?;
     module.add_class::<server::PyServer>()?;
     module.add_class::<completions::PyCompletions>()?;
+    module.add_class::<ack_queue::PyAckQueue>()?;
+    module.add_class::<arrivals::PyArrivals>()?;
     module.add_class::<framed_calls::PyFramedCalls>()?;
+    module.add_class::<framed_calls::PyCancellation>()?;
     module.add_class::<sends::PySends>()?;
     module.add_class::<calls::FailedSend>()?;
     module.add_class::<remoting_client::PyRemotingClient>()?;

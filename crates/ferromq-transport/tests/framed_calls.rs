@@ -11,60 +11,18 @@ mod grpc_support;
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use ferromq_transport::remoting::{
-    Decoder, Fields, HeaderForm, Limits, RemotingCommand, codec, codes::framed,
-};
+use bytes::Bytes;
+use ferromq_transport::remoting::codes::framed;
 use grpc_support::{
     Broker, Client,
+    frames::{Frames, SOON},
     proto::{SendMessageRequest, SendMessageResponse, StatusOnly, message},
 };
 use prost::Message as _;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
     time::timeout,
 };
-
-const SOON: Duration = Duration::from_secs(10);
-
-struct Frames {
-    socket: TcpStream,
-    buffer: BytesMut,
-}
-
-impl Frames {
-    async fn connect(broker: &Broker) -> Self {
-        Self { socket: TcpStream::connect(broker.address).await.unwrap(), buffer: BytesMut::new() }
-    }
-
-    async fn write(&mut self, opaque: i32, code: i32, client: Option<&str>, body: Bytes) {
-        let fields: Fields = client.map(|id| ("client", id)).into_iter().collect();
-        let command = RemotingCommand::request(code, fields, body);
-        let command = RemotingCommand { opaque, header_form: HeaderForm::Binary, ..command };
-        self.socket.write_all(&codec::encode(&command).unwrap().to_bytes()).await.unwrap();
-    }
-
-    /// The next response; `None` if the server closed the connection.
-    async fn read(&mut self) -> Option<RemotingCommand> {
-        loop {
-            if let Some(command) = Decoder::new(Limits::default()).next(&mut self.buffer).unwrap() {
-                return Some(command);
-            }
-            let read = timeout(SOON, self.socket.read_buf(&mut self.buffer)).await.expect("in time");
-            if read.is_err() || read.is_ok_and(|read| read == 0) {
-                return None;
-            }
-        }
-    }
-
-    async fn call(&mut self, code: i32, body: impl Into<Bytes>) -> RemotingCommand {
-        self.write(7, code, Some("client-1"), body.into()).await;
-        let response = self.read().await.expect("a response");
-        assert!(response.is_response() && response.opaque == 7);
-        response
-    }
-}
 
 fn send_request(bodies: &[&str]) -> Vec<u8> {
     let to_queue_1 = |body: &&str| message("flights", body).with(|system| system.queue_id = Some(1));

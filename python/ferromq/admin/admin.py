@@ -7,13 +7,14 @@ Rust core decodes records.
 
 import functools
 import ipaddress
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from ferromq._ferromq import StoredMessage, decode_records
 from ferromq.admin.calls import Calls
+from ferromq.admin.dead_letters import DeadLetter, ResentLetter, listed, send_again
 from ferromq.admin.name_servers import NameServers
 from ferromq.admin.settings import (
     MESSAGE_TYPE,
@@ -359,6 +360,34 @@ class Admin:
         except (RequestError, OutcomeUnknown):
             return None  # 32 digits may also be the id of an old producer, which holds no address
         return next((message for message in decode_records(body) if message.topic == topic), None)
+
+    @_bounded
+    def dead_letters(self, group: str, *, newest_first: bool = True) -> Iterator[DeadLetter]:
+        """
+        Return an iterator over the dead letters of a consumer group that are stored now, in the order of store times.
+
+        It reads a page of each queue when it needs one, so `itertools.islice` reads a few of many; *timeout* bounds
+        each page. It takes no lease and commits nothing. A group without dead letters, or an unknown group, has none.
+        """
+        naming.check_group(group)
+        try:
+            brokers = list(self._cluster.brokers_of(naming.DLQ_PREFIX + group))
+        except TopicNotFound:  # the first dead letter creates the topic
+            return iter(())
+        return listed(self._calls, brokers, group, newest_first=newest_first)
+
+    def resend_dead_letters(self, letters: Iterable[DeadLetter], *, topic: str | None = None) -> list[ResentLetter]:
+        """
+        Send each of *letters* once, to the topic it came from or to *topic*, and return what became of each.
+
+        A letter that is given twice is sent once. The message keeps body, keys, tag, message id, message group and its
+        properties, without those of the dead letter; every group of the topic receives it. The letter stays in the dead
+        letters until its broker deletes it, so a second call sends it again. A failure is the `error` of its result,
+        and the others go on; *timeout* bounds all of them together. Nothing is repeated.
+        """
+        wanted = list(letters)
+        with self._calls.bounded():
+            return send_again(self._calls, self._cluster.writable_queues, wanted, topic)
 
     def _query(self, topic: str, key: str, max_messages: int, *, unique: bool) -> list[StoredMessage]:
         fields = {

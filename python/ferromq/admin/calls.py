@@ -1,37 +1,17 @@
 """Requests of the administrator to name servers and brokers: how long each may take, and what a refusal raises."""
 
-import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 
 from ferromq._ferromq import RemotingClient
 from ferromq.client.tls import Tls, TlsFile, remoting_options
-from ferromq.core.requests import seconds
-from ferromq.errors import (
-    ClientClosed,
-    ConnectionFailed,
-    Forbidden,
-    IllegalName,
-    RequestError,
-    RequestTimeout,
-    ServerError,
-    StoreFull,
-    TopicNotFound,
-    Unsupported,
-)
+from ferromq.core.requests import refusal, seconds
+from ferromq.errors import ClientClosed, ConnectionFailed, RequestTimeout
 from ferromq.process.fork import Owner
 from ferromq.protocol.codes import RequestCode, ResponseCode
-
-_ERRORS: Mapping[int, type[RequestError]] = {
-    ResponseCode.TOPIC_NOT_EXIST: TopicNotFound,
-    ResponseCode.SYSTEM_ERROR: ServerError,
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: Unsupported,
-    ResponseCode.NO_PERMISSION: Forbidden,
-}
-_ABOUT_NAME = re.compile(r"\b(topic|group)\b.*\b(name|illegal|characters?|blank|long|length|reserved)\b", re.IGNORECASE)
 
 
 class _Deadline(threading.local):
@@ -103,25 +83,32 @@ class Calls:
 
         With a *share* of 3 it may take a third of the time left.
         """
+        answer, _, content = self.exchange(address, code, fields, (also,), body=body, share=share)
+        return content if answer == ResponseCode.SUCCESS else b""
+
+    def exchange(
+        self,
+        address: str,
+        code: RequestCode,
+        fields: Mapping[str, str],
+        also: Collection[int] = (),
+        *,
+        body: bytes = b"",
+        share: int = 1,
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Ask one server and return code, fields and body of its answer; the codes *also* count as success."""
         if self._is_closed:
             raise ClientClosed("this administrator was closed during the call; create a new one")
         left = self.left(address, code.name) / share
         try:
-            answer, remark, _, content = self._client.call(address, code, fields, body, timeout=left)
+            answer, remark, answered, content = self._client.call(address, code, fields, body, timeout=left)
         except ConnectionFailed as error:
             if self._speaks_tls and "tls" in str(error):
                 error.add_note("this administrator speaks TLS over remoting, too; tls=False speaks plaintext")
             raise
-        if answer == ResponseCode.SUCCESS:
-            return content
-        if answer == also:
-            return b""
-        text = f"{address} refused {code.name}: {remark or f'code {answer}, without a remark'}"
-        if answer == ResponseCode.SERVICE_NOT_AVAILABLE and (remark or "").startswith("disk full"):
-            raise StoreFull(text)
-        # RocketMQ has one code for all wrong parameters. Names are checked before sending, but its rules may differ.
-        about_name = answer == ResponseCode.INVALID_PARAMETER and _ABOUT_NAME.search(remark or "")
-        raise (IllegalName if about_name else _ERRORS.get(answer, RequestError))(text, answer, remark or "")
+        if answer == ResponseCode.SUCCESS or answer in also:
+            return answer, answered, content
+        raise refusal(address, code.name, answer, remark)
 
     def left(self, address: str, request: str) -> float:
         """Return the seconds that are left of the current call. Raises `RequestTimeout` if none are."""

@@ -8,7 +8,7 @@ from ferromq.errors import RequestError, ServerError, TopicNotFound
 from ferromq.protocol import java_json
 from ferromq.protocol.broker_description import BrokerDescription
 from ferromq.protocol.codes import RequestCode, ResponseCode
-from ferromq.protocol.route import MASTER
+from ferromq.protocol.route import MASTER, Permission
 
 
 class LoneBrokers:
@@ -44,6 +44,18 @@ class LoneBrokers:
         if not found:
             raise TopicNotFound(f"there is no topic {topic}; create_topic({topic!r}) creates it")
         yield from found
+
+    def writable_queues(self, topic: str) -> list[tuple[str, int]]:
+        """Return address and id of each queue of a topic that takes messages, in the order of its message groups."""
+        found: list[tuple[str, int]] = []
+        for broker in self._brokers:
+            body = self._calls.ask(
+                broker.remoting, RequestCode.GET_TOPIC_CONFIG, {"topic": topic}, ResponseCode.TOPIC_NOT_EXIST
+            )
+            settings = java_json.loads_object(body) if body and broker.broker_id == MASTER else {}
+            if int(settings.get("perm", 0)) & Permission.WRITE:
+                found += [(broker.remoting, number) for number in range(int(settings["writeQueueNums"]))]
+        return found
 
     def masters(self, wanted: str | None) -> list[str]:
         """Return the masters of the cluster *wanted*, or of the only cluster."""

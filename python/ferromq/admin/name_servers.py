@@ -15,7 +15,7 @@ from ferromq.errors import (
 )
 from ferromq.protocol import broker_removal, java_json
 from ferromq.protocol.codes import RequestCode
-from ferromq.protocol.route import MASTER, BrokerData, TopicRoute
+from ferromq.protocol.route import MASTER, BrokerData, Permission, TopicRoute
 
 
 class NameServers:
@@ -48,6 +48,17 @@ class NameServers:
             if broker.broker_name in with_queues and broker.addresses:
                 # A slave answers if there is no master.
                 yield broker.addresses.get(MASTER) or broker.addresses[min(broker.addresses)]
+
+    def writable_queues(self, topic: str) -> list[tuple[str, int]]:
+        """Return address and id of each queue of a topic that takes messages, in the order of its message groups."""
+        route = TopicRoute.decode(self._ask_in_turn(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))
+        masters = {broker.broker_name: broker.master for broker in route.brokers}
+        return [
+            (address, number)
+            for queue in route.queues
+            if queue.permission & Permission.WRITE and (address := masters.get(queue.broker_name))
+            for number in range(queue.write_queues)
+        ]
 
     def masters(self, wanted: str | None) -> list[str]:
         """Return the masters of the cluster *wanted*, or of the only cluster."""

@@ -12,5 +12,7 @@ from ferromq.aio.admin import Admin
 from ferromq.aio.connecting import Connection, connect
 from ferromq.aio.consumer import Consumer
 from ferromq.aio.producer import Producer, Transaction
+from ferromq.aio.reader import Reader
+from ferromq.aio.workers import Workers
 
-__all__ = ["Admin", "Connection", "Consumer", "Producer", "Transaction", "connect"]
+__all__ = ["Admin", "Connection", "Consumer", "Producer", "Reader", "Transaction", "Workers", "connect"]

@@ -26,11 +26,16 @@ class LoopCompletions:
 
     def expect(self, timeout: float) -> "tuple[int, asyncio.Future[Any]]":
         """Return a number, and the future of the outcome that comes under it, or of `RequestTimeout`."""
-        number, future = next(self._numbers), self._loop.create_future()
+        number = next(self._numbers)
+        return number, self.late(number, timeout)
+
+    def late(self, number: int, timeout: float) -> "asyncio.Future[Any]":
+        """Return another future of the outcome under *number*, whose first one was given up before it came."""
+        future = self._loop.create_future()
         self._futures[number] = future, time.monotonic() + timeout
         if self._timer is None:
             self._timer = self._loop.call_later(_LOOK, self._look)
-        return number, future
+        return future
 
     def forget(self, number: int) -> None:
         """Expect nothing under a number, because nothing was started."""

@@ -5,18 +5,50 @@ The synchronous twin is `ferromq.client.connection`; what is sent is decided by 
 """
 
 import asyncio
+import time
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import grpc
 
+from ferromq import _ferromq
 from ferromq._proto import messages as pb
 from ferromq.aio._completions import LoopCompletions
 from ferromq.client.client import Client, Options
-from ferromq.client.connection import Use, failure, has_packed, open_channel
+from ferromq.client.connection import Use, check_known, failure, has_packed, open_channel, remaining
 from ferromq.core.plans import no_answer
-from ferromq.core.requests import PACKED, SERVICE, Call, Join, Packets, Pause, Plan, Stream, T
-from ferromq.errors import ClientClosed, FerromqError
+from ferromq.core.requests import (
+    PACKED,
+    SERVICE,
+    Arrive,
+    Await,
+    Call,
+    Join,
+    Packets,
+    Pause,
+    Plan,
+    Step,
+    Stream,
+    T,
+    decode_messages,
+)
+from ferromq.errors import ClientClosed, FerromqError, RequestTimeout
+from ferromq.message import MessageView
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+_LATE = 1.0
+"""Seconds in which a broker answers a receive that is released, and takes a new connection."""
+
+
+class _GivesBack(Protocol):
+    """What keeps leases on an event loop; see `Leases`."""
+
+    async def give_back(self, messages: Sequence[MessageView], until: float) -> None:
+        """End leases of messages that were not used."""
 
 
 class AsyncClient:
@@ -30,6 +62,10 @@ class AsyncClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._completions: LoopCompletions | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._giving: set[asyncio.Task[None]] = set()
+        """Give back what was leased for receivers that wait no more."""
+        self._connecting: dict[str, asyncio.Future[bool]] = {}
+        """The brokers whose connections were released, and the attempts to connect again."""
         self._use = Use()
         self._use.is_needed = self.base.channels.use.is_needed
         self.base.session.on_left = self._left
@@ -69,22 +105,47 @@ class AsyncClient:
         except StopIteration as end:
             result: T = end.value
             return result
+        finally:
+            plan.close()  # one that was cancelled would end when nothing refers to it any more
 
-    async def _take(self, step: Call | Stream | Join | Pause) -> Any:
+    async def _take(self, step: Step) -> Any:
         match step:
             case Call() | Stream():
                 try:
                     return await self._call(step)
                 except grpc.RpcError as error:
                     raise failure(error, step.endpoint, step.method, step.timeout) from None
-                except grpc.aio.UsageError:  # what grpc says of a channel closed meanwhile
+                except (asyncio.CancelledError, grpc.aio.UsageError) as error:
+                    # A channel that is closed cancels its calls, too, and refuses new ones.
+                    if isinstance(error, asyncio.CancelledError) and not self._was_closed():
+                        raise
                     raise ClientClosed("the client was closed meanwhile; make a new one") from None
             case Join(endpoint, timeout, topic):
                 await self._join(endpoint, timeout, topic)
+            case Arrive(watched, timeout):
+                return await self._arrive(watched, timeout)
+            case Await(future, timeout):
+                return await self._result(future, timeout)
             case Pause(duration):
                 await asyncio.sleep(duration)
                 self.base.check()
         return None
+
+    def _was_closed(self) -> bool:
+        """Say whether a call was cancelled because the client was closed, not because its task was cancelled."""
+        task = asyncio.current_task()
+        return self.base.is_closed and task is not None and not task.cancelling()
+
+    async def _result(
+        self,
+        future: "Future[Any]",
+        timeout: float,  # noqa: ASYNC109 (the step says how long)
+    ) -> Any:
+        # Not cancelled with its waiting: what ends it does so for a later step, too.
+        done, _ = await asyncio.wait({asyncio.wrap_future(future)}, timeout=timeout)
+        if not done:
+            raise RequestTimeout("no answer in time")
+        return done.pop().result()
 
     def _left(self, endpoint: str) -> None:
         if self._loop is not None:
@@ -101,12 +162,13 @@ class AsyncClient:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    async def _call(self, step: Call | Stream) -> bytes | Packets:
+    async def _call(self, step: Call | Stream) -> bytes | Packets | _ferromq.Records:
         self._use.begin(step.endpoint, step.timeout)
-        if isinstance(step, Call) and self.base.channels.is_framed(step):
+        if self.base.channels.is_framed(step):
             answer = await self._call_framed(step)
             if answer is not None:
                 return answer
+        check_known(step)
         metadata = self.common.identity.metadata()
         if isinstance(step, Call):
             method = self._method(step.endpoint, step.method, "unary_unary")
@@ -117,8 +179,13 @@ class AsyncClient:
         packets = [packet async for packet in call]
         return Packets(packets, has_packed(await call.initial_metadata()))
 
-    async def _call_framed(self, step: Call) -> bytes | None:
+    async def _call_framed(self, step: Call | Stream) -> bytes | _ferromq.Records | None:
         """Return the answer; None if no connection is open."""
+        connecting = self._connecting.get(step.endpoint)
+        if connecting is not None:  # over HTTP/2, an answer that its receiver does not take is lost
+            begin = time.monotonic()
+            await asyncio.wait({connecting}, timeout=min(_LATE, step.timeout / 2))
+            step = replace(step, timeout=step.timeout - (time.monotonic() - begin))
         number, future = self.completions.expect(step.timeout)
         try:
             is_started = self.base.channels.start_framed(step, self.completions.queue, number)
@@ -129,7 +196,51 @@ class AsyncClient:
             self.completions.forget(number)
             self.base.channels.reopen()
             return None
-        return self.base.channels.framed_answer(step, await future)
+        try:
+            answered = await future
+        except asyncio.CancelledError:
+            if isinstance(step, Stream):  # nothing is leased for a receiver that waits no more
+                self._release(step.endpoint)
+                self._give_back_soon(step, number, future)
+            raise
+        answer: bytes | _ferromq.Records = self.base.channels.framed_answer(step, answered)
+        return answer
+
+    def _release(self, endpoint: str) -> None:
+        """Have a broker answer receives under way at once, and connect to it again for later calls."""
+        self.base.channels.release(endpoint)
+        if endpoint not in self._connecting and not self.base.is_closed:
+            connecting = self._connecting[endpoint] = asyncio.wrap_future(self.base.channels.reconnect(endpoint))
+            connecting.add_done_callback(lambda _: self._connecting.pop(endpoint, None))
+
+    def _give_back_soon(self, step: Stream, number: int, future: asyncio.Future[Any]) -> None:
+        """Give back the messages of an answer that came when its receiver waited no more, or that is on its way."""
+        if step.lease is None or self.base.is_closed:
+            return
+        if future.cancelled() or future.exception() is not None:
+            future = self.completions.late(number, _LATE)
+        giving = asyncio.create_task(self._give_back(step, future))
+        self._giving.add(giving)
+        giving.add_done_callback(self._giving.discard)
+
+    async def _give_back(self, step: Stream, future: asyncio.Future[Any]) -> None:
+        assert step.lease is not None
+        with suppress(FerromqError):
+            answer = self.base.channels.framed_answer(step, await future)
+            _, messages, _ = decode_messages(answer, step.lease, step.endpoint)
+            await cast("_GivesBack", step.lease).give_back(messages, time.monotonic() + self.common.attempt_timeout)
+
+    async def _arrive(
+        self,
+        watched: list[tuple[str, str, bytes]],
+        timeout: float,  # noqa: ASYNC109 (the step says how long)
+    ) -> list[str]:
+        arrivals = self.base.channels.arrivals
+        number, future = self.completions.expect(timeout)
+        arrivals.watch(watched, self.completions.queue, number)
+        with suppress(RequestTimeout):
+            await future
+        return arrivals.take()
 
     def _method(self, endpoint: str, method: str, kind: str) -> Any:
         found = self._methods.get((endpoint, method))
@@ -162,6 +273,8 @@ class AsyncClient:
 
     async def close(self, until: float) -> bool:
         """End everything before *until* (monotonic); says whether it was this call that did."""
+        if self._giving:
+            await asyncio.wait(self._giving, timeout=remaining(until))
         closed = await asyncio.to_thread(self.base.close, until)
         if closed:
             if self._completions is not None:

@@ -57,6 +57,5 @@ class DirectSends:
         except OutcomeUnknown as error:
             return self._attempts.unanswered(topic, message, send_plans.Earlier(ids, endpoint, error))
         if isinstance(sent, tuple):
-            ids, queue_id, queue_offset, _ = sent
-            return SendReceipt(ids[0], queue_id, queue_offset, topic)
+            return self._attempts.receipt(topic, sent)
         return self._attempts.failed(topic, message, sent, timeout)

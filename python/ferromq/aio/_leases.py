@@ -1,14 +1,17 @@
-"""Ends the leases of a consumer on an event loop; the synchronous twin is `ferromq.client.holding.Leases`."""
+"""Ends the leases of a consumer on an event loop; the synchronous twin is `ferromq.client.leases.Leases`."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Container, Sequence
+import weakref
+from collections.abc import Container, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from ferromq._ferromq import AckQueue, any_settled, settle_all
 from ferromq.aio._connection import AsyncClient
 from ferromq.client.connection import remaining
+from ferromq.client.renewing import LeaseCalls
 from ferromq.core import plans
 from ferromq.core.leases import (
     FLUSH_AFTER,
@@ -16,18 +19,20 @@ from ferromq.core.leases import (
     MAX_IN_REQUEST,
     MAX_WAITING_ACKS,
     Refusals,
-    by_endpoint,
+    check_returned,
+    left_to_return,
     unsettle,
 )
-from ferromq.core.plans import Subscription
 from ferromq.core.requests import seconds
-from ferromq.core.retry import Cause
+from ferromq.core.retry import Cause, InOrder
+from ferromq.core.subscriptions import Subscription
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from ferromq.core.ahead import Held
-    from ferromq.core.retry import InOrder
 
 _log = logging.getLogger("ferromq.client")
 
@@ -38,14 +43,22 @@ class Leases:
     def __init__(self, client: AsyncClient, subscription: Subscription) -> None:
         self._client = client
         self._subscription = subscription
+        self.calls = LeaseCalls(client.base, subscription)
+        """What threads call, for which a blocked loop is no obstacle."""
         self.refusals = Refusals()
         self.in_use: dict[MessageView, Held] = {}
         """What is in use, and renewed meanwhile."""
-        self.renewals: dict[MessageView, asyncio.Task[None]] = {}
+        self.renewals: dict[MessageView, Future[None]] = {}
         """The renewals under way; what ends a lease needs the receipt handle they bring."""
-        self.in_order: InOrder | None = None
-        """What loops that keep order know of the messages they used."""
-        self._waiting: list[MessageView] = []
+        self._in_order: InOrder | None = None
+        grown = weakref.WeakMethod(self._grown)
+        self._queue = AckQueue(
+            client.check,
+            lambda endpoint: (left := grown()) and left(endpoint),
+            {},  # which the loop leaves without waiting for a renewal
+            full=FLUSH_COUNT,
+            most=MAX_WAITING_ACKS,
+        )
         self._under_way = 0
         self._timer: asyncio.TimerHandle | None = None
         # Each with the broker and how many it sends.
@@ -55,12 +68,15 @@ class Leases:
         """Take a message's acknowledgement; called by the message."""
         self._client.check()
         self._leave(message)
-        if not message.settle():
-            return
-        if self.in_order is not None:
-            self.in_order.acknowledged(message)
-        self._waiting.append(message)
-        if len(self._waiting) >= FLUSH_COUNT:
+        self._queue.put(message)
+
+    def keep_order(self, in_order: InOrder) -> None:
+        """Tell *in_order*, what loops that keep order know of the messages they used, of each acknowledgement."""
+        self._in_order = in_order
+        self._queue.keep_order(in_order)
+
+    def _grown(self, endpoint: str) -> None:
+        if self._queue.count(endpoint) >= FLUSH_COUNT:
             self._send_soon()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_AFTER, self._send_soon)
@@ -69,14 +85,14 @@ class Leases:
         """Acknowledge messages at once, unless they are already; raises the first refusal."""
         timeout = self._client.common.timeout
         until = time.monotonic() + timeout
-        if any(message.is_settled for message in messages):
+        if any_settled(messages):
             # One of them may be on its way.
             waiting = await self.flush(until, {message.endpoint for message in messages})
             if waiting:
                 raise plans.no_answer("sending the acknowledgements before", timeout)
-        for message in messages:
+        for message in messages if self.in_use else ():
             self._leave(message)
-        refused = await self._send([message for message in messages if message.settle()], until)
+        refused = await self._send(settle_all(messages), until)
         if refused:
             raise refused[0][1]
 
@@ -106,10 +122,13 @@ class Leases:
         )
 
     async def change_all(
-        self, messages: Sequence[MessageView], duration: float, until: float
+        self, messages: Sequence[MessageView], duration: float, until: float, *, suspend: bool = False
     ) -> dict[MessageView, FerromqError]:
         """Change leases that are not renewed, by *until* (monotonic), and return what those failed with that did."""
-        changing = {message: asyncio.create_task(self._failure_of_change(message, duration)) for message in messages}
+        changing = {
+            message: asyncio.create_task(self._failure_of_change(message, duration, suspend=suspend))
+            for message in messages
+        }
         try:
             if changing:
                 await asyncio.wait(changing.values(), timeout=remaining(until))
@@ -121,12 +140,20 @@ class Leases:
                 task.cancel()
         return {message: error for message, error in outcomes.items() if error is not None}
 
-    async def _failure_of_change(self, message: MessageView, duration: float) -> FerromqError | None:
+    async def _failure_of_change(self, message: MessageView, duration: float, *, suspend: bool) -> FerromqError | None:
         try:
-            await self.change(message, duration)
+            await self.change(message, duration, suspend=suspend)
         except FerromqError as error:
             return error
         return None
+
+    async def return_all(self, messages: Sequence[MessageView]) -> None:
+        """End the leases of messages, used or not, without counting an attempt; raises the first failure."""
+        given = left_to_return(messages)
+        for message in given:
+            self._leave(message)
+        await self._renewals_of(given)
+        check_returned(await self.change_all(given, 0.0, time.monotonic() + self._client.common.timeout, suspend=True))
 
     def _leave(self, message: MessageView) -> None:
         """Let a lease be renewed no more."""
@@ -135,7 +162,8 @@ class Leases:
             held.is_over = True
 
     async def _renewals_of(self, messages: Sequence[MessageView]) -> None:
-        under_way = {self.renewals[message] for message in messages if message in self.renewals}
+        found = [self.renewals.get(message) for message in messages]
+        under_way = [asyncio.wrap_future(renewal) for renewal in found if renewal is not None]
         if under_way:
             await asyncio.wait(under_way)
 
@@ -170,10 +198,9 @@ class Leases:
         except FerromqError as error:
             _log.debug("not given back, the lease expires message_id=%s: %s", message.message_id, error)
 
-    async def _send(self, messages: Sequence[MessageView], until: float) -> list[tuple[int, FerromqError]]:
+    async def _send(self, brokers: Mapping[str, list[MessageView]], until: float) -> list[tuple[int, FerromqError]]:
         """Send acknowledgements, to all brokers at once, and return each failure and how many messages it concerns."""
-        grouped = by_endpoint(messages)
-        results = await asyncio.gather(*(self._send_to(endpoint, some, until) for endpoint, some in grouped.items()))
+        results = await asyncio.gather(*(self._send_to(endpoint, some, until) for endpoint, some in brokers.items()))
         return [failure for result in results for failure in result]
 
     async def _send_to(
@@ -198,9 +225,9 @@ class Leases:
         return [(1, error) for _, error in refused]
 
     def _is_done(self, messages: list[MessageView]) -> None:
-        if self.in_order is not None:
+        if self._in_order is not None:
             for message in messages:
-                self.in_order.acknowledged(message)
+                self._in_order.acknowledged(message)
 
     async def flush(self, until: float, endpoints: Container[str] | None = None) -> int:
         """
@@ -208,7 +235,7 @@ class Leases:
 
         *endpoints* limits it to these brokers; None means all.
         """
-        while self._waiting:
+        while self._queue.endpoints():
             self._send_soon()
         sending = {
             task: count
@@ -230,7 +257,8 @@ class Leases:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        left, self._waiting = len(self._waiting), []
+        self._queue.close()
+        left = sum(len(self._queue.take(endpoint, MAX_WAITING_ACKS)) for endpoint in self._queue.endpoints())
         if left:
             self.refusals.add([(left, plans.no_answer("sending acknowledgements", 0))])
         self.refusals.end()
@@ -241,8 +269,8 @@ class Leases:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        messages, self._waiting = self._waiting[:MAX_IN_REQUEST], self._waiting[MAX_IN_REQUEST:]
-        for endpoint, some in by_endpoint(messages).items():
+        for endpoint in self._queue.endpoints():
+            some = self._queue.take(endpoint, MAX_IN_REQUEST)
             self._under_way += len(some)
             task = asyncio.create_task(self._send_taken(endpoint, some))
             self._sending[task] = endpoint, len(some)

@@ -5,14 +5,14 @@ Requests are rare and short, so each call runs on a thread.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 from ferromq._ferromq import StoredMessage
 from ferromq.admin import Admin as BlockingAdmin
-from ferromq.admin import MessageType
+from ferromq.admin import DeadLetter, MessageType, ResentLetter
 from ferromq.client.tls import Tls, TlsFile
 
 __all__ = ["Admin"]
@@ -116,6 +116,18 @@ class Admin:
     async def query_by_id(self, topic: str, message_id: str) -> StoredMessage | None:
         """Return the message with this id, if it is stored; see `ferromq.Admin.query_by_id`."""
         return await asyncio.to_thread(self._admin.query_by_id, topic, message_id)
+
+    async def dead_letters(self, group: str, *, newest_first: bool = True) -> AsyncIterator[DeadLetter]:
+        """Yield the dead letters of a consumer group; see `ferromq.Admin.dead_letters`."""
+        letters = await asyncio.to_thread(self._admin.dead_letters, group, newest_first=newest_first)
+        while (letter := await asyncio.to_thread(next, letters, None)) is not None:
+            yield letter
+
+    async def resend_dead_letters(
+        self, letters: Iterable[DeadLetter], *, topic: str | None = None
+    ) -> list[ResentLetter]:
+        """Send dead letters again and return what became of each; see `ferromq.Admin.resend_dead_letters`."""
+        return await asyncio.to_thread(self._admin.resend_dead_letters, list(letters), topic=topic)
 
     async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
         """

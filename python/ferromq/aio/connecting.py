@@ -5,21 +5,25 @@ import os
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from ferromq.aio.admin import Admin
 from ferromq.aio.consumer import Consumer
 from ferromq.aio.producer import Producer
+from ferromq.aio.reader import Reader
 from ferromq.client.connection import end_of, remaining
 from ferromq.client.makes_clients import MakesClients
-from ferromq.client.options import AdminOptions, AsyncProducerOptions, ClientOptions, ConsumerOptions
+from ferromq.client.options import AdminOptions, AsyncProducerOptions, ClientOptions, ConsumerOptions, ReaderOptions
 from ferromq.client.tls import Tls, TlsFile
+from ferromq.core.payloads import T, V
+from ferromq.core.subscriptions import Topics
 from ferromq.protocol.endpoints import chosen_endpoint
+from ferromq.telemetry import Telemetry
 
 __all__ = ["Connection", "connect"]
 
-Client = Producer | Consumer | Admin
-Made = TypeVar("Made", Producer, Consumer, Admin)
+Client = Producer[Any] | Consumer[Any] | Reader | Admin
+Made = TypeVar("Made", bound=Client)
 
 
 class Connection(MakesClients[Client]):
@@ -33,25 +37,37 @@ class Connection(MakesClients[Client]):
     _kind = "aio.Connection"
     _again = "make a new one with ferromq.aio.connect()"
 
-    def producer(self, *topics: str, **options: Unpack[AsyncProducerOptions]) -> Producer:
+    def producer(self, *topics: str, **options: Unpack[AsyncProducerOptions[V]]) -> Producer[V]:
         """
         Return a new producer. The arguments are those of `ferromq.aio.Producer` after the endpoint.
 
         Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
         """
         self._check()
-        whole: AsyncProducerOptions = {**self._options, **options}
+        whole: AsyncProducerOptions[V] = {**self._options, **options}
         return self._keep(Producer(self._endpoint, *topics, **whole))
 
-    def consumer(self, group: str, topic: str, **options: Unpack[ConsumerOptions]) -> Consumer:
+    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions[T]]) -> Consumer[T]:
         """
-        Return a new consumer in *group* of *topic*. The options are those of `ferromq.aio.Consumer`.
+        Return a new consumer in *group* of *topics*. The options are those of `ferromq.aio.Consumer`.
 
         Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
         """
         self._check()
-        whole: ConsumerOptions = {**self._options, **options}
-        return self._keep(Consumer(self._endpoint, group, topic, **whole))
+        whole: ConsumerOptions[T] = {**self._options, **options}
+        return self._keep(Consumer(self._endpoint, group, topics, **whole))
+
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions]) -> Reader:
+        """
+        Return a new reader of *topics*, which has no group. The options are those of `ferromq.aio.Reader`.
+
+        Options that are not given are those of the connection; a reader has no telemetry. Raises `ClientClosed` after
+        `close`.
+        """
+        self._check()
+        shared = {name: value for name, value in self._options.items() if name != "telemetry"}
+        whole: dict[str, Any] = {**shared, **options}
+        return self._keep(Reader(self._endpoint, topics, **whole))
 
     def admin(self, **options: Unpack[AdminOptions]) -> Admin:
         """
@@ -107,6 +123,7 @@ def connect(
     timeout: timedelta | float = 10.0,
     attempts: int = 3,
     tls: bool | TlsFile | Tls = False,
+    telemetry: Telemetry | None = None,
 ) -> Connection:
     """
     Return a connection to the broker at *endpoint* for asyncio, without calling it yet.
@@ -117,5 +134,5 @@ def connect(
     The arguments, and the environment variable FERROMQ_ENDPOINT, are as of `ferromq.connect`. Raises `ConfigError`
     without an address, and for one that is not `host:port`.
     """
-    options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls}
+    options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}
     return Connection(chosen_endpoint(endpoint, os.environ), options)

@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Generic, Literal, Self, Unpack, cast, overload
 
 from ferromq.aio._ahead import Iteration, ReceiveAhead
 from ferromq.aio._connection import AsyncClient
@@ -12,17 +14,28 @@ from ferromq.aio._leases import Leases
 from ferromq.aio._push import Runner
 from ferromq.client.client import Options
 from ferromq.client.connection import end_of, remaining
+from ferromq.client.producer import MessageOptions
+from ferromq.client.push import say_redelivered, say_undecodable
 from ferromq.client.tls import Tls, TlsFile
-from ferromq.core import plans, pull_plans
-from ferromq.core.ahead import check_prefetch
-from ferromq.core.filters import Sql, filter_expression
-from ferromq.core.handlers import check_async
-from ferromq.core.plans import Subscription, Wish
+from ferromq.core import progress, pull_plans, receive_plans
+from ferromq.core.ahead import Many, check_prefetch
+from ferromq.core.batches import check_batch, of_batches
+from ferromq.core.batching import Sendable
+from ferromq.core.filters import Sql
+from ferromq.core.handlers import check_async, of_messages
+from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all
+from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
-from ferromq.core.requests import seconds
-from ferromq.core.retry import Cause
+from ferromq.core.receive_plans import Wish
+from ferromq.core.requests import Decoded, decode_messages, decode_table, seconds
+from ferromq.core.retry import Cause, Retry, cause_of
+from ferromq.core.subscriptions import Start, Subscription, Topics, filters_of, start_text
+from ferromq.core.watch import Watch, handled, receiving
+from ferromq.errors import FerromqError, Reject, RetryAfter
 from ferromq.message import MessageView
 from ferromq.protocol import naming
+from ferromq.tables import MessageTable, PulledTable, check_arrow, table_of
+from ferromq.telemetry import Telemetry
 from ferromq.terminal.objects import described
 
 __all__ = ["Consumer"]
@@ -31,7 +44,7 @@ _ACKS_FIRST = 1.0
 """Seconds that a receive gives to the acknowledgements that wait, at most."""
 
 
-class Consumer:
+class Consumer(Generic[T]):
     """
     Receives the messages of a topic on behalf of a consumer group; it belongs to the loop of its first use.
 
@@ -46,20 +59,25 @@ class Consumer:
         self,
         endpoint: str,
         group: str,
-        topic: str,
+        topics: Topics,
         *,
         filter: str | Sql = "*",  # noqa: A002 (what it is called everywhere)
+        begin: Start | None = None,
         invisible_duration: timedelta | float = timedelta(seconds=30),
         timeout: timedelta | float = 10.0,
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
         prefetch: int | None = None,
+        decode: Decode[T] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
-        naming.check_topic(topic)
         naming.check_group(group)
-        self._subscription = Subscription(group, topic, filter_expression(filter))
+        start = None if begin is None else start_text(begin)
+        self._subscription = Subscription(group, filters_of(topics, filter), start)
         self._client = AsyncClient("consumer", Options(endpoint, timeout, attempts, tls), self._subscription.settings())
         self._invisible = seconds(invisible_duration)
+        self._decoder = Decoder(decode)
+        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, group)
         self._leases = Leases(self._client, self._subscription)
         self._prefetch = check_prefetch(prefetch)
         self._ahead = ReceiveAhead(self._client, self._subscription, self._leases, self._invisible, prefetch=prefetch)
@@ -71,21 +89,97 @@ class Consumer:
         *,
         wait: timedelta | float = timedelta(seconds=20),
         invisible_duration: timedelta | float | None = None,
-    ) -> list[MessageView]:
+    ) -> list[DecodedMessage[T]]:
         """Receive up to *max_messages*, waiting for the first one; an empty list when none came in time."""
         self._client.check()
         if max_messages < 1:
             raise ValueError(f"at least one message must be asked for, not {max_messages}")
-        invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
+        changed = None if invisible_duration is None else seconds(invisible_duration)
         until = time.monotonic() + seconds(wait)
+        while True:
+            with receiving(self._client.common.watch, self._subscription.topics) as received:
+                received.extend(await self._receive(max_messages, until, changed))
+            if not self._decoder.is_on:
+                return cast("list[DecodedMessage[T]]", received)
+            given = [each for message in received if (each := await self._hand_out(message)) is not None]
+            if given or not received or time.monotonic() >= until:
+                return given
+
+    async def _receive(
+        self,
+        max_messages: int,
+        until: float,
+        changed: float | None,
+        decode: Callable[..., Decoded[Any]] = decode_messages,
+    ) -> Any:
+        """Receive messages until a time (monotonic); *changed*: the invisible duration, if it is not the consumer's."""
         await self._leases.flush(time.monotonic() + _ACKS_FIRST)
-        ahead = await self._ahead.take_ahead(max_messages, until, None if invisible_duration is None else invisible)
+        ahead = await self._ahead.take_ahead(max_messages, until, changed)
         if ahead is not None:
             return ahead
         left = remaining(until)
-        grace = until + plans.LATE - time.monotonic() - left
-        wish = Wish(max_messages, left, invisible, grace=max(grace, plans.LATE - _ACKS_FIRST))
-        return await self._client.run(plans.receive(self._client.common, self._subscription, wish, self._leases))
+        grace = until + receive_plans.LATE - time.monotonic() - left
+        invisible = self._invisible if changed is None else changed
+        wish = Wish(max_messages, left, invisible, grace=max(grace, receive_plans.LATE - _ACKS_FIRST), decode=decode)
+        return await self._client.run(
+            receive_plans.receive(self._client.common, self._subscription, wish, self._leases)
+        )
+
+    async def receive_arrow(
+        self,
+        max_messages: int = 4096,
+        *,
+        wait: timedelta | float = timedelta(seconds=20),
+        invisible_duration: timedelta | float | None = None,
+    ) -> MessageTable:
+        """
+        Receive up to *max_messages* as columns, waiting for the first one; an empty table when none came in time.
+
+        It takes what `receive` takes, but `decode` does not count: bodies are bytes. Acknowledge the whole table with
+        `ack`, or its `messages` one by one. Raises what `receive` raises, and `ConfigError` without pyarrow.
+        """
+        self._client.check()
+        check_arrow()
+        if max_messages < 1:
+            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        changed = None if invisible_duration is None else seconds(invisible_duration)
+        until = time.monotonic() + seconds(wait)
+        with receiving(self._client.common.watch, self._subscription.topics) as received:
+            found = await self._receive(max_messages, until, changed, decode_table)
+            table = found if isinstance(found, MessageTable) else table_of(found)
+            if self._client.common.watch is not None:
+                received.extend(table)
+        return table
+
+    async def receive_many(
+        self,
+        count: int,
+        *,
+        wait: timedelta | float = timedelta(seconds=10),
+        invisible_duration: timedelta | float | None = None,
+    ) -> list[DecodedMessage[T]]:
+        """
+        Receive up to *count* messages, with as many receives as that takes; fewer when *wait* (float: seconds) is over.
+
+        It fills up until *wait* is over, where `receive` returns what it finds first. A *wait* of zero takes what is
+        there for one receive. The lease of each message begins when it arrives, so *wait* may be half of
+        *invisible_duration* at most; raises `ValueError` for more. In a group that keeps order, the messages behind
+        those of one receive come only after these are acknowledged.
+
+        Raises what `receive` raises before the first message. An error after that ends the call with the messages that
+        are there.
+        """
+        invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
+        many = Many(count, seconds(wait), invisible, time.monotonic())
+        while (wish := many.next(time.monotonic())) is not None:
+            size, left = wish
+            try:
+                many.add(await self.receive(size, wait=left, invisible_duration=invisible_duration))
+            except FerromqError:
+                if not many.messages:
+                    raise
+                break
+        return cast("list[DecodedMessage[T]]", many.messages)
 
     async def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
         """
@@ -94,22 +188,76 @@ class Consumer:
         Raises the error of the first that was refused: `LeaseExpired` or an `OutcomeUnknown`.
         """
         self._client.check()
-        await self._leases.ack([messages] if isinstance(messages, MessageView) else list(messages))
+        await self._leases.ack(plain_all(messages))
 
     async def change_invisible_duration(self, message: MessageView, duration: timedelta | float) -> None:
         """Let the lease of *message* end *duration* from now; zero gives it back at once."""
         self._client.check()
-        await self._leases.change_invisible_duration(message, duration)
+        await self._leases.change_invisible_duration(plain(message), duration)
+
+    async def give_back(self, messages: MessageView | Iterable[MessageView]) -> None:
+        """
+        Give messages back: the group receives them again at once, which counts no attempt.
+
+        Acknowledged ones are left out. Call it for a fetched set that cannot be worked on now; a handler of `run`
+        raises `RetryAfter` instead. An expired lease is no error, because its message is redelivered anyway. Raises the
+        first other failure once all were tried: those messages come again when their leases expire.
+        """
+        self._client.check()
+        await self._leases.return_all(plain_all(messages))
 
     async def forward_to_dead_letter(self, message: MessageView, reason: str = "") -> None:
         """Put *message* into the group's dead letter queue, for a *reason*, and end its life in the group."""
         self._client.check()
-        await self._leases.forward_to_dead_letter(message, Cause(reason))
+        await self._leases.forward_to_dead_letter(plain(message), Cause(reason))
 
+    async def reply(
+        self,
+        message: MessageView,
+        body: Sendable,
+        *,
+        timeout: timedelta | float | None = None,  # noqa: ASYNC109 (as the synchronous one)
+        **options: Unpack[MessageOptions],
+    ) -> None:
+        """
+        Reply to a request, a *message* that a producer sent with `request`; see `ferromq.Consumer.reply`.
+
+        Raises `RequesterGone` and `ValueError`, as that does.
+        """
+        self._client.check()
+        common = self._client.common
+        limit = common.timeout if timeout is None else seconds(timeout)
+        answer = Encoder[Sendable](None).message(body, options)
+        await self._client.run(
+            self._client.base.requests.reply(common, self._subscription, plain(message), answer, limit)
+        )
+
+    @overload
     async def run(
         self,
-        handler: Callable[[MessageView], Awaitable[object]],
+        handler: Callable[[DecodedMessage[T]], Awaitable[object]],
         *,
+        batch: None = None,
+        linger: timedelta | float = 0.0,
+        concurrency: int = 1,
+        stop_timeout: timedelta | float = timedelta(seconds=30),
+    ) -> None: ...
+    @overload
+    async def run(
+        self,
+        handler: Callable[[list[DecodedMessage[T]]], Awaitable[object]],
+        *,
+        batch: int,
+        linger: timedelta | float = 0.0,
+        concurrency: int = 1,
+        stop_timeout: timedelta | float = timedelta(seconds=30),
+    ) -> None: ...
+    async def run(
+        self,
+        handler: Callable[[Any], Awaitable[object]],
+        *,
+        batch: int | None = None,
+        linger: timedelta | float = 0.0,
         concurrency: int = 1,
         stop_timeout: timedelta | float = timedelta(seconds=30),
     ) -> None:
@@ -125,23 +273,87 @@ class Consumer:
         check_async(handler)
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, got {concurrency}")
+        check_batch(batch, seconds(linger), self._prefetch)
         if self._runner is not None:
             raise RuntimeError("run() is already active; raise concurrency, or create another consumer")
         self._runner = Runner(self._client, self._subscription, self._leases, self._invisible, self._prefetch)
+        if self._ahead.is_paused:
+            self._runner.pause()
         try:
-            await self._runner.run(handler, concurrency, seconds(stop_timeout))
+            whole = (
+                of_messages(handler, self._decoder)
+                if batch is None
+                else of_batches(handler, self._decoder, self._is_in_order)
+            )
+            await self._runner.run(
+                handled(whole, self._client.common.watch), concurrency, seconds(stop_timeout), batch, seconds(linger)
+            )
         finally:
             self._runner = None
+
+    def _is_in_order(self) -> bool:
+        """Say whether the group keeps order, as the broker said last."""
+        return Retry.of(self._client.base.settings).is_fifo
 
     def stop(self) -> None:
         """End `run`: it returns once the handlers under way have ended. The consumer stays usable. Not thread-safe."""
         if self._runner is not None:
             self._runner.stop()
 
-    async def queues(self) -> list[Queue]:
-        """Return the queues of the topic, for those who keep their own offsets."""
+    def pause(self) -> None:
+        """
+        Hand out no messages to loops and to `run` until `resume`, on the loop; a repeated call has no effect.
+
+        The receive under way ends. What was received ahead is given back at once, without an attempt: other members
+        receive it. Handlers under way go on, and the leases of their messages are renewed. In a group that keeps order
+        a message that failed is given back, too, instead of being tried again in place. A pause is no idle time of
+        `messages`. `receive` and `pull` are not affected.
+        """
         self._client.check()
-        return await self._client.run(pull_plans.queues(self._client.common, self._subscription.topic))
+        self._ahead.pause()
+        if self._runner is not None:
+            self._runner.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`; call it on the loop."""
+        self._client.check()
+        self._ahead.resume()
+        if self._runner is not None:
+            self._runner.resume()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether `pause` was called, and `resume` was not called since."""
+        return self._ahead.is_paused
+
+    def decode(self, message: MessageView) -> T:
+        """
+        Return the value of a body, for messages of `pull`. Others have it as `value`.
+
+        Raises `Undecodable`, and `ConfigError` for a consumer without `decode`.
+        """
+        return self._decoder.value(plain(message))
+
+    async def _hand_out(self, message: MessageView) -> DecodedMessage[T] | None:
+        """Return what the caller is given; None if the body does not decode: then the message is a dead letter."""
+        try:
+            return self._decoder.given(message)
+        except (Reject, RetryAfter) as error:
+            failure = error
+        say_undecodable(message, failure)
+        try:
+            if isinstance(failure, RetryAfter):
+                await self._leases.change_invisible_duration(message, failure.seconds)
+            else:
+                await self._leases.forward_to_dead_letter(message, cause_of(failure))
+        except FerromqError as error:
+            say_redelivered(message, error)
+        return None
+
+    async def queues(self) -> list[Queue]:
+        """Return the queues of all topics, for those who keep their own offsets."""
+        self._client.check()
+        return await self._client.run(pull_plans.queues(self._client.common, self._subscription))
 
     async def pull(self, queue: Queue, offset: int, max_messages: int = 32, *, wait: timedelta | float = 0.0) -> Pulled:
         """
@@ -158,10 +370,27 @@ class Consumer:
         plan = pull_plans.pull(self._client.common, self._subscription, queue, offset, wish)
         return await self._client.run(plan)
 
+    async def pull_arrow(
+        self, queue: Queue, offset: int, max_messages: int = 16_384, *, wait: timedelta | float = 0.0
+    ) -> PulledTable:
+        """
+        Read as `pull` does, as columns: a `pyarrow.Table` with those of `to_arrow`, and where the next pull begins.
+
+        A broker answers about 4 MiB at most. Raises `ConfigError` without pyarrow.
+        """
+        self._client.check()
+        check_arrow()
+        if max_messages < 1:
+            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        wish = Wish(max_messages, seconds(wait), 0.0, decode=decode_table)
+        plan = pull_plans.pull(self._client.common, self._subscription, queue, offset, wish)
+        messages, next_offset = await self._client.run(plan)
+        return PulledTable(cast("Any", messages).table, next_offset)
+
     async def offset_at(self, queue: Queue, when: datetime | int | Literal["begin", "end"]) -> int:
         """Return the offset of the first message stored at *when* or later, the min offset, or the max offset."""
         self._client.check()
-        return await self._client.run(pull_plans.offset_at(self._client.common, self._subscription.topic, queue, when))
+        return await self._client.run(pull_plans.offset_at(self._client.common, self._subscription, queue, when))
 
     async def committed_offset(self, queue: Queue) -> int | None:
         """Return the next offset the group will read, None where it has read nothing of the queue."""
@@ -187,10 +416,43 @@ class Consumer:
             raise failure
         return not waiting
 
-    def __aiter__(self) -> AsyncIterator[MessageView]:
+    def messages(
+        self, *, idle: timedelta | float | None = None, until: Literal["end"] | datetime | int | None = None
+    ) -> AsyncIterator[DecodedMessage[T]]:
+        """
+        Yield messages as they come, as iteration does, until the consumer is closed or the loop ends.
+
+        *idle* ends it after so long without a message. *until* ends it once the group has acknowledged all messages
+        that are stored when the loop begins (`"end"`), or of these the ones that were stored before a time. Messages
+        that come meanwhile may be among those that it yields. With *until*, it raises `Unsupported` at brokers other
+        than ferromq's, and one message that is never acknowledged keeps it from ending: give *idle*, too.
+        """
+        self._client.check()
+        ending = Ending(self._subscription, None if idle is None else seconds(idle), until)
+        return self._yielded(Iteration(self._ahead, self._leases, self._client, ending))
+
+    async def progress(self) -> Progress:
+        """
+        Return the committed offset, the max offset and the lag of the group in each queue, and the whole lag.
+
+        The lag counts from the lowest message that is not acknowledged, received or not. Raises `Unsupported` at
+        brokers other than ferromq's.
+        """
+        self._client.check()
+        return await self._client.run(progress.progress(self._client.common, self._subscription))
+
+    def __aiter__(self) -> AsyncIterator[DecodedMessage[T]]:
         """Yield messages as they come, until the consumer is closed."""
         self._client.check()
-        return Iteration(self._ahead, self._leases, self._client.common.attempt_timeout)
+        return self._yielded(Iteration(self._ahead, self._leases, self._client))
+
+    def _yielded(self, messages: Iteration) -> AsyncIterator[DecodedMessage[T]]:
+        """Return *messages* as the caller gets them."""
+        if self._decoder.is_on or self._client.common.watch is not None:
+            return _Values(
+                messages, self._hand_out, partial(receiving, self._client.common.watch, self._subscription.topics)
+            )
+        return cast("_Values[T]", messages)
 
     async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
         """
@@ -205,7 +467,7 @@ class Consumer:
         if self._runner is not None:
             self._runner.stop()
             await self._runner.wait(remaining(until))
-        unused = await self._ahead.stop()
+        unused = await self._ahead.stop(until)
         await self._ahead.finish()
         await self._leases.flush(until)
         await self._leases.give_back(unused, until)
@@ -220,7 +482,7 @@ class Consumer:
     def __repr__(self) -> str:
         endpoint, subscription = ";".join(self._client.common.endpoints), self._subscription
         state = self._client.base.state
-        return described("aio.Consumer", state, endpoint=endpoint, group=subscription.group, topic=subscription.topic)
+        return described("aio.Consumer", state, endpoint=endpoint, group=subscription.group, topic=subscription.topics)
 
     async def __aenter__(self) -> Self:
         return self
@@ -229,3 +491,28 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class _Values(Generic[T]):
+    """The messages of a loop that are decoded, or told to a telemetry."""
+
+    def __init__(
+        self,
+        messages: Iteration,
+        hand_out: Callable[[MessageView], Awaitable[DecodedMessage[T] | None]],
+        receiving: Callable[[], AbstractContextManager[list[MessageView]]],
+    ) -> None:
+        self._messages = messages
+        self._receiving = receiving
+        self._hand_out = hand_out
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> DecodedMessage[T]:
+        while True:
+            with self._receiving() as received:
+                received.append(await anext(self._messages))
+            given = await self._hand_out(received[0])
+            if given is not None:
+                return given

@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError, Future, wait
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Generic, Self, Unpack
 
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._direct_sends import DirectSends
@@ -19,7 +19,6 @@ from ferromq.client.producer import (
     MessageOptions,
     given_limit,
     in_order,
-    make_message,
     note_stored,
     predecessor,
     recovery_ms,
@@ -28,11 +27,15 @@ from ferromq.client.tls import Tls, TlsFile
 from ferromq.client.transactions import Checks, Decisions, Open, no_checker
 from ferromq.core import send_plans
 from ferromq.core.batching import IN_FLIGHT, MAX_MESSAGES, Gathered, Linger, Sendable, Slice, batches, size
+from ferromq.core.numbering import Numbering
+from ferromq.core.payloads import Encode, Encoder, V
 from ferromq.core.requests import may_be_one, seconds
+from ferromq.core.watch import Watch, carrier, carry, over, stored
 from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
-from ferromq.message import Batch, Message, MessageView, Resolution, SendReceipt, SendSummary
+from ferromq.message import Batch, Message, MessageView, Reply, Resolution, SendReceipt, SendSummary
 from ferromq.process.clock import Clock
 from ferromq.protocol import naming
+from ferromq.telemetry import Telemetry
 from ferromq.terminal.objects import described
 
 __all__ = ["Producer", "Transaction"]
@@ -45,7 +48,7 @@ _LOOK_AT_LOOP = 1.0
 _Receipt = asyncio.Future[SendReceipt]
 
 
-class Producer:
+class Producer(Generic[V]):
     """
     Sends messages to topics. Use it in an `async with`, or await `close`; it belongs to the loop of its first use.
 
@@ -64,11 +67,18 @@ class Producer:
         max_pending_bytes: int = 64 << 20,
         tls: bool | TlsFile | Tls = False,
         clock: Clock | None = None,
+        encode: Encode[V] | None = None,
+        telemetry: Telemetry | None = None,
+        idempotent: bool = False,
     ) -> None:
         for topic in topics:
             naming.check_topic(topic)
         self._client = AsyncClient("producer", Options(endpoint, timeout, attempts, tls, clock))
+        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint)
+        if idempotent:
+            self._client.common.numbering = Numbering()
         self._direct = DirectSends(self._client)
+        self._encoder = Encoder(encode)
         self._topics = topics
         self._checker = checker
         self._decisions = Decisions()
@@ -135,37 +145,74 @@ class Producer:
     async def send(
         self,
         topic: str,
-        body: Sendable,
+        body: Message | V,
         *,
         timeout: timedelta | float | None = None,  # noqa: ASYNC109 (as the synchronous one)
         **options: Unpack[MessageOptions],
     ) -> SendReceipt:
         """Send one message and return once the broker has stored it, as durably as it promises; see the synchronous."""
         self._check()
-        return await self._direct.send(topic, make_message(body, options), given_limit(timeout))
+        message = self._encoder.message(body, options)
+        limit = given_limit(timeout)
+        if self._client.common.watch is None:
+            return await self._direct.send(topic, message, limit)
+        with over(self._client.common.watch, "send", topic, message) as sending:
+            return stored(sending, await self._direct.send(topic, carry(sending, message), limit))
+
+    def message(self, value: Message | V, **options: Unpack[MessageOptions]) -> Message:
+        """
+        Return the message of a value, without sending it.
+
+        For `send_all`, where the messages of values have keys, tags and other options: those of `Message`.
+        """
+        return self._encoder.message(value, options)
+
+    async def request(
+        self,
+        topic: str,
+        body: Message | V,
+        *,
+        timeout: timedelta | float | None = None,  # noqa: ASYNC109 (as the synchronous one)
+        **options: Unpack[MessageOptions],
+    ) -> Reply:
+        """Send a request to the consumers of *topic*, and return the reply of one of them; see the synchronous."""
+        self._check()
+        limit = self._client.common.timeout if timeout is None else seconds(timeout)
+        requests = self._client.base.requests
+        message = self._encoder.message(body, options)
+        with over(self._client.common.watch, "send", topic, message) as sending:
+            request = carry(sending, message)
+            return await self._client.run(requests.request(self._client.common, topic, request, limit))
 
     async def recall(self, receipt: SendReceipt) -> str:
         """Recall a delayed message that is not due yet, and return its id."""
         self._check()
         return await self._client.run(send_plans.recall(self._client.common, receipt))
 
-    def transaction(self, *, check_after: timedelta | float | None = None) -> "Transaction":
+    def transaction(self, *, check_after: timedelta | float | None = None) -> "Transaction[V]":
         """Begin a transaction: `async with producer.transaction() as tx: await tx.send(…)`."""
         self._check()
         if self._checks is None:
             raise no_checker()
-        return Transaction(self._client, self._decisions, recovery_ms(check_after))
+        return Transaction(self._client, self._decisions, recovery_ms(check_after), self._encoder)
 
     async def send_all(
         self,
         topic: str,
-        messages: Iterable[Sendable] | AsyncIterable[Sendable],
+        messages: Iterable[Message | V] | AsyncIterable[Message | V],
         *,
         on_progress: Callable[[int], None] | None = None,
     ) -> SendSummary:
         """Send many messages and return their receipts, in order, once all are stored."""
         self._check()
         naming.check_topic(topic)
+        with over(self._client.common.watch, "send", topic) as sending:
+            parts = _batches(messages, carrier(sending, self._encoder.numbered()))
+            return await self._send_all(topic, parts, on_progress)
+
+    async def _send_all(
+        self, topic: str, parts: AsyncIterator[Slice], on_progress: Callable[[int], None] | None
+    ) -> SendSummary:
         pending: deque[tuple[Slice, asyncio.Task[Batch]]] = deque()
         done: list[tuple[Slice, Batch]] = []
         stored = 0
@@ -179,7 +226,7 @@ class Producer:
                 on_progress(stored)
 
         try:
-            async for part in _batches(messages):
+            async for part in parts:
                 before = predecessor(part, pending)
                 pending.append((part, asyncio.create_task(self._send_after(before, topic, part))))
                 if len(pending) >= IN_FLIGHT:
@@ -201,7 +248,7 @@ class Producer:
         return await self._client.run(send_plans.send(self._client.common, topic, part.messages, part.numbers))
 
     async def submit(
-        self, topic: str, body: Sendable, **options: Unpack[MessageOptions]
+        self, topic: str, body: Message | V, **options: Unpack[MessageOptions]
     ) -> "asyncio.Future[SendReceipt]":
         """
         Send one message in the background, together with others; the future ends with its receipt or its error.
@@ -210,7 +257,19 @@ class Producer:
         """
         self._check()
         naming.check_topic(topic)
-        message = make_message(body, options)
+        message, watch = self._encoder.message(body, options), self._client.common.watch
+        if watch is None:
+            return await self._submit(topic, message)
+        sending = watch.begin("send", topic, (message,))
+        try:
+            future = await self._submit(topic, carry(sending, message))
+        except BaseException as error:
+            watch.end(sending, error)
+            raise
+        future.add_done_callback(partial(watch.end_with, sending))
+        return future
+
+    async def _submit(self, topic: str, message: Message) -> _Receipt:
         length = size(message)
         async with self._room:
             await self._room.wait_for(lambda: not self._pending_bytes or self._pending_bytes + length <= self._limit)
@@ -253,16 +312,14 @@ class Producer:
                 await asyncio.wait({before})
             closed = ConnectionFailed("the producer was closed while the message was sent")
             sent = await self._client.run(send_plans.send_gathered(self._client.common, batch))
-        except FerromqError as error:
-            if len(batch.messages) > 1 and may_be_one(error):
-                await self._send_apart(batch)
-            else:
-                await self._finish(batch, error)
         except asyncio.CancelledError:
             await self._finish(batch, closed)
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, it is the senders' to know)
-            await self._finish(batch, error)
+            if len(batch.messages) > 1 and may_be_one(error):
+                await self._send_apart(batch)
+            else:
+                await self._finish(batch, error)
         else:
             await self._finish(batch, sent)
 
@@ -348,11 +405,12 @@ class Producer:
         await self.close()
 
 
-class Transaction:
+class Transaction(Generic[V]):
     """As `ferromq.Transaction`, awaited; made by `Producer.transaction`."""
 
-    def __init__(self, client: AsyncClient, decisions: Decisions, recovery: int) -> None:
+    def __init__(self, client: AsyncClient, decisions: Decisions, recovery: int, encoder: Encoder[V]) -> None:
         self._client = client
+        self._encoder = encoder
         self._open = Open(decisions)
         self._recovery_ms = recovery
 
@@ -361,12 +419,14 @@ class Transaction:
         """What was decided; UNKNOWN while it is open."""
         return self._open.resolution
 
-    async def send(self, topic: str, body: Sendable, **options: Unpack[MessageOptions]) -> SendReceipt:
+    async def send(self, topic: str, body: Message | V, **options: Unpack[MessageOptions]) -> SendReceipt:
         """Store a message that nobody sees before the commit."""
         self._client.check()
-        message = make_message(body, options)
-        plan = self._open.send(self._client.common, topic, message, self._recovery_ms)
-        return (await self._client.run(plan)).receipt(0)
+        message = self._encoder.message(body, options)
+        common = self._client.common
+        with over(common.watch, "send", topic, message) as sending:
+            plan = self._open.send(common, topic, carry(sending, message), self._recovery_ms)
+            return stored(sending, (await self._client.run(plan)).receipt(0))
 
     async def commit(self) -> None:
         """Deliver the messages; what `OutcomeUnknown` means is said at `ferromq.Transaction.commit`."""
@@ -380,6 +440,10 @@ class Transaction:
         self._client.check()
         self._open.decide(resolution)
         await self._client.run(self._open.end(self._client.common))
+
+    def __repr__(self) -> str:
+        is_open = self.resolution is Resolution.UNKNOWN
+        return described("aio.Transaction", "open" if is_open else self.resolution.value)
 
     async def __aenter__(self) -> Self:
         return self
@@ -402,15 +466,17 @@ def _closed() -> ClientClosed:
     return ClientClosed("the producer was closed before the message was sent")
 
 
-async def _batches(messages: Iterable[Sendable] | AsyncIterable[Sendable]) -> AsyncIterator[Slice]:
+async def _batches(
+    messages: Iterable[Message | V] | AsyncIterable[Message | V], sendable: Callable[[Message | V], Sendable]
+) -> AsyncIterator[Slice]:
     if isinstance(messages, Iterable):
-        for part in batches(messages):
+        for part in batches(map(sendable, messages)):
             yield part
         return
     waiting: list[Sendable] = []
     first = 0
     async for message in messages:
-        waiting.append(message)
+        waiting.append(sendable(message))
         if len(waiting) >= MAX_MESSAGES:
             for part in batches(waiting, first):
                 yield part

@@ -100,8 +100,8 @@ def make_components(dependencies: Dependencies, started: ExitStack) -> Component
     return Components(
         catalog=Catalog(topics, groups),
         clients=clients,
-        description=Description(dependencies.name_servers, settings.config.namesrv),
-        grpc_offsets=GrpcOffsets(store, topics, dependencies.role.reads_refused),
+        description=Description(dependencies.name_servers, settings.config.namesrv, _dedup_window_ms(settings)),
+        grpc_offsets=GrpcOffsets(store, topics, groups, dependencies.role.reads_refused),
         layouts=layouts,
         messages=MessageQueries(store),
         offset_resets=OffsetResets(
@@ -151,10 +151,14 @@ def _make_clients(dependencies: Dependencies) -> ClientComponents:
     )
 
 
+def _dedup_window_ms(settings: Settings) -> int:
+    return (settings.config.storage.dedup_window or _DEDUP_WINDOW) // _MILLISECOND
+
+
 def _open_layouts(dependencies: Dependencies) -> WriteLayouts:
     storage, topics = dependencies.settings.config.storage, dependencies.topics
     # A task may write for a whole window after it asked, so a retry may ask within two windows of the first request.
-    window_ms = _LAYOUT_WINDOWS * ((storage.dedup_window or _DEDUP_WINDOW) // _MILLISECOND)
+    window_ms = _LAYOUT_WINDOWS * _dedup_window_ms(dependencies.settings)
     return WriteLayouts(
         Path(dependencies.settings.config.store) / "ferromq" / "layouts.json",
         without_steps(dependencies.clock),

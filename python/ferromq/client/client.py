@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from ferromq._proto import messages as pb
 from ferromq.client.connection import Cancel, Channels, Runner
@@ -21,10 +22,14 @@ from ferromq.client.tls import Tls, TlsFile, read_tls
 from ferromq.core.plans import ATTEMPT, Common, no_answer
 from ferromq.core.requests import Identity, Plan, T, duration, seconds
 from ferromq.core.routes import Routes
-from ferromq.errors import ClientClosed, ConfigError
+from ferromq.errors import ClientClosed, ConfigError, ConnectionFailed
 from ferromq.process.clock import Clock, clock_of_clients
 from ferromq.process.fork import Owner
 from ferromq.protocol.endpoints import parse_endpoints
+
+if TYPE_CHECKING:
+    from ferromq.client.links import Links
+    from ferromq.core.request_plans import Requests
 
 _log = logging.getLogger("ferromq.client")
 
@@ -72,8 +77,12 @@ class Client:
             settings.publishing.SetInParent()
         else:
             settings.subscription.CopyFrom(subscription)
+            self.common.is_anonymous = not subscription.group.name
         self.tls = read_tls(options.tls)
+        self._requests: tuple[Requests, Links] | None = None
+        self._tls_options = options.tls
         self.channels = Channels(identity, self.tls)
+        self.common.takes_records = self.channels.takes_records
         self.settings = settings
         """What the servers said last; until then what this client says."""
         self.session = Session(self.channels, settings, self._on_settings)
@@ -123,6 +132,20 @@ class Client:
         """Run a plan in this thread. Raises `Cancelled` where *cancel* ended it."""
         return self._runner.run(plan, cancel)
 
+    @property
+    def requests(self) -> "Requests":
+        """Its requests and replies; the first use makes them."""
+        with self._closing:
+            if self.is_closed:
+                raise ClientClosed(f"this {self._what} is closed; make a new one")
+            if self._requests is None:
+                from ferromq.client.links import make_requests  # noqa: PLC0415 (asyncio and ssl, which few clients need)
+
+                is_requester = self.settings.HasField("publishing")
+                client_id = self.common.identity.client_id
+                self._requests = make_requests(client_id, self._tls_options, is_requester=is_requester)
+            return self._requests[0]
+
     def _join(self, endpoint: str, timeout: float, topic: str | None) -> None:
         if topic is not None:
             self.session.publish(topic)
@@ -168,6 +191,10 @@ class Client:
                 return False
             self.is_closed = True
         atexit.unregister(self._close_at_exit)
+        if self._requests is not None:
+            requests, links = self._requests
+            requests.waiting.fail(ConnectionFailed(f"the {self._what} was closed while a request waited for its reply"))
+            links.close(until)
         self.session.close(until)
         self._runner.close()
         return True

@@ -7,17 +7,22 @@ What is sent, and what an answer means, is decided by plans; who makes the clien
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
 from ferromq import _ferromq
 from ferromq.client.tls import Credentials
 from ferromq.core.requests import (
+    ACK_RECORDS,
     FRAMED,
     PACKED,
     SERVICE,
+    Arrive,
+    Await,
     Call,
     Identity,
     Join,
@@ -25,16 +30,19 @@ from ferromq.core.requests import (
     Packets,
     Pause,
     Plan,
+    Step,
     Stream,
     T,
     grpc_code,
     seconds,
     transport_error,
 )
-from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
+from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError, RequestTimeout
+
+Answer = TypeVar("Answer")
 
 _MESSAGE_LIMIT = 130 * 1024 * 1024
-PROBE = 3.0
+PROBE = 1.0
 """Seconds that a broker has to answer its first frame; else it is called over HTTP/2."""
 REOPEN = 1.0
 """Seconds between attempts to connect to a broker again that takes framed calls."""
@@ -88,6 +96,12 @@ def is_ending() -> bool:
     return not threading.main_thread().is_alive()
 
 
+def check_known(step: Call | Stream) -> None:
+    """Raise `ConnectionFailed` for a method that goes in frames alone: the connection for them was lost."""
+    if step.method == ACK_RECORDS:
+        raise ConnectionFailed(f"the connection to broker {step.endpoint} was lost ({step.method})")
+
+
 def has_packed(metadata: Any) -> bool:
     """Say whether the server confirmed packed streams."""
     return any(key == PACKED for key, _ in metadata or ())
@@ -134,11 +148,12 @@ class Channels:
         self._methods: dict[tuple[str, str], Any] = {}
         self._closed = False
         self.use = Use()
-        self.framed: set[str] = set()
-        """The brokers that take framed calls."""
+        self.framed: dict[str, set[str]] = {}
+        """The brokers that take framed calls, with what they announced."""
         self.sends: _ferromq.Sends | None = None
         """Sends single messages to them."""
         self._frames: _ferromq.FramedCalls | None = None
+        self._arrivals: _ferromq.Arrivals | None = None
         self._reopening = False
         self._reopened = 0.0
         self.streaming: set[str] = set()
@@ -183,6 +198,7 @@ class Channels:
         if self._frames is not None and self.is_framed(step):
             answered = self._frames.call(endpoint, method, request, timeout, self.identity.client_id)
             return self.framed_answer(step, answered)
+        check_known(step)
         sent = (*self.identity.metadata(), *metadata)
         try:
             if is_ending():  # a future may need a new thread of grpcio
@@ -203,12 +219,19 @@ class Channels:
             raise
         return answer
 
-    def is_framed(self, step: Call) -> bool:
+    def is_framed(self, step: Call | Stream) -> bool:
         """Return whether a call goes in frames."""
-        is_known = self._frames is not None and step.endpoint in self.framed and not step.metadata
-        return is_known and _ferromq.FramedCalls.takes(step.method, step.request)
+        announced = self.framed.get(step.endpoint)
+        if announced is None or self._frames is None:
+            return False
+        is_taken = "2" in announced if isinstance(step, Stream) else not step.metadata
+        return is_taken and _ferromq.FramedCalls.takes(step.method, step.request)
 
-    def start_framed(self, step: Call, completions: _ferromq.Completions, number: int) -> bool:
+    def takes_records(self, endpoint: str) -> bool:
+        """Return whether a broker takes acknowledgements of records just now."""
+        return "2" in self.framed.get(endpoint, ()) and self._frames is not None and self._frames.is_open(endpoint)
+
+    def start_framed(self, step: Call | Stream, completions: _ferromq.Completions, number: int) -> bool:
         """Start a call in frames, whose outcome comes to *completions*. Return False if no connection is open."""
         if self._frames is None:
             return False
@@ -235,7 +258,26 @@ class Channels:
 
         threading.Thread(target=connect, name="ferromq-frames", daemon=True).start()
 
-    def framed_answer(self, step: Call, answered: tuple[int, str | None, bytes]) -> bytes:
+    def reconnect(self, endpoint: str) -> "Future[bool]":
+        """Connect to a broker again on a thread; the result says whether it takes framed calls."""
+        connected: Future[bool] = Future()
+        frames = self._frames
+
+        def connect() -> None:
+            connected.set_result(frames is not None and frames.probe(endpoint, PROBE))
+
+        try:
+            threading.Thread(target=connect, name="ferromq-frames", daemon=True).start()
+        except RuntimeError:  # the interpreter ends: it starts no more threads
+            connected.set_result(False)
+        return connected
+
+    def release(self, endpoint: str) -> None:
+        """Let a broker answer receives under way at once."""
+        if self._frames is not None:
+            self._frames.release(endpoint)
+
+    def framed_answer(self, step: Call | Stream, answered: tuple[int, str | None, Answer]) -> Answer:
         """Return the response of a framed call, or raise the error of its status."""
         status, text, answer = answered
         if status == 0:
@@ -248,8 +290,9 @@ class Channels:
 
         It is tried at once: a proxy between the two may pass HTTP/2 alone. Over TLS there are none yet.
         """
-        if self._tls is not None or (FRAMED, "1") not in ((key, value) for key, value in metadata or ()):
-            self.framed.discard(endpoint)
+        announced = {value for key, value in metadata or () if key == FRAMED}
+        if self._tls is not None or "1" not in announced:
+            self.framed.pop(endpoint, None)
             return
         with self._lock:
             if self._closed:
@@ -259,12 +302,17 @@ class Channels:
                 self._frames = _ferromq.FramedCalls()
                 self.sends = _ferromq.Sends(self._frames, identity.client_id, identity.process, identity.host)
         if self._frames.probe(endpoint, PROBE):
-            self.framed.add(endpoint)
+            self.framed[endpoint] = announced
 
     def stream(
         self, endpoint: str, method: str, request: bytes, timeout: float, cancel: "Cancel | None" = None
-    ) -> Packets:
+    ) -> Packets | _ferromq.Records:
         """Call a method that answers with a stream and return all of it."""
+        step = Stream(endpoint, method, request, timeout)
+        if self._frames is not None and self.is_framed(step):
+            cancellation = _ferromq.Cancellation() if cancel is None else cancel.framed
+            answered = self._frames.poll(endpoint, method, request, timeout, self.identity.client_id, cancellation)
+            return self.framed_answer(step, answered)
         metadata = (*self.identity.metadata(), (PACKED, "1"))
         self.use.begin(endpoint, timeout)
         self.check_threads(endpoint)
@@ -278,11 +326,32 @@ class Channels:
         except ValueError:
             raise self._gone(endpoint, method) from None
 
+    @property
+    def arrivals(self) -> _ferromq.Arrivals:
+        """What waits for messages at several brokers."""
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("the client is closed; make a new one")
+            if self._arrivals is None:
+                self._arrivals = _ferromq.Arrivals(self.identity.client_id)
+            return self._arrivals
+
+    def arrive(self, watched: list[tuple[str, str, bytes]], timeout: float, cancel: "Cancel | None") -> list[str]:
+        """Wait until brokers have messages, and return the names of those that have. Raises `Cancelled`."""
+        arrivals = self.arrivals
+        if cancel is not None:
+            cancel.watch(arrivals)
+            cancel.check()
+        names = arrivals.wait(watched, timeout)
+        if cancel is not None:
+            cancel.check()
+        return names
+
     def forget(self, endpoint: str) -> None:
         """Close the channel to *endpoint*; it is made anew where it is needed again."""
         with self._lock:
             channel = self._take(endpoint)
-        self.framed.discard(endpoint)
+        self.framed.pop(endpoint, None)
         if self.sends is not None:
             self.sends.drop_routes()
         if self._frames is not None:
@@ -313,6 +382,8 @@ class Channels:
             self.sends.drop_routes()
         if self._frames is not None:
             self._frames.close()
+        if self._arrivals is not None:
+            self._arrivals.close()
         for channel in channels:
             channel.close()
 
@@ -325,6 +396,8 @@ class Cancel:
     """Ends one plan from another thread, at once where it waits for a stream."""
 
     def __init__(self) -> None:
+        self.framed = _ferromq.Cancellation()
+        """Ends framed calls."""
         self._lock = threading.Lock()
         self._call: Any = None
         self._is_set = False
@@ -334,6 +407,7 @@ class Cancel:
         with self._lock:
             self._is_set = True
             call = self._call
+        self.framed.set()
         if call is not None:
             call.cancel()
 
@@ -375,7 +449,7 @@ class Runner:
             result: T = end.value
             return result
 
-    def _take(self, step: Call | Stream | Join | Pause, cancel: Cancel | None) -> Any:
+    def _take(self, step: Step, cancel: Cancel | None) -> Any:
         match step:
             case Call(endpoint, method, request, timeout, metadata):
                 return self._channels.call(endpoint, method, request, timeout, metadata)
@@ -383,6 +457,10 @@ class Runner:
                 return self._channels.stream(endpoint, method, request, timeout, cancel)
             case Join(endpoint, timeout, topic):
                 return self._join(endpoint, timeout, topic)
+            case Arrive(watched, timeout):
+                return self._channels.arrive(watched, timeout, cancel)
+            case Await(future, timeout):
+                return _result(future, end_of(timeout))
             case Pause(duration):
                 if self._closed.wait(duration):
                     raise ClientClosed("the client was closed meanwhile; make a new one")
@@ -392,6 +470,18 @@ class Runner:
         """End pauses and calls under way."""
         self._closed.set()
         self._channels.close()
+
+
+def _result(future: "Future[T]", until: float) -> T:
+    while True:
+        left = remaining(until)
+        try:
+            return future.result(min(left, LOOK_UP))
+        except FutureTimeout:
+            if future.done():
+                raise
+            if left <= LOOK_UP:
+                raise RequestTimeout("no answer in time") from None
 
 
 def end_of(timeout: timedelta | float | None) -> float:

@@ -1,31 +1,44 @@
 """
 The consumer: receives messages under a lease, acknowledges them, or iterates over them as they come.
 
-What is asked and answered is in `core.plans`; how much is received ahead in `core.leases`.
+What is asked and answered is in `core.receive_plans`; how much is received ahead in `core.leases`.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from datetime import datetime, timedelta
+from itertools import islice
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Generic, Literal, Self, Unpack, cast, overload
 
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import end_of, remaining
-from ferromq.client.holding import Leases, ReceiveAhead
-from ferromq.client.push import Runner
+from ferromq.client.leases import Leases
+from ferromq.client.producer import MessageOptions
+from ferromq.client.push import Runner, say_redelivered, say_undecodable
+from ferromq.client.receive_ahead import ReceiveAhead
 from ferromq.client.tls import Tls, TlsFile
-from ferromq.core import plans, pull_plans
-from ferromq.core.ahead import check_prefetch
-from ferromq.core.filters import Sql, filter_expression
-from ferromq.core.handlers import check_sync
-from ferromq.core.plans import Subscription, Wish
+from ferromq.core import progress, pull_plans, receive_plans
+from ferromq.core.ahead import Many, check_prefetch
+from ferromq.core.batches import check_batch, of_batches
+from ferromq.core.batching import Sendable
+from ferromq.core.filters import Sql
+from ferromq.core.handlers import check_sync, of_messages
+from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all
+from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
-from ferromq.core.requests import seconds
-from ferromq.core.retry import Cause
+from ferromq.core.receive_plans import Wish
+from ferromq.core.requests import Decoded, decode_messages, decode_table, seconds
+from ferromq.core.retry import Cause, Retry, cause_of
+from ferromq.core.subscriptions import Start, Subscription, Topics, filters_of, start_text
+from ferromq.core.watch import Watch, handled, receiving
+from ferromq.errors import FerromqError, Reject, RetryAfter
 from ferromq.message import MessageView
 from ferromq.protocol import naming
+from ferromq.tables import MessageTable, PulledTable, check_arrow, table_of
+from ferromq.telemetry import Telemetry
 from ferromq.terminal.objects import described
 
 __all__ = ["Consumer"]
@@ -34,14 +47,21 @@ _ACKS_FIRST = 1.0
 """Seconds that a receive gives to the acknowledgements that wait, at most."""
 
 
-class Consumer:
+class Consumer(Generic[T]):
     """
-    Receives the messages of a topic on behalf of a consumer group; thread-safe. Use it in a `with`, or call `close`.
+    Receives messages on behalf of a consumer group; thread-safe. Use it in a `with`, or call `close`.
 
-    *endpoint* is the gRPC address of a broker, `host:port`, or several joined by `;`. *filter* is tags joined by `||`,
-    or `Sql("price > 3")`; the condition is checked here and by the broker, `IllegalFilter` names the position. Each
-    message is leased for *invisible_duration*; unless it is acknowledged until then it comes again, to any member of
-    the group. Iteration goes on over restarts of brokers, and renews a message's lease until the next is asked for:
+    *endpoint* is the gRPC address of a broker, `host:port`, or several joined by `;`. *topics* is a topic, a sequence
+    of topics, or a mapping of topics to filters. *filter* is tags joined by `||`, or `Sql("price > 3")`, for topics
+    without a filter of their own; the condition is checked here and by the broker, `IllegalFilter` names the position.
+    All members of a group name the same topics and filters.
+
+    *begin* is where the group begins in a topic of which it has no committed offset: `"first"`, `"last"`, or a time
+    (messages stored then or later). It counts at the first receive; the broker decides once for all members. Without
+    it, the broker's rule counts: the first message. It raises `Unsupported` at brokers other than ferromq's.
+
+    Each message is leased for *invisible_duration*; unless it is acknowledged until then it comes again, to any member
+    of the group. Iteration goes on over restarts of brokers, and renews a message's lease until the next is asked for:
 
         for message in consumer:
             ...
@@ -52,6 +72,11 @@ class Consumer:
     comes again behind it. `run` calls a function instead. Both hold one message for each thread until they know how
     fast the threads are, then half a second's work at most; *prefetch* is an upper bound.
 
+    *decode* makes values of bodies: a function of bytes, or a type that is read from JSON, as of `Producer`'s *encode*.
+    Handlers, loops and `receive` are then given a `DecodedMessage`, whose `value` it is. A message whose body does not
+    decode becomes a dead letter at its first delivery, with the error as its reason; loops and `receive` go on with the
+    next one. A decoder may raise `Reject` or `RetryAfter`, as handlers do.
+
     Other calls than `receive` end within *timeout* seconds, repetitions and look-ups included; one attempt has at most
     3. *attempts* of 1 means no repetition. *tls* is as of `Producer`.
     """
@@ -60,22 +85,27 @@ class Consumer:
         self,
         endpoint: str,
         group: str,
-        topic: str,
+        topics: Topics,
         *,
         filter: str | Sql = "*",  # noqa: A002 (what it is called everywhere)
+        begin: Start | None = None,
         invisible_duration: timedelta | float = timedelta(seconds=30),
         timeout: timedelta | float = 10.0,
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
         prefetch: int | None = None,
+        decode: Decode[T] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
-        naming.check_topic(topic)
         naming.check_group(group)
-        self._subscription = Subscription(group, topic, filter_expression(filter))
+        start = None if begin is None else start_text(begin)
+        self._subscription = Subscription(group, filters_of(topics, filter), start)
         self._client = Client("consumer", Options(endpoint, timeout, attempts, tls), self._subscription.settings())
         self._invisible = seconds(invisible_duration)
+        self._decoder = Decoder(decode)
+        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, group)
         self._leases = Leases(self._client, self._subscription)
-        self._running = threading.Lock()
+        self._running = threading.RLock()  # a handler of signals may pause
         self._runner: Runner | None = None
         self._prefetch = check_prefetch(prefetch)
         self._ahead = ReceiveAhead(self._client, self._subscription, self._leases, self._invisible, prefetch=prefetch)
@@ -86,7 +116,7 @@ class Consumer:
         *,
         wait: timedelta | float = timedelta(seconds=20),
         invisible_duration: timedelta | float | None = None,
-    ) -> list[MessageView]:
+    ) -> list[DecodedMessage[T]]:
         """
         Receive up to *max_messages*, waiting for the first one; an empty list when none came in time.
 
@@ -96,16 +126,90 @@ class Consumer:
         self._client.check()
         if max_messages < 1:
             raise ValueError(f"at least one message must be asked for, not {max_messages}")
-        invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
+        changed = None if invisible_duration is None else seconds(invisible_duration)
         until = time.monotonic() + seconds(wait)
+        while True:
+            with receiving(self._client.common.watch, self._subscription.topics) as received:
+                received.extend(self._receive(max_messages, until, changed))
+            if not self._decoder.is_on:
+                return cast("list[DecodedMessage[T]]", received)
+            given = [each for message in received if (each := self._hand_out(message)) is not None]
+            if given or not received or time.monotonic() >= until:
+                return given
+
+    def _receive(
+        self,
+        max_messages: int,
+        until: float,
+        changed: float | None,
+        decode: Callable[..., Decoded[Any]] = decode_messages,
+    ) -> Any:
+        """Receive messages until a time (monotonic); *changed*: the invisible duration, if it is not the consumer's."""
         self._leases.flush(time.monotonic() + _ACKS_FIRST)
-        ahead = self._ahead.take_ahead(max_messages, until, None if invisible_duration is None else invisible)
+        ahead = self._ahead.take_ahead(max_messages, until, changed)
         if ahead is not None:
             return ahead
         left = remaining(until)
-        grace = until + plans.LATE - time.monotonic() - left
-        wish = Wish(max_messages, left, invisible, grace=max(grace, plans.LATE - _ACKS_FIRST))
-        return self._client.run(plans.receive(self._client.common, self._subscription, wish, self._leases))
+        grace = until + receive_plans.LATE - time.monotonic() - left
+        invisible = self._invisible if changed is None else changed
+        wish = Wish(max_messages, left, invisible, grace=max(grace, receive_plans.LATE - _ACKS_FIRST), decode=decode)
+        return self._client.run(receive_plans.receive(self._client.common, self._subscription, wish, self._leases))
+
+    def receive_arrow(
+        self,
+        max_messages: int = 4096,
+        *,
+        wait: timedelta | float = timedelta(seconds=20),
+        invisible_duration: timedelta | float | None = None,
+    ) -> MessageTable:
+        """
+        Receive up to *max_messages* as columns, waiting for the first one; an empty table when none came in time.
+
+        It takes what `receive` takes, but `decode` does not count: bodies are bytes. Acknowledge the whole table with
+        `ack`, or its `messages` one by one. Raises what `receive` raises, and `ConfigError` without pyarrow.
+        """
+        self._client.check()
+        check_arrow()
+        if max_messages < 1:
+            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        changed = None if invisible_duration is None else seconds(invisible_duration)
+        until = time.monotonic() + seconds(wait)
+        with receiving(self._client.common.watch, self._subscription.topics) as received:
+            found = self._receive(max_messages, until, changed, decode_table)
+            table = found if isinstance(found, MessageTable) else table_of(found)
+            if self._client.common.watch is not None:
+                received.extend(table)
+        return table
+
+    def receive_many(
+        self,
+        count: int,
+        *,
+        wait: timedelta | float = timedelta(seconds=10),
+        invisible_duration: timedelta | float | None = None,
+    ) -> list[DecodedMessage[T]]:
+        """
+        Receive up to *count* messages, with as many receives as that takes; fewer when *wait* (float: seconds) is over.
+
+        It fills up until *wait* is over, where `receive` returns what it finds first. A *wait* of zero takes what is
+        there for one receive. The lease of each message begins when it arrives, so *wait* may be half of
+        *invisible_duration* at most; raises `ValueError` for more. In a group that keeps order, the messages behind
+        those of one receive come only after these are acknowledged.
+
+        Raises what `receive` raises before the first message. An error after that ends the call with the messages that
+        are there.
+        """
+        invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
+        many = Many(count, seconds(wait), invisible, time.monotonic())
+        while (wish := many.next(time.monotonic())) is not None:
+            size, left = wish
+            try:
+                many.add(self.receive(size, wait=left, invisible_duration=invisible_duration))
+            except FerromqError:
+                if not many.messages:
+                    raise
+                break
+        return cast("list[DecodedMessage[T]]", many.messages)
 
     def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
         """
@@ -115,12 +219,23 @@ class Consumer:
         when an answer was lost and the repetition was refused. The others are acknowledged.
         """
         self._client.check()
-        self._leases.ack([messages] if isinstance(messages, MessageView) else list(messages))
+        self._leases.ack(plain_all(messages))
 
     def change_invisible_duration(self, message: MessageView, duration: timedelta | float) -> None:
         """Let the lease of *message* end *duration* from now; zero gives it back at once."""
         self._client.check()
-        self._leases.change_invisible_duration(message, duration)
+        self._leases.change_invisible_duration(plain(message), duration)
+
+    def give_back(self, messages: MessageView | Iterable[MessageView]) -> None:
+        """
+        Give messages back: the group receives them again at once, which counts no attempt.
+
+        Acknowledged ones are left out. Call it for a fetched set that cannot be worked on now; a handler of `run`
+        raises `RetryAfter` instead. An expired lease is no error, because its message is redelivered anyway. Raises the
+        first other failure once all were tried: those messages come again when their leases expire.
+        """
+        self._client.check()
+        self._leases.return_all(plain_all(messages))
 
     def forward_to_dead_letter(self, message: MessageView, reason: str = "") -> None:
         """
@@ -129,12 +244,58 @@ class Consumer:
         *reason* is the dead letter's property `DLQ_REASON`. Raises `LeaseExpired` where the lease had ended.
         """
         self._client.check()
-        self._leases.forward_to_dead_letter(message, Cause(reason))
+        self._leases.forward_to_dead_letter(plain(message), Cause(reason))
 
+    def reply(
+        self,
+        message: MessageView,
+        body: Sendable,
+        *,
+        timeout: timedelta | float | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> None:
+        """
+        Reply to a request, a *message* that a producer sent with `request`, ours or RocketMQ's.
+
+        The options are those of `Message`, without times, priority and message group; a *body* that is a `Message`
+        brings its own. *timeout* (seconds) is for this call; None: the consumer's. The message is not acknowledged.
+
+        Raises `RequesterGone` if the requester is not connected to the broker any more: in a handler of `run` that is
+        logged, and the message is acknowledged; a handler of batches names it in `Failed`. Raises `ValueError` for a
+        message that is no request.
+        """
+        self._client.check()
+        common = self._client.common
+        limit = common.timeout if timeout is None else seconds(timeout)
+        answer = Encoder[Sendable](None).message(body, options)
+        self._client.run(self._client.requests.reply(common, self._subscription, plain(message), answer, limit))
+
+    @overload
     def run(
         self,
-        handler: Callable[[MessageView], object],
+        handler: Callable[[DecodedMessage[T]], object],
         *,
+        batch: None = None,
+        linger: timedelta | float = 0.0,
+        concurrency: int = 1,
+        stop_timeout: timedelta | float = timedelta(seconds=30),
+    ) -> None: ...
+    @overload
+    def run(
+        self,
+        handler: Callable[[list[DecodedMessage[T]]], object],
+        *,
+        batch: int,
+        linger: timedelta | float = 0.0,
+        concurrency: int = 1,
+        stop_timeout: timedelta | float = timedelta(seconds=30),
+    ) -> None: ...
+    def run(
+        self,
+        handler: Callable[[Any], object],
+        *,
+        batch: int | None = None,
+        linger: timedelta | float = 0.0,
         concurrency: int = 1,
         stop_timeout: timedelta | float = timedelta(seconds=30),
     ) -> None:
@@ -146,6 +307,13 @@ class Consumer:
         logged. It may raise `Reject` or `RetryAfter` to say what becomes of the message. In a group that keeps order it
         is tried again in place, and what follows it waits. Leases are renewed while handlers work, however long.
 
+        With *batch* the handler gets a list of up to so many messages. A batch is handed over when it is full, or
+        *linger* (float: seconds) after its first message arrived. Each message is acknowledged when the handler
+        returns. What the handler raises holds for each message of the batch; `Failed` names those that failed. In a
+        group that keeps order a batch has messages of one message group, or else of one queue, and does not linger;
+        what follows a failed message is handed out once more with it. Raises `ConfigError` for a *batch* below 1 or
+        above the consumer's *prefetch*, and for a *linger* without one.
+
         In the main thread SIGTERM ends it, too, unless the program handles that signal. At the end handlers under way
         have *stop_timeout*; messages that were not handled are given back. Raises what
         ended receiving, as `receive` does, and what a handler raised that is no `Exception`. Raises
@@ -155,15 +323,29 @@ class Consumer:
         check_sync(handler)
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, got {concurrency}")
+        check_batch(batch, seconds(linger), self._prefetch)
         runner = Runner(self._client, self._subscription, self._leases, self._invisible, self._prefetch)
         with self._running:
             if self._runner is not None:
                 raise RuntimeError("run() is already active; raise concurrency, or create another consumer")
             self._runner = runner
+            if self._ahead.is_paused:
+                runner.pause()
         try:
-            runner.run(handler, concurrency, seconds(stop_timeout))
+            whole = (
+                of_messages(handler, self._decoder)
+                if batch is None
+                else of_batches(handler, self._decoder, self._is_in_order)
+            )
+            runner.run(
+                handled(whole, self._client.common.watch), concurrency, seconds(stop_timeout), batch, seconds(linger)
+            )
         finally:
             self._runner = None
+
+    def _is_in_order(self) -> bool:
+        """Say whether the group keeps order, as the broker said last."""
+        return Retry.of(self._client.settings).is_fifo
 
     def stop(self) -> None:
         """End `run`, from any thread: it returns once the handlers under way have ended. The consumer stays usable."""
@@ -171,10 +353,62 @@ class Consumer:
         if runner is not None and self._client.is_here:
             runner.stop()
 
-    def queues(self) -> list[Queue]:
-        """Return the queues of the topic, for those who keep their own offsets."""
+    def pause(self) -> None:
+        """
+        Hand out no messages to loops and to `run` until `resume`, from any thread; a repeated call has no effect.
+
+        The receive under way ends. What was received ahead is given back at once, without an attempt: other members
+        receive it. Handlers under way go on, and the leases of their messages are renewed. In a group that keeps order
+        a message that failed is given back, too, instead of being tried again in place. A pause is no idle time of
+        `messages`. `receive` and `pull` are not affected.
+        """
         self._client.check()
-        return self._client.run(pull_plans.queues(self._client.common, self._subscription.topic))
+        with self._running:
+            self._ahead.pause()
+            if self._runner is not None:
+                self._runner.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`, from any thread."""
+        self._client.check()
+        with self._running:
+            self._ahead.resume()
+            if self._runner is not None:
+                self._runner.resume()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether `pause` was called, and `resume` was not called since."""
+        return self._ahead.is_paused
+
+    def decode(self, message: MessageView) -> T:
+        """
+        Return the value of a body, for messages of `pull`. Others have it as `value`.
+
+        Raises `Undecodable`, and `ConfigError` for a consumer without `decode`.
+        """
+        return self._decoder.value(plain(message))
+
+    def _hand_out(self, message: MessageView) -> DecodedMessage[T] | None:
+        """Return what the caller is given; None if the body does not decode: then the message is a dead letter."""
+        try:
+            return self._decoder.given(message)
+        except (Reject, RetryAfter) as error:
+            failure = error
+        say_undecodable(message, failure)
+        try:
+            if isinstance(failure, RetryAfter):
+                self._leases.change_invisible_duration(message, failure.seconds)
+            else:
+                self._leases.forward_to_dead_letter(message, cause_of(failure))
+        except FerromqError as error:
+            say_redelivered(message, error)
+        return None
+
+    def queues(self) -> list[Queue]:
+        """Return the queues of all topics, for those who keep their own offsets."""
+        self._client.check()
+        return self._client.run(pull_plans.queues(self._client.common, self._subscription))
 
     def pull(self, queue: Queue, offset: int, max_messages: int = 32, *, wait: timedelta | float = 0.0) -> Pulled:
         """
@@ -191,10 +425,27 @@ class Consumer:
         plan = pull_plans.pull(self._client.common, self._subscription, queue, offset, wish)
         return self._client.run(plan)
 
+    def pull_arrow(
+        self, queue: Queue, offset: int, max_messages: int = 16_384, *, wait: timedelta | float = 0.0
+    ) -> PulledTable:
+        """
+        Read as `pull` does, as columns: a `pyarrow.Table` with those of `to_arrow`, and where the next pull begins.
+
+        A broker answers about 4 MiB at most. Raises `ConfigError` without pyarrow.
+        """
+        self._client.check()
+        check_arrow()
+        if max_messages < 1:
+            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        wish = Wish(max_messages, seconds(wait), 0.0, decode=decode_table)
+        plan = pull_plans.pull(self._client.common, self._subscription, queue, offset, wish)
+        messages, next_offset = self._client.run(plan)
+        return PulledTable(cast("Any", messages).table, next_offset)
+
     def offset_at(self, queue: Queue, when: datetime | int | Literal["begin", "end"]) -> int:
         """Return the offset of the first message stored at *when* or later, the min offset, or the max offset."""
         self._client.check()
-        return self._client.run(pull_plans.offset_at(self._client.common, self._subscription.topic, queue, when))
+        return self._client.run(pull_plans.offset_at(self._client.common, self._subscription, queue, when))
 
     def committed_offset(self, queue: Queue) -> int | None:
         """Return the next offset the group will read, None where it has read nothing of the queue."""
@@ -220,10 +471,52 @@ class Consumer:
             raise failure
         return not waiting
 
-    def __iter__(self) -> Iterator[MessageView]:
+    def messages(
+        self, *, idle: timedelta | float | None = None, until: Literal["end"] | datetime | int | None = None
+    ) -> Iterator[DecodedMessage[T]]:
+        """
+        Yield messages as they come, as iteration does, until the consumer is closed or the loop ends.
+
+        *idle* ends it after so long without a message. *until* ends it once the group has acknowledged all messages
+        that are stored when the loop begins (`"end"`), or of these the ones that were stored before a time. Messages
+        that come meanwhile may be among those that it yields. With *until*, it raises `Unsupported` at brokers other
+        than ferromq's, and one message that is never acknowledged keeps it from ending: give *idle*, too.
+        """
+        self._client.check()
+        ending = Ending(self._subscription, None if idle is None else seconds(idle), until)
+        return self._yielded(self._ahead.messages(ending))
+
+    def progress(self) -> Progress:
+        """
+        Return the committed offset, the max offset and the lag of the group in each queue, and the whole lag.
+
+        The lag counts from the lowest message that is not acknowledged, received or not. Raises `Unsupported` at
+        brokers other than ferromq's.
+        """
+        self._client.check()
+        return self._client.run(progress.progress(self._client.common, self._subscription))
+
+    def __iter__(self) -> Iterator[DecodedMessage[T]]:
         """Yield messages as they come, until the consumer is closed."""
         self._client.check()
-        return self._ahead.messages()
+        return self._yielded(self._ahead.messages())
+
+    def _yielded(self, messages: Generator[MessageView]) -> Iterator[DecodedMessage[T]]:
+        """Return *messages* as the caller gets them."""
+        if self._decoder.is_on or self._client.common.watch is not None:
+            return self._values(messages)
+        return cast("Iterator[DecodedMessage[T]]", messages)
+
+    def _values(self, messages: Generator[MessageView]) -> Iterator[DecodedMessage[T]]:
+        with closing(messages):
+            while True:
+                with receiving(self._client.common.watch, self._subscription.topics) as received:
+                    received.extend(islice(messages, 1))
+                if not received:
+                    return
+                given = self._hand_out(received[0])
+                if given is not None:
+                    yield given
 
     def close(self, timeout: timedelta | float = 5.0) -> None:
         """
@@ -254,7 +547,7 @@ class Consumer:
     def __repr__(self) -> str:
         endpoint, subscription = ";".join(self._client.common.endpoints), self._subscription
         state = self._client.state
-        return described("Consumer", state, endpoint=endpoint, group=subscription.group, topic=subscription.topic)
+        return described("Consumer", state, endpoint=endpoint, group=subscription.group, topic=subscription.topics)
 
     def __enter__(self) -> Self:
         return self

@@ -7,7 +7,7 @@ route, makes the client known, and repeats what failed, with the same message id
 
 from random import randrange
 
-from ferromq._ferromq import FailedSend, Message
+from ferromq._ferromq import FailedSend, Message, MessageIds
 from ferromq.client.client import Client
 from ferromq.core import send_plans
 from ferromq.core.plans import LEAST
@@ -35,8 +35,7 @@ class DirectSends:
             begun = common.now()
             sent = sends.send(topic, message, common.wall(), min(limit, common.attempt_timeout))
             if isinstance(sent, tuple):
-                ids, queue_id, queue_offset, _ = sent
-                return SendReceipt(ids[0], queue_id, queue_offset, topic)
+                return self._attempts.receipt(topic, sent)
             if sent is not None:
                 after = self._attempts.failed(topic, message, sent, limit)
                 limit = self._attempts.left(limit - (common.now() - begun), after)
@@ -51,6 +50,13 @@ class Attempts:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+
+    def receipt(self, topic: str, sent: tuple[MessageIds, int, int, str]) -> SendReceipt:
+        """Return the receipt of what the core sent: its ids, queue, offset there, and endpoint."""
+        ids, queue_id, queue_offset, endpoint = sent
+        route = self._client.common.routes.known(topic)
+        broker_name = "" if route is None else route.name_at(endpoint)
+        return SendReceipt(ids[0], queue_id, queue_offset, topic, broker_name=broker_name)
 
     def failed(self, topic: str, message: Message, failed: FailedSend, timeout: float) -> send_plans.Earlier:
         """Return what a plan must know of the attempt. Raises its error if it is not repeated."""
@@ -96,8 +102,10 @@ class Attempts:
         route = common.routes.fresh(topic)
         if channels.sends is None or route is None or channels.sends.has_route(topic):
             return
+        if common.numbering is not None:
+            return  # a plan numbers the messages, and keeps a repetition in its queue
         brokers = {queue.endpoint for queue in route.in_order}
-        if not brokers <= channels.framed or brokers & common.routes.failing():
+        if not brokers <= channels.framed.keys() or brokers & common.routes.failing():
             return
         channels.sends.put_route(
             topic,

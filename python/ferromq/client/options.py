@@ -6,12 +6,15 @@ A test compares them with the parameters of the clients.
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TypedDict
+from typing import Generic, TypedDict
 
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core.filters import Sql
+from ferromq.core.payloads import Decode, Encode, T, V
+from ferromq.core.subscriptions import Start
 from ferromq.message import MessageView, Resolution
 from ferromq.process.clock import Clock
+from ferromq.telemetry import Telemetry
 
 
 class AdminOptions(TypedDict, total=False):
@@ -25,31 +28,44 @@ class ClientOptions(AdminOptions, total=False):
     """The options that producers and consumers have in common."""
 
     attempts: int
+    telemetry: Telemetry | None
 
 
-class ConsumerOptions(ClientOptions, total=False):
+class ConsumerOptions(ClientOptions, Generic[T], total=False):
     """The options of `Consumer`, of `ferromq` and `ferromq.aio`."""
 
     filter: str | Sql
+    begin: Start | None
     invisible_duration: timedelta | float
     prefetch: int | None
+    decode: Decode[T] | None
 
 
-class SendOptions(ClientOptions, total=False):
+class ReaderOptions(AdminOptions, total=False):
+    """The options of `Reader`, of `ferromq` and `ferromq.aio`."""
+
+    attempts: int
+    filter: str | Sql
+    begin: Start
+
+
+class SendOptions(ClientOptions, Generic[V], total=False):
     """The options that the producers of `ferromq` and `ferromq.aio` have in common."""
 
     linger: timedelta | float
     max_pending_bytes: int
     clock: Clock | None
+    encode: Encode[V] | None
+    idempotent: bool
 
 
-class ProducerOptions(SendOptions, total=False):
+class ProducerOptions(SendOptions[V], Generic[V], total=False):
     """The options of `ferromq.Producer`."""
 
     checker: Callable[[MessageView], Resolution | None] | None
 
 
-class AsyncProducerOptions(SendOptions, total=False):
+class AsyncProducerOptions(SendOptions[V], Generic[V], total=False):
     """The options of `ferromq.aio.Producer`."""
 
     checker: Callable[[MessageView], Awaitable[Resolution | None] | Resolution | None] | None

@@ -1,45 +1,40 @@
 """
 The producer: sends messages one by one, many at once, or gathered in the background.
 
-Batching is decided in `core.batching`, retries and routes in `core.plans`.
+Batching is decided in `core.batching`, retries and routes in `core.plans`; `submitted` has the threads of `submit`.
 """
 
-import logging
-import threading
-import time
-import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
-from typing import Self, TypedDict, TypeVar, Unpack
+from typing import Generic, Self, TypedDict, TypeVar, Unpack
 
 from ferromq.client.client import Client, Options
-from ferromq.client.connection import end_of, remaining
+from ferromq.client.connection import end_of
 from ferromq.client.direct_sends import DirectSends
+from ferromq.client.submitted import Submitted
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.client.transactions import Checks, Decisions, Open, no_checker
 from ferromq.core import send_plans
-from ferromq.core.batching import IN_FLIGHT, Gathered, Linger, Sendable, Slice, batches, is_ordered, size
-from ferromq.core.requests import may_be_one, seconds
-from ferromq.errors import ClientClosed, FerromqError
-from ferromq.message import Batch, Message, MessageView, Resolution, SendReceipt, SendSummary
+from ferromq.core.batching import IN_FLIGHT, Sendable, Slice, batches, is_ordered
+from ferromq.core.numbering import Numbering
+from ferromq.core.payloads import Encode, Encoder, V
+from ferromq.core.requests import seconds
+from ferromq.core.watch import Watch, carrier, carry, over, stored
+from ferromq.errors import FerromqError
+from ferromq.message import Batch, Message, MessageView, Reply, Resolution, SendReceipt, SendSummary
 from ferromq.process.clock import Clock
 from ferromq.protocol import naming
+from ferromq.telemetry import Telemetry
 from ferromq.terminal.objects import described
 
 __all__ = ["Producer", "Transaction"]
 
 F = TypeVar("F")
-
-_log = logging.getLogger("ferromq.client")
-
-_SENDERS = 2
-"""Threads that send what was submitted."""
-_MOST_SENDERS = 8
-"""As many where some wait for a broker that does not answer."""
 
 
 class MessageOptions(TypedDict, total=False):
@@ -57,16 +52,6 @@ class MessageOptions(TypedDict, total=False):
 def given_limit(timeout: timedelta | float | None) -> float | None:
     """Return the seconds a call has; None: those of its producer. Raises `ValueError` for a negative time."""
     return None if timeout is None else seconds(timeout)
-
-
-def make_message(body: Sendable, options: MessageOptions) -> Message:
-    """Return a message; one that is given as such is taken as it is."""
-    if not isinstance(body, Message):
-        return Message(body, **options)
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise TypeError(f"a Message brings its own {' and '.join(given)}")
-    return body
 
 
 def in_order(done: Sequence[tuple[Slice, Batch]]) -> SendSummary:
@@ -88,7 +73,7 @@ def note_stored(error: BaseException, count: int) -> None:
     error.add_note(f"{count} messages of the same call are stored")
 
 
-class Producer:
+class Producer(Generic[V]):
     """
     Sends messages to topics; thread-safe. Use it in a `with`, or call `close`.
 
@@ -99,6 +84,16 @@ class Producer:
     waits for company; *max_pending_bytes* is how much it keeps before it makes its caller wait. *tls* speaks TLS: True
     trusts what the system trusts, a path the certificates in that file; `ferromq.Tls` has the rest. Delays count from
     *clock*. Times are seconds.
+
+    *encode* makes bodies of values: a function that returns bytes, or a type whose values are written as JSON, with the
+    property `contentType`. Types are dataclasses, `TypedDict`s, msgspec's `Struct`s, pydantic models, lists and dicts
+    of them, and builtin types; with `object` each value is written by its own type. A `Message` is sent as it is.
+
+    *telemetry* is told of each operation; see `ferromq.telemetry`.
+    *idempotent*: a repetition goes to the queue of the attempt before it, if that one may be stored, and the broker
+    stores each message once, as docs/reference/sending.md says. This takes ferromq brokers: at others the first send
+    raises `Unsupported`. Single sends take longer, as each is a request of its own. Messages of transactions are not
+    repeated either way; a `request` has no number.
 
     *checker* is for transactions: when a broker does not know the end of one, it is called with the message, on a
     thread of its own, and returns a `Resolution`; an exception is logged and counts as `UNKNOWN`, after which the
@@ -116,12 +111,19 @@ class Producer:
         max_pending_bytes: int = 64 << 20,
         tls: bool | TlsFile | Tls = False,
         clock: Clock | None = None,
+        encode: Encode[V] | None = None,
+        telemetry: Telemetry | None = None,
+        idempotent: bool = False,
     ) -> None:
         for topic in topics:
             naming.check_topic(topic)
         self._client = Client("producer", Options(endpoint, timeout, attempts, tls, clock))
+        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint)
+        if idempotent:
+            self._client.common.numbering = Numbering()
         self._direct = DirectSends(self._client)
-        self._submitted = _Submitted(self._client, seconds(linger), max_pending_bytes)
+        self._encoder = Encoder(encode)
+        self._submitted = Submitted(self._client, seconds(linger), max_pending_bytes)
         self._decisions = Decisions()
         self._checks: Checks | None = None
         if checker is not None:
@@ -131,7 +133,7 @@ class Producer:
     def send(
         self,
         topic: str,
-        body: Sendable,
+        body: Message | V,
         *,
         timeout: timedelta | float | None = None,
         **options: Unpack[MessageOptions],
@@ -139,11 +141,51 @@ class Producer:
         """
         Send one message and return once the broker has stored it, as durably as it promises.
 
-        The options are those of `Message`; a *body* that is a `Message` brings its own. *timeout* (seconds) is for this
-        call; None: the producer's.
+        The options are those of `Message`; a *body* that is a `Message` brings its own. With `encode`, *body* is a
+        value. *timeout* (seconds) is for this call; None: the producer's.
         """
         self._client.check()
-        return self._direct.send(topic, make_message(body, options), given_limit(timeout))
+        message = self._encoder.message(body, options)
+        limit = given_limit(timeout)
+        if self._client.common.watch is None:
+            return self._direct.send(topic, message, limit)
+        with over(self._client.common.watch, "send", topic, message) as sending:
+            return stored(sending, self._direct.send(topic, carry(sending, message), limit))
+
+    def message(self, value: Message | V, **options: Unpack[MessageOptions]) -> Message:
+        """
+        Return the message of a value, without sending it.
+
+        For `send_all`, where the messages of values have keys, tags and other options: those of `Message`.
+        """
+        return self._encoder.message(value, options)
+
+    def request(
+        self,
+        topic: str,
+        body: Message | V,
+        *,
+        timeout: timedelta | float | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Reply:
+        """
+        Send a request to the consumers of *topic*, and return the reply of one of them.
+
+        The options are those of `send`, without times and priority. *timeout* (seconds) is for request and reply
+        together; None: the producer's. Threads share a connection, and each gets the reply to its own request. RocketMQ
+        has requests over remoting alone: they go to the broker's remoting listener, not to *endpoint*.
+
+        Raises `RequestTimeout` if no reply came, which names a topic without consumers; the request is stored, and a
+        consumer may still handle it. Raises `ConnectionFailed` if the producer is closed meanwhile, and `Unsupported`
+        for RocketMQ's proxy, which does not tell its broker's address.
+        """
+        self._client.check()
+        limit = self._client.common.timeout if timeout is None else seconds(timeout)
+        requests = self._client.requests
+        message = self._encoder.message(body, options)
+        with over(self._client.common.watch, "send", topic, message) as sending:
+            request = carry(sending, message)
+            return self._client.run(requests.request(self._client.common, topic, request, limit))
 
     def recall(self, receipt: SendReceipt) -> str:
         """
@@ -154,7 +196,7 @@ class Producer:
         self._client.check()
         return self._client.run(send_plans.recall(self._client.common, receipt))
 
-    def transaction(self, *, check_after: timedelta | float | None = None) -> "Transaction":
+    def transaction(self, *, check_after: timedelta | float | None = None) -> "Transaction[V]":
         """
         Begin a transaction: what is sent in it is delivered once it is committed.
 
@@ -168,10 +210,10 @@ class Producer:
         self._client.check()
         if self._checks is None:
             raise no_checker()
-        return Transaction(self._client, self._decisions, recovery_ms(check_after))
+        return Transaction(self._client, self._decisions, recovery_ms(check_after), self._encoder)
 
     def send_all(
-        self, topic: str, messages: Iterable[Sendable], *, on_progress: Callable[[int], None] | None = None
+        self, topic: str, messages: Iterable[Message | V], *, on_progress: Callable[[int], None] | None = None
     ) -> SendSummary:
         """
         Send many messages and return their receipts, in order, once all are stored.
@@ -182,6 +224,12 @@ class Producer:
         """
         self._client.check()
         naming.check_topic(topic)
+        with over(self._client.common.watch, "send", topic) as sending:
+            return self._send_all(topic, map(carrier(sending, self._encoder.numbered()), messages), on_progress)
+
+    def _send_all(
+        self, topic: str, messages: Iterable[Sendable], on_progress: Callable[[int], None] | None
+    ) -> SendSummary:
         pending: deque[tuple[Slice, Future[Batch]]] = deque()
         done: list[tuple[Slice, Batch]] = []
         stored = 0
@@ -214,18 +262,28 @@ class Producer:
             before.result()  # its failure is ours, too: what comes after a gap would be out of order
         return self._client.run(send_plans.send(self._client.common, topic, part.messages, part.numbers))
 
-    def submit(self, topic: str, body: Sendable, **options: Unpack[MessageOptions]) -> "Future[SendReceipt]":
+    def submit(self, topic: str, body: Message | V, **options: Unpack[MessageOptions]) -> "Future[SendReceipt]":
         """
         Send one message in the background, together with others; the future ends with its receipt or its error.
 
-        Waits while more than *max_pending_bytes* are on their way. The messages of a group are sent in the order of the
-        calls; one that fails is missing among them. Where its broker does not answer, a message fails *timeout* after
-        it was to go, however many wait before it.
+        Waits while more than *max_pending_bytes* are on their way, but not in a callback of such a future. The messages
+        of a group are sent in the order of the calls; one that fails is missing among them. Where its broker does not
+        answer, a message fails *timeout* after it was to go, however many wait before it.
         """
         self._client.check()
         if self._client.common.routes.known(topic) is None:
             naming.check_topic(topic)
-        return self._submitted.add(topic, make_message(body, options))
+        message, watch = self._encoder.message(body, options), self._client.common.watch
+        if watch is None:
+            return self._submitted.add(topic, message)
+        sending = watch.begin("send", topic, (message,))
+        try:
+            future = self._submitted.add(topic, carry(sending, message))
+        except BaseException as error:
+            watch.end(sending, error)
+            raise
+        future.add_done_callback(partial(watch.end_with, sending))
+        return future
 
     def flush(self, timeout: timedelta | float | None = None) -> bool:
         """
@@ -281,15 +339,16 @@ def recovery_ms(check_after: timedelta | float | None) -> int:
     return 0 if check_after is None else max(1, round(seconds(check_after) * 1000))
 
 
-class Transaction:
+class Transaction(Generic[V]):
     """
     Messages that are delivered once the transaction is committed, and never when it is rolled back.
 
     Made by `Producer.transaction`. Each message is ended on its own, in the order of sending. Not thread-safe.
     """
 
-    def __init__(self, client: Client, decisions: Decisions, recovery: int) -> None:
+    def __init__(self, client: Client, decisions: Decisions, recovery: int, encoder: Encoder[V]) -> None:
         self._client = client
+        self._encoder = encoder
         self._open = Open(decisions)
         self._recovery_ms = recovery
 
@@ -298,7 +357,7 @@ class Transaction:
         """What was decided; UNKNOWN while it is open."""
         return self._open.resolution
 
-    def send(self, topic: str, body: Sendable, **options: Unpack[MessageOptions]) -> SendReceipt:
+    def send(self, topic: str, body: Message | V, **options: Unpack[MessageOptions]) -> SendReceipt:
         """
         Store a message that nobody sees before the commit; keys, tag and properties are as in `Producer.send`.
 
@@ -306,8 +365,11 @@ class Transaction:
         should the broker have it nevertheless, it is rolled back.
         """
         self._client.check()
-        message = make_message(body, options)
-        return self._client.run(self._open.send(self._client.common, topic, message, self._recovery_ms)).receipt(0)
+        message = self._encoder.message(body, options)
+        common = self._client.common
+        with over(common.watch, "send", topic, message) as sending:
+            plan = self._open.send(common, topic, carry(sending, message), self._recovery_ms)
+            return stored(sending, self._client.run(plan).receipt(0))
 
     def commit(self) -> None:
         """
@@ -328,6 +390,10 @@ class Transaction:
         self._open.decide(resolution)
         self._client.run(self._open.end(self._client.common))
 
+    def __repr__(self) -> str:
+        is_open = self.resolution is Resolution.UNKNOWN
+        return described("Transaction", "open" if is_open else self.resolution.value)
+
     def __enter__(self) -> Self:
         return self
 
@@ -343,162 +409,3 @@ class Transaction:
             self.rollback()
         except FerromqError as failure:
             error.add_note(f"rolling the transaction back failed, too: {failure}")
-
-
-class _Submitted:
-    """Gathers submitted messages on a thread of its own, and hands the batches to senders."""
-
-    def __init__(self, client: Client, linger: float, limit: int) -> None:
-        self._client = client
-        self._limit = limit
-        self._linger: Linger[Future[SendReceipt]] = Linger(linger)
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._ready: deque[Gathered[Future[SendReceipt]]] = deque()
-        self._sending: list[Gathered[Future[SendReceipt]]] = []
-        """Those under way; the next ones of the same order wait."""
-        self._idle = 0
-        self._bytes = 0
-        self._unfinished = 0
-        self._closed = False
-        self._threads: list[threading.Thread] = []
-        client.before_exit(self._finish_at_exit)
-        reference = weakref.WeakMethod(self._failed)
-        client.common.routes.on_failed = lambda endpoint: (failed := reference()) and failed(endpoint)
-
-    def add(self, topic: str, message: Message) -> "Future[SendReceipt]":
-        future: Future[SendReceipt] = Future()
-        length = size(message)
-        with self._lock:  # the condition's own, without its detour: this runs for each message
-            if not self._threads:
-                self._start()
-            while self._bytes and self._bytes + length > self._limit and not self._closed:
-                self._changed.wait()
-            if self._closed:
-                raise ClientClosed("the producer was closed meanwhile; make a new one")
-            was_empty = not self._linger
-            full = self._linger.add(topic, message, length, future, time.monotonic())
-            self._bytes += length
-            self._unfinished += 1
-            if full:
-                self._hand(full)
-            if full or was_empty:
-                self._changed.notify_all()
-        return future
-
-    def _hand(self, gathered: Iterable[Gathered[Future[SendReceipt]]]) -> None:
-        """Give batches to the senders: the time that each has begins."""
-        until = time.monotonic() + self._client.common.timeout
-        for batch in gathered:
-            batch.until = until
-            self._ready.append(batch)
-
-    def flush(self, until: float | None) -> bool:
-        with self._changed:
-            self._hand(self._linger.all())
-            self._changed.notify_all()
-            timeout = None if until is None else remaining(until)
-            return self._changed.wait_for(lambda: self._unfinished == 0, timeout)
-
-    def _finish_at_exit(self, until: float) -> None:
-        if not self.flush(until):
-            _log.warning("submitted messages were not sent before the program ended count=%d", self._unfinished)
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            dropped = [*self._ready, *self._linger.all()]
-            self._ready.clear()
-            self._changed.notify_all()
-        for batch in dropped:
-            self._finish(batch, ClientClosed("the producer was closed before the message was sent"))
-
-    def _start(self) -> None:
-        for _ in range(_SENDERS):
-            self._start_one()
-
-    def _start_one(self) -> None:
-        thread = threading.Thread(target=self._run, name=f"ferromq-submit-{len(self._threads)}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _failed(self, _endpoint: str) -> None:
-        """Keep a thread for other brokers where one does not answer."""
-        with self._changed:
-            late = self._late(self._client.common.routes.failing())
-            if late and not self._idle and len(self._threads) < _MOST_SENDERS and not self._closed:
-                self._start_one()
-
-    def _late(self, failing: set[str]) -> int:
-        """Return how many of the batches under way are for brokers that are *failing*."""
-        return sum(self._is_late(batch, failing) for batch in self._sending)
-
-    def _is_late(self, batch: Gathered[Future[SendReceipt]], failing: set[str]) -> bool:
-        return bool(failing) and send_plans.brokers_of(self._client.common, batch) <= failing
-
-    def _next(self) -> Gathered[Future[SendReceipt]] | None:
-        with self._changed:
-            while True:
-                self._hand(self._linger.due(time.monotonic()))
-                if (batch := self._take()) is not None:
-                    return batch
-                if self._closed:
-                    return None
-                due = self._linger.next_due()
-                self._idle += 1
-                self._changed.wait(None if due is None else remaining(due))
-                self._idle -= 1
-
-    def _take(self) -> Gathered[Future[SendReceipt]] | None:
-        failing, given_up = (routes := self._client.common.routes).failing(), routes.given_up()
-        has_thread = self._late(failing) < len(self._threads) - 1
-        busy = {batch.order for batch in self._sending} - {None}
-        now = time.monotonic()
-        for index, batch in enumerate(self._ready):
-            if batch.order in busy:
-                continue
-            # A thread is left for those whose brokers answer; what only fails takes no time.
-            is_over = batch.until <= now and self._is_late(batch, given_up)
-            if not has_thread and not is_over and self._is_late(batch, failing):
-                continue
-            self._sending.append(batch)
-            del self._ready[index]
-            return batch
-        return None
-
-    def _run(self) -> None:
-        while (batch := self._next()) is not None:
-            try:
-                sent = self._client.run(send_plans.send_gathered(self._client.common, batch))
-            except FerromqError as error:
-                if len(batch.messages) > 1 and may_be_one(error):
-                    self._again(batch)
-                else:
-                    self._finish(batch, error)
-            except Exception as error:  # noqa: BLE001 (whatever it is, it is the senders' to know)
-                self._finish(batch, error)
-            else:
-                self._finish(batch, sent)
-
-    def _again(self, batch: Gathered[Future[SendReceipt]]) -> None:
-        with self._changed:
-            self._ready.extendleft(batch.apart())
-            self._leave(batch)
-
-    def _leave(self, batch: Gathered[Future[SendReceipt]]) -> None:
-        """Let the next batch of its order go."""
-        self._sending = [other for other in self._sending if other is not batch]
-        self._changed.notify_all()
-
-    def _finish(self, batch: Gathered[Future[SendReceipt]], outcome: Batch | Exception) -> None:
-        for index, future in enumerate(batch.futures):
-            if not future.set_running_or_notify_cancel():
-                continue
-            if isinstance(outcome, Exception):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome.receipt(index))
-        with self._changed:
-            self._bytes -= batch.bytes
-            self._unfinished -= len(batch.futures)
-            self._leave(batch)

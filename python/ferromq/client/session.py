@@ -253,9 +253,10 @@ class _Stream:
             stream = method(_until_none(outgoing), metadata=self._channels.identity.metadata())
             for number, answer in enumerate(stream):
                 self._channels.streaming.add(self.endpoint)
-                self._take(pb.TelemetryCommand.FromString(answer))
                 if number == 0:
+                    # Before the broker counts as known: the first call goes in frames, too.
                     self._channels.announced(self.endpoint, stream.initial_metadata())
+                self._take(pb.TelemetryCommand.FromString(answer))
         except grpc.RpcError as error:
             raise failure(error, self.endpoint, "Telemetry", 0) from None
         except ValueError:  # what grpc says of a channel closed meanwhile

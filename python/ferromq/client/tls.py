@@ -50,6 +50,24 @@ def read_tls(tls: "bool | TlsFile | Tls") -> Credentials | None:
     return Credentials(channel, () if name is None else (("grpc.ssl_target_name_override", name),))
 
 
+def ssl_context(tls: "bool | TlsFile | Tls") -> Any:
+    """Return the `ssl.SSLContext` for these options; None without TLS. Raises `ConfigError` for a bad file."""
+    if tls is False:
+        return None
+    import ssl  # noqa: PLC0415 (few clients need it)
+
+    if not isinstance(tls, Tls):
+        tls = Tls() if tls is True else Tls(tls)
+    try:
+        context = ssl.create_default_context(cafile=None if tls.trust is None else os.fspath(tls.trust))
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key)
+    except OSError as error:
+        files = ", ".join(str(path) for path in (tls.trust, tls.certificate, tls.key) if path is not None)
+        raise ConfigError(f"a TLS file of {files} cannot be used: {error}") from error
+    return context
+
+
 def remoting_options(tls: "bool | TlsFile | Tls") -> dict[str, Any]:
     """
     Return the arguments of a `RemotingClient` for these options of TLS.

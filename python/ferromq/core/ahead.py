@@ -1,15 +1,15 @@
 """
 How much a consumer holds: messages received ahead of their use, and those in use.
 
-No I/O and no threads, and time is given: `client.holding` and `aio._ahead` carry it out.
+No I/O and no threads, and time is given: `client.receive_ahead` and `aio._ahead` carry it out.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ferromq._ferromq import MessageView
-from ferromq.core.retry import InOrder
+from ferromq.core.retry import InOrder, order_of
 from ferromq.errors import ConfigError, FerromqError, LeaseExpired
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ RENEWALS = 3
 _AHEAD = 0.5
 """Seconds of work that is held at most, and as a share of a lease:"""
 _SHARE = 0.2
+_WAIT_SHARE = 0.5
+"""The share of a lease that a receive of many messages may wait for the last of them."""
 _WINDOW = 0.25
 """Seconds of work after which its rate is measured anew, however few messages they were."""
 
@@ -52,8 +54,6 @@ class Held:
     """The broker was not told its end: what is behind it must not go before it."""
     renewing: "threading.RLock | None" = None
     """Held while a thread renews it."""
-    renewal: Any = None
-    """The task that renews it just now, on an event loop."""
 
     def __init__(self, message: MessageView, received: float, until: float, renew_from: float) -> None:
         self.message = message
@@ -123,12 +123,23 @@ class Ahead:
         while self.waiting:
             held = self.waiting.popleft()
             if now <= held.until:
-                if not self.in_use:
-                    self._since = now
-                self.in_use.add(held)
-                self._workers = max(self._workers, len(self.in_use))
-                return held
+                return self._use(held, now)
         return None
+
+    def take_alike(self, order: str, now: float) -> Held | None:
+        """Return the next message of an order to use, as `take`, however many of other orders wait before it."""
+        for held in [each for each in self.waiting if order_of(each.message) == order]:
+            self.waiting.remove(held)
+            if now <= held.until:
+                return self._use(held, now)
+        return None
+
+    def _use(self, held: Held, now: float) -> Held:
+        if not self.in_use:
+            self._since = now
+        self.in_use.add(held)
+        self._workers = max(self._workers, len(self.in_use))
+        return held
 
     def take_some(self, count: int, now: float) -> list[Held]:
         """Return messages to use at once; they are held no longer, unless they are put back."""
@@ -220,3 +231,36 @@ def sort_out(
         else:
             kept.append(held)
     return used, kept, behind
+
+
+class Many:
+    """
+    Several receives that are one: what the next one asks for, and when there are enough messages. Time is given.
+
+    Raises `ValueError` for a wait during which too much of the first messages' leases would pass.
+    """
+
+    def __init__(self, count: int, wait: float, invisible: float, now: float) -> None:
+        if count < 1:
+            raise ValueError(f"at least one message must be asked for, not {count}")
+        if wait > invisible * _WAIT_SHARE:
+            raise ValueError(
+                f"a wait of {wait:g} s uses up more than half of a lease of {invisible:g} s; give a shorter wait, "
+                f"or an invisible_duration of at least {wait / _WAIT_SHARE:g} s"
+            )
+        self.messages: list[MessageView] = []
+        self._count = count
+        self._until = now + wait
+        self._is_first = True
+
+    def next(self, now: float) -> tuple[int, float] | None:
+        """Return how many messages the next receive asks for and the seconds that it may wait; None: it is over."""
+        missing, left = self._count - len(self.messages), max(0.0, self._until - now)
+        if not missing or not (left or self._is_first):
+            return None
+        self._is_first = False
+        return min(missing, MAX_BATCH), left
+
+    def add(self, messages: Sequence[MessageView]) -> None:
+        """Take the result of a receive."""
+        self.messages += messages

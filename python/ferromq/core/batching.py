@@ -5,7 +5,7 @@ The limits are RocketMQ's habits: a request stays small enough that others get t
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
@@ -61,23 +61,27 @@ def batches(messages: Iterable[Sendable], first: int = 0) -> Iterator[Slice]:
         waiting += islice(rest, MAX_MESSAGES - len(waiting))
         if not waiting:
             return
-        try:
-            if _ferromq.has_lanes(waiting):
-                waiting += islice(rest, _WINDOW - len(waiting))
-                yield from _of_lanes(waiting, first)
-                end = len(waiting)
-            else:
-                end = batch_end(waiting, 0, MAX_MESSAGES, MAX_BYTES)
-                yield Slice(waiting[:end], range(first, first + end))
-        except TypeError as error:
-            index = next(index for index, message in enumerate(waiting) if not isinstance(message, Message | bytes))
-            raise TypeError(f"message {first + index}: {error}") from None
+        if _has_lanes(waiting, first):
+            waiting += islice(rest, _WINDOW - len(waiting))
+            _has_lanes(waiting, first)  # raises for what is no message
+            yield from _of_lanes(waiting, first)
+            end = len(waiting)
+        else:
+            end = batch_end(waiting, 0, MAX_MESSAGES, MAX_BYTES)
+            yield Slice(waiting[:end], range(first, first + end))
         first += end
         waiting = waiting[end:]
 
 
+def _has_lanes(messages: list[Sendable], first: int) -> bool:
+    try:
+        return _ferromq.has_lanes(messages)
+    except TypeError as error:
+        index = next(index for index, message in enumerate(messages) if not isinstance(message, Message | bytes))
+        raise TypeError(f"message {first + index}: {error}") from None
+
+
 def _of_lanes(messages: list[Sendable], first: int) -> Iterator[Slice]:
-    _ferromq.has_lanes(messages)  # raises for what is no message
     lanes: dict[str | None, tuple[list[Sendable], list[int]]] = {}
     for number, message in enumerate(messages, first):
         some, numbers = lanes.setdefault(lane_of(message), ([], []))
@@ -89,6 +93,22 @@ def _of_lanes(messages: list[Sendable], first: int) -> Iterator[Slice]:
             end = batch_end(some, begin, most_of(lane), MAX_BYTES)
             yield Slice(some[begin:end], numbers[begin:end], lane)
             begin = end
+
+
+def with_properties(message: Sendable, added: Mapping[str, str]) -> Message:
+    """Return a copy of a message with more properties."""
+    if not isinstance(message, Message):
+        return Message(message, properties=added)
+    return Message(
+        message.body,
+        keys=message.keys or None,
+        tag=message.tag,
+        properties={**message.properties, **added},
+        message_group=message.message_group,
+        delivery_timestamp=message.delivery_timestamp,
+        delay=message.delay,
+        priority=message.priority,
+    )
 
 
 def lane_of(message: Sendable) -> str | None:

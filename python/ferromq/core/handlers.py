@@ -3,7 +3,28 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
+
+from ferromq._ferromq import MessageView
+from ferromq.core.payloads import DecodedMessage, Decoder, T
+
+R = TypeVar("R")
+
+
+def of_messages(handler: Callable[[DecodedMessage[T]], R], decoder: Decoder[T]) -> Callable[[MessageView], R]:
+    """Return a handler of messages as they are received, which gives *handler* what the decoder makes of them."""
+    if not decoder.is_on:
+        return cast("Callable[[MessageView], R]", handler)
+
+    @functools.wraps(handler)
+    def decoded(message: MessageView) -> R:
+        return handler(decoder.given(message))
+
+    return decoded
+
+
+class UnusableResult(TypeError):  # noqa: N818 (users see it as a `TypeError`)
+    """A handler returned something that says that its body did not run."""
 
 
 def check_sync(handler: Callable[..., Any]) -> None:
@@ -27,7 +48,7 @@ def check_result(handler: Callable[..., Any], result: object) -> None:
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
             result.close()  # it will never be awaited, as the error says
-        raise TypeError(
+        raise UnusableResult(
             f"{_name(handler)} returned {type(result).__name__}, which run does not run; "
             "the message is not acknowledged: use ferromq.aio.Consumer.run"
         )
@@ -36,7 +57,7 @@ def check_result(handler: Callable[..., Any], result: object) -> None:
 def check_awaitable(handler: Callable[..., Any], result: object) -> None:
     """Raise `TypeError` where a handler of the asynchronous `run` returned nothing to await."""
     if not inspect.isawaitable(result):
-        raise TypeError(
+        raise UnusableResult(
             f"{_name(handler)} returned {type(result).__name__}, which cannot be awaited; "
             "the message is not acknowledged: define the handler with async def"
         )

@@ -5,10 +5,10 @@ No I/O and no threads: those who have them share this.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ferromq._ferromq import MessageView
-from ferromq.errors import FerromqError
+from ferromq.errors import FerromqError, LeaseExpired
 from ferromq.process.limited_log import LimitedLog
 
 _log = logging.getLogger("ferromq.client")
@@ -71,7 +71,7 @@ class Refusals:
 def unsettle(messages: Iterable[MessageView], refused: Iterable[str]) -> None:
     """Note of the messages with the ids *refused* that their lives in the group have not ended."""
     ids = set(refused)
-    for message in messages:
+    for message in messages if ids else ():
         if message.message_id in ids:
             message.unsettle()
 
@@ -82,3 +82,16 @@ def by_endpoint(messages: Iterable[MessageView]) -> dict[str, list[MessageView]]
     for message in messages:
         grouped.setdefault(message.endpoint, []).append(message)
     return grouped
+
+
+def left_to_return(messages: Iterable[MessageView]) -> list[MessageView]:
+    """Return the messages whose lives in the group have not ended, each once."""
+    return [message for message in dict.fromkeys(messages) if not message.is_settled]
+
+
+def check_returned(failures: Mapping[MessageView, FerromqError]) -> None:
+    """Raise the first failure of giving back; a lease that had ended is none: its message is redelivered."""
+    errors = [error for error in failures.values() if not isinstance(error, LeaseExpired)]
+    if errors:
+        errors[0].add_note(f"{len(errors)} messages were not given back; they come again when their leases expire")
+        raise errors[0]

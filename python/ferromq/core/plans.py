@@ -8,24 +8,22 @@ business of those who run plans.
 
 import math
 import time
-import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from ferromq import _ferromq
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
+from ferromq.core.numbering import Numbering
 from ferromq.core.requests import (
+    ACK_RECORDS,
     RETRYABLE,
     Call,
     Identity,
     Join,
-    Packets,
     Pause,
     Plan,
-    Stream,
     T,
     backoff,
     check,
@@ -35,6 +33,8 @@ from ferromq.core.requests import (
 )
 from ferromq.core.retry import Cause
 from ferromq.core.routes import Route, Routes, endpoints_message
+from ferromq.core.subscriptions import Subscription
+from ferromq.core.watch import Watch, watched
 from ferromq.errors import (
     ClientClosed,
     ConnectionFailed,
@@ -44,19 +44,11 @@ from ferromq.errors import (
     NotDurable,
     OutcomeUnknown,
     RequestTimeout,
-    ServerError,
 )
 from ferromq.protocol import naming
 
-if TYPE_CHECKING:
-    from ferromq._ferromq import LeaseKeeper
-
 MAX_BODY = 4 * 1024 * 1024
 """RocketMQ's limit, until the server's settings tell another."""
-GRACE = 5.0
-"""Seconds a long poll's answer may take beyond the poll; RocketMQ wants its own poll to fit well inside."""
-LATE = 2.8
-"""Seconds after its wait in which a receive ends, whatever hangs."""
 ATTEMPT = 3.0
 """Seconds that one attempt of a call may take, at most."""
 LEAST = 0.05
@@ -69,8 +61,6 @@ _WHY = ("x-ferromq-dead-letter-reason", "x-ferromq-dead-letter-exception")
 _REASON = 1024
 """Characters of a reason that are told."""
 _PLAIN = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
-_TURN = 1.0
-"""Seconds to wait at one broker where a topic is on several."""
 
 
 @dataclass(slots=True)
@@ -95,13 +85,23 @@ class Common:
     attempts: int
     routes: Routes
     max_body: int = MAX_BODY
+    is_anonymous: bool = False
+    """Whether it makes itself known to no broker."""
+    patient: set[str] = field(default_factory=set)
+    """Endpoints that refuse receives with a short deadline."""
     max_attempts: int = 0
     """How often a message of the consumer's group is delivered, once its settings have come."""
+    takes_records: Callable[[str], bool] = lambda _endpoint: False
+    """Says whether a broker takes acknowledgements of records just now."""
     attempt_timeout: float = ATTEMPT
     """Seconds that one attempt may take, at most."""
+    watch: Watch | None = None
+    """Is told of operations."""
     now: Callable[[], float] = time.monotonic
     wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     """Milliseconds since 1970, from which delays count."""
+    numbering: Numbering | None = None
+    """The numbers of an idempotent producer's messages."""
 
     def limit(self, tries: Tries) -> float:
         """Return the seconds that the next step of a call may take."""
@@ -227,116 +227,6 @@ def _outcome(error: FerromqError, tries: Tries) -> FerromqError:
     return tries.unknown
 
 
-@dataclass(slots=True)
-class Subscription:
-    """What a consumer wants."""
-
-    group: str
-    topic: str
-    wanted: pb.FilterExpression
-
-    def settings(self) -> pb.Subscription:
-        """Return it as settings."""
-        entry = pb.SubscriptionEntry(topic=resource(self.topic), expression=self.wanted)
-        return pb.Subscription(group=resource(self.group), subscriptions=[entry])
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What one receive asks for; times in seconds."""
-
-    max_messages: int
-    wait: float
-    invisible: float
-    attempt_id: str = ""
-    grace: float = LATE
-    """How long after the wait it may end."""
-
-
-def receive(common: Common, subscription: Subscription, wish: Wish, lease: "LeaseKeeper") -> Plan[list[MessageView]]:
-    """
-    Receive messages, waiting for the first; an empty list when none came in time.
-
-    A broker that does not answer is asked again until the wait is over, and as often as attempts are allowed where
-    there is time: it ends at most *grace* seconds after the wait, whatever hangs.
-    """
-    topic = subscription.topic
-    until = common.now() + wish.wait
-    tries = Tries(until + wish.grace)
-    failures = asked = 0
-    # The same over repetitions: what a lost answer held comes again, although nobody else may have it now.
-    attempt_id = str(uuid.uuid4())
-    while True:
-        left = max(0.0, until - common.now())
-        try:
-            route = yield from common.route(topic, tries)
-            several = len(route.readable) > 1
-            # Each broker once without waiting: a long poll at one that has nothing would hold up what another one has.
-            is_first_round = several and asked < len(route.readable)
-            asked += 1
-            turn = replace(
-                wish,
-                wait=0.0 if is_first_round else min(left, _TURN) if several else left,
-                attempt_id=attempt_id,
-            )
-            messages = yield from _receive_once(common, subscription, route, turn, (lease, tries))
-        except RETRYABLE:
-            failures += 1
-            common.routes.distrust(topic)
-            left = tries.until - common.now()
-            if common.now() >= until and (failures >= common.attempts or left < LEAST):
-                raise
-            yield Pause(min(backoff(min(failures, 3)), max(0.0, left / 2)))
-            continue
-        if messages or (common.now() >= until and asked >= len(route.readable)):
-            return messages
-
-
-def introduce(common: Common, topic: str) -> Plan[None]:
-    """Make the client known to a broker of a topic, whose answer says whether the group keeps order."""
-    route = yield from common.route(topic)
-    yield Join(route.next_readable(common.routes.failing())[0], common.attempt_timeout)
-
-
-def _receive_once(
-    common: Common, subscription: Subscription, route: Route, wish: Wish, of: tuple["LeaseKeeper", Tries]
-) -> Plan[list[MessageView]]:
-    lease, tries = of
-    endpoint, broker_name = route.next_readable(common.routes.failing())
-    topic = resource(subscription.topic)
-    request = pb.ReceiveMessageRequest(
-        group=resource(subscription.group),
-        message_queue=pb.MessageQueue(
-            topic=topic,
-            id=-1,
-            permission=pb.Permission.READ,
-            broker=pb.Broker(name=broker_name, endpoints=endpoints_message([endpoint])),
-        ),
-        filter_expression=subscription.wanted,
-        batch_size=wish.max_messages,
-        invisible_duration=duration(wish.invisible),
-        long_polling_timeout=duration(wish.wait),
-        attempt_id=wish.attempt_id,
-    )
-    try:
-        yield Join(endpoint, common.limit(tries))
-        limit = max(0.001, min(wish.wait + GRACE, tries.until - common.now()))
-        answer: Packets = yield Stream(endpoint, "ReceiveMessage", request.SerializeToString(), limit)
-    except OutcomeUnknown:
-        common.routes.failed(endpoint)
-        raise
-    common.routes.answered(endpoint)
-    status, messages, _ = _ferromq.decode_received(answer.packets, answer.packed, lease, endpoint)
-    if status is None:
-        if messages:
-            return messages
-        raise ServerError(f"{endpoint} ended a receive without a status")
-    code, text = status
-    if code not in {pb.Code.OK, pb.Code.MESSAGE_NOT_FOUND}:
-        raise error_of(code, text)
-    return messages
-
-
 def ack(
     common: Common,
     subscription: Subscription,
@@ -350,23 +240,56 @@ def ack(
 
     *timeout*: seconds for all of it; None: the client's.
     """
-    limit = common.timeout if timeout is None else timeout
-    request = _ferromq.encode_acks(subscription.group, subscription.topic, messages)
+    until = common.now() + (common.timeout if timeout is None else timeout)
+    topics: dict[str, list[MessageView]] = {}
+    for message in messages if len(subscription.filters) > 1 else ():
+        topics.setdefault(message.topic, []).append(message)
+    if len(topics) < 2:  # noqa: PLR2004 (a request names one topic)
+        place = (endpoint, subscription.group, next(iter(topics), subscription.first_topic))
+        return (yield from _ack_of_topic(common, place, messages, until))
+    refused = []
+    for topic, some in topics.items():
+        try:
+            refused += yield from _ack_of_topic(common, (endpoint, subscription.group, topic), some, until)
+        except FerromqError as error:  # it does not undo the acknowledgements of other topics
+            refused += [(message.message_id, error) for message in some]
+    return refused
+
+
+def _ack_of_topic(
+    common: Common, place: tuple[str, str, str], messages: Sequence[MessageView], until: float
+) -> Plan[list[tuple[str, FerromqError]]]:
+    """Acknowledge messages at a *place*: endpoint, group and topic."""
     lost: OutcomeUnknown | None = None
 
     def once(tries: Tries) -> Plan[list[tuple[str, FerromqError]]]:
         nonlocal lost
         try:
-            answer = yield Call(endpoint, "AckMessage", request, common.limit(tries))
+            code, text, failed = yield from _ack_once(common, place, messages, tries)
         except OutcomeUnknown as error:
             lost = error
             raise
-        code, text, refused = _ferromq.decode_acked(answer)
-        if code != pb.Code.OK and not refused:
+        if code != pb.Code.OK and not failed:
             raise error_of(code, text)
-        return [(message_id, _refusal(error_of(code, text), lost)) for message_id, code, text in refused]
+        return [(message_id, _refusal(error_of(code, text), lost)) for message_id, code, text in failed]
 
-    return (yield from common.attempt(subscription.topic, once, timeout=limit))
+    plan = common.attempt(place[2], once, timeout=max(0.0, until - common.now()))
+    return (yield from watched(common.watch, "ack", messages, plan))
+
+
+def _ack_once(
+    common: Common, place: tuple[str, str, str], messages: Sequence[MessageView], tries: Tries
+) -> Plan[tuple[int, str, list[tuple[str, int, str]]]]:
+    """Return code and text of the whole request; message id, code and text of each that was refused."""
+    endpoint, group, topic = place
+    if common.takes_records(endpoint):
+        request = _ferromq.encode_record_acks(group, topic, messages)
+        if request is not None:
+            answer = yield Call(endpoint, ACK_RECORDS, request, common.limit(tries))
+            code, text, failed = _ferromq.decode_record_acks(answer)
+            return code, text, [(messages[index].message_id, code, text) for index, code, text in failed]
+    request = _ferromq.encode_acks(group, topic, messages)
+    return _ferromq.decode_acked((yield Call(endpoint, "AckMessage", request, common.limit(tries))))
 
 
 def _refusal(error: FerromqError, lost: OutcomeUnknown | None) -> FerromqError:
@@ -390,7 +313,7 @@ def change_invisible_duration(
     timeout = limit if timeout is None else min(timeout, limit)
     request = pb.ChangeInvisibleDurationRequest(
         group=resource(subscription.group),
-        topic=resource(subscription.topic),
+        topic=resource(subscription.topic_of(message)),
         receipt_handle=message.receipt_handle,
         invisible_duration=duration(invisible),
         message_id=message.message_id,
@@ -417,7 +340,7 @@ def forward_to_dead_letter(
     why = tuple((name, quote(text[:_REASON], safe=_PLAIN)) for name, text in texts if text)
     request = pb.ForwardMessageToDeadLetterQueueRequest(
         group=resource(subscription.group),
-        topic=resource(subscription.topic),
+        topic=resource(subscription.topic_of(message)),
         receipt_handle=message.receipt_handle,
         message_id=message.message_id,
         delivery_attempt=cause.attempts or message.delivery_attempt,
@@ -435,7 +358,8 @@ def forward_to_dead_letter(
             raise
 
     try:
-        yield from common.attempt(subscription.topic, once, timeout=common.timeout)
+        plan = common.attempt(subscription.topic_of(message), once, timeout=common.timeout)
+        yield from watched(common.watch, "forward_to_dead_letter", [message], plan)
     except LeaseExpired as error:
         raise _refusal(error, lost) from None
 

@@ -1,15 +1,17 @@
 """What a reader that keeps its own offsets says to servers: pulls and questions about offsets, without I/O."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, NoReturn
 
-from ferromq import _ferromq
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
-from ferromq.core.plans import LATE, Common, Subscription, Tries, Wish
-from ferromq.core.requests import Call, Join, Packets, Plan, Stream, check, duration, error_of, resource
+from ferromq.core.plans import Common, Tries
+from ferromq.core.receive_plans import LATE, Wish
+from ferromq.core.requests import Call, Join, Plan, Stream, check, duration, error_of, resource
 from ferromq.core.routes import endpoints_message
-from ferromq.errors import RequestError, ServerError
+from ferromq.core.subscriptions import Subscription
+from ferromq.errors import OutcomeUnknown, RequestError, ServerError
 
 _EMPTY = {pb.Code.OK, pb.Code.MESSAGE_NOT_FOUND}
 
@@ -19,6 +21,8 @@ class Queue(NamedTuple):
 
     broker_name: str
     queue_id: int
+    topic: str = ""
+    """May be empty if the client reads one topic."""
 
 
 class Pulled(NamedTuple):
@@ -45,10 +49,14 @@ class NoLease:
 _NO_LEASE = NoLease()
 
 
-def queues(common: Common, topic: str) -> Plan[list[Queue]]:
-    """Return the queues of a topic that may be read, by broker and id."""
-    route = yield from common.route(topic, Tries(common.now() + common.timeout))
-    return sorted({Queue(queue.broker_name, queue.queue_id) for queue in route.readable_queues})
+def queues(common: Common, subscription: Subscription) -> Plan[list[Queue]]:
+    """Return the queues of all topics that may be read, by topic, broker and id."""
+    found: list[Queue] = []
+    tries = Tries(common.now() + common.timeout)
+    for topic in subscription.filters:
+        route = yield from common.route(topic, tries)
+        found += sorted({Queue(queue.broker_name, queue.queue_id, topic) for queue in route.readable_queues})
+    return found
 
 
 def pull(common: Common, subscription: Subscription, queue: Queue, offset: int, wish: Wish) -> Plan[Pulled]:
@@ -60,35 +68,60 @@ def pull(common: Common, subscription: Subscription, queue: Queue, offset: int, 
     waits_until = common.now() + wish.wait
 
     def once(tries: Tries) -> Plan[Pulled]:
-        endpoint = yield from _joined(common, subscription.topic, queue, tries)
-        wait = max(0.0, waits_until - common.now())
-        request = pb.PullMessageRequest(
-            group=resource(subscription.group),
-            message_queue=_message_queue(subscription.topic, queue, endpoint),
-            offset=offset,
-            batch_size=wish.max_messages,
-            filter_expression=subscription.wanted,
-            long_polling_timeout=duration(wait),
-        )
-        limit = max(0.001, min(wait + LATE, tries.until - common.now()))
-        answer: Packets = yield Stream(endpoint, "PullMessage", request.SerializeToString(), limit)
-        status, messages, next_offset = _ferromq.decode_received(answer.packets, answer.packed, _NO_LEASE, endpoint)
-        if status is not None and status[0] not in _EMPTY:
-            raise error_of(*status)
-        if next_offset is None:
-            raise ServerError(f"{endpoint} ended a pull without saying where the next one begins")
-        return Pulled(messages, next_offset)
+        left = replace(wish, wait=max(0.0, waits_until - common.now()))
+        return (yield from pull_once(common, subscription, (queue, offset), left, tries))
 
-    return (yield from common.attempt(subscription.topic, once, timeout=wish.wait + common.timeout))
+    return (yield from common.attempt(topic_of(subscription, queue), once, timeout=wish.wait + common.timeout))
+
+
+def pull_once(
+    common: Common, subscription: Subscription, place: tuple[Queue, int], wish: Wish, tries: Tries
+) -> Plan[Pulled]:
+    """Read messages from a *place*, a queue and an offset, with one request."""
+    queue, offset = place
+    topic = topic_of(subscription, queue)
+    endpoint = yield from _joined(common, topic, queue, tries)
+    request = pb.PullMessageRequest(
+        group=resource(subscription.group),
+        message_queue=_message_queue(topic, queue, endpoint),
+        offset=offset,
+        batch_size=wish.max_messages,
+        filter_expression=subscription.filters[topic],
+        long_polling_timeout=duration(wish.wait),
+    )
+    limit = max(0.001, min(wish.wait + LATE, tries.until - common.now()))
+    try:
+        answer = yield Stream(endpoint, "PullMessage", request.SerializeToString(), limit)
+    except OutcomeUnknown:
+        common.routes.failed(endpoint)
+        raise
+    common.routes.answered(endpoint)
+    status, messages, next_offset = wish.decode(answer, _NO_LEASE, endpoint)
+    if status is not None and status[0] not in _EMPTY:
+        raise error_of(*status)
+    if next_offset is None:
+        raise ServerError(f"{endpoint} ended a pull without saying where the next one begins")
+    return Pulled(messages, next_offset)
+
+
+def topic_of(subscription: Subscription, queue: Queue) -> str:
+    """Return the topic of a queue. Raises `RequestError` for one that is not subscribed, or not named among several."""
+    if not queue.topic and len(subscription.filters) == 1:
+        return subscription.first_topic
+    if queue.topic not in subscription.filters:
+        named = repr(queue.topic) if queue.topic else "no topic"
+        raise RequestError(f"the queue names {named}; subscribed are {subscription.topics}; queues() names the queues")
+    return queue.topic
 
 
 def committed_offset(common: Common, subscription: Subscription, queue: Queue) -> Plan[int | None]:
     """Return the group's committed offset, if it has one."""
+    topic = topic_of(subscription, queue)
 
     def once(tries: Tries) -> Plan[int | None]:
-        endpoint = yield from _joined(common, subscription.topic, queue, tries)
+        endpoint = yield from _joined(common, topic, queue, tries)
         request = pb.GetOffsetRequest(
-            group=resource(subscription.group), message_queue=_message_queue(subscription.topic, queue, endpoint)
+            group=resource(subscription.group), message_queue=_message_queue(topic, queue, endpoint)
         )
         answer = yield Call(endpoint, "GetOffset", request.SerializeToString(), common.limit(tries))
         response = pb.GetOffsetResponse.FromString(answer)
@@ -97,51 +130,77 @@ def committed_offset(common: Common, subscription: Subscription, queue: Queue) -
         check(response.status)
         return response.offset if response.offset >= 0 else None
 
-    return (yield from common.attempt(subscription.topic, once, timeout=common.timeout))
+    return (yield from common.attempt(topic, once, timeout=common.timeout))
 
 
 def commit_offset(common: Common, subscription: Subscription, queue: Queue, offset: int) -> Plan[None]:
     """Set the group's committed offset."""
     if offset < 0:
         raise ValueError(f"a queue offset is 0 or more, not {offset}")
+    topic = topic_of(subscription, queue)
 
     def once(tries: Tries) -> Plan[None]:
-        endpoint = yield from _joined(common, subscription.topic, queue, tries)
+        endpoint = yield from _joined(common, topic, queue, tries)
         request = pb.UpdateOffsetRequest(
             group=resource(subscription.group),
-            message_queue=_message_queue(subscription.topic, queue, endpoint),
+            message_queue=_message_queue(topic, queue, endpoint),
             offset=offset,
         )
         answer = yield Call(endpoint, "UpdateOffset", request.SerializeToString(), common.limit(tries))
         check(pb.UpdateOffsetResponse.FromString(answer).status)
 
-    yield from common.attempt(subscription.topic, once, timeout=common.timeout)
+    yield from common.attempt(topic, once, timeout=common.timeout)
 
 
-def offset_at(common: Common, topic: str, queue: Queue, when: datetime | int | str) -> Plan[int]:
+def offset_at(common: Common, subscription: Subscription, queue: Queue, when: datetime | int | str) -> Plan[int]:
     """Return the offset at a time (aware, or milliseconds since 1970), or at `begin` or `end`."""
-    policy, millis = _policy(when)
+    topic = topic_of(subscription, queue)
+    _policy(when)
 
     def once(tries: Tries) -> Plan[int]:
-        endpoint = yield from _joined(common, topic, queue, tries)
-        request = pb.QueryOffsetRequest(
-            message_queue=_message_queue(topic, queue, endpoint), query_offset_policy=policy
-        )
-        if millis is not None:
-            request.timestamp.FromMilliseconds(millis)
-        answer = yield Call(endpoint, "QueryOffset", request.SerializeToString(), common.limit(tries))
-        response = pb.QueryOffsetResponse.FromString(answer)
-        check(response.status)
-        return response.offset
+        return (yield from offset_once(common, topic, queue, when, tries))
 
     return (yield from common.attempt(topic, once, timeout=common.timeout))
 
 
+def offset_once(common: Common, topic: str, queue: Queue, when: datetime | int | str, tries: Tries) -> Plan[int]:
+    """Return the offset at *when*, asked for with one request."""
+    policy, millis = _policy(when)
+    endpoint = yield from _joined(common, topic, queue, tries)
+    request = pb.QueryOffsetRequest(message_queue=_message_queue(topic, queue, endpoint), query_offset_policy=policy)
+    if millis is not None:
+        request.timestamp.FromMilliseconds(millis)
+    try:
+        answer = yield Call(endpoint, "QueryOffset", request.SerializeToString(), common.limit(tries))
+    except OutcomeUnknown:
+        common.routes.failed(endpoint)
+        raise
+    response = pb.QueryOffsetResponse.FromString(answer)
+    check(response.status)
+    return response.offset
+
+
+def ends(common: Common, subscription: Subscription, until: datetime | int | str) -> Plan[dict[Queue, int]]:
+    """Return the offset of each queue at *until*: a time, or `end`."""
+    found: dict[Queue, int] = {}
+    for queue in (yield from queues(common, subscription)):
+        found[queue] = yield from offset_at(common, subscription, queue, until)
+    return found
+
+
+def check_until(until: datetime | int | str | None) -> None:
+    """Raise `ValueError` unless *until* is the end, a time, or None."""
+    if isinstance(until, bool) or (isinstance(until, str) and until != "end"):
+        raise ValueError(f"until is 'end', an aware datetime, or milliseconds since 1970, not {until!r}")
+    if until is not None:
+        _policy(until)
+
+
 def _policy(when: datetime | int | str) -> tuple[pb.QueryOffsetPolicy, int | None]:
     match when:
-        case "begin":
+        case "begin" | "first":
             return pb.QueryOffsetPolicy.BEGINNING, None
-        case "end":
+        case "end" | "last":
             return pb.QueryOffsetPolicy.END, None
         case int():
             return pb.QueryOffsetPolicy.TIMESTAMP, when
@@ -155,7 +214,8 @@ def _joined(common: Common, topic: str, queue: Queue, tries: Tries) -> Plan[str]
     endpoint = route.endpoint_of(queue.broker_name)
     if endpoint is None:
         raise RequestError(f"the broker {queue.broker_name} has no queue of {topic}; queues() says which there are")
-    yield Join(endpoint, common.limit(tries))
+    if not common.is_anonymous:
+        yield Join(endpoint, common.limit(tries))
     return endpoint
 
 

@@ -7,13 +7,14 @@ No I/O: plans yield the steps below, and a connection, synchronous or not, takes
 import itertools
 import os
 import platform
+import re
 import socket
 import time
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -38,9 +39,15 @@ from ferromq.errors import (
     TopicNotFound,
     Unsupported,
 )
+from ferromq.protocol.codes import ResponseCode
 from ferromq.protocol.route import WHOLE
+from ferromq.tables import MessageTable, table_of, table_of_records
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
+M = TypeVar("M")
 Metadata = tuple[tuple[str, str], ...]
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
@@ -48,7 +55,18 @@ PACKED = "x-ferromq-packed"
 """Asked for and confirmed in metadata: packets of many responses instead of one message each."""
 
 FRAMED = "x-ferromq-framed"
-"""Announced in the metadata of the telemetry stream: the port takes hot methods in frames, without HTTP/2."""
+"""
+Announced in the metadata of the telemetry stream: the port takes hot methods in frames, without HTTP/2.
+
+`1`: what sends and acknowledges; `2`: receives and pulls, too.
+"""
+
+
+ACK_RECORDS = "AckRecords"
+"""Acknowledges messages that came as records; only in frames."""
+
+BEGIN = "x-ferromq-begin"
+"""With GetOffset in metadata: where the group begins if it has no offset of the topic; see `GrpcOffsets.get_offset`."""
 
 
 # --- steps of a plan -----------------------------------------------------------------------------------------
@@ -68,12 +86,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Call a method that answers with a stream; the answer is `Packets`, once it has ended."""
+    """Call a method that answers with a stream; the answer is `Packets`, once it has ended, or `Records`."""
 
     endpoint: str
     method: str
     request: bytes
     timeout: float
+    lease: "_ferromq.LeaseKeeper | None" = None
+    """What keeps the leases of the answer's messages; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +102,31 @@ class Packets:
 
     packets: list[bytes]
     packed: bool
+
+
+Decoded = tuple[tuple[int, str] | None, M, int | None]
+"""Status, messages and next offset of an answer."""
+
+
+def decode_messages(
+    answer: Packets | _ferromq.Records, lease: "_ferromq.LeaseKeeper", endpoint: str
+) -> Decoded[list[_ferromq.MessageView]]:
+    """Decode the answer to a `Stream`."""
+    if isinstance(answer, Packets):
+        return _ferromq.decode_received(answer.packets, answer.packed, lease, endpoint)
+    return _ferromq.decode_records_answer(answer, lease, endpoint)
+
+
+def decode_table(
+    answer: Packets | _ferromq.Records, lease: "_ferromq.LeaseKeeper", endpoint: str
+) -> Decoded[MessageTable]:
+    """Decode the answer to a `Stream` into columns."""
+    if isinstance(answer, Packets):
+        status, messages, next_offset = decode_messages(answer, lease, endpoint)
+        return status, table_of(messages), next_offset
+    status, next_offset, records = _ferromq.split_records(answer)
+    table = table_of_records(records, lambda: _ferromq.decode_records_answer(answer, lease, endpoint)[1])
+    return status, table, next_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +139,31 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrive:
+    """Wait until one of several brokers has messages; the answer is the names of those that have."""
+
+    watched: list[tuple[str, str, bytes]]
+    """Name, endpoint and the request of a receive."""
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Wait."""
 
     seconds: float
 
 
-Plan = Generator[Call | Stream | Join | Pause, Any, T]
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Wait for a future that another thread ends; the answer is its result. Raises `RequestTimeout` after *timeout*."""
+
+    future: "Future[Any]"
+    timeout: float
+
+
+Step = Call | Stream | Join | Arrive | Pause | Await
+Plan = Generator[Step, Any, T]
 """Yields steps, is sent their answers (or thrown their errors), and returns a T."""
 
 
@@ -156,7 +219,10 @@ class Identity:
 
 
 def seconds(value: timedelta | float) -> float:
-    """Return a duration in seconds; raises `ValueError` for a negative one."""
+    """Return a duration in seconds; raises `ValueError` for a negative one, and `TypeError` for a text."""
+    given: object = value
+    if isinstance(given, str):  # which float() would read
+        raise TypeError(f"a duration is a timedelta or a number of seconds, not {given!r}")
     result = value.total_seconds() if isinstance(value, timedelta) else float(value)
     if result < 0:
         raise ValueError(f"a duration cannot be negative, this one is {value}")
@@ -211,9 +277,9 @@ RETRYABLE = (OutcomeUnknown, Throttled, ServerError, StoreFull)
 _OF_ALL = (ServerError, Throttled, TopicNotFound, Forbidden, Unsupported)
 
 
-def may_be_one(error: FerromqError) -> bool:
+def may_be_one(error: Exception) -> bool:
     """Say whether a batch was surely refused, and maybe for the sake of one message: the others may be sent anew."""
-    return isinstance(error, RequestError) and not isinstance(error, _OF_ALL)
+    return isinstance(error, ValueError) or (isinstance(error, RequestError) and not isinstance(error, _OF_ALL))
 
 
 def error_of(code: int, text: str) -> FerromqError:
@@ -240,6 +306,26 @@ def decoded(response: Any, packet: bytes, endpoint: str, method: str) -> Any:
         return response.FromString(packet)
     except DecodeError as error:
         raise OutcomeUnknown(f"{method} failed at {endpoint}: the answer cannot be decoded: {error}") from error
+
+
+_REFUSALS: Mapping[int, type[RequestError]] = {
+    ResponseCode.TOPIC_NOT_EXIST: TopicNotFound,
+    ResponseCode.SYSTEM_ERROR: ServerError,
+    ResponseCode.SYSTEM_BUSY: Throttled,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: Unsupported,
+    ResponseCode.NO_PERMISSION: Forbidden,
+}
+_ABOUT_NAME = re.compile(r"\b(topic|group)\b.*\b(name|illegal|characters?|blank|long|length|reserved)\b", re.IGNORECASE)
+
+
+def refusal(address: str, request: str, code: int, remark: str | None) -> FerromqError:
+    """Return the exception for a *code* of the remoting protocol that is no success."""
+    text = f"{address} refused {request}: {remark or f'code {code}, without a remark'}"
+    if code == ResponseCode.SERVICE_NOT_AVAILABLE and (remark or "").startswith(_DISK_FULL):
+        return StoreFull(text)
+    # RocketMQ has one code for all wrong parameters. Names are checked before sending, but its rules may differ.
+    about_name = code == ResponseCode.INVALID_PARAMETER and _ABOUT_NAME.search(remark or "")
+    return (IllegalName if about_name else _REFUSALS.get(code, RequestError))(text, code, remark or "")
 
 
 _GRPC_CODES = (

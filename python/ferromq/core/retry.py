@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
-from ferromq.errors import Reject, RetryAfter
+from ferromq.errors import Reject, RetryAfter, Undecodable
 
 # RocketMQ's own, for a server whose settings say nothing.
 _DELAYS = (1.0, 5.0, 10.0, 30.0, 60.0)
@@ -66,6 +66,17 @@ class Cause:
     """How often it was tried, with the tries in place of which the broker does not know; None: as received."""
 
 
+def cause_of(error: Reject, attempt: int | None = None) -> Cause:
+    """Return why a rejected message is dead; of a body that does not decode, the class of the decoder's error."""
+    source = error.__cause__ if isinstance(error, Undecodable) else None
+    return Cause(error.reason, _class_of(source or error), attempt)
+
+
+def _class_of(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What becomes of a message whose handler failed."""
@@ -79,12 +90,10 @@ class Verdict:
     @classmethod
     def of(cls, error: Exception, retry: Retry, attempt: int) -> "Verdict":
         """Decide what becomes of a message after *error* in its *attempt* (1 is the first)."""
-        kind = type(error)
-        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         if isinstance(error, Reject):
-            return cls(None, Cause(error.reason, name, attempt), is_planned=True)
+            return cls(None, cause_of(error, attempt), is_planned=True)
         # Its class first: causes are compared by what is before the colon.
-        cause = Cause(f"{kind.__name__}: {error}", name, attempt)
+        cause = Cause(f"{type(error).__name__}: {error}", _class_of(error), attempt)
         delay = retry.after(attempt)
         if isinstance(error, RetryAfter):
             return cls(None if delay is None else error.seconds, cause, is_planned=True)
@@ -94,16 +103,17 @@ class Verdict:
 def order_of(message: MessageView) -> str:
     """Return what messages that must be handled one after the other share, in a group that keeps order."""
     group = message.message_group
-    return f"group {group}" if group is not None else f"queue {message.endpoint} {message.queue_id}"
+    where = f"queue {message.endpoint} {message.queue_id}" if group is None else f"group {group}"
+    return f"{message.topic} {where}"
 
 
 class InOrder:
     """Which messages received together may be used: the next of an order once the one before it is acknowledged."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[str, int, int]] = {}
+        self._last: dict[str, tuple[str, str, int, int]] = {}
         # Of those: an acknowledgement of any other message is of no interest.
-        self._unacknowledged: set[tuple[str, int, int]] = set()
+        self._unacknowledged: set[tuple[str, str, int, int]] = set()
 
     def acknowledged(self, message: MessageView) -> None:
         """Note an acknowledgement."""
@@ -119,5 +129,5 @@ class InOrder:
         return True
 
 
-def _place(message: MessageView) -> tuple[str, int, int]:
-    return message.endpoint, message.queue_id, message.queue_offset
+def _place(message: MessageView) -> tuple[str, str, int, int]:
+    return message.endpoint, message.topic, message.queue_id, message.queue_offset

@@ -7,7 +7,7 @@ Holds values and decides when they are too old; asking for them is the business 
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from random import randrange
 
@@ -69,6 +69,10 @@ class Route:
             raise Forbidden(self._refusal("written", "write", self.not_writable))
         return self.in_order[_ferromq.queue_of_group(message_group, len(self.in_order))]
 
+    def now_at(self, queue: Queue) -> Queue:
+        """Return a queue with the present endpoint of its broker; with the last known one if the broker is away."""
+        return replace(queue, endpoint=self.brokers.get(queue.broker_name) or queue.endpoint)
+
     @property
     def endpoints(self) -> Iterable[str]:
         """Where the brokers of the topic are."""
@@ -81,14 +85,20 @@ class Route:
                 return queue.endpoint
         return next((endpoint for endpoint, name in self.readable.items() if name == broker_name), None)
 
-    def next_readable(self, failing: Iterable[str] = ()) -> tuple[str, str]:
-        """Return endpoint and name of the broker whose turn it is: none that is *failing* where another is left."""
+    def name_at(self, endpoint: str) -> str:
+        """Return the name of the broker at an endpoint; an empty one if no broker of the topic is there."""
+        return next((name for name, place in self.brokers.items() if place == endpoint), "")
+
+    def to_read(self, failing: Iterable[str] = ()) -> list[tuple[str, str]]:
+        """Return endpoint and name of each broker to read from: none that is *failing* where another is left."""
         if not self.readable:
             raise Forbidden(self._refusal("read", "read", self.not_readable))
         avoided = {*failing}
-        every = tuple(self.readable.items())
-        brokers = tuple(broker for broker in every if broker[0] not in avoided) or every
-        return brokers[next(self._turn) % len(brokers)]
+        return [broker for broker in self.readable.items() if broker[0] not in avoided] or [*self.readable.items()]
+
+    def take_turn(self) -> int:
+        """Return a number that counts up with each read; it begins anywhere."""
+        return next(self._turn)
 
     def _refusal(self, done: str, permission: str, queue_ids: tuple[int, ...]) -> str:
         text = f"no queue of {self.topic} may be {done}; "

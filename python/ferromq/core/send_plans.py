@@ -11,6 +11,7 @@ from ferromq import _ferromq
 from ferromq._ferromq import Message, MessageIds
 from ferromq._proto import messages as pb
 from ferromq.core.batching import Gathered, group_of, is_ordered
+from ferromq.core.numbering import Numbered
 from ferromq.core.plans import Common, Tries
 from ferromq.core.requests import Call, Plan, check, error_of, named, resource
 from ferromq.core.routes import Queue
@@ -138,6 +139,9 @@ def send(
     group = beside if group is None else group
     chosen: Queue | None = None
     counted: Sequence[Queue] = ()
+    limit = common.timeout if timeout is None else timeout
+    # A half message is not repeated, and cannot have a number.
+    numbered = Numbered(common.numbering if half is None else None, topic, messages)
 
     def once(tries: Tries) -> Plan[Batch]:
         nonlocal chosen, counted
@@ -149,13 +153,14 @@ def send(
         # A message group stays in its queue, whatever becomes of its broker: elsewhere it would be out of order.
         avoided = common.routes.failing()
         of_group = None if group is None else to or route.of_group(group)
-        queue = chosen = of_group or route.next_writable(tries.endpoints, avoided)
+        queue = chosen = numbered.kept_in(route) or of_group or route.next_writable(tries.endpoints, avoided)
         tries.endpoints.add(queue.endpoint)
         yield from common.join(queue.endpoint, topic, tries)
+        yield from numbered.check(queue.endpoint, common.limit(tries), limit)
         try:
             request = _ferromq.encode_send(
                 topic,
-                messages,
+                numbered.messages(queue),
                 ids,
                 queue.queue_id,
                 born,
@@ -169,19 +174,39 @@ def send(
         try:
             answer = yield Call(queue.endpoint, "SendMessage", request, common.limit(tries))
             offsets, handles, told = _sent(answer, ids, which)
-        except OutcomeUnknown as error:
-            common.routes.failed(queue.endpoint)
-            tries.unknown = error
+        except (OutcomeUnknown, ServerError) as error:
+            numbered.keep(queue)
+            _note_unknown(common, tries, queue, error)
             raise
         common.routes.answered(queue.endpoint)
-        return Batch(ids, queue.queue_id if told is None else told, offsets, topic, queue.endpoint, handles)
+        queue_id = queue.queue_id if told is None else told
+        return Batch(ids, queue_id, offsets, topic, queue.endpoint, handles, queue.broker_name)
 
     try:
-        limit = common.timeout if timeout is None else timeout
         return (yield from common.attempt(topic, once, is_repeatable=half is None, timeout=limit))
     except FerromqError as error:
         ours = error if group is None or chosen is None else of_group_error(error, topic, group, chosen, counted)
-        raise which.all(ours) from error.__cause__
+        raise which.all(_kept_error(ours, topic, numbered.kept)) from error.__cause__
+    finally:
+        numbered.release()
+
+
+def _note_unknown(common: Common, tries: Tries, queue: Queue, error: FerromqError) -> None:
+    if isinstance(error, OutcomeUnknown):
+        common.routes.failed(queue.endpoint)
+        tries.unknown = error
+
+
+def _kept_error(error: FerromqError, topic: str, queue: Queue | None) -> FerromqError:
+    """Return the error of numbered messages that *queue* may have; it says where, and the way out."""
+    if queue is None or not isinstance(error, (ConnectionFailed, RequestTimeout)):
+        return error
+    return named(
+        error,
+        f"whether queue {queue.queue_id} of {topic} on the broker {queue.broker_name} has the messages of this send is "
+        "not known, and only a repetition there is recognized. Give the send a longer timeout than a restart of the "
+        "broker takes; a new send stores new messages",
+    )
 
 
 def send_gathered(common: Common, batch: Gathered[Any]) -> Plan[Batch]:

@@ -18,8 +18,8 @@ from ferromq.errors import ConfigError
 from ferromq.pipeline.command import shared
 from ferromq.pipeline.command.summary import Summary
 from ferromq.pipeline.inputs import row_source
-from ferromq.pipeline.replaying.dead_letter_properties import CAUSES, ORIGINS
 from ferromq.protocol import naming
+from ferromq.protocol.dead_letters import CAUSES, ORIGINS
 from ferromq.spark.schema import SCHEMA
 
 __all__ = ["dead_letters", "replay_list"]

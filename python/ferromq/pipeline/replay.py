@@ -21,19 +21,19 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 
+from ferromq.core.numbering import SEQUENCE
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.message import Message
 from ferromq.pipeline.command import shared
 from ferromq.pipeline.command.summary import Summary
 from ferromq.pipeline.inputs import row_source
 from ferromq.pipeline.replaying import rate_limit
-from ferromq.pipeline.replaying.dead_letter_properties import ORIGINS
 from ferromq.pipeline.replaying.ordered_sender import OrderedSender
 from ferromq.pipeline.replaying.rate_limit import RateLimit
 from ferromq.pipeline.replaying.sent_offsets import Queue, SentOffsets
 from ferromq.protocol import naming
+from ferromq.protocol.dead_letters import ORIGINS
 from ferromq.protocol.endpoints import parse_endpoints
-from ferromq.spark.write.rows import SEQUENCE
 
 __all__ = ["replay"]
 

@@ -1,5 +1,5 @@
 """
-DescribeBroker, a request of ferromq over gRPC: what an administrator needs to know of the broker at an endpoint.
+DescribeBroker, a request of ferromq over gRPC: what administrators and producers need to know of a broker.
 
 Request and answer are JSON; see docs/wire-format.md.
 """
@@ -23,6 +23,8 @@ class BrokerDescription(NamedTuple):
     """The advertised `host:port` of its remoting listener."""
     namesrv: tuple[str, ...]
     """The name servers that it registers with."""
+    dedup_window_ms: int | None = None
+    """Milliseconds for which it recognizes a repeated numbered message; None: an older broker, which does not say."""
 
 
 def encode(description: BrokerDescription) -> bytes:
@@ -35,11 +37,13 @@ def decode(answer: bytes) -> BrokerDescription:
     content = java_json.loads_object(answer)
     if content.get("code") != _OK:
         raise ValueError(f"code {content.get('code')}: {content.get('message')}")
-    name, cluster, broker_id, remoting, namesrv = (content.get(field) for field in BrokerDescription._fields)
+    name, cluster, broker_id, remoting, namesrv, window = (content.get(field) for field in BrokerDescription._fields)
     if not (isinstance(name, str) and isinstance(cluster, str) and isinstance(remoting, str)):
         raise ValueError("name, cluster or remoting is no text")  # noqa: TRY004 (one error for bad bytes)
     if type(broker_id) is not int:
         raise ValueError(f"broker_id is {broker_id!r}; expected a whole number")
     if not isinstance(namesrv, list) or not all(isinstance(address, str) for address in namesrv):
         raise ValueError("namesrv is no list of texts")
-    return BrokerDescription(name, cluster, broker_id, remoting, tuple(namesrv))
+    if window is not None and type(window) is not int:
+        raise ValueError(f"dedup_window_ms is {window!r}; expected a whole number")
+    return BrokerDescription(name, cluster, broker_id, remoting, tuple(namesrv), window)

@@ -12,6 +12,7 @@ from ferromq.client.consumer import Consumer
 from ferromq.client.producer import MessageOptions, Producer
 from ferromq.core.batching import Sendable
 from ferromq.core.requests import seconds
+from ferromq.core.subscriptions import Topics
 from ferromq.embedding import Embedded
 from ferromq.message import MessageView, SendReceipt
 from ferromq.process.clock import Clock
@@ -116,9 +117,9 @@ class Broker:
         self._closing.callback(made.close, _CLOSING)
         return made
 
-    def consumer(self, group: str, topic: str, **options: Any) -> Consumer:
-        """Return a new consumer in *group* of *topic*. The options are those of `ferromq.Consumer`."""
-        made = Consumer(self.endpoint, group, topic, **options)
+    def consumer(self, group: str, topics: Topics, **options: Any) -> Consumer:
+        """Return a new consumer in *group* of *topics*. The options are those of `ferromq.Consumer`."""
+        made = Consumer(self.endpoint, group, topics, **options)
         self._closing.callback(made.close, _CLOSING)
         return made
 

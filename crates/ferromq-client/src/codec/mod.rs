@@ -6,6 +6,7 @@
 
 mod headers;
 mod received;
+mod records;
 pub mod rows;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,10 @@ use ferromq_protocol::protobuf::{
 
 pub use headers::{Headers, IllegalHeader, Kind};
 pub use received::{Body, Packet, Received, Span, decode_received};
+pub use records::{
+    RecordAnswer, RecordBytes, RecordMessage, decode_record_acks, decode_records, encode_record_acks,
+    split_records,
+};
 
 /// `Code.OK`.
 pub const OK: i32 = 20_000;

@@ -21,7 +21,7 @@ pub struct Span {
 
 impl Span {
     /// The range of `inner`, a slice of `outer`. Responses are far smaller than 4 GiB.
-    fn of(inner: &[u8], outer: &[u8]) -> Result<Self, Malformed> {
+    pub(super) fn of(inner: &[u8], outer: &[u8]) -> Result<Self, Malformed> {
         const TOO_LARGE: Malformed = Malformed("the response has 4 GiB or more");
         let start = inner.as_ptr().addr().wrapping_sub(outer.as_ptr().addr());
         let start = u32::try_from(start).map_err(|_| TOO_LARGE)?;
@@ -170,7 +170,7 @@ pub enum Body<'a> {
 }
 
 /// RocketMQ marks every compressed body as GZIP, even the zlib streams of its 4.x producers.
-fn decompress(body: &[u8]) -> Result<Vec<u8>, String> {
+pub(super) fn decompress(body: &[u8]) -> Result<Vec<u8>, String> {
     let limit = MAX_DECOMPRESSED as u64 + 1;
     let mut unpacked = Vec::new();
     let result = if body.starts_with(&[0x1f, 0x8b]) {

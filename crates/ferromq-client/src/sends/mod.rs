@@ -188,7 +188,7 @@ impl Sends {
 
     fn request(&self, messages: Vec<Bytes>) -> Request {
         let fields = Fields::from([("client", self.client_id.as_str())]);
-        Request { code: framed::SEND_MESSAGE, fields, parts: messages }
+        Request { code: framed::SEND_MESSAGE, fields, parts: messages, is_poll: false }
     }
 }
 

@@ -271,6 +271,14 @@ pub mod framed {
     pub const CHANGE_INVISIBLE_DURATION: i32 = 32_003;
     /// `UpdateOffset`.
     pub const UPDATE_OFFSET: i32 = 32_004;
+    /// `ReceiveMessage`; the answer has records.
+    pub const RECEIVE_MESSAGE: i32 = 32_005;
+    /// `PullMessage`; the answer has records.
+    pub const PULL_MESSAGE: i32 = 32_006;
+    /// `AckMessage` for messages that came as records: their places and times in place of receipt handles.
+    pub const ACK_RECORDS: i32 = 32_007;
+    /// Waits until a `ReceiveMessage` would bring a message, and leases nothing.
+    pub const AWAIT_MESSAGES: i32 = 32_008;
     /// A response code from here on is a gRPC status, counted from here.
     pub const STATUS: i32 = 32_100;
 }

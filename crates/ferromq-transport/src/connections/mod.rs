@@ -7,3 +7,4 @@ pub(crate) mod progress_deadline;
 pub(crate) mod read_closed;
 pub(crate) mod slots;
 pub(crate) mod sockets;
+pub(crate) mod unwritten;

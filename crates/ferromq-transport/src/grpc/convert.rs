@@ -192,6 +192,9 @@ pub(super) fn is_in_order(handle: &str) -> bool {
     handle.split(' ').nth(3).and_then(|field| field.parse().ok()) == Some(ORDERED_REVIVE_QUEUE)
 }
 
+/// Why a receipt handle of another broker is refused.
+pub(super) const ANOTHER_BROKER: &str = "the receipt handle belongs to another broker";
+
 /// Parses a receipt handle of this broker. The second value is its physical offset, or -1 if it has none.
 pub(super) fn parse_handle(text: &str, broker_name: &str) -> Result<(ReceiptHandle, i64), Refusal> {
     let refused = |why: &'static str| Refusal::new(code::INVALID_RECEIPT_HANDLE, why);
@@ -202,7 +205,7 @@ pub(super) fn parse_handle(text: &str, broker_name: &str) -> Result<(ReceiptHand
     let (queue_id, queue_offset) = (next()?, next()?);
     let physical_offset = next().unwrap_or("-1");
     if broker != broker_name {
-        return Err(refused("the receipt handle belongs to another broker"));
+        return Err(refused(ANOTHER_BROKER));
     }
     let number = |_| refused("the receipt handle has an invalid number");
     let handle = ReceiptHandle {

@@ -15,7 +15,13 @@ use super::{
     Inner,
     call::{MAX_ACK, MAX_REQUEST, malformed, missing_client},
     connection::GrpcStream,
-    verbs::{ack, send},
+    convert::Refusal,
+    verbs::{
+        ack,
+        polling::Polling,
+        receive::{AnswerForm, CallTerms},
+        records, send,
+    },
 };
 use crate::{
     connections::answer_memory,
@@ -23,7 +29,10 @@ use crate::{
     remoting::{
         RemotingCommand,
         calls::Calls,
-        codes::framed::{ACK_MESSAGE, CHANGE_INVISIBLE_DURATION, PROBE, SEND_MESSAGE, STATUS, UPDATE_OFFSET},
+        codes::framed::{
+            ACK_MESSAGE, ACK_RECORDS, AWAIT_MESSAGES, CHANGE_INVISIBLE_DURATION, PROBE, PULL_MESSAGE,
+            RECEIVE_MESSAGE, SEND_MESSAGE, STATUS, UPDATE_OFFSET,
+        },
         server::{connection::Connection, outbox::outbox},
         verbs::{HotVerb, ResponseFuture},
     },
@@ -34,7 +43,7 @@ pub(super) fn begins_frame(first: u8) -> bool {
     first == 0
 }
 
-static METHODS: [HotVerb; 5] = [
+static METHODS: [HotVerb; 9] = [
     HotVerb::asynchronous(PROBE, |_, _, command| respond(command, async { Ok(Bytes::new()) })),
     HotVerb::asynchronous(SEND_MESSAGE, |hot, peer, command| {
         respond(command, send_message(hot, peer, command))
@@ -42,11 +51,23 @@ static METHODS: [HotVerb; 5] = [
     HotVerb::asynchronous(ACK_MESSAGE, |hot, peer, command| {
         respond(command, ack_message(hot, peer, command))
     }),
+    HotVerb::asynchronous(ACK_RECORDS, |hot, peer, command| {
+        respond(command, ack_records(hot, peer, command))
+    }),
     HotVerb::asynchronous(CHANGE_INVISIBLE_DURATION, |hot, _, command| {
         respond(command, change_invisible_duration(hot, command))
     }),
     HotVerb::asynchronous(UPDATE_OFFSET, |hot, peer, command| {
         respond(command, update_offset(hot, peer, command))
+    }),
+    HotVerb::framed_query(RECEIVE_MESSAGE, |hot, peer, command| {
+        respond(command, receive_message(hot, peer, command))
+    }),
+    HotVerb::framed_query(AWAIT_MESSAGES, |hot, peer, command| {
+        respond(command, await_messages(hot, peer, command))
+    }),
+    HotVerb::framed_query(PULL_MESSAGE, |hot, peer, command| {
+        respond(command, pull_message(hot, peer, command))
     }),
 ];
 
@@ -112,6 +133,14 @@ async fn ack_message(hot: &Arc<Hot>, peer: SocketAddr, command: &RemotingCommand
     }
 }
 
+async fn ack_records(hot: &Arc<Hot>, peer: SocketAddr, command: &RemotingCommand) -> Result<Bytes, Status> {
+    check_size(command, MAX_ACK)?;
+    match refused(command) {
+        Some(refused) => Ok(refused),
+        None => ack::ack_records(hot, &command.body, peer).await.map_err(malformed),
+    }
+}
+
 async fn change_invisible_duration(hot: &Hot, command: &RemotingCommand) -> Result<Bytes, Status> {
     check_size(command, MAX_REQUEST)?;
     match refused(command) {
@@ -128,10 +157,47 @@ async fn update_offset(hot: &Arc<Hot>, peer: SocketAddr, command: &RemotingComma
     }
 }
 
+async fn receive_message(
+    hot: &Arc<Hot>,
+    peer: SocketAddr,
+    command: &RemotingCommand,
+) -> Result<Bytes, Status> {
+    check_size(command, MAX_REQUEST)?;
+    match unnamed(command) {
+        Some(refusal) => Ok(records::refused(&refusal)),
+        None => records::receive_records(hot, command.body.clone(), &terms(peer)).await.map_err(malformed),
+    }
+}
+
+async fn await_messages(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<Bytes, Status> {
+    check_size(command, MAX_REQUEST)?;
+    match unnamed(command) {
+        Some(refusal) => Ok(records::refused(&refusal)),
+        None => records::await_messages(hot, command.body.clone(), &terms(peer)).await.map_err(malformed),
+    }
+}
+
+async fn pull_message(hot: &Hot, peer: SocketAddr, command: &RemotingCommand) -> Result<Bytes, Status> {
+    check_size(command, MAX_REQUEST)?;
+    match unnamed(command) {
+        Some(refusal) => Ok(records::refused(&refusal)),
+        None => records::pull_records(hot, command.body.clone(), &terms(peer)).await.map_err(malformed),
+    }
+}
+
+/// The client waits as long as it asks for, and longer for the answer.
+fn terms(peer: SocketAddr) -> CallTerms {
+    CallTerms { peer, form: AnswerForm::Records, deadline: None, polling: Polling::Asked }
+}
+
 /// The answer to a request without a client id, as over HTTP/2.
 fn refused(command: &RemotingCommand) -> Option<Bytes> {
+    unnamed(command).map(|refusal| ack::refused(&refusal))
+}
+
+fn unnamed(command: &RemotingCommand) -> Option<Refusal> {
     let is_named = command.field("client").is_some_and(|id| !id.trim_ascii().is_empty());
-    (!is_named).then(|| ack::refused(&missing_client("the field client is missing")))
+    (!is_named).then(|| missing_client("the field client is missing"))
 }
 
 fn check_size(command: &RemotingCommand, limit: usize) -> Result<(), Status> {

@@ -50,6 +50,8 @@ const OUT_OF_RANGE: &str = "11";
 const PACKED: &str = "x-ferromq-packed";
 /// Metadata key by which a telemetry stream announces that the port takes framed calls.
 const FRAMED: &str = "x-ferromq-framed";
+/// Values of [`FRAMED`]: calls that send and acknowledge; receives and pulls.
+const FRAMED_CALLS: [&str; 2] = ["1", "2"];
 /// Metadata key of a pulled queue's min offset: from there on, nothing had aged out at the time of the read.
 const MIN_OFFSET: &str = "x-ferromq-min-offset";
 
@@ -292,7 +294,9 @@ impl StreamingService<Bytes> for Telemetry {
         std::future::ready(stream.map(|stream| {
             let mut response = Response::new(stream);
             if self.server.hot.is_some() {
-                response.metadata_mut().insert(FRAMED, MetadataValue::from_static("1"));
+                for calls in FRAMED_CALLS {
+                    response.metadata_mut().append(FRAMED, MetadataValue::from_static(calls));
+                }
             }
             response
         }))

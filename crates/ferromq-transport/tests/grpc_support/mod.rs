@@ -8,6 +8,7 @@
     clippy::large_enum_variant
 )]
 
+pub mod frames;
 pub mod proto;
 
 use std::{

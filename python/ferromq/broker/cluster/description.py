@@ -8,9 +8,10 @@ from ferromq.protocol.broker_description import BrokerDescription, encode
 class Description:
     """The broker's description of itself, with its present role."""
 
-    def __init__(self, name_servers: NameServers, addresses: tuple[str, ...]) -> None:
+    def __init__(self, name_servers: NameServers, addresses: tuple[str, ...], dedup_window_ms: int) -> None:
         self._name_servers = name_servers
         self._addresses = addresses
+        self._dedup_window_ms = dedup_window_ms
 
     def answer(self, _request: Request) -> bytes:
         """Answer DescribeBroker, in JSON; see docs/wire-format.md."""
@@ -22,5 +23,6 @@ class Description:
                 broker_id=identity.broker_id,
                 remoting=identity.address,
                 namesrv=self._addresses,
+                dedup_window_ms=self._dedup_window_ms,
             )
         )

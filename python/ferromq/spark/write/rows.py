@@ -28,9 +28,6 @@ from ferromq.errors import ConfigError, FerromqError, RowError
 from ferromq.protocol import naming
 from ferromq.spark.write.arrow import columns_of
 
-SEQUENCE = "FERROMQ_SEQUENCE"
-"""The property by which brokers recognize a repeated row; the column `properties` cannot set it."""
-
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "topic": ((StringType,), "string"),

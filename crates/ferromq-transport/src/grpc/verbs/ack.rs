@@ -1,8 +1,9 @@
 //! AckMessage and ChangeInvisibleDuration, which end or change leases, and UpdateOffset.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{borrow::Cow, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use ferromq_store::progress::ReceiptHandle;
 use prost::Message as _;
 
 use super::{
@@ -11,11 +12,13 @@ use super::{
 };
 use crate::{
     grpc::convert::{
-        Refusal, check_group, check_topic, code, handle_topic, is_in_order, parse_handle, put_status,
-        write_handle,
+        ANOTHER_BROKER, Refusal, check_group, check_topic, code, handle_topic, is_in_order, parse_handle,
+        put_status, write_handle,
     },
-    hot::Hot,
-    protobuf::{Fields, Malformed, bytes_field_len, put_bytes_field, put_len_prefix},
+    hot::{Hot, pop_retries::marked_topic},
+    protobuf::{
+        Fields, Malformed, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, take_varint,
+    },
 };
 
 /// Most entries of one request; more take several requests.
@@ -100,6 +103,74 @@ fn ack_entry(bytes: &[u8]) -> Result<(&str, &str), Malformed> {
         }
     }
     Ok((message_id, handle))
+}
+
+/// Answers the acknowledgement of messages that were received as records: a status, and one for each failed entry.
+///
+/// The request has group (1), topic (2), broker name (3) and the number for the kind of topic that holds the messages
+/// (4) as they were received. Field 5 has queue id, queue offset, time and length of the lease of each, packed. The
+/// response has the status of a failed entry with its index (2: 1 index, 2 status).
+pub(in crate::grpc) async fn ack_records(
+    hot: &Arc<Hot>,
+    request: &Bytes,
+    peer: SocketAddr,
+) -> Result<Bytes, Malformed> {
+    if request.len() <= FEW_BYTES {
+        return acknowledge_records(hot, request);
+    }
+    let (shared, request) = (Arc::clone(hot), request.clone());
+    let done = match hot.batches.turn(peer).await {
+        Ok(turn) => turn.run(move || acknowledge_records(&shared, &request)).await,
+        Err(closed) => Err(closed),
+    };
+    done.unwrap_or_else(|closed| Ok(refused(&closed.into())))
+}
+
+fn acknowledge_records(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed> {
+    let (mut group, mut topic, mut broker, mut mark, mut entries) = ("", "", "", 0, &[][..]);
+    for field in Fields::new(request) {
+        match field? {
+            (1, value) => group = value.text()?,
+            (2, value) => topic = value.text()?,
+            (3, value) => broker = value.text()?,
+            (4, value) => mark = value.varint()?,
+            (5, value) => entries = value.bytes()?,
+            _ => {}
+        }
+    }
+    if let Err(refusal) = check_topic(topic).and_then(|()| check_group(group)) {
+        return Ok(refused(&refusal));
+    }
+    if broker != hot.broker_name {
+        return Ok(refused(&Refusal::new(code::INVALID_RECEIPT_HANDLE, ANOTHER_BROKER)));
+    }
+    let topic = marked_topic(topic, group, &mark.to_string()).unwrap_or(Cow::Borrowed(topic));
+    let mut results = Vec::new();
+    put_status(&mut results, 1, code::OK, "OK");
+    let mut index = 0_u64;
+    while !entries.is_empty() {
+        if index == MAX_ACKS as u64 {
+            let why =
+                format!("too many messages to acknowledge; send up to {MAX_ACKS}, those were acknowledged");
+            return Ok(refused(&Refusal::new(code::BAD_REQUEST, why)));
+        }
+        let lease = ReceiptHandle {
+            queue_id: u32::try_from(take_varint(&mut entries)?)
+                .map_err(|_| Malformed("a queue id is too large"))?,
+            queue_offset: take_varint(&mut entries)?,
+            pop_time: take_varint(&mut entries)?.cast_signed(),
+            invisible_ms: take_varint(&mut entries)?.cast_signed(),
+        };
+        if let Err(error) = hot.progress.ack_in_time(group, &topic, &lease) {
+            let refusal = Refusal::from(error);
+            let mut failed = Vec::new();
+            put_varint_field(&mut failed, 1, index);
+            put_status(&mut failed, 2, refusal.code, &refusal.message);
+            put_bytes_field(&mut results, 2, &failed);
+        }
+        index += 1;
+    }
+    Ok(results.into())
 }
 
 /// Builds an `AckMessageResponse`.

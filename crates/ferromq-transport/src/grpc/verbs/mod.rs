@@ -7,6 +7,7 @@ pub(super) mod outgoing;
 pub(super) mod polling;
 pub mod proto;
 pub(super) mod receive;
+pub(super) mod records;
 pub(super) mod send;
 mod send_check;
 mod send_properties;

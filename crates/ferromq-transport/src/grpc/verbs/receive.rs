@@ -30,7 +30,7 @@ use crate::{
         pop_retries::{mark, stored_topic},
         pull::Pull,
         reads::SCAN_PATIENCE,
-        receive::Receive,
+        receive::{Receive, Watch},
         renewals::RENEWED_LEASE,
     },
     protobuf::{Malformed, bytes_field_len, put_len_prefix, put_varint_field, varint_len},
@@ -180,7 +180,7 @@ pub(in crate::grpc) async fn receive_message(
 }
 
 /// Returns the messages and whether the receive was ordered, which their handles record.
-async fn receive(
+pub(super) async fn receive(
     hot: &Hot,
     request: &ReceiveMessageRequest,
     terms: &CallTerms,
@@ -229,6 +229,29 @@ async fn receive(
         patience: terms.patience(),
     };
     Ok((hot.receive(&receive).await?.messages, order.is_some()))
+}
+
+/// Returns whether a receive would find a message, waiting for the first one. Messages that a filter rejects count.
+pub(super) async fn has_messages(
+    hot: &Hot,
+    request: &ReceiveMessageRequest,
+    terms: &CallTerms,
+) -> Result<bool, Refusal> {
+    let wait = terms.wait(request.long_polling_timeout)?;
+    let (topic, group) = (topic_name(request.message_queue.as_ref()), name(request.group.as_ref()));
+    check_topic(topic)?;
+    check_group(group)?;
+    let entry = readable(hot, topic, terms.peer).await?;
+    let group_entry = hot.lookup.group(group, terms.peer).await?;
+    let watch = Watch {
+        group,
+        topic,
+        queue_count: entry.read_queues,
+        queue: None,
+        in_order: group_entry.ordered,
+        wait,
+    };
+    Ok(hot.wait_for_messages(&watch).await)
 }
 
 /// Returns the attempt id, whose length is limited because it is kept until the next attempt.
@@ -363,7 +386,11 @@ pub(in crate::grpc) async fn pull_message(
     Ok(PullAnswer { stream: packer.finish(None), min_offset: Some(found.min_offset) })
 }
 
-async fn pull(hot: &Hot, request: &PullMessageRequest, terms: &CallTerms) -> Result<GetResult, Refusal> {
+pub(super) async fn pull(
+    hot: &Hot,
+    request: &PullMessageRequest,
+    terms: &CallTerms,
+) -> Result<GetResult, Refusal> {
     let topic = topic_name(request.message_queue.as_ref());
     check_topic(topic)?;
     // A pull does not move the group's offsets, so the group may be empty; a named one must be allowed.

@@ -33,6 +33,7 @@ use crate::{
         log_limiter::LogLimiter,
         progress_deadline::after,
         read_closed::{self, ReadClosed},
+        unwritten::Unwritten,
     },
     hot::{Counters, Hot},
     remoting::{
@@ -359,7 +360,14 @@ impl Connection {
                 let (read_closed, memory) = (context.read_closed.clone(), Arc::new(self.allowance.share()));
                 let answering = verb.answer(hot, self.peer, command);
                 permit = permit.with_reserved(Arc::clone(&memory));
-                Box::pin(read_closed.scope(answer_memory::scope(memory, answering)))
+                let answering = read_closed.scope(answer_memory::scope(memory, answering));
+                if verb.is_query {
+                    let unwritten = Arc::new(Unwritten::default());
+                    permit = permit.with_unwritten(Some(Arc::clone(&unwritten)));
+                    Box::pin(unwritten.scope(answering))
+                } else {
+                    Box::pin(answering)
+                }
             }
         };
         // Most requests are answered at once, in the order received; only those that wait cost a task.

@@ -22,7 +22,9 @@ use tokio::{
 use tracing::warn;
 
 use crate::{
-    connections::{budget::Share, log_limiter::LogLimiter, progress_deadline::ProgressDeadline},
+    connections::{
+        budget::Share, log_limiter::LogLimiter, progress_deadline::ProgressDeadline, unwritten::Unwritten,
+    },
     remoting::{Fields, Frame, RemotingCommand, codec, codes::response},
 };
 
@@ -43,17 +45,30 @@ pub(crate) struct Permit {
     memory: Share,
     /// Memory reserved for the response before it was made.
     reserved: Option<Arc<Share>>,
+    /// What to undo if the response is not written.
+    unwritten: Option<Arc<Unwritten>>,
 }
 
 impl Permit {
     /// Joins permits of the connection and of the server with memory.
     pub(crate) fn new(permits: [Option<OwnedSemaphorePermit>; 2], memory: Share) -> Self {
-        Self { _permits: permits, memory, reserved: None }
+        Self { _permits: permits, memory, reserved: None, unwritten: None }
     }
 
     /// Adds the memory reserved for the response.
     pub(crate) fn with_reserved(self, reserved: Arc<Share>) -> Self {
         Self { reserved: Some(reserved), ..self }
+    }
+
+    /// Adds what to undo if the response is not written.
+    pub(crate) fn with_unwritten(self, unwritten: Option<Arc<Unwritten>>) -> Self {
+        Self { unwritten, ..self }
+    }
+
+    fn written(&self) {
+        if let Some(unwritten) = &self.unwritten {
+            unwritten.written();
+        }
     }
 
     /// The memory of the request.
@@ -73,7 +88,7 @@ impl Permit {
 /// A frame in the queue.
 struct QueuedFrame {
     frame: Frame,
-    _permit: Permit,
+    permit: Permit,
 }
 
 /// State shared by both ends.
@@ -136,7 +151,7 @@ impl Outbox {
     /// Queues a frame; drops it if the writer has ended.
     fn put(&self, frame: Frame, permit: Permit) {
         permit.count(frame.len());
-        let _ = self.queue.try_send(QueuedFrame { frame, _permit: permit });
+        let _ = self.queue.try_send(QueuedFrame { frame, permit });
     }
 
     /// Time of the last write, or of the connection's start.
@@ -197,7 +212,7 @@ impl OutboxWriter {
             timeout(time_limit, socket.flush())
                 .await
                 .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-            batch.clear();
+            batch.drain(..).for_each(|QueuedFrame { permit, .. }| permit.written());
             let kept = if self.queue.is_empty() { KEPT_WHILE_IDLE } else { KEPT_BUFFER };
             // Written bytes no longer count as capacity, but still occupy memory.
             if buffer.try_reclaim(kept + 1) {

@@ -57,8 +57,10 @@ pub(crate) fn find(code: i32) -> Option<&'static HotVerb> {
 /// A verb of the hot path.
 pub(crate) struct HotVerb {
     pub(crate) code: i32,
-    /// Useless without a response: a one-way request is dropped. A slave refuses it.
+    /// Useless without a response: a one-way request is dropped.
     pub(crate) is_query: bool,
+    /// Refused while the broker answers no reads.
+    checks_reads: bool,
     handler: Handler,
 }
 
@@ -87,21 +89,29 @@ pub(crate) enum BeginOutcome {
 
 impl HotVerb {
     const fn send(code: i32) -> Self {
-        Self { code, is_query: false, handler: Handler::Send }
+        Self { code, is_query: false, checks_reads: false, handler: Handler::Send }
     }
 
     const fn inline(code: i32, run: fn(&Hot, &RemotingCommand) -> Outcome) -> Self {
-        Self { code, is_query: false, handler: Handler::Inline(run) }
+        Self { code, is_query: false, checks_reads: false, handler: Handler::Inline(run) }
     }
 
     pub(crate) const fn asynchronous(
         code: i32,
         run: for<'a> fn(&'a Arc<Hot>, SocketAddr, &'a RemotingCommand) -> ResponseFuture<'a>,
     ) -> Self {
-        Self { code, is_query: false, handler: Handler::Async(run) }
+        Self { code, is_query: false, checks_reads: false, handler: Handler::Async(run) }
     }
 
     const fn query(
+        code: i32,
+        run: for<'a> fn(&'a Arc<Hot>, SocketAddr, &'a RemotingCommand) -> ResponseFuture<'a>,
+    ) -> Self {
+        Self { checks_reads: true, ..Self::framed_query(code, run) }
+    }
+
+    /// A query that itself refuses reads, in its own form.
+    pub(crate) const fn framed_query(
         code: i32,
         run: for<'a> fn(&'a Arc<Hot>, SocketAddr, &'a RemotingCommand) -> ResponseFuture<'a>,
     ) -> Self {
@@ -139,7 +149,7 @@ impl HotVerb {
         peer: SocketAddr,
         command: RemotingCommand,
     ) -> RemotingCommand {
-        if self.is_query
+        if self.checks_reads
             && let Err(error) = hot.check_reads()
         {
             return refused::failed(&command, &error);

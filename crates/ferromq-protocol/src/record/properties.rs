@@ -7,7 +7,7 @@ pub fn iter(properties: &[u8]) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// As [`iter`], for any encoding. Empty names and values count as absent, as in RocketMQ.
-pub(crate) fn iter_bytes(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+pub fn iter_bytes(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     properties.split(|byte| *byte == 2).filter_map(|pair| {
         let at = pair.iter().position(|byte| *byte == 1)?;
         let (name, value) = (pair.get(..at)?, pair.get(at + 1..)?);
@@ -55,7 +55,7 @@ pub fn replace(properties: &[u8], remove: &[&str], set: &[(&str, &str)]) -> Vec<
 /// That is RocketMQ's own names and the number by which a writer's message is stored once, which only the log needs.
 #[must_use]
 pub fn is_hidden(name: &str) -> bool {
-    is_reserved(name) || name == crate::record::properties::SEQUENCE
+    is_reserved(name) || name == SEQUENCE
 }
 
 /// Whether a property name is RocketMQ's own: producers may not set it, and consumers do not see it.
@@ -128,7 +128,7 @@ pub fn is_reserved(name: &str) -> bool {
     )
 }
 
-pub use ferromq_protocol::SEQUENCE;
+pub use crate::SEQUENCE;
 
 #[cfg(test)]
 mod tests {

@@ -51,7 +51,7 @@ pub fn is_of_group(topic: &str) -> bool {
 }
 
 /// Whether the broker fills the topic with copies of messages checked at their send.
-pub(crate) fn holds_copies(topic: &str) -> bool {
+pub fn holds_copies(topic: &str) -> bool {
     is_of_group(topic) || topic.starts_with("RMQ_SYS_")
 }
 

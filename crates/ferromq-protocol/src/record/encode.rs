@@ -37,7 +37,7 @@ pub struct NewMessage<'a> {
 }
 
 /// Length of the record that [`encode`] produces, in bytes.
-pub(crate) fn encoded_len(message: &NewMessage<'_>, store_host: SocketAddr, with_property_crc: bool) -> u64 {
+pub fn encoded_len(message: &NewMessage<'_>, store_host: SocketAddr, with_property_crc: bool) -> u64 {
     let hosts = [message.born_host, store_host].iter().filter(|host| host.is_ipv6()).count() * 12;
     let wide_topic = usize::from(message.topic.len() > MAX_V1_TOPIC_LEN);
     let fields = MIN_RECORD_LEN as usize + hosts + wide_topic;
@@ -46,7 +46,7 @@ pub(crate) fn encoded_len(message: &NewMessage<'_>, store_host: SocketAddr, with
 }
 
 /// Length of the stored properties, in bytes.
-pub(crate) fn stored_properties_len(given: &[u8], with_property_crc: bool) -> usize {
+pub fn stored_properties_len(given: &[u8], with_property_crc: bool) -> usize {
     let kept = property_crc::kept(given, with_property_crc);
     kept.len() + if with_property_crc { property_crc::added_len(&kept) } else { 0 }
 }
@@ -110,13 +110,13 @@ pub fn encode(
 }
 
 /// Marks an encoded record as followed by another record of its atomic batch.
-pub(crate) fn mark_continued(bytes: &mut [u8], encoded: &mut Encoded) {
+pub fn mark_continued(bytes: &mut [u8], encoded: &mut Encoded) {
     encoded.sys_flag |= CONTINUED;
     patch(bytes, encoded.head_at + SYS_FLAG_AT, encoded.sys_flag.to_be_bytes());
 }
 
 /// Marks an encoded record as the last of its atomic batch.
-pub(crate) fn mark_last(bytes: &mut [u8], encoded: &Encoded) {
+pub fn mark_last(bytes: &mut [u8], encoded: &Encoded) {
     patch(bytes, encoded.head_at + SYS_FLAG_AT, (encoded.sys_flag & !CONTINUED).to_be_bytes());
 }
 

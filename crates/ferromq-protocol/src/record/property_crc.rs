@@ -18,14 +18,14 @@ use crate::record::encoded::{CRC_BITS, Encoded};
 const NAME: &[u8] = b"__CRC32#";
 const DIGITS: usize = 10;
 /// Length of the whole property.
-pub(crate) const LEN: usize = NAME.len() + 1 + DIGITS + 1;
+pub const LEN: usize = NAME.len() + 1 + DIGITS + 1;
 const NAME_END: u8 = 1;
 const PROPERTY_END: u8 = 2;
 
 /// The properties to store: without the checksum of another record that came along.
 ///
 /// If no checksum is written, only one at the end is dropped, because it would be taken for the record's own.
-pub(crate) fn kept(given: &[u8], with_property_crc: bool) -> Cow<'_, [u8]> {
+pub fn kept(given: &[u8], with_property_crc: bool) -> Cow<'_, [u8]> {
     if with_property_crc && given.windows(NAME.len()).any(|part| part == NAME) {
         let is_other = |property: &&[u8]| !matches!(property.strip_prefix(NAME), Some([NAME_END, ..]));
         let others: Vec<&[u8]> = given.split(|byte| *byte == PROPERTY_END).filter(is_other).collect();
@@ -39,7 +39,7 @@ pub(crate) fn kept(given: &[u8], with_property_crc: bool) -> Cow<'_, [u8]> {
 }
 
 /// Number of bytes that [`reserve`] adds to these properties.
-pub(crate) fn added_len(properties: &[u8]) -> usize {
+pub fn added_len(properties: &[u8]) -> usize {
     LEN + usize::from(needs_end(properties))
 }
 
@@ -48,7 +48,7 @@ fn needs_end(properties: &[u8]) -> bool {
 }
 
 /// Appends space for a checksum to the properties that begin at `from`.
-pub(crate) fn reserve(out: &mut Vec<u8>, from: usize) {
+pub fn reserve(out: &mut Vec<u8>, from: usize) {
     if out.get(from..).is_some_and(needs_end) {
         out.push(PROPERTY_END);
     }
@@ -56,7 +56,7 @@ pub(crate) fn reserve(out: &mut Vec<u8>, from: usize) {
 }
 
 /// Writes the checksum into an otherwise complete record, if it gets one.
-pub(crate) fn seal(bytes: &mut [u8], record: &Encoded) {
+pub fn seal(bytes: &mut [u8], record: &Encoded) {
     let Some(body_hash) = record.body_hash else { return };
     let at = record.tail_end.saturating_sub(LEN);
     let body_len = record.len as usize - (record.tail_end - record.head_at);

@@ -5,18 +5,18 @@
 #[derive(Debug, Clone, Copy)]
 pub struct Encoded {
     /// Start of the bytes before the body, in the buffer.
-    pub(crate) head_at: usize,
+    pub head_at: usize,
     /// End of the bytes before the body and start of those after it.
     pub tail_at: usize,
     /// End of the bytes after the body.
-    pub(crate) tail_end: usize,
+    pub tail_end: usize,
     /// Length of the whole record, in bytes.
-    pub(crate) len: u32,
+    pub len: u32,
     /// The system flag as stored.
     pub sys_flag: i32,
     /// CRC32 of the body, if the record gets a property CRC: [`property_crc::seal`] continues it.
-    pub(crate) body_hash: Option<u32>,
+    pub body_hash: Option<u32>,
 }
 
 /// RocketMQ clears the top bit of a CRC32.
-pub(crate) const CRC_BITS: u32 = 0x7FFF_FFFF;
+pub const CRC_BITS: u32 = 0x7FFF_FFFF;

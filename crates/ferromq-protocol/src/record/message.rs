@@ -16,7 +16,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::record::{encoded::CRC_BITS, names::java_hash, properties, property_crc, reader::Reader};
+use crate::reader::Reader;
+use crate::record::{encoded::CRC_BITS, names::java_hash, properties, property_crc};
 
 /// Magic code of a record with a topic length of one byte.
 pub const MAGIC_V1: u32 = 0xDAA3_20A7;
@@ -29,20 +30,23 @@ pub const BLANK_LEN: u64 = 8;
 /// Length of the shortest record: two IPv4 hosts and nothing else.
 pub const MIN_RECORD_LEN: u32 = 91;
 /// RocketMQ stores the length of properties as a signed 16-bit integer.
-pub(crate) const MAX_PROPERTIES_LEN: usize = 32_767;
+pub const MAX_PROPERTIES_LEN: usize = 32_767;
 /// RocketMQ's limit for topic names, in bytes.
-pub(crate) const MAX_TOPIC_LEN: usize = 255;
-pub(super) const MAX_V1_TOPIC_LEN: usize = 127;
+pub const MAX_TOPIC_LEN: usize = 255;
+/// Longest topic name of a V1 record, in bytes.
+pub const MAX_V1_TOPIC_LEN: usize = 127;
 
-pub(super) const BORN_HOST_V6: i32 = 16;
-pub(super) const STORE_HOST_V6: i32 = 32;
+/// System flag: the producer's address is IPv6.
+pub const BORN_HOST_V6: i32 = 16;
+/// System flag: the broker's address is IPv6.
+pub const STORE_HOST_V6: i32 = 32;
 /// System flag of a record of an atomic batch that is not its last. RocketMQ does not use the bit; only the store sets
 /// it.
 pub const CONTINUED: i32 = 1 << 24;
 const TRANSACTION_BITS: i32 = 12;
 const TRANSACTION_COMMIT: i32 = 8;
 const TRANSACTION_ROLLBACK: i32 = 12;
-pub use ferromq_protocol::MAX_DECOMPRESSED;
+pub use crate::MAX_DECOMPRESSED;
 /// System flag of a batch in one record, which needs another kind of queue.
 pub const INNER_BATCH: i32 = 128;
 
@@ -67,7 +71,7 @@ pub fn is_indexed(sys_flag: i32) -> bool {
 }
 
 /// Position of the system flag in a record.
-pub(super) const SYS_FLAG_AT: usize = 36;
+pub const SYS_FLAG_AT: usize = 36;
 
 /// Adds to the reconsume times of a record before it is sent: the log holds those of the first delivery only.
 ///
@@ -83,7 +87,7 @@ pub fn add_reconsume_times(record: &mut [u8], more: u32) {
 }
 
 /// The reconsume times in a record; 0 if it is too short.
-pub(crate) fn reconsume_times(record: &[u8]) -> u32 {
+pub fn reconsume_times(record: &[u8]) -> u32 {
     let bytes = reconsume_times_at(record).and_then(|at| record.get(at..at + 4));
     let times = bytes.and_then(|bytes| bytes.try_into().ok()).map_or(0, i32::from_be_bytes);
     u32::try_from(times).unwrap_or(0)
@@ -107,14 +111,14 @@ pub fn body_crc(body: &[u8]) -> u32 {
 }
 
 /// Whether the record holds this physical offset and size.
-pub(crate) fn is_at(record: &[u8], physical_offset: u64, size: u32) -> bool {
+pub fn is_at(record: &[u8], physical_offset: u64, size: u32) -> bool {
     let told = record.get(PHYSICAL_OFFSET_AT..).and_then(|rest| rest.first_chunk::<8>());
     record.first_chunk::<4>().is_some_and(|told| u32::from_be_bytes(*told) == size)
         && told.is_some_and(|told| u64::from_be_bytes(*told) == physical_offset)
 }
 
 /// The store timestamp of a record, without decoding the rest.
-pub(crate) fn store_timestamp(record: &[u8]) -> Option<i64> {
+pub fn store_timestamp(record: &[u8]) -> Option<i64> {
     let sys_flag = i32::from_be_bytes(*record.get(SYS_FLAG_AT..)?.first_chunk::<4>()?);
     Some(i64::from_be_bytes(*record.get(store_timestamp_at(sys_flag)..)?.first_chunk::<8>()?))
 }
@@ -258,9 +262,12 @@ impl<'a> MessageView<'a> {
 pub struct RecordMarks<'a> {
     /// Tag.
     pub tags: Option<&'a str>,
-    pub(crate) keys: Option<&'a str>,
-    pub(crate) unique_key: Option<&'a str>,
-    pub(crate) delay_level: Option<&'a str>,
+    /// Keys, separated by spaces.
+    pub keys: Option<&'a str>,
+    /// The producer's message id.
+    pub unique_key: Option<&'a str>,
+    /// Delay level.
+    pub delay_level: Option<&'a str>,
 }
 
 impl<'a> RecordMarks<'a> {

@@ -1,0 +1,254 @@
+"""The loads of ferromq's clients: synchronous, for asyncio, and with a broker in the client's process."""
+
+import asyncio
+import itertools
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from measuring import BATCH, LINGER_MS, THREADS, WARM_UP, Meter, Wakes, Work, drained, drained_by_task, one_by_one
+from measuring import tasks_one_by_one as tasks
+
+import ferromq
+from ferromq import aio
+
+Row = Callable[[Work], dict[str, Any]]
+
+
+def send_many(work: Work) -> dict[str, Any]:
+    """Hand over all messages at once."""
+    with ferromq.Producer(work.address) as producer:
+        producer.send_all(work.topic, [work.body] * WARM_UP)
+        meter = Meter(work)
+        producer.send_all(work.topic, itertools.repeat(work.body, work.messages))
+        return meter.rate(work.messages)
+
+
+def send_futures(work: Work) -> dict[str, Any]:
+    """Take a future for each message."""
+    with ferromq.Producer(work.address, linger=LINGER_MS / 1000) as producer:
+        producer.submit(work.topic, work.body).result()
+        meter = Meter(work)
+        futures = [producer.submit(work.topic, work.body) for _ in range(work.messages)]
+        for future in futures:
+            future.result()
+        return meter.rate(work.messages)
+
+
+def send_threads(threads: int) -> Row:
+    """Return the row that sends one by one."""
+
+    def send(work: Work) -> dict[str, Any]:
+        with ferromq.Producer(work.address) as producer:
+            return one_by_one(work, threads, lambda: producer.send(work.topic, work.body))
+
+    return send
+
+
+def iterate(work: Work) -> dict[str, Any]:
+    """Iterate, and acknowledge each message in the background."""
+    with ferromq.Consumer(work.address, work.group, work.topic) as consumer:
+        messages = iter(consumer)
+
+        def take() -> int:
+            next(messages).ack()
+            return 1
+
+        try:
+            return drained(work, take)
+        finally:
+            consumer.flush(10)
+
+
+def receive(count: int) -> Row:
+    """Return the row that receives so many at once, and acknowledges them at once."""
+
+    def receive(work: Work) -> dict[str, Any]:
+        with ferromq.Consumer(work.address, work.group, work.topic) as consumer:
+
+            def take() -> int:
+                messages = consumer.receive(count)
+                consumer.ack(messages)
+                return len(messages)
+
+            return drained(work, take)
+
+    return receive
+
+
+def pull(work: Work) -> dict[str, Any]:
+    """Read every queue from its begin by offsets; no lease and no commit."""
+    with ferromq.Consumer(work.address, work.group, work.topic) as consumer:
+        places = {queue: consumer.offset_at(queue, "begin") for queue in consumer.queues()}
+        turns = itertools.cycle(places)
+
+        def take() -> int:
+            queue = next(turns)
+            pulled = consumer.pull(queue, places[queue], BATCH)
+            places[queue] = pulled.next_offset
+            return len(pulled.messages)
+
+        return drained(work, take)
+
+
+def wake(work: Work) -> dict[str, Any]:
+    """Run a handler, which waits for single messages."""
+    wakes = Wakes(work)
+    with ferromq.Producer(work.address) as producer, ferromq.Consumer(work.address, work.group, work.topic) as consumer:
+        running = threading.Thread(target=consumer.run, args=(lambda message: wakes.handle(message.body),))
+        running.start()
+        try:
+            return wakes.send_all(lambda body: producer.send(work.topic, body))
+        finally:
+            consumer.stop()
+            running.join()
+
+
+SYNC: dict[str, Row] = {
+    "send_many": send_many,
+    "send_futures": send_futures,
+    "send_1": send_threads(1),
+    "send_16": send_threads(THREADS),
+    "iterate": iterate,
+    "receive_500": receive(BATCH),
+    "receive_1": receive(1),
+    "pull": pull,
+    "wake_1": wake,
+    "wake_10": wake,
+}
+
+
+def awaited(row: Callable[[Work], Coroutine[Any, Any, dict[str, Any]]]) -> Row:
+    """Return a row that runs on an event loop."""
+    return lambda work: asyncio.run(row(work))
+
+
+async def aio_send_many(work: Work) -> dict[str, Any]:
+    """Hand over all messages at once."""
+    async with aio.Producer(work.address) as producer:
+        await producer.send_all(work.topic, [work.body] * WARM_UP)
+        meter = Meter(work)
+        await producer.send_all(work.topic, itertools.repeat(work.body, work.messages))
+        return meter.rate(work.messages)
+
+
+async def aio_send_futures(work: Work) -> dict[str, Any]:
+    """Take a future for each message."""
+    async with aio.Producer(work.address, linger=LINGER_MS / 1000) as producer:
+        await (await producer.submit(work.topic, work.body))
+        meter = Meter(work)
+        await asyncio.gather(*[await producer.submit(work.topic, work.body) for _ in range(work.messages)])
+        return meter.rate(work.messages)
+
+
+async def aio_send_tasks(work: Work) -> dict[str, Any]:
+    """Send one by one in each task."""
+    async with aio.Producer(work.address) as producer:
+        return await tasks(work, lambda: producer.send(work.topic, work.body))
+
+
+async def aio_send_one(work: Work) -> dict[str, Any]:
+    """Send one by one in one task."""
+    async with aio.Producer(work.address) as producer:
+        return await tasks(work, lambda: producer.send(work.topic, work.body), 1)
+
+
+@asynccontextmanager
+async def aio_consumer(work: Work) -> AsyncIterator[aio.Consumer]:
+    """Make a consumer."""
+    async with aio.Consumer(work.address, work.group, work.topic) as consumer:
+        yield consumer
+
+
+async def aio_iterate(work: Work) -> dict[str, Any]:
+    """Iterate, and acknowledge each message in the background."""
+    async with aio_consumer(work) as consumer:
+        messages = aiter(consumer)
+
+        async def take() -> int:
+            (await anext(messages)).ack()
+            return 1
+
+        return await drained_by_task(work, take)
+
+
+def aio_receive(count: int) -> Row:
+    """Return the row that receives so many at once, and acknowledges them at once."""
+
+    async def receive(work: Work) -> dict[str, Any]:
+        async with aio_consumer(work) as consumer:
+
+            async def take() -> int:
+                messages = await consumer.receive(count)
+                await consumer.ack(messages)
+                return len(messages)
+
+            return await drained_by_task(work, take)
+
+    return awaited(receive)
+
+
+async def aio_pull(work: Work) -> dict[str, Any]:
+    """Read every queue from its begin by offsets; no lease and no commit."""
+    async with aio_consumer(work) as consumer:
+        places = {queue: await consumer.offset_at(queue, "begin") for queue in await consumer.queues()}
+        turns = itertools.cycle(places)
+
+        async def take() -> int:
+            queue = next(turns)
+            pulled = await consumer.pull(queue, places[queue], BATCH)
+            places[queue] = pulled.next_offset
+            return len(pulled.messages)
+
+        return await drained_by_task(work, take)
+
+
+async def aio_wake(work: Work) -> dict[str, Any]:
+    """Run a handler, which waits for single messages."""
+    wakes = Wakes(work)
+
+    async def handle(message: ferromq.MessageView) -> None:
+        wakes.handle(message.body)
+
+    async with aio.Producer(work.address) as producer, aio_consumer(work) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        try:
+            return await wakes.send_all_by_task(lambda body: producer.send(work.topic, body))
+        finally:
+            consumer.stop()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(running, 10)
+
+
+AIO: dict[str, Row] = {
+    "send_many": awaited(aio_send_many),
+    "send_futures": awaited(aio_send_futures),
+    "send_1": awaited(aio_send_one),
+    "send_64": awaited(aio_send_tasks),
+    "iterate": awaited(aio_iterate),
+    "receive_500": aio_receive(BATCH),
+    "receive_1": aio_receive(1),
+    "pull": awaited(aio_pull),
+    "wake_1": awaited(aio_wake),
+    "wake_10": awaited(aio_wake),
+}
+
+
+def embedded(row: Row) -> Row:
+    """Return a row whose broker is in the client's process: its CPU time is the client's."""
+
+    def run(work: Work) -> dict[str, Any]:
+        with ferromq.embedded() as mq:
+            changed = {"address": mq.endpoint, "server_pids": []}
+            here = Work(**{**{name: getattr(work, name) for name in Work.__slots__}, **changed})
+            with mq.admin() as admin:
+                admin.create_topic(work.topic, 4)
+            with mq.producer() as producer:
+                producer.send_all(work.topic, itertools.repeat(work.body, work.messages))
+            return row(here)
+
+    return run
+
+
+EMBEDDED: dict[str, Row] = {name: embedded(row) for name, row in SYNC.items() if name != "wake_10"}

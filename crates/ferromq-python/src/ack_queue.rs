@@ -1,0 +1,136 @@
+//! The acknowledgements of a consumer that wait to be sent.
+
+use std::process;
+
+use parking_lot::Mutex;
+use pyo3::{
+    exceptions::PyRuntimeError,
+    intern,
+    prelude::*,
+    types::{PyDict, PyString},
+};
+
+use crate::client::MessageView;
+
+/// Collects acknowledgements by broker; each costs no call of Python.
+#[pyclass(name = "AckQueue", module = "ferromq._ferromq", frozen)]
+pub struct PyAckQueue {
+    process: u32,
+    /// Raises why the consumer may not be used.
+    check: Py<PyAny>,
+    /// Called with a broker that has its first message, `full` messages, or `most` and more.
+    grown: Py<PyAny>,
+    /// What is renewed: it is left alone before it ends.
+    in_use: Py<PyDict>,
+    full: usize,
+    most: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    brokers: Vec<(Py<PyString>, Vec<Py<MessageView>>)>,
+    /// Told of each message, if loops keep order.
+    in_order: Option<Py<PyAny>>,
+    is_closed: bool,
+}
+
+#[pymethods]
+impl PyAckQueue {
+    #[new]
+    #[pyo3(signature = (check, grown, in_use, *, full, most))]
+    fn new(
+        check: Py<PyAny>,
+        grown: Py<PyAny>,
+        in_use: Py<PyDict>,
+        full: usize,
+        most: usize,
+    ) -> PyResult<Self> {
+        if full == 0 || most < full {
+            return Err(PyRuntimeError::new_err(format!(
+                "full is {full} and most {most}; they must be 0 < full <= most"
+            )));
+        }
+        Ok(Self { process: process::id(), check, grown, in_use, full, most, state: Mutex::default() })
+    }
+
+    /// Take the acknowledgement of a message, unless it is settled.
+    fn put(&self, py: Python<'_>, message: &Bound<'_, MessageView>) -> PyResult<()> {
+        let is_closed = self.state.lock().is_closed;
+        if is_closed || self.process != process::id() {
+            self.check.call0(py)?;
+        }
+        let in_use = self.in_use.bind(py);
+        if !in_use.is_empty()
+            && let Some(held) = in_use.get_item(message)?
+        {
+            held.call_method0(intern!(py, "leave"))?;
+        }
+        if !message.get().settle_now() {
+            return Ok(());
+        }
+        let in_order = self.state.lock().in_order.as_ref().map(|in_order| in_order.clone_ref(py));
+        if let Some(in_order) = in_order {
+            in_order.call_method1(py, intern!(py, "acknowledged"), (message,))?;
+        }
+        let endpoint = message.get().endpoint_of(py);
+        let count = self.state.lock().add(&endpoint, message.clone().unbind())?;
+        if count == 1 || count == self.full || count >= self.most {
+            self.grown.call1(py, (endpoint,))?;
+        }
+        Ok(())
+    }
+
+    /// Return how many messages of the broker at *endpoint* wait.
+    fn count(&self, endpoint: &Bound<'_, PyString>) -> PyResult<usize> {
+        Ok(self.state.lock().messages(endpoint)?.map_or(0, |messages| messages.len()))
+    }
+
+    /// Return the brokers of which messages wait.
+    fn endpoints(&self, py: Python<'_>) -> Vec<Py<PyString>> {
+        let state = self.state.lock();
+        let waiting = state.brokers.iter().filter(|(_, messages)| !messages.is_empty());
+        waiting.map(|(endpoint, _)| endpoint.clone_ref(py)).collect()
+    }
+
+    /// Take the first *most* messages of the broker at *endpoint*.
+    fn take(&self, endpoint: &Bound<'_, PyString>, most: usize) -> PyResult<Vec<Py<MessageView>>> {
+        let mut state = self.state.lock();
+        Ok(match state.messages(endpoint)? {
+            Some(messages) if messages.len() > most => messages.drain(..most).collect(),
+            Some(messages) => std::mem::take(messages),
+            None => Vec::new(),
+        })
+    }
+
+    /// Tell *in_order* of each message from now on.
+    fn keep_order(&self, in_order: Option<Py<PyAny>>) {
+        self.state.lock().in_order = in_order;
+    }
+
+    /// Have messages checked before they are taken from now on.
+    fn close(&self) {
+        self.state.lock().is_closed = true;
+    }
+}
+
+impl State {
+    fn messages(&mut self, endpoint: &Bound<'_, PyString>) -> PyResult<Option<&mut Vec<Py<MessageView>>>> {
+        for (known, messages) in &mut self.brokers {
+            if known.is(endpoint) || known.bind(endpoint.py()).as_any().eq(endpoint)? {
+                return Ok(Some(messages));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Adds a message, and returns how many of its broker wait.
+    fn add(&mut self, endpoint: &Bound<'_, PyString>, message: Py<MessageView>) -> PyResult<usize> {
+        if let Some(messages) = self.messages(endpoint)? {
+            messages.push(message);
+            return Ok(messages.len());
+        }
+        self.brokers.push((endpoint.clone().unbind(), vec![message]));
+        Ok(1)
+    }
+}

@@ -1,0 +1,143 @@
+"""The reader for asyncio; see `ferromq.client.reader`, whose names and promises it has."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Literal, Self
+
+from ferromq.aio._connection import AsyncClient
+from ferromq.client.client import Options
+from ferromq.client.connection import end_of
+from ferromq.client.tls import Tls, TlsFile
+from ferromq.core.filters import Sql
+from ferromq.core.pull_plans import Queue, check_until
+from ferromq.core.reading import Reading
+from ferromq.core.requests import seconds
+from ferromq.core.subscriptions import Start, Topics, filters_of
+from ferromq.errors import ClientClosed
+from ferromq.message import MessageView
+from ferromq.terminal.objects import described
+
+__all__ = ["Reader"]
+
+
+class Reader:
+    """
+    Reads every message of topics, without a group; it belongs to the loop of its first use.
+
+    The arguments are those of `ferromq.Reader`.
+
+        async with mq.reader("orders") as reader:
+            async for message in reader.messages(until="end"):
+                ...
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        topics: Topics,
+        *,
+        filter: str | Sql = "*",  # noqa: A002 (what it is called everywhere)
+        begin: Start = "first",
+        timeout: timedelta | float = 10.0,
+        attempts: int = 3,
+        tls: bool | TlsFile | Tls = False,
+    ) -> None:
+        self._reading = Reading(filters_of(topics, filter), begin)
+        settings = self._reading.subscription.settings()
+        self._client = AsyncClient("reader", Options(endpoint, timeout, attempts, tls), settings)
+        self._lock = asyncio.Lock()
+
+    async def read(
+        self, max_messages: int = 32, *, wait: timedelta | float = timedelta(seconds=20)
+    ) -> list[MessageView]:
+        """
+        Read up to *max_messages* of one queue, waiting for the first; an empty list if none came in time.
+
+        It ends within *wait* and 3 seconds, whatever hangs. Raises `ConnectionFailed` or `RequestTimeout` if no broker
+        answered for the whole wait.
+        """
+        self._client.check()
+        if max_messages < 1:
+            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        async with self._lock:
+            return await self._client.run(self._reading.read(self._client.common, max_messages, seconds(wait)))
+
+    def messages(
+        self, *, idle: timedelta | float | None = None, until: Literal["end"] | datetime | int | None = None
+    ) -> AsyncIterator[MessageView]:
+        """
+        Yield messages as they come, also after restarts of brokers, until the reader is closed.
+
+        *idle* ends it after so long without a message. *until* ends it once the messages are read that are stored when
+        it begins (`"end"`), or of these the ones that were stored before a time.
+        """
+        self._client.check()
+        check_until(until)
+        return self._messages(None if idle is None else seconds(idle), until)
+
+    async def _messages(
+        self, idle: float | None, until: Literal["end"] | datetime | int | None
+    ) -> AsyncIterator[MessageView]:
+        common, reading = self._client.common, self._reading
+        try:
+            ends = None if until is None else await self._client.run(reading.ends(common, until))
+            while not self._client.base.is_closed:
+                async with self._lock:
+                    taken = reading.take(1)
+                    if not taken and not await self._client.run(reading.read_on(common, idle, ends)):
+                        return
+                for message in taken:
+                    yield message
+        except ClientClosed:
+            if not self._client.base.is_closed:
+                raise
+
+    def __aiter__(self) -> AsyncIterator[MessageView]:
+        """Yield messages as they come, until the reader is closed."""
+        return self.messages()
+
+    @property
+    def positions(self) -> dict[Queue, int]:
+        """The offset of the next message in each queue; empty before the first read. `seek` takes them."""
+        return dict(self._reading.positions)
+
+    def seek(self, positions: Mapping[Queue, int]) -> None:
+        """
+        Read on at these offsets, for example `positions` of an earlier reader.
+
+        Queues that are not named stay where they are. A queue of which no position is known begins at its first message
+        if the topic has positions. Raises `ValueError` for an offset below 0, `RequestError` for a topic that is not
+        read.
+        """
+        self._client.check()
+        self._reading.seek(positions)
+
+    def restart(self, begin: Start = "first") -> None:
+        """Read on at *begin* in all queues: `"first"`, `"last"` or a time."""
+        self._client.check()
+        self._reading.restart(begin)
+
+    async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+        """End reads under way, within about *timeout* (float: seconds). Idempotent."""
+        await self._client.close(end_of(timeout))
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._client.base.is_closed
+
+    def __repr__(self) -> str:
+        endpoint = ";".join(self._client.common.endpoints)
+        return described(
+            "aio.Reader", self._client.base.state, endpoint=endpoint, topic=self._reading.subscription.topics
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

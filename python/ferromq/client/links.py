@@ -1,0 +1,379 @@
+"""
+Connections to brokers over the remoting protocol, on an event loop of their own thread: for request and reply.
+
+Synchronous clients and `ferromq.aio` share it: a blocked event loop of a program must not cost a requester its
+connections, on which brokers push replies. What is said over them is decided in `core.request_plans`.
+"""
+
+import asyncio
+import itertools
+import json
+import logging
+import threading
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ferromq.client.connection import remaining
+from ferromq.client.tls import Tls, TlsFile, ssl_context
+from ferromq.core.request_plans import REQUESTERS, Answer, Requests, Waiting, heartbeat
+from ferromq.core.requests import T, backoff
+from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError, RequestTimeout
+from ferromq.protocol.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    import ssl
+    from concurrent.futures import Future
+
+_log = logging.getLogger("ferromq.client")
+
+_CONNECT = 3.0
+"""Seconds in which a connection must be open, and in which a heartbeat must be answered."""
+_PERIOD = 10.0
+"""Seconds between heartbeats; a broker forgets a client after 120 s."""
+_FAREWELL = 1.0
+_SILENT = 1.0
+"""Seconds of a call without any answer after which its connection is given up."""
+_LEAST_FRAME, _MAX_FRAME = 4, 32 << 20
+_VERSION = 513
+"""RocketMQ's number of its version 5.5.0, whose requests these are."""
+_RESPONSE, _ONE_WAY = 1, 2
+_BINARY = "a header in RocketMQ's binary form; unset rocketmq.serialize.type at the broker, whose default is JSON"
+
+
+class Requester(NamedTuple):
+    """How brokers know a client that waits for replies."""
+
+    client_id: str
+    waiting: Waiting
+
+
+def make_requests(client_id: str, tls: bool | TlsFile | Tls, *, is_requester: bool) -> "tuple[Requests, Links]":
+    """Return the requests of a client, and their connections. Raises `ConfigError` for options of TLS."""
+    # Brokers know the client over gRPC, too, by its own id.
+    requester = Requester(f"{client_id}@requests", Waiting())
+    links = Links(tls, requester if is_requester else None)
+    return Requests(links, requester.client_id, requester.waiting), links
+
+
+class Links:
+    """One connection for each broker, opened at its first use; thread-safe."""
+
+    def __init__(self, tls: bool | TlsFile | Tls, requester: Requester | None = None) -> None:
+        """*tls*: the options of the client. A *requester* sends heartbeats and takes replies."""
+        self.requester = requester
+        self.tls: ssl.SSLContext | None = ssl_context(tls)
+        self.server_name = tls.server_name if isinstance(tls, Tls) else None
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._links: dict[str, _Link] = {}
+        self._opaques = itertools.count(1)
+
+    def call(
+        self,
+        address: str,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes,
+        timeout: float,
+        *,
+        is_broker: bool = True,
+    ) -> "Future[Answer]":
+        """
+        Begin a call. Its future ends within *timeout* seconds, also with `ConnectionFailed` or `RequestTimeout`.
+
+        A server that is no broker gets no heartbeats.
+        """
+        return self._begin(self._call((address, is_broker), timeout, (code, fields, body)))
+
+    def open(self, address: str) -> "Future[None]":
+        """Open a connection. Its future ends once the broker knows the requester, or with `ConnectionFailed`."""
+        return self._begin(self._ready(address))
+
+    def close(self, until: float) -> None:
+        """Unregister where a connection is open, and end all of them before *until* (monotonic). Idempotent."""
+        with self._lock:
+            self._closed = True
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None or not thread.is_alive():
+            return
+        ending = asyncio.run_coroutine_threadsafe(self._unregister(min(_FAREWELL, remaining(until))), loop)
+        ending.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+        thread.join(remaining(until) + _FAREWELL)
+
+    def _begin(self, call: Coroutine[Any, Any, T]) -> "Future[T]":
+        with self._lock:
+            if not self._closed and self._loop is None:
+                self._start()
+            if not self._closed and self._loop is not None:
+                return asyncio.run_coroutine_threadsafe(call, self._loop)
+        call.close()  # it will never be awaited, as the error says
+        raise ClientClosed("the client was closed meanwhile; make a new one")
+
+    def _start(self) -> None:
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=_run, args=(loop,), name="ferromq-links", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter ends
+            loop.close()
+            return
+        self._loop, self._thread = loop, thread
+
+    # --- on the loop ---
+
+    def _link(self, address: str, *, is_broker: bool = True) -> "_Link":
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = _Link(self, address, is_requester=is_broker and self.requester is not None)
+            link.start()
+        return link
+
+    def left(self, address: str) -> None:
+        """Forget a broker whose connection is lost, and not needed now."""
+        self._links.pop(address, None)
+
+    async def _ready(self, address: str) -> None:
+        await asyncio.shield(self._link(address).ready)
+
+    async def _call(
+        self,
+        to: tuple[str, bool],
+        timeout: float,  # noqa: ASYNC109 (of the whole call)
+        request: tuple[int, Mapping[str, str], bytes],
+    ) -> Answer:
+        address, is_broker = to
+        link = self._link(address, is_broker=is_broker)
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.shield(link.ready)
+                return await link.call(next(self._opaques), *request)
+        except TimeoutError:
+            if timeout >= _SILENT:
+                link.give_up_if_silent(timeout)
+            raise _no_answer(address, timeout) from None
+
+    async def _unregister(self, timeout: float) -> None:  # noqa: ASYNC109 (of all calls)
+        if self.requester is None:
+            return
+        fields = {"clientID": self.requester.client_id, "producerGroup": REQUESTERS}
+        links = [link for link in self._links.values() if link.is_requester and link.is_ready]
+        calls = (link.call(next(self._opaques), RequestCode.UNREGISTER_CLIENT, fields, b"") for link in links)
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.gather(*calls, return_exceptions=True)
+        except TimeoutError:
+            _log.debug("not all brokers answered that a requester unregistered")
+
+    async def beat(self, link: "_Link") -> None:
+        """Make the requester known on a connection. Raises `FerromqError`."""
+        assert self.requester is not None
+        body = heartbeat(self.requester.client_id)
+        try:
+            async with asyncio.timeout(_CONNECT):
+                code, remark, _, _ = await link.call(next(self._opaques), RequestCode.HEART_BEAT, {}, body)
+        except TimeoutError:
+            raise _no_answer(link.address, _CONNECT) from None
+        if code != ResponseCode.SUCCESS:
+            raise ConnectionFailed(f"broker {link.address} refused a heartbeat: {remark}")
+
+
+class _Link:
+    """The connection to one broker; used on the loop alone."""
+
+    def __init__(self, links: Links, address: str, *, is_requester: bool) -> None:
+        self.address = address
+        self.is_requester = is_requester
+        """Whether the broker is to know the requester."""
+        self.ready: asyncio.Future[None] = _promise()
+        self._links = links
+        self._writer: asyncio.StreamWriter | None = None
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._heard = 0.0
+        self._reading: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is open, and the broker knows the requester."""
+        return self.ready.done() and self._writer is not None and self.ready.exception() is None
+
+    def start(self) -> None:
+        """Connect."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def call(self, opaque: int, code: int, fields: Mapping[str, str], body: bytes) -> Answer:
+        """Ask, and return the answer. Raises `ConnectionFailed` if the connection is lost before it."""
+        if self._writer is None:
+            raise ConnectionFailed(f"the connection to broker {self.address} was lost")
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answers[opaque] = answer
+        try:
+            self._writer.write(_frame(code, opaque, 0, fields, body))
+            await self._writer.drain()
+            return await answer
+        except OSError as error:
+            raise ConnectionFailed(f"the connection to broker {self.address} was lost ({error})") from None
+        finally:
+            self._answers.pop(opaque, None)
+
+    def give_up_if_silent(self, seconds: float) -> None:
+        """Close the connection if nothing was read from it for *seconds*; the broker is connected to again."""
+        if self._writer is not None and asyncio.get_running_loop().time() - self._heard >= seconds:
+            self._writer.transport.abort()
+
+    async def _run(self) -> None:
+        failures, is_lost = 0, False
+        while True:
+            try:
+                await self._connect()
+                if is_lost:
+                    _log.warning("connected to broker %s again, for requests", self.address)
+                failures, is_lost = 0, False
+                self.ready.set_result(None)
+                await self._live()
+                error: FerromqError = ConnectionFailed(f"broker {self.address} closed the connection for requests")
+            except (OSError, TimeoutError, FerromqError) as failed:
+                error = _unreachable(self.address, failed)
+            finally:
+                self._end()
+            self._fail(error)
+            requester = self._links.requester
+            if requester is None or not self.is_requester or not len(requester.waiting):
+                self._links.left(self.address)
+                return
+            if not is_lost:
+                _log.warning("%s; connecting again, requests wait for replies", error)
+            is_lost = True
+            failures += 1
+            await asyncio.sleep(backoff(min(failures, 4)))
+
+    async def _connect(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        host, tls = host.strip("[]"), self._links.tls
+        async with asyncio.timeout(_CONNECT):
+            reader, self._writer = await asyncio.open_connection(
+                host,
+                int(port),
+                ssl=tls,
+                server_hostname=None if tls is None else self._links.server_name or host,
+            )
+        self._heard = asyncio.get_running_loop().time()
+        self._reading = asyncio.get_running_loop().create_task(self._read(reader))
+        if self.is_requester:
+            await self._links.beat(self)
+
+    async def _live(self) -> None:
+        """Send heartbeats until the connection ends."""
+        assert self._reading is not None
+        while not (await asyncio.wait({self._reading}, timeout=_PERIOD))[0]:
+            if self.is_requester:
+                await self._links.beat(self)
+        self._reading.result()
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(4))
+                if not _LEAST_FRAME <= size <= _MAX_FRAME:
+                    raise ConnectionFailed(f"broker {self.address} sent a frame of {size} bytes: is it remoting?")
+                content = await reader.readexactly(size)
+                self._heard = asyncio.get_running_loop().time()
+                self._take(content)
+        except asyncio.IncompleteReadError:
+            return
+        finally:
+            # A heartbeat, and calls, that wait for an answer get none.
+            self._fail_calls(ConnectionFailed(f"broker {self.address} closed the connection"))
+
+    def _take(self, content: bytes) -> None:
+        if content[0] != 0:
+            raise ConnectionFailed(f"broker {self.address} sent {_BINARY}")
+        end = 4 + int.from_bytes(content[1:4])
+        try:
+            header = json.loads(content[4:end])
+            code, opaque, flag = int(header["code"]), int(header["opaque"]), int(header["flag"])
+            fields = {str(name): str(value) for name, value in (header.get("extFields") or {}).items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConnectionFailed(f"broker {self.address} sent a header that is none: {error!r}") from None
+        if flag & _RESPONSE:
+            answer = self._answers.get(opaque)
+            if answer is not None and not answer.done():
+                answer.set_result((code, header.get("remark"), fields, content[end:]))
+            return
+        requester = self._links.requester
+        answered = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        if code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT and requester is not None:
+            # As of RocketMQ's clients it is a success, too, if the request waits no longer.
+            answered = ResponseCode.SUCCESS
+            if not requester.waiting.arrived(fields, content[end:]):
+                _log.debug("a reply came too late broker=%s", self.address)
+        if not flag & _ONE_WAY and self._writer is not None:
+            self._writer.write(_frame(answered, opaque, _RESPONSE, {}, b""))
+
+    def _end(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+        if self._writer is not None:
+            self._writer.transport.abort()
+        self._reading = self._writer = None
+
+    def _fail(self, error: FerromqError) -> None:
+        """End what waits for the connection."""
+        waited, self.ready = self.ready, _promise()
+        if not waited.done():
+            waited.set_exception(error)
+        self._fail_calls(error)
+
+    def _fail_calls(self, error: FerromqError) -> None:
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(error)
+
+
+def _promise() -> "asyncio.Future[None]":
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    # Its failure is no surprise if no call waits.
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
+
+
+def _frame(code: int, opaque: int, flag: int, fields: Mapping[str, str], body: bytes) -> bytes:
+    """Return a frame, with the header in JSON."""
+    header = json.dumps(
+        {
+            "code": int(code),
+            "language": "OTHER",
+            "version": _VERSION,
+            "opaque": opaque,
+            "flag": flag,
+            "extFields": dict(fields),
+            "serializeTypeCurrentRPC": "JSON",
+        }
+    ).encode()
+    return (4 + len(header) + len(body)).to_bytes(4) + len(header).to_bytes(4) + header + body
+
+
+def _no_answer(address: str, timeout: float) -> RequestTimeout:
+    return RequestTimeout(f"no answer from broker {address} within {timeout:g} s over remoting")
+
+
+def _unreachable(address: str, error: Exception) -> FerromqError:
+    if isinstance(error, FerromqError):
+        return error
+    why = f"no connection within {_CONNECT:g} s" if isinstance(error, TimeoutError) else str(error)
+    return ConnectionFailed(f"cannot reach broker {address} over remoting ({why})")
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(asyncio.sleep(0))  # connections end in the turn after
+    finally:
+        loop.close()

@@ -1,0 +1,145 @@
+"""
+The reader: reads topics by offset, without a group.
+
+How it reads is in `core.reading`; the twin for asyncio is `aio.reader`.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Literal, Self
+
+from ferromq.client.client import Client, Options
+from ferromq.client.connection import end_of
+from ferromq.client.tls import Tls, TlsFile
+from ferromq.core.filters import Sql
+from ferromq.core.pull_plans import Queue, check_until
+from ferromq.core.reading import Reading
+from ferromq.core.requests import seconds
+from ferromq.core.subscriptions import Start, Topics, filters_of
+from ferromq.errors import ClientClosed
+from ferromq.message import MessageView
+from ferromq.terminal.objects import described
+
+__all__ = ["Reader"]
+
+
+class Reader:
+    """
+    Reads every message of topics, without a group; thread-safe. Use it in a `with`, or call `close`.
+
+    Each reader gets every message (broadcast). It leaves nothing behind on the brokers: no group, no offsets, no
+    client. Messages have no lease and cannot be acknowledged; `positions` says how far the reader is. It finds new
+    queues and brokers within 30 s, and reads them from their first message.
+
+        with mq.reader("orders") as reader:
+            for message in reader.messages(until="end"):
+                ...
+
+    *topics* and *filter* are as of `Consumer`. *begin* is `"first"`, `"last"` (only messages stored after the first
+    read began), or a time (messages stored then or later). *endpoint*, *timeout*, *attempts* and *tls* are as of
+    `Consumer`, too. Brokers must answer pulls over gRPC; others raise `Unsupported`.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        topics: Topics,
+        *,
+        filter: str | Sql = "*",  # noqa: A002 (what it is called everywhere)
+        begin: Start = "first",
+        timeout: timedelta | float = 10.0,
+        attempts: int = 3,
+        tls: bool | TlsFile | Tls = False,
+    ) -> None:
+        self._reading = Reading(filters_of(topics, filter), begin)
+        settings = self._reading.subscription.settings()
+        self._client = Client("reader", Options(endpoint, timeout, attempts, tls), settings)
+        self._lock = threading.Lock()
+
+    def read(self, max_messages: int = 32, *, wait: timedelta | float = timedelta(seconds=20)) -> list[MessageView]:
+        """
+        Read up to *max_messages* of one queue, waiting for the first; an empty list if none came in time.
+
+        It ends within *wait* and 3 seconds, whatever hangs. Raises `ConnectionFailed` or `RequestTimeout` if no broker
+        answered for the whole wait.
+        """
+        self._client.check()
+        if max_messages < 1:
+            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        with self._lock:
+            return self._client.run(self._reading.read(self._client.common, max_messages, seconds(wait)))
+
+    def messages(
+        self, *, idle: timedelta | float | None = None, until: Literal["end"] | datetime | int | None = None
+    ) -> Iterator[MessageView]:
+        """
+        Yield messages as they come, also after restarts of brokers, until the reader is closed.
+
+        *idle* ends it after so long without a message. *until* ends it once the messages are read that are stored when
+        it begins (`"end"`), or of these the ones that were stored before a time.
+        """
+        self._client.check()
+        check_until(until)
+        return self._messages(None if idle is None else seconds(idle), until)
+
+    def _messages(self, idle: float | None, until: Literal["end"] | datetime | int | None) -> Iterator[MessageView]:
+        common, reading = self._client.common, self._reading
+        try:
+            ends = None if until is None else self._client.run(reading.ends(common, until))
+            while not self._client.is_closed:
+                with self._lock:
+                    taken = reading.take(1)
+                    if not taken and not self._client.run(reading.read_on(common, idle, ends)):
+                        return
+                yield from taken
+        except ClientClosed:
+            if not self._client.is_closed:
+                raise
+
+    def __iter__(self) -> Iterator[MessageView]:
+        """Yield messages as they come, until the reader is closed."""
+        return self.messages()
+
+    @property
+    def positions(self) -> dict[Queue, int]:
+        """The offset of the next message in each queue; empty before the first read. `seek` takes them."""
+        return dict(self._reading.positions)
+
+    def seek(self, positions: Mapping[Queue, int]) -> None:
+        """
+        Read on at these offsets, for example `positions` of an earlier reader.
+
+        Queues that are not named stay where they are. A queue of which no position is known begins at its first message
+        if the topic has positions. Raises `ValueError` for an offset below 0, `RequestError` for a topic that is not
+        read.
+        """
+        self._client.check()
+        self._reading.seek(positions)
+
+    def restart(self, begin: Start = "first") -> None:
+        """Read on at *begin* in all queues: `"first"`, `"last"` or a time."""
+        self._client.check()
+        self._reading.restart(begin)
+
+    def close(self, timeout: timedelta | float = 5.0) -> None:
+        """End reads under way, within about *timeout* (float: seconds). Idempotent."""
+        self._client.close(end_of(timeout))
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._client.is_closed
+
+    def __repr__(self) -> str:
+        endpoint = ";".join(self._client.common.endpoints)
+        return described("Reader", self._client.state, endpoint=endpoint, topic=self._reading.subscription.topics)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,392 @@
+"""
+Receives batches ahead of their use, on a thread.
+
+The rules without threads are in `core.ahead` and `core.retry`; the asynchronous twin is `aio._ahead`.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Generator
+from copy import copy
+
+from ferromq.client.client import Client
+from ferromq.client.connection import LOOK_UP, Cancel, Cancelled, remaining
+from ferromq.client.leases import Leases
+from ferromq.client.renewing import Aging, Renewer
+from ferromq.core import receive_plans
+from ferromq.core.ahead import IN_ORDER, Ahead, Held, sort_out
+from ferromq.core.progress import Ending
+from ferromq.core.receive_plans import Wish
+from ferromq.core.requests import RETRYABLE
+from ferromq.core.retry import InOrder
+from ferromq.core.subscriptions import Subscription
+from ferromq.errors import FerromqError
+from ferromq.message import MessageView
+
+_log = logging.getLogger("ferromq.client")
+
+_LONG_POLL = 20.0
+_END_OF_RECEIVE = 1.0
+"""Seconds to wait for the end of a receive that was cancelled."""
+
+
+class ReceiveAhead:
+    """Receives on a thread of its own what fits, and renews on another what is in use."""
+
+    def __init__(
+        self,
+        client: Client,
+        subscription: Subscription,
+        leases: Leases,
+        invisible: float,
+        *,
+        prefetch: int | None = None,
+        place: Callable[[Held], None] | None = None,
+    ) -> None:
+        self._client = client
+        self._subscription = subscription
+        self._leases = leases
+        self._invisible = invisible
+        self._place = place
+        """Called with each message that is taken, in their order; None: they are taken by loops that keep order."""
+        self._ahead = Ahead(invisible, prefetch)
+        self.workers = 1
+        """How many take messages, at least."""
+        self.at_least = 1
+        """How many messages the workers take together for their batches."""
+        # Reentrant: the garbage collector may end an abandoned loop in any thread, also in one that holds it.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._failure: Exception | None = None
+        self._failures = 0
+        self._told = 0
+        """How many of the failures were raised."""
+        self._stopped = False
+        self._paused = False
+        self._resumed = -math.inf
+        self._cancel = Cancel()
+        """Of the next receive, or the one under way."""
+        self._hungry = 0
+        """How many wait for a message."""
+        self._receiving = False
+        self._thread: threading.Thread | None = None
+        self._renewer = Renewer(leases, invisible, self._aging, {})
+        client.before_exit(self._finish_at_exit)
+
+    def messages(self, ending: Ending | None = None) -> Generator[MessageView]:
+        """Yield messages, each in use until the next one is asked for; *ending* says when the loop ends."""
+        held: Held | None = None
+        try:
+            if ending is not None:
+                self._client.run(ending.begin(self._client.common))
+            while (held := self.next(held) if ending is None else self._next_before(ending, held)) is not None:
+                if held.in_order is None or held.in_order.may_use(held.message):
+                    yield held.message
+                    continue
+                self.end(held, is_used=False)
+                self._leases.give_back([held.message], time.monotonic() + self._client.common.attempt_timeout)
+        finally:
+            # In a child that a fork made, threads that are not there may hold the locks.
+            if held is not None and self._client.is_here:
+                self.end(held)
+
+    def _next_before(self, ending: Ending, before: Held | None) -> Held | None:
+        """Return the next message; None when it is stopped, or at the end."""
+        ending.waits(time.monotonic())
+        while True:
+            held = self.next(before, ending.wakes())
+            before, now = None, time.monotonic()
+            if held is None:
+                ending.rests(self.paused_until(now))
+                if self._stopped or ending.is_idle(now) or (ending.must_look(now) and self._is_over_at(ending)):
+                    return None
+            elif not ending.may_be_over(self._client.common, held.message) or not self._is_over_at(ending):
+                return held
+            else:
+                self.end(held, is_used=False)
+                self._leases.give_back([held.message], time.monotonic() + self._client.common.attempt_timeout)
+                return None
+
+    def _is_over_at(self, ending: Ending) -> bool:
+        self._leases.flush(time.monotonic() + self._client.common.attempt_timeout)
+        try:
+            return self._client.run(ending.look(self._client.common))
+        except RETRYABLE:
+            return False  # receiving logs the outage
+
+    def next(self, before: Held | None = None, until: float = math.inf, *, unless_paused: bool = False) -> Held | None:
+        """
+        Return the next message, in use until `end`; None when it is stopped, or at *until* (monotonic).
+
+        *before* is the one that is no longer in use. A pause is waited for, or ends the wait (*unless_paused*). Raises
+        what ended receiving.
+        """
+        if before is not None:
+            before.leave()
+        with self._lock:  # the condition's own, without its detour: this runs for each message
+            now = time.monotonic()
+            if before is not None:
+                self._end(before, now, is_used=True)
+            if not self._stopped:
+                held = self._taken(now)
+                if held is not None:
+                    return held
+            return self._wait_for_next(until, unless_paused=unless_paused)
+
+    def _wait_for_next(self, until: float, *, unless_paused: bool) -> Held | None:
+        told = self._told  # a failure after that is for all that wait now
+        self._hungry += 1
+        try:
+            while not self._stopped and not (unless_paused and self._paused) and (left := remaining(until)):
+                held = self._taken(time.monotonic())
+                if held is not None:
+                    return held
+                if self._failures > told:
+                    self._told = self._failures
+                    assert self._failure is not None
+                    raise copy(self._failure)  # a traceback for each thread
+                self._start()
+                self._changed.notify_all()
+                self._changed.wait(min(LOOK_UP, left))
+        finally:
+            self._hungry -= 1
+        return None
+
+    def next_alike(self, order: str) -> Held | None:
+        """Return the next message of an order, as `next`, if one was received ahead."""
+        with self._lock:
+            now = time.monotonic()
+            return None if self._stopped else self._used(self._ahead.take_alike(order, now))
+
+    def _taken(self, now: float) -> Held | None:
+        return self._used(self._ahead.take(now))
+
+    def _used(self, held: Held | None) -> Held | None:
+        if held is not None:
+            if self._place is not None:
+                self._place(held)
+            self._leases.in_use[held.message] = held
+        return held
+
+    def end(self, held: Held, *, is_used: bool = True) -> None:
+        """Note that a message is no longer in use; it is not renewed any more."""
+        held.leave()
+        with self._lock:
+            self._end(held, time.monotonic(), is_used=is_used)
+
+    def _end(self, held: Held, now: float, *, is_used: bool) -> None:
+        self._leases.in_use.pop(held.message, None)
+        if self._ahead.end(held, now, is_used=is_used):
+            if not self._receiving and self._may_receive():
+                self._changed.notify_all()
+            if self._ahead.has_surplus():
+                self._renewer.hurry()
+
+    def take_ahead(self, count: int, until: float, invisible: float | None = None) -> list[MessageView] | None:
+        """
+        Return what was received ahead, after a receive under way; None: nothing was. *until* is monotonic.
+
+        With *invisible* their leases are changed. What cannot be changed is kept as it is; raises why where it is all.
+        """
+        with self._changed:
+            if not self._ahead.waiting and not self._receiving:
+                return None
+            self._changed.wait_for(
+                lambda: self._ahead.waiting or not self._receiving or self._stopped, remaining(until)
+            )
+            if not self._ahead.waiting:
+                return [] if self._receiving else None
+            taken = self._ahead.take_some(count, time.monotonic())
+        if invisible is not None:
+            taken = self._change(taken, invisible, until + receive_plans.LATE)
+        return [held.message for held in taken] or None
+
+    def _change(self, taken: list[Held], invisible: float, until: float) -> list[Held]:
+        kept, behind = taken, list[Held]()  # all, where it is interrupted
+        try:
+            failures = self._leases.change_all([held.message for held in taken], invisible, until)
+            for held in taken:
+                if held.message not in failures:
+                    held.renewed(time.monotonic(), invisible)
+            taken, kept, behind = sort_out(taken, failures, in_order=self._is_fifo())
+        finally:
+            with self._changed:
+                if self._stopped or self._paused:
+                    behind = [*kept, *behind]
+                else:
+                    self._ahead.put_back(kept)
+                    self._changed.notify_all()
+            if behind:
+                self._leases.give_back([held.message for held in behind], until)
+        if kept and not taken:
+            raise failures[kept[0].message]
+        return taken
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ferromq-receive", daemon=True)
+            self._thread.start()
+        self._renewer.start()
+
+    def _is_fifo(self) -> bool:
+        return bool(self._client.settings.subscription.fifo)
+
+    def _may_receive(self) -> int:
+        """Return how many messages to receive now."""
+        if self._paused:
+            return 0
+        if not self._is_fifo():
+            return self._ahead.room(self._hungry, self.at_least)
+        if self._ahead.waiting or not self._hungry:
+            return 0  # nothing ahead: what comes depends on what is acknowledged
+        return self._ahead.room(self._hungry, max(IN_ORDER if self.workers > 1 else 1, self.at_least))
+
+    def _run(self) -> None:
+        outage = self._introduce()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped or self._may_receive())
+                if self._stopped:
+                    return
+                wish = Wish(self._may_receive(), _LONG_POLL, self._invisible)
+                self._receiving, cancel = True, self._cancel
+            if self._is_fifo():
+                # As long as they wait, what follows is not handed out.
+                self._leases.flush(time.monotonic() + self._client.common.attempt_timeout)
+            try:
+                plan = receive_plans.receive(self._client.common, self._subscription, wish, self._leases)
+                messages = self._client.run(plan, cancel)
+            except Cancelled:  # by a pause, or by the end, which is seen above
+                self._arrived([])
+                continue
+            except RETRYABLE as error:
+                if not outage:
+                    self._say_outage(error)
+                outage = True
+                if self._client.is_closed:
+                    return
+                self._arrived([])
+                continue
+            except Exception as error:  # noqa: BLE001 (whatever it is, those that wait for messages get it)
+                with self._changed:
+                    self._failure = error
+                    self._failures += 1
+                    self._thread = None
+                    self._receiving = False
+                    self._changed.notify_all()
+                return
+            if outage:
+                outage = False
+                _log.info("messages again topic=%s", self._subscription.topics)
+            self._arrived(messages)
+
+    def _introduce(self) -> bool:
+        """Make the client known to a broker, and return whether none answers."""
+        plan = receive_plans.introduce(self._client.common, self._subscription.first_topic)
+        try:
+            self._client.run(plan, self._cancel)
+        except RETRYABLE as error:
+            self._say_outage(error)
+            return True
+        except (FerromqError, Cancelled):
+            pass  # which a receive tells
+        return False
+
+    def _say_outage(self, error: Exception) -> None:
+        if not self._stopped and not self._client.is_closed:
+            _log.warning("no messages for now topic=%s: %s", self._subscription.topics, error)
+
+    def _arrived(self, messages: list[MessageView]) -> None:
+        with self._changed:
+            self._receiving = False
+            if messages and self._paused:
+                self._give_back_soon(messages)
+            elif messages:
+                in_order = InOrder() if self._place is None and self._is_fifo() else None
+                if in_order is not None:
+                    self._leases.keep_order(in_order)
+                self._ahead.add(messages, time.monotonic(), in_order)
+            self._changed.notify_all()
+
+    def pause(self) -> None:
+        """Hand out and receive nothing until `resume`; end the receive under way, and begin to give back what waits."""
+        with self._changed:
+            if self._paused or self._stopped:
+                return
+            self._paused = True
+            cancel, self._cancel = self._cancel, Cancel()
+            self._give_back_soon(self._ahead.take_all())
+            self._changed.notify_all()
+        cancel.set()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        with self._changed:
+            if self._paused:
+                self._paused, self._resumed = False, time.monotonic()
+                self._changed.notify_all()
+
+    def paused_until(self, now: float) -> float:
+        """Return the end of the last pause, *now* if it lasts."""
+        return now if self._paused else self._resumed
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it hands out nothing until `resume`."""
+        return self._paused
+
+    def rest(self, duration: float) -> None:
+        """Wait so many seconds, or until it is paused or stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._paused, duration)
+
+    def wait_for_receive(self) -> None:
+        """Wait for the end of the receive that a pause ended: what is given back before may be leased for it."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._receiving and self._paused), _END_OF_RECEIVE)
+
+    def _give_back_soon(self, messages: list[MessageView]) -> None:
+        if messages:
+            until = time.monotonic() + self._client.common.attempt_timeout
+            self._renewer.give_back(messages, until, self.wait_for_receive)
+
+    def _aging(self) -> Aging:
+        with self._changed:
+            return self._ahead.aging(time.monotonic(), keep=self._is_fifo())
+
+    def _finish_at_exit(self, until: float) -> None:
+        self._leases.give_back(self.stop(until), until)
+
+    def cease(self) -> None:
+        """Hand out no more messages."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def stop(self, until: float) -> list[MessageView]:
+        """Receive no more, before *until* (monotonic), and return what waits; what is in use is still renewed."""
+        self.cease()
+        with self._changed:
+            thread, cancel = self._thread, self._cancel
+        cancel.set()
+        if thread is not None:
+            thread.join(remaining(until))
+        self._renewer.wait_for_given(until)
+        self._client.forget(self._finish_at_exit)
+        return self.take_all()
+
+    def take_all(self) -> list[MessageView]:
+        """Return what waits; it is held no longer."""
+        with self._changed:
+            return self._ahead.take_all()
+
+    def finish(self) -> list[Held]:
+        """Renew no more, and return what is in use."""
+        self._renewer.stop()
+        with self._changed:
+            in_use = list(self._ahead.in_use)
+        for held in in_use:
+            self._leases.in_use.pop(held.message, None)
+        return in_use

@@ -1,0 +1,291 @@
+"""
+Typed payloads: how a producer encodes values as bodies, and a consumer decodes bodies as values.
+
+No I/O. pydantic and msgspec are imported when a type needs them. The JSON of dataclasses, `TypedDict`s and msgspec's
+own classes is msgspec's; a pydantic model has its own.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, cast, get_args, get_origin, is_typeddict
+
+from ferromq._ferromq import Message, MessageView
+from ferromq.errors import ConfigError, Reject, RetryAfter, Undecodable
+
+if TYPE_CHECKING:
+    from typing import Never
+
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Never)
+    V = TypeVar("V", default=bytes)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+    V = TypeVar("V")
+
+CONTENT_TYPE = "contentType"
+"""The property that names the format of a body. Spring's messages, so rocketmq-spring too, use this name."""
+JSON = "application/json"
+PIP_LINE = "pip install 'ferromq[typed]'"
+
+_BUILTIN = (dict, list, str, int, float, bool, object)
+"""Types that the standard library reads and writes as JSON."""
+
+Encode = Callable[[V], bytes] | type[V]
+"""A function of a value that returns a body, or a type whose values are written as JSON."""
+Decode = Callable[[bytes], T] | type[T]
+"""A function of a body that returns a value, or a type that is read from JSON."""
+
+
+if TYPE_CHECKING:
+    _View = MessageView  # it has all that a received message has
+else:
+
+    class _View:
+        __slots__ = ()
+
+
+class DecodedMessage(_View, Generic[T]):  # type: ignore[misc]
+    """
+    A received message and the value of its body; it has all that a `MessageView` has.
+
+    Made by consumers with `decode`. `Consumer.ack` and its like take it as they take a `MessageView`.
+    """
+
+    __slots__ = ("message", "value")
+
+    def __init__(self, message: MessageView, value: T) -> None:
+        self.message = message
+        self.value = value
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in DecodedMessage.__slots__:  # of an object without them, which `copy` makes
+                raise AttributeError(name)
+            return getattr(self.message, name)
+
+    def __repr__(self) -> str:
+        return f"<DecodedMessage {self.message.message_id} of {self.message.topic}: {self.value!r}>"
+
+
+def plain(message: MessageView) -> MessageView:
+    """Return the message that a consumer leased."""
+    return message.message if isinstance(message, DecodedMessage) else message
+
+
+def plain_all(messages: MessageView | Iterable[MessageView]) -> list[MessageView]:
+    """Return the messages that a consumer leased, of one or several. Raises `TypeError` for anything else."""
+    some = [messages] if isinstance(messages, (MessageView, DecodedMessage)) else messages
+    return [message if type(message) is MessageView else _leased(message) for message in some]
+
+
+def _leased(message: object) -> MessageView:
+    received = message.message if isinstance(message, DecodedMessage) else message
+    if not isinstance(received, MessageView):
+        raise TypeError(f"only received messages can be acknowledged, not {received!r}")
+    return received
+
+
+class Encoder(Generic[V]):
+    """Makes the messages of a producer."""
+
+    def __init__(self, encode: Encode[V] | None) -> None:
+        self._encode = None if encode is None else _function(encode, "encode", _writer)
+        self._properties = {CONTENT_TYPE: JSON} if encode is not None and _is_type(encode) else {}
+
+    def message(self, value: Message | V, options: Mapping[str, Any]) -> Message:
+        """Return the message of a value; one that is a `Message` is taken as it is, and brings its own options."""
+        if isinstance(value, Message):
+            given = [name for name, option in options.items() if option is not None]
+            if given:
+                raise TypeError(f"a Message brings its own {' and '.join(given)}")
+            return value
+        if self._encode is None:
+            return Message(cast("bytes", value), **options)
+        body = self._encode(value)
+        if not self._properties:
+            return Message(body, **options)
+        # The caller's own content type counts.
+        return Message(body, **{**options, "properties": {**self._properties, **(options.get("properties") or {})}})
+
+    def numbered(self) -> Callable[[Message | V], Message | bytes]:
+        """Return a function that makes what a batch takes of each value; its errors note the number of the value."""
+        if self._encode is None:
+            return lambda value: cast("Message | bytes", value)
+        count = 0
+
+        def sendable(value: Message | V) -> Message:
+            nonlocal count
+            try:
+                message = self.message(value, {})
+            except Exception as error:
+                error.add_note(f"it is the error of message {count}")
+                raise
+            count += 1
+            return message
+
+        return sendable
+
+
+class Decoder(Generic[T]):
+    """Reads the bodies of a consumer's messages."""
+
+    def __init__(self, decode: Decode[T] | None) -> None:
+        self._decode = None if decode is None else _function(decode, "decode", _reader)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the consumer has a `decode`."""
+        return self._decode is not None
+
+    def value(self, message: MessageView) -> T:
+        """
+        Return the value of a body.
+
+        Raises `Undecodable` with the error of the decoder, and `ConfigError` without a `decode`. `Reject` and
+        `RetryAfter` of a decoder pass.
+        """
+        if self._decode is None:
+            raise ConfigError("this consumer decodes no bodies: make it with decode=, a type or a function of bytes")
+        try:
+            return cast("T", self._decode(message.body))
+        except (Reject, RetryAfter):
+            raise
+        except Exception as error:
+            raise Undecodable(f"{type(error).__name__}: {error}") from error
+
+    def given(self, message: MessageView) -> "DecodedMessage[T]":
+        """Return what a handler, a loop or a receive is given. Raises as `value`."""
+        if self._decode is None:
+            return cast("DecodedMessage[T]", message)
+        return DecodedMessage(message, self.value(message))
+
+
+def _is_type(given: object) -> bool:
+    return isinstance(given, type) or get_origin(given) is not None
+
+
+def _function(
+    given: Any, option: str, of_type: Callable[[Any, type[Any]], Callable[[Any], Any] | None]
+) -> Callable[[Any], Any]:
+    """Return the function of an `encode` or `decode`. Raises `ConfigError` for a type that has no JSON."""
+    if _is_type(given):
+        function = of_type(given, get_origin(given) or given)
+        if function is not None:
+            return function
+    elif inspect.iscoroutinefunction(given):
+        raise ConfigError(
+            f"{option} is an asynchronous function, whose result would not be awaited; give one without async"
+        )
+    elif callable(given):
+        return cast("Callable[[Any], Any]", given)
+    name = getattr(given, "__qualname__", None) or repr(given)
+    raise ConfigError(
+        f"{option}={name} has no JSON: give a dataclass, a TypedDict, a pydantic model, a msgspec.Struct, a builtin "
+        "type such as dict, or a function of one argument"
+    )
+
+
+def _writer(kind: Any, plain_type: type[Any]) -> Callable[[Any], bytes] | None:
+    """Return what writes values of a type as JSON; None if nothing does. It raises `TypeError` for other values."""
+    write: Callable[[Any], bytes]
+    if kind is object:
+        return lambda value: _writer_of(type(value))(value)
+    if _is_pydantic(kind):
+        adapter = _adapter(kind)
+        write = lambda value: adapter.dump_json(value, by_alias=True)  # noqa: E731
+    elif kind in _BUILTIN:
+        write = _json
+    elif _is_structured(kind, plain_type):
+        write = _msgspec(kind).encode
+    else:
+        return None
+    # A TypedDict is no class of its values.
+    wanted = dict if is_typeddict(plain_type) else (int, float) if plain_type is float else plain_type
+
+    def checked(value: Any) -> bytes:
+        if not isinstance(value, wanted):
+            raise TypeError(f"this producer encodes {_name(kind)}, and was given a {type(value).__qualname__}")
+        return write(value)
+
+    return checked
+
+
+def _writer_of(kind: type[Any]) -> Callable[[Any], bytes]:
+    if issubclass(kind, (*_BUILTIN[:-1], type(None))):
+        return _json
+    found = _writer(kind, kind)
+    if found is None:
+        raise TypeError(f"a {kind.__qualname__} has no JSON: give the producer an encode function")
+    return found
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _reader(kind: Any, plain_type: type[Any]) -> Callable[[bytes], Any] | None:
+    """Return what reads values of a type from JSON; None if nothing does."""
+    if _is_pydantic(kind):
+        return cast("Callable[[bytes], Any]", _adapter(kind).validate_json)
+    if kind in _BUILTIN:
+        return lambda body: _of_type(json.loads(body), kind)
+    if _is_structured(kind, plain_type):
+        return cast("Callable[[bytes], Any]", _msgspec(kind).Decoder(kind).decode)
+    return None
+
+
+def _of_type(value: Any, kind: type[Any]) -> Any:
+    """Return a value of JSON. Raises `TypeError` for another type; a whole number is a float, a boolean no number."""
+    is_number = kind in {int, float} and not isinstance(value, bool)
+    if kind is float and is_number and isinstance(value, int):
+        return float(value)
+    if not isinstance(value, kind) or (kind in {int, float} and not is_number):
+        raise TypeError(f"the body is JSON of a {type(value).__name__}, not of a {kind.__name__}")
+    return value
+
+
+def _is_pydantic(kind: Any) -> bool:
+    """Say whether it is a model or a dataclass of pydantic, or a container of them."""
+    return hasattr(kind, "__pydantic_validator__") or any(map(_is_pydantic, get_args(kind)))
+
+
+def _adapter(kind: Any) -> Any:
+    return importlib.import_module("pydantic").TypeAdapter(kind)
+
+
+def _is_structured(kind: Any, plain_type: type[Any]) -> bool:
+    """Say whether it is a type that msgspec knows."""
+    is_struct = hasattr(plain_type, "__struct_fields__")
+    is_container = get_origin(kind) is not None and plain_type in {dict, list, tuple}
+    return is_struct or is_container or dataclasses.is_dataclass(plain_type) or is_typeddict(plain_type)
+
+
+def _msgspec(kind: Any) -> Any:
+    """
+    Return `msgspec.json`, once it is known that it can read and write a type.
+
+    Raises `ModuleNotFoundError` with the pip command if it is not installed, and `ConfigError` for a type with a field
+    that has no JSON: with it each message would become a dead letter.
+    """
+    try:
+        msgspec = importlib.import_module("msgspec")
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"the JSON of {_name(kind)} needs msgspec, which is not installed: {PIP_LINE}", name="msgspec"
+        ) from None
+    try:
+        msgspec.json.schema(kind)
+    except TypeError as error:
+        raise ConfigError(f"{_name(kind)} has no JSON, give a function instead: {error}") from None
+    return msgspec.json
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "__qualname__", None) or repr(kind)

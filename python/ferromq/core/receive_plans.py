@@ -1,0 +1,257 @@
+"""What a consumer says to servers to receive messages: written once, without I/O, as `plans` is."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ferromq._proto import messages as pb
+from ferromq.core.plans import LEAST, Common, Tries
+from ferromq.core.requests import (
+    BEGIN,
+    RETRYABLE,
+    Arrive,
+    Call,
+    Decoded,
+    Join,
+    Pause,
+    Plan,
+    Stream,
+    backoff,
+    check,
+    decode_messages,
+    duration,
+    error_of,
+    resource,
+)
+from ferromq.core.routes import Route, endpoints_message
+from ferromq.core.subscriptions import Subscription
+from ferromq.errors import OutcomeUnknown, RequestError, ServerError, Unsupported
+
+if TYPE_CHECKING:
+    from ferromq._ferromq import LeaseKeeper
+
+LATE = 2.8
+"""Seconds after its wait in which a receive ends, whatever hangs."""
+GRACE = 5.0
+"""Seconds a long poll's answer may take beyond the poll; RocketMQ wants its own poll to fit well inside."""
+_TURN = 1.0
+"""Seconds to wait for one topic at one broker, where there are several topics or brokers."""
+_WATCH = 20.0
+"""Seconds that a broker waits for messages to tell of."""
+_LEAST_POLL = 5.0
+"""Seconds that a receive waits at RocketMQ's proxy at least; one with less time until its deadline is refused:"""
+_TOO_SHORT = "not enough for polling"
+_NO_BEGIN = "begin= needs brokers of ferromq: leave it out, or set the offsets of the group before it begins"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one receive asks for; times in seconds."""
+
+    max_messages: int
+    wait: float
+    invisible: float
+    attempt_id: str = ""
+    grace: float = LATE
+    """How long after the wait it may end."""
+    decode: Callable[..., Decoded[Any]] = decode_messages
+    """Makes of an answer what the plan returns: a list of messages, or a table."""
+
+
+def receive(common: Common, subscription: Subscription, wish: Wish, lease: "LeaseKeeper") -> Plan[Any]:
+    """
+    Receive messages, waiting for the first; an empty list when none came in time.
+
+    A broker that does not answer is asked again until the wait is over, and as often as attempts are allowed where
+    there is time: it ends at most *grace* seconds after the wait, whatever hangs.
+    """
+    until = common.now() + wish.wait
+    tries = Tries(until + wish.grace)
+    failures = answers = 0
+    several = False
+    turns = _Turns()
+    # All repetitions have the same id: the broker sends the messages of a lost answer again, while they are leased.
+    attempt_id = str(uuid.uuid4())
+    while True:
+        left = max(0.0, until - common.now())
+        try:
+            targets, first = yield from _targets(common, subscription, tries)
+            several = len(targets) > 1
+            target, wait = yield from turns.take(common, subscription, targets, first, left)
+            turn = replace(wish, wait=wait, attempt_id=attempt_id)
+            messages = yield from _receive_once(common, subscription, target, turn, (lease, tries))
+            answers += 1
+        except RequestError as error:
+            if not several or _TOO_SHORT not in str(error):
+                raise
+            if target.endpoint in common.patient:  # what is left of the time is too short
+                if answers:
+                    return []
+                raise
+            common.patient.add(target.endpoint)
+            continue
+        except RETRYABLE:
+            failures += 1
+            for topic in subscription.filters:
+                common.routes.distrust(topic)
+            left = tries.until - common.now()
+            if common.now() >= until and (failures >= common.attempts or left < LEAST):
+                raise
+            yield Pause(min(backoff(min(failures, 3)), max(0.0, left / 2)))
+            continue
+        if messages or (common.now() >= until and turns.asked >= len(targets)):
+            return messages
+
+
+@dataclass(slots=True)
+class _Turns:
+    """Which broker and topic a receive asks next, and how long it waits there."""
+
+    asked: int = 0
+    _ready: "list[Target]" = field(default_factory=list)
+    """Those that have told of messages."""
+
+    def take(
+        self, common: Common, subscription: Subscription, targets: "list[Target]", first: Route, left: float
+    ) -> "Plan[tuple[Target, float]]":
+        """
+        Return the next target, and the seconds to wait for its messages while *left* seconds are left.
+
+        Each is asked without a wait before there is one: a long poll would hold up what another one has. Then it waits
+        at all of them at once, or where brokers do not tell of messages, for a while at one.
+        """
+        several = len(targets) > 1
+        is_sweep = several and (bool(self._ready) or self.asked % (len(targets) + 1) < len(targets))
+        if several and not is_sweep and left and _tell_arrivals(common, targets):
+            self._ready = yield from _arrived(common, subscription, targets, min(left, _WATCH))
+            is_sweep = True
+        target = self._ready.pop() if self._ready else targets[first.take_turn() % len(targets)]
+        self.asked += 1
+        return target, 0.0 if is_sweep else min(left, _TURN) if several else left
+
+
+def _arrived(common: Common, subscription: Subscription, targets: "list[Target]", left: float) -> "Plan[list[Target]]":
+    """
+    Wait until brokers have messages, *left* seconds at most, and return those that have.
+
+    Each turn of the wait sends again what was lost with its connection, or was answered for another receive.
+    """
+    until = common.now() + left
+    requests = [_watched(subscription, target) for target in targets]
+    while left > 0 and _tell_arrivals(common, targets):
+        names = yield Arrive(requests, min(left, _TURN))
+        if names:
+            return [target for target in targets if _name(target) in names]
+        left = until - common.now()
+    return []
+
+
+def _tell_arrivals(common: Common, targets: "list[Target]") -> bool:
+    """Say whether all brokers tell of messages without leasing them."""
+    return all(common.takes_records(target.endpoint) for target in targets)
+
+
+def _name(target: "Target") -> str:
+    return f"{target.endpoint} {target.topic}"
+
+
+def _watched(subscription: Subscription, target: "Target") -> tuple[str, str, bytes]:
+    request = pb.ReceiveMessageRequest(
+        group=resource(subscription.group),
+        message_queue=pb.MessageQueue(topic=resource(target.topic)),
+        long_polling_timeout=duration(_WATCH),
+    )
+    return _name(target), target.endpoint, request.SerializeToString()
+
+
+def introduce(common: Common, topic: str) -> Plan[None]:
+    """Make the client known to a broker of a topic, whose answer says whether the group keeps order."""
+    route = yield from common.route(topic)
+    endpoint, _ = route.to_read(common.routes.failing())[0]
+    yield Join(endpoint, common.attempt_timeout)
+
+
+class Target(NamedTuple):
+    """A broker that has a topic."""
+
+    topic: str
+    endpoint: str
+    broker_name: str
+
+
+def _targets(common: Common, subscription: Subscription, tries: Tries) -> Plan[tuple[list[Target], Route]]:
+    """Return what a receive may ask, and the route that counts turns."""
+    routes = list[Route]()
+    for topic in subscription.filters:
+        route = yield from common.route(topic, tries)
+        routes.append(route)
+    failing = common.routes.failing()
+    return [Target(route.topic, *broker) for route in routes for broker in route.to_read(failing)], routes[0]
+
+
+def begin_at(common: Common, subscription: Subscription, target: Target, tries: Tries) -> Plan[None]:
+    """
+    Have the group begin at a broker where `Subscription.begin` says, unless it has an offset there.
+
+    The broker decides, once for all members: a ferromq extension of GetOffset. Raises `Unsupported` for other brokers.
+    """
+    place = target.topic, target.broker_name
+    if subscription.begin is None or place in subscription.begun:
+        return
+    route = common.routes.known(target.topic)
+    brokers = frozenset(route.readable.values()) if route else frozenset()
+    start = subscription.start_at(*place, brokers)
+    broker = pb.Broker(name=target.broker_name, endpoints=endpoints_message([target.endpoint]))
+    queue = pb.MessageQueue(topic=resource(target.topic), id=0, permission=pb.Permission.READ, broker=broker)
+    request = pb.GetOffsetRequest(group=resource(subscription.group), message_queue=queue).SerializeToString()
+    try:
+        answer = yield Call(target.endpoint, "GetOffset", request, common.limit(tries), ((BEGIN, start),))
+    except Unsupported as error:
+        raise Unsupported(f"{error}; {_NO_BEGIN}") from None
+    status = pb.GetOffsetResponse.FromString(answer).status
+    if status.code == pb.Code.OFFSET_NOT_FOUND:
+        raise Unsupported(f"the broker {target.endpoint} does not let clients say where a group begins; {_NO_BEGIN}")
+    check(status)
+    subscription.begun.add(place)
+
+
+def _receive_once(
+    common: Common, subscription: Subscription, target: Target, wish: Wish, of: tuple["LeaseKeeper", Tries]
+) -> Plan[Any]:
+    lease, tries = of
+    name, endpoint, broker_name = target
+    topic = resource(name)
+    request = pb.ReceiveMessageRequest(
+        group=resource(subscription.group),
+        message_queue=pb.MessageQueue(
+            topic=topic,
+            id=-1,
+            permission=pb.Permission.READ,
+            broker=pb.Broker(name=broker_name, endpoints=endpoints_message([endpoint])),
+        ),
+        filter_expression=subscription.filters[name],
+        batch_size=wish.max_messages,
+        invisible_duration=duration(wish.invisible),
+        long_polling_timeout=duration(wish.wait),
+        attempt_id=wish.attempt_id,
+    )
+    try:
+        yield Join(endpoint, common.limit(tries))
+        yield from begin_at(common, subscription, target, tries)
+        wait = max(wish.wait, _LEAST_POLL) if endpoint in common.patient else wish.wait
+        limit = max(0.001, min(wait + GRACE, tries.until - common.now()))
+        answer = yield Stream(endpoint, "ReceiveMessage", request.SerializeToString(), limit, lease)
+    except OutcomeUnknown:
+        common.routes.failed(endpoint)
+        raise
+    common.routes.answered(endpoint)
+    status, messages, _ = wish.decode(answer, lease, endpoint)
+    if status is None:
+        if messages:
+            return messages
+        raise ServerError(f"{endpoint} ended a receive without a status")
+    code, text = status
+    if code not in {pb.Code.OK, pb.Code.MESSAGE_NOT_FOUND}:
+        raise error_of(code, text)
+    return messages

@@ -1,0 +1,105 @@
+"""Requests and replies on RocketMQ's own broker: the same bytes work there, and its proxy is refused."""
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import pytest
+from compat_peer import Clients
+from java_processes import JavaBroker, JavaNameServer, JavaProxy
+
+import ferromq
+from ferromq.protocol.broker_description import BrokerDescription
+
+PATIENCE = 60.0
+
+
+class Servers(NamedTuple):
+    """RocketMQ's servers."""
+
+    namesrv: str
+    broker: str
+    endpoint: str
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Run them, with the topics of the tests."""
+    directory = tmp_path_factory.mktemp("servers")
+    with contextlib.ExitStack() as stack:
+        names = stack.enter_context(JavaNameServer(directory / "namesrv"))
+        broker = stack.enter_context(JavaBroker(directory / "broker", names.address))
+        with ferromq.Admin(names.address, timeout=PATIENCE) as admin:
+            for name in ("asks_java", "asks_ours", "refused"):
+                admin.create_topic(name, queues=1, message_type="NORMAL")
+                admin.create_group(name)
+        proxy = stack.enter_context(JavaProxy(directory / "proxy", names.address))
+        yield Servers(names.address, broker.address, proxy.address)
+
+
+def introduce(servers: Servers, client: ferromq.Producer | ferromq.Consumer) -> None:
+    """Tell a client what ferromq's brokers tell themselves: the remoting address behind the proxy."""
+    description = BrokerDescription("broker-java", "DefaultCluster", 0, servers.broker, (servers.namesrv,))
+    client._client.requests._brokers[servers.endpoint] = description
+
+
+def test_the_proxy_is_refused_with_the_reason(servers: Servers) -> None:
+    """It does not tell the address of its broker. Nothing is sent."""
+    with (
+        ferromq.Producer(servers.endpoint, timeout=PATIENCE) as producer,
+        pytest.raises(ferromq.Unsupported, match="RocketMQ's proxy, or an older ferromq broker"),
+    ):
+        producer.request("refused", b"x")
+
+
+def test_a_java_replier_answers_our_requests(servers: Servers, clients: Clients) -> None:
+    """Through RocketMQ's broker, which hands the reply to our connection."""
+    clients.start("replier", "replier-on-java", servers.namesrv, "asks_java", "asks_java")
+    try:
+        with ferromq.Producer(servers.endpoint, timeout=PATIENCE) as producer:
+            introduce(servers, producer)
+            for body in (b"1", b"2", bytes(100_000)):
+                assert producer.request("asks_java", body).body == b"re:" + body
+    finally:
+        clients.ask("close", "replier-on-java")
+
+
+def test_our_replies_reach_java_requesters(servers: Servers, clients: Clients) -> None:
+    """Received over gRPC through the proxy, answered over remoting."""
+    clients.start("producer", "asking-on-java", servers.namesrv, "asking_on_java")
+    try:
+        with ferromq.Consumer(servers.endpoint, "asks_ours", "asks_ours", timeout=PATIENCE) as consumer:
+            introduce(servers, consumer)
+            # Through RocketMQ's proxy a new group that waits before the first message often gets nothing for 20 s.
+            with ferromq.Producer(servers.endpoint, timeout=PATIENCE) as producer:
+                producer.send("asks_ours", b"first")
+            consumer.ack(consumer.receive(wait=PATIENCE))
+
+            def handle(message: ferromq.MessageView) -> None:
+                consumer.reply(message, b"re:" + message.body)
+
+            with ThreadPoolExecutor(1) as thread:
+                running = thread.submit(consumer.run, handle)
+                try:
+                    replies = clients.ask("request", "asking-on-java", "asks_ours", "q-", 5)
+                finally:
+                    consumer.stop()
+                running.result(PATIENCE)
+        assert replies.split(",") == [f"re:q-{number}" for number in range(5)]
+    finally:
+        clients.ask("close", "asking-on-java")
+
+
+def test_a_requester_that_is_gone_is_recognized_by_rocketmqs_remark(servers: Servers) -> None:
+    """RocketMQ has no code of its own for it."""
+    with ferromq.Consumer(servers.endpoint, "refused", "refused", timeout=PATIENCE) as consumer:
+        with ferromq.Producer(servers.endpoint, timeout=PATIENCE) as producer:
+            introduce(servers, producer)
+            with pytest.raises(ferromq.RequestTimeout, match="refused"):
+                producer.request("refused", b"x", timeout=2)
+        introduce(servers, consumer)
+        (message,) = consumer.receive(wait=PATIENCE)
+        with pytest.raises(ferromq.RequesterGone):
+            consumer.reply(message, b"y")
+        consumer.ack(message)
