@@ -909,6 +909,8 @@ class FramedCalls:
 
         *cancellation* ends it. Raises `ConnectionFailed` and `RequestTimeout`.
         """
+    def attach(self, endpoint: str, server: Server) -> None:
+        """Call the broker at *endpoint* as *server*, which is in this process, without a connection."""
     def release(self, endpoint: str) -> None:
         """Let the broker at *endpoint* answer the receives under way at once."""
     def start(

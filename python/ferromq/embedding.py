@@ -20,7 +20,7 @@ from ferromq.client.options import AdminOptions, ProducerOptions
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.config.options import BrokerOptions, StoreChanges
-from ferromq.connecting import Connection
+from ferromq.connecting import Client, Connection
 from ferromq.core.payloads import V
 from ferromq.errors import ConfigError
 from ferromq.namesrv.server import NamesrvController
@@ -116,6 +116,11 @@ class Embedded(Connection):
 
     def _make_admin(self, options: AdminOptions) -> Admin:
         return Admin(self.namesrv, **options)
+
+    def _prepare(self, client: Client) -> None:
+        # An administrator calls name servers and brokers over remoting.
+        if not isinstance(client, Admin):
+            client._client.channels.here[self._broker.endpoint] = self._broker.server  # noqa: SLF001 (no one else's option)
 
     def configure(self, **options: Unpack[StoreChanges]) -> None:
         """

@@ -1,8 +1,8 @@
 //! Ends polls from another thread.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Mutex, Weak};
 
-use crate::{connection::Connection, sync};
+use crate::{Release, sync};
 
 /// Ends the polls that were made with it, those under way and later ones.
 #[derive(Default)]
@@ -11,27 +11,27 @@ pub struct Cancellation(Mutex<State>);
 #[derive(Default)]
 struct State {
     is_set: bool,
-    /// The connection of the last poll.
-    connection: Weak<Connection>,
+    /// Where the last poll waits.
+    place: Option<Weak<dyn Release + Send + Sync>>,
 }
 
 impl Cancellation {
     /// Has the server answer the polls under way at once; later polls are not sent.
     pub fn set(&self) {
-        let connection = {
+        let place = {
             let mut state = sync::lock(&self.0);
             state.is_set = true;
-            state.connection.upgrade()
+            state.place.as_ref().and_then(Weak::upgrade)
         };
-        if let Some(connection) = connection {
-            connection.release();
+        if let Some(place) = place {
+            place.release();
         }
     }
 
-    /// Notes the connection of a poll that begins. Returns false if polls are not sent any more.
-    pub(crate) fn begin(&self, connection: &Arc<Connection>) -> bool {
+    /// Notes where a poll that begins waits. Returns false if polls are not sent any more.
+    pub(crate) fn begin(&self, place: Weak<dyn Release + Send + Sync>) -> bool {
         let mut state = sync::lock(&self.0);
-        state.connection = Arc::downgrade(connection);
+        state.place = Some(place);
         !state.is_set
     }
 }

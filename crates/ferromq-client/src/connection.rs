@@ -21,7 +21,7 @@ use ferromq_protocol::remoting::{HeaderForm, Limits, RemotingCommand, codec};
 use socket2::{SockRef, TcpKeepalive};
 
 use crate::{
-    CallError, Patience, Request, Response,
+    CallError, Patience, Release, Request, Response,
     frames::{FrameReader, Step, TimedRead},
     outgoing::{self, Frame, Outgoing},
     sync::{self, Turn},
@@ -354,18 +354,6 @@ impl Connection {
         }
     }
 
-    /// Sends nothing more. The server answers the polls under way at once, and the other calls as before; then it closes
-    /// the connection.
-    pub(crate) fn release(&self) {
-        self.is_retired.store(true, Ordering::Relaxed);
-        self.outgoing.finish();
-        if !sync::lock(&self.calls).has_threads {
-            // After a frame that another thread is writing.
-            let _turn = self.writing.take(Instant::now() + RELEASE_LIMIT);
-            self.end_writing();
-        }
-    }
-
     fn end_writing(&self) {
         // It fails if the connection has ended.
         let _ = self.socket.shutdown(Shutdown::Write);
@@ -472,6 +460,20 @@ impl Connection {
             }
         }
         reason
+    }
+}
+
+impl Release for Connection {
+    /// Sends nothing more. The server answers the polls under way at once, and the other calls as before; then it closes
+    /// the connection.
+    fn release(&self) {
+        self.is_retired.store(true, Ordering::Relaxed);
+        self.outgoing.finish();
+        if !sync::lock(&self.calls).has_threads {
+            // After a frame that another thread is writing.
+            let _turn = self.writing.take(Instant::now() + RELEASE_LIMIT);
+            self.end_writing();
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    CallError, Cancellation, Patience, Request, Response,
+    CallError, Cancellation, LocalError, LocalServer, Patience, Release as _, Request, Response,
     connection::{Callback, Connection},
     sync,
 };
@@ -26,8 +26,14 @@ pub struct Connections {
 
 #[derive(Default)]
 struct Table {
-    servers: HashMap<Arc<str>, Arc<Server>>,
+    servers: HashMap<Arc<str>, Target>,
     is_closed: bool,
+}
+
+#[derive(Clone)]
+enum Target {
+    Remote(Arc<Server>),
+    Local(Arc<dyn LocalServer>),
 }
 
 /// A server, and the connection to it.
@@ -67,7 +73,10 @@ impl Connections {
         request: Request,
         patience: Patience<'_>,
     ) -> Result<Response, CallError> {
-        self.connection(address, patience)?.call(request, patience)
+        match self.target(address)? {
+            Target::Remote(server) => server.connection(patience)?.call(request, patience),
+            Target::Local(server) => server.call(request, patience).map_err(|error| error.at(address)),
+        }
     }
 
     /// As [`Self::call`], for a poll that `cancellation` can end.
@@ -81,17 +90,37 @@ impl Connections {
         patience: Patience<'_>,
         cancellation: &Cancellation,
     ) -> Result<Response, CallError> {
-        let connection = self.connection(address, patience)?;
-        match cancellation.begin(&connection) {
-            true => connection.call(request, patience),
-            false => Err(CallError::Interrupted { address: address.into() }),
+        let interrupted = || Err(CallError::Interrupted { address: address.into() });
+        match self.target(address)? {
+            Target::Remote(server) => {
+                let connection = server.connection(patience)?;
+                let place: Weak<Connection> = Arc::downgrade(&connection);
+                if cancellation.begin(place) { connection.call(request, patience) } else { interrupted() }
+            }
+            Target::Local(server) => {
+                if !cancellation.begin(Arc::<dyn LocalServer>::downgrade(&server)) {
+                    return interrupted();
+                }
+                server.call(request, patience).map_err(|error| error.at(address))
+            }
         }
+    }
+
+    /// Calls the server at `address` as one in this process, without a connection.
+    pub fn attach(&self, address: &str, server: Arc<dyn LocalServer>) {
+        sync::lock(&self.table).servers.insert(address.into(), Target::Local(server));
     }
 
     /// Has the server answer the polls under way at once. Later calls use another connection.
     pub fn release(&self, address: &str) {
-        if let Some(connection) = self.open(address) {
-            connection.release();
+        match self.known(address) {
+            Some(Target::Local(server)) => server.release(),
+            Some(Target::Remote(server)) => {
+                if let Some(connection) = server.usable() {
+                    connection.release();
+                }
+            }
+            None => {}
         }
     }
 
@@ -107,7 +136,17 @@ impl Connections {
         done: impl FnOnce(Result<Response, CallError>) + Send + 'static,
     ) {
         let done: Callback = Box::new(done);
-        match self.open(address) {
+        let connection = match self.known(address) {
+            Some(Target::Local(server)) => {
+                let address = Arc::<str>::from(address);
+                let end =
+                    move |outcome: Result<_, LocalError>| done(outcome.map_err(|error| error.at(&address)));
+                return server.start(request, until, Box::new(end));
+            }
+            Some(Target::Remote(server)) => server.usable(),
+            None => None,
+        };
+        match connection {
             Some(connection) => connection.start(request, until, done),
             None => {
                 let reason = "no connection is open".into();
@@ -119,20 +158,26 @@ impl Connections {
     /// Whether a connection to the server is open.
     #[must_use]
     pub fn is_open(&self, address: &str) -> bool {
-        self.open(address).is_some()
+        match self.known(address) {
+            Some(Target::Local(_)) => true,
+            Some(Target::Remote(server)) => server.usable().is_some(),
+            None => false,
+        }
     }
 
-    fn open(&self, address: &str) -> Option<Arc<Connection>> {
-        let server = sync::lock(&self.table).servers.get(address).map(Arc::clone)?;
-        match &*sync::lock(&server.link) {
-            Link::Open(connection) if connection.is_usable() => Some(Arc::clone(connection)),
-            _ => None,
-        }
+    fn known(&self, address: &str) -> Option<Target> {
+        sync::lock(&self.table).servers.get(address).cloned()
     }
 
     /// Ends the connection to a server that is not needed any more, and the calls on it.
     pub fn forget(&self, address: &str) {
-        let server = sync::lock(&self.table).servers.remove(address);
+        let server = {
+            let mut table = sync::lock(&self.table);
+            match table.servers.get(address) {
+                Some(Target::Remote(_)) => table.servers.remove(address),
+                Some(Target::Local(_)) | None => None,
+            }
+        };
         if let Some(server) = server {
             server.end("the client has left the server");
         }
@@ -148,22 +193,26 @@ impl Connections {
         servers.into_values().for_each(|server| server.end(CLOSED));
     }
 
-    fn connection(&self, address: &str, patience: Patience<'_>) -> Result<Arc<Connection>, CallError> {
-        let server = {
-            let mut table = sync::lock(&self.table);
-            if table.is_closed {
-                return Err(CallError::NotSent { address: address.into(), reason: CLOSED.into() });
-            }
-            match table.servers.get(address) {
-                Some(server) => Arc::clone(server),
-                None => {
-                    let server = Arc::new(Server::new(address));
-                    table.servers.insert(Arc::clone(&server.address), Arc::clone(&server));
-                    server
-                }
-            }
-        };
-        server.connection(patience)
+    fn target(&self, address: &str) -> Result<Target, CallError> {
+        let mut table = sync::lock(&self.table);
+        if table.is_closed {
+            return Err(CallError::NotSent { address: address.into(), reason: CLOSED.into() });
+        }
+        if let Some(target) = table.servers.get(address) {
+            return Ok(target.clone());
+        }
+        let server = Arc::new(Server::new(address));
+        table.servers.insert(Arc::clone(&server.address), Target::Remote(Arc::clone(&server)));
+        Ok(Target::Remote(server))
+    }
+}
+
+impl Target {
+    fn end(&self, reason: &str) {
+        match self {
+            Self::Remote(server) => server.end(reason),
+            Self::Local(server) => server.release(),
+        }
     }
 }
 
@@ -183,6 +232,14 @@ impl Server {
             link: Mutex::default(),
             retired: Mutex::default(),
             opened: Condvar::new(),
+        }
+    }
+
+    /// The connection, if it is open.
+    fn usable(&self) -> Option<Arc<Connection>> {
+        match &*sync::lock(&self.link) {
+            Link::Open(connection) if connection.is_usable() => Some(Arc::clone(connection)),
+            _ => None,
         }
     }
 

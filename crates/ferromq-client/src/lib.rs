@@ -1,7 +1,7 @@
 //! The data path of ferromq's clients: what grows with the message rate.
 //!
 //! A [`Connections`] calls servers with frames of the remoting protocol. It holds one connection for each server, and
-//! opens it with the first call. Routes, retries and sessions belong to its users. This crate knows no Python, no store
+//! opens it with the first call. A [`LocalServer`] is called without one. Routes, retries and sessions belong to its users. This crate knows no Python, no store
 //! and no server.
 
 mod arrivals;
@@ -12,6 +12,7 @@ mod connection;
 mod connections;
 mod error;
 mod frames;
+mod local;
 mod outgoing;
 pub mod sends;
 mod sync;
@@ -22,6 +23,7 @@ pub use cancellation::Cancellation;
 pub use completions::Completions;
 pub use connections::Connections;
 pub use error::CallError;
+pub use local::{LocalCallback, LocalError, LocalServer, Release};
 pub use outgoing::MAX_QUEUED;
 
 use std::time::Instant;

@@ -11,7 +11,9 @@ use crate::{
     calls::{Answer, Polled, answer, exception, interruptible, limit, polled},
     completions::{Outcome, PyCompletions},
     error::raised,
+    local_server::LocalBroker,
     process::Owned,
+    server::PyServer,
 };
 
 /// Calls hot methods of brokers over connections of their own, without HTTP/2.
@@ -138,6 +140,12 @@ impl PyFramedCalls {
         };
         connections.start(endpoint, request, Instant::now() + limit(timeout), done);
         Ok(true)
+    }
+
+    /// Call the broker at *endpoint* as *server*, which is in this process, without a connection.
+    fn attach(&self, endpoint: &str, server: &PyServer) -> PyResult<()> {
+        self.0.get()?.attach(endpoint, Arc::new(LocalBroker(server.local_calls()?)));
+        Ok(())
     }
 
     /// Return whether a connection to *endpoint* is open.

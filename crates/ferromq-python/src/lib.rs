@@ -17,6 +17,7 @@ mod filters;
 mod framed_calls;
 mod handler;
 mod inspect;
+mod local_server;
 mod log_scan;
 mod logging;
 mod message;

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use ferromq_store::read::TransferLimits;
 use ferromq_transport::{
     LogLimiter, Server, ServerOptions, Verb, dispatcher,
+    grpc::LocalCalls,
     hot::{ClientPolicy, SendPolicy},
     tables::{GroupEntry, MessageType, TopicEntry, subscriptions::Subscription},
     tls::{ClientAuth, GrpcTls, ServerTls, TlsMode},
@@ -54,6 +55,13 @@ impl Drop for RunningServer {
 /// A server: remoting and gRPC listeners, hot verbs in Rust, registered functions for cold requests.
 #[pyclass(name = "Server", module = "ferromq._ferromq", frozen)]
 pub struct PyServer(Owned<RunningServer>);
+
+impl PyServer {
+    /// Calls of clients in this process, or `ForkedProcess` in a child.
+    pub fn local_calls(&self) -> PyResult<LocalCalls> {
+        Ok(self.0.get()?.server.local_calls())
+    }
+}
 
 #[pymethods]
 impl PyServer {

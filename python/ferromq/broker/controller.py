@@ -103,6 +103,11 @@ class BrokerController:
         return self.identity.address
 
     @property
+    def server(self) -> Server:
+        """The server of both protocols."""
+        return self._server
+
+    @property
     def endpoint(self) -> str:
         """The advertised `host:port` of the gRPC listener."""
         return self.identity.grpc_address

@@ -106,6 +106,7 @@ class Client:
         if not self._owner.is_here and self._is_unused:
             self.common.identity.take_name()
             self._owner.take_over()
+            self.channels.here.clear()
         self._owner.check()
         if self.is_closed:
             raise ClientClosed(f"this {self._what} is closed; make a new one")

@@ -152,6 +152,8 @@ class Channels:
         """The brokers that take framed calls, with what they announced."""
         self.sends: _ferromq.Sends | None = None
         """Sends single messages to them."""
+        self.here: dict[str, _ferromq.Server] = {}
+        """Brokers of this process, by endpoint: their framed calls need no connection."""
         self._frames: _ferromq.FramedCalls | None = None
         self._arrivals: _ferromq.Arrivals | None = None
         self._reopening = False
@@ -300,6 +302,8 @@ class Channels:
             if self._frames is None:
                 identity = self.identity
                 self._frames = _ferromq.FramedCalls()
+                for address, server in self.here.items():
+                    self._frames.attach(address, server)
                 self.sends = _ferromq.Sends(self._frames, identity.client_id, identity.process, identity.host)
         if self._frames.probe(endpoint, PROBE):
             self.framed[endpoint] = announced

@@ -64,6 +64,11 @@ impl Connections {
         self.open.lock().remove(&id).is_some()
     }
 
+    /// The memory of a new connection from `peer`.
+    pub(super) fn allowance(&self, peer: SocketAddr) -> Arc<Allowance> {
+        self.limits.budget.allowance(peer.ip())
+    }
+
     /// Closes all connections.
     pub(super) fn close_all(&self) {
         self.open.lock().clear();
@@ -85,7 +90,7 @@ impl Connections {
         self.open.lock().insert(id, keep);
         self.counters.connections.add(1);
         let (connections, clients) = (Arc::clone(self), Mutex::default());
-        let allowance = self.limits.budget.allowance(peer.ip());
+        let allowance = self.allowance(peer);
         let inner =
             LinkInner { id, peer, connections, clients, allowance, unsent: Arc::default(), _slot: slot };
         let link = Link(Arc::new(inner));

@@ -71,7 +71,8 @@ static METHODS: [HotVerb; 9] = [
     }),
 ];
 
-fn find(code: i32) -> Option<&'static HotVerb> {
+/// The hot method of a request code.
+pub(super) fn find(code: i32) -> Option<&'static HotVerb> {
     METHODS.iter().find(|method| method.code == code)
 }
 

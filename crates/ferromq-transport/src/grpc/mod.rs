@@ -13,6 +13,7 @@ mod framed;
 pub(crate) mod hot_method;
 mod http2;
 mod inline_calls;
+mod local;
 mod service;
 mod stream;
 mod telemetry;
@@ -29,7 +30,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, runtime::Handle};
 
 use crate::{
     ColdHandler, TransportError,
@@ -42,6 +43,7 @@ use connection::{Connections, Incoming};
 use extras::health::Health;
 use telemetry::TelemetryStreams;
 
+pub use local::{LocalCalls, LocalError};
 pub use verbs::{message, outgoing::encode_message, proto};
 
 /// Limits that all gRPC connections of a server share.
@@ -134,6 +136,12 @@ impl GrpcServer {
         };
         http2::serve_until(&self.0, Incoming::new(listener, Arc::clone(&self.0.connections)), drain).await;
         Ok(())
+    }
+
+    /// Calls of clients in this process.
+    #[must_use]
+    pub fn local_calls(&self, runtime: Handle) -> LocalCalls {
+        LocalCalls::new(Arc::clone(&self.0), runtime)
     }
 
     /// Sends an encoded `TelemetryCommand` on stream `stream`. Returns false if the stream is gone or its buffer is

@@ -33,7 +33,7 @@ use tracing::{info, warn};
 use crate::{
     ColdHandler, TransportError,
     connections::{budget::Budget, log_limiter::LogLimiter, slots::Slots, sockets},
-    grpc::{GrpcLimits, GrpcServer},
+    grpc::{GrpcLimits, GrpcServer, LocalCalls},
     hot::{Counters, Hot},
     remoting::{
         RemotingCommand,
@@ -266,6 +266,12 @@ impl Server {
         limit: Duration,
     ) -> Result<RemotingCommand, TransportError> {
         self.0.peers.call(connection, request, limit).await
+    }
+
+    /// Calls of clients in this process, which need no connection.
+    #[must_use]
+    pub fn local_calls(&self) -> LocalCalls {
+        self.0.grpc.local_calls(self.0.runtime.clone())
     }
 
     /// The hot path; `None` on a name server.
