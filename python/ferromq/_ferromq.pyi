@@ -17,6 +17,8 @@ from typing import (
     type_check_only,
 )
 
+from ferromq.message import SendReceipt
+
 _T = TypeVar("_T")
 
 __version__: str
@@ -961,14 +963,15 @@ class Sends:
     def put_route(
         self,
         topic: str,
-        queues: Sequence[tuple[int, str]],
-        group_queues: Sequence[tuple[int, str]],
+        queues: Sequence[tuple[int, str, str]],
+        group_queues: Sequence[tuple[int, str, str]],
         seconds: float,
         max_body: int,
         first: int,
     ) -> None:
         """
-        Let messages of *topic* go to *queues* (id, endpoint) for the next *seconds*; message groups to *group_queues*.
+        Let messages of *topic* go to *queues* (id, endpoint, broker name) for the next *seconds*; message groups to
+        *group_queues*.
 
         *first* is the turn of the first message; a body has at most *max_body* bytes.
         """
@@ -976,9 +979,9 @@ class Sends:
         """Forget all routes."""
     def send(
         self, topic: str, message: Message | bytes, born_timestamp: int, timeout: float
-    ) -> tuple[MessageIds, int, int, str] | FailedSend | None:
+    ) -> SendReceipt | FailedSend | None:
         """
-        Send a message and wait for its receipt: its id, queue, place in the queue, and broker.
+        Send a message and wait for its receipt.
 
         Returns None, and does nothing, without a route for it, and a `FailedSend` for a failure. Waits without the
         interpreter lock, *timeout* seconds at most.

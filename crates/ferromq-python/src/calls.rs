@@ -7,7 +7,12 @@ use ferromq_client::{
     sends::{Cause, Failure, Receipt},
 };
 use ferromq_protocol::remoting::codes::framed;
-use pyo3::{IntoPyObjectExt, prelude::*, types::PyBytes};
+use pyo3::{
+    IntoPyObjectExt,
+    prelude::*,
+    sync::PyOnceLock,
+    types::{PyBytes, PyTuple},
+};
 
 use crate::{client::MessageIds, columns::PyRecords, error::raised};
 
@@ -55,11 +60,21 @@ pub struct FailedSend {
     text: String,
 }
 
-/// What Python gets of a send: its receipt, or a `FailedSend`.
+/// Python's class of receipts, and how tuples are made of it.
+static RECEIPT: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
+
+/// What Python gets of a send: a `SendReceipt`, or a `FailedSend`.
 pub fn sent(py: Python<'_>, outcome: Result<Receipt, Failure>) -> PyResult<Bound<'_, PyAny>> {
     match outcome {
-        Ok(Receipt { ids, queue_id, queue_offset, endpoint }) => {
-            (MessageIds(ids), queue_id, queue_offset, &*endpoint).into_bound_py_any(py)
+        Ok(Receipt { ids, topic, queue_id, queue_offset, broker_name }) => {
+            let (class, new) = RECEIPT.get_or_try_init(py, || {
+                let class = py.import("ferromq.message")?.getattr("SendReceipt")?;
+                PyResult::Ok((class.unbind(), py.get_type::<PyTuple>().getattr("__new__")?.unbind()))
+            })?;
+            let id = MessageIds(ids).first();
+            let fields = (id, queue_id, queue_offset, &*topic, py.None(), &*broker_name);
+            // The class's own `__new__` is a function of Python.
+            new.bind(py).call1((class, fields))
         }
         Err(failure) => FailedSend::new(py, failure)?.into_bound_py_any(py),
     }

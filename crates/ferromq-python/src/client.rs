@@ -71,8 +71,19 @@ impl MessageIds {
                 self.0.count
             ))
         };
-        let id = self.0.get(index).ok_or_else(out_of_range)?;
-        Ok(id.iter().copied().map(char::from).collect())
+        self.text(index).ok_or_else(out_of_range)
+    }
+}
+
+impl MessageIds {
+    fn text(&self, index: u32) -> Option<String> {
+        let id = self.0.get(index)?;
+        Some(id.iter().copied().map(char::from).collect())
+    }
+
+    /// The first id.
+    pub fn first(&self) -> String {
+        self.text(0).unwrap_or_default()
     }
 }
 

@@ -34,21 +34,24 @@ impl PySends {
         Ok(Self(Owned::new("client", Arc::new(Sends::new(connections, client_id, process, host)))))
     }
 
-    /// Let messages of *topic* go to *queues* (id, endpoint) for the next *seconds*; message groups to *group_queues*.
+    /// Let messages of *topic* go to *queues* (id, endpoint, broker name) for the next *seconds*; message groups to *group_queues*.
     ///
     /// *first* is the turn of the first message; a body has at most *max_body* bytes.
     fn put_route(
         &self,
         topic: &str,
-        queues: Vec<(i32, String)>,
-        group_queues: Vec<(i32, String)>,
+        queues: Vec<(i32, String, String)>,
+        group_queues: Vec<(i32, String, String)>,
         seconds: f64,
         max_body: usize,
         first: usize,
     ) -> PyResult<()> {
-        let queues_of = |queues: Vec<(i32, String)>| {
-            let queue =
-                |(queue_id, endpoint): (i32, String)| SendQueue { queue_id, endpoint: endpoint.into() };
+        let queues_of = |queues: Vec<(i32, String, String)>| {
+            let queue = |(queue_id, endpoint, name): (i32, String, String)| SendQueue {
+                queue_id,
+                endpoint: endpoint.into(),
+                broker_name: name.into(),
+            };
             queues.into_iter().map(queue).collect()
         };
         let route = TopicRoute {
@@ -68,7 +71,7 @@ impl PySends {
         Ok(())
     }
 
-    /// Send a message and wait for its receipt: its id, queue, place in the queue, and broker.
+    /// Send a message and wait for its `SendReceipt`.
     ///
     /// Returns None, and does nothing, without a route for it, and a `FailedSend` for a failure. Waits without the
     /// interpreter lock, *timeout* seconds at most.
@@ -84,9 +87,6 @@ impl PySends {
         let item = Item::of(message)?;
         let (headers, body) = item.parts();
         let outgoing = Outgoing { topic, headers, body, born_timestamp };
-        if !sends.takes(&outgoing) {
-            return Ok(None);
-        }
         let until = Instant::now() + limit(timeout);
         let (raised, outcome) = interruptible(py, |is_interrupted| {
             sends.send(&outgoing, id_seconds(), Patience { until, is_interrupted })

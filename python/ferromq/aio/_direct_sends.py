@@ -56,6 +56,6 @@ class DirectSends:
             sent = await future
         except OutcomeUnknown as error:
             return self._attempts.unanswered(topic, message, send_plans.Earlier(ids, endpoint, error))
-        if isinstance(sent, tuple):
-            return self._attempts.receipt(topic, sent)
+        if isinstance(sent, SendReceipt):
+            return sent
         return self._attempts.failed(topic, message, sent, timeout)

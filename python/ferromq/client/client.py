@@ -103,11 +103,12 @@ class Client:
 
         A producer that was never used begins in the child: servers fork after they have loaded the program.
         """
-        if not self._owner.is_here and self._is_unused:
-            self.common.identity.take_name()
-            self._owner.take_over()
-            self.channels.here.clear()
-        self._owner.check()
+        if not self._owner.is_here:
+            if self._is_unused:
+                self.common.identity.take_name()
+                self._owner.take_over()
+                self.channels.here.clear()
+            self._owner.check()
         if self.is_closed:
             raise ClientClosed(f"this {self._what} is closed; make a new one")
 

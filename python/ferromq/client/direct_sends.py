@@ -7,7 +7,7 @@ route, makes the client known, and repeats what failed, with the same message id
 
 from random import randrange
 
-from ferromq._ferromq import FailedSend, Message, MessageIds
+from ferromq._ferromq import FailedSend, Message
 from ferromq.client.client import Client
 from ferromq.core import send_plans
 from ferromq.core.plans import LEAST
@@ -34,8 +34,8 @@ class DirectSends:
         if sends is not None:
             begun = common.now()
             sent = sends.send(topic, message, common.wall(), min(limit, common.attempt_timeout))
-            if isinstance(sent, tuple):
-                return self._attempts.receipt(topic, sent)
+            if isinstance(sent, SendReceipt):
+                return sent
             if sent is not None:
                 after = self._attempts.failed(topic, message, sent, limit)
                 limit = self._attempts.left(limit - (common.now() - begun), after)
@@ -50,13 +50,6 @@ class Attempts:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-
-    def receipt(self, topic: str, sent: tuple[MessageIds, int, int, str]) -> SendReceipt:
-        """Return the receipt of what the core sent: its ids, queue, offset there, and endpoint."""
-        ids, queue_id, queue_offset, endpoint = sent
-        route = self._client.common.routes.known(topic)
-        broker_name = "" if route is None else route.name_at(endpoint)
-        return SendReceipt(ids[0], queue_id, queue_offset, topic, broker_name=broker_name)
 
     def failed(self, topic: str, message: Message, failed: FailedSend, timeout: float) -> send_plans.Earlier:
         """Return what a plan must know of the attempt. Raises its error if it is not repeated."""
@@ -109,8 +102,8 @@ class Attempts:
             return
         channels.sends.put_route(
             topic,
-            [(queue.queue_id, queue.endpoint) for queue in route.writable],
-            [(queue.queue_id, queue.endpoint) for queue in route.in_order],
+            [(queue.queue_id, queue.endpoint, queue.broker_name) for queue in route.writable],
+            [(queue.queue_id, queue.endpoint, queue.broker_name) for queue in route.in_order],
             common.routes.remaining(topic),
             common.max_body,
             randrange(_TURNS),  # noqa: S311 (no secret)

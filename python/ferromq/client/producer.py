@@ -7,12 +7,13 @@ Batching is decided in `core.batching`, retries and routes in `core.plans`; `sub
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Generic, Self, TypedDict, TypeVar, Unpack
+from typing import Generic, Self, TypedDict, TypeVar, Unpack, cast
 
+from ferromq.client.at_once import InThisThread
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import end_of
 from ferromq.client.direct_sends import DirectSends
@@ -20,9 +21,9 @@ from ferromq.client.submitted import Submitted
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.client.transactions import Checks, Decisions, Open, no_checker
 from ferromq.core import send_plans
-from ferromq.core.batching import IN_FLIGHT, Sendable, Slice, batches, is_ordered
+from ferromq.core.batching import IN_FLIGHT, MAX_MESSAGES, Sendable, Slice, batches, is_ordered
 from ferromq.core.numbering import Numbering
-from ferromq.core.payloads import Encode, Encoder, V
+from ferromq.core.payloads import Encode, Encoder, V, as_is
 from ferromq.core.requests import seconds
 from ferromq.core.watch import Watch, carrier, carry, over, stored
 from ferromq.errors import FerromqError
@@ -224,11 +225,22 @@ class Producer(Generic[V]):
         """
         self._client.check()
         naming.check_topic(topic)
-        with over(self._client.common.watch, "send", topic) as sending:
-            return self._send_all(topic, map(carrier(sending, self._encoder.numbered()), messages), on_progress)
+        # One batch, or a broker without a network between, leaves threads nothing to do meanwhile.
+        is_one = isinstance(messages, Sequence) and len(messages) <= MAX_MESSAGES
+        senders: Executor = (
+            InThisThread() if is_one or self._client.channels.here else ThreadPoolExecutor(IN_FLIGHT, "ferromq-send")
+        )
+        with over(self._client.common.watch, "send", topic) as sending, senders:
+            sendable = carrier(sending, self._encoder.numbered())
+            given = cast("Iterable[Sendable]", messages) if sendable is as_is else map(sendable, messages)
+            return self._send_all(topic, given, on_progress, senders)
 
     def _send_all(
-        self, topic: str, messages: Iterable[Sendable], on_progress: Callable[[int], None] | None
+        self,
+        topic: str,
+        messages: Iterable[Sendable],
+        on_progress: Callable[[int], None] | None,
+        senders: Executor,
     ) -> SendSummary:
         pending: deque[tuple[Slice, Future[Batch]]] = deque()
         done: list[tuple[Slice, Batch]] = []
@@ -242,19 +254,18 @@ class Producer(Generic[V]):
             if on_progress is not None:
                 on_progress(stored)
 
-        with ThreadPoolExecutor(IN_FLIGHT, "ferromq-send") as senders:
-            try:
-                for part in batches(messages):
-                    before = predecessor(part, pending)
-                    pending.append((part, senders.submit(self._send_after, before, topic, part)))
-                    if len(pending) >= IN_FLIGHT:
-                        collect()
-                while pending:
+        try:
+            for part in batches(messages):
+                before = predecessor(part, pending)
+                pending.append((part, senders.submit(self._send_after, before, topic, part)))
+                if len(pending) >= IN_FLIGHT:
                     collect()
-            except Exception as error:
-                others = [part for part, future in pending if future.exception() is None]
-                note_stored(error, stored + sum(len(part.messages) for part in others))
-                raise
+            while pending:
+                collect()
+        except Exception as error:
+            others = [part for part, future in pending if future.exception() is None]
+            note_stored(error, stored + sum(len(part.messages) for part in others))
+            raise
         return in_order(done)
 
     def _send_after(self, before: "Future[Batch] | None", topic: str, part: Slice) -> Batch:

@@ -85,10 +85,6 @@ class Route:
                 return queue.endpoint
         return next((endpoint for endpoint, name in self.readable.items() if name == broker_name), None)
 
-    def name_at(self, endpoint: str) -> str:
-        """Return the name of the broker at an endpoint; an empty one if no broker of the topic is there."""
-        return next((name for name, place in self.brokers.items() if place == endpoint), "")
-
     def to_read(self, failing: Iterable[str] = ()) -> list[tuple[str, str]]:
         """Return endpoint and name of each broker to read from: none that is *failing* where another is left."""
         if not self.readable:

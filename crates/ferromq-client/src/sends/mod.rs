@@ -43,12 +43,14 @@ pub struct Outgoing<'a> {
 pub struct Receipt {
     /// Its id.
     pub ids: MessageIds,
+    /// Its topic.
+    pub topic: Arc<str>,
     /// The queue it is in.
     pub queue_id: i32,
     /// Its place in the queue.
     pub queue_offset: i64,
-    /// The broker that has it.
-    pub endpoint: Arc<str>,
+    /// The name of the broker that has it.
+    pub broker_name: Arc<str>,
 }
 
 /// A message that was not stored, or perhaps not. A caller that sends it again uses the same id.
@@ -109,16 +111,6 @@ impl Sends {
         self.routes.clear();
     }
 
-    /// Whether [`Self::send`] would send a message.
-    #[must_use]
-    pub fn takes(&self, message: &Outgoing<'_>) -> bool {
-        fits(message)
-            && self
-                .routes
-                .get(message.topic)
-                .is_some_and(|route| route.takes(message.headers.kind(), message.body.len()))
-    }
-
     /// Sends a message, and waits for its receipt in this thread.
     ///
     /// Returns `None`, and does nothing, if the topic has no route here or a message of its kind or size goes another
@@ -137,7 +129,7 @@ impl Sends {
             let answer = self.connections.call(&queue.endpoint, self.request(messages), patience);
             places(answer, count)
         });
-        Some(receipt(outcome, ids, queue))
+        Some(receipt(outcome, ids, &route.topic, queue))
     }
 
     /// Sends a message without waiting; `done` is called with its receipt, on a thread of the connection or here.
@@ -157,8 +149,8 @@ impl Sends {
             return None;
         }
         let (ids, encoded) = self.encode(message, queue, seconds);
-        let chosen = queue.clone();
-        let done = Box::new(move |outcome| done(receipt(outcome, ids, &chosen)));
+        let (topic, chosen) = (Arc::clone(&route.topic), queue.clone());
+        let done = Box::new(move |outcome| done(receipt(outcome, ids, &topic, &chosen)));
         let (sends, endpoint) = (Arc::clone(self), Arc::clone(&queue.endpoint));
         let start: Arc<StartRequest> = Arc::new(move |messages, until, end| {
             let (count, request) = (messages.len(), sends.request(messages));
@@ -192,13 +184,21 @@ impl Sends {
     }
 }
 
-fn receipt(outcome: Result<Place, Cause>, ids: MessageIds, queue: &SendQueue) -> Result<Receipt, Failure> {
-    let endpoint = Arc::clone(&queue.endpoint);
+fn receipt(
+    outcome: Result<Place, Cause>,
+    ids: MessageIds,
+    topic: &Arc<str>,
+    queue: &SendQueue,
+) -> Result<Receipt, Failure> {
     match outcome {
-        Ok(Place { queue_id, queue_offset }) => {
-            Ok(Receipt { ids, queue_id: queue_id.unwrap_or(queue.queue_id), queue_offset, endpoint })
-        }
-        Err(cause) => Err(Failure { ids, endpoint, cause }),
+        Ok(Place { queue_id, queue_offset }) => Ok(Receipt {
+            ids,
+            topic: Arc::clone(topic),
+            queue_id: queue_id.unwrap_or(queue.queue_id),
+            queue_offset,
+            broker_name: Arc::clone(&queue.broker_name),
+        }),
+        Err(cause) => Err(Failure { ids, endpoint: Arc::clone(&queue.endpoint), cause }),
     }
 }
 

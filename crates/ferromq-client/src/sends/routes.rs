@@ -22,6 +22,8 @@ pub struct SendQueue {
     pub queue_id: i32,
     /// The broker, `host:port`.
     pub endpoint: Arc<str>,
+    /// The broker's name.
+    pub broker_name: Arc<str>,
 }
 
 /// The queues of a topic.
@@ -45,6 +47,7 @@ pub(super) struct Routes(RwLock<HashMap<Box<str>, Arc<Entry>>>);
 /// A route in use.
 #[derive(Debug)]
 pub(super) struct Entry {
+    pub(super) topic: Arc<str>,
     route: TopicRoute,
     turn: AtomicUsize,
     /// By broker: messages without a group, and those with one. A broker gives a topic without a type that of the first
@@ -65,7 +68,7 @@ impl Routes {
             route.queues.iter().chain(&route.group_queues).map(|queue| Arc::clone(&queue.endpoint));
         let gathers = endpoints.map(|endpoint| (endpoint, <[Gathers; 2]>::default())).collect();
         let turn = AtomicUsize::new(route.first);
-        let entry = Arc::new(Entry { route, turn, gathers });
+        let entry = Arc::new(Entry { topic: topic.into(), route, turn, gathers });
         sync::write(&self.0).insert(topic.into(), entry);
     }
 
@@ -80,17 +83,13 @@ impl Routes {
 }
 
 impl Entry {
-    /// Whether there is a queue for a message of this kind, and its body has a size that the broker takes.
-    pub(super) fn takes(&self, kind: &Kind, body: usize) -> bool {
-        (1..=self.route.max_body).contains(&body) && !self.queues(kind).is_empty()
-    }
-
-    /// The queue of a message, and where it waits for company.
+    /// The queue of a message, and where it waits for company. `None` if there is no queue for a message of this kind, or
+    /// the broker does not take a body of its size.
     pub(super) fn choose(&self, kind: &Kind, body: usize) -> Option<(&SendQueue, &Gathers)> {
-        if !self.takes(kind, body) {
+        let queues = self.queues(kind);
+        if queues.is_empty() || !(1..=self.route.max_body).contains(&body) {
             return None;
         }
-        let queues = self.queues(kind);
         let index = match kind {
             Kind::Fifo(group) => queue_of_group(group, u32::try_from(queues.len()).ok()?) as usize,
             _ => self.turn.fetch_add(1, Ordering::Relaxed) % queues.len(),
