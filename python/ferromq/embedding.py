@@ -118,8 +118,9 @@ class Embedded(Connection):
         return Admin(self.namesrv, **options)
 
     def _prepare(self, client: Client) -> None:
-        # An administrator calls name servers and brokers over remoting.
-        if not isinstance(client, Admin):
+        config = self._broker.config
+        # Clients go where the broker says it is; an administrator has remoting alone.
+        if not (config.advertise or config.grpc_advertise or isinstance(client, Admin)):
             client._client.channels.here[self._broker.endpoint] = self._broker.server  # noqa: SLF001 (no one else's option)
 
     def configure(self, **options: Unpack[StoreChanges]) -> None:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from dispatching import dispatched
 from fault_proxy import FAULTS, Fault, FaultProxy
 from ports import kept_port
 
@@ -53,6 +54,7 @@ def in_frames(mq: ferromq.Embedded) -> int:
 
 def stored(mq: ferromq.Embedded) -> list[bytes]:
     """Return the bodies of all messages, in no particular order."""
+    dispatched(mq)
     with mq.consumer("auditors", "orders") as consumer:
         return [
             message.body

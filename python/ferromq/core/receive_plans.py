@@ -1,8 +1,8 @@
 """What a consumer says to servers to receive messages: written once, without I/O, as `plans` is."""
 
-import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ferromq._proto import messages as pb
@@ -42,6 +42,8 @@ _WATCH = 20.0
 _LEAST_POLL = 5.0
 """Seconds that a receive waits at RocketMQ's proxy at least; one with less time until its deadline is refused:"""
 _TOO_SHORT = "not enough for polling"
+_attempts = count()
+"""Tells the receives of a client apart."""
 _NO_BEGIN = "begin= needs brokers of ferromq: leave it out, or set the offsets of the group before it begins"
 
 
@@ -52,7 +54,6 @@ class Wish:
     max_messages: int
     wait: float
     invisible: float
-    attempt_id: str = ""
     grace: float = LATE
     """How long after the wait it may end."""
     decode: Callable[..., Decoded[Any]] = decode_messages
@@ -72,15 +73,16 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
     several = False
     turns = _Turns()
     # All repetitions have the same id: the broker sends the messages of a lost answer again, while they are leased.
-    attempt_id = str(uuid.uuid4())
+    attempt = f"{common.identity.client_id}@{next(_attempts):x}"
     while True:
         left = max(0.0, until - common.now())
         try:
-            targets, first = yield from _targets(common, subscription, tries)
+            routes = _fresh_routes(common, subscription) or (yield from _routes(common, subscription, tries))
+            targets = _targets(common, routes)
             several = len(targets) > 1
-            target, wait = yield from turns.take(common, subscription, targets, first, left)
-            turn = replace(wish, wait=wait, attempt_id=attempt_id)
-            messages = yield from _receive_once(common, subscription, target, turn, (lease, tries))
+            target, wait = yield from turns.take(common, subscription, targets, routes[0], left)
+            turn = _Turn(target, wait, attempt)
+            messages = yield from _receive_once(common, subscription, wish, turn, (lease, tries))
             answers += 1
         except RequestError as error:
             if not several or _TOO_SHORT not in str(error):
@@ -118,17 +120,19 @@ class _Turns:
         """
         Return the next target, and the seconds to wait for its messages while *left* seconds are left.
 
-        Each is asked without a wait before there is one: a long poll would hold up what another one has. Then it waits
-        at all of them at once, or where brokers do not tell of messages, for a while at one.
+        Of several, each is asked without a wait before there is one: a long poll would hold up what another one has.
+        Then it waits at all of them at once, or where brokers do not tell of messages, for a while at one.
         """
-        several = len(targets) > 1
-        is_sweep = several and (bool(self._ready) or self.asked % (len(targets) + 1) < len(targets))
-        if several and not is_sweep and left and _tell_arrivals(common, targets):
+        if len(targets) == 1:
+            self.asked += 1
+            return targets[0], left
+        is_sweep = bool(self._ready) or self.asked % (len(targets) + 1) < len(targets)
+        if not is_sweep and left and _tell_arrivals(common, targets):
             self._ready = yield from _arrived(common, subscription, targets, min(left, _WATCH))
             is_sweep = True
         target = self._ready.pop() if self._ready else targets[first.take_turn() % len(targets)]
         self.asked += 1
-        return target, 0.0 if is_sweep else min(left, _TURN) if several else left
+        return target, 0.0 if is_sweep else min(left, _TURN)
 
 
 def _arrived(common: Common, subscription: Subscription, targets: "list[Target]", left: float) -> "Plan[list[Target]]":
@@ -180,14 +184,32 @@ class Target(NamedTuple):
     broker_name: str
 
 
-def _targets(common: Common, subscription: Subscription, tries: Tries) -> Plan[tuple[list[Target], Route]]:
-    """Return what a receive may ask, and the route that counts turns."""
+class _Turn(NamedTuple):
+    """One request of a receive."""
+
+    target: Target
+    wait: float
+    attempt: str
+
+
+def _fresh_routes(common: Common, subscription: Subscription) -> list[Route] | None:
+    """Return the routes of all topics; None where one is too old."""
+    routes = [route for topic in subscription.filters if (route := common.routes.fresh(topic)) is not None]
+    return routes if len(routes) == len(subscription.filters) else None
+
+
+def _routes(common: Common, subscription: Subscription, tries: Tries) -> Plan[list[Route]]:
     routes = list[Route]()
     for topic in subscription.filters:
         route = yield from common.route(topic, tries)
         routes.append(route)
+    return routes
+
+
+def _targets(common: Common, routes: Sequence[Route]) -> list[Target]:
+    """Return what a receive may ask."""
     failing = common.routes.failing()
-    return [Target(route.topic, *broker) for route in routes for broker in route.to_read(failing)], routes[0]
+    return [Target(route.topic, *broker) for route in routes for broker in route.to_read(failing)]
 
 
 def begin_at(common: Common, subscription: Subscription, target: Target, tries: Tries) -> Plan[None]:
@@ -197,7 +219,7 @@ def begin_at(common: Common, subscription: Subscription, target: Target, tries: 
     The broker decides, once for all members: a ferromq extension of GetOffset. Raises `Unsupported` for other brokers.
     """
     place = target.topic, target.broker_name
-    if subscription.begin is None or place in subscription.begun:
+    if place in subscription.begun:
         return
     route = common.routes.known(target.topic)
     brokers = frozenset(route.readable.values()) if route else frozenset()
@@ -216,32 +238,43 @@ def begin_at(common: Common, subscription: Subscription, target: Target, tries: 
     subscription.begun.add(place)
 
 
-def _receive_once(
-    common: Common, subscription: Subscription, target: Target, wish: Wish, of: tuple["LeaseKeeper", Tries]
-) -> Plan[Any]:
-    lease, tries = of
-    name, endpoint, broker_name = target
-    topic = resource(name)
-    request = pb.ReceiveMessageRequest(
-        group=resource(subscription.group),
-        message_queue=pb.MessageQueue(
-            topic=topic,
-            id=-1,
-            permission=pb.Permission.READ,
-            broker=pb.Broker(name=broker_name, endpoints=endpoints_message([endpoint])),
-        ),
-        filter_expression=subscription.filters[name],
+def _request(subscription: Subscription, wish: Wish, turn: _Turn) -> bytes:
+    """Return an encoded request. Its first part is the same for all receives from a place."""
+    target = turn.target
+    first = subscription.requests.get(target)
+    if first is None:
+        name, endpoint, broker_name = target
+        first = subscription.requests[target] = pb.ReceiveMessageRequest(
+            group=resource(subscription.group),
+            message_queue=pb.MessageQueue(
+                topic=resource(name),
+                id=-1,
+                permission=pb.Permission.READ,
+                broker=pb.Broker(name=broker_name, endpoints=endpoints_message([endpoint])),
+            ),
+            filter_expression=subscription.filters[name],
+        ).SerializeToString()
+    rest = pb.ReceiveMessageRequest(
         batch_size=wish.max_messages,
         invisible_duration=duration(wish.invisible),
-        long_polling_timeout=duration(wish.wait),
-        attempt_id=wish.attempt_id,
+        long_polling_timeout=duration(turn.wait),
+        attempt_id=turn.attempt,
     )
+    return first + rest.SerializeToString()
+
+
+def _receive_once(
+    common: Common, subscription: Subscription, wish: Wish, turn: _Turn, of: tuple["LeaseKeeper", Tries]
+) -> Plan[Any]:
+    lease, tries = of
+    target, endpoint = turn.target, turn.target.endpoint
     try:
         yield Join(endpoint, common.limit(tries))
-        yield from begin_at(common, subscription, target, tries)
-        wait = max(wish.wait, _LEAST_POLL) if endpoint in common.patient else wish.wait
+        if subscription.begin is not None:
+            yield from begin_at(common, subscription, target, tries)
+        wait = max(turn.wait, _LEAST_POLL) if endpoint in common.patient else turn.wait
         limit = max(0.001, min(wait + GRACE, tries.until - common.now()))
-        answer = yield Stream(endpoint, "ReceiveMessage", request.SerializeToString(), limit, lease)
+        answer = yield Stream(endpoint, "ReceiveMessage", _request(subscription, wish, turn), limit, lease)
     except OutcomeUnknown:
         common.routes.failed(endpoint)
         raise

@@ -32,6 +32,8 @@ class Subscription:
     """Topics and brokers at which the group has begun."""
     brokers: dict[str, frozenset[str]] = field(default_factory=dict)
     """The brokers of each topic when the first of them was asked."""
+    requests: dict[tuple[str, str, str], bytes] = field(default_factory=dict)
+    """The first part of encoded receives, by topic, endpoint and broker name."""
 
     @property
     def topics(self) -> str:
