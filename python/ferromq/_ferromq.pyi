@@ -1186,6 +1186,14 @@ class Message:
         delay: timedelta | float | None = None,
         priority: int | None = None,
     ) -> Message: ...
+    def compressed(self, algorithm: str, over: int) -> Message:
+        """
+        Return the message with a compressed body if that is over so many bytes, and smaller for it; else this one.
+
+        *algorithm*: `zlib`, `lz4` or `zstd`.
+        """
+    def with_properties(self, added: Mapping[str, str]) -> Message:
+        """Return a copy with more properties, which replace those of the same names."""
     @property
     def body(self) -> bytes: ...
     @property

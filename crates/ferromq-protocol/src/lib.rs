@@ -3,13 +3,13 @@
 //! This crate does no I/O and knows no store. [`remoting`] is RocketMQ's remoting protocol, [`protobuf`] the wire format of gRPC's
 //! messages.
 
+pub mod compression;
 pub mod protobuf;
 pub mod reader;
 pub mod record;
 pub mod remoting;
 
-/// Largest decompressed body, in bytes; RocketMQ's own messages are at most 4 MiB.
-pub const MAX_DECOMPRESSED: usize = 64 << 20;
+pub use compression::MAX_DECOMPRESSED;
 
 /// The property with which a writer numbers its messages, so that a broker stores each once.
 pub const SEQUENCE: &str = "FERROMQ_SEQUENCE";

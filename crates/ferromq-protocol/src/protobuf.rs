@@ -178,6 +178,8 @@ pub fn varint_len(value: u64) -> usize {
 /// ferromq's own field of a `SendResultEntry`: the queue of a message, if the broker chose another one than the client.
 /// Other clients skip it.
 pub const CHOSEN_QUEUE: u32 = 1000;
+/// The field of `SystemProperties` for a compressed body that is not zlib's: RocketMQ's number of the algorithm (int32).
+pub const COMPRESSION: u32 = 1001;
 
 /// Appends a varint.
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {

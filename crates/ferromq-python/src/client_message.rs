@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferromq_client::codec::{Headers, Kind};
+use ferromq_client::codec::{Algorithm, Headers, Kind};
 use pyo3::{
     exceptions::{PyTypeError, PyValueError},
     intern,
@@ -68,6 +68,36 @@ impl Message {
     #[getter]
     fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         dict(py, self.headers.properties())
+    }
+
+    /// Return the message with a compressed body if that is over so many bytes, and smaller for it; else this one.
+    fn compressed<'py>(slf: Bound<'py, Self>, algorithm: &str, over: usize) -> PyResult<Bound<'py, Self>> {
+        let py = slf.py();
+        let message = slf.get();
+        let algorithm = match algorithm {
+            "zlib" => Algorithm::Zlib,
+            "lz4" => Algorithm::Lz4,
+            "zstd" => Algorithm::Zstd,
+            _ => return Err(PyValueError::new_err(format!("{algorithm:?} is no compression"))),
+        };
+        let body = message.body.as_bytes(py);
+        if body.len() <= over || message.headers.compression().is_some() {
+            return Ok(slf);
+        }
+        let compressed = py.detach(|| algorithm.compress(body));
+        if compressed.len() >= body.len() {
+            return Ok(slf);
+        }
+        let headers = message.headers.clone().of_compression(algorithm);
+        Bound::new(py, Self { body: PyBytes::new(py, &compressed).unbind(), headers })
+    }
+
+    /// Return a copy with more properties.
+    fn with_properties(&self, py: Python<'_>, added: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let added = properties_of(added)?;
+        let headers = self.headers.with_properties(added.iter().map(|(name, value)| (&**name, &**value)));
+        let headers = headers.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self { body: self.body.clone_ref(py), headers })
     }
 
     /// The batch key, equal for all messages of a request: None, `delayed`, `priority`, or `group:` and the group.

@@ -2,6 +2,8 @@
 //!
 //! `docs/storage-format.md` describes the formats. [`crate::MessageStore`] runs a store.
 
+pub use ferromq_protocol::compression;
+
 pub use crate::{
     delayed::timer::checkpoint_files,
     files::anchor,

@@ -28,7 +28,7 @@ from ferromq.client.transactions import Checks, Decisions, Open, no_checker
 from ferromq.core import send_plans
 from ferromq.core.batching import IN_FLIGHT, MAX_MESSAGES, Gathered, Linger, Sendable, Slice, batches, size
 from ferromq.core.numbering import Numbering
-from ferromq.core.payloads import Encode, Encoder, V
+from ferromq.core.payloads import COMPRESS_OVER, Compression, Encode, Encoder, V
 from ferromq.core.requests import may_be_one, seconds
 from ferromq.core.watch import Watch, carrier, carry, over, stored
 from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
@@ -70,6 +70,8 @@ class Producer(Generic[V]):
         encode: Encode[V] | None = None,
         telemetry: Telemetry | None = None,
         idempotent: bool = False,
+        compress: Compression | None = None,
+        compress_over: int = COMPRESS_OVER,
     ) -> None:
         for topic in topics:
             naming.check_topic(topic)
@@ -78,7 +80,8 @@ class Producer(Generic[V]):
         if idempotent:
             self._client.common.numbering = Numbering()
         self._direct = DirectSends(self._client)
-        self._encoder = Encoder(encode)
+        self._encoder = Encoder(encode, compress, compress_over)
+        self._client.common.compression = compress
         self._topics = topics
         self._checker = checker
         self._decisions = Decisions()
@@ -152,7 +155,7 @@ class Producer(Generic[V]):
     ) -> SendReceipt:
         """Send one message and return once the broker has stored it, as durably as it promises; see the synchronous."""
         self._check()
-        message = self._encoder.message(body, options)
+        message = self._encoder.sendable(body, options)
         limit = given_limit(timeout)
         if self._client.common.watch is None:
             return await self._direct.send(topic, message, limit)
@@ -257,7 +260,7 @@ class Producer(Generic[V]):
         """
         self._check()
         naming.check_topic(topic)
-        message, watch = self._encoder.message(body, options), self._client.common.watch
+        message, watch = self._encoder.sendable(body, options), self._client.common.watch
         if watch is None:
             return await self._submit(topic, message)
         sending = watch.begin("send", topic, (message,))
@@ -422,7 +425,7 @@ class Transaction(Generic[V]):
     async def send(self, topic: str, body: Message | V, **options: Unpack[MessageOptions]) -> SendReceipt:
         """Store a message that nobody sees before the commit."""
         self._client.check()
-        message = self._encoder.message(body, options)
+        message = self._encoder.sendable(body, options)
         common = self._client.common
         with over(common.watch, "send", topic, message) as sending:
             plan = self._open.send(common, topic, carry(sending, message), self._recovery_ms)

@@ -83,6 +83,7 @@ class Client:
         self._tls_options = options.tls
         self.channels = Channels(identity, self.tls)
         self.common.takes_records = self.channels.takes_records
+        self.common.takes_compression = self.channels.takes_compression
         self.settings = settings
         """What the servers said last; until then what this client says."""
         self.session = Session(self.channels, settings, self._on_settings)

@@ -16,8 +16,10 @@ import grpc
 
 from ferromq import _ferromq
 from ferromq.client.tls import Credentials
+from ferromq.core.payloads import ZLIB
 from ferromq.core.requests import (
     ACK_RECORDS,
+    COMPRESSION,
     FRAMED,
     PACKED,
     SERVICE,
@@ -150,6 +152,8 @@ class Channels:
         self.use = Use()
         self.framed: dict[str, set[str]] = {}
         """The brokers that take framed calls, with what they announced."""
+        self.compressions: dict[str, set[str]] = {}
+        """The compressions of bodies that brokers announced, beside zlib."""
         self.sends: _ferromq.Sends | None = None
         """Sends single messages to them."""
         self.here: dict[str, _ferromq.Server] = {}
@@ -233,6 +237,10 @@ class Channels:
         """Return whether a broker takes acknowledgements of records just now."""
         return "2" in self.framed.get(endpoint, ()) and self._frames is not None and self._frames.is_open(endpoint)
 
+    def takes_compression(self, endpoint: str, compression: str) -> bool:
+        """Return whether a broker takes bodies that are compressed so."""
+        return compression == ZLIB or compression in self.compressions.get(endpoint, ())
+
     def start_framed(self, step: Call | Stream, completions: _ferromq.Completions, number: int) -> bool:
         """Start a call in frames, whose outcome comes to *completions*. Return False if no connection is open."""
         if self._frames is None:
@@ -288,10 +296,11 @@ class Channels:
 
     def announced(self, endpoint: str, metadata: Any) -> None:
         """
-        Note whether a broker takes framed calls, from the *metadata* of its telemetry stream.
+        Note what a broker takes, from the *metadata* of its telemetry stream.
 
-        It is tried at once: a proxy between the two may pass HTTP/2 alone. Over TLS there are none yet.
+        Framed calls are tried at once: a proxy between the two may pass HTTP/2 alone. Over TLS there are none yet.
         """
+        self.compressions[endpoint] = {value for key, value in metadata or () if key == COMPRESSION}
         announced = {value for key, value in metadata or () if key == FRAMED}
         if self._tls is not None or "1" not in announced:
             self.framed.pop(endpoint, None)

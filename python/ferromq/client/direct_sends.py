@@ -100,6 +100,9 @@ class Attempts:
         brokers = {queue.endpoint for queue in route.in_order}
         if not brokers <= channels.framed.keys() or brokers & common.routes.failing():
             return
+        wanted = common.compression
+        if wanted is not None and not all(channels.takes_compression(broker, wanted) for broker in brokers):
+            return  # a plan says which one does not
         channels.sends.put_route(
             topic,
             [(queue.queue_id, queue.endpoint, queue.broker_name) for queue in route.writable],

@@ -10,7 +10,7 @@ from typing import Generic, TypedDict
 
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core.filters import Sql
-from ferromq.core.payloads import Decode, Encode, T, V
+from ferromq.core.payloads import Compression, Decode, Encode, T, V
 from ferromq.core.subscriptions import Start
 from ferromq.message import MessageView, Resolution
 from ferromq.process.clock import Clock
@@ -57,6 +57,8 @@ class SendOptions(ClientOptions, Generic[V], total=False):
     clock: Clock | None
     encode: Encode[V] | None
     idempotent: bool
+    compress: Compression | None
+    compress_over: int
 
 
 class ProducerOptions(SendOptions[V], Generic[V], total=False):

@@ -99,16 +99,7 @@ def with_properties(message: Sendable, added: Mapping[str, str]) -> Message:
     """Return a copy of a message with more properties."""
     if not isinstance(message, Message):
         return Message(message, properties=added)
-    return Message(
-        message.body,
-        keys=message.keys or None,
-        tag=message.tag,
-        properties={**message.properties, **added},
-        message_group=message.message_group,
-        delivery_timestamp=message.delivery_timestamp,
-        delay=message.delay,
-        priority=message.priority,
-    )
+    return message.with_properties(added)
 
 
 def lane_of(message: Sendable) -> str | None:

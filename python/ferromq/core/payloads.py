@@ -10,7 +10,7 @@ import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, cast, get_args, get_origin, is_typeddict
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast, get_args, get_origin, is_typeddict
 
 from ferromq._ferromq import Message, MessageView
 from ferromq.errors import ConfigError, Reject, RetryAfter, Undecodable
@@ -35,6 +35,12 @@ PIP_LINE = "pip install 'ferromq[typed]'"
 
 _BUILTIN = (dict, list, str, int, float, bool, object)
 """Types that the standard library reads and writes as JSON."""
+
+ZLIB = "zlib"
+Compression = Literal["zlib", "lz4", "zstd"]
+"""How bodies are compressed."""
+COMPRESS_OVER = 4096
+"""RocketMQ's producers compress bodies of more bytes than this."""
 
 Encode = Callable[[V], bytes] | type[V]
 """A function of a value that returns a body, or a type whose values are written as JSON."""
@@ -100,7 +106,15 @@ def as_is(value: Message | bytes) -> Message | bytes:
 class Encoder(Generic[V]):
     """Makes the messages of a producer."""
 
-    def __init__(self, encode: Encode[V] | None) -> None:
+    def __init__(
+        self, encode: Encode[V] | None, compress: Compression | None = None, compress_over: int = COMPRESS_OVER
+    ) -> None:
+        if compress is not None and compress not in get_args(Compression):
+            raise ConfigError(f"compress is {compress!r}; give 'zlib', 'lz4', 'zstd' or None")
+        if compress_over < 0:
+            raise ConfigError(f"compress_over is {compress_over}; it is a number of bytes, 0 or more")
+        self._compress = compress
+        self._compress_over = compress_over
         self._encode = None if encode is None else _function(encode, "encode", _writer)
         self._properties = {CONTENT_TYPE: JSON} if encode is not None and _is_type(encode) else {}
 
@@ -119,16 +133,21 @@ class Encoder(Generic[V]):
         # The caller's own content type counts.
         return Message(body, **{**options, "properties": {**self._properties, **(options.get("properties") or {})}})
 
+    def sendable(self, value: Message | V, options: Mapping[str, Any]) -> Message:
+        """Return the message of a value as it is sent: with a compressed body, if the producer compresses."""
+        message = self.message(value, options)
+        return message if self._compress is None else message.compressed(self._compress, self._compress_over)
+
     def numbered(self) -> Callable[[Message | V], Message | bytes]:
         """Return a function that makes what a batch takes of each value; its errors note the number of the value."""
-        if self._encode is None:
+        if self._encode is None and self._compress is None:
             return cast("Callable[[Message | V], Message | bytes]", as_is)
         count = 0
 
         def sendable(value: Message | V) -> Message:
             nonlocal count
             try:
-                message = self.message(value, {})
+                message = self.sendable(value, {})
             except Exception as error:
                 error.add_note(f"it is the error of message {count}")
                 raise

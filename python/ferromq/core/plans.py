@@ -44,6 +44,7 @@ from ferromq.errors import (
     NotDurable,
     OutcomeUnknown,
     RequestTimeout,
+    Unsupported,
 )
 from ferromq.protocol import naming
 
@@ -93,6 +94,10 @@ class Common:
     """How often a message of the consumer's group is delivered, once its settings have come."""
     takes_records: Callable[[str], bool] = lambda _endpoint: False
     """Says whether a broker takes acknowledgements of records just now."""
+    takes_compression: Callable[[str, str], bool] = lambda _endpoint, _compression: True
+    """Says whether a broker that is known takes bodies that are compressed so."""
+    compression: str | None = None
+    """How a producer compresses bodies."""
     attempt_timeout: float = ATTEMPT
     """Seconds that one attempt may take, at most."""
     watch: Watch | None = None
@@ -188,6 +193,14 @@ class Common:
             raise failure
         self.routes.trust(topic, _RENEWAL)
         return old
+
+    def check_compression(self, endpoint: str) -> None:
+        """Raise `Unsupported` for a broker that takes no bodies compressed as this producer does."""
+        if self.compression is not None and not self.takes_compression(endpoint, self.compression):
+            raise Unsupported(
+                f"the server at {endpoint} does not take bodies compressed with {self.compression} over gRPC; "
+                'give compress="zlib", which every RocketMQ server takes'
+            )
 
     def join(self, endpoint: str, topic: str, tries: Tries) -> Plan[None]:
         """Be known at a broker as a producer of *topic*."""

@@ -54,6 +54,9 @@ SERVICE = "/apache.rocketmq.v2.MessagingService/"
 PACKED = "x-ferromq-packed"
 """Asked for and confirmed in metadata: packets of many responses instead of one message each."""
 
+COMPRESSION = "x-ferromq-compression"
+"""Announced beside it: the compressions of bodies that the broker takes and gRPC has no word for."""
+
 FRAMED = "x-ferromq-framed"
 """
 Announced in the metadata of the telemetry stream: the port takes hot methods in frames, without HTTP/2.

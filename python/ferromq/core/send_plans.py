@@ -156,6 +156,7 @@ def send(
         queue = chosen = numbered.kept_in(route) or of_group or route.next_writable(tries.endpoints, avoided)
         tries.endpoints.add(queue.endpoint)
         yield from common.join(queue.endpoint, topic, tries)
+        common.check_compression(queue.endpoint)
         yield from numbered.check(queue.endpoint, common.limit(tries), limit)
         try:
             request = _ferromq.encode_send(

@@ -3,8 +3,9 @@
 use thiserror::Error;
 
 use super::{EncodedHeaders, entries, instant_len, put_instant, texts};
-use ferromq_protocol::protobuf::{
-    bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len,
+use ferromq_protocol::{
+    compression::Algorithm,
+    protobuf::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
 };
 
 // Field numbers of `SystemProperties`.
@@ -156,6 +157,7 @@ pub struct Headers {
     user_properties: Vec<u8>,
     system_properties: Vec<u8>,
     kind: Kind,
+    compression: Option<Algorithm>,
 }
 
 impl Headers {
@@ -187,9 +189,39 @@ impl Headers {
         Ok(self)
     }
 
+    /// Says how the body is compressed.
+    #[must_use]
+    pub fn of_compression(mut self, algorithm: Algorithm) -> Self {
+        self.compression = Some(algorithm);
+        self
+    }
+
+    /// How the body is compressed.
+    #[must_use]
+    pub const fn compression(&self) -> Option<Algorithm> {
+        self.compression
+    }
+
+    /// Adds properties. They replace those of the same names.
+    ///
+    /// # Errors
+    /// [`IllegalHeader::Property`].
+    pub fn with_properties<'a>(
+        &self,
+        added: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, IllegalHeader> {
+        let added: Vec<_> = added.into_iter().collect();
+        let mut properties = Vec::new();
+        let kept = self.properties().filter(|(name, _)| added.iter().all(|(other, _)| other != name));
+        for (name, value) in kept.chain(added.iter().copied()) {
+            put_property(&mut properties, name, value)?;
+        }
+        Ok(Self { user_properties: properties, ..self.clone() })
+    }
+
     pub(super) fn encoded(&self) -> EncodedHeaders<'_> {
-        let Self { user_properties, system_properties, kind } = self;
-        EncodedHeaders { user_properties, system_properties, kind }
+        let Self { user_properties, system_properties, kind, compression } = self;
+        EncodedHeaders { user_properties, system_properties, kind, compression: *compression }
     }
 
     /// How the message is delivered.

@@ -20,10 +20,11 @@ use std::{
 };
 
 use ferromq_protocol::protobuf::{
-    CHOSEN_QUEUE, Fields, Malformed, bytes_field_len, map_entry, put_bytes_field, put_len_prefix,
-    put_varint_field, varint_len,
+    CHOSEN_QUEUE, COMPRESSION, Fields, Malformed, bytes_field_len, map_entry, put_bytes_field,
+    put_len_prefix, put_varint_field, varint_len,
 };
 
+pub use ferromq_protocol::compression::Algorithm;
 pub use headers::{Headers, IllegalHeader, Kind};
 pub use received::{Body, Packet, Received, Span, decode_received};
 pub use records::{
@@ -35,6 +36,7 @@ pub use records::{
 pub const OK: i32 = 20_000;
 
 const IDENTITY: u64 = 1;
+const GZIP: u64 = 2;
 const TRANSACTION: u64 = 4;
 
 /// Length of a message id in characters.
@@ -114,6 +116,7 @@ struct EncodedHeaders<'a> {
     user_properties: &'a [u8],
     system_properties: &'a [u8],
     kind: &'a Kind,
+    compression: Option<Algorithm>,
 }
 
 /// Encodes a `SendMessageRequest` of `messages`: their headers and bodies, in order.
@@ -134,8 +137,11 @@ fn encode<'a>(
     let has_kind = batch.transaction.is_none();
     let lens = |headers: &EncodedHeaders<'_>, body: &[u8]| {
         let kind_len = if has_kind { headers.kind.len(batch.born_timestamp) } else { 0 };
-        let system_len =
-            headers.system_properties.len() + bytes_field_len(3, MESSAGE_ID_LEN) + shared.len() + kind_len;
+        let system_len = headers.system_properties.len()
+            + bytes_field_len(3, MESSAGE_ID_LEN)
+            + shared.len()
+            + kind_len
+            + encoding_len(headers.compression);
         let len = topic.len()
             + headers.user_properties.len()
             + bytes_field_len(3, system_len)
@@ -153,6 +159,7 @@ fn encode<'a>(
         put_len_prefix(&mut out, 3, system_len);
         out.extend_from_slice(headers.system_properties);
         put_bytes_field(&mut out, 3, &batch.ids.text(index));
+        put_encoding(&mut out, headers.compression);
         out.extend_from_slice(&shared);
         if has_kind {
             headers.kind.put(&mut out, batch.born_timestamp);
@@ -164,7 +171,6 @@ fn encode<'a>(
 
 fn shared_system_properties(batch: &Batch<'_>) -> Vec<u8> {
     let mut out = Vec::new();
-    put_varint_field(&mut out, 5, IDENTITY);
     put_instant(&mut out, 7, batch.born_timestamp);
     put_bytes_field(&mut out, 8, batch.born_host.as_bytes());
     put_varint_field(&mut out, 13, i64::from(batch.queue_id).cast_unsigned());
@@ -175,6 +181,26 @@ fn shared_system_properties(batch: &Batch<'_>) -> Vec<u8> {
         }
     }
     out
+}
+
+/// Appends how a body is compressed. The protocol calls any compressed body GZIP; RocketMQ takes it for zlib.
+fn put_encoding(out: &mut Vec<u8>, compression: Option<Algorithm>) {
+    put_varint_field(out, 5, if compression.is_some() { GZIP } else { IDENTITY });
+    if let Some(number) = told_compression(compression) {
+        put_varint_field(out, COMPRESSION, number);
+    }
+}
+
+/// Number of bytes that [`put_encoding`] writes.
+fn encoding_len(compression: Option<Algorithm>) -> usize {
+    let told = told_compression(compression);
+    2 + told.map_or(0, |number| varint_len(u64::from(COMPRESSION) << 3) + varint_len(number))
+}
+
+/// The number of an algorithm that RocketMQ's gRPC has no word for.
+fn told_compression(compression: Option<Algorithm>) -> Option<u64> {
+    let told = compression.filter(|algorithm| *algorithm != Algorithm::Zlib);
+    told.and_then(|algorithm| u64::try_from(algorithm.number()).ok())
 }
 
 /// Appends a `Timestamp` of milliseconds since 1970, or a `Duration` of milliseconds.

@@ -2,10 +2,9 @@
 //!
 //! Decoding checks everything once. Reading a field later cannot fail, except for a compressed body.
 
-use std::io::Read;
+use std::borrow::Cow;
 
-use ferromq_protocol::MAX_DECOMPRESSED;
-use flate2::read::{MultiGzDecoder, ZlibDecoder};
+use ferromq_protocol::compression::{COMPRESSED, decompressed};
 
 use super::{Status, entries, texts};
 use ferromq_protocol::protobuf::{Fields, Malformed, Value, map_entry, seconds_and_nanos, take_varint};
@@ -153,10 +152,11 @@ impl Received {
     /// The body as sent; borrowed, unless it was compressed.
     ///
     /// # Errors
-    /// If it is marked as compressed and does not decompress, or to more than [`MAX_DECOMPRESSED`] bytes.
+    /// If it is marked as compressed and does not decompress, or to more than [`MAX_DECOMPRESSED`](ferromq_protocol::MAX_DECOMPRESSED) bytes.
     pub fn body(self, answer: &[u8]) -> Result<Body<'_>, String> {
         let body = self.body.bytes(answer);
-        if self.encoding == GZIP { decompress(body).map(Body::Unpacked) } else { Ok(Body::Plain(body)) }
+        // RocketMQ marks every compressed body as GZIP, whatever its algorithm.
+        Body::of(if self.encoding == GZIP { COMPRESSED } else { 0 }, body)
     }
 }
 
@@ -169,21 +169,13 @@ pub enum Body<'a> {
     Unpacked(Vec<u8>),
 }
 
-/// RocketMQ marks every compressed body as GZIP, even the zlib streams of its 4.x producers.
-pub(super) fn decompress(body: &[u8]) -> Result<Vec<u8>, String> {
-    let limit = MAX_DECOMPRESSED as u64 + 1;
-    let mut unpacked = Vec::new();
-    let result = if body.starts_with(&[0x1f, 0x8b]) {
-        MultiGzDecoder::new(body).take(limit).read_to_end(&mut unpacked)
-    } else {
-        ZlibDecoder::new(body).take(limit).read_to_end(&mut unpacked)
-    };
-    match result {
-        Err(error) => Err(format!("the body is marked as compressed, but does not decompress: {error}")),
-        Ok(_) if unpacked.len() > MAX_DECOMPRESSED => {
-            Err(format!("the body is larger than {MAX_DECOMPRESSED} bytes when decompressed"))
-        }
-        Ok(_) => Ok(unpacked),
+impl<'a> Body<'a> {
+    /// The body that a system flag describes.
+    pub(super) fn of(sys_flag: i32, body: &'a [u8]) -> Result<Self, String> {
+        Ok(match decompressed(sys_flag, body)? {
+            Cow::Borrowed(body) => Self::Plain(body),
+            Cow::Owned(body) => Self::Unpacked(body),
+        })
     }
 }
 

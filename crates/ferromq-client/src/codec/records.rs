@@ -11,10 +11,9 @@ use ferromq_protocol::{
     record::{MessageView, OffsetMessageId, message::body_crc, names::DLQ_PREFIX, properties},
 };
 
-use super::{Body, Span, Status, received::decompress};
+use super::{Body, Span, Status};
 
 /// System flag of a compressed body.
-const COMPRESSED: i32 = 1;
 /// The revive queue in receipt handles of ordered receives.
 const ORDERED_REVIVE_QUEUE: i32 = 999;
 
@@ -174,10 +173,7 @@ impl RecordMessage {
         if body_crc(body) != self.body_crc {
             return Err("the body does not match its checksum".to_owned());
         }
-        match self.sys_flag & COMPRESSED {
-            0 => Ok(Body::Plain(body)),
-            _ => decompress(body).map(Body::Unpacked),
-        }
+        Body::of(self.sys_flag, body)
     }
 }
 

@@ -13,8 +13,8 @@ mod tests;
 
 use thiserror::Error;
 
-pub use body::decompressed;
 pub use buffers::Buffers;
+pub use ferromq_store::formats::compression::decompressed;
 pub use filter::{QueueBegins, QueueStarts, RowFilter};
 
 use self::{

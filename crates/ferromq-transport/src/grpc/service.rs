@@ -52,6 +52,9 @@ const PACKED: &str = "x-ferromq-packed";
 const FRAMED: &str = "x-ferromq-framed";
 /// Values of [`FRAMED`]: calls that send and acknowledge; receives and pulls.
 const FRAMED_CALLS: [&str; 2] = ["1", "2"];
+/// Metadata key by which a telemetry stream announces compressed bodies that gRPC has no word for, and its values.
+const COMPRESSIONS: &str = "x-ferromq-compression";
+const COMPRESSION_NAMES: [&str; 2] = ["lz4", "zstd"];
 /// Metadata key of a pulled queue's min offset: from there on, nothing had aged out at the time of the read.
 const MIN_OFFSET: &str = "x-ferromq-min-offset";
 
@@ -294,8 +297,9 @@ impl StreamingService<Bytes> for Telemetry {
         std::future::ready(stream.map(|stream| {
             let mut response = Response::new(stream);
             if self.server.hot.is_some() {
-                for calls in FRAMED_CALLS {
-                    response.metadata_mut().append(FRAMED, MetadataValue::from_static(calls));
+                let framed = FRAMED_CALLS.map(|calls| (FRAMED, calls));
+                for (key, value) in framed.into_iter().chain(COMPRESSION_NAMES.map(|name| (COMPRESSIONS, name))) {
+                    response.metadata_mut().append(key, MetadataValue::from_static(value));
                 }
             }
             response

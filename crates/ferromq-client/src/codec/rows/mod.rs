@@ -130,6 +130,7 @@ impl Rows {
         let messages = part.rows.iter().filter_map(|index| {
             let row = self.rows.get(*index as usize)?;
             let headers = EncodedHeaders {
+                compression: None,
                 user_properties: self.texts.get(row.begin..row.middle)?,
                 system_properties: self.texts.get(row.middle..row.end)?,
                 kind: &row.kind,

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::{
     hot::batches::MESSAGE_OVERHEAD,
-    protobuf::{Fields, Malformed, map_entry, seconds_and_nanos},
+    protobuf::{COMPRESSION, Fields, Malformed, map_entry, seconds_and_nanos},
 };
 
 /// Most messages of a request. An empty one takes two bytes of the request, but many more in memory.
@@ -33,6 +33,8 @@ pub struct Outgoing<'a> {
     pub message_id: &'a str,
     /// `Encoding`.
     pub body_encoding: i32,
+    /// RocketMQ's number of the algorithm, if it is not zlib.
+    pub compression: i32,
     /// `MessageType`.
     pub message_type: i32,
     /// Creation time in milliseconds since 1970, if given.
@@ -178,6 +180,7 @@ impl<'a> SendRequest<'a> {
                 }
                 (3, value) => message.message_id = value.text()?,
                 (5, value) => message.body_encoding = value.int32()?,
+                (COMPRESSION, value) => message.compression = value.int32()?,
                 (6, value) => message.message_type = value.int32()?,
                 (7, value) => message.born_timestamp = Some(millis(value.bytes()?)?),
                 (8, value) => message.born_host = value.text()?,

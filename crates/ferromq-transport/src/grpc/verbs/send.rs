@@ -5,6 +5,7 @@ use std::{fmt::Write, iter::repeat, net::SocketAddr, sync::Arc};
 use bytes::Bytes;
 use ferromq_store::{
     dedup::SEQUENCE,
+    formats::compression::sys_flag,
     log::{Appended, Location},
     record::NewMessage,
 };
@@ -30,8 +31,6 @@ use crate::{
     tables::{MessageType, TopicEntry},
 };
 
-/// The system flag of a compressed body.
-const COMPRESSED: i32 = 1;
 const GZIP: i32 = 2;
 /// Memory of a parsed request, beside its bytes, up to which it is not counted: the number of calls bounds it.
 const UNCOUNTED: usize = 4 << 10;
@@ -315,7 +314,7 @@ fn new_messages<'a>(
             (*drawn.get_or_insert_with(|| hot.sends.pick_queue(message.topic, topic))).cast_signed()
         }),
         flag: 0,
-        sys_flag: if message.body_encoding == GZIP { COMPRESSED } else { 0 },
+        sys_flag: if message.body_encoding == GZIP { sys_flag(message.compression) } else { 0 },
         born_timestamp: message.born_timestamp.unwrap_or(now),
         born_host: peer,
         reconsume_times: 0,
