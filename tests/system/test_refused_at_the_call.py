@@ -1,6 +1,7 @@
 """Invalid arguments are refused at the call, with a text that names the given and the expected value."""
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -58,10 +59,84 @@ def test_a_topic_that_is_not_a_string(topic: Any) -> None:
 def test_an_acknowledgement_of_what_was_not_received(given: Any) -> None:
     """An id, a body, a receipt."""
     with ferromq.Consumer("127.0.0.1:1", "g", "t") as consumer:
-        with pytest.raises(TypeError, match="only received messages can be acknowledged, not "):
+        with pytest.raises(TypeError, match="a received message is expected, not "):
             consumer.ack(given)
-        with pytest.raises(TypeError, match="only received messages can be acknowledged, not "):
+        with pytest.raises(TypeError, match="a received message is expected, not "):
             asyncio.run(aio.Consumer("127.0.0.1:1", "g", "t").ack(given))
+
+
+@pytest.mark.parametrize("given", [None, "0102FC", b"x"])
+def test_a_call_for_what_was_not_received(given: Any) -> None:
+    """Every call that takes a received message names what it was given instead."""
+    expected = pytest.raises(TypeError, match=f"a received message is expected, not {given!r}")
+    consumer = ferromq.Consumer("127.0.0.1:1", "g", "t", decode=dict)
+    calls = [
+        lambda each: each.ack(given),
+        lambda each: each.give_back(given),
+        lambda each: each.reply(given, b"x"),
+        lambda each: each.forward_to_dead_letter(given),
+        lambda each: each.change_invisible_duration(given, 1),
+        lambda each: each.decode(given),
+    ]
+
+    async def awaited(call: Any) -> None:
+        async with aio.Consumer("127.0.0.1:1", "g", "t", decode=dict) as each:
+            result = call(each)
+            await result
+
+    with consumer:
+        for call in calls:
+            with expected:
+                call(consumer)
+            with expected:
+                asyncio.run(awaited(call))
+
+
+@pytest.mark.parametrize("given", [None, ("broker-a", 0)])
+def test_a_queue_that_is_none(given: Any) -> None:
+    """A queue is one of those that `queues` returned."""
+    expected = pytest.raises(TypeError, match=re.escape(f"a ferromq.Queue is expected, as queues() returns them, not {given!r}"))
+    with ferromq.Consumer("127.0.0.1:1", "g", "t") as consumer, ferromq.Reader("127.0.0.1:1", "t") as reader:
+        for call in (
+            lambda: consumer.pull(given, 0),
+            lambda: consumer.offset_at(given, "end"),
+            lambda: consumer.committed_offset(given),
+            lambda: consumer.commit_offset(given, 0),
+            lambda: reader.seek({given: 0}),
+        ):
+            with expected:
+                call()
+
+
+@pytest.mark.parametrize("given", [None, "5", 5.0, True])
+def test_an_offset_that_is_no_whole_number(given: Any) -> None:
+    """`None` is no offset 0."""
+    queue = ferromq.Queue("broker-a", 0)
+    expected = pytest.raises(TypeError, match=re.escape(f"a queue offset is a whole number, not {given!r}"))
+    with ferromq.Consumer("127.0.0.1:1", "g", "t") as consumer, ferromq.Reader("127.0.0.1:1", "t") as reader:
+        for call in (
+            lambda: consumer.pull(queue, given),
+            lambda: consumer.commit_offset(queue, given),
+            lambda: reader.seek({queue: given}),
+        ):
+            with expected:
+                call()
+
+
+def test_a_recall_without_a_receipt() -> None:
+    """The recall handle alone is none either."""
+    with ferromq.Producer("127.0.0.1:1") as producer:
+        for given in (None, "handle"):
+            wrong: Any = given
+            with pytest.raises(TypeError, match=f"the receipt of a delayed message is expected, .* not {given!r}"):
+                producer.recall(wrong)
+
+
+def test_dead_letters_that_are_none() -> None:
+    """Before one of them is sent."""
+    wrong: Any = [None]
+    with ferromq.Admin("127.0.0.1:1") as admin, pytest.raises(TypeError, match="a dead letter is expected, .* not None"):
+        admin.resend_dead_letters(wrong)
 
 
 def test_a_duration_that_is_a_text() -> None:

@@ -121,7 +121,10 @@ def listed(calls: Calls, brokers: Iterable[str], group: str, *, newest_first: bo
 def send_again(
     calls: Calls, queues_of: Callable[[str], list[tuple[str, int]]], letters: Iterable[DeadLetter], topic: str | None
 ) -> list[ResentLetter]:
-    """Send each letter once to its topic, or to *topic*, and return what became of each."""
+    """Send each letter once to its topic, or to *topic*, and return what became of each; first checks their types."""
+    for letter in letters:
+        if not isinstance(letter, DeadLetter):
+            raise TypeError(f"a dead letter is expected, as dead_letters() yields them, not {letter!r}")
     sender = _Sender(calls, queues_of)
     each_once = {
         (letter.group, letter.broker, letter.message.queue_id, letter.message.queue_offset): letter

@@ -80,22 +80,19 @@ class DecodedMessage(_View, Generic[T]):  # type: ignore[misc]
         return f"<DecodedMessage {self.message.message_id} of {self.message.topic}: {self.value!r}>"
 
 
-def plain(message: MessageView) -> MessageView:
-    """Return the message that a consumer leased."""
-    return message.message if isinstance(message, DecodedMessage) else message
+def plain(message: object) -> MessageView:
+    """Return the message that a consumer received. Raises `TypeError` for anything else."""
+    received = message.message if isinstance(message, DecodedMessage) else message
+    if not isinstance(received, MessageView):
+        raise TypeError(f"a received message is expected, not {received!r}")
+    return received
 
 
 def plain_all(messages: MessageView | Iterable[MessageView]) -> list[MessageView]:
-    """Return the messages that a consumer leased, of one or several. Raises `TypeError` for anything else."""
-    some = [messages] if isinstance(messages, (MessageView, DecodedMessage)) else messages
-    return [message if type(message) is MessageView else _leased(message) for message in some]
-
-
-def _leased(message: object) -> MessageView:
-    received = message.message if isinstance(message, DecodedMessage) else message
-    if not isinstance(received, MessageView):
-        raise TypeError(f"only received messages can be acknowledged, not {received!r}")
-    return received
+    """Return the messages that a consumer received, of one or several. Raises `TypeError` for anything else."""
+    is_several = isinstance(messages, Iterable) and not isinstance(messages, (str, bytes))
+    some = messages if is_several else [messages]
+    return [message if type(message) is MessageView else plain(message) for message in some]
 
 
 def as_is(value: Message | bytes) -> Message | bytes:

@@ -66,6 +66,7 @@ def pull(common: Common, subscription: Subscription, queue: Queue, offset: int, 
     It ends within the wait and the client's timeout, whatever hangs; a repetition waits for what is left of the wait.
     """
     waits_until = common.now() + wish.wait
+    check_offset(offset)
 
     def once(tries: Tries) -> Plan[Pulled]:
         left = replace(wish, wait=max(0.0, waits_until - common.now()))
@@ -104,8 +105,22 @@ def pull_once(
     return Pulled(messages, next_offset)
 
 
+def check_offset(offset: object) -> None:
+    """Raise `TypeError` for what is no whole number, and `ValueError` for one below 0."""
+    if not isinstance(offset, int) or isinstance(offset, bool):
+        raise TypeError(f"a queue offset is a whole number, not {offset!r}")
+    if offset < 0:
+        raise ValueError(f"a queue offset is 0 or more, not {offset}")
+
+
 def topic_of(subscription: Subscription, queue: Queue) -> str:
-    """Return the topic of a queue. Raises `RequestError` for one that is not subscribed, or not named among several."""
+    """
+    Return the topic of a queue.
+
+    Raises `RequestError` for one that is not subscribed, or not named among several, and `TypeError` for no queue.
+    """
+    if not isinstance(queue, Queue):
+        raise TypeError(f"a ferromq.Queue is expected, as queues() returns them, not {queue!r}")
     if not queue.topic and len(subscription.filters) == 1:
         return subscription.first_topic
     if queue.topic not in subscription.filters:
@@ -135,8 +150,7 @@ def committed_offset(common: Common, subscription: Subscription, queue: Queue) -
 
 def commit_offset(common: Common, subscription: Subscription, queue: Queue, offset: int) -> Plan[None]:
     """Set the group's committed offset."""
-    if offset < 0:
-        raise ValueError(f"a queue offset is 0 or more, not {offset}")
+    check_offset(offset)
     topic = topic_of(subscription, queue)
 
     def once(tries: Tries) -> Plan[None]:

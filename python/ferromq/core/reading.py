@@ -62,8 +62,7 @@ class Reading:
         """Read on at these offsets; other queues stay where they are. Raises `ValueError` for an offset below 0."""
         whole = {}
         for queue, offset in positions.items():
-            if offset < 0:
-                raise ValueError(f"a queue offset is 0 or more, not {offset}")
+            pull_plans.check_offset(offset)
             topic = pull_plans.topic_of(self.subscription, queue)
             whole[Queue(queue.broker_name, queue.queue_id, topic)] = offset
         self._drop()

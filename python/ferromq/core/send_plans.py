@@ -301,6 +301,8 @@ def _sent(answer: bytes, ids: MessageIds, which: _Named) -> tuple[Sequence[int],
 
 def recall(common: Common, receipt: SendReceipt) -> Plan[str]:
     """Recall a delayed message that is not due yet, and return its id."""
+    if not isinstance(receipt, SendReceipt):
+        raise TypeError(f"the receipt of a delayed message is expected, as send() returns it, not {receipt!r}")
     handle = receipt.recall_handle
     if not handle or not receipt.topic:
         raise ValueError(f"message {receipt.message_id} has no recall handle: only delayed messages can be recalled")
