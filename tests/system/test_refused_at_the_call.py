@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -95,7 +96,9 @@ def test_a_call_for_what_was_not_received(given: Any) -> None:
 @pytest.mark.parametrize("given", [None, ("broker-a", 0)])
 def test_a_queue_that_is_none(given: Any) -> None:
     """A queue is one of those that `queues` returned."""
-    expected = pytest.raises(TypeError, match=re.escape(f"a ferromq.Queue is expected, as queues() returns them, not {given!r}"))
+    expected = pytest.raises(
+        TypeError, match=re.escape(f"a ferromq.Queue is expected, as queues() returns them, not {given!r}")
+    )
     with ferromq.Consumer("127.0.0.1:1", "g", "t") as consumer, ferromq.Reader("127.0.0.1:1", "t") as reader:
         for call in (
             lambda: consumer.pull(given, 0),
@@ -135,7 +138,10 @@ def test_a_recall_without_a_receipt() -> None:
 def test_dead_letters_that_are_none() -> None:
     """Before one of them is sent."""
     wrong: Any = [None]
-    with ferromq.Admin("127.0.0.1:1") as admin, pytest.raises(TypeError, match="a dead letter is expected, .* not None"):
+    with (
+        ferromq.Admin("127.0.0.1:1") as admin,
+        pytest.raises(TypeError, match=r"a dead letter is expected, .* not None"),
+    ):
         admin.resend_dead_letters(wrong)
 
 
@@ -154,3 +160,27 @@ def test_a_closed_embedded_broker_makes_no_clients() -> None:
     for make in (mq.producer, lambda: mq.consumer("g", "t"), mq.admin):
         with pytest.raises(ClientClosed, match="this embedded broker is closed"):
             make()
+
+
+@pytest.mark.parametrize("when", [1_763_942_400, 1_763_942_400_000_000, -1, 1])
+def test_a_number_that_is_no_time_in_milliseconds(when: int) -> None:
+    """Seconds for milliseconds would read everything, microseconds nothing; the error says how to convert it."""
+    queue = ferromq.Queue("broker-a", 0)
+    with ferromq.Consumer("127.0.0.1:1", "g", "t") as consumer, ferromq.Reader("127.0.0.1:1", "t") as reader:
+        for call in (
+            lambda: ferromq.Consumer("127.0.0.1:1", "g", "t", begin=when),
+            lambda: ferromq.Reader("127.0.0.1:1", "t", begin=when),
+            lambda: consumer.offset_at(queue, when),
+            lambda: consumer.messages(until=when),
+            lambda: reader.messages(until=when),
+            lambda: reader.restart(when),
+        ):
+            with pytest.raises(ValueError, match=rf"; {when} may be (micro)?seconds: (multiply|divide) them by 1000"):
+                call()
+
+
+def test_times_that_are_taken() -> None:
+    """The beginning of all times, the first and the last number in milliseconds, and every aware datetime."""
+    for when in (0, 10**12, 253_402_300_799_999, datetime(1999, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)):
+        with ferromq.Reader("127.0.0.1:1", "t", begin=when) as reader:
+            reader.restart(when)

@@ -88,11 +88,11 @@ def plain(message: object) -> MessageView:
     return received
 
 
-def plain_all(messages: MessageView | Iterable[MessageView]) -> list[MessageView]:
+def plain_all(messages: object) -> list[MessageView]:
     """Return the messages that a consumer received, of one or several. Raises `TypeError` for anything else."""
-    is_several = isinstance(messages, Iterable) and not isinstance(messages, (str, bytes))
-    some = messages if is_several else [messages]
-    return [message if type(message) is MessageView else plain(message) for message in some]
+    if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
+        return [plain(messages)]
+    return [message if type(message) is MessageView else plain(message) for message in messages]
 
 
 def as_is(value: Message | bytes) -> Message | bytes:

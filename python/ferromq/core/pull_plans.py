@@ -1,14 +1,14 @@
 """What a reader that keeps its own offsets says to servers: pulls and questions about offsets, without I/O."""
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple, NoReturn
 
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
 from ferromq.core.plans import Common, Tries
 from ferromq.core.receive_plans import LATE, Wish
-from ferromq.core.requests import Call, Join, Plan, Stream, check, duration, error_of, resource
+from ferromq.core.requests import Call, Join, Plan, Stream, check, duration, error_of, milliseconds, resource
 from ferromq.core.routes import endpoints_message
 from ferromq.core.subscriptions import Subscription
 from ferromq.errors import OutcomeUnknown, RequestError, ServerError
@@ -204,7 +204,7 @@ def ends(common: Common, subscription: Subscription, until: datetime | int | str
 
 def check_until(until: datetime | int | str | None) -> None:
     """Raise `ValueError` unless *until* is the end, a time, or None."""
-    if isinstance(until, bool) or (isinstance(until, str) and until != "end"):
+    if isinstance(until, str) and until != "end":
         raise ValueError(f"until is 'end', an aware datetime, or milliseconds since 1970, not {until!r}")
     if until is not None:
         _policy(until)
@@ -216,10 +216,10 @@ def _policy(when: datetime | int | str) -> tuple[pb.QueryOffsetPolicy, int | Non
             return pb.QueryOffsetPolicy.BEGINNING, None
         case "end" | "last":
             return pb.QueryOffsetPolicy.END, None
-        case int():
-            return pb.QueryOffsetPolicy.TIMESTAMP, when
-        case datetime(tzinfo=zone) if zone is not None:
-            return pb.QueryOffsetPolicy.TIMESTAMP, round(when.timestamp() * 1000)
+        case bool():
+            pass
+        case int() | datetime(tzinfo=tzinfo()):
+            return pb.QueryOffsetPolicy.TIMESTAMP, milliseconds(when)
     raise ValueError(f"an aware datetime, milliseconds since 1970, 'begin' or 'end' is expected, not {when!r}")
 
 

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -230,6 +230,26 @@ def seconds(value: timedelta | float) -> float:
     if result < 0:
         raise ValueError(f"a duration cannot be negative, this one is {value}")
     return result
+
+
+_TIMES = range(10**12, 253_402_300_800_000)
+"""The milliseconds from 2001 to 9999. Below are the seconds of these years, above their microseconds."""
+
+
+def milliseconds(when: datetime | int) -> int:
+    """
+    Return a time, an aware `datetime` or milliseconds since 1970, in milliseconds.
+
+    Raises `ValueError` for a number that is a time between 2001 and 9999 in another unit only; 0 is before all others.
+    """
+    if isinstance(when, datetime):
+        return max(0, round(when.timestamp() * 1000))
+    if when and when not in _TIMES:
+        unit = "seconds: multiply them by 1000" if when < _TIMES.start else "microseconds: divide them by 1000"
+        raise ValueError(
+            f"a time is an aware datetime, 0, or {_TIMES.start} milliseconds since 1970 or more; {when} may be {unit}"
+        )
+    return when
 
 
 def duration(value: float) -> pb.Duration:

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Literal, TypeAlias
 
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
 from ferromq.core.filters import Sql, filter_expression
-from ferromq.core.requests import resource
+from ferromq.core.requests import milliseconds, resource
 from ferromq.errors import ConfigError
 from ferromq.protocol import naming
 
@@ -91,8 +91,8 @@ def start_text(start: Start) -> str:
     match start:
         case str() if start in {"first", "last"}:
             return start
-        case int() if not isinstance(start, bool) and start >= 0:
-            return str(start)
-        case datetime(tzinfo=zone) if zone is not None:
-            return str(round(start.timestamp() * 1000))
+        case bool():
+            pass
+        case int() | datetime(tzinfo=tzinfo()):
+            return str(milliseconds(start))
     raise ValueError(f"an aware datetime, milliseconds since 1970, 'first' or 'last' is expected, not {start!r}")
