@@ -8,6 +8,7 @@ import pytest
 
 import ferromq
 from ferromq import Message, aio
+from ferromq._proto import messages as pb
 
 
 @pytest.fixture
@@ -80,6 +81,24 @@ def test_an_offset_is_found_by_time_and_committed_for_the_group(mq: ferromq.Embe
             seen += [message.body for message in messages]
         assert sorted(seen) == [b"0", b"1", b"2"]
         assert late.receive(wait=0) == []
+
+
+def test_an_offset_that_the_queue_does_not_hold_is_an_error(mq: ferromq.Embedded) -> None:
+    """Also in a queue without a message, where RocketMQ answers PULL_OFFSET_MOVED over remoting."""
+    with mq.consumer("reader", "log") as reader, mq.reader("log") as other:
+        queue = reader.queues()[0]
+        assert reader.pull(queue, 0) == ferromq.Pulled([], 0)
+        with pytest.raises(ferromq.RequestError, match="the offset 5 is out of range: queue 0 of topic log") as empty:
+            reader.pull(queue, 5)
+        other.seek({queue: 5})
+        with pytest.raises(ferromq.RequestError, match="the offset 5 is out of range"):
+            other.read(wait=0)
+        fill(mq, 2)
+        with pytest.raises(ferromq.RequestError, match="the offset 5 is out of range: queue 0 of topic log") as beyond:
+            reader.pull(queue, 5)
+        assert empty.value.code == beyond.value.code == pb.Code.ILLEGAL_OFFSET
+        end = reader.offset_at(queue, "end")
+        assert reader.pull(queue, end) == ferromq.Pulled([], end)
 
 
 def test_a_pull_waits_for_the_first_message(mq: ferromq.Embedded) -> None:

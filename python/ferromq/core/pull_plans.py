@@ -102,6 +102,9 @@ def pull_once(
         raise error_of(*status)
     if next_offset is None:
         raise ServerError(f"{endpoint} ended a pull without saying where the next one begins")
+    if next_offset < offset:  # a queue without messages answers where it begins, as over remoting
+        text = f"the offset {offset} is out of range: queue {queue.queue_id} of topic {topic} has no message"
+        raise RequestError(f"{text}, the next one has the offset {next_offset}", pb.Code.ILLEGAL_OFFSET, text)
     return Pulled(messages, next_offset)
 
 
