@@ -346,3 +346,69 @@ def test_what_rocketmqs_proxy_does_not_answer_is_named(sides: list[Side]) -> Non
     with ferromq.Consumer(ours.endpoint, "offsets", "offsets", begin="last") as consumer:
         assert consumer.receive(wait=0) == []
         assert consumer.progress().lag == 0
+
+
+def test_a_pull_past_the_end_of_a_queue_without_messages(sides: list[Side]) -> None:
+    """PULL_OFFSET_MOVED over remoting; over gRPC, which RocketMQ has no pulls on, it is an error, too."""
+
+    def program(side: Side) -> list[int]:
+        with ferromq.Admin(side.namesrv, timeout=PATIENCE) as admin:
+            admin.create_topic("empty", queues=1, message_type="NORMAL")
+        fields = {"consumerGroup": "plain", "topic": "empty", "queueId": "0", "maxMsgNums": "1", "subVersion": "0"}
+        fields |= {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*"}
+        with contextlib.closing(RemotingClient()) as client:
+            return [client.call(side.broker, PULL, {**fields, "queueOffset": offset}, timeout=20)[0] for offset in "05"]
+
+    assert _same(sides, program) == [19, 21]
+    with ferromq.Consumer(sides[1].endpoint, "plain", "empty") as consumer:
+        queue = consumer.queues()[0]
+        with pytest.raises(ferromq.RequestError, match="the offset 5 is out of range"):
+            consumer.pull(queue, 5)
+
+
+def test_a_transaction_has_one_end(sides: list[Side]) -> None:
+    """A producer whose transaction was ended otherwise gets an error, at RocketMQ's proxy for the same end, too."""
+
+    def program(side: Side) -> list[str]:
+        with ferromq.Admin(side.namesrv, timeout=PATIENCE) as admin:
+            admin.create_topic("ended", queues=1, message_type="TRANSACTION")
+        seen = []
+        with ferromq.Producer(side.endpoint, checker=lambda _: None, timeout=5) as producer:
+            for resolution in (ferromq.Resolution.COMMIT, ferromq.Resolution.ROLLBACK):
+                tx = producer.transaction()
+                tx.send("ended", b"x")
+                halves = list(tx._open.halves)
+                (tx.commit if resolution is ferromq.Resolution.COMMIT else tx.rollback)()
+                tx._open.halves, tx._open.resolution = halves, ferromq.Resolution.UNKNOWN
+                try:
+                    (tx.rollback if resolution is ferromq.Resolution.COMMIT else tx.commit)()
+                except ferromq.RequestError:
+                    seen.append(f"refused after {resolution.value}")
+        return seen
+
+    assert _same(sides, program) == ["refused after commit", "refused after rollback"]
+
+
+def test_a_member_of_an_unknown_group_is_refused(sides: list[Side]) -> None:
+    """Where groups are not created on first use: a receive and a loop end with the error, and do not go on for ever."""
+    option, configure = "autoCreateSubscriptionGroup", 25
+    with contextlib.closing(RemotingClient()) as client:
+        for side in sides:
+            assert client.call(side.broker, configure, {}, f"{option}=false\n".encode(), timeout=20)[0] == 0
+
+    def program(side: Side) -> list[str]:
+        seen = []
+        with ferromq.Consumer(side.endpoint, "missing", "plain") as consumer:
+            for call in (lambda: consumer.receive(wait=20), lambda: next(iter(consumer))):
+                try:
+                    call()
+                except ferromq.FerromqError as error:
+                    seen.append(type(error).__name__)
+        return seen
+
+    try:
+        assert _same(sides, program) == ["GroupNotFound", "GroupNotFound"]
+    finally:
+        with contextlib.closing(RemotingClient()) as client:
+            for side in sides:
+                client.call(side.broker, configure, {}, f"{option}=true\n".encode(), timeout=20)

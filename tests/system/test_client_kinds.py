@@ -1,7 +1,7 @@
 """Every kind of message with ferromq's own client: ordered, delayed, transactional, urgent, filtered, dead."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -196,6 +196,38 @@ def test_a_transaction_whose_producer_died_is_settled_by_the_checker_of_another(
             consumer.ack(message)
         mq.clock.advance(minutes=5)
         assert consumer.receive(wait=AT_ONCE) == []
+
+
+@pytest.mark.parametrize("answer", [Resolution.COMMIT, Resolution.ROLLBACK])
+def test_an_end_that_a_checker_has_decided_otherwise_is_an_error(
+    mq: ferromq.Embedded, answer: Resolution, eventually: Callable[[Callable[[], bool]], bool]
+) -> None:
+    """The broker asked another producer while the transaction was open; the same decision is no error."""
+    create(mq, "payments", "TRANSACTION")
+    answered, transactions = threading.Event(), mq.broker._components.transactions
+
+    def checker(_: MessageView) -> Resolution:
+        answered.set()
+        return answer
+
+    def checked() -> ferromq.Transaction[bytes]:
+        """Return a transaction that is open here, and ended at the broker."""
+        answered.clear()
+        tx = producer.transaction()
+        tx.send("payments", b"x")
+        for _ in range(100):
+            mq.clock.advance(seconds=31)
+            if answered.wait(0.1):
+                break
+        assert eventually(lambda: transactions.counts()["transactionHalfOpen"] == "0")
+        return tx
+
+    with mq.producer("payments", checker=lambda _: None) as producer, mq.producer("payments", checker=checker):
+        other, same = checked(), checked()
+        end, end_same = (other.rollback, same.commit) if answer is Resolution.COMMIT else (other.commit, same.rollback)
+        with pytest.raises(ferromq.RequestError, match="before: another producer of its group answered a check-back"):
+            end()
+        end_same()
 
 
 def test_a_lost_commit_is_repeated_by_the_producer_that_decided(

@@ -376,6 +376,15 @@ def test_a_refused_end_is_an_error() -> None:
         )
 
 
+def test_rocketmqs_proxy_refuses_a_second_end_with_the_code_of_a_failure() -> None:
+    """It is not repeated until the time is over."""
+    tx = Tx(half_stored("T9"), ended(pb.Code.INTERNAL_SERVER_ERROR, "ProxyException: cannot found transaction data"))
+    tx.send()
+    with pytest.raises(RequestError, match="knows no open transaction of message") as refused:
+        tx.end(Resolution.COMMIT)
+    assert type(refused.value) is RequestError
+
+
 def test_brokers_are_told_the_topics_of_a_producer_once_and_the_last_word_holds() -> None:
     """However many threads name topics at once: each send has the current topics."""
     session = Session(None, pb.Settings(publishing=pb.Publishing()), lambda _: None)  # type: ignore[arg-type]

@@ -694,6 +694,8 @@ def test_every_code_has_its_exception(code: int, text: str, error: type[FerromqE
         ("UNIMPLEMENTED", "", Unsupported),
         ("RESOURCE_EXHAUSTED", "CLIENT: Sent message larger than max (5 vs. 4)", MessageTooLarge),
         ("RESOURCE_EXHAUSTED", "too many requests under way", Throttled),
+        ("INVALID_ARGUMENT", "group not found: g", GroupNotFound),
+        ("INVALID_ARGUMENT", "there is no subscription data", RequestError),
         ("INTERNAL", "", OutcomeUnknown),
         ("UNKNOWN", "", OutcomeUnknown),
         ("ABORTED", None, OutcomeUnknown),

@@ -113,6 +113,22 @@ def test_a_transaction_ends_once(tmp_path: Path, clock: Clock) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("first", [Decision.COMMIT, Decision.ROLLBACK])
+def test_the_other_decision_is_refused(store: Store, clock: Clock, first: Decision, is_restarted: bool) -> None:
+    """At once, and after a restart; the same decision is accepted."""
+    end, mine = changed(half(store, UNIQ_KEY="K"), decision=first), transactions(store)
+    assert mine.end(end)
+    if is_restarted:
+        mine = transactions(store)
+    assert not mine.end(end)
+    second = Decision.ROLLBACK if first is Decision.COMMIT else Decision.COMMIT
+    with pytest.raises(EndRefused, match=r"the transaction was (committed|rolled back) before") as refused:
+        mine.end(changed(end, decision=second))
+    assert refused.value.code == ResponseCode.SYSTEM_ERROR
+    assert len(seen(store)) == (first is Decision.COMMIT)
+
+
 def test_a_transaction_committed_by_many_at_once_is_visible_once(store: Store, clock: Clock) -> None:
     """Sixteen threads, four of them for each half message."""
     ends = [half(store, b"%d" % number) for number in range(4)]

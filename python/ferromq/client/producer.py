@@ -396,7 +396,8 @@ class Transaction(Generic[V]):
 
         `OutcomeUnknown` means that it is decided and the broker may not know yet: it asks, and this producer answers
         `COMMIT`; after the end of this process its checker is asked. Calling it again tells the broker again, which
-        RocketMQ's own delivers twice if it had heard the first. Raises `RuntimeError` after `rollback`.
+        RocketMQ's own delivers twice if it had heard the first. Raises `RuntimeError` after `rollback`, and
+        `RequestError` if the broker refuses it: another producer's checker may have rolled the transaction back.
         """
         self._end(Resolution.COMMIT)
 

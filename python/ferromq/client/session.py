@@ -20,7 +20,7 @@ from ferromq.client.at_once import at_once
 from ferromq.client.connection import Channels, failure, remaining
 from ferromq.core.requests import backoff, check
 from ferromq.core.routes import endpoints_message
-from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
+from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError, RequestError
 
 _log = logging.getLogger("ferromq.client")
 
@@ -241,6 +241,8 @@ class _Stream:
             self._closed.wait(backoff(min(failures, 4)))
 
     def _read(self) -> None:
+        if self.known.done():  # refused
+            self.known = Future()
         outgoing: SimpleQueue[Callable[[], bytes] | None] = SimpleQueue()
         with self._telling:
             self._outgoing, self._is_told = outgoing, True
@@ -280,10 +282,12 @@ class _Stream:
                 self.known.set_result(None)
 
     def _lost(self, error: FerromqError) -> None:
-        """Tell who waits, and make a new promise for those who come now."""
+        """Tell who waits, and make a new promise for those who come now; a refusal stands until the next attempt."""
         waited, self.known = self.known, Future()
         if not waited.done():
             waited.set_exception(error)
+            if isinstance(error, RequestError):
+                self.known = waited
         elif not self._closed.is_set():
             self._is_lost = True
             _log.warning("lost connection to broker %s, reconnecting: %s", self.endpoint, error)

@@ -292,6 +292,7 @@ _SERVER_FAILED = 50000
 # The protocol has no code of its own for it; the text is the store's.
 _DISK_FULL = "disk full"
 _OVER_LIMIT = "larger than max"
+_NO_GROUP = "group not found"
 
 RETRYABLE = (OutcomeUnknown, Throttled, ServerError, StoreFull)
 """Another try, maybe with another broker, may end better."""
@@ -374,11 +375,21 @@ def transport_error(code: str, details: str | None, endpoint: str, method: str, 
         return ConnectionFailed(_unreachable(details or "no reason given", endpoint))
     if code == "UNIMPLEMENTED":
         return Unsupported(f"{endpoint} does not know {method}: {details}")
+    refused = _refusal_below(code, details or "")
+    if refused is not None:
+        return refused(f"{endpoint} refused {method}: {details}")
+    return OutcomeUnknown(f"{method} failed at {endpoint}: {details} ({code})")
+
+
+def _refusal_below(code: str, details: str) -> type[RequestError] | None:
+    """Return the class of a refusal below the protocol; None: it is none."""
     if code == "RESOURCE_EXHAUSTED":
         # grpc refuses what is over its own limit with the same code as a server that has too much to do.
-        refused = MessageTooLarge if _OVER_LIMIT in (details or "") else Throttled
-        return refused(f"{method} of {endpoint}: {details}")
-    return OutcomeUnknown(f"{method} failed at {endpoint}: {details} ({code})")
+        return MessageTooLarge if _OVER_LIMIT in details else Throttled
+    if code == "INVALID_ARGUMENT":
+        # RocketMQ's proxy refuses the settings of a client so, and gives no code of the protocol.
+        return GroupNotFound if _NO_GROUP in details else RequestError
+    return None
 
 
 _REASONS = {

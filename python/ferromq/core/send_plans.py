@@ -20,6 +20,7 @@ from ferromq.errors import (
     FerromqError,
     MessageTooLarge,
     OutcomeUnknown,
+    RequestError,
     RequestTimeout,
     ServerError,
 )
@@ -29,6 +30,8 @@ from ferromq.protocol.order_configuration import text_of
 ID_EPOCH = 1_609_459_200
 """2021-01-01T00:00:00Z, from which the seconds in message ids count."""
 _HANDLE_WORDS = 5
+_NO_TRANSACTION = "cannot found transaction data"
+"""How RocketMQ's proxy refuses an end after the first one, with the code of its own failures."""
 
 
 @dataclass(slots=True)
@@ -349,5 +352,10 @@ def end_transaction(common: Common, half: Half, *, is_commit: bool, is_checked: 
         except OutcomeUnknown as error:
             tries.unknown = error
             raise
+        except ServerError as error:
+            if _NO_TRANSACTION not in str(error):
+                raise
+            text = f"{half.endpoint} knows no open transaction of message {half.message_id}: it has ended ({error})"
+            raise RequestError(text, error.code, error.remark) from None
 
     yield from common.attempt(half.topic, once, is_repeatable=False, timeout=common.timeout)

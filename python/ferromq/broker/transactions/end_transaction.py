@@ -8,6 +8,7 @@ are one append: after a crash both exist or neither, so a transaction is committ
 
 import logging
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -28,6 +29,7 @@ from ferromq.broker.transactions.half_records import (
     REAL_QUEUE,
     REAL_TOPIC,
     UNIQUE_KEY,
+    identity,
     real_queue,
 )
 from ferromq.errors import Forbidden, MessageTooLarge, StoreFull
@@ -87,6 +89,11 @@ _RESOLUTIONS = {
     pb.TransactionResolution.ROLLBACK: Decision.ROLLBACK,
 }
 _DISCARDED = f"the transaction was discarded; its message is in {naming.DISCARD_TOPIC}, request 323 restores it"
+_OTHERWISE = {
+    Decision.COMMIT: "the transaction was rolled back before: another producer of its group answered a check-back",
+    Decision.ROLLBACK: "the transaction was committed before: another producer of its group answered a check-back",
+}
+_RECENT = 10_000
 _GRPC_CODES = {
     ResponseCode.SYSTEM_ERROR: pb.Code.INVALID_TRANSACTION_ID,
     ResponseCode.MESSAGE_ILLEGAL: pb.Code.MESSAGE_BODY_TOO_LARGE,
@@ -112,6 +119,8 @@ class TransactionEnder:
         self._is_slave = is_slave
         self._count_put = count_put
         self._seldom = LimitedLog(_log)
+        self._recent: OrderedDict[tuple[str | None, int, str | None], Decision] = OrderedDict()
+        """The last decisions: readers of the store do not see them at once."""
 
     def end_transaction(self, request: Request) -> Answer:
         """Answer request 37: end a half message as its producer decided; repeated requests change nothing."""
@@ -151,7 +160,7 @@ class TransactionEnder:
 
     def end(self, end: EndRequest) -> bool:
         """
-        End a half message; returns False if it had ended before, with whatever decision.
+        End a half message; returns False if it had ended before, with the same decision.
 
         Any location where check-back put it is accepted. Durable on return as the flush policy promises. Raises
         `EndRefused`.
@@ -161,9 +170,22 @@ class TransactionEnder:
         if not is_new:
             copy = self._halves.open_copy(half)
             is_new = copy is not None and self._end(copy, end.decision)
-        if not is_new and end.decision is Decision.COMMIT and self._halves.is_discarded(half):
-            raise EndRefused(ResponseCode.SYSTEM_ERROR, _DISCARDED)
+        if not is_new:
+            self._check_decision(half, end.decision)
         return is_new
+
+    def _check_decision(self, half: StoredMessage, decision: Decision) -> None:
+        """Raise `EndRefused` if a half message ended with another decision; of one without an id it is not known."""
+        key = identity(half)
+        if key[0] is None:
+            return
+        ended = self._recent.get(key)
+        if ended is None:
+            if decision is Decision.COMMIT and self._halves.is_discarded(half):
+                raise EndRefused(ResponseCode.SYSTEM_ERROR, _DISCARDED)
+            ended = Decision.COMMIT if self._halves.was_committed(half) else Decision.ROLLBACK
+        if ended is not decision:
+            raise EndRefused(ResponseCode.SYSTEM_ERROR, _OTHERWISE[decision])
 
     def _end(self, half: StoredMessage, decision: Decision) -> bool:
         with self._halves.lock(half) as place:
@@ -176,6 +198,9 @@ class TransactionEnder:
                 messages.insert(0, self._committed(half))
             places = self._append(messages)
             self._halves.end(half, places[-1][0])
+            self._recent[identity(half)] = decision
+            if len(self._recent) > _RECENT:
+                self._recent.popitem(last=False)
         if decision is Decision.COMMIT:
             self._count_put(messages[0]["topic"], 1, places[0][2])
         return True

@@ -377,9 +377,12 @@ class HalfMessageIndex:
         # A scan, since the index may have been disabled when the message was discarded.
         begin_ms = max(0, half.store_timestamp - _STEP_BACK_MS)
         found = _since(self._store, naming.DISCARD_TOPIC, QUEUE, begin_ms, key) if key is not None else iter(())
-        return any(each.born_timestamp == half.born_timestamp for each in found) and not any(
-            each.born_timestamp == half.born_timestamp for each in self._committed_ones(half, is_thorough=True)
-        )
+        return any(each.born_timestamp == half.born_timestamp for each in found) and not self.was_committed(half)
+
+    def was_committed(self, half: StoredMessage) -> bool:
+        """Return whether an ended half message was committed, as far as readers see: they are a moment behind."""
+        ones = self._committed_ones(half, is_thorough=True)
+        return any(each.born_timestamp == half.born_timestamp for each in ones)
 
     def _committed_ones(self, half: StoredMessage, *, is_thorough: bool) -> Iterator[StoredMessage]:
         """
