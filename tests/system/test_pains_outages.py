@@ -75,13 +75,15 @@ def no_settings() -> Iterator[str]:
         yield proxy.endpoint
 
 
+ROUTE = r"asking for the route of orders: no answer from broker 127.0.0.1:\d+ within .* s \(QueryRoute\): "
+SILENT = r"connected, but 127.0.0.1:\d+ answers nothing; is this a broker's gRPC port \(8081\)\?"
 BEGINNINGS = {
     "resolve": (unknown_host, r"no-such-host.invalid:8081 \(unknown host\)"),
     "connect, refused": (kept_port, r"127.0.0.1:\d+ \(connection refused\)"),
-    "connect, black hole": (black_hole, r"no answer from broker 127.0.0.1:\d+ within .*\(QueryRoute\)"),
-    "connect, silent": (silent, r"no answer from broker 127.0.0.1:\d+ within .*\(QueryRoute\)"),
+    "connect, black hole": (black_hole, ROUTE + r"no connection was opened"),
+    "connect, silent": (silent, ROUTE + SILENT),
     "settings": (no_settings, r"waiting for the settings of 127.0.0.1:\d+ did not end within"),
-    "route, half an answer": (half_route, r"no answer from broker 127.0.0.1:\d+ within .*\(QueryRoute\)"),
+    "route, half an answer": (half_route, ROUTE + SILENT),
 }
 
 

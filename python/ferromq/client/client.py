@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ferromq._proto import messages as pb
 from ferromq.client.connection import Cancel, Channels, Runner
+from ferromq.client.reachability import connects
 from ferromq.client.session import Session
 from ferromq.client.tls import Tls, TlsFile, read_tls
 from ferromq.core.plans import ATTEMPT, Common, no_answer
@@ -84,6 +85,7 @@ class Client:
         self.channels = Channels(identity, self.tls)
         self.common.takes_records = self.channels.takes_records
         self.common.takes_compression = self.channels.takes_compression
+        self.common.connects = connects
         self.settings = settings
         """What the servers said last; until then what this client says."""
         self.session = Session(self.channels, settings, self._on_settings)

@@ -9,7 +9,9 @@ business of those who run plans.
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from ferromq import _ferromq
@@ -19,6 +21,7 @@ from ferromq.core.numbering import Numbering
 from ferromq.core.requests import (
     ACK_RECORDS,
     RETRYABLE,
+    Await,
     Call,
     Identity,
     Join,
@@ -29,6 +32,7 @@ from ferromq.core.requests import (
     check,
     duration,
     error_of,
+    named,
     resource,
 )
 from ferromq.core.retry import Cause
@@ -48,6 +52,9 @@ from ferromq.errors import (
 )
 from ferromq.protocol import naming
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 MAX_BODY = 4 * 1024 * 1024
 """RocketMQ's limit, until the server's settings tell another."""
 ATTEMPT = 3.0
@@ -56,6 +63,9 @@ LEAST = 0.05
 """Seconds below which another attempt is not worth it."""
 _PAUSE = 1.0
 """Seconds to wait before a request is repeated, at most."""
+_CONNECT = 0.2
+"""Seconds to find out whether a broker that did not answer accepts connections."""
+_WHICH_PORT = "is this a broker's gRPC port (8081)?"
 _RENEWAL = 1.0
 """Seconds that a new route may take where an old one is there, and until it is asked for again where that failed."""
 _WHY = ("x-ferromq-dead-letter-reason", "x-ferromq-dead-letter-exception")
@@ -105,6 +115,8 @@ class Common:
     now: Callable[[], float] = time.monotonic
     wall: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     """Milliseconds since 1970, from which delays count."""
+    connects: "Callable[[str, float], Future[bool]] | None" = None
+    """Begins to find out whether an endpoint accepts a connection within so many seconds."""
     numbering: Numbering | None = None
     """The numbers of an idempotent producer's messages."""
 
@@ -190,7 +202,7 @@ class Common:
                     self.routes.failed(endpoint)
         if old is None:
             assert failure is not None
-            raise failure
+            raise (yield from self._silence(topic, endpoint, failure))
         self.routes.trust(topic, _RENEWAL)
         return old
 
@@ -217,11 +229,21 @@ class Common:
         except ConnectionFailed as error:
             if "Socket closed" not in str(error):
                 raise
-            raise ConnectionFailed(f"{error}; is this a broker's gRPC port (8081)?") from None
+            raise ConnectionFailed(f"{error}; {_WHICH_PORT}") from None
         response = pb.QueryRouteResponse.FromString(answer)
         check(response.status)
         self.routes.answered(endpoint)
         return self.routes.put(topic, Route.read(topic, response.message_queues))
+
+    def _silence(self, topic: str, endpoint: str, error: FerromqError) -> Plan[FerromqError]:
+        """Return the error of a client that got no route, with how far it came."""
+        if not isinstance(error, RequestTimeout) or self.connects is None:
+            return error
+        how = "no connection was opened"
+        with suppress(RequestTimeout):
+            if (yield Await(self.connects(endpoint, _CONNECT), _CONNECT)):
+                how = f"connected, but {endpoint} answers nothing; {_WHICH_PORT}"
+        return named(RequestTimeout(f"{error}: {how}"), f"asking for the route of {topic}")
 
 
 def _pause(seconds: float, last: FerromqError, tries: Tries) -> Plan[None]:
