@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from ferromq import aio as aio
     from ferromq import client as client
     from ferromq import telemetry as telemetry
-    from ferromq.admin import Admin
+    from ferromq.admin import Admin, DeadLetter, ResentLetter
     from ferromq.client.consumer import Consumer
     from ferromq.client.producer import Producer, Transaction
     from ferromq.client.reader import Reader
@@ -93,6 +93,7 @@ __all__ = [
     "CorruptMessage",
     "CorruptStore",
     "DataLost",
+    "DeadLetter",
     "DecodedMessage",
     "Embedded",
     "ExpiredFile",
@@ -123,6 +124,7 @@ __all__ = [
     "RequestError",
     "RequestTimeout",
     "RequesterGone",
+    "ResentLetter",
     "Resolution",
     "RetryAfter",
     "RowError",
@@ -152,6 +154,7 @@ _HOMES = {
     "Admin": "admin",
     "BrokerConfig": "config.broker",
     "Connection": "connecting",
+    "DeadLetter": "admin",
     "Consumer": "client.consumer",
     "DecodedMessage": "core.payloads",
     "Embedded": "embedding",
@@ -162,6 +165,7 @@ _HOMES = {
     "Queue": "core.pull_plans",
     "QueueProgress": "core.progress",
     "Reader": "client.reader",
+    "ResentLetter": "admin",
     "Sql": "core.filters",
     "StoreConfig": "config.store",
     "Tls": "client.tls",

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import json
 import sys
-from typing import Any, TypedDict
+from typing import Annotated, Any, Literal, Optional, TypedDict
 
 import msgspec
 import pydantic
@@ -95,6 +95,32 @@ def test_containers_of_a_type_travel_as_json(kind: Any, value: Any) -> None:
     message = Encoder(list[kind]).message([value], {})
     assert json.loads(message.body) == [{"id": "o", "quantity": 3}]
     assert decoded(list[kind], message.body) == [value]
+
+
+@pytest.mark.parametrize(("kind", "value"), VALUES, ids=IDS)
+def test_optional_types_travel_as_json(kind: Any, value: Any) -> None:
+    """A union of models is read by pydantic, another one by msgspec; `None` is null."""
+    for optional in (kind | None, Optional[kind], Annotated[kind | None, "why"]):  # noqa: UP045 (what is tested)
+        encoder: Encoder[Any] = Encoder(optional)
+        for each in (value, None):
+            body = encoder.message(each, {}).body
+            assert json.loads(body) == (None if each is None else {"id": "o", "quantity": 3})
+            assert decoded(optional, body) == each
+        with pytest.raises(TypeError, match="was given a str"):
+            encoder.message("text", {})
+        with pytest.raises(Undecodable):
+            decoded(optional, b'"text"')
+
+
+def test_other_unions_and_literals_travel_as_json() -> None:
+    """As far as msgspec reads them; a union that it cannot tell apart is refused at the constructor."""
+    union: Any = Order | int | list[str]
+    for value in (Order("o", 3), 5, ["a"]):
+        assert decoded(union, Encoder(union).message(value, {}).body) == value
+    literal: Any = Literal["a", 1]
+    assert decoded(literal, Encoder(literal).message("a", {}).body) == "a"
+    with pytest.raises(ConfigError, match="has no JSON"):
+        Decoder(Order | Row)
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in VALUES if kind is not dict], ids=IDS[:-1])

@@ -10,7 +10,8 @@ import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, cast, get_args, get_origin, is_typeddict
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Union, cast, get_args, get_origin, is_typeddict
 
 from ferromq._ferromq import Message, MessageView
 from ferromq.errors import ConfigError, Reject, RetryAfter, Undecodable
@@ -33,6 +34,8 @@ CONTENT_TYPE = "contentType"
 JSON = "application/json"
 PIP_LINE = "pip install 'ferromq[typed]'"
 
+_COMPOSED = (Union, UnionType, Annotated, Literal)
+"""The origins of types that are made of others: `Order | None` and its like."""
 _BUILTIN = (dict, list, str, int, float, bool, object)
 """Types that the standard library reads and writes as JSON."""
 
@@ -209,7 +212,7 @@ def _function(
     name = getattr(given, "__qualname__", None) or repr(given)
     raise ConfigError(
         f"{option}={name} has no JSON: give a dataclass, a TypedDict, a pydantic model, a msgspec.Struct, a builtin "
-        "type such as dict, or a function of one argument"
+        "type such as dict, a union of them, or a function of one argument"
     )
 
 
@@ -227,8 +230,7 @@ def _writer(kind: Any, plain_type: type[Any]) -> Callable[[Any], bytes] | None:
         write = _msgspec(kind).encode
     else:
         return None
-    # A TypedDict is no class of its values.
-    wanted = dict if is_typeddict(plain_type) else (int, float) if plain_type is float else plain_type
+    wanted = _classes(kind)
 
     def checked(value: Any) -> bytes:
         if not isinstance(value, wanted):
@@ -236,6 +238,17 @@ def _writer(kind: Any, plain_type: type[Any]) -> Callable[[Any], bytes] | None:
         return write(value)
 
     return checked
+
+
+def _classes(kind: Any) -> tuple[type[Any], ...]:
+    """Return the classes of the values of a type."""
+    plain_type = get_origin(kind) or kind
+    if plain_type in _COMPOSED:
+        # Of what is annotated, the first argument is the type.
+        parts = get_args(kind)[:1] if plain_type is Annotated else get_args(kind)
+        return tuple(each for part in parts for each in _classes(type(part) if plain_type is Literal else part))
+    # A TypedDict is no class of its values.
+    return (dict,) if is_typeddict(plain_type) else (int, float) if plain_type is float else (plain_type,)
 
 
 def _writer_of(kind: type[Any]) -> Callable[[Any], bytes]:
@@ -283,9 +296,9 @@ def _adapter(kind: Any) -> Any:
 
 def _is_structured(kind: Any, plain_type: type[Any]) -> bool:
     """Say whether it is a type that msgspec knows."""
-    is_struct = hasattr(plain_type, "__struct_fields__")
-    is_container = get_origin(kind) is not None and plain_type in {dict, list, tuple}
-    return is_struct or is_container or dataclasses.is_dataclass(plain_type) or is_typeddict(plain_type)
+    is_struct = hasattr(plain_type, "__struct_fields__") or dataclasses.is_dataclass(plain_type)
+    is_made_of_others = get_origin(kind) is not None and plain_type in {dict, list, tuple, *_COMPOSED}
+    return is_struct or is_made_of_others or is_typeddict(plain_type)
 
 
 def _msgspec(kind: Any) -> Any:
