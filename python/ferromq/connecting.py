@@ -61,12 +61,10 @@ class Connection(MakesClients[Client]):
         """
         Return a new reader of *topics*, which has no group. The options are those of `ferromq.Reader`.
 
-        Options that are not given are those of the connection; a reader has no telemetry. Raises `ClientClosed` after
-        `close`.
+        Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
         """
         self._check()
-        shared = {name: value for name, value in self._options.items() if name != "telemetry"}
-        whole: dict[str, Any] = {**shared, **options}
+        whole: ReaderOptions = {**self._options, **options}
         return self._keep(Reader(self._endpoint, topics, **whole))
 
     def admin(self, **options: Unpack[AdminOptions]) -> Admin:

@@ -25,7 +25,7 @@ __all__ = ["OpenTelemetry", "Operation", "Telemetry"]
 
 PIP_LINE = "pip install 'ferromq[otel]'"
 
-_TYPES = {"send": "send", "receive": "receive", "process": "process"}
+_TYPES = {"send": "send", "reply": "send", "recall": "settle", "receive": "receive", "process": "process"}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """The bucket boundaries that the conventions advise."""
 
@@ -35,14 +35,18 @@ class Operation:
     """One operation of a client. Times are seconds, but for `started_ns`."""
 
     name: str
-    """`send`, `receive`, `process` (a call of a handler), `ack` or `forward_to_dead_letter`."""
+    """
+    `send`, `reply`, `recall`, `receive`, `process` (a call of a handler), `ack` or `forward_to_dead_letter`.
+
+    A reply has the request as its message.
+    """
     topic: str
     endpoint: str
     """The addresses that the client was made with."""
     group: str | None = None
-    """The consumer group; None for producers."""
+    """The consumer group; None for producers and readers."""
     messages: Sequence[Message | MessageView] = ()
-    """The messages; empty for `Producer.send_all`, whose messages are not kept."""
+    """The messages; empty for `Producer.send_all`, whose messages are not kept, and for a recall."""
     count: int = 0
     """How many messages there are; of `Producer.send_all` only at the end."""
     started_ns: int = field(default_factory=time.time_ns)

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -293,6 +294,76 @@ def test_receives_and_loops_are_told_with_their_messages(mq: ferromq.Embedded, s
     (sent,) = traced.spans("send orders")
     assert sent.context is not None
     assert {link.context.span_id for span in spans for link in span.links} == {sent.context.span_id}
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
+def test_a_reply_and_a_recall_are_told(mq: ferromq.Embedded, shell: Shell) -> None:
+    """A reply with its request, a recall with the id of its message; failures, too."""
+    told = Told()
+
+    async def awaited() -> tuple[MessageView, ferromq.SendReceipt]:
+        async with (
+            aio.Producer(mq.endpoint, telemetry=told) as producer,
+            aio.Consumer(mq.endpoint, "billing", "orders", telemetry=told) as consumer,
+        ):
+            asking = asyncio.create_task(producer.request("orders", b"?"))
+            (message,) = await consumer.receive(wait=PATIENCE)
+            await consumer.reply(message, b"!")
+            assert (await asking).body == b"!"
+            receipt = await producer.send("late", b"x", delay=60)
+            await producer.recall(receipt)
+            with pytest.raises(ferromq.RequestError):
+                await producer.recall(receipt._replace(recall_handle="nonsense"))
+        return message, receipt
+
+    def blocking() -> tuple[MessageView, ferromq.SendReceipt]:
+        with (
+            mq.producer(telemetry=told) as producer,
+            mq.consumer("billing", "orders", telemetry=told) as consumer,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            asking = pool.submit(producer.request, "orders", b"?")
+            (message,) = consumer.receive(wait=PATIENCE)
+            consumer.reply(message, b"!")
+            assert asking.result(PATIENCE).body == b"!"
+            receipt = producer.send("late", b"x", delay=60)
+            producer.recall(receipt)
+            with pytest.raises(ferromq.RequestError):
+                producer.recall(receipt._replace(recall_handle="nonsense"))
+        return message, receipt
+
+    with mq.admin() as admin:
+        admin.create_topic("late", 1, message_type="DELAY")
+    message, receipt = asyncio.run(awaited()) if shell.kind == "aio" else blocking()
+    (reply,) = told.of("reply")
+    assert (reply.topic, reply.group, reply.message_id) == ("orders", "billing", message.message_id)
+    recalled, refused = told.of("recall", 2)
+    assert {each.message_id for each in (recalled, refused)} == {receipt.message_id}
+    assert (recalled.topic, recalled.error, type(refused.error)) == ("late", None, ferromq.RequestError)
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
+def test_reads_without_a_group_are_told(mq: ferromq.Embedded, shell: Shell) -> None:
+    """Of a connection's telemetry: each read that brings messages, and none that waits in vain."""
+    told = Told()
+
+    async def awaited() -> int:
+        async with aio.connect(mq.endpoint, telemetry=told) as connection, connection.reader("orders") as reader:
+            found = len(await reader.read(2)) + len([message async for message in reader.messages(until="end")])
+            return found + len(await reader.read(wait=0))
+
+    def blocking() -> int:
+        with ferromq.connect(mq.endpoint, telemetry=told) as connection, connection.reader("orders") as reader:
+            return len(reader.read(2)) + len(list(reader.messages(until="end"))) + len(reader.read(wait=0))
+
+    with mq.producer() as producer:
+        producer.send_all("orders", [b"1", b"2", b"3"])
+    receive(mq, "orders", 3)
+    assert (asyncio.run(awaited()) if shell.kind == "aio" else blocking()) == 3
+    assert [(each.topic, each.group, each.count) for each in told.of("receive", 2)] == [
+        ("orders", None, 2),
+        ("orders", None, 1),
+    ]
 
 
 def test_a_failed_send_is_told(mq: ferromq.Embedded) -> None:

@@ -15,8 +15,10 @@ from ferromq.core.pull_plans import Queue, check_until
 from ferromq.core.reading import Reading
 from ferromq.core.requests import seconds
 from ferromq.core.subscriptions import Start, Topics, filters_of
+from ferromq.core.watch import Watch
 from ferromq.errors import ClientClosed
 from ferromq.message import MessageView
+from ferromq.telemetry import Telemetry
 from ferromq.terminal.objects import described
 
 __all__ = ["Reader"]
@@ -43,10 +45,12 @@ class Reader:
         timeout: timedelta | float = 10.0,
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._reading = Reading(filters_of(topics, filter), begin)
         settings = self._reading.subscription.settings()
         self._client = AsyncClient("reader", Options(endpoint, timeout, attempts, tls), settings)
+        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint)
         self._lock = asyncio.Lock()
 
     async def read(

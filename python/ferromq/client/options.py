@@ -41,10 +41,9 @@ class ConsumerOptions(ClientOptions, Generic[T], total=False):
     decode: Decode[T] | None
 
 
-class ReaderOptions(AdminOptions, total=False):
+class ReaderOptions(ClientOptions, total=False):
     """The options of `Reader`, of `ferromq` and `ferromq.aio`."""
 
-    attempts: int
     filter: str | Sql
     begin: Start
 

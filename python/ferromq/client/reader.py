@@ -18,8 +18,10 @@ from ferromq.core.pull_plans import Queue, check_until
 from ferromq.core.reading import Reading
 from ferromq.core.requests import seconds
 from ferromq.core.subscriptions import Start, Topics, filters_of
+from ferromq.core.watch import Watch
 from ferromq.errors import ClientClosed
 from ferromq.message import MessageView
+from ferromq.telemetry import Telemetry
 from ferromq.terminal.objects import described
 
 __all__ = ["Reader"]
@@ -38,8 +40,9 @@ class Reader:
                 ...
 
     *topics* and *filter* are as of `Consumer`. *begin* is `"first"`, `"last"` (only messages stored after the first
-    read began), or a time (messages stored then or later). *endpoint*, *timeout*, *attempts* and *tls* are as of
-    `Consumer`, too. Brokers must answer pulls over gRPC; others raise `Unsupported`.
+    read began), or a time (messages stored then or later). *endpoint*, *timeout*, *attempts*, *tls* and *telemetry* are
+    as of `Consumer`, too; each read that brings messages is a receive. Brokers must answer pulls over gRPC; others
+    raise `Unsupported`.
     """
 
     def __init__(
@@ -52,10 +55,12 @@ class Reader:
         timeout: timedelta | float = 10.0,
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._reading = Reading(filters_of(topics, filter), begin)
         settings = self._reading.subscription.settings()
         self._client = Client("reader", Options(endpoint, timeout, attempts, tls), settings)
+        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint)
         self._lock = threading.Lock()
 
     def read(self, max_messages: int = 32, *, wait: timedelta | float = timedelta(seconds=20)) -> list[MessageView]:

@@ -19,6 +19,7 @@ from ferromq.core.receive_plans import LATE, Wish
 from ferromq.core.requests import RETRYABLE, Pause, Plan, backoff
 from ferromq.core.routes import Route
 from ferromq.core.subscriptions import Start, Subscription, start_text
+from ferromq.core.watch import receiving
 from ferromq.errors import ConnectionFailed, RequestError
 
 _log = logging.getLogger("ferromq.client")
@@ -123,6 +124,14 @@ class Reading:
         return [queue for queue, end in ends.items() if self.positions.get(queue, 0) < end]
 
     def _fill(self, common: Common, max_messages: int, wait: float, ends: Mapping[Queue, int] | None) -> Plan[None]:
+        """Read messages of one queue, and tell of the receive."""
+        with receiving(common.watch, self.subscription.topics) as received:
+            yield from self._fill_untold(common, max_messages, wait, ends)
+            received.extend(self._waiting)
+
+    def _fill_untold(
+        self, common: Common, max_messages: int, wait: float, ends: Mapping[Queue, int] | None
+    ) -> Plan[None]:
         """
         Read messages of one queue, waiting for the first.
 

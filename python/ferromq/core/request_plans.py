@@ -23,6 +23,7 @@ from ferromq.core.requests import Await, Call, Pause, Plan, backoff, refusal
 from ferromq.core.routes import Route
 from ferromq.core.send_plans import reserve_ids
 from ferromq.core.subscriptions import Subscription
+from ferromq.core.watch import watched
 from ferromq.errors import (
     CorruptMessage,
     FerromqError,
@@ -391,7 +392,8 @@ class Requests:
                 else:
                     return
 
-        yield from common.attempt(subscription.topic_of(message), once, timeout=timeout)
+        plan = common.attempt(subscription.topic_of(message), once, timeout=timeout)
+        yield from watched(common.watch, "reply", [message], plan)
 
     def _stored(self, common: Common, subscription: Subscription, to: _To, message: MessageView) -> Plan[StoredMessage]:
         """Return a received message with all its properties: gRPC leaves those of a request out."""

@@ -15,6 +15,7 @@ from ferromq.core.numbering import Numbered
 from ferromq.core.plans import Common, Tries
 from ferromq.core.requests import Call, Plan, check, error_of, named, resource
 from ferromq.core.routes import Queue
+from ferromq.core.watch import over, stored
 from ferromq.errors import (
     ConnectionFailed,
     FerromqError,
@@ -319,7 +320,9 @@ def recall(common: Common, receipt: SendReceipt) -> Plan[str]:
         check(response.status)
         return response.message_id
 
-    return (yield from common.attempt(receipt.topic, once, timeout=common.timeout))
+    with over(common.watch, "recall", receipt.topic) as operation:
+        stored(operation, receipt)
+        return (yield from common.attempt(receipt.topic, once, timeout=common.timeout))
 
 
 def _broker_name(handle: str) -> str:
