@@ -298,7 +298,7 @@ def test_receives_and_loops_are_told_with_their_messages(mq: ferromq.Embedded, s
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
 def test_a_reply_and_a_recall_are_told(mq: ferromq.Embedded, shell: Shell) -> None:
-    """A reply with its request, a recall with the id of its message; failures, too."""
+    """A reply with its request, a recall with the id of its message."""
     told = Told()
 
     async def awaited() -> tuple[MessageView, ferromq.SendReceipt]:
@@ -312,8 +312,6 @@ def test_a_reply_and_a_recall_are_told(mq: ferromq.Embedded, shell: Shell) -> No
             assert (await asking).body == b"!"
             receipt = await producer.send("late", b"x", delay=60)
             await producer.recall(receipt)
-            with pytest.raises(ferromq.RequestError):
-                await producer.recall(receipt._replace(recall_handle="nonsense"))
         return message, receipt
 
     def blocking() -> tuple[MessageView, ferromq.SendReceipt]:
@@ -328,8 +326,6 @@ def test_a_reply_and_a_recall_are_told(mq: ferromq.Embedded, shell: Shell) -> No
             assert asking.result(PATIENCE).body == b"!"
             receipt = producer.send("late", b"x", delay=60)
             producer.recall(receipt)
-            with pytest.raises(ferromq.RequestError):
-                producer.recall(receipt._replace(recall_handle="nonsense"))
         return message, receipt
 
     with mq.admin() as admin:
@@ -337,9 +333,8 @@ def test_a_reply_and_a_recall_are_told(mq: ferromq.Embedded, shell: Shell) -> No
     message, receipt = asyncio.run(awaited()) if shell.kind == "aio" else blocking()
     (reply,) = told.of("reply")
     assert (reply.topic, reply.group, reply.message_id) == ("orders", "billing", message.message_id)
-    recalled, refused = told.of("recall", 2)
-    assert {each.message_id for each in (recalled, refused)} == {receipt.message_id}
-    assert (recalled.topic, recalled.error, type(refused.error)) == ("late", None, ferromq.RequestError)
+    (recalled,) = told.of("recall")
+    assert (recalled.topic, recalled.message_id, recalled.error) == ("late", receipt.message_id, None)
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
