@@ -69,8 +69,10 @@ class Worker:
         def body(message: MessageView) -> bool:
             seen.take(message)
             consumer.ack(message)
+            self._acked.release()
             return False
 
+        self._acked, self._is_loop = threading.Semaphore(0), way == "loop"
         work = {
             "loop": lambda: consumer.iterate(body),
             "run": lambda: consumer.run(seen.take),
@@ -78,6 +80,11 @@ class Worker:
         }
         self.thread = threading.Thread(target=work[way], daemon=True)
         self.thread.start()
+
+    def has_acked(self, count: int) -> None:
+        """Wait until the broker has answered the acknowledgements of a loop: a close would end one under way."""
+        for _ in range(count if self._is_loop else 0):
+            assert self._acked.acquire(timeout=PATIENCE)
 
     def ends(self) -> None:
         """Wait for its end."""
@@ -106,6 +113,7 @@ def test_other_members_get_what_comes_during_a_pause(mq: ferromq.Embedded, shell
         send(mq, b"4")
         seen.begun()
         seen.go_on()
+        worker.has_acked(2)
         consumer.close()
         worker.ends()
     assert seen.bodies == [b"1", b"4"]
@@ -127,6 +135,7 @@ def test_what_was_received_ahead_goes_to_other_members(mq: ferromq.Embedded, she
         received(mq, *(set(bodies) - set(seen.bodies)))
         seen.go_on()
         wait_until(lambda: mq.broker._server.stats()["acked"] == 40)
+        worker.has_acked(31)
         consumer.close()
         worker.ends()
     assert len(seen.bodies) == 31
