@@ -2,10 +2,15 @@
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from ferromq.testing import Broker, Faults, VirtualClock
+from ferromq.testing.running import RunningBehindProxies
 
 # Modules that several test files import, such as `remoting_peer`.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,6 +32,41 @@ def eventually() -> Callable[[Callable[[], bool]], bool]:
         return any(condition() or pause.wait(PAUSE) for _ in range(int(PATIENCE / PAUSE)))
 
     return wait
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """Return a virtual clock."""
+    return VirtualClock()
+
+
+@pytest.fixture
+def broker_options() -> dict[str, Any]:
+    """Return the options of the broker behind proxies; test files that need others override it."""
+    return {"default_queues": 1}
+
+
+@pytest.fixture
+def running(tmp_path: Path, clock: VirtualClock, broker_options: dict[str, Any]) -> Iterator[RunningBehindProxies]:
+    """Yield a broker behind proxies."""
+    with closing(RunningBehindProxies(broker_options, tmp_path / "broker", clock)) as running:
+        yield running
+
+
+@pytest.fixture
+def faults(running: RunningBehindProxies) -> Iterator[Faults]:
+    """Yield its faults."""
+    faults = Faults(running, seed=7)
+    yield faults
+    faults.end()
+
+
+@pytest.fixture
+def broker(running: RunningBehindProxies, faults: Faults) -> Iterator[Broker]:
+    """Yield it as a test has it."""
+    with Broker(running, faults=faults) as broker:
+        yield broker
+        faults.end()
 
 
 @pytest.fixture(autouse=True)

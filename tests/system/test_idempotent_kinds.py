@@ -1,8 +1,7 @@
 """An idempotent producer: each kind of message is stored once although its answer was lost; kinds arrive as sent."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import pytest
 import ferromq
 import ferromq.aio
 from ferromq.admin.settings import MessageType
-from ferromq.testing import Broker, Faults, VirtualClock
-from ferromq.testing.running import RunningBehindProxies
+from ferromq.testing import Broker, Faults
 
 KINDS: dict[str, tuple[MessageType, dict[str, Any]]] = {
     "normal": ("NORMAL", {"keys": "k", "tag": "t", "properties": {"p": "v"}}),
@@ -24,25 +22,9 @@ KINDS: dict[str, tuple[MessageType, dict[str, Any]]] = {
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[RunningBehindProxies]:
-    """Yield a broker behind proxies."""
-    with closing(RunningBehindProxies({"default_queues": 4}, tmp_path / "broker", VirtualClock())) as running:
-        yield running
-
-
-@pytest.fixture
-def faults(running: RunningBehindProxies) -> Iterator[Faults]:
-    """Yield its faults."""
-    faults = Faults(running, seed=7)
-    yield faults
-    faults.end()
-
-
-@pytest.fixture
-def broker(running: RunningBehindProxies, faults: Faults) -> Iterator[Broker]:
-    """Yield it as a test has it."""
-    with Broker(running, faults=faults) as broker:
-        yield broker
+def broker_options() -> dict[str, Any]:
+    """Return the options of the broker: several queues, one of which a repetition goes to again."""
+    return {"default_queues": 4}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,35 +29,6 @@ message.topic, message.body = "orders", b"number 1"
 producer.send(message)
 producer.shutdown()
 """
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    """Return a virtual clock."""
-    return VirtualClock()
-
-
-@pytest.fixture
-def running(tmp_path: Path, clock: VirtualClock) -> Iterator[RunningBehindProxies]:
-    """Yield a broker behind proxies."""
-    with closing(RunningBehindProxies({"default_queues": 1}, tmp_path / "broker", clock)) as running:
-        yield running
-
-
-@pytest.fixture
-def faults(running: RunningBehindProxies) -> Iterator[Faults]:
-    """Yield its faults."""
-    faults = Faults(running, seed=7)
-    yield faults
-    faults.end()
-
-
-@pytest.fixture
-def broker(running: RunningBehindProxies, faults: Faults) -> Iterator[Broker]:
-    """Yield it as a test has it."""
-    with Broker(running, faults=faults) as broker:
-        yield broker
-        faults.end()
 
 
 def bodies(broker: Broker, topic: str = "orders") -> list[bytes]:
