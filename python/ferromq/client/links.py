@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ferromq.client.connection import remaining
 from ferromq.client.tls import Tls, TlsFile, ssl_context
-from ferromq.core.request_plans import REQUESTERS, Answer, Requests, Waiting, heartbeat
+from ferromq.core.replies import Waiting
+from ferromq.core.request_plans import REQUESTERS, Answer, Requests, heartbeat
 from ferromq.core.requests import T, backoff
 from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError, RequestTimeout
 from ferromq.protocol.codes import RequestCode, ResponseCode

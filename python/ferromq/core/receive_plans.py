@@ -72,7 +72,7 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
     failures = answers = 0
     several = False
     turns = _Turns()
-    # All repetitions have the same id: the broker sends the messages of a lost answer again, while they are leased.
+    # All repetitions have the same id: to a group that keeps order the broker sends what a lost answer leased again.
     attempt = f"{common.identity.client_id}@{next(_attempts):x}"
     while True:
         left = max(0.0, until - common.now())

@@ -8,24 +8,20 @@ broker hands the reply to the requester's connection. Names and numbers are thos
 
 import itertools
 import json
-import threading
-import uuid
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ferromq import _ferromq
 from ferromq._ferromq import Message, MessageView, StoredMessage
 from ferromq.core.plans import Common, Tries
+from ferromq.core.replies import Waiting, whole
 from ferromq.core.requests import Await, Call, Pause, Plan, backoff, refusal
 from ferromq.core.routes import Route
 from ferromq.core.send_plans import reserve_ids
 from ferromq.core.subscriptions import Subscription
 from ferromq.core.watch import watched
 from ferromq.errors import (
-    CorruptMessage,
     FerromqError,
     MessageTooLarge,
     OutcomeUnknown,
@@ -38,7 +34,10 @@ from ferromq.message import Reply
 from ferromq.protocol import java_json
 from ferromq.protocol.broker_description import DESCRIBE_BROKER, BrokerDescription, decode
 from ferromq.protocol.codes import RequestCode, ResponseCode
-from ferromq.protocol.properties import format_properties, parse_properties
+from ferromq.protocol.properties import format_properties
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Answer = tuple[int, str | None, dict[str, str], bytes]
 """Code, remark, fields and body."""
@@ -50,9 +49,6 @@ REQUESTERS = "ferromq_requesters"
 _STORED = {ResponseCode.SUCCESS, 10, 11, 12}
 _NEW_SUBSCRIPTION = 4
 """The flag of a pull that brings its filter."""
-_COMPRESSED, _COMPRESSION, _ZLIB = 1, 0x700, 0x300
-_MAX_BODY = 64 << 20
-"""The most bytes of a decompressed reply."""
 _NOT_DELIVERED = ("push reply message fail", "push reply message to")
 """How RocketMQ's remarks begin when the requester has no connection to the broker."""
 _LOOK = 0.5
@@ -62,12 +58,6 @@ _OTHERS = 30.0
 _GROUPS = 5
 _RECONNECT = 3.0
 """Seconds in which a requester that lost its connection has a new one."""
-_HIDDEN = frozenset(
-    {
-        *("ARRIVE_TIME", "CLUSTER", "CORRELATION_ID", "INSTANCE_ID", "KEYS", "MSG_REGION", "MSG_TYPE"),
-        *("PUSH_REPLY_TIME", "REPLY_TO_CLIENT", "TAGS", "TRACE_ON", "TTL", "UNIQ_KEY", "WAIT"),
-    }
-)
 
 
 class Links(Protocol):
@@ -87,51 +77,6 @@ class Links(Protocol):
 
     def open(self, address: str) -> "Future[None]":
         """Open a connection, on which the broker knows the client when the future has ended."""
-
-
-class Waiting:
-    """The requests of a client that wait for a reply; thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._futures: dict[str, Future[Reply]] = {}
-
-    def __len__(self) -> int:
-        return len(self._futures)
-
-    def expect(self) -> tuple[str, "Future[Reply]"]:
-        """Return a new correlation id, and the future of its reply."""
-        correlation_id, future = str(uuid.uuid4()), Future[Reply]()
-        with self._lock:
-            self._futures[correlation_id] = future
-        return correlation_id, future
-
-    def forget(self, correlation_id: str) -> None:
-        """Wait no longer."""
-        with self._lock:
-            self._futures.pop(correlation_id, None)
-
-    def arrived(self, fields: Mapping[str, str], body: bytes) -> bool:
-        """Take a pushed reply, PUSH_REPLY_MESSAGE_TO_CLIENT (326). Return whether a request waited for it."""
-        properties = parse_properties(fields.get("properties", ""))
-        with self._lock:
-            future = self._futures.get(properties.get("CORRELATION_ID", ""))
-        if future is None:
-            return False
-        with suppress(InvalidStateError):  # the second reply of a request that was delivered twice
-            try:
-                future.set_result(_read_reply(fields, properties, body))
-            except FerromqError as error:
-                future.set_exception(error)
-        return True
-
-    def fail(self, error: FerromqError) -> None:
-        """End all requests with *error*."""
-        with self._lock:
-            futures = list(self._futures.values())
-        for future in futures:
-            with suppress(InvalidStateError):
-                future.set_exception(error)
 
 
 class _To(NamedTuple):
@@ -380,7 +325,7 @@ class Requests:
             topic = reply_topic(asked.get("CLUSTER", broker.cluster))
             fields = {"b": topic, "e": "0", "i": format_properties(properties), "n": broker.name}
             # By the broker's clock and this one; the limit covers their difference.
-            expiry = request.store_timestamp + _whole(asked, "TTL")
+            expiry = request.store_timestamp + whole(asked, "TTL")
             for number in itertools.count(1):
                 try:
                     code = RequestCode.SEND_REPLY_MESSAGE_V2
@@ -463,46 +408,3 @@ def _texts(body: bytes, name: str) -> Sequence[str]:
     except (ValueError, AttributeError):
         return ()
     return [each for each in found if isinstance(each, str)] if isinstance(found, Iterable) else ()
-
-
-def _read_reply(fields: Mapping[str, str], properties: Mapping[str, str], body: bytes) -> Reply:
-    message_id = properties.get("UNIQ_KEY", "")
-    flag = _whole(fields, "sysFlag")
-    if flag & _COMPRESSED:
-        if flag & _COMPRESSION not in {0, _ZLIB}:
-            raise CorruptMessage(
-                f"the reply {message_id} is compressed by something else than zlib; compress it by zlib"
-            )
-        body = _inflate(body, message_id)
-    return Reply(
-        topic=fields.get("topic", ""),
-        body=body,
-        tag=properties.get("TAGS"),
-        keys=tuple(properties.get("KEYS", "").split()),
-        properties={name: value for name, value in properties.items() if name not in _HIDDEN},
-        message_id=message_id,
-        born_timestamp=_whole(fields, "bornTimestamp"),
-        born_host=fields.get("bornHost", ""),
-    )
-
-
-def _inflate(body: bytes, message_id: str) -> bytes:
-    inflater = zlib.decompressobj()
-    try:
-        whole = inflater.decompress(body, _MAX_BODY)
-    except zlib.error as error:
-        raise CorruptMessage(
-            f"the reply {message_id} is marked as compressed, but does not decompress: {error}"
-        ) from None
-    if not inflater.eof:
-        raise CorruptMessage(
-            f"the reply {message_id} is cut short, or has more than {_MAX_BODY} bytes when decompressed"
-        )
-    return whole
-
-
-def _whole(fields: Mapping[str, str], name: str) -> int:
-    try:
-        return int(fields.get(name) or 0)
-    except ValueError:
-        return 0
