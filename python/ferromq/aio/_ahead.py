@@ -10,10 +10,10 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, suppress
 from copy import copy
-from typing import Self
+from typing import Generic, Self
 
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._leases import Leases
@@ -21,6 +21,7 @@ from ferromq.client.connection import remaining
 from ferromq.client.renewing import Aging, Renewer
 from ferromq.core import receive_plans
 from ferromq.core.ahead import IN_ORDER, Ahead, Held, sort_out
+from ferromq.core.payloads import DecodedMessage, T
 from ferromq.core.progress import Ending
 from ferromq.core.receive_plans import Wish
 from ferromq.core.requests import RETRYABLE
@@ -427,3 +428,28 @@ class Iteration:
         # In a child that a fork made, a thread that is not there may hold the lock.
         if self._ahead.is_here:
             self._end()
+
+
+class Values(Generic[T]):
+    """The messages of a loop that are decoded, or told to a telemetry."""
+
+    def __init__(
+        self,
+        messages: Iteration,
+        hand_out: Callable[[MessageView], Awaitable[DecodedMessage[T] | None]],
+        receiving: Callable[[], AbstractContextManager[list[MessageView]]],
+    ) -> None:
+        self._messages = messages
+        self._receiving = receiving
+        self._hand_out = hand_out
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> DecodedMessage[T]:
+        while True:
+            with self._receiving() as received:
+                received.append(await anext(self._messages))
+            given = await self._hand_out(received[0])
+            if given is not None:
+                return given

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, Unpack, cast, overload
 
-from ferromq.aio._ahead import Iteration, ReceiveAhead
+from ferromq.aio._ahead import Iteration, ReceiveAhead, Values
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._leases import Leases
 from ferromq.aio._push import Runner
@@ -26,7 +25,7 @@ from ferromq.core.handlers import check_async, of_messages
 from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all
 from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
-from ferromq.core.receive_plans import Wish
+from ferromq.core.receive_plans import ACKS_FIRST, Wish, check_count
 from ferromq.core.requests import Decoded, decode_messages, decode_table, seconds
 from ferromq.core.retry import Cause, Retry, cause_of
 from ferromq.core.subscriptions import Start, Subscription, Topics, filters_of, start_text
@@ -39,9 +38,6 @@ from ferromq.telemetry import Telemetry
 from ferromq.terminal.objects import described
 
 __all__ = ["Consumer"]
-
-_ACKS_FIRST = 1.0
-"""Seconds that a receive gives to the acknowledgements that wait, at most."""
 
 
 class Consumer(Generic[T]):
@@ -92,8 +88,7 @@ class Consumer(Generic[T]):
     ) -> list[DecodedMessage[T]]:
         """Receive up to *max_messages*, waiting for the first one; an empty list when none came in time."""
         self._client.check()
-        if max_messages < 1:
-            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        check_count(max_messages)
         changed = None if invisible_duration is None else seconds(invisible_duration)
         until = time.monotonic() + seconds(wait)
         while True:
@@ -113,14 +108,12 @@ class Consumer(Generic[T]):
         decode: Callable[..., Decoded[Any]] = decode_messages,
     ) -> Any:
         """Receive messages until a time (monotonic); *changed*: the invisible duration, if it is not the consumer's."""
-        await self._leases.flush(time.monotonic() + _ACKS_FIRST)
+        await self._leases.flush(time.monotonic() + ACKS_FIRST)
         ahead = await self._ahead.take_ahead(max_messages, until, changed)
         if ahead is not None:
             return ahead
-        left = remaining(until)
-        grace = until + receive_plans.LATE - time.monotonic() - left
         invisible = self._invisible if changed is None else changed
-        wish = Wish(max_messages, left, invisible, grace=max(grace, receive_plans.LATE - _ACKS_FIRST), decode=decode)
+        wish = Wish.before(until, time.monotonic(), max_messages, invisible, decode)
         return await self._client.run(
             receive_plans.receive(self._client.common, self._subscription, wish, self._leases)
         )
@@ -140,8 +133,7 @@ class Consumer(Generic[T]):
         """
         self._client.check()
         check_arrow()
-        if max_messages < 1:
-            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        check_count(max_messages)
         changed = None if invisible_duration is None else seconds(invisible_duration)
         until = time.monotonic() + seconds(wait)
         with receiving(self._client.common.watch, self._subscription.topics) as received:
@@ -364,8 +356,7 @@ class Consumer(Generic[T]):
         `RequestError` for an offset the queue does not hold, saying which it holds.
         """
         self._client.check()
-        if max_messages < 1:
-            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        check_count(max_messages)
         wish = Wish(max_messages, seconds(wait), 0.0)
         plan = pull_plans.pull(self._client.common, self._subscription, queue, offset, wish)
         return await self._client.run(plan)
@@ -380,12 +371,10 @@ class Consumer(Generic[T]):
         """
         self._client.check()
         check_arrow()
-        if max_messages < 1:
-            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        check_count(max_messages)
         wish = Wish(max_messages, seconds(wait), 0.0, decode=decode_table)
-        plan = pull_plans.pull(self._client.common, self._subscription, queue, offset, wish)
-        messages, next_offset = await self._client.run(plan)
-        return PulledTable(cast("Any", messages).table, next_offset)
+        plan = pull_plans.pull_table(self._client.common, self._subscription, queue, offset, wish)
+        return await self._client.run(plan)
 
     async def offset_at(self, queue: Queue, when: datetime | int | Literal["begin", "end"]) -> int:
         """Return the offset of the first message stored at *when* or later, the min offset, or the max offset."""
@@ -449,10 +438,10 @@ class Consumer(Generic[T]):
     def _yielded(self, messages: Iteration) -> AsyncIterator[DecodedMessage[T]]:
         """Return *messages* as the caller gets them."""
         if self._decoder.is_on or self._client.common.watch is not None:
-            return _Values(
+            return Values(
                 messages, self._hand_out, partial(receiving, self._client.common.watch, self._subscription.topics)
             )
-        return cast("_Values[T]", messages)
+        return cast("Values[T]", messages)
 
     async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
         """
@@ -491,28 +480,3 @@ class Consumer(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-class _Values(Generic[T]):
-    """The messages of a loop that are decoded, or told to a telemetry."""
-
-    def __init__(
-        self,
-        messages: Iteration,
-        hand_out: Callable[[MessageView], Awaitable[DecodedMessage[T] | None]],
-        receiving: Callable[[], AbstractContextManager[list[MessageView]]],
-    ) -> None:
-        self._messages = messages
-        self._receiving = receiving
-        self._hand_out = hand_out
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> DecodedMessage[T]:
-        while True:
-            with self._receiving() as received:
-                received.append(await anext(self._messages))
-            given = await self._hand_out(received[0])
-            if given is not None:
-                return given

@@ -13,6 +13,7 @@ from ferromq.client.tls import Tls, TlsFile
 from ferromq.core.filters import Sql
 from ferromq.core.pull_plans import Queue, check_until
 from ferromq.core.reading import Reading
+from ferromq.core.receive_plans import check_count
 from ferromq.core.requests import seconds
 from ferromq.core.subscriptions import Start, Topics, filters_of
 from ferromq.core.watch import Watch
@@ -63,8 +64,7 @@ class Reader:
         answered for the whole wait.
         """
         self._client.check()
-        if max_messages < 1:
-            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        check_count(max_messages)
         async with self._lock:
             return await self._client.run(self._reading.read(self._client.common, max_messages, seconds(wait)))
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, Unpack, cast, overload
 
 from ferromq.client.client import Client, Options
-from ferromq.client.connection import end_of, remaining
+from ferromq.client.connection import end_of
 from ferromq.client.leases import Leases
 from ferromq.client.producer import MessageOptions
 from ferromq.client.push import Runner, say_redelivered, say_undecodable
@@ -29,7 +29,7 @@ from ferromq.core.handlers import check_sync, of_messages
 from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all
 from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
-from ferromq.core.receive_plans import Wish
+from ferromq.core.receive_plans import ACKS_FIRST, Wish, check_count
 from ferromq.core.requests import Decoded, decode_messages, decode_table, seconds
 from ferromq.core.retry import Cause, Retry, cause_of
 from ferromq.core.subscriptions import Start, Subscription, Topics, filters_of, start_text
@@ -42,9 +42,6 @@ from ferromq.telemetry import Telemetry
 from ferromq.terminal.objects import described
 
 __all__ = ["Consumer"]
-
-_ACKS_FIRST = 1.0
-"""Seconds that a receive gives to the acknowledgements that wait, at most."""
 
 
 class Consumer(Generic[T]):
@@ -124,8 +121,7 @@ class Consumer(Generic[T]):
         `ConnectionFailed` or `RequestTimeout` where no broker answered for the whole wait.
         """
         self._client.check()
-        if max_messages < 1:
-            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        check_count(max_messages)
         changed = None if invisible_duration is None else seconds(invisible_duration)
         until = time.monotonic() + seconds(wait)
         while True:
@@ -145,14 +141,12 @@ class Consumer(Generic[T]):
         decode: Callable[..., Decoded[Any]] = decode_messages,
     ) -> Any:
         """Receive messages until a time (monotonic); *changed*: the invisible duration, if it is not the consumer's."""
-        self._leases.flush(time.monotonic() + _ACKS_FIRST)
+        self._leases.flush(time.monotonic() + ACKS_FIRST)
         ahead = self._ahead.take_ahead(max_messages, until, changed)
         if ahead is not None:
             return ahead
-        left = remaining(until)
-        grace = until + receive_plans.LATE - time.monotonic() - left
         invisible = self._invisible if changed is None else changed
-        wish = Wish(max_messages, left, invisible, grace=max(grace, receive_plans.LATE - _ACKS_FIRST), decode=decode)
+        wish = Wish.before(until, time.monotonic(), max_messages, invisible, decode)
         return self._client.run(receive_plans.receive(self._client.common, self._subscription, wish, self._leases))
 
     def receive_arrow(
@@ -170,8 +164,7 @@ class Consumer(Generic[T]):
         """
         self._client.check()
         check_arrow()
-        if max_messages < 1:
-            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        check_count(max_messages)
         changed = None if invisible_duration is None else seconds(invisible_duration)
         until = time.monotonic() + seconds(wait)
         with receiving(self._client.common.watch, self._subscription.topics) as received:
@@ -419,8 +412,7 @@ class Consumer(Generic[T]):
         `RequestError` for an offset the queue does not hold, saying which it holds.
         """
         self._client.check()
-        if max_messages < 1:
-            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        check_count(max_messages)
         wish = Wish(max_messages, seconds(wait), 0.0)
         plan = pull_plans.pull(self._client.common, self._subscription, queue, offset, wish)
         return self._client.run(plan)
@@ -435,12 +427,10 @@ class Consumer(Generic[T]):
         """
         self._client.check()
         check_arrow()
-        if max_messages < 1:
-            raise ValueError(f"at least one message must be asked for, not {max_messages}")
+        check_count(max_messages)
         wish = Wish(max_messages, seconds(wait), 0.0, decode=decode_table)
-        plan = pull_plans.pull(self._client.common, self._subscription, queue, offset, wish)
-        messages, next_offset = self._client.run(plan)
-        return PulledTable(cast("Any", messages).table, next_offset)
+        plan = pull_plans.pull_table(self._client.common, self._subscription, queue, offset, wish)
+        return self._client.run(plan)
 
     def offset_at(self, queue: Queue, when: datetime | int | Literal["begin", "end"]) -> int:
         """Return the offset of the first message stored at *when* or later, the min offset, or the max offset."""

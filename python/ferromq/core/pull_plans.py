@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, cast
 
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
@@ -12,6 +12,7 @@ from ferromq.core.requests import Call, Join, Plan, Stream, check, duration, err
 from ferromq.core.routes import endpoints_message
 from ferromq.core.subscriptions import Subscription
 from ferromq.errors import OutcomeUnknown, RequestError, ServerError
+from ferromq.tables import MessageTable, PulledTable
 
 _EMPTY = {pb.Code.OK, pb.Code.MESSAGE_NOT_FOUND}
 
@@ -73,6 +74,12 @@ def pull(common: Common, subscription: Subscription, queue: Queue, offset: int, 
         return (yield from pull_once(common, subscription, (queue, offset), left, tries))
 
     return (yield from common.attempt(topic_of(subscription, queue), once, timeout=wish.wait + common.timeout))
+
+
+def pull_table(common: Common, subscription: Subscription, queue: Queue, offset: int, wish: Wish) -> Plan[PulledTable]:
+    """Read messages as `pull` does, as columns; *wish* decodes tables."""
+    messages, next_offset = yield from pull(common, subscription, queue, offset, wish)
+    return PulledTable(cast("MessageTable", messages).table, next_offset)
 
 
 def pull_once(

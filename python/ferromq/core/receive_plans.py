@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 LATE = 2.8
 """Seconds after its wait in which a receive ends, whatever hangs."""
+ACKS_FIRST = 1.0
+"""Seconds that a receive gives to the acknowledgements that wait, at most."""
 GRACE = 5.0
 """Seconds a long poll's answer may take beyond the poll; RocketMQ wants its own poll to fit well inside."""
 _TURN = 1.0
@@ -58,6 +60,21 @@ class Wish:
     """How long after the wait it may end."""
     decode: Callable[..., Decoded[Any]] = decode_messages
     """Makes of an answer what the plan returns: a list of messages, or a table."""
+
+    @classmethod
+    def before(
+        cls, until: float, now: float, max_messages: int, invisible: float, decode: Callable[..., Decoded[Any]]
+    ) -> "Wish":
+        """Return a wish whose wait ends at *until*; a call that acknowledged first still ends within its grace."""
+        left = max(0.0, until - now)
+        grace = until + LATE - now - left
+        return cls(max_messages, left, invisible, grace=max(grace, LATE - ACKS_FIRST), decode=decode)
+
+
+def check_count(max_messages: int) -> None:
+    """Raise `ValueError` for a call that asks for no message."""
+    if max_messages < 1:
+        raise ValueError(f"at least one message must be asked for, not {max_messages}")
 
 
 def receive(common: Common, subscription: Subscription, wish: Wish, lease: "LeaseKeeper") -> Plan[Any]:
