@@ -412,3 +412,30 @@ def test_a_member_of_an_unknown_group_is_refused(sides: list[Side]) -> None:
         with contextlib.closing(RemotingClient()) as client:
             for side in sides:
                 client.call(side.broker, configure, {}, f"{option}=true\n".encode(), timeout=20)
+
+
+def test_a_compression_that_a_server_does_not_announce_is_refused_and_zlib_is_not(sides: list[Side]) -> None:
+    """RocketMQ's gRPC has one word for compressed bodies, which its servers take for zlib."""
+    original = sides[0]
+    body = b"compressible " * 1_000
+    with ferromq.Producer(original.endpoint, compress="lz4") as producer:
+        for send in (
+            producer.send,
+            lambda *what: producer.submit(*what).result(),
+            lambda *what: producer.send_all(what[0], [what[1]]),
+        ):
+            with pytest.raises(ferromq.Unsupported, match=r'lz4.*compress="zlib"'):
+                send("plain", body)
+
+    def program(side: Side) -> list[bool]:
+        with ferromq.Admin(side.namesrv, timeout=PATIENCE) as admin:
+            admin.create_topic("compressed", queues=1, message_type="NORMAL")
+            admin.create_group("compressed")
+        with ferromq.Producer(side.endpoint, compress="zlib", timeout=PATIENCE) as producer:
+            producer.send("compressed", body)
+        with ferromq.Consumer(side.endpoint, "compressed", "compressed") as consumer:
+            [message] = consumer.receive(wait=PATIENCE)
+            consumer.ack(message)
+            return [message.body == body, len(message.raw_body) < 1_000]
+
+    assert _same(sides, program) == [True, True]

@@ -9,7 +9,8 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * input, one line goes back: {@code ok} with the answer, or {@code error} with the reason.
  *
  * <pre>
- * producer NAME NAMESRV GROUP              a DefaultMQProducer; see {@link Sender} for what it is told
+ * producer NAME NAMESRV GROUP [COMPRESSION]
+ *                                          a DefaultMQProducer; see {@link Sender} for what it is told
  * traced NAME NAMESRV GROUP                one that traces what it sends
  * transactions NAME NAMESRV GROUP          a TransactionMQProducer
  * push NAME NAMESRV GROUP TOPIC MODE FAIL [KIND EXPRESSION]

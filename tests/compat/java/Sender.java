@@ -12,6 +12,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.compression.CompressionType;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -50,6 +51,9 @@ final class Sender implements Clients.Driven {
     producer.setSendMsgTimeout(20_000);
     // The default of 3 s is short where two cores are busy.
     producer.setMqClientApiTimeout(20_000);
+    if (args.length > 2) {
+      producer.setCompressType(CompressionType.of(args[2]));
+    }
     if (isTransactional) {
       ((TransactionMQProducer) producer).setTransactionListener(sender.new Decisions());
     }
