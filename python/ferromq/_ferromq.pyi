@@ -858,7 +858,8 @@ class AckQueue:
 class Arrivals:
     """Waits until brokers have messages, and leases none of them. Thread-safe."""
 
-    def __new__(cls, client_id: str) -> Self: ...
+    def __new__(cls, client_id: str, tls: FramedTls | None = None) -> Self:
+        """The connections speak TLS with *tls*."""
     def wait(self, watched: Sequence[tuple[str, str, bytes]], timeout: float) -> list[str]:
         """
         Wait until one of the brokers has messages, and return the names of those that have.
@@ -891,7 +892,8 @@ class FramedCalls:
     A call waits in its thread, without the interpreter lock. Thread-safe.
     """
 
-    def __new__(cls) -> Self: ...
+    def __new__(cls, tls: FramedTls | None = None) -> Self:
+        """The connections speak TLS with *tls*."""
     @staticmethod
     def takes(method: str, request: bytes) -> bool:
         """Return whether *method* can be called in frames with *request*."""
@@ -932,12 +934,26 @@ class FramedCalls:
         """
     def is_open(self, endpoint: str) -> bool:
         """Return whether a connection to *endpoint* is open."""
-    def probe(self, endpoint: str, timeout: float) -> bool:
-        """Return whether the broker at *endpoint* answers frames within *timeout* seconds."""
+    def probe(self, endpoint: str, timeout: float) -> str | None:
+        """Return None if the broker at *endpoint* answers frames within *timeout* seconds, and else the reason."""
     def forget(self, endpoint: str) -> None:
         """End the connection to *endpoint*, and the calls on it."""
     def close(self) -> None:
         """End all connections, and the calls on them. Later calls raise `ConnectionFailed`."""
+
+@final
+class FramedTls:
+    """What a client trusts over TLS, and shows to brokers that ask."""
+
+    def __new__(
+        cls, trust: bytes, certificate: bytes | None = None, key: bytes | None = None, server_name: str | None = None
+    ) -> Self:
+        """
+        *trust*, *certificate* and *key* are contents of PEM files.
+
+        *server_name* is the name that brokers' certificates must have; without it, the host of the endpoint. Raises
+        `ConfigError` for a file without what it is for, and `Unsupported` for what gRPC may accept nevertheless.
+        """
 
 @final
 class FailedSend:

@@ -7,10 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{CallError, Cancellation, Connections, Patience, Request, Response, sync};
+use crate::{CallError, Cancellation, ClientTls, Connections, Patience, Request, Response, TICK, sync};
 
-/// How often a thread that waits looks whether it is interrupted.
-const TICK: Duration = Duration::from_millis(500);
 /// How long a request waits at its server, and the answer on its way.
 const LIMIT: Duration = Duration::from_secs(30);
 /// A server that failed is asked again after this time.
@@ -59,6 +57,12 @@ impl Arrivals {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Watches nothing yet, and calls servers with TLS.
+    #[must_use]
+    pub fn over_tls(tls: ClientTls) -> Self {
+        Self { shared: Arc::new(Shared { connections: Connections::over_tls(tls), ..Shared::default() }) }
     }
 
     /// Sends the requests that are not under way, and waits for the first answers. Returns none if none came in time, if

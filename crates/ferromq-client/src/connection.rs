@@ -6,8 +6,8 @@
 
 use std::{
     collections::HashMap,
-    io::{self, Read as _},
-    net::{Shutdown, SocketAddr, TcpStream},
+    io,
+    net::SocketAddr,
     sync::{
         Arc, Mutex, TryLockError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -18,34 +18,28 @@ use std::{
 
 use bytes::Bytes;
 use ferromq_protocol::remoting::{HeaderForm, Limits, RemotingCommand, codec};
-use socket2::{SockRef, TcpKeepalive};
 
 use crate::{
-    CallError, Patience, Release, Request, Response,
-    frames::{FrameReader, Step, TimedRead},
-    outgoing::{self, Frame, Outgoing},
+    CallError, ClientTls, Patience, Release, Request, Response, TICK,
+    frames::{FrameReader, Step},
+    outgoing::{Frame, Outgoing},
+    socket::Socket,
     sync::{self, Turn},
+    tls::Ciphertext,
     waiter::{Waiter, Woken},
 };
 
-/// How often a thread that waits looks at its call: whether it is late, or interrupted.
-const TICK: Duration = Duration::from_millis(500);
 /// An answer has at most this size: a receive's 4 MiB of bodies and what describes them.
 const LIMITS: Limits = Limits { frame: 130 << 20, header: 1 << 20 };
-/// A peer that is gone without a word is found out by the system: after 10 s of silence it asks, three times.
-const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
-    .with_time(Duration::from_secs(10))
-    .with_interval(Duration::from_secs(5))
-    .with_retries(3);
 
 /// What ends a call without a waiting thread. It is called once, on a thread of the connection.
 pub(crate) type Callback = Box<dyn FnOnce(Result<Response, CallError>) + Send>;
 
 pub(crate) struct Connection {
     address: Arc<str>,
-    socket: TcpStream,
+    socket: Socket,
     /// The thread that holds it reads for all.
-    reading: Mutex<FrameReader>,
+    reading: Mutex<Reading>,
     /// A frame is written whole before the next.
     writing: Turn,
     calls: Mutex<Calls>,
@@ -54,6 +48,12 @@ pub(crate) struct Connection {
     received: AtomicU64,
     /// The server was silent for as long as a call lasted. New calls use another connection.
     is_retired: AtomicBool,
+}
+
+/// What was read and is not delivered yet.
+struct Reading {
+    frames: FrameReader,
+    ciphertext: Ciphertext,
 }
 
 #[derive(Default)]
@@ -89,34 +89,39 @@ enum Pending {
 }
 
 impl Connection {
-    /// Connects before `until`.
-    pub(crate) fn open(address: &Arc<str>, targets: &[SocketAddr], until: Instant) -> io::Result<Self> {
+    /// Connects to the first of `targets` that takes it.
+    ///
+    /// # Errors
+    /// Those of [`Socket::open`] with the last of them.
+    pub(crate) fn open(
+        address: &Arc<str>,
+        targets: &[SocketAddr],
+        tls: Option<&ClientTls>,
+        patience: Patience<'_>,
+    ) -> io::Result<Self> {
         let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for target in targets {
-            let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            match TcpStream::connect_timeout(target, left) {
-                Ok(socket) => return Self::new(Arc::clone(address), socket),
+            match Socket::open(address, target, tls, patience) {
+                Ok(socket) => return Ok(Self::new(Arc::clone(address), socket)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
                 Err(error) => failure = error,
             }
         }
         Err(failure)
     }
 
-    fn new(address: Arc<str>, socket: TcpStream) -> io::Result<Self> {
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(TICK))?;
-        socket.set_write_timeout(Some(TICK))?;
-        SockRef::from(&socket).set_tcp_keepalive(&KEEPALIVE)?;
-        Ok(Self {
+    fn new(address: Arc<str>, socket: Socket) -> Self {
+        let reading = Reading { frames: FrameReader::new(LIMITS), ciphertext: Ciphertext::default() };
+        Self {
             address,
             socket,
-            reading: Mutex::new(FrameReader::new(LIMITS)),
+            reading: Mutex::new(reading),
             writing: Turn::default(),
             calls: Mutex::default(),
             outgoing: Outgoing::default(),
             received: AtomicU64::new(0),
             is_retired: AtomicBool::new(false),
-        })
+        }
     }
 
     /// Whether a new call may use it. Looks for a server that has closed it while no call was under way.
@@ -131,12 +136,8 @@ impl Connection {
         if is_ended || !is_idle {
             return !is_ended;
         }
-        let mut byte = [std::mem::MaybeUninit::uninit()];
-        match SockRef::from(&self.socket).recv_with_flags(&mut byte, PEEK_NOW) {
-            Ok(0) => false,
-            Ok(_) => true,
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-        }
+        // A thread that reads meanwhile sees the end itself.
+        self.reading.try_lock().map_or(true, |mut reading| self.socket.is_open(&mut reading.ciphertext))
     }
 
     /// Sends a request and waits for the answer.
@@ -222,7 +223,7 @@ impl Connection {
             () if Instant::now() >= patience.until => Err(io::ErrorKind::TimedOut.into()),
             () => Ok(()),
         };
-        match outgoing::write(&self.socket, std::slice::from_ref(frame), pause) {
+        match self.socket.write(std::slice::from_ref(frame), pause) {
             Ok(()) => Ok(()),
             Err(error) => {
                 // A part of the frame may be out: what follows could not be read.
@@ -272,7 +273,7 @@ impl Connection {
     }
 
     /// Reads until the call has ended or is late, or for a while.
-    fn read_for(&self, waiter: &Waiter, reader: &mut FrameReader, until: Instant) -> Read {
+    fn read_for(&self, waiter: &Waiter, reader: &mut Reading, until: Instant) -> Read {
         let tick = Instant::now() + TICK;
         // The answer may have come before this thread could read.
         while !waiter.has_ended() {
@@ -289,8 +290,9 @@ impl Connection {
     }
 
     /// Reads once, and delivers the frame.
-    fn read(&self, reader: &mut FrameReader, limit: Duration) -> Read {
-        match reader.step(&mut Timed(&self.socket), limit) {
+    fn read(&self, reader: &mut Reading, limit: Duration) -> Read {
+        let Reading { frames, ciphertext } = reader;
+        match frames.step(&mut self.socket.reader(ciphertext), limit) {
             Ok(Step::Nothing) => Read::Nothing,
             Ok(Step::Part) => Read::Progress,
             Ok(Step::Frame(command)) => {
@@ -355,8 +357,9 @@ impl Connection {
     }
 
     fn end_writing(&self) {
-        // It fails if the connection has ended.
-        let _ = self.socket.shutdown(Shutdown::Write);
+        // After a frame that another thread is writing.
+        let turn = self.writing.take(Instant::now() + RELEASE_LIMIT);
+        self.socket.end_writing(turn.is_some());
     }
 
     fn interrupted(&self) -> CallError {
@@ -413,7 +416,7 @@ impl Connection {
             };
             let until = Instant::now() + WRITE_LIMIT;
             let pause = || if Instant::now() < until { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) };
-            if let Err(error) = outgoing::write(&self.socket, &frames, pause) {
+            if let Err(error) = self.socket.write(&frames, pause) {
                 _ = self.end(&format!("writing failed: {error}"));
                 return;
             }
@@ -450,8 +453,7 @@ impl Connection {
             (reason, std::mem::take(&mut calls.pending))
         };
         self.outgoing.close();
-        // It fails if the server was faster.
-        let _ = self.socket.shutdown(Shutdown::Both);
+        self.socket.close();
         for pending in pending.into_values() {
             let lost = CallError::Lost { address: Arc::clone(&self.address), reason: Arc::clone(&reason) };
             match pending {
@@ -470,8 +472,6 @@ impl Release for Connection {
         self.is_retired.store(true, Ordering::Relaxed);
         self.outgoing.finish();
         if !sync::lock(&self.calls).has_threads {
-            // After a frame that another thread is writing.
-            let _turn = self.writing.take(Instant::now() + RELEASE_LIMIT);
             self.end_writing();
         }
     }
@@ -483,8 +483,6 @@ const SILENCE: Duration = Duration::from_secs(1);
 const RELEASE_LIMIT: Duration = Duration::from_millis(200);
 /// A server takes something of what is written to it in this time.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
-/// Looks at the next byte without taking it, and without waiting: `MSG_PEEK | MSG_DONTWAIT`.
-const PEEK_NOW: i32 = 0x02 | 0x40;
 
 /// Ends the connection with the thread that serves it, also if a callback panics.
 struct EndOnDrop<'a>(&'a Connection);
@@ -492,20 +490,5 @@ struct EndOnDrop<'a>(&'a Connection);
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         _ = self.0.end("a thread of the connection has ended");
-    }
-}
-
-/// A socket with the limit of its reads, which is [`TICK`] most often.
-struct Timed<'a>(&'a TcpStream);
-
-impl TimedRead for Timed<'_> {
-    fn read_within(&mut self, out: &mut [u8], limit: Duration) -> io::Result<usize> {
-        if limit >= TICK {
-            return self.0.read(out);
-        }
-        self.0.set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
-        let read = self.0.read(out);
-        self.0.set_read_timeout(Some(TICK))?;
-        read
     }
 }

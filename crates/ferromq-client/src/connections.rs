@@ -2,26 +2,27 @@
 
 use std::{
     collections::HashMap,
+    io,
     net::ToSocketAddrs,
     sync::{Arc, Condvar, Mutex, Weak},
     time::{Duration, Instant},
 };
 
 use crate::{
-    CallError, Cancellation, LocalError, LocalServer, Patience, Release as _, Request, Response,
+    CallError, Cancellation, ClientTls, LocalError, LocalServer, Patience, Release as _, Request, Response,
+    TICK,
     connection::{Callback, Connection},
     sync,
 };
 
 /// An attempt to connect takes at most this long.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How often a caller that waits for another's attempt to connect looks at its own call.
-const TICK: Duration = Duration::from_millis(500);
 
 /// Connections to servers, opened with the first call of each; thread-safe.
 #[derive(Default)]
 pub struct Connections {
     table: Mutex<Table>,
+    tls: Option<ClientTls>,
 }
 
 #[derive(Default)]
@@ -39,6 +40,7 @@ enum Target {
 /// A server, and the connection to it.
 struct Server {
     address: Arc<str>,
+    tls: Option<ClientTls>,
     link: Mutex<Link>,
     /// Connections that new calls do not use.
     retired: Mutex<Vec<Weak<Connection>>>,
@@ -61,6 +63,12 @@ impl Connections {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Opens none yet, and each with TLS.
+    #[must_use]
+    pub fn over_tls(tls: ClientTls) -> Self {
+        Self { tls: Some(tls), ..Self::default() }
     }
 
     /// Sends a request to the server at `address`, `host:port`, and waits for its answer in this thread.
@@ -201,7 +209,7 @@ impl Connections {
         if let Some(target) = table.servers.get(address) {
             return Ok(target.clone());
         }
-        let server = Arc::new(Server::new(address));
+        let server = Arc::new(Server::new(address, self.tls.clone()));
         table.servers.insert(Arc::clone(&server.address), Target::Remote(Arc::clone(&server)));
         Ok(Target::Remote(server))
     }
@@ -226,9 +234,10 @@ impl std::fmt::Debug for Connections {
 const CLOSED: &str = "the client is closed";
 
 impl Server {
-    fn new(address: &str) -> Self {
+    fn new(address: &str, tls: Option<ClientTls>) -> Self {
         Self {
             address: address.into(),
+            tls,
             link: Mutex::default(),
             retired: Mutex::default(),
             opened: Condvar::new(),
@@ -272,7 +281,7 @@ impl Server {
             retired.push(Arc::downgrade(&before));
         }
         drop(link);
-        let opened = self.open(patience.until.min(Instant::now() + CONNECT));
+        let opened = self.open(patience);
         let mut link = sync::lock(&self.link);
         let outcome = match (opened, &*link) {
             (Ok(connection), Link::Left(reason)) => {
@@ -293,11 +302,15 @@ impl Server {
         outcome
     }
 
-    fn open(&self, until: Instant) -> Result<Arc<Connection>, CallError> {
-        let opened = (*self.address)
-            .to_socket_addrs()
-            .and_then(|targets| Connection::open(&self.address, &targets.collect::<Vec<_>>(), until));
-        opened.map(Arc::new).map_err(|error| self.not_sent(&format!("no connection: {error}")))
+    fn open(&self, patience: Patience<'_>) -> Result<Arc<Connection>, CallError> {
+        let patience = Patience { until: patience.until.min(Instant::now() + CONNECT), ..patience };
+        let opened = (*self.address).to_socket_addrs().and_then(|targets| {
+            Connection::open(&self.address, &targets.collect::<Vec<_>>(), self.tls.as_ref(), patience)
+        });
+        opened.map(Arc::new).map_err(|error| match error.kind() {
+            io::ErrorKind::Interrupted => CallError::Interrupted { address: Arc::clone(&self.address) },
+            _ => self.not_sent(&format!("no connection: {error}")),
+        })
     }
 
     fn not_sent(&self, reason: &str) -> CallError {

@@ -13,11 +13,16 @@ use ferromq_protocol::{
     remoting::{Limits, RemotingCommand, codec},
 };
 
+use crate::sync::is_pause;
+
 /// Bytes of one read, at most, and of the largest frame that shares one.
 const SCRATCH: usize = 64 << 10;
 /// Memory that a frame gets before its bytes are here. An announced length alone costs no more.
 const AHEAD: usize = 4 << 20;
 const LENGTH_BYTES: usize = 4;
+/// First bytes of TLS records. No frame within the limits begins with them.
+const TLS_ALERT: u8 = 0x15;
+const TLS_HANDSHAKE: u8 = 0x16;
 
 /// A socket whose reads end after a time.
 pub(crate) trait TimedRead {
@@ -92,6 +97,9 @@ impl FrameReader {
         }
         let unread = self.scratch.get(self.begin..self.end).unwrap_or_default();
         let Some((word, rest)) = unread.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+        if matches!(word, [TLS_ALERT | TLS_HANDSHAKE, 3, ..]) {
+            return Err(invalid("the server speaks TLS, and this client does not"));
+        }
         let len = usize::try_from(i32::from_be_bytes(*word))
             .map_err(|_| invalid("the frame's length is negative"))?;
         if LENGTH_BYTES + len > self.limits.frame {
@@ -130,11 +138,6 @@ impl LargeFrame {
         self.filled += read;
         Ok(read)
     }
-}
-
-/// The read ended without bytes, and may go on.
-fn is_pause(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 fn invalid(reason: &str) -> io::Error {

@@ -1,7 +1,8 @@
 //! The data path of ferromq's clients: what grows with the message rate.
 //!
 //! A [`Connections`] calls servers with frames of the remoting protocol. It holds one connection for each server, and
-//! opens it with the first call. A [`LocalServer`] is called without one. Routes, retries and sessions belong to its users. This crate knows no Python, no store
+//! opens it with the first call, in plaintext or with TLS. A [`LocalServer`] is called without one. Routes, retries and
+//! sessions belong to its users. This crate knows no Python, no store
 //! and no server.
 
 mod arrivals;
@@ -15,7 +16,9 @@ mod frames;
 mod local;
 mod outgoing;
 pub mod sends;
+mod socket;
 mod sync;
+mod tls;
 mod waiter;
 
 pub use arrivals::{Arrivals, Watched};
@@ -25,11 +28,15 @@ pub use connections::Connections;
 pub use error::CallError;
 pub use local::{LocalCallback, LocalError, LocalServer, Release};
 pub use outgoing::MAX_QUEUED;
+pub use tls::{ClientTls, TlsError, TlsOptions};
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ferromq_protocol::remoting::Fields;
+
+/// How often a thread that waits looks at its call: whether it is late, or interrupted.
+const TICK: Duration = Duration::from_millis(500);
 
 /// A request, before it has a number.
 #[derive(Debug, Clone, Default)]

@@ -2,13 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    io::{self, IoSlice},
-    net::TcpStream,
     sync::{Condvar, Mutex, PoisonError},
 };
 
 use bytes::Bytes;
-use socket2::SockRef;
 
 use crate::sync;
 
@@ -28,8 +25,6 @@ impl Frame {
 pub const MAX_QUEUED: usize = 64 << 20;
 /// Frames that are written at once, at most.
 const BATCH: usize = 64;
-/// A connection that the server has closed is an error, whatever the program does about SIGPIPE: `MSG_NOSIGNAL`.
-const NO_SIGNAL: i32 = 0x4000;
 
 #[derive(Default)]
 pub(crate) struct Outgoing {
@@ -88,35 +83,4 @@ impl Outgoing {
         state.frames.clear();
         self.filled.notify_all();
     }
-}
-
-/// Writes frames with few system calls. `pause` is called when the socket takes only a part, or nothing for a while, and
-/// when a signal came; its error ends the write.
-pub(crate) fn write(
-    socket: &TcpStream,
-    frames: &[Frame],
-    mut pause: impl FnMut() -> io::Result<()>,
-) -> io::Result<()> {
-    let parts = frames.iter().flat_map(|frame| std::iter::once(&frame.head).chain(&frame.parts));
-    let mut slices: Vec<_> = parts.filter(|part| !part.is_empty()).map(|part| IoSlice::new(part)).collect();
-    let mut rest = slices.as_mut_slice();
-    while !rest.is_empty() {
-        match SockRef::from(socket).send_vectored_with_flags(rest, NO_SIGNAL) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => {
-                IoSlice::advance_slices(&mut rest, written);
-                if !rest.is_empty() {
-                    pause()?;
-                }
-            }
-            Err(error) if is_pause(&error) => pause()?,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-fn is_pause(error: &io::Error) -> bool {
-    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
-    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }

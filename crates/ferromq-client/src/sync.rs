@@ -3,6 +3,7 @@
 //! The mutexes of std have no global state. After a fork, a child can use new ones.
 
 use std::{
+    io,
     sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::Instant,
 };
@@ -62,4 +63,10 @@ impl Drop for TurnGuard<'_> {
         *lock(&self.0.is_taken) = false;
         self.0.freed.notify_one();
     }
+}
+
+/// Whether a read or a write ended because of its time limit or a signal, and may be repeated.
+pub(crate) fn is_pause(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }

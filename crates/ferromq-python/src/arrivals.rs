@@ -10,6 +10,7 @@ use pyo3::{prelude::*, pybacked::PyBackedBytes};
 use crate::{
     calls::{interruptible, limit},
     completions::{Outcome, PyCompletions},
+    framed_calls::PyFramedTls,
     process::Owned,
 };
 
@@ -27,9 +28,15 @@ type Asked = (String, String, PyBackedBytes);
 
 #[pymethods]
 impl PyArrivals {
+    /// The connections speak TLS with *tls*.
     #[new]
-    fn new(client_id: String) -> Self {
-        Self { arrivals: Owned::new("client", Arc::new(Arrivals::new())), client_id }
+    #[pyo3(signature = (client_id, tls=None))]
+    fn new(client_id: String, tls: Option<&PyFramedTls>) -> Self {
+        let arrivals = match tls {
+            Some(tls) => Arrivals::over_tls(tls.options()),
+            None => Arrivals::new(),
+        };
+        Self { arrivals: Owned::new("client", Arc::new(arrivals)), client_id }
     }
 
     /// Wait until one of the brokers has messages, and return the names of those that have.

@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use ferromq_client::{Cancellation, Connections, Patience, Request, sends::MAX_REQUEST};
+use ferromq_client::{
+    Cancellation, ClientTls, Connections, Patience, Request, Response, TlsError, TlsOptions,
+    sends::MAX_REQUEST,
+};
 use ferromq_protocol::remoting::{Fields, codes::framed};
 use pyo3::{prelude::*, pybacked::PyBackedBytes};
 
@@ -29,6 +32,38 @@ impl PyFramedCalls {
     }
 }
 
+/// What a client trusts over TLS, and shows to brokers that ask.
+#[pyclass(name = "FramedTls", module = "ferromq._ferromq", frozen)]
+pub struct PyFramedTls(ClientTls);
+
+impl PyFramedTls {
+    pub fn options(&self) -> ClientTls {
+        self.0.clone()
+    }
+}
+
+#[pymethods]
+impl PyFramedTls {
+    /// *trust*, *certificate* and *key* are contents of PEM files. *server_name* is the name that brokers' certificates must
+    /// have; without it, the host of the endpoint.
+    ///
+    /// Raises `ConfigError` for a file without what it is for, and `Unsupported` for what gRPC may accept nevertheless.
+    #[new]
+    #[pyo3(signature = (trust, certificate=None, key=None, server_name=None))]
+    fn new(
+        trust: &[u8],
+        certificate: Option<&[u8]>,
+        key: Option<&[u8]>,
+        server_name: Option<&str>,
+    ) -> PyResult<Self> {
+        let options = TlsOptions { trust, identity: certificate.zip(key), server_name };
+        ClientTls::new(&options).map(Self).map_err(|error| match error {
+            TlsError::Invalid(reason) => raised::ConfigError::new_err(reason),
+            error => raised::Unsupported::new_err(error.to_string()),
+        })
+    }
+}
+
 /// Ends receives and pulls from another thread.
 #[pyclass(name = "Cancellation", module = "ferromq._ferromq", frozen)]
 pub struct PyCancellation(Cancellation);
@@ -48,9 +83,15 @@ impl PyCancellation {
 
 #[pymethods]
 impl PyFramedCalls {
+    /// The connections speak TLS with *tls*.
     #[new]
-    fn new() -> Self {
-        Self(Owned::new("client", Arc::new(Connections::new())))
+    #[pyo3(signature = (tls=None))]
+    fn new(tls: Option<&PyFramedTls>) -> Self {
+        let connections = match tls {
+            Some(tls) => Connections::over_tls(tls.options()),
+            None => Connections::new(),
+        };
+        Self(Owned::new("client", Arc::new(connections)))
     }
 
     /// Return whether *method* can be called in frames with *request*.
@@ -153,14 +194,20 @@ impl PyFramedCalls {
         Ok(self.0.get()?.is_open(endpoint))
     }
 
-    /// Return whether the broker at *endpoint* answers frames within *timeout* seconds.
-    fn probe(&self, py: Python<'_>, endpoint: &str, timeout: f64) -> PyResult<bool> {
+    /// Return None if the broker at *endpoint* answers frames within *timeout* seconds, and else the reason.
+    fn probe(&self, py: Python<'_>, endpoint: &str, timeout: f64) -> PyResult<Option<String>> {
         let connections = self.0.get()?;
         let until = Instant::now() + limit(timeout);
         let request = Request { code: framed::PROBE, ..Request::default() };
         let answer =
             py.detach(|| connections.call(endpoint, request, Patience { until, is_interrupted: &|| false }));
-        Ok(answer.is_ok_and(|response| response.code == 0))
+        Ok(match answer {
+            Ok(Response { code: 0, .. }) => None,
+            Ok(Response { code, remark, .. }) => {
+                Some(remark.unwrap_or_else(|| format!("response code {code}")))
+            }
+            Err(error) => Some(error.to_string()),
+        })
     }
 
     /// End the connection to *endpoint*, and the calls on it.

@@ -3,13 +3,13 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Condvar, Mutex},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::Bytes;
 
 use super::{Cause, has_passed};
-use crate::{CallError, Patience, codec::Place, sync};
+use crate::{CallError, Patience, TICK, codec::Place, sync};
 
 /// Requests under way at once: the broker stores one while the next travels.
 pub(super) const IN_FLIGHT: usize = 2;
@@ -17,8 +17,6 @@ pub(super) const IN_FLIGHT: usize = 2;
 pub(super) const MAX_MESSAGES: usize = 256;
 /// Bytes of a request, about.
 pub(super) const MAX_BYTES: usize = 1 << 20;
-/// How often a thread that waits looks whether it is interrupted.
-const TICK: Duration = Duration::from_millis(500);
 
 /// The messages that wait, and how many requests are under way.
 #[derive(Debug, Default)]

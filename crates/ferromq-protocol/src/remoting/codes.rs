@@ -261,6 +261,8 @@ pub mod response {
 ///
 /// They fit the binary header, whose codes have 16 bits, and RocketMQ uses none near them.
 pub mod framed {
+    /// The ALPN name of a TLS connection that carries framed calls.
+    pub const ALPN: &[u8] = b"ferromq-frames";
     /// Asks for nothing: the response shows that the server takes framed calls.
     pub const PROBE: i32 = 32_000;
     /// `SendMessage`.

@@ -38,6 +38,7 @@ use crate::{
     remoting::{
         RemotingCommand,
         calls::Calls,
+        codes::framed,
         server::{
             connection::Connection,
             outbox::{Outbox, OutboxWriter, outbox},
@@ -129,7 +130,7 @@ impl Server {
             refused: Arc::default(),
         };
         let refused = Arc::clone(&limits.refused);
-        let grpc_tls = Arc::new(Tls::speaking(b"h2"));
+        let grpc_tls = Arc::new(Tls::speaking(&[b"h2", framed::ALPN]));
         let (grpc_cold, grpc_counters) = (Arc::clone(&cold), Arc::clone(&counters));
         let tls = Arc::clone(&grpc_tls);
         let grpc = GrpcServer::new(hot.clone(), grpc_cold, grpc_counters, numbers, limits, tls);

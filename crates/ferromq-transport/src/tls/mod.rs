@@ -149,8 +149,8 @@ pub struct ClientTls {
 pub(crate) struct Tls {
     current: ArcSwapOption<(TlsMode, TlsAcceptor)>,
     loaded: Mutex<Option<Loaded>>,
-    /// The ALPN protocol that the handshake negotiates, if any.
-    protocol: Option<&'static [u8]>,
+    /// The ALPN protocols of which the handshake negotiates one, if the client offers any.
+    protocols: &'static [&'static [u8]],
 }
 
 struct Loaded {
@@ -167,9 +167,9 @@ pub(crate) enum AcceptedConnection {
 }
 
 impl Tls {
-    /// For connections that speak `protocol`, an ALPN name; a client that offers only others is refused.
-    pub(crate) fn speaking(protocol: &'static [u8]) -> Self {
-        Self { protocol: Some(protocol), ..Self::default() }
+    /// For connections that speak one of `protocols`, ALPN names; a client that offers only others is refused.
+    pub(crate) fn speaking(protocols: &'static [&'static [u8]]) -> Self {
+        Self { protocols, ..Self::default() }
     }
 
     /// Generates a certificate and shows it to connections from now on.
@@ -255,7 +255,7 @@ impl Tls {
     }
 
     fn store(&self, mode: TlsMode, mut config: ServerConfig) {
-        config.alpn_protocols.extend(self.protocol.map(<[u8]>::to_vec));
+        config.alpn_protocols.extend(self.protocols.iter().map(|protocol| protocol.to_vec()));
         self.current.store(Some(Arc::new((mode, TlsAcceptor::from(Arc::new(config))))));
     }
 
