@@ -145,6 +145,7 @@ class Channels:
     def __init__(self, identity: Identity, tls: Credentials | None) -> None:
         self.identity = identity
         self._tls = tls
+        self._framed_tls = None if tls is None else tls.frames
         self._lock = threading.Lock()
         self._channels: dict[str, Any] = {}
         self._methods: dict[tuple[str, str], Any] = {}
@@ -274,7 +275,7 @@ class Channels:
         frames = self._frames
 
         def connect() -> None:
-            connected.set_result(frames is not None and frames.probe(endpoint, PROBE))
+            connected.set_result(frames is not None and frames.probe(endpoint, PROBE) is None)
 
         try:
             threading.Thread(target=connect, name="ferromq-frames", daemon=True).start()
@@ -294,28 +295,26 @@ class Channels:
             return answer
         raise transport_error(grpc_code(status), text, step.endpoint, step.method, step.timeout)
 
-    def announced(self, endpoint: str, metadata: Any) -> None:
-        """
-        Note what a broker takes, from the *metadata* of its telemetry stream.
-
-        Framed calls are tried at once: a proxy between the two may pass HTTP/2 alone. Over TLS there are none yet.
-        """
+    def announced(self, endpoint: str, metadata: Any) -> str | None:
+        """Note what *metadata* announces, and try a frame: a proxy may pass HTTP/2 alone. Return why it failed."""
         self.compressions[endpoint] = {value for key, value in metadata or () if key == COMPRESSION}
         announced = {value for key, value in metadata or () if key == FRAMED}
-        if self._tls is not None or "1" not in announced:
+        if "1" not in announced or (self._tls is not None and self._framed_tls is None):
             self.framed.pop(endpoint, None)
-            return
+            return None
         with self._lock:
             if self._closed:
-                return
+                return None
             if self._frames is None:
                 identity = self.identity
-                self._frames = _ferromq.FramedCalls()
+                self._frames = _ferromq.FramedCalls(self._framed_tls)
                 for address, server in self.here.items():
                     self._frames.attach(address, server)
                 self.sends = _ferromq.Sends(self._frames, identity.client_id, identity.process, identity.host)
-        if self._frames.probe(endpoint, PROBE):
+        reason = self._frames.probe(endpoint, PROBE)
+        if reason is None:
             self.framed[endpoint] = announced
+        return None if endpoint in self.framed else reason
 
     def stream(
         self, endpoint: str, method: str, request: bytes, timeout: float, cancel: "Cancel | None" = None
@@ -346,7 +345,7 @@ class Channels:
             if self._closed:
                 raise ClientClosed("the client is closed; make a new one")
             if self._arrivals is None:
-                self._arrivals = _ferromq.Arrivals(self.identity.client_id)
+                self._arrivals = _ferromq.Arrivals(self.identity.client_id, self._framed_tls)
             return self._arrivals
 
     def arrive(self, watched: list[tuple[str, str, bytes]], timeout: float, cancel: "Cancel | None") -> list[str]:

@@ -83,7 +83,7 @@ class Producer(Generic[V]):
     What fails is repeated with the same message id while there is time, on another broker where there is one: a broker
     that restarts within *timeout* is waited for. *attempts* of 1 means no repetition. *linger* is how long `submit`
     waits for company; *max_pending_bytes* is how much it keeps before it makes its caller wait. *tls* speaks TLS: True
-    trusts what the system trusts, a path the certificates in that file; `ferromq.Tls` has the rest. Delays count from
+    trusts what gRPC trusts, a path the certificates in that file; `ferromq.Tls` has the rest. Delays count from
     *clock*. Times are seconds.
 
     *encode* makes bodies of values: a function that returns bytes, or a type whose values are written as JSON, with the

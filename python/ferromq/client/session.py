@@ -257,7 +257,9 @@ class _Stream:
                 self._channels.streaming.add(self.endpoint)
                 if number == 0:
                     # Before the broker counts as known: the first call goes in frames, too.
-                    self._channels.announced(self.endpoint, stream.initial_metadata())
+                    reason = self._channels.announced(self.endpoint, stream.initial_metadata())
+                    if reason is not None:
+                        _log.warning("calls of broker %s go over HTTP/2, which is slower: %s", self.endpoint, reason)
                 self._take(pb.TelemetryCommand.FromString(answer))
         except grpc.RpcError as error:
             raise failure(error, self.endpoint, "Telemetry", 0) from None

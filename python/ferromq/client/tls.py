@@ -1,13 +1,19 @@
 """What a client needs to speak TLS with a broker, read from files when the client is made."""
 
+import logging
 import os
+import pkgutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ferromq.errors import ConfigError
+from ferromq import _ferromq
+from ferromq.errors import ConfigError, Unsupported
 
 __all__ = ["Tls"]
+
+_log = logging.getLogger("ferromq.client")
 
 TlsFile = str | os.PathLike[str]
 
@@ -17,8 +23,9 @@ class Tls:
     """
     How to speak TLS with brokers; all in PEM files.
 
-    *trust* holds the certificates to believe; None: the system's. *certificate* and *key* are what the client shows
-    to a broker that asks. *server_name* is the name to look for in the broker's certificate where it is not the one of
+    *trust* holds the certificates to believe; None: those of gRPC, which are Mozilla's, or those of the file that the
+    environment variable `GRPC_DEFAULT_SSL_ROOTS_FILE_PATH` names. *certificate* and *key* are what the client shows to
+    a broker that asks. *server_name* is the name to look for in the broker's certificate where it is not the one of
     the endpoint.
     """
 
@@ -30,10 +37,12 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What channels are made with."""
+    """What connections are made with."""
 
     channel: Any
     options: tuple[tuple[str, str], ...] = ()
+    frames: _ferromq.FramedTls | None = None
+    """For framed calls; None if only gRPC can use the files."""
 
 
 def read_tls(tls: "bool | TlsFile | Tls") -> Credentials | None:
@@ -45,9 +54,26 @@ def read_tls(tls: "bool | TlsFile | Tls") -> Credentials | None:
     _check_pair(tls)
     import grpc  # noqa: PLC0415 (an administrator needs these options, and mostly no gRPC)
 
-    channel = grpc.ssl_channel_credentials(_read(tls.trust), _read(tls.key), _read(tls.certificate))
+    trust, certificate, key = _read(tls.trust), _read(tls.certificate), _read(tls.key)
     name = tls.server_name
-    return Credentials(channel, () if name is None else (("grpc.ssl_target_name_override", name),))
+    try:
+        frames = _ferromq.FramedTls(_default_roots() if trust is None else trust, certificate, key, name)
+    except ConfigError as error:
+        raise ConfigError(f"a TLS file of {_files(tls)} cannot be used: {error}") from None
+    except Unsupported as error:
+        _log.warning("calls go over HTTP/2, which is slower: a TLS file of %s cannot be used: %s", _files(tls), error)
+        frames = None
+    channel = grpc.ssl_channel_credentials(trust, key, certificate)
+    return Credentials(channel, () if name is None else (("grpc.ssl_target_name_override", name),), frames)
+
+
+def _default_roots() -> bytes:
+    """Return the certificates that gRPC trusts without any of the user's."""
+    path = os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
+    if path:
+        with suppress(OSError):  # gRPC takes its own then, too
+            return Path(path).read_bytes()
+    return pkgutil.get_data("grpc._cython", "_credentials/roots.pem") or b""
 
 
 def ssl_context(tls: "bool | TlsFile | Tls") -> Any:
@@ -63,8 +89,7 @@ def ssl_context(tls: "bool | TlsFile | Tls") -> Any:
         if tls.certificate is not None:
             context.load_cert_chain(tls.certificate, tls.key)
     except OSError as error:
-        files = ", ".join(str(path) for path in (tls.trust, tls.certificate, tls.key) if path is not None)
-        raise ConfigError(f"a TLS file of {files} cannot be used: {error}") from error
+        raise ConfigError(f"a TLS file of {_files(tls)} cannot be used: {error}") from error
     return context
 
 
@@ -99,6 +124,11 @@ def _of_the_system() -> str:
             f"({paths.openssl_cafile} is missing); give one: tls='ca.pem', or set {paths.openssl_cafile_env}"
         )
     return paths.cafile
+
+
+def _files(tls: Tls) -> str:
+    """Return the paths, for an error."""
+    return ", ".join(os.fspath(path) for path in (tls.trust, tls.certificate, tls.key) if path is not None)
 
 
 def _check_pair(tls: Tls) -> None:
