@@ -2,10 +2,13 @@
 The consumers of both interfaces behind one set of blocking calls, for tests of their common promises.
 
 `SyncShell` calls `ferromq.Consumer`; `AioShell` calls `ferromq.aio.Consumer` on an event loop in a thread of its own.
-Handlers and bodies of loops are plain functions; the loop runs them in threads.
+Handlers and bodies of loops are plain functions; the loop runs them in threads. `TlsSyncShell` and `TlsAioShell` do the
+same over TLS.
 """
 
 import asyncio
+import ssl
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
@@ -248,5 +251,37 @@ class AioShell(Shells):
         self._loop.close()
 
 
+class OverTls(Shells):
+    """Trusts the certificate that its broker shows. Checks that the broker takes its calls in frames."""
+
+    def __init__(self, mq: Broker, group: str, topic: str, **options: Any) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as trust:
+            host, _, port = mq.endpoint.rpartition(":")
+            trust.write(ssl.get_server_certificate((host, int(port)), timeout=PATIENCE))
+            trust.flush()
+            super().__init__(mq, group, topic, tls=trust.name, **options)  # type: ignore[call-arg]
+
+    def __exit__(self, *of_error: object) -> None:
+        client = getattr(self.consumer._client, "base", self.consumer._client)
+        joined = {broker for broker in self.brokers if client.session.is_known(broker)}
+        unframed = set() if client.is_closed else joined - client.channels.framed.keys()
+        super().__exit__(*of_error)  # type: ignore[misc]
+        assert not unframed
+
+
+class TlsSyncShell(OverTls, SyncShell):
+    """A `ferromq.Consumer` over TLS."""
+
+    kind = "sync-tls"
+
+
+class TlsAioShell(OverTls, AioShell):
+    """A `ferromq.aio.Consumer` over TLS."""
+
+    kind = "aio-tls"
+
+
 Shell = type[SyncShell] | type[AioShell]
 SHELLS = (SyncShell, AioShell)
+WAYS = (*SHELLS, TlsSyncShell, TlsAioShell)
+"""All ways to a broker, for the tests of what holds on each; other tests use two."""

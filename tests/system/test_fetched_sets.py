@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from consumer_shells import PATIENCE, SHELLS, AioShell, Shell
+from consumer_shells import PATIENCE, WAYS, AioShell, Shell
 
 import ferromq
 from ferromq import MessageView
 
-pytestmark = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
+pytestmark = pytest.mark.parametrize("shell", WAYS, ids=lambda shell: shell.kind)
 TOTAL = 2500
 
 

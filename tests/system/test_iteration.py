@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from consumer_shells import PATIENCE, SHELLS, Shell
+from consumer_shells import PATIENCE, WAYS, Shell
 
 import ferromq
 from ferromq import MessageView
 
-pytestmark = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
+pytestmark = pytest.mark.parametrize("shell", WAYS, ids=lambda shell: shell.kind)
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from consumer_shells import PATIENCE, SHELLS, Shell
+from consumer_shells import PATIENCE, WAYS, AioShell, Shell, SyncShell
 
 import ferromq
 from ferromq import MessageView, aio
 
-pytestmark = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
+pytestmark = pytest.mark.parametrize("shell", WAYS, ids=lambda shell: shell.kind)
 BAD = b'{"id": 1'
 REASON = "JSONDecodeError: Expecting ',' delimiter: line 1 column 9 (char 8)"
 
@@ -123,7 +123,7 @@ def test_pulled_messages_are_decoded_on_request(mq: ferromq.Embedded, shell: She
 
         def call(function: Callable[..., Any], *arguments: Any) -> Any:
             result = function(*arguments)
-            return each.call(result) if each.kind == "aio" else result
+            return each.call(result) if isinstance(each, AioShell) else result
 
         (queue,) = call(consumer.queues)
         messages: list[MessageView] = call(consumer.pull, queue, 0).messages
@@ -142,7 +142,7 @@ def test_every_way_to_send_encodes(shell: Shell) -> None:
         with mq.admin() as admin:
             admin.create_topic("paid", 1, message_type="TRANSACTION")
         with mq.producer(encode=dict, checker=committed) as producer:
-            if shell.kind == "sync":
+            if issubclass(shell, SyncShell):
                 producer.send("orders", {"id": 1})
                 producer.send_all("orders", [{"id": 2}])
                 producer.submit("orders", {"id": 3}).result(PATIENCE)
@@ -178,7 +178,7 @@ def test_a_value_that_cannot_be_encoded_is_named(mq: ferromq.Embedded, shell: Sh
             await producer.send_all("orders", values)
 
     def send() -> None:
-        if shell.kind == "aio":
+        if issubclass(shell, AioShell):
             asyncio.run(awaited())
         else:
             mq.producer(encode=dict).send_all("orders", values)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-from consumer_shells import PATIENCE, SHELLS, Shell
+from consumer_shells import PATIENCE, WAYS, Shell
 from grpc_peer import GrpcPeer
 
 import ferromq
 from ferromq import Message, MessageView
 
-pytestmark = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
+pytestmark = pytest.mark.parametrize("shell", WAYS, ids=lambda shell: shell.kind)
 
 
 class NoSuchCustomerError(ValueError):
