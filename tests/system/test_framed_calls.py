@@ -1,4 +1,4 @@
-"""Framed calls: hot methods without HTTP/2, where the broker takes them, and what becomes of them under faults."""
+"""Framed calls: hot methods without HTTP/2, in plaintext and over TLS, and what becomes of them under faults."""
 
 import asyncio
 import contextlib
@@ -20,6 +20,16 @@ from ferromq import aio
 
 Eventually = Callable[[Callable[[], bool]], bool]
 PATIENCE = 30.0
+FILES = Path(__file__).parents[1] / "fixtures" / "tls"
+TRUST = FILES / "ca.pem"
+SHOWN = {"grpc_tls_certificate": str(FILES / "first.pem"), "grpc_tls_key": str(FILES / "first.key")}
+
+
+@pytest.fixture(params=[False, TRUST], ids=["plain", "tls"])
+def tls(request: pytest.FixtureRequest) -> bool | Path:
+    """Return the client's option."""
+    way: bool | Path = request.param
+    return way
 
 
 @pytest.fixture
@@ -32,15 +42,21 @@ def proxy() -> Iterator[FaultProxy]:
 @pytest.fixture
 def mq(proxy: FaultProxy) -> Iterator[ferromq.Embedded]:
     """Yield a broker that clients reach by the proxy alone."""
-    with ferromq.embedded(grpc_listen=proxy.target, grpc_advertise=proxy.address, default_queues=2) as mq:
+    with ferromq.embedded(grpc_listen=proxy.target, grpc_advertise=proxy.address, default_queues=2, **SHOWN) as mq:
         yield mq
 
 
 def framed_producer(
-    endpoint: str, eventually: Eventually, *, timeout: float = 10.0, attempts: int = 3, group: str | None = None
+    endpoint: str,
+    eventually: Eventually,
+    tls: bool | Path,
+    *,
+    timeout: float = 10.0,
+    attempts: int = 3,
+    group: str | None = None,
 ) -> ferromq.Producer:
     """Return a producer whose next messages go in frames; *group* is that of its first ones."""
-    producer = ferromq.Producer(endpoint, timeout=timeout, attempts=attempts)
+    producer = ferromq.Producer(endpoint, timeout=timeout, attempts=attempts, tls=tls)
     producer.send("orders", b"first", message_group=group)
     assert eventually(lambda: endpoint in producer._client.channels.framed)
     producer.send("orders", b"second", message_group=group)
@@ -64,10 +80,10 @@ def stored(mq: ferromq.Embedded) -> list[bytes]:
 
 
 def test_sends_and_acknowledgements_go_in_frames_once_the_broker_announced_them(
-    mq: ferromq.Embedded, eventually: Eventually
+    mq: ferromq.Embedded, eventually: Eventually, tls: bool | Path
 ) -> None:
     """The first message goes over gRPC, and finds out."""
-    with framed_producer(mq.endpoint, eventually) as producer:
+    with framed_producer(mq.endpoint, eventually, tls) as producer:
         before = in_frames(mq)
         receipts = [producer.send("orders", b"%d" % n, keys="k", tag="t") for n in range(20)]
         assert in_frames(mq) - before == 20
@@ -97,10 +113,10 @@ def test_a_proxy_that_passes_http2_alone_is_enough(mq: ferromq.Embedded, proxy: 
 
 
 def test_messages_of_waiting_threads_share_requests_and_keep_their_receipts(
-    mq: ferromq.Embedded, eventually: Eventually
+    mq: ferromq.Embedded, eventually: Eventually, tls: bool | Path
 ) -> None:
     """Each thread sends one message after the other; those of a message group keep their order."""
-    with framed_producer(mq.endpoint, eventually, group="g") as producer:
+    with framed_producer(mq.endpoint, eventually, tls, group="g") as producer:
         before = mq.broker._server.stats()["send_requests"]
 
         def send(thread: int) -> list[ferromq.SendReceipt]:
@@ -117,9 +133,11 @@ def test_messages_of_waiting_threads_share_requests_and_keep_their_receipts(
         assert offsets == sorted(offsets)
 
 
-def test_a_refused_message_fails_its_own_sender_alone(mq: ferromq.Embedded, eventually: Eventually) -> None:
+def test_a_refused_message_fails_its_own_sender_alone(
+    mq: ferromq.Embedded, eventually: Eventually, tls: bool | Path
+) -> None:
     """Others that shared its request are sent again, with their ids."""
-    with framed_producer(mq.endpoint, eventually) as producer:
+    with framed_producer(mq.endpoint, eventually, tls) as producer:
         long = {"p": "x" * 40_000}
 
         def send(number: int) -> ferromq.SendReceipt | ferromq.FerromqError:
@@ -138,10 +156,10 @@ def test_a_refused_message_fails_its_own_sender_alone(mq: ferromq.Embedded, even
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_send_is_repeated_with_its_id_when_the_broker_answers_again(
-    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, fault: Fault
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, fault: Fault, tls: bool | Path
 ) -> None:
     """Whatever was wrong before; the message may be stored twice, and never under two ids."""
-    with framed_producer(proxy.address, eventually, timeout=PATIENCE) as producer:
+    with framed_producer(proxy.address, eventually, tls, timeout=PATIENCE) as producer:
         fault(proxy)
         timer = threading.Timer(1, proxy.resume)
         timer.start()
@@ -160,10 +178,10 @@ def test_a_send_is_repeated_with_its_id_when_the_broker_answers_again(
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_send_ends_in_its_time_whatever_the_broker_does(
-    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, fault: Fault
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, fault: Fault, tls: bool | Path
 ) -> None:
     """With an error that says that the message may be stored."""
-    with framed_producer(proxy.address, eventually) as producer:
+    with framed_producer(proxy.address, eventually, tls) as producer:
         fault(proxy)
         begun = time.monotonic()
         with pytest.raises(ferromq.OutcomeUnknown):
@@ -172,9 +190,11 @@ def test_a_send_ends_in_its_time_whatever_the_broker_does(
         proxy.resume()
 
 
-def test_one_attempt_means_one(mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually) -> None:
+def test_one_attempt_means_one(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, tls: bool | Path
+) -> None:
     """Nothing is repeated over gRPC either."""
-    with framed_producer(proxy.address, eventually, attempts=1) as producer:
+    with framed_producer(proxy.address, eventually, tls, attempts=1) as producer:
         proxy.cut()
         with pytest.raises(ferromq.ConnectionFailed):
             producer.send("orders", b"x")
@@ -182,7 +202,9 @@ def test_one_attempt_means_one(mq: ferromq.Embedded, proxy: FaultProxy, eventual
         assert eventually(lambda: stored(mq).count(b"x") == 1)
 
 
-def test_a_signal_ends_a_send_that_waits(mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually) -> None:
+def test_a_signal_ends_a_send_that_waits(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, tls: bool | Path
+) -> None:
     """Its handler's exception comes out of the call, long before the time limit."""
 
     class Stopped(Exception):  # noqa: N818 (what happened)
@@ -191,7 +213,7 @@ def test_a_signal_ends_a_send_that_waits(mq: ferromq.Embedded, proxy: FaultProxy
     def stop(*_: object) -> None:
         raise Stopped
 
-    with framed_producer(proxy.address, eventually, timeout=10 * PATIENCE) as producer:
+    with framed_producer(proxy.address, eventually, tls, timeout=10 * PATIENCE) as producer:
         producer._client.common.attempt_timeout = 10 * PATIENCE
         proxy.hang()
         before = signal.signal(signal.SIGUSR1, stop)
@@ -209,13 +231,13 @@ def test_a_signal_ends_a_send_that_waits(mq: ferromq.Embedded, proxy: FaultProxy
 
 
 def test_a_broker_that_restarts_is_called_in_frames_again(
-    tmp_path: Path, proxy: FaultProxy, eventually: Eventually
+    tmp_path: Path, proxy: FaultProxy, eventually: Eventually, tls: bool | Path
 ) -> None:
     """A new connection; no message that was acknowledged is lost."""
-    options = {"grpc_listen": proxy.target, "grpc_advertise": proxy.address, "flush": "group"}
+    options = {"grpc_listen": proxy.target, "grpc_advertise": proxy.address, "flush": "group", **SHOWN}
     with contextlib.ExitStack() as stack:
         first = ferromq.embedded(tmp_path, **options)
-        producer = stack.enter_context(framed_producer(proxy.address, eventually, timeout=PATIENCE))
+        producer = stack.enter_context(framed_producer(proxy.address, eventually, tls, timeout=PATIENCE))
         producer.send("orders", b"before")
         first.close()
         mq = stack.enter_context(ferromq.embedded(tmp_path, **options))
@@ -231,10 +253,10 @@ def test_a_broker_that_restarts_is_called_in_frames_again(
 
 
 def test_a_producer_that_is_closed_ends_sends_that_wait(
-    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, tls: bool | Path
 ) -> None:
     """In another thread, with an error of its own."""
-    producer = framed_producer(proxy.address, eventually, timeout=10 * PATIENCE)
+    producer = framed_producer(proxy.address, eventually, tls, timeout=10 * PATIENCE)
     proxy.hang()
     with ThreadPoolExecutor(1) as threads:
         sending = threads.submit(producer.send, "orders", b"x")
@@ -254,11 +276,11 @@ async def begin(producer: aio.Producer, endpoint: str, group: str | None = None)
     await producer.send("orders", b"second", message_group=group)
 
 
-def test_tasks_share_requests_and_keep_their_receipts(mq: ferromq.Embedded) -> None:
+def test_tasks_share_requests_and_keep_their_receipts(mq: ferromq.Embedded, tls: bool | Path) -> None:
     """An event loop with 64 tasks needs far fewer requests than messages."""
 
     async def use() -> list[ferromq.SendReceipt]:
-        async with aio.Producer(mq.endpoint) as producer:
+        async with aio.Producer(mq.endpoint, tls=tls) as producer:
             await begin(producer, mq.endpoint, group="g")
             before = mq.broker._server.stats()["send_requests"]
 
@@ -281,12 +303,12 @@ def test_tasks_share_requests_and_keep_their_receipts(mq: ferromq.Embedded) -> N
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_an_awaited_send_ends_in_its_time_and_goes_on_with_the_broker(
-    mq: ferromq.Embedded, proxy: FaultProxy, fault: Fault
+    mq: ferromq.Embedded, proxy: FaultProxy, fault: Fault, tls: bool | Path
 ) -> None:
     """A task that is cancelled meanwhile harms no other."""
 
     async def use() -> None:
-        async with aio.Producer(proxy.address) as producer, asyncio.timeout(PATIENCE):
+        async with aio.Producer(proxy.address, tls=tls) as producer, asyncio.timeout(PATIENCE):
             await begin(producer, proxy.address)
             fault(proxy)
             sends = [asyncio.ensure_future(producer.send("orders", b"lost", timeout=0.5)) for _ in range(5)]
