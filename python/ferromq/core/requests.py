@@ -392,11 +392,17 @@ def _refusal_below(code: str, details: str) -> type[RequestError] | None:
     return None
 
 
+_UNTRUSTED = "its certificate is signed by none that tls= trusts"
 _REASONS = {
     "connection refused": "connection refused",
     "no route to host": "no route to host",
     "network is unreachable": "network is unreachable",
-    "connection reset": "connection reset",
+    "connection reset": "connection reset; a broker that takes TLS alone does this to clients without tls=",
+    "unable to get local issuer": _UNTRUSTED,
+    "self-signed certificate": _UNTRUSTED,
+    "certificate has expired": "its certificate has expired",
+    "hostname verification": "its certificate is for another host; Tls(server_name=...) names the expected one",
+    "wrong_version_number": "it does not speak TLS; leave tls= out, or set up TLS there",
     "dns resolution failed": "unknown host",
     "name resolution": "unknown host",
     "domain name not found": "unknown host",
