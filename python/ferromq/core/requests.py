@@ -399,7 +399,7 @@ _REASONS = {
     "network is unreachable": "network is unreachable",
     "connection reset": "connection reset; a broker that takes TLS alone does this to clients without tls=",
     "unable to get local issuer": _UNTRUSTED,
-    "self-signed certificate": _UNTRUSTED,
+    "self signed certificate": _UNTRUSTED,
     "certificate has expired": "its certificate has expired",
     "hostname verification": "its certificate is for another host; Tls(server_name=...) names the expected one",
     "wrong_version_number": "it does not speak TLS; leave tls= out, or set up TLS there",
