@@ -321,3 +321,126 @@ fn invalid(error: rustls::Error) -> io::Error {
     };
     io::Error::new(ErrorKind::InvalidData, reason)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::PathBuf};
+
+    use proptest::prelude::*;
+    use rustls::{ServerConfig, ServerConnection};
+
+    use super::*;
+
+    fn fixture(name: &str) -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/tls").join(name)
+    }
+
+    /// Both sides of a session after its handshake.
+    fn pair() -> (Session, ServerConnection) {
+        let trust = fs::read(fixture("ca.pem")).unwrap();
+        let tls = ClientTls::new(&TlsOptions { trust: &trust, identity: None, server_name: None }).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&TLS13])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                CertificateDer::pem_file_iter(fixture("first.pem")).unwrap().map(Result::unwrap).collect(),
+                PrivateKeyDer::from_pem_file(fixture("first.key")).unwrap(),
+            )
+            .unwrap();
+        let mut server = ServerConnection::new(Arc::new(config)).unwrap();
+        let mut client = ClientConnection::new(tls.config, name("localhost").unwrap()).unwrap();
+        while client.is_handshaking() || server.is_handshaking() {
+            let mut bytes = Vec::new();
+            client.write_tls(&mut bytes).unwrap();
+            server.read_tls(&mut &bytes[..]).unwrap();
+            server.process_new_packets().unwrap();
+            bytes.clear();
+            server.write_tls(&mut bytes).unwrap();
+            client.read_tls(&mut &bytes[..]).unwrap();
+            client.process_new_packets().unwrap();
+        }
+        (Session(Mutex::new(client)), server)
+    }
+
+    /// Decrypts what comes in pieces of these sizes into buffers of this size, to the end or the first error.
+    fn decrypted(
+        session: &Session,
+        records: &[u8],
+        pieces: &[usize],
+        room: usize,
+    ) -> (Vec<u8>, io::Result<()>) {
+        let (mut plain, mut out, mut rest) = (Vec::new(), vec![0; room], records);
+        let mut ciphertext = Ciphertext::default();
+        let mut sizes = pieces.iter().cycle();
+        loop {
+            match session.decrypt(&mut ciphertext, &mut out) {
+                Ok(0) => return (plain, Ok(())),
+                Ok(read) => plain.extend_from_slice(&out[..read]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let size = *sizes.next().unwrap();
+                    ciphertext.fill(|bytes| rest.read(&mut bytes[..size])).unwrap();
+                }
+                Err(error) => return (plain, Err(error)),
+            }
+        }
+    }
+
+    fn records_of(server: &mut ServerConnection, bodies: &[Vec<u8>], ends: bool) -> Vec<u8> {
+        let mut records = Vec::new();
+        server.set_buffer_limit(None);
+        for body in bodies {
+            server.writer().write_all(body).unwrap();
+        }
+        if ends {
+            server.send_close_notify();
+        }
+        while server.wants_write() {
+            server.write_tls(&mut records).unwrap();
+        }
+        records
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_was_sent_comes_whole_however_it_is_cut(
+            bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20_000), 0..4),
+            pieces in prop::collection::vec(prop_oneof![1_usize..40, 1_000_usize..CIPHERTEXT], 1..5),
+            room in prop_oneof![1_usize..300, 60_000_usize..140_000],
+            ends: bool,
+        ) {
+            let (session, mut server) = pair();
+            let records = records_of(&mut server, &bodies, ends);
+            let (plain, end) = decrypted(&session, &records, &pieces, room);
+            prop_assert_eq!(plain, bodies.concat());
+            prop_assert_eq!(end.map_err(|error| error.kind()), if ends { Ok(()) } else { Err(ErrorKind::ConnectionAborted) });
+        }
+
+        #[test]
+        fn a_changed_byte_ends_the_session_and_brings_nothing_else(
+            body in prop::collection::vec(any::<u8>(), 1..40_000),
+            at: prop::sample::Index,
+            piece in 1_usize..CIPHERTEXT,
+        ) {
+            let (session, mut server) = pair();
+            let mut records = records_of(&mut server, std::slice::from_ref(&body), true);
+            *at.get_mut(&mut records) ^= 0x40;
+            let (plain, end) = decrypted(&session, &records, &[piece], 1_000);
+            prop_assert!(end.is_err());
+            prop_assert!(body.starts_with(&plain));
+        }
+    }
+
+    #[test]
+    fn the_host_of_an_address_is_its_name() {
+        for (address, wanted) in
+            [("a.example:1", "a.example"), ("[::1]:8081", "::1"), ("127.0.0.1:1", "127.0.0.1")]
+        {
+            assert_eq!(host(address), wanted);
+            assert!(name(host(address)).is_ok());
+        }
+        assert!(name("two words").unwrap_err().contains("two words"));
+    }
+}

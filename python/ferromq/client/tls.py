@@ -23,10 +23,10 @@ class Tls:
     """
     How to speak TLS with brokers; all in PEM files.
 
-    *trust* holds the certificates to believe; None: those of gRPC, which are Mozilla's, or those of the file that the
-    environment variable `GRPC_DEFAULT_SSL_ROOTS_FILE_PATH` names. *certificate* and *key* are what the client shows to
-    a broker that asks. *server_name* is the name to look for in the broker's certificate where it is not the one of
-    the endpoint.
+    *trust* holds the certificates to believe. None: those of gRPC, which are Mozilla's, or those of the file that the
+    environment variable `GRPC_DEFAULT_SSL_ROOTS_FILE_PATH` names; over remoting the system's. *certificate* and *key*
+    are what the client shows to a broker that asks. *server_name* is the name to look for in the broker's certificate
+    where it is not the one of the endpoint.
     """
 
     trust: TlsFile | None = None

@@ -216,6 +216,7 @@ mod tests {
             mpsc,
         },
         thread,
+        time::Duration,
     };
 
     use super::*;
