@@ -15,6 +15,8 @@ from ferromq.testing.running import RunningBehindProxies
 # Modules that several test files import, such as `remoting_peer`.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from tls_files import TRUST
+
 PATIENCE = 30.0
 PAUSE = 0.01
 
@@ -67,6 +69,13 @@ def broker(running: RunningBehindProxies, faults: Faults) -> Iterator[Broker]:
     with Broker(running, faults=faults) as broker:
         yield broker
         faults.end()
+
+
+@pytest.fixture(params=[False, TRUST], ids=["plain", "tls"])
+def tls(request: pytest.FixtureRequest) -> bool | Path:
+    """Return the option `tls` of a client, for a broker with the options `SHOWN`: plaintext, and TLS."""
+    way: bool | Path = request.param
+    return way
 
 
 @pytest.fixture(autouse=True)

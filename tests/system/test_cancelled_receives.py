@@ -3,8 +3,10 @@
 import asyncio
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from tls_files import SHOWN
 
 import ferromq
 from ferromq import aio
@@ -26,11 +28,11 @@ async def cancelled(receiving: "asyncio.Task[list[ferromq.MessageView]]") -> Non
 
 
 @pytest.mark.parametrize("before", [0, 3], ids=["first", "after others"])
-def test_a_message_whose_answer_comes_with_the_cancellation_is_received_next(before: int) -> None:
+def test_a_message_whose_answer_comes_with_the_cancellation_is_received_next(before: int, tls: bool | Path) -> None:
     """The loop is blocked when the answer comes, and runs the cancellation first. It counts no attempt."""
 
     async def receive(mq: ferromq.Embedded) -> None:
-        async with aio.Consumer(mq.endpoint, "billing", "orders", invisible_duration=60) as consumer:
+        async with aio.Consumer(mq.endpoint, "billing", "orders", invisible_duration=60, tls=tls) as consumer:
             assert await consumer.receive(wait=0.5) == []
             for _ in range(before):
                 receiving = asyncio.create_task(consumer.receive(wait=_WAIT))
@@ -46,13 +48,13 @@ def test_a_message_whose_answer_comes_with_the_cancellation_is_received_next(bef
             messages = await consumer.receive(wait=_WAIT)
             assert [(message.body, message.delivery_attempt) for message in messages] == [(b"1", 1)]
 
-    with ferromq.embedded() as mq:
+    with ferromq.embedded(**SHOWN) as mq:
         with mq.admin() as admin:
             admin.create_topic("orders", 2)
         asyncio.run(receive(mq))
 
 
-def test_what_a_closed_consumer_was_sent_is_received_by_the_next_one() -> None:
+def test_what_a_closed_consumer_was_sent_is_received_by_the_next_one(tls: bool | Path) -> None:
     """The answer comes when the loop over the messages is cancelled and the consumer is closed."""
 
     async def receive(mq: ferromq.Embedded) -> None:
@@ -60,7 +62,7 @@ def test_what_a_closed_consumer_was_sent_is_received_by_the_next_one() -> None:
             async for message in consumer:
                 message.ack()
 
-        async with aio.Consumer(mq.endpoint, "billing", "orders", invisible_duration=60) as consumer:
+        async with aio.Consumer(mq.endpoint, "billing", "orders", invisible_duration=60, tls=tls) as consumer:
             assert await consumer.receive(wait=0.5) == []
             iterating = asyncio.create_task(iterate(consumer))
             await asyncio.sleep(1.0)
@@ -70,11 +72,11 @@ def test_what_a_closed_consumer_was_sent_is_received_by_the_next_one() -> None:
             time.sleep(0.3)  # noqa: ASYNC251 (the answer comes while the loop is blocked)
             iterating.cancel()
             await consumer.close()
-        async with aio.Consumer(mq.endpoint, "billing", "orders") as consumer:
+        async with aio.Consumer(mq.endpoint, "billing", "orders", tls=tls) as consumer:
             messages = await consumer.receive(wait=_WAIT)
             assert [(message.body, message.delivery_attempt) for message in messages] == [(b"1", 1)]
 
-    with ferromq.embedded() as mq:
+    with ferromq.embedded(**SHOWN) as mq:
         with mq.admin() as admin:
             admin.create_topic("orders", 2)
         asyncio.run(receive(mq))

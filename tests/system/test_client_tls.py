@@ -5,25 +5,25 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tls_files import FILES, SHOWN, TRUST
 
 import ferromq
 from ferromq import Resolution, _ferromq, aio
 from ferromq.client.tls import _default_roots, read_tls
 
-FILES = Path(__file__).parents[1] / "fixtures" / "tls"
-TRUST = FILES / "ca.pem"
 PATIENCE = 30.0
+Eventually = Callable[[Callable[[], bool]], bool]
 
 
 @pytest.fixture(scope="module")
 def mq() -> Iterator[ferromq.Embedded]:
     """Yield a broker that takes TLS alone."""
-    options = {"grpc_tls_certificate": str(FILES / "first.pem"), "grpc_tls_key": str(FILES / "first.key")}
-    with ferromq.embedded(grpc_tls_mode="enforcing", **options) as embedded:
+    with ferromq.embedded(grpc_tls_mode="enforcing", **SHOWN) as embedded:
         yield embedded
 
 
@@ -55,6 +55,19 @@ def test_the_asynchronous_client_speaks_it_too(mq: ferromq.Embedded) -> None:
             await consumer.ack(message)
 
     asyncio.run(main())
+
+
+def test_waits_at_several_brokers_travel_over_tls(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """They have connections of their own; the broker takes none in plaintext."""
+    with mq.admin() as admin, mq.producer(tls=TRUST) as producer, ThreadPoolExecutor() as pool:
+        admin.create_topic("flights", 1)
+        admin.create_topic("trains", 1)
+        with mq.consumer("travellers", ["flights", "trains"], tls=TRUST) as consumer:
+            before = mq.broker._server.stats()["parked"]
+            receiving = pool.submit(consumer.receive, wait=PATIENCE)
+            assert eventually(lambda: mq.broker._server.stats()["parked"] == before + 2)
+            producer.send("trains", b"late")
+            assert [message.body for message in receiving.result()] == [b"late"]
 
 
 def test_invalid_files_are_refused_when_the_client_is_made(mq: ferromq.Embedded) -> None:

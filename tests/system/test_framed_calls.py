@@ -14,22 +14,13 @@ import pytest
 from dispatching import dispatched
 from fault_proxy import FAULTS, Fault, FaultProxy
 from ports import kept_port
+from tls_files import SHOWN
 
 import ferromq
 from ferromq import aio
 
 Eventually = Callable[[Callable[[], bool]], bool]
 PATIENCE = 30.0
-FILES = Path(__file__).parents[1] / "fixtures" / "tls"
-TRUST = FILES / "ca.pem"
-SHOWN = {"grpc_tls_certificate": str(FILES / "first.pem"), "grpc_tls_key": str(FILES / "first.key")}
-
-
-@pytest.fixture(params=[False, TRUST], ids=["plain", "tls"])
-def tls(request: pytest.FixtureRequest) -> bool | Path:
-    """Return the client's option."""
-    way: bool | Path = request.param
-    return way
 
 
 @pytest.fixture
