@@ -175,35 +175,49 @@ fn a_changed_record_is_never_an_answer() {
 #[test]
 fn answers_are_read_while_another_caller_cannot_write() {
     const LARGE: usize = 24 << 20;
-    let address = server(|mut peer| {
+    let (comes, came) = mpsc::channel();
+    let address = server(move |mut peer| {
         let first = peer.request().unwrap();
-        // The server reads nothing meanwhile: the second request fills the buffers of the system.
+        comes.send(()).unwrap();
+        // The second request begins. The server reads nothing meanwhile: it fills the buffers of the system.
+        _ = peer.stream.socket.peek(&mut [0]);
         let body = Bytes::from(vec![1; LARGE]);
         let response = RemotingCommand { body, ..first.respond(0, None) };
         peer.stream.write_all(&codec::encode(&response).unwrap().to_bytes()).unwrap();
         peer.echo();
     });
     let connections = connections();
-    echoed_length(&connections, address);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| call_within(&connections, address, "first", LONG));
+        came.recv().unwrap();
+        let second = call_within(&connections, address, vec![2; 8 << 20], LONG).unwrap();
+        assert_eq!(first.join().unwrap().unwrap().body.len(), LARGE);
+        assert_eq!(second.body.len(), 8 << 20);
+    });
+}
 
-    fn echoed_length(connections: &Connections, address: SocketAddr) {
-        let (writing, begun) = mpsc::channel();
-        thread::scope(|scope| {
-            let second = scope.spawn(move || {
-                begun.recv().unwrap();
-                call_within(connections, address, vec![2; 8 << 20], LONG).unwrap().body.len()
-            });
-            let interrupted = || {
-                _ = writing.send(());
-                false
-            };
-            _ = writing.send(());
-            let patience = Patience { until: Instant::now() + LONG, is_interrupted: &interrupted };
-            let first = connections.call(&address.to_string(), request("first"), patience).unwrap();
-            assert_eq!(first.body.len(), LARGE);
-            assert_eq!(second.join().unwrap(), 8 << 20);
-        });
-    }
+#[test]
+fn a_caller_that_waits_for_its_answer_holds_up_no_other() {
+    let (waits, waiting) = mpsc::channel();
+    let address = server(move |mut peer| {
+        while let Some(request) = peer.request() {
+            match &request.body[..] {
+                b"slow" => waits.send(()).unwrap(),
+                _ => peer.answer(&request),
+            }
+        }
+    });
+    let connections = connections();
+    thread::scope(|scope| {
+        let slow = scope.spawn(|| call_within(&connections, address, "slow", LONG));
+        waiting.recv().unwrap();
+        let begun = Instant::now();
+        (0..60).for_each(|n| echoed(&connections, address, &n.to_string()));
+        // A reader that held the session while it waits would let one write pass in each of its looks.
+        assert!(begun.elapsed() < LONG / 3, "{:?}", begun.elapsed());
+        connections.close();
+        assert!(matches!(slow.join().unwrap(), Err(CallError::Lost { .. })));
+    });
 }
 
 #[test]
@@ -229,7 +243,7 @@ fn keys_that_the_server_renews_are_renewed_here_too() {
 }
 
 #[test]
-fn an_interim_call_reuses_no_session_of_another_trust() {
+fn a_client_resumes_no_session_of_another_trust() {
     let address = server(|mut peer| peer.echo());
     echoed(&connections(), address, "trusted");
     let stranger = Connections::over_tls(trusting("expired", None));
