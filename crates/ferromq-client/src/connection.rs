@@ -137,7 +137,11 @@ impl Connection {
             return !is_ended;
         }
         // A thread that reads meanwhile sees the end itself.
-        self.reading.try_lock().map_or(true, |mut reading| self.socket.is_open(&mut reading.ciphertext))
+        let Ok(mut reading) = self.reading.try_lock() else { return true };
+        let is_open = self.socket.is_open(&mut reading.ciphertext);
+        drop(reading);
+        self.pass_on_reading();
+        is_open
     }
 
     /// Sends a request and waits for the answer.

@@ -393,3 +393,30 @@ fn a_poll_with_a_callback_is_answered_after_the_frames_that_wait() {
     bodies.sort();
     assert_eq!(bodies, ["a", "b", "poll"]);
 }
+
+#[test]
+fn a_look_at_an_open_connection_delays_no_call() {
+    let address = server(|mut peer| peer.echo());
+    let connections = connections();
+    let is_over = AtomicBool::new(false);
+    let slowest = || {
+        let time = |n: usize| {
+            let begun = Instant::now();
+            echoed(&connections, address, &n.to_string());
+            begun.elapsed()
+        };
+        (0..4_000).map(time).max().unwrap()
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                _ = connections.is_open(&address.to_string());
+                thread::yield_now();
+            }
+        });
+        // A call whose turn to read was lost looks again after 500 ms. A busy machine may delay one of a round, too.
+        let is_prompt = (0..3).any(|_| slowest() < Duration::from_millis(450));
+        is_over.store(true, Ordering::Relaxed);
+        assert!(is_prompt);
+    });
+}
