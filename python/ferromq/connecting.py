@@ -96,7 +96,8 @@ class Connection(MakesClients[Client]):
     def _make_admin(self, options: AdminOptions) -> Admin:
         shared: AdminOptions = {"timeout": self._options["timeout"], "tls": self._options["tls"]}
         whole: AdminOptions = {**shared, **options}
-        return Admin(endpoint=self._endpoint, **whole)
+        namesrv, endpoint = self._admin_addresses
+        return Admin(namesrv, endpoint=endpoint, **whole)
 
     def _keep(self, client: Made) -> Made:
         """Remember a client, unless the connection was closed meanwhile."""
@@ -141,24 +142,27 @@ def _close_all(clients: Sequence[Client], until: float) -> None:
 def connect(
     endpoint: str | Sequence[str] | None = None,
     *,
+    namesrv: str | Sequence[str] | None = None,
     timeout: timedelta | float = 10.0,
     attempts: int = 3,
     tls: bool | TlsFile | Tls = False,
     telemetry: Telemetry | None = None,
 ) -> Connection:
     """
-    Return a connection to the broker at *endpoint*, without calling it yet.
+    Return a connection to the broker at *endpoint*, or to those behind *namesrv*, without calling them yet.
 
         with ferromq.connect("127.0.0.1:8081") as mq, mq.producer() as producer:
             producer.send("orders", b"hello")
 
-    *endpoint* is the gRPC address of a broker, `host:port`. Give several brokers of a cluster joined by `;`, or as a
-    sequence. By default it is the environment variable FERROMQ_ENDPOINT.
+    *endpoint* is the gRPC address of a broker or of RocketMQ's proxy, `host:port`. Give several brokers of a cluster
+    joined by `;`, or as a sequence. *namesrv*, in its place, is the address of name servers, in the same forms: clients
+    then call the brokers behind them over remoting, which RocketMQ's Java brokers speak without a proxy. By default it
+    is the environment variable FERROMQ_ENDPOINT, or else NAMESRV_ADDR.
 
     *timeout*, *attempts*, *tls* and *telemetry* are as of `Producer`. All clients of the connection have them, unless
     they are given others.
 
-    Raises `ConfigError` without an address, and for one that is not `host:port`.
+    Raises `ConfigError` without an address, with both, and for one that is not `host:port`.
     """
     options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}
-    return Connection(chosen_endpoint(endpoint, os.environ), options)
+    return Connection(chosen_endpoint(endpoint, os.environ, namesrv), options)

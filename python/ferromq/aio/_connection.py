@@ -18,6 +18,7 @@ from ferromq._proto import messages as pb
 from ferromq.aio._completions import LoopCompletions
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import Use, check_known, failure, has_packed, open_channel, remaining
+from ferromq.client.session import Session
 from ferromq.core.plans import no_answer
 from ferromq.core.requests import (
     PACKED,
@@ -109,6 +110,8 @@ class AsyncClient:
             plan.close()  # one that was cancelled would end when nothing refers to it any more
 
     async def _take(self, step: Step) -> Any:
+        if self.base.remoting is not None and isinstance(step, Call | Stream | Join):
+            return await self.run(self.base.remoting.answer(step))
         match step:
             case Call() | Stream():
                 try:
@@ -145,6 +148,8 @@ class AsyncClient:
         done, _ = await asyncio.wait({asyncio.wrap_future(future)}, timeout=timeout)
         if not done:
             raise RequestTimeout("no answer in time")
+        if future.cancelled():  # not this task: the connections ended
+            raise ClientClosed("the client was closed meanwhile; make a new one")
         return done.pop().result()
 
     def _left(self, endpoint: str) -> None:
@@ -260,11 +265,13 @@ class AsyncClient:
         timeout: float,  # noqa: ASYNC109 (the step says how long)
         topic: str | None,
     ) -> None:
+        session = self.base.session
+        assert isinstance(session, Session)
         if topic is not None:
-            self.base.session.publish(topic)
-        if self.base.session.is_known(endpoint):
+            session.publish(topic)
+        if session.is_known(endpoint):
             return
-        known = asyncio.wrap_future(self.base.session.join(endpoint))
+        known = asyncio.wrap_future(session.join(endpoint))
         # Shielded: others wait for the same answer.
         done, _ = await asyncio.wait({asyncio.ensure_future(asyncio.shield(known))}, timeout=timeout)
         if not done:

@@ -76,7 +76,8 @@ class Connection(MakesClients[Client]):
         self._check()
         shared: AdminOptions = {"timeout": self._options["timeout"], "tls": self._options["tls"]}
         whole: AdminOptions = {**shared, **options}
-        return self._keep(Admin(endpoint=self._endpoint, **whole))
+        namesrv, endpoint = self._admin_addresses
+        return self._keep(Admin(namesrv, endpoint=endpoint, **whole))
 
     async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
         """
@@ -118,19 +119,20 @@ async def _close_all(clients: Sequence[Client], until: float) -> None:
 def connect(
     endpoint: str | Sequence[str] | None = None,
     *,
+    namesrv: str | Sequence[str] | None = None,
     timeout: timedelta | float = 10.0,
     attempts: int = 3,
     tls: bool | TlsFile | Tls = False,
     telemetry: Telemetry | None = None,
 ) -> Connection:
     """
-    Return a connection to the broker at *endpoint* for asyncio, without calling it yet.
+    Return a connection to the broker at *endpoint*, or to those behind *namesrv*, for asyncio.
 
         async with ferromq.aio.connect("127.0.0.1:8081") as mq, mq.producer() as producer:
             await producer.send("orders", b"hello")
 
-    The arguments, and the environment variable FERROMQ_ENDPOINT, are as of `ferromq.connect`. Raises `ConfigError`
-    without an address, and for one that is not `host:port`.
+    The arguments, and the environment variables FERROMQ_ENDPOINT and NAMESRV_ADDR, are as of `ferromq.connect`. Raises
+    `ConfigError` without an address, with both, and for one that is not `host:port`.
     """
     options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}
-    return Connection(chosen_endpoint(endpoint, os.environ), options)
+    return Connection(chosen_endpoint(endpoint, os.environ, namesrv), options)

@@ -16,8 +16,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ferromq._proto import messages as pb
-from ferromq.client.connection import Cancel, Channels, Runner
+from ferromq.client.connection import Cancel, Channels
 from ferromq.client.reachability import connects
+from ferromq.client.runner import Runner
 from ferromq.client.session import Session
 from ferromq.client.tls import Tls, TlsFile, read_tls
 from ferromq.core.plans import ATTEMPT, Common, no_answer
@@ -26,10 +27,11 @@ from ferromq.core.routes import Routes
 from ferromq.errors import ClientClosed, ConfigError, ConnectionFailed
 from ferromq.process.clock import Clock, clock_of_clients
 from ferromq.process.fork import Owner
-from ferromq.protocol.endpoints import parse_endpoints
+from ferromq.protocol.endpoints import parse_address
 
 if TYPE_CHECKING:
     from ferromq.client.links import Links
+    from ferromq.client.remoting_session import RemotingSession
     from ferromq.core.request_plans import Requests
 
 _log = logging.getLogger("ferromq.client")
@@ -42,6 +44,7 @@ class Options:
     """What every client is made with."""
 
     endpoint: str
+    """Addresses of brokers, or after `namesrv://` of name servers."""
     timeout: timedelta | float
     attempts: int
     tls: bool | TlsFile | Tls = False
@@ -60,9 +63,8 @@ class Client:
         self._owner = Owner(what)
         self._what = what
         identity = Identity()
-        self.common = Common(
-            identity, parse_endpoints(options.endpoint), seconds(options.timeout), options.attempts, Routes()
-        )
+        endpoints, are_name_servers = parse_address(options.endpoint)
+        self.common = Common(identity, endpoints, seconds(options.timeout), options.attempts, Routes())
         self.common.attempt_timeout = options.attempt_timeout
         clock = options.clock or clock_of_clients()
         if clock is not None:
@@ -88,17 +90,26 @@ class Client:
         self.common.connects = connects
         self.settings = settings
         """What the servers said last; until then what this client says."""
-        self.session = Session(self.channels, settings, self._on_settings)
-        common = self.common
-        session = self.session
-        session.is_wanted = lambda endpoint: endpoint in common.endpoints or common.routes.has(endpoint)
-        self.channels.use.is_needed = lambda endpoint: session.is_wanted(endpoint) or session.has(endpoint)
-        self._runner = Runner(self.channels, self._join)
+        self.remoting: RemotingSession | None = self._remoting_session() if are_name_servers else None
+        """Answers calls of brokers behind name servers; None for those with an endpoint."""
+        self.session: Session | RemotingSession = self.remoting or self._grpc_session(settings)
+        self._runner = Runner(self.channels, self._join, self.remoting)
         self._closing = threading.Lock()
         self.is_closed = False
         self._at_exit: list[weakref.WeakMethod[Callable[[float], None]]] = []
         # A program that ends without `close`: clients made after an embedded broker end before it.
         atexit.register(self._close_at_exit)
+
+    def _grpc_session(self, settings: pb.Settings) -> Session:
+        session, common = Session(self.channels, settings, self._on_settings), self.common
+        session.is_wanted = lambda endpoint: endpoint in common.endpoints or common.routes.has(endpoint)
+        self.channels.use.is_needed = lambda endpoint: session.is_wanted(endpoint) or session.has(endpoint)
+        return session
+
+    def _remoting_session(self) -> "RemotingSession":
+        from ferromq.client.remoting_session import RemotingSession  # noqa: PLC0415 (asyncio and ssl, as below)
+
+        return RemotingSession(self.common, self._tls_options, lambda: self.settings, self._on_settings)
 
     def check(self) -> None:
         """
@@ -119,7 +130,8 @@ class Client:
     def _is_unused(self) -> bool:
         """Says whether it is a producer without threads and connections."""
         is_producer = self.settings.HasField("publishing")
-        return is_producer and self.session.on_orphan is None and not self.channels.is_begun
+        is_begun = self.channels.is_begun or (self.remoting is not None and self.remoting.is_begun)
+        return is_producer and self.session.on_orphan is None and not is_begun
 
     @property
     def is_here(self) -> bool:
@@ -152,6 +164,7 @@ class Client:
             return self._requests[0]
 
     def _join(self, endpoint: str, timeout: float, topic: str | None) -> None:
+        assert isinstance(self.session, Session)
         if topic is not None:
             self.session.publish(topic)
         if self.session.is_known(endpoint):

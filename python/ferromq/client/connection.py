@@ -1,5 +1,5 @@
 """
-Channels of grpcio that carry bytes, and the synchronous way to run a plan over them.
+Channels of grpcio that carry bytes, and what ends a plan early; `runner` runs plans over them.
 
 What is sent, and what an answer means, is decided by plans; who makes the client known is `session`.
 """
@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -23,23 +22,16 @@ from ferromq.core.requests import (
     FRAMED,
     PACKED,
     SERVICE,
-    Arrive,
-    Await,
     Call,
     Identity,
-    Join,
     Metadata,
     Packets,
-    Pause,
-    Plan,
-    Step,
     Stream,
-    T,
     grpc_code,
     seconds,
     transport_error,
 )
-from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError, RequestTimeout
+from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
 
 Answer = TypeVar("Answer")
 
@@ -434,66 +426,6 @@ class Cancel:
             self._call = call
         if self._is_set:
             call.cancel()
-
-
-class Runner:
-    """Runs plans in the calling thread."""
-
-    def __init__(self, channels: Channels, join: Callable[[str, float, str | None], None]) -> None:
-        self._channels = channels
-        self._join = join
-        self._closed = threading.Event()
-
-    def run(self, plan: Plan[T], cancel: Cancel | None = None) -> T:
-        """Take the plan's steps and return its result. Raises `Cancelled`."""
-        try:
-            step = next(plan)
-            while True:
-                try:
-                    answer = self._take(step, cancel)
-                except FerromqError as error:
-                    if cancel is not None:
-                        cancel.check()
-                    step = plan.throw(error)
-                else:
-                    step = plan.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-    def _take(self, step: Step, cancel: Cancel | None) -> Any:
-        match step:
-            case Call(endpoint, method, request, timeout, metadata):
-                return self._channels.call(endpoint, method, request, timeout, metadata)
-            case Stream(endpoint, method, request, timeout):
-                return self._channels.stream(endpoint, method, request, timeout, cancel)
-            case Join(endpoint, timeout, topic):
-                return self._join(endpoint, timeout, topic)
-            case Arrive(watched, timeout):
-                return self._channels.arrive(watched, timeout, cancel)
-            case Await(future, timeout):
-                return _result(future, end_of(timeout))
-            case Pause(duration):
-                if self._closed.wait(duration):
-                    raise ClientClosed("the client was closed meanwhile; make a new one")
-                return None
-
-    def close(self) -> None:
-        """End pauses and calls under way."""
-        self._closed.set()
-        self._channels.close()
-
-
-def _result(future: "Future[T]", until: float) -> T:
-    while True:
-        left = remaining(until)
-        try:
-            return future.result(min(left, LOOK_UP))
-        except FutureTimeout:
-            if future.done():
-                raise
-            if left <= LOOK_UP:
-                raise RequestTimeout("no answer in time") from None
 
 
 def end_of(timeout: timedelta | float | None) -> float:

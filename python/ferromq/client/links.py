@@ -1,8 +1,9 @@
 """
-Connections to brokers over the remoting protocol, on an event loop of their own thread: for request and reply.
+Connections over remoting, on an event loop of their own thread: for request and reply, and for clients of name servers.
 
-Synchronous clients and `ferromq.aio` share it: a blocked event loop of a program must not cost a requester its
-connections, on which brokers push replies. What is said over them is decided in `core.request_plans`.
+Synchronous clients and `ferromq.aio` share it: a blocked event loop of a program must not cost a client its
+connections, on which brokers push replies. What is said over them is decided in `core.request_plans` and
+`core.remoting`.
 """
 
 import asyncio
@@ -10,8 +11,9 @@ import itertools
 import json
 import logging
 import threading
-from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ferromq.client.connection import remaining
 from ferromq.client.tls import Tls, TlsFile, ssl_context
@@ -41,27 +43,65 @@ _RESPONSE, _ONE_WAY = 1, 2
 _BINARY = "a header in RocketMQ's binary form; unset rocketmq.serialize.type at the broker, whose default is JSON"
 
 
-class Requester(NamedTuple):
-    """How brokers know a client that waits for replies."""
+class Member(Protocol):
+    """What brokers know of a client; called on the loop of the connections, so nothing of it may wait."""
 
-    client_id: str
-    waiting: Waiting
+    def heartbeat(self) -> bytes:
+        """Return the body of a heartbeat."""
+
+    def farewells(self) -> Sequence[Mapping[str, str]]:
+        """Return the fields of each request that unregisters it."""
+
+    def asked(self, address: str, code: int, fields: Mapping[str, str], body: bytes) -> int:
+        """Take a request of a broker, and return the code of its answer."""
+
+    def needs(self, address: str) -> bool:
+        """Return whether a lost connection is opened again before it is used."""
+
+
+class Requester:
+    """A client that waits for replies."""
+
+    def __init__(self, client_id: str, waiting: Waiting) -> None:
+        self._client_id = client_id
+        self._waiting = waiting
+
+    def heartbeat(self) -> bytes:
+        """Name the group of requesters."""
+        return heartbeat(self._client_id)
+
+    def farewells(self) -> Sequence[Mapping[str, str]]:
+        """Name it once more."""
+        return [{"clientID": self._client_id, "producerGroup": REQUESTERS}]
+
+    def asked(self, address: str, code: int, fields: Mapping[str, str], body: bytes) -> int:
+        """Take a reply."""
+        if code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            return ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        # As of RocketMQ's clients it is a success, too, if the request waits no longer.
+        if not self._waiting.arrived(fields, body):
+            _log.debug("a reply came too late broker=%s", address)
+        return ResponseCode.SUCCESS
+
+    def needs(self, _address: str) -> bool:
+        """Return whether a request waits for its reply."""
+        return bool(len(self._waiting))
 
 
 def make_requests(client_id: str, tls: bool | TlsFile | Tls, *, is_requester: bool) -> "tuple[Requests, Links]":
     """Return the requests of a client, and their connections. Raises `ConfigError` for options of TLS."""
     # Brokers know the client over gRPC, too, by its own id.
-    requester = Requester(f"{client_id}@requests", Waiting())
-    links = Links(tls, requester if is_requester else None)
-    return Requests(links, requester.client_id, requester.waiting), links
+    own_id, waiting = f"{client_id}@requests", Waiting()
+    links = Links(tls, Requester(own_id, waiting) if is_requester else None)
+    return Requests(links, own_id, waiting), links
 
 
 class Links:
     """One connection for each broker, opened at its first use; thread-safe."""
 
-    def __init__(self, tls: bool | TlsFile | Tls, requester: Requester | None = None) -> None:
-        """*tls*: the options of the client. A *requester* sends heartbeats and takes replies."""
-        self.requester = requester
+    def __init__(self, tls: bool | TlsFile | Tls, member: Member | None = None) -> None:
+        """*tls*: the options of the client. A *member* is known to brokers by its heartbeats."""
+        self.member = member
         self.tls: ssl.SSLContext | None = ssl_context(tls)
         self.server_name = tls.server_name if isinstance(tls, Tls) else None
         self._lock = threading.Lock()
@@ -69,6 +109,8 @@ class Links:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._links: dict[str, _Link] = {}
+        self.versions: dict[str, int] = {}
+        """Address → RocketMQ's number of the version of the server, as its last answer says."""
         self._opaques = itertools.count(1)
 
     def call(
@@ -88,9 +130,24 @@ class Links:
         """
         return self._begin(self._call((address, is_broker), timeout, (code, fields, body)))
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether any connection was asked for."""
+        return self._loop is not None
+
+    def version(self, address: str) -> int | None:
+        """Return RocketMQ's number of the version of the server at *address*; None: it has not answered yet."""
+        return self.versions.get(address)
+
     def open(self, address: str) -> "Future[None]":
-        """Open a connection. Its future ends once the broker knows the requester, or with `ConnectionFailed`."""
+        """Open a connection. Its future ends once the broker knows the member, or with `ConnectionFailed`."""
         return self._begin(self._ready(address))
+
+    def beat_soon(self) -> None:
+        """Send a heartbeat on all open connections: the member has changed."""
+        if self.is_begun:
+            with suppress(ClientClosed):
+                self._begin(self._beat_all())
 
     def close(self, until: float) -> None:
         """Unregister where a connection is open, and end all of them before *until* (monotonic). Idempotent."""
@@ -127,7 +184,7 @@ class Links:
     def _link(self, address: str, *, is_broker: bool = True) -> "_Link":
         link = self._links.get(address)
         if link is None:
-            link = self._links[address] = _Link(self, address, is_requester=is_broker and self.requester is not None)
+            link = self._links[address] = _Link(self, address, is_member=is_broker and self.member is not None)
             link.start()
         return link
 
@@ -156,21 +213,29 @@ class Links:
             raise _no_answer(address, timeout) from None
 
     async def _unregister(self, timeout: float) -> None:  # noqa: ASYNC109 (of all calls)
-        if self.requester is None:
+        if self.member is None:
             return
-        fields = {"clientID": self.requester.client_id, "producerGroup": REQUESTERS}
-        links = [link for link in self._links.values() if link.is_requester and link.is_ready]
-        calls = (link.call(next(self._opaques), RequestCode.UNREGISTER_CLIENT, fields, b"") for link in links)
+        calls = [
+            link.call(next(self._opaques), RequestCode.UNREGISTER_CLIENT, fields, b"")
+            for fields in self.member.farewells()
+            for link in self._links.values()
+            if link.is_member and link.is_ready
+        ]
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.gather(*calls, return_exceptions=True)
         except TimeoutError:
-            _log.debug("not all brokers answered that a requester unregistered")
+            _log.debug("not all brokers answered that a client unregistered")
+
+    async def _beat_all(self) -> None:
+        links = [link for link in self._links.values() if link.is_member and link.is_ready]
+        # One that fails is tried again with the next heartbeat, on its own.
+        await asyncio.gather(*map(self.beat, links), return_exceptions=True)
 
     async def beat(self, link: "_Link") -> None:
-        """Make the requester known on a connection. Raises `FerromqError`."""
-        assert self.requester is not None
-        body = heartbeat(self.requester.client_id)
+        """Make the member known on a connection. Raises `FerromqError`."""
+        assert self.member is not None
+        body = self.member.heartbeat()
         try:
             async with asyncio.timeout(_CONNECT):
                 code, remark, _, _ = await link.call(next(self._opaques), RequestCode.HEART_BEAT, {}, body)
@@ -183,10 +248,10 @@ class Links:
 class _Link:
     """The connection to one broker; used on the loop alone."""
 
-    def __init__(self, links: Links, address: str, *, is_requester: bool) -> None:
+    def __init__(self, links: Links, address: str, *, is_member: bool) -> None:
         self.address = address
-        self.is_requester = is_requester
-        """Whether the broker is to know the requester."""
+        self.is_member = is_member
+        """Whether the broker is to know the member."""
         self.ready: asyncio.Future[None] = _promise()
         self._links = links
         self._writer: asyncio.StreamWriter | None = None
@@ -197,7 +262,7 @@ class _Link:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is open, and the broker knows the requester."""
+        """Whether it is open, and the broker knows the member."""
         return self.ready.done() and self._writer is not None and self.ready.exception() is None
 
     def start(self) -> None:
@@ -230,7 +295,7 @@ class _Link:
             try:
                 await self._connect()
                 if is_lost:
-                    _log.warning("connected to broker %s again, for requests", self.address)
+                    _log.warning("connected to broker %s again, over remoting", self.address)
                 failures, is_lost = 0, False
                 self.ready.set_result(None)
                 await self._live()
@@ -240,12 +305,12 @@ class _Link:
             finally:
                 self._end()
             self._fail(error)
-            requester = self._links.requester
-            if requester is None or not self.is_requester or not len(requester.waiting):
+            member = self._links.member
+            if member is None or not self.is_member or not member.needs(self.address):
                 self._links.left(self.address)
                 return
             if not is_lost:
-                _log.warning("%s; connecting again, requests wait for replies", error)
+                _log.warning("%s; connecting again", error)
             is_lost = True
             failures += 1
             await asyncio.sleep(backoff(min(failures, 4)))
@@ -262,14 +327,14 @@ class _Link:
             )
         self._heard = asyncio.get_running_loop().time()
         self._reading = asyncio.get_running_loop().create_task(self._read(reader))
-        if self.is_requester:
+        if self.is_member:
             await self._links.beat(self)
 
     async def _live(self) -> None:
         """Send heartbeats until the connection ends."""
         assert self._reading is not None
         while not (await asyncio.wait({self._reading}, timeout=_PERIOD))[0]:
-            if self.is_requester:
+            if self.is_member:
                 await self._links.beat(self)
         self._reading.result()
 
@@ -295,21 +360,20 @@ class _Link:
         try:
             header = json.loads(content[4:end])
             code, opaque, flag = int(header["code"]), int(header["opaque"]), int(header["flag"])
+            version = int(header.get("version") or 0)
             fields = {str(name): str(value) for name, value in (header.get("extFields") or {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConnectionFailed(f"broker {self.address} sent a header that is none: {error!r}") from None
         if flag & _RESPONSE:
+            if version:
+                self._links.versions[self.address] = version
             answer = self._answers.get(opaque)
             if answer is not None and not answer.done():
                 answer.set_result((code, header.get("remark"), fields, content[end:]))
             return
-        requester = self._links.requester
-        answered = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        if code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT and requester is not None:
-            # As of RocketMQ's clients it is a success, too, if the request waits no longer.
-            answered = ResponseCode.SUCCESS
-            if not requester.waiting.arrived(fields, content[end:]):
-                _log.debug("a reply came too late broker=%s", self.address)
+        member, answered = self._links.member, int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        if member is not None:
+            answered = member.asked(self.address, code, fields, content[end:])
         if not flag & _ONE_WAY and self._writer is not None:
             self._writer.write(_frame(answered, opaque, _RESPONSE, {}, b""))
 

@@ -5,6 +5,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ferromq.client.options import ClientOptions
 from ferromq.errors import ClientClosed
+from ferromq.protocol.endpoints import parse_address
 from ferromq.terminal.objects import described, html
 
 _SHOWN = 10
@@ -45,8 +46,15 @@ class MakesClients(Generic[C]):
 
     @property
     def endpoint(self) -> str:
-        """`host:port` of the broker for gRPC clients; several are joined by `;`."""
+        """`host:port` of the broker for gRPC clients, or behind `namesrv://` of name servers; joined by `;`."""
         return self._endpoint
+
+    @property
+    def _admin_addresses(self) -> tuple[str | None, str | None]:
+        """The name servers or the brokers, as an administrator takes them; the other one is None."""
+        addresses, are_name_servers = parse_address(self._endpoint)
+        joined = ";".join(addresses)
+        return (joined, None) if are_name_servers else (None, joined)
 
     @property
     def closed(self) -> bool:

@@ -1,4 +1,4 @@
-"""The request and response codes of RocketMQ's remoting protocol that the control plane uses."""
+"""The request and response codes of RocketMQ's remoting protocol that the control plane and the client use."""
 
 from enum import IntEnum
 
@@ -10,6 +10,7 @@ class RequestCode(IntEnum):
     PULL_MESSAGE = 11
     QUERY_MESSAGE = 12
     QUERY_CONSUMER_OFFSET = 14
+    UPDATE_CONSUMER_OFFSET = 15
     UPDATE_AND_CREATE_TOPIC = 17
     UPDATE_AND_CREATE_TOPIC_LIST = 18
     GET_ALL_TOPIC_CONFIG = 21
@@ -23,6 +24,7 @@ class RequestCode(IntEnum):
     VIEW_MESSAGE_BY_ID = 33
     HEART_BEAT = 34
     UNREGISTER_CLIENT = 35
+    CONSUMER_SEND_MSG_BACK = 36
     END_TRANSACTION = 37
     GET_CONSUMER_LIST_BY_GROUP = 38
     CHECK_TRANSACTION_STATE = 39
@@ -77,6 +79,7 @@ class RequestCode(IntEnum):
     GET_BROKER_CONSUME_STATS = 317
     UPDATE_NAMESRV_CONFIG = 318
     GET_NAMESRV_CONFIG = 319
+    SEND_BATCH_MESSAGE = 320
     QUERY_CONSUME_QUEUE = 321
     QUERY_DATA_VERSION = 322
     RESUME_CHECK_HALF_MESSAGE = 323
@@ -99,6 +102,9 @@ class RequestCode(IntEnum):
     BROKER_HEARTBEAT = 904
     NOTIFY_MIN_BROKER_ID_CHANGE = 905
 
+    POP_MESSAGE = 200_050
+    ACK_MESSAGE = 200_051
+    CHANGE_MESSAGE_INVISIBLETIME = 200_053
     POP_LITE_MESSAGE = 200_070
     LITE_SUBSCRIPTION_CTL = 200_071
     ACK_LITE_MESSAGE = 200_072
@@ -134,4 +140,8 @@ class ResponseCode(IntEnum):
     INVALID_PARAMETER = 29
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    NO_MESSAGE = 208
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
+    FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604

@@ -7,6 +7,10 @@ from ferromq.errors import ConfigError
 
 ENDPOINT_VARIABLE = "FERROMQ_ENDPOINT"
 """The environment variable with the endpoint of programs that give none."""
+NAMESRV_VARIABLE = "NAMESRV_ADDR"
+"""RocketMQ's environment variable with the name servers of programs that give none."""
+NAMESRV = "namesrv://"
+"""Begins an address that is name servers'."""
 # Characters of schemes, paths, lists and blanks, which no host has.
 _ODD = re.compile(r"[/,@?#|&=\s]")
 
@@ -27,25 +31,58 @@ def parse_endpoints(text: str) -> tuple[str, ...]:
     return endpoints
 
 
-def chosen_endpoint(given: str | Sequence[str] | None, environment: Mapping[str, str]) -> str:
-    """
-    Return the given endpoints joined by `;`, or those of the environment variable FERROMQ_ENDPOINT if *given* is None.
+def parse_address(text: str) -> tuple[tuple[str, ...], bool]:
+    """Return the addresses of brokers, or those of name servers after `namesrv://` and True. Raises `ConfigError`."""
+    if isinstance(text, str) and text.strip().startswith(NAMESRV):
+        return parse_name_servers(text.strip().removeprefix(NAMESRV)), True
+    return parse_endpoints(text), False
 
-    Raises `ConfigError` for a missing address, and for one that is not `host:port`.
+
+def parse_name_servers(text: str) -> tuple[str, ...]:
+    """Split `host:port` of name servers, joined by `;`. Raises `ConfigError`."""
+    try:
+        return parse_endpoints(text)
+    except ConfigError as error:
+        raise ConfigError(f"name servers are host:port joined by ;, 9876 by default, not {text!r}: {error}") from None
+
+
+def chosen_endpoint(
+    given: str | Sequence[str] | None, environment: Mapping[str, str], namesrv: str | Sequence[str] | None = None
+) -> str:
     """
-    if given is None:
-        text = environment.get(ENDPOINT_VARIABLE, "")
-        if not text.strip():
-            raise ConfigError(
-                f"no endpoint is given; call ferromq.connect('HOST:8081') with a broker's address, or set the "
-                f"environment variable {ENDPOINT_VARIABLE} to it"
-            )
-        try:
-            return ";".join(parse_endpoints(text))
-        except ConfigError as error:
-            raise ConfigError(f"the environment variable {ENDPOINT_VARIABLE} is {text!r}: {error}") from error
+    Return the given endpoints joined by `;`, or the name servers *namesrv* behind `namesrv://`.
+
+    Without both it is FERROMQ_ENDPOINT of the environment, and without that NAMESRV_ADDR. Raises `ConfigError` for a
+    missing address, for both, and for one that is not `host:port`.
+    """
+    if given is not None and namesrv is not None:
+        raise ConfigError("endpoint and namesrv are given; give one: brokers by endpoint, or name servers by namesrv")
+    if namesrv is not None:
+        return NAMESRV + ";".join(parse_name_servers(_joined(namesrv, "namesrv")))
+    if given is not None:
+        return _canonical(_joined(given, "the endpoint"))
+    for variable, scheme in ((ENDPOINT_VARIABLE, ""), (NAMESRV_VARIABLE, NAMESRV)):
+        text = environment.get(variable, "").strip()
+        if text:
+            try:
+                return _canonical(scheme + text)
+            except ConfigError as error:
+                raise ConfigError(f"the environment variable {variable} is {text!r}: {error}") from error
+    raise ConfigError(
+        f"no endpoint is given; call ferromq.connect('HOST:8081') with a broker's address or "
+        f"ferromq.connect(namesrv='HOST:9876') with a name server's, or set the environment variable "
+        f"{ENDPOINT_VARIABLE} or {NAMESRV_VARIABLE} to it"
+    )
+
+
+def _canonical(text: str) -> str:
+    addresses, are_name_servers = parse_address(text)
+    return (NAMESRV if are_name_servers else "") + ";".join(addresses)
+
+
+def _joined(given: str | Sequence[str], what: str) -> str:
     if isinstance(given, str):
-        return ";".join(parse_endpoints(given))
+        return given
     if not isinstance(given, Sequence) or not all(isinstance(each, str) for each in given):
-        raise ConfigError(f"the endpoint is {given!r}; expected host:port, or a sequence of them")
-    return ";".join(parse_endpoints(";".join(given)))
+        raise ConfigError(f"{what} is {given!r}; expected host:port, or a sequence of them")
+    return ";".join(given)
