@@ -1,7 +1,8 @@
 """
 Calls of clients to a broker that hangs, is gone, or answers half: every verb ends in time, and nothing is lost.
 
-Between client and broker is a `FaultProxy`, which the broker advertises as its own address. All verbs are under way at
+Between client and broker is a `FaultProxy`, which the broker advertises as its own address, for gRPC or for remoting
+behind a name server. All verbs are under way at
 once, so one that holds up another shows, too.
 """
 
@@ -128,19 +129,21 @@ def made(kind: ModuleType, name: str, *arguments: str, **options: Any) -> Any:
 
 
 @asynccontextmanager
-async def prepared(kind: ModuleType) -> AsyncIterator[Scene]:
+async def prepared(kind: ModuleType, way: str) -> AsyncIterator[Scene]:
     """Make clients of a broker behind a proxy, each with a message, a lease and an open transaction."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32))
     with kept_port() as address, FaultProxy(address) as proxy:
-        options = {"grpc_listen": address, "grpc_advertise": proxy.address}
+        prefix = "grpc_" if way == "grpc" else ""
+        options: dict[str, Any] = {f"{prefix}listen": address, f"{prefix}advertise": proxy.address}
         with ferromq.embedded(clock=ferromq.Clock.manual(), **options) as mq:
+            where = proxy.address if way == "grpc" else f"namesrv://{mq.namesrv}"
             with mq.admin() as admin:
                 for topic, message_type in TOPICS.items():
                     admin.create_topic(topic, 1, message_type=message_type)
             checker = undecided if kind is ferromq else undecided_later
-            producer = made(kind, "Producer", proxy.address, *TOPICS, checker=checker)
-            consumer = made(kind, "Consumer", proxy.address, "billing", "orders")
-            reader = made(kind, "Consumer", proxy.address, "readers", "orders")
+            producer = made(kind, "Producer", where, *TOPICS, checker=checker)
+            consumer = made(kind, "Consumer", where, "billing", "orders")
+            reader = made(kind, "Consumer", where, "readers", "orders")
             try:
                 yield await filled(Scene(kind, mq, proxy, producer, consumer, reader))
             finally:
@@ -180,13 +183,14 @@ def bodies(mq: ferromq.Embedded, topic: str) -> list[bytes]:
 
 @pytest.mark.parametrize("fault", [FAULTS[name] for name in TRIED], ids=TRIED)
 @pytest.mark.parametrize("kind", [ferromq, aio], ids=["sync", "aio"])
+@pytest.mark.parametrize("way", ["grpc", "remoting"])
 def test_every_verb_ends_in_time_and_works_again(
-    kind: ModuleType, fault: Fault, no_thread_left: None, eventually: Eventually
+    way: str, kind: ModuleType, fault: Fault, no_thread_left: None, eventually: Eventually
 ) -> None:
     """Each raises `OutcomeUnknown`, calls after `resume` succeed, and every success is true."""
 
     async def test() -> None:
-        async with prepared(kind) as scene:
+        async with prepared(kind, way) as scene:
             fault(scene.proxy)
             away = await all_end(scene, 0, sorted(REPEATED | ONCE))
             late = {name: seconds for name, (_, seconds) in away.items() if seconds > TIMEOUT + in_load(SLACK)}

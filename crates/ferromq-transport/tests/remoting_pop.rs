@@ -233,6 +233,21 @@ async fn a_changed_invisible_duration_changes_the_redelivery_time_and_the_handle
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_suspended_delivery_does_not_count_as_an_attempt() {
+    let rig = Rig::start();
+    rig.fill(1).await;
+    let mut peer = rig.connect().await;
+    for (suspend, times) in [("true", 0), ("false", 0), ("true", 1)] {
+        let popped = messages(&peer.call(&pop(&[])).await).remove(0);
+        assert_eq!(popped.reconsume_times, times);
+        let fields = [("invisibleTime", "500"), ("suspend", suspend)];
+        let change = by_handle(request::CHANGE_MESSAGE_INVISIBLETIME, &popped, &fields);
+        assert_eq!(peer.call(&change).await.code, response::SUCCESS);
+        rig.broker.clock.advance(500);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_batch_is_acknowledged_by_one_request() {
     let rig = Rig::start();
     (0..10).for_each(|number| rig.append(0, "a", &number.to_string()));

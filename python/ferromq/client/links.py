@@ -186,6 +186,7 @@ class Links:
         if link is None:
             link = self._links[address] = _Link(self, address, is_member=is_broker and self.member is not None)
             link.start()
+        link.wanted.set()
         return link
 
     def left(self, address: str) -> None:
@@ -253,6 +254,8 @@ class _Link:
         self.is_member = is_member
         """Whether the broker is to know the member."""
         self.ready: asyncio.Future[None] = _promise()
+        self.wanted = asyncio.Event()
+        """Set by a call: a lost connection is opened at once for it."""
         self._links = links
         self._writer: asyncio.StreamWriter | None = None
         self._answers: dict[int, asyncio.Future[Answer]] = {}
@@ -313,7 +316,9 @@ class _Link:
                 _log.warning("%s; connecting again", error)
             is_lost = True
             failures += 1
-            await asyncio.sleep(backoff(min(failures, 4)))
+            self.wanted.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.wanted.wait(), backoff(min(failures, 4)))
 
     async def _connect(self) -> None:
         host, _, port = self.address.rpartition(":")

@@ -39,14 +39,20 @@ pub(super) fn ack(hot: &Hot, command: &RemotingCommand) -> Result<RemotingComman
 
 /// Changes the invisible duration. The client builds its next handle from the new pop time.
 pub(super) fn change_invisible(hot: &Hot, command: &RemotingCommand) -> Result<RemotingCommand, Refused> {
-    let ChangeInvisibleHeader { ack, invisible_ms } = ChangeInvisibleHeader::parse(command)?;
+    let ChangeInvisibleHeader { ack, invisible_ms, is_suspended } = ChangeInvisibleHeader::parse(command)?;
     let popped = popped(hot, command, &ack)?;
     let Ok(invisible) = u64::try_from(invisible_ms) else {
         let why = "invisibleTime must be 0 ms or more";
         return Err(Refused::new(command, response::INVALID_PARAMETER, why));
     };
     let duration = Duration::from_millis(invisible);
-    let new = match hot.progress.change_invisible(popped.group, popped.topic, &popped.handle, duration) {
+    let PoppedMessage { group, topic, ref handle, .. } = popped;
+    let changed = if is_suspended {
+        hot.progress.suspend(group, topic, handle, duration)
+    } else {
+        hot.progress.change_invisible(group, topic, handle, duration)
+    };
+    let new = match changed {
         Err(StoreError::StaleReceipt) => return Err(stale(command)),
         changed => changed?,
     };

@@ -168,11 +168,17 @@ impl<'a> AckHeader<'a> {
 pub(super) struct ChangeInvisibleHeader<'a> {
     pub ack: AckHeader<'a>,
     pub invisible_ms: i64,
+    /// The message is unused: its delivery does not count as an attempt. RocketMQ 5.5.0 has the field, 5.3.3 does not.
+    pub is_suspended: bool,
 }
 
 impl<'a> ChangeInvisibleHeader<'a> {
     pub(super) fn parse(command: &'a RemotingCommand) -> Result<Self, TransportError> {
-        Ok(Self { ack: AckHeader::parse(command)?, invisible_ms: number(command, "invisibleTime")? })
+        Ok(Self {
+            ack: AckHeader::parse(command)?,
+            invisible_ms: number(command, "invisibleTime")?,
+            is_suspended: is_set(command, "suspend"),
+        })
     }
 }
 
