@@ -11,8 +11,9 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pytest
 from remoting_peer import Peer
@@ -24,7 +25,7 @@ from ferromq.protocol import java_json
 PATIENCE = 30.0
 SYNC = "sync"
 """Tests that wait for brokers run once."""
-SEND, CONSUMERS, PRODUCERS, RUNTIME = 310, 203, 328, 28
+SEND, CONSUMERS, PRODUCERS = 310, 203, 328
 TEXT = b"hello" * 20
 COMPRESSED = {
     0x301: zlib.compress(TEXT),
@@ -66,7 +67,7 @@ class Awaited:
         result = asyncio.run_coroutine_threadsafe(run(), self._loop).result(2 * PATIENCE)
         return Awaited(result, self._loop) if isinstance(result, OF_AIO) else result
 
-    def __enter__(self) -> "Awaited":
+    def __enter__(self) -> Self:
         self._run(self._wrapped.__aenter__)
         return self
 
@@ -197,9 +198,7 @@ class NamesrvVerbs:
             assert [body for body, _ in came] == [b"0", b"1", b"1", *(b"%d" % number for number in range(2, 8))]
             assert [attempt for _, attempt in came] == [1, 1, 2] + [1] * 6
 
-    def test_delayed_messages_come_at_their_time_and_can_be_recalled(
-        self, cluster: Cluster, names: Any
-    ) -> None:
+    def test_delayed_messages_come_at_their_time_and_can_be_recalled(self, cluster: Cluster, names: Any) -> None:
         """In a batch, too, which RocketMQ's broker would deliver at once."""
         topic, group = names("DELAY")
         with (
@@ -408,15 +407,35 @@ class NamesrvVerbs:
             assert [message.body for message in self._read(reader, 1)] == [TEXT]
 
     def test_wrong_requests_are_refused_with_the_reason(self, cluster: Cluster, kind: str) -> None:
-        """A topic and a group that do not exist, properties that are the system's, numbers."""
-        with connected(kind, cluster.namesrv) as mq, mq.producer() as producer:
-            with pytest.raises(ferromq.TopicNotFound, match="unknown_topic.*create"):
+        """A topic that does not exist, a property that is the system's, and numbers, which RocketMQ does not know."""
+        with ferromq.Admin(cluster.namesrv) as admin:
+            admin.create_topic("numbered", 1, message_type="NORMAL")
+        with (
+            connected(kind, cluster.namesrv) as mq,
+            mq.producer() as producer,
+            mq.producer(idempotent=True) as numbering,
+        ):
+            with pytest.raises(ferromq.TopicNotFound, match=r"unknown_topic.*create"):
                 producer.send("unknown_topic", b"x")
-        with connected(kind, cluster.namesrv) as mq, mq.producer(idempotent=True) as producer:
-            with ferromq.Admin(cluster.namesrv) as admin:
-                admin.create_topic("numbered", 1, message_type="NORMAL")
+            with pytest.raises(ferromq.RequestError, match="property DELAY is reserved"):
+                producer.send("numbered", b"x", properties={"DELAY": "3"})
             with pytest.raises(ferromq.Unsupported, match="idempotent"):
-                producer.send("numbered", b"x")
+                numbering.send("numbered", b"x")
+
+    def test_requests_are_replied_to(self, cluster: Cluster, kind: str, names: Any) -> None:
+        """The requester and the replier find their broker by its route."""
+        topic, group = names()
+        with (
+            connected(kind, cluster.namesrv) as mq,
+            mq.producer() as producer,
+            mq.consumer(group, topic, begin="first") as consumer,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            reply = pool.submit(producer.request, topic, b"ping", timeout=PATIENCE)
+            (message,) = receive(consumer, 1)
+            consumer.reply(message, b"pong")
+            consumer.ack(message)
+            assert reply.result(PATIENCE).body == b"pong"
 
     def test_handlers_run_and_failures_are_retried(self, cluster: Cluster, kind: str, names: Any) -> None:
         """`run` receives ahead; a message whose handler fails comes again after the group's delay."""

@@ -20,6 +20,7 @@ Connect = Callable[..., Any]
 def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the variable that the tests may have been started with."""
     monkeypatch.delenv("FERROMQ_ENDPOINT", raising=False)
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
 
 
 @pytest.mark.parametrize("connect", CONNECT)
@@ -50,6 +51,48 @@ def test_without_an_argument_the_environment_says_the_address(
     monkeypatch.setenv("FERROMQ_ENDPOINT", "nonsense")
     with pytest.raises(ferromq.ConfigError, match=r"FERROMQ_ENDPOINT is 'nonsense': .*host:port"):
         connect()
+
+
+@pytest.mark.parametrize("connect", CONNECT)
+@pytest.mark.parametrize("given", ["a:9876; b:9876", ["a:9876", "b:9876"]])
+def test_name_servers_are_given_in_the_same_forms(connect: Connect, given: Any) -> None:
+    """All clients get them, administrators, too; the address of such a connection can be given to any client."""
+    mq = connect(namesrv=given)
+    assert mq.endpoint == "namesrv://a:9876;b:9876"
+    assert "namesrv://a:9876;b:9876" in repr(mq.producer())
+    assert "a:9876" in repr(mq.admin())
+    assert connect(mq.endpoint).endpoint == mq.endpoint
+
+
+@pytest.mark.parametrize("connect", CONNECT)
+def test_rocketmqs_variable_names_the_name_servers(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint of the environment goes before it, and an argument before both."""
+    monkeypatch.setenv("NAMESRV_ADDR", "n:9876;m:9876")
+    assert connect().endpoint == "namesrv://n:9876;m:9876"
+    monkeypatch.setenv("FERROMQ_ENDPOINT", "a:1")
+    assert connect().endpoint == "a:1"
+    assert connect(namesrv="c:9876").endpoint == "namesrv://c:9876"
+    monkeypatch.delenv("FERROMQ_ENDPOINT")
+    monkeypatch.setenv("NAMESRV_ADDR", "nonsense")
+    with pytest.raises(ferromq.ConfigError, match=r"NAMESRV_ADDR is 'nonsense': name servers are host:port"):
+        connect()
+
+
+@pytest.mark.parametrize("connect", CONNECT)
+@pytest.mark.parametrize(
+    ("endpoint", "namesrv", "text"),
+    [
+        ("a:1", "b:9876", "endpoint and namesrv are given"),
+        (None, "http://b:9876", "name servers are host:port"),
+        (None, "", "name servers are host:port"),
+        (None, 9876, "namesrv is 9876"),
+        ("namesrv://", None, "name servers are host:port"),
+    ],
+)
+def test_wrong_name_servers_are_refused(connect: Connect, endpoint: Any, namesrv: Any, text: str) -> None:
+    """With the form that is right."""
+    with pytest.raises(ferromq.ConfigError, match=text):
+        connect(endpoint, namesrv=namesrv)
 
 
 @pytest.mark.parametrize("connect", CONNECT)

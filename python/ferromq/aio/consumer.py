@@ -469,7 +469,7 @@ class Consumer(Generic[T]):
         return self._client.base.is_closed
 
     def __repr__(self) -> str:
-        endpoint, subscription = ";".join(self._client.common.endpoints), self._subscription
+        endpoint, subscription = self._client.common.address, self._subscription
         state = self._client.base.state
         return described("aio.Consumer", state, endpoint=endpoint, group=subscription.group, topic=subscription.topics)
 

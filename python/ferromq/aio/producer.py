@@ -395,7 +395,7 @@ class Producer(Generic[V]):
         return self._client.base.is_closed
 
     def __repr__(self) -> str:
-        endpoint = ";".join(self._client.common.endpoints)
+        endpoint = self._client.common.address
         return described("aio.Producer", self._client.base.state, endpoint=endpoint)
 
     async def __aenter__(self) -> Self:

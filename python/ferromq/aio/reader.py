@@ -133,7 +133,7 @@ class Reader:
         return self._client.base.is_closed
 
     def __repr__(self) -> str:
-        endpoint = ";".join(self._client.common.endpoints)
+        endpoint = self._client.common.address
         return described(
             "aio.Reader", self._client.base.state, endpoint=endpoint, topic=self._reading.subscription.topics
         )

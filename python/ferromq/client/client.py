@@ -65,6 +65,7 @@ class Client:
         identity = Identity()
         endpoints, are_name_servers = parse_address(options.endpoint)
         self.common = Common(identity, endpoints, seconds(options.timeout), options.attempts, Routes())
+        self.common.has_name_servers = are_name_servers
         self.common.attempt_timeout = options.attempt_timeout
         clock = options.clock or clock_of_clients()
         if clock is not None:

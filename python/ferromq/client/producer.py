@@ -334,7 +334,7 @@ class Producer(Generic[V]):
         return self._client.is_closed
 
     def __repr__(self) -> str:
-        endpoint = ";".join(self._client.common.endpoints)
+        endpoint = self._client.common.address
         return described("Producer", self._client.state, endpoint=endpoint)
 
     def __enter__(self) -> Self:

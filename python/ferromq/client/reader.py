@@ -138,7 +138,7 @@ class Reader:
         return self._client.is_closed
 
     def __repr__(self) -> str:
-        endpoint = ";".join(self._client.common.endpoints)
+        endpoint = self._client.common.address
         return described("Reader", self._client.state, endpoint=endpoint, topic=self._reading.subscription.topics)
 
     def __enter__(self) -> Self:

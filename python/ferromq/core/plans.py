@@ -51,6 +51,7 @@ from ferromq.errors import (
     Unsupported,
 )
 from ferromq.protocol import naming
+from ferromq.protocol.endpoints import NAMESRV
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -92,6 +93,7 @@ class Common:
 
     identity: Identity
     endpoints: tuple[str, ...]
+    """Where routes are asked for: brokers, or name servers."""
     timeout: float
     attempts: int
     routes: Routes
@@ -117,8 +119,15 @@ class Common:
     """Milliseconds since 1970, from which delays count."""
     connects: "Callable[[str, float], Future[bool]] | None" = None
     """Begins to find out whether an endpoint accepts a connection within so many seconds."""
+    has_name_servers: bool = False
+    """Whether the endpoints are those of name servers."""
     numbering: Numbering | None = None
     """The numbers of an idempotent producer's messages."""
+
+    @property
+    def address(self) -> str:
+        """The address that the client was made with."""
+        return f"{NAMESRV if self.has_name_servers else ''}{';'.join(self.endpoints)}"
 
     def limit(self, tries: Tries) -> float:
         """Return the seconds that the next step of a call may take."""

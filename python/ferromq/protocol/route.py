@@ -154,6 +154,9 @@ class TopicRoute:
     def decode(cls, data: bytes) -> "TopicRoute":
         """Decode the answer of a name server, also with Java's unquoted integer keys. Raises `ValueError`."""
         value = java_json.loads_object(data)
+        order_conf = value.get("orderTopicConf")
+        if not isinstance(order_conf, str | None):
+            raise ValueError(f"not a topic route: orderTopicConf is {order_conf!r:.40}, no text")  # noqa: TRY004 (one error)
         try:
             return cls(
                 tuple(QueueData.from_json(queue) for queue in value.get("queueDatas") or ()),
@@ -162,7 +165,7 @@ class TopicRoute:
                     str(address): tuple(servers or ())
                     for address, servers in (value.get("filterServerTable") or {}).items()
                 },
-                value.get("orderTopicConf"),
+                order_conf,
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a topic route: {error!r}") from error

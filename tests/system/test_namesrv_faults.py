@@ -1,0 +1,186 @@
+"""Clients of name servers when name servers or brokers are away, restart, join, leave or are older."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from fault_proxy import FAULTS, Fault, FaultProxy
+from ports import kept_port
+from remoting_peer import Frame
+from remoting_script import ScriptedServer, names
+
+import ferromq
+
+PATIENCE = 20.0
+HEARTBEAT, POP, SEND, GROUP = 34, 200_050, 310, 352
+V4_9_8 = 409
+Eventually = Callable[[Callable[[], bool]], bool]
+
+
+@pytest.fixture
+def mq() -> Iterator[ferromq.Embedded]:
+    """Run a broker with a topic of one queue."""
+    with ferromq.embedded() as running:
+        with running.admin() as admin:
+            admin.create_topic("orders", 1, message_type="NORMAL")
+        yield running
+
+
+def test_a_client_waits_for_a_name_server_that_starts_later(mq: ferromq.Embedded) -> None:
+    """Before, the error names the address; the same client works afterwards."""
+    with kept_port() as address, ferromq.connect(namesrv=address, timeout=0.5) as away, away.producer() as producer:
+        with pytest.raises(ferromq.ConnectionFailed, match=address):
+            producer.send("orders", b"early")
+        with names({"broker-a": {0: mq.remoting}}, address=address):
+            assert producer.send("orders", b"later").broker_name == "broker-a"
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_another_name_server_answers_for_one_that_fails(mq: ferromq.Embedded, fault: Fault) -> None:
+    """It hangs, refuses, or answers half: a route is found within the time of the call."""
+    with FaultProxy(mq.namesrv) as proxy, names({"broker-a": {0: mq.remoting}}) as other:
+        fault(proxy)
+        addresses = [proxy.address, other.address]
+        with ferromq.connect(namesrv=addresses, timeout=10) as both, both.producer() as producer:
+            assert producer.send("orders", b"x").broker_name == "broker-a"
+            begin = time.monotonic()
+            producer.send("orders", b"y")
+            assert time.monotonic() - begin < 1
+
+
+def test_a_name_server_that_has_just_started_takes_no_topic_away(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """It knows no broker yet: a new client asks again until it does, another one goes on with its route."""
+    brokers: dict[str, dict[int, str]] = {"broker-a": {0: mq.remoting}}
+    with (
+        names(brokers) as server,
+        ferromq.connect(namesrv=server.address, timeout=10) as patient,
+        ferromq.connect(namesrv=server.address, timeout=0.5) as hasty,
+        patient.producer() as known,
+        patient.producer() as waiting,
+        hasty.producer() as fresh,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        known.send("orders", b"before")
+        brokers.clear()
+        known._client.common.routes.distrust("orders")
+        known.send("orders", b"while it is empty")
+        with pytest.raises(ferromq.ServerError, match=r"knows no broker.*just started"):
+            fresh.send("orders", b"too early")
+        sending = pool.submit(waiting.send, "orders", b"soon")
+        asked = len(server.asked)
+        assert eventually(lambda: len(server.asked) > asked + 1)
+        brokers["broker-z"] = {0: mq.remoting}
+        assert sending.result(PATIENCE).broker_name == "broker-z"
+
+
+def test_sends_and_receives_go_on_after_a_restart_of_the_broker(tmp_path: Path) -> None:
+    """A call waits for its return; leases and the client's registration come again."""
+    with kept_port() as address, names({"broker-a": {0: address}}) as server:
+        options = {"listen": address, "advertise": address}
+        with ferromq.connect(namesrv=server.address, timeout=PATIENCE) as mq, mq.producer() as producer:
+            with ferromq.embedded(tmp_path, **options) as first:  # type: ignore[arg-type]
+                with first.admin() as admin:
+                    admin.create_topic("orders", 1, message_type="NORMAL")
+                    admin.create_group("billing")
+                consumer = mq.consumer("billing", "orders", begin="first")
+                producer.send("orders", b"one")
+                (one,) = consumer.receive(wait=PATIENCE)
+                consumer.ack(one)
+            with pytest.raises(ferromq.ConnectionFailed, match=address):
+                producer.send("orders", b"lost", timeout=0.3)
+            with ferromq.embedded(tmp_path, **options):  # type: ignore[arg-type]
+                producer.send("orders", b"two")
+                (two,) = consumer.receive(wait=PATIENCE)
+                assert two.body == b"two"
+                consumer.ack(two)
+
+
+def test_brokers_join_and_leave(eventually: Eventually) -> None:
+    """Sends go to those of the route that answer; receives take from all."""
+    with contextlib.ExitStack() as stack:
+        brokers = {}
+        for name in ("broker-a", "broker-b"):
+            brokers[name] = stack.enter_context(ferromq.embedded(name=name))
+            with brokers[name].admin() as admin:
+                admin.create_topic("orders", 1, message_type="NORMAL")
+                admin.create_group("billing")
+        table = {"broker-a": {0: brokers["broker-a"].remoting}}
+        server = stack.enter_context(names(table))
+        mq = stack.enter_context(ferromq.connect(namesrv=server.address, timeout=5))
+        producer, consumer = mq.producer(), mq.consumer("billing", "orders", begin="first")
+        assert {producer.send("orders", b"%d" % n).broker_name for n in range(4)} == {"broker-a"}
+        table["broker-b"] = {0: brokers["broker-b"].remoting}
+        for client in (producer, consumer):
+            client._client.common.routes.distrust("orders")
+        assert eventually(lambda: producer.send("orders", b"both").broker_name == "broker-b")
+        came: set[str] = set()
+
+        def all_came() -> bool:
+            messages = consumer.receive(wait=1)
+            consumer.ack(messages)
+            came.update(message.endpoint for message in messages)
+            return came == {broker.remoting for broker in brokers.values()}
+
+        assert eventually(all_came)
+        brokers["broker-a"].close()
+        assert [producer.send("orders", b"x").broker_name for _ in range(4)] == ["broker-b"] * 4
+
+
+def test_a_broker_without_pops_is_named_with_the_way_out() -> None:
+    """RocketMQ before 5.0 has none; delays it would ignore are refused, too, and sends work."""
+    stored = Frame(0, {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "5"})
+    answers = {HEARTBEAT: lambda _: Frame(0), SEND: lambda _: stored}
+    with (
+        ScriptedServer(answers, version=V4_9_8) as old,
+        names({"broker-old": {0: old.address}}) as server,
+        ferromq.connect(namesrv=server.address, timeout=5) as mq,
+        mq.producer() as producer,
+        mq.consumer("billing", "orders") as consumer,
+    ):
+        assert producer.send("orders", b"x").queue_offset == 5
+        with pytest.raises(ferromq.Unsupported, match=r"version 4\.9\.8 and does not know POP_MESSAGE.*pull by offset"):
+            consumer.receive(wait=1)
+        with pytest.raises(ferromq.Unsupported, match=r"version 4\.9\.8 and ignores delivery times"):
+            producer.send("orders", b"x", delay=5)
+        assert sum(frame.code == POP for frame in old.asked) == 1
+        assert sum(frame.code == SEND for frame in old.asked) == 1
+
+
+def test_a_slave_is_read_while_its_master_is_away(mq: ferromq.Embedded) -> None:
+    """Sends are refused, with the reason."""
+    with mq.producer() as direct:
+        direct.send("orders", b"kept")
+    with (
+        names({"broker-a": {1: mq.remoting}}) as server,
+        ferromq.connect(namesrv=server.address, timeout=5) as clients,
+        clients.reader("orders") as reader,
+        clients.producer() as producer,
+    ):
+        assert [message.body for message in reader.read(wait=5)] == [b"kept"]
+        with pytest.raises(ferromq.Forbidden, match="no queue of orders may be written"):
+            producer.send("orders", b"x")
+
+
+def test_wrong_answers_are_errors_that_name_the_server(mq: ferromq.Embedded) -> None:
+    """A route that is none, and a pop with a header or records of another form."""
+    for body in (b"nonsense", b'{"queueDatas": 5}', b'{"queueDatas": [{"brokerName": "a"}]}'):
+        with (
+            ScriptedServer({105: lambda _, body=body: Frame(0, body=body)}) as server,
+            ferromq.connect(namesrv=server.address, timeout=0.3, attempts=1) as clients,
+            clients.producer() as producer,
+            pytest.raises(ferromq.ServerError, match=server.address),
+        ):
+            producer.send("orders", b"x")
+    for fields, body in (({}, b""), ({}, b"nonsense"), ({"popTime": "x", "invisibleTime": "1", "reviveQid": "1"}, b"")):
+        answers = {HEARTBEAT: lambda _: Frame(0), POP: lambda _, f=fields, b=body: Frame(0, f, b)}
+        with (
+            ScriptedServer(answers) as broker,
+            names({"broker-a": {0: broker.address}}) as server,
+            ferromq.connect(namesrv=server.address, timeout=0.3, attempts=1) as clients,
+            clients.consumer("billing", "orders") as consumer,
+            pytest.raises(ferromq.ServerError, match=broker.address),
+        ):
+            consumer.receive(wait=0)
