@@ -139,7 +139,7 @@ class NamesrvVerbs:
         topic, group = names()
         with (
             connected(kind, cluster.namesrv) as mq,
-            mq.consumer(group, topic, begin="first", invisible_duration=3) as consumer,
+            mq.consumer(group, topic, begin="first", invisible_duration=2) as consumer,
             mq.producer() as producer,
         ):
             receipt = producer.send(
@@ -154,7 +154,7 @@ class NamesrvVerbs:
             assert message.born_host
             assert abs(message.born_timestamp - message.store_timestamp) < 60_000
             consumer.ack(message)
-            assert not consumer.receive(wait=3.5)
+            assert not consumer.receive(wait=2.5)
             with ferromq.Admin(cluster.namesrv) as admin:
                 assert [each.message_id for each in admin.query_by_key(topic, "k2")] == [receipt.message_id]
 

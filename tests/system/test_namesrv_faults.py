@@ -1,5 +1,6 @@
 """Clients of name servers when name servers or brokers are away, restart, join, leave or are older."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
@@ -147,6 +148,42 @@ def test_a_broker_without_pops_is_named_with_the_way_out() -> None:
             producer.send("orders", b"x", delay=5)
         assert sum(frame.code == POP for frame in old.asked) == 1
         assert sum(frame.code == SEND for frame in old.asked) == 1
+
+
+@pytest.mark.parametrize("kind", ["sync", "aio"])
+def test_a_receive_that_ends_early_holds_no_message_back(mq: ferromq.Embedded, kind: str) -> None:
+    """The broker gives its message to the pop that waits there no more; the client gives it back at once."""
+
+    async def begin_and_cancel(consumer: ferromq.aio.Consumer) -> None:
+        task = asyncio.create_task(consumer.receive(wait=20))
+        await asyncio.sleep(0.5)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        with mq.producer() as producer:
+            producer.send("orders", b"x")
+        begin = time.monotonic()
+        (message,) = await consumer.receive(wait=20)
+        assert time.monotonic() - begin < PATIENCE / 2
+        assert message.body == b"x"
+        await consumer.close()
+
+    namesrv = f"namesrv://{mq.namesrv}"
+    options = {"begin": "first", "invisible_duration": 60}
+    if kind == "aio":
+        asyncio.run(begin_and_cancel(ferromq.aio.Consumer(namesrv, "billing", "orders", **options)))
+        return
+    with ferromq.Consumer(namesrv, "billing", "orders", **options) as consumer, mq.producer() as producer:
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(next, iter(consumer))
+            producer.send("orders", b"first")
+            waiting.result(PATIENCE).ack()
+        consumer.pause()  # ends the receive ahead
+        producer.send("orders", b"x")
+        consumer.resume()
+        begin = time.monotonic()
+        assert consumer.receive(wait=20)[0].body == b"x"
+        assert time.monotonic() - begin < PATIENCE / 2
 
 
 def test_a_slave_is_read_while_its_master_is_away(mq: ferromq.Embedded) -> None:

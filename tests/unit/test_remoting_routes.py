@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from remoting_rig import (
     BROKER,
@@ -143,9 +143,10 @@ def test_a_consumer_takes_the_settings_of_its_group() -> None:
     policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 10, "max": 99, "multiplier": 3}}
     config = {"consumeMessageOrderly": True, "retryMaxTimes": 4, "groupRetryPolicy": policy}
     rig = Rig({RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: (0, None, {}, json.dumps(config).encode())}, told)
-    for _ in range(2):
+    for moment in (0.0, 129.9, 130.1):
+        rig.now = moment or rig.now
         run(rig.bridge.join(Join(BROKER, 3.0)))
-    (settings,) = rig.told
+    settings, _again = rig.told
     assert (settings.subscription.fifo, settings.backoff_policy.max_attempts) == (True, 5)
     assert settings.backoff_policy.exponential_backoff.multiplier == 3
     old = Rig({RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: (3, "unknown", {}, b"")}, told)
@@ -153,7 +154,14 @@ def test_a_consumer_takes_the_settings_of_its_group() -> None:
     assert old.told[0].backoff_policy.max_attempts == 17
 
 
-@given(st.binary(max_size=40) | TEXTS.map(lambda text: json.dumps({"retryMaxTimes": text}).encode()))
+@given(
+    st.binary(max_size=40)
+    | st.dictionaries(
+        st.sampled_from(["retryMaxTimes", "consumeMessageOrderly", "groupRetryPolicy"]),
+        TEXTS | NUMBERS | st.none() | st.dictionaries(st.sampled_from(["type", "customizedRetryPolicy"]), NUMBERS),
+    ).map(lambda value: json.dumps(value).encode())
+)
+@example(b'{"retryMaxTimes":"2200000000"}')
 def test_any_configuration_of_a_group_is_read_or_refused(config: bytes) -> None:
     """With the broker's address."""
     try:

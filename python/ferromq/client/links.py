@@ -302,7 +302,7 @@ class _Link:
                 failures, is_lost = 0, False
                 self.ready.set_result(None)
                 await self._live()
-                error: FerromqError = ConnectionFailed(f"broker {self.address} closed the connection for requests")
+                error: FerromqError = ConnectionFailed(f"broker {self.address} closed the connection over remoting")
             except (OSError, TimeoutError, FerromqError) as failed:
                 error = _unreachable(self.address, failed)
             finally:

@@ -69,10 +69,6 @@ class RemotingSession:
             self._topics |= {topic}
             self.links.beat_soon()
 
-    def has(self, endpoint: str) -> bool:
-        """Say whether the client is known at a broker."""
-        return endpoint in self._bridge.joined
-
     def close(self, until: float) -> None:
         """Unregister at all brokers, and end the connections, all before *until* (monotonic)."""
         self.links.close(until)

@@ -19,6 +19,8 @@ from ferromq.errors import Unsupported
 from ferromq.protocol.broker_description import DESCRIBE_BROKER
 from ferromq.protocol.codes import RequestCode, ResponseCode
 
+_SETTINGS_AGE = 30.0
+"""Seconds for which a group's settings are used."""
 _DEFAULT_ATTEMPTS = 17
 """Deliveries of a message where the broker does not say: RocketMQ's 16 retries and the first."""
 
@@ -53,8 +55,8 @@ class Bridge:
             "UpdateOffset": lambda step: pulls.update_offset(self._calls, step),
             DESCRIBE_BROKER: self._describe,
         }
-        self.joined: set[str] = set()
-        """The brokers that have answered a heartbeat and told the group's settings."""
+        self._joined: dict[str, float] = {}
+        """Broker → when it is asked for the group's settings again."""
 
     def answer(self, step: Call | Stream) -> Plan[Any]:
         """Return the plan that answers a call, with the bytes that gRPC's broker would answer."""
@@ -70,8 +72,8 @@ class Bridge:
         )
 
     def join(self, step: Join) -> Plan[None]:
-        """Be known at a broker, and take the settings of the consumer's group from it."""
-        if step.endpoint in self.joined:
+        """Be known at a broker, and take the settings of the consumer's group from it, from time to time anew."""
+        if self._now() < self._joined.get(step.endpoint, 0.0):
             return
         until = self._now() + step.timeout
         yield Await(self._calls.links.open(step.endpoint), step.timeout)
@@ -84,7 +86,7 @@ class Bridge:
             answer = yield from self._calls.call(step.endpoint, code, fields, limit, accepted=accepted)
             config = answer[3] if answer[0] == ResponseCode.SUCCESS else b"{}"
             self._on_settings(settings_of(told, config, step.endpoint))
-        self.joined.add(step.endpoint)
+        self._joined[step.endpoint] = self._now() + _SETTINGS_AGE
 
     def _policy(self) -> Policy:
         told = self._settings()

@@ -60,26 +60,23 @@ def farewells(client_id: str, settings: pb.Settings, topics: Iterable[str]) -> l
 
 def settings_of(told: pb.Settings, config: bytes, address: str) -> pb.Settings:
     """Return a consumer's settings with those of its group, a SubscriptionGroupConfig in JSON. Raises `ServerError`."""
-    try:
-        content = java_json.loads_object(config)
-        is_fifo = bool(content.get("consumeMessageOrderly", False))
-        retries = int(content.get("retryMaxTimes", _DEFAULT_RETRIES))
-        policy = parse(content.get("groupRetryPolicy") or {})
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ServerError(f"{address} answered with a wrong configuration of the group: {error}") from None
     settings = pb.Settings()
     settings.CopyFrom(told)
-    settings.subscription.fifo = is_fifo
     settings.ClearField("backoff_policy")
     backoff = settings.backoff_policy
-    backoff.max_attempts = max(0, retries) + 1
-    if isinstance(policy, Exponential):
-        backoff.exponential_backoff.initial.FromMilliseconds(policy.initial_ms)
-        backoff.exponential_backoff.max.FromMilliseconds(policy.max_ms)
-        backoff.exponential_backoff.multiplier = policy.multiplier
-    else:
-        for delay_ms in policy.delays_ms:
+    try:
+        content = java_json.loads_object(config)
+        settings.subscription.fifo = bool(content.get("consumeMessageOrderly", False))
+        backoff.max_attempts = max(0, int(content.get("retryMaxTimes", _DEFAULT_RETRIES))) + 1
+        policy = parse(content.get("groupRetryPolicy") or {})
+        if isinstance(policy, Exponential):
+            backoff.exponential_backoff.initial.FromMilliseconds(policy.initial_ms)
+            backoff.exponential_backoff.max.FromMilliseconds(policy.max_ms)
+            backoff.exponential_backoff.multiplier = policy.multiplier
+        for delay_ms in () if isinstance(policy, Exponential) else policy.delays_ms:
             backoff.customized_backoff.next.add().FromMilliseconds(delay_ms)
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise ServerError(f"{address} answered with a wrong configuration of the group: {error}") from None
     return settings
 
 
