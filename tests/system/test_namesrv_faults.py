@@ -99,6 +99,27 @@ def test_sends_and_receives_go_on_after_a_restart_of_the_broker(tmp_path: Path) 
                 consumer.ack(two)
 
 
+def test_a_call_connects_at_once_however_long_a_broker_was_away() -> None:
+    """The pauses between attempts of the connection itself grow to 3 seconds."""
+    with (
+        kept_port() as address,
+        FaultProxy(address) as proxy,
+        ferromq.embedded(listen=address, advertise=proxy.address) as mq,
+        ferromq.connect(namesrv=mq.namesrv, timeout=5) as clients,
+        clients.producer() as producer,
+    ):
+        with mq.admin() as admin:
+            admin.create_topic("orders", 1, message_type="NORMAL")
+        producer.send("orders", b"before")
+        proxy.refuse()
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            with pytest.raises(ferromq.ConnectionFailed):
+                producer.send("orders", b"away", timeout=0.5)
+        proxy.resume()
+        producer.send("orders", b"again", timeout=1)
+
+
 def test_brokers_join_and_leave(eventually: Eventually) -> None:
     """Sends go to those of the route that answer; receives take from all."""
     with contextlib.ExitStack() as stack:

@@ -30,6 +30,7 @@ class FakeLinks:
         self.answers = {**(answers or {})}
         self.calls: list[tuple[int, dict[str, str], bytes]] = []
         self.open_calls: list[Future[Answer]] = []
+        self.timeouts: list[float] = []
         self.number: int | None = 513
 
     def call(
@@ -38,11 +39,12 @@ class FakeLinks:
         code: int,
         fields: Mapping[str, str],
         body: bytes,
-        _timeout: float,
+        timeout: float,
         *,
         is_broker: bool = True,
     ) -> "Future[Answer]":
         """Note the call, and answer it."""
+        self.timeouts.append(timeout)
         self.calls.append((code, dict(fields), body))
         future: Future[Answer] = Future()
         answer = self.answers.get(code, (0, None, {}, b""))

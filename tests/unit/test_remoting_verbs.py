@@ -12,12 +12,13 @@ from ferromq._proto import messages as pb
 from ferromq.core.remoting.handles import Handle, Popped
 from ferromq.core.remoting.receives import tag_matches
 from ferromq.core.request_plans import Answer
-from ferromq.core.requests import Call, duration, resource
+from ferromq.core.requests import Call, Stream, duration, resource
 from ferromq.errors import (
     Forbidden,
     LeaseExpired,
     MessageTooLarge,
     RequestError,
+    RequestTimeout,
     ServerError,
     Throttled,
     TopicNotFound,
@@ -358,3 +359,39 @@ def test_a_group_begins_where_its_first_pop_says() -> None:
         assert rig.links.fields(RequestCode.POP_MESSAGE)[-1]["initMode"] == mode
     with pytest.raises(Unsupported, match="resetOffsetByTime"):
         run(rig.bridge.answer(Call(BROKER, "GetOffset", request, 1.0, (("x-ferromq-begin", "1700"),))))
+
+
+@pytest.mark.parametrize(("wait", "timeout", "limit"), [(20, 22.8, 20.2), (20, 3.0, 2.0), (1, 1.0, 0.5)])
+def test_a_pull_waits_as_long_as_it_may_and_then_asks_without_a_wait(wait: int, timeout: float, limit: float) -> None:
+    """RocketMQ's broker ends waits every 5 s only; the second answer tells it from one that hangs."""
+    rig = Rig({RequestCode.PULL_MESSAGE: None})
+    request = pb.PullMessageRequest(
+        message_queue=pb.MessageQueue(topic=resource("orders")), offset=7, long_polling_timeout=duration(wait)
+    )
+    plan = rig.bridge.answer(Stream(BROKER, "PullMessage", request.SerializeToString(), timeout))
+    next(plan)
+    rig.now += limit
+    rig.links.answers[RequestCode.PULL_MESSAGE] = (19, "", {"nextBeginOffset": "7"}, b"")
+    step = plan.throw(RequestTimeout("no answer"))
+    with pytest.raises(StopIteration) as ended:
+        plan.send(step.future.result(0))
+    assert pb.PullMessageResponse.FromString(ended.value.value.packets[-1]).next_offset == 7
+    assert rig.links.timeouts == pytest.approx([limit, timeout - limit])
+    flags = [(fields["sysFlag"], fields["suspendTimeoutMillis"]) for fields in rig.links.fields(11)]
+    assert flags == [("6", str(wait * 1000)), ("4", "0")]
+
+
+@pytest.mark.parametrize(("asked", "found"), [("", "TOOLS_CONSUMER"), ("billing", "billing")])
+def test_a_reader_pulls_in_the_group_of_rocketmqs_tools(asked: str, found: str) -> None:
+    """It leaves no group behind; an offset beyond the queue is told with its range."""
+    moved = {"minOffset": "3", "maxOffset": "5", "nextBeginOffset": "3"}
+    rig = Rig({RequestCode.PULL_MESSAGE: (21, "", moved, b"")})
+    request = pb.PullMessageRequest(group=resource(asked), offset=1)
+    answer = run(rig.bridge.answer(Stream(BROKER, "PullMessage", request.SerializeToString(), 3.0)))
+    (fields,) = rig.links.fields(RequestCode.PULL_MESSAGE)
+    assert fields["consumerGroup"] == found
+    status = pb.PullMessageResponse.FromString(answer.packets[0]).status
+    assert (status.code, status.message) == (
+        pb.Code.ILLEGAL_OFFSET,
+        "offset 1 is out of range: the queue has the offsets 3 to 5",
+    )

@@ -19,6 +19,9 @@ _ANSWERS = {ResponseCode.SUCCESS, ResponseCode.PULL_OFFSET_MOVED, *_NO_MESSAGE}
 _MARGIN = 0.2
 """Seconds beyond its wait in which a broker answers a pull that waits in vain; RocketMQ's looks every 5 s only."""
 
+_LAST = 1.0
+"""Seconds that are kept for a pull without a wait."""
+
 
 def pull(calls: Calls, step: Stream, now: Callable[[], float]) -> Plan[Packets]:
     """Answer a PullMessage request."""
@@ -27,7 +30,7 @@ def pull(calls: Calls, step: Stream, now: Callable[[], float]) -> Plan[Packets]:
     wait_ms = request.long_polling_timeout.ToMilliseconds()
     answer: Answer | None = None
     if wait_ms > 0:
-        limit = min(wait_ms / 1000 + _MARGIN, step.timeout / 2)
+        limit = min(wait_ms / 1000 + _MARGIN, step.timeout - min(_LAST, step.timeout / 2))
         try:
             answer = yield from _pull_once(calls, step.endpoint, request, wait_ms, limit)
         except RequestTimeout:  # a pull without a wait tells a broker that hangs from a queue without messages
