@@ -70,6 +70,8 @@ class TestOfRocketMQ(NamesrvVerbs):
                 producer.send(topic, b"lost", timeout=0.5)
             servers.start()
             receipt = producer.send(topic, b"after")
-            (after,) = receive(consumer, 1)
-            assert (after.message_id, after.body) == (receipt.message_id, b"after")
-            consumer.ack(after)
+            came = receive(consumer, 1)
+            while came[-1].body == b"before":  # RocketMQ forgets acknowledgements of its last moments
+                came += receive(consumer, 1)
+            assert (came[-1].message_id, came[-1].body) == (receipt.message_id, b"after")
+            consumer.ack(came)

@@ -178,11 +178,11 @@ class NamesrvVerbs:
             small = {message.message_id: (message.body, message.tag) for message in messages if len(message.body) < 4}
             assert [small[receipt.message_id] for receipt in summary] == [(b"%d" % n, f"t{n}") for n in range(300)]
 
-    def test_message_groups_keep_their_order(self, cluster: Cluster, kind: str, names: Any) -> None:
+    def test_message_groups_keep_their_order(self, cluster: Cluster, names: Any) -> None:
         """In one queue; the next comes when the one before is acknowledged, and a late one comes again first."""
         topic, group = names("FIFO", 4, fifo=True)
         with (
-            connected(kind, cluster.namesrv) as mq,
+            connected(SYNC, cluster.namesrv) as mq,
             mq.producer() as producer,
             mq.consumer(group, topic, begin="first") as consumer,
         ):
@@ -216,9 +216,7 @@ class NamesrvVerbs:
             consumer.ack(messages)
             assert not consumer.receive(wait=3)
 
-    def test_transactions_end_as_decided_and_open_ones_as_checked(
-        self, cluster: Cluster, kind: str, names: Any
-    ) -> None:
+    def test_transactions_end_as_decided_and_open_ones_as_checked(self, cluster: Cluster, names: Any) -> None:
         """Committed ones come once, rolled back ones never; a broker asks about one that was left open."""
         topic, group = names("TRANSACTION")
         asked = threading.Event()
@@ -228,7 +226,7 @@ class NamesrvVerbs:
             return ferromq.Resolution.COMMIT if message.body == b"open" else ferromq.Resolution.ROLLBACK
 
         with (
-            connected(kind, cluster.namesrv) as mq,
+            connected(SYNC, cluster.namesrv) as mq,
             mq.consumer(group, topic, begin="first") as consumer,
             mq.producer(topic, checker=check) as producer,
         ):
