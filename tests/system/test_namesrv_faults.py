@@ -121,7 +121,7 @@ def test_a_call_connects_at_once_however_long_a_broker_was_away() -> None:
 
 
 def test_brokers_join_and_leave(eventually: Eventually) -> None:
-    """Sends go to those of the route that answer; receives take from all."""
+    """Sends go to those of the route that answer; receives take from all. The thread of one that has left ends."""
     with contextlib.ExitStack() as stack:
         brokers = {}
         for name in ("broker-a", "broker-b"):
@@ -141,14 +141,18 @@ def test_brokers_join_and_leave(eventually: Eventually) -> None:
         came: set[str] = set()
 
         def all_came() -> bool:
-            messages = consumer.receive(wait=1)
-            consumer.ack(messages)
-            came.update(message.endpoint for message in messages)
+            for message in consumer.receive(wait=1):
+                message.ack()
+                came.add(message.endpoint)
             return came == {broker.remoting for broker in brokers.values()}
 
         assert eventually(all_came)
         brokers["broker-a"].close()
         assert [producer.send("orders", b"x").broker_name for _ in range(4)] == ["broker-b"] * 4
+        del table["broker-a"]
+        consumer._client.common.routes.distrust("orders")
+        consumer.receive(wait=5)
+        assert eventually(lambda: [*consumer._leases._lanes] == [brokers["broker-b"].remoting])
 
 
 def test_a_broker_without_pops_is_named_with_the_way_out() -> None:

@@ -37,7 +37,7 @@ class RemotingSession:
         self.links = Links(tls, self)
         self._bridge = Bridge(self.links, common.endpoints, settings, on_settings, common.now)
         self.on_left: Callable[[str], object] = lambda _endpoint: None
-        """Not called: the lost connection of a broker without a route is forgotten, and opened when it is used."""
+        """Called on the thread of the connections with each broker that is lost and in no route."""
         self._on_orphan: Callable[[str, pb.RecoverOrphanedTransactionCommand], None] | None = None
 
     @property
@@ -102,5 +102,8 @@ class RemotingSession:
         return ResponseCode.SUCCESS
 
     def needs(self, address: str) -> bool:
-        """Return whether a lost connection is opened again: the broker is in a route."""
-        return self._common.routes.has(address)
+        """Return whether a lost connection is opened again: the broker is in a route. Else it has left."""
+        is_needed = self._common.routes.has(address)
+        if not is_needed:
+            self.on_left(address)
+        return is_needed
