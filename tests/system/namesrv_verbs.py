@@ -404,6 +404,21 @@ class NamesrvVerbs:
             assert [message.body for message in receive(consumer, 1)] == [TEXT]
             assert [message.body for message in self._read(reader, 1)] == [TEXT]
 
+    @pytest.mark.parametrize("compression", ["zlib", "lz4", "zstd"])
+    def test_bodies_are_compressed_as_javas_producers_do(self, cluster: Cluster, names: Any, compression: Any) -> None:
+        """Alone and beside others; the flags of a batch would be those of all its messages."""
+        topic, group = names()
+        with (
+            ferromq.connect(namesrv=cluster.namesrv) as mq,
+            mq.consumer(group, topic, begin="first") as consumer,
+            mq.producer(compress=compression, compress_over=50) as producer,
+        ):
+            producer.send(topic, TEXT)
+            producer.send_all(topic, [b"small", TEXT, b"small", TEXT])
+            messages = receive(consumer, 5)
+            assert sorted(message.body for message in messages) == sorted([TEXT] * 3 + [b"small"] * 2)
+            consumer.ack(messages)
+
     def test_wrong_requests_are_refused_with_the_reason(self, cluster: Cluster, kind: str) -> None:
         """A topic that does not exist, a property that is the system's, and numbers, which RocketMQ does not know."""
         with ferromq.Admin(cluster.namesrv) as admin:

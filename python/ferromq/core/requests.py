@@ -54,6 +54,8 @@ SERVICE = "/apache.rocketmq.v2.MessagingService/"
 PACKED = "x-ferromq-packed"
 """Asked for and confirmed in metadata: packets of many responses instead of one message each."""
 
+COMPRESSION_FIELD = 1001
+"""The field of `SystemProperties` with RocketMQ's number for a compression that gRPC has no word for."""
 COMPRESSION = "x-ferromq-compression"
 """Announced beside it: the compressions of bodies that the broker takes and gRPC has no word for."""
 

@@ -1,13 +1,15 @@
 """SendMessage, EndTransaction and RecallMessage by remoting requests."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ferromq._proto import messages as pb
 from ferromq.core.plans import MAX_BODY
 from ferromq.core.remoting.calls import Calls, number
 from ferromq.core.request_plans import Answer
-from ferromq.core.requests import Call, Plan
+from ferromq.core.requests import COMPRESSION_FIELD, Call, Plan
 from ferromq.errors import MessageTooLarge, RequestError, ServerError
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.properties import format_properties
@@ -38,6 +40,9 @@ RESERVED = frozenset(
 """Properties that tell a broker how to treat a message: RocketMQ's proxy and ferromq's brokers refuse them, too."""
 
 _TRANSACTION_FLAG = 4
+_COMPRESSED, _COMPRESSION_AT = 1, 8
+_ZLIB = 0
+"""Before 4.9.4 producers named no algorithm, and consumers knew zlib alone."""
 _COMMIT, _ROLLBACK = 8, 12
 _HEAD = 22
 """Bytes of a message in a batch beside its body and its properties."""
@@ -92,7 +97,8 @@ def _parts(encoded: Sequence[_Encoded]) -> Iterator[list[_Encoded]]:
     part: list[_Encoded] = []
     size = 0
     for each in encoded:
-        is_alone = each.message.system_properties.message_type not in _IN_BATCHES
+        # The flags of a batch are those of all its messages.
+        is_alone = each.message.system_properties.message_type not in _IN_BATCHES or _compression(each.message)
         if part and (is_alone or size + each.size > MAX_BODY):
             yield part
             part, size = [], 0
@@ -116,7 +122,7 @@ def _begin(calls: Calls, step: Call, part: Sequence[_Encoded]) -> "tuple[Request
         "c": "TBW102",
         "d": "4",
         "e": str(system.queue_id),
-        "f": str(_TRANSACTION_FLAG if is_half else 0),
+        "f": str((_TRANSACTION_FLAG if is_half else 0) | _compression(first)),
         "g": str(system.born_timestamp.ToMilliseconds()),
         "h": "0",
         "i": format_properties({"UNIQ_KEY": system.message_id}) if is_batch else part[0].properties,
@@ -127,6 +133,16 @@ def _begin(calls: Calls, step: Call, part: Sequence[_Encoded]) -> "tuple[Request
     code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
     body = b"".join(map(_in_batch, part)) if is_batch else first.body
     return code, calls.begin(step.endpoint, code, fields, step.timeout, body)
+
+
+def _compression(message: pb.Message) -> int:
+    """Return the bits of the system flag for a compressed body; 0 for any other."""
+    system = message.system_properties
+    if system.body_encoding != pb.Encoding.GZIP:
+        return 0
+    fields: Any = UnknownFieldSet(cast("Any", system))  # its stubs know less than it does
+    numbers = [int(field.data) for field in fields if field.field_number == COMPRESSION_FIELD]
+    return _COMPRESSED | (numbers[-1] if numbers else _ZLIB) << _COMPRESSION_AT
 
 
 def _in_batch(each: _Encoded) -> bytes:
