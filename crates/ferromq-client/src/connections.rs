@@ -15,6 +15,8 @@ use crate::{
     sync,
 };
 
+/// Connections that one call uses at most, if others close them meanwhile.
+const TRIES: u32 = 16;
 /// An attempt to connect takes at most this long.
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -82,7 +84,7 @@ impl Connections {
         patience: Patience<'_>,
     ) -> Result<Response, CallError> {
         match self.target(address)? {
-            Target::Remote(server) => server.connection(patience)?.call(request, patience),
+            Target::Remote(server) => server.call(&request, patience, |_| true),
             Target::Local(server) => server.call(request, patience).map_err(|error| error.at(address)),
         }
     }
@@ -101,9 +103,11 @@ impl Connections {
         let interrupted = || Err(CallError::Interrupted { address: address.into() });
         match self.target(address)? {
             Target::Remote(server) => {
-                let connection = server.connection(patience)?;
-                let place: Weak<Connection> = Arc::downgrade(&connection);
-                if cancellation.begin(place) { connection.call(request, patience) } else { interrupted() }
+                let begin = |connection: &Arc<Connection>| {
+                    let place: Weak<Connection> = Arc::downgrade(connection);
+                    cancellation.begin(place)
+                };
+                server.call(&request, patience, begin)
             }
             Target::Local(server) => {
                 if !cancellation.begin(Arc::<dyn LocalServer>::downgrade(&server)) {
@@ -241,6 +245,29 @@ impl Server {
             link: Mutex::default(),
             retired: Mutex::default(),
             opened: Condvar::new(),
+        }
+    }
+
+    /// Calls the server, unless `begin` returns false for the connection.
+    ///
+    /// A connection that is being closed since it was chosen sends nothing: the call goes on another one.
+    fn call(
+        &self,
+        request: &Request,
+        patience: Patience<'_>,
+        begin: impl Fn(&Arc<Connection>) -> bool,
+    ) -> Result<Response, CallError> {
+        let mut tries = 0;
+        loop {
+            let connection = self.connection(patience)?;
+            if !begin(&connection) {
+                return Err(CallError::Interrupted { address: Arc::clone(&self.address) });
+            }
+            tries += 1;
+            match connection.call(request.clone(), patience) {
+                Err(CallError::NotSent { .. }) if tries < TRIES && !connection.is_usable() => {}
+                outcome => return outcome,
+            }
         }
     }
 

@@ -60,7 +60,10 @@ fn received(answer: &Answer) -> (i32, usize) {
 /// Calls on another thread.
 fn call(calls: &Arc<LocalCalls>, command: RemotingCommand, limit: Duration) -> mpsc::Receiver<Answer> {
     let (calls, (done, answer)) = (Arc::clone(calls), mpsc::channel());
-    thread::spawn(move || done.send(calls.call(command, Instant::now() + limit, &|| false)));
+    thread::spawn(move || {
+        let outcome = calls.call(command, Instant::now() + limit, &|| false);
+        let _ = done.send(outcome);
+    });
     answer
 }
 

@@ -57,6 +57,26 @@ fn each_of_many_threads_gets_its_own_answer() {
 }
 
 #[test]
+fn a_call_that_meets_a_connection_being_released_is_sent_on_another() {
+    let address = server(|mut peer| peer.echo());
+    let connections = Arc::new(connections());
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (shared, over) = (Arc::clone(&connections), Arc::clone(&is_over));
+    let releasing = thread::spawn(move || {
+        while !over.load(Ordering::SeqCst) {
+            shared.release(&address.to_string());
+        }
+    });
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..200).for_each(|n| echoed(&connections, address, &n.to_string())));
+        }
+    });
+    is_over.store(true, Ordering::SeqCst);
+    releasing.join().unwrap();
+}
+
+#[test]
 fn answers_out_of_order_reach_their_callers() {
     let address = server(|mut peer| {
         let requests: Vec<_> = (0..8).map(|_| peer.request().unwrap()).collect();

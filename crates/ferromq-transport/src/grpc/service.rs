@@ -298,7 +298,9 @@ impl StreamingService<Bytes> for Telemetry {
             let mut response = Response::new(stream);
             if self.server.hot.is_some() {
                 let framed = FRAMED_CALLS.map(|calls| (FRAMED, calls));
-                for (key, value) in framed.into_iter().chain(COMPRESSION_NAMES.map(|name| (COMPRESSIONS, name))) {
+                for (key, value) in
+                    framed.into_iter().chain(COMPRESSION_NAMES.map(|name| (COMPRESSIONS, name)))
+                {
                     response.metadata_mut().append(key, MetadataValue::from_static(value));
                 }
             }
