@@ -300,7 +300,8 @@ class Channels:
             if self._frames is None:
                 identity = self.identity
                 self._frames = _ferromq.FramedCalls(self._framed_tls)
-                for address, server in self.here.items():
+                # A client that is given TLS speaks it, to brokers of this process, too.
+                for address, server in self.here.items() if self._tls is None else ():
                     self._frames.attach(address, server)
                 self.sends = _ferromq.Sends(self._frames, identity.client_id, identity.process, identity.host)
         reason = self._frames.probe(endpoint, PROBE)

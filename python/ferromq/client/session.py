@@ -82,7 +82,7 @@ class Session:
                     stream.start()
                     beat = threading.Thread(target=self._beat, args=(endpoint,), name="ferromq-heartbeat", daemon=True)
                     beat.start()
-        return stream.known
+        return stream.promise()
 
     def has(self, endpoint: str) -> bool:
         """Say whether the client is known at a broker, or is about to be."""
@@ -197,6 +197,8 @@ class _Stream:
         self._telling = threading.Lock()
         self._settings = settings
         self._ended = threading.Event()
+        self._again = threading.Event()
+        """Ends the pause before the next attempt."""
         self._is_told = False
         """Whether the settings are on their way: those of the moment when they are sent."""
 
@@ -222,8 +224,17 @@ class _Stream:
     def start(self) -> None:
         threading.Thread(target=self._run, name="ferromq-telemetry", daemon=True).start()
 
+    def promise(self) -> "Future[None]":
+        """Return the future of the broker's answer; after a refusal that of another attempt, which begins at once."""
+        with self._telling:
+            if self.known.done() and self.known.exception() is not None:
+                self.known = Future()
+                self._again.set()
+            return self.known
+
     def end(self) -> None:
         self._ended.set()
+        self._again.set()
         self._outgoing.put(None)
 
     def _run(self) -> None:
@@ -238,13 +249,14 @@ class _Stream:
             self._lost(error)
             if self._ended.is_set():
                 return
-            self._closed.wait(backoff(min(failures, 4)))
+            self._again.wait(backoff(min(failures, 4)))
+            self._again.clear()
 
     def _read(self) -> None:
-        if self.known.done():  # refused
-            self.known = Future()
         outgoing: SimpleQueue[Callable[[], bytes] | None] = SimpleQueue()
         with self._telling:
+            if self.known.done():  # refused
+                self.known = Future()
             self._outgoing, self._is_told = outgoing, True
         outgoing.put(self._encoded)
         method = self._channels.method(self.endpoint, "Telemetry", "stream_stream")
@@ -284,12 +296,13 @@ class _Stream:
                 self.known.set_result(None)
 
     def _lost(self, error: FerromqError) -> None:
-        """Tell who waits, and make a new promise for those who come now; a refusal stands until the next attempt."""
-        waited, self.known = self.known, Future()
+        """Tell who waits, and make a new promise for those who come now; a refusal stands until `promise` is called."""
+        with self._telling:
+            waited = self.known
+            if waited.done() or not isinstance(error, RequestError):
+                self.known = Future()
         if not waited.done():
             waited.set_exception(error)
-            if isinstance(error, RequestError):
-                self.known = waited
         elif not self._closed.is_set():
             self._is_lost = True
             _log.warning("lost connection to broker %s, reconnecting: %s", self.endpoint, error)
