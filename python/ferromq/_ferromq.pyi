@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import (
+    TYPE_CHECKING,
     Any,
     Literal,
     NotRequired,
@@ -17,7 +18,8 @@ from typing import (
     type_check_only,
 )
 
-from ferromq.message import SendReceipt
+if TYPE_CHECKING:  # noqa: PYI002 (the documentation runs this file before the package is there)
+    from ferromq.message import SendReceipt
 
 _T = TypeVar("_T")
 
