@@ -22,6 +22,7 @@ from ferromq.client.tls import Tls, TlsFile
 from ferromq.core.payloads import T, V
 from ferromq.core.subscriptions import Topics
 from ferromq.protocol.endpoints import chosen_endpoint
+from ferromq.protocol.naming import check_namespace
 from ferromq.telemetry import Telemetry
 
 __all__ = ["Connection", "connect"]
@@ -95,6 +96,7 @@ class Connection(MakesClients[Client]):
 
     def _make_admin(self, options: AdminOptions) -> Admin:
         shared: AdminOptions = {"timeout": self._options["timeout"], "tls": self._options["tls"]}
+        shared["namespace"] = self._options["namespace"]
         whole: AdminOptions = {**shared, **options}
         namesrv, endpoint = self._admin_addresses
         return Admin(namesrv, endpoint=endpoint, **whole)
@@ -147,6 +149,7 @@ def connect(
     attempts: int = 3,
     tls: bool | TlsFile | Tls = False,
     telemetry: Telemetry | None = None,
+    namespace: str = "",
 ) -> Connection:
     """
     Return a connection to the broker at *endpoint*, or to those behind *namesrv*, without calling them yet.
@@ -159,10 +162,13 @@ def connect(
     then call the brokers behind them over remoting, which RocketMQ's Java brokers speak without a proxy. By default it
     is the environment variable FERROMQ_ENDPOINT, or else NAMESRV_ADDR.
 
-    *timeout*, *attempts*, *tls* and *telemetry* are as of `Producer`. All clients of the connection have them, unless
-    they are given others.
+    *timeout*, *attempts*, *tls*, *telemetry* and *namespace* are as of `Producer`. All clients of the connection have
+    them, unless they are given others.
 
-    Raises `ConfigError` without an address, with both, and for one that is not `host:port`.
+    Raises `ConfigError` without an address, with both, and for one that is not `host:port`; `IllegalName` for a
+    namespace with other characters than letters, digits, `_`, `-` and `|`.
     """
+    check_namespace(namespace)
     options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}
+    options["namespace"] = namespace
     return Connection(chosen_endpoint(endpoint, os.environ, namesrv), options)

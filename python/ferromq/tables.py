@@ -77,6 +77,13 @@ class MessageTable:
             self._messages = self._make()
         return self._messages
 
+    def renamed(self, name: Callable[[str], str], messages: Callable[[], list[MessageView]]) -> "MessageTable":
+        """Return the table with *name* of each topic; *messages* makes its messages."""
+        column = self.table.schema.get_field_index("topic")
+        topics = [name(topic) for topic in self.table.column(column).to_pylist()]
+        field = self.table.schema.field(column)
+        return MessageTable(self.table.set_column(column, field, [topics]), messages)
+
     def __iter__(self) -> Iterator[MessageView]:
         return iter(self.messages)
 

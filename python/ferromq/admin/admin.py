@@ -85,6 +85,9 @@ class Admin:
     *tls* is as of `Producer`, and holds for all connections: with name servers and brokers over remoting, and with
     *endpoint* over gRPC. True trusts the file of certificates that Python's `ssl` finds on the system.
 
+    Topics and groups are in *namespace*, and are named without it. A `StoredMessage` is as it is stored: its topic has
+    the whole name.
+
     Each call ends within *timeout* (float: seconds), however many servers it asks. It raises `RequestTimeout` if a
     server does not answer, or no time is left to ask it. Changes made by then stay.
 
@@ -100,6 +103,7 @@ class Admin:
         endpoint: str | None = None,
         timeout: timedelta | float = 10.0,
         tls: bool | TlsFile | Tls = False,
+        namespace: str = "",
     ) -> None:
         if (namesrv is None) == (endpoint is None):
             raise ConfigError(
@@ -107,7 +111,9 @@ class Admin:
                 "servers, Admin('HOST:9876'), or a ferromq broker, Admin(endpoint='HOST:8081')"
             )
         self._calls = Calls(timeout, tls=tls)
+        naming.check_namespace(namespace)
         self._tls = tls
+        self._namespace = namespace
         self._endpoints = None if endpoint is None else parse_endpoints(endpoint)
         self._known: NameServers | LoneBrokers | None = None
         if namesrv is not None:
@@ -132,8 +138,12 @@ class Admin:
 
     @_bounded
     def topics(self) -> list[str]:
-        """Return the names of all topics, RocketMQ's own included, sorted."""
-        return sorted(self._cluster.topics())
+        """Return the names of all topics, RocketMQ's own included, sorted; with a namespace, those of its topics."""
+        topics = self._cluster.topics()
+        if not self._namespace:
+            return sorted(topics)
+        names = {topic: naming.without_namespace(self._namespace, topic) for topic in topics}
+        return sorted(name for topic, name in names.items() if name != topic)
 
     @_bounded
     def create_topic(
@@ -158,7 +168,7 @@ class Admin:
         `ConfigError` if several clusters are known and none is given, `IllegalName`, and `RequestError` if a broker
         refuses.
         """
-        naming.check_topic(name)
+        name = self._whole_topic(name)
         if naming.is_system_topic(name):
             raise IllegalName(f"{name} is a system topic; choose another name")
         kind = checked_type(message_type)
@@ -193,7 +203,7 @@ class Admin:
         `TopicNotFound`, `ConfigError` if several clusters are known and none is given, and `RequestError` if a broker
         refuses.
         """
-        naming.check_topic(name)
+        name = self._whole_topic(name)
         kind = checked_type(message_type)
         check_queues(queues)
         if queues is None and kind is None:
@@ -218,7 +228,7 @@ class Admin:
         Raises `TopicNotFound` if no broker and no name server knows the topic, `ConfigError` if several clusters are
         known and none is given, `IllegalName`, and `RequestError` if a broker refuses.
         """
-        naming.check_topic(name)
+        name = self._whole_topic(name)
         masters = self._cluster.masters(cluster)
         # Each name server has a table of its own, and one may still hold the rest of a failed deletion.
         if not any(self._topic(master, name) for master in masters):
@@ -292,7 +302,7 @@ class Admin:
         Raises `AlreadyExists` if the group has other settings (use `alter_group`), `ConfigError` if several clusters
         are known and none is given, `IllegalName`, and `RequestError` if a broker refuses.
         """
-        naming.check_group(name)
+        name = self._whole_group(name)
         given = {"fifo": fifo, "retries": retries, "retry_delays": policy(retry_delays)}
         found = {master: self._group(master, name) for master in self._cluster.masters(cluster)}
         for master, group in found.items():
@@ -320,7 +330,7 @@ class Admin:
         Raises `GroupNotFound`, `ConfigError` if several clusters are known and none is given, and `RequestError` if a
         broker refuses.
         """
-        naming.check_group(name)
+        name = self._whole_group(name)
         fields = group_fields(name, fifo=fifo, retries=retries, delays=retry_delays)
         if fields.keys() == {"groupName"}:
             raise ValueError("nothing to alter; give fifo, retries or retry_delays")
@@ -340,7 +350,7 @@ class Admin:
         """
         if max_messages < 1:
             raise ValueError(f"max_messages must be at least 1, got {max_messages}")
-        return self._query(topic, key, max_messages, unique=False)
+        return self._query(naming.in_namespace(self._namespace, topic), key, max_messages, unique=False)
 
     @_bounded
     def query_by_id(self, topic: str, message_id: str) -> StoredMessage | None:
@@ -349,6 +359,7 @@ class Admin:
 
         Takes the id in a producer's receipt, or RocketMQ's offset message id, which holds an address and an offset.
         """
+        topic = naming.in_namespace(self._namespace, topic)
         for message in self._query(topic, message_id, 1, unique=True):
             return message
         location = _location(message_id)
@@ -369,12 +380,12 @@ class Admin:
         It reads a page of each queue when it needs one, so `itertools.islice` reads a few of many; *timeout* bounds
         each page. It takes no lease and commits nothing. A group without dead letters, or an unknown group, has none.
         """
-        naming.check_group(group)
+        whole = self._whole_group(group)
         try:
-            brokers = list(self._cluster.brokers_of(naming.DLQ_PREFIX + group))
+            brokers = list(self._cluster.brokers_of(naming.DLQ_PREFIX + whole))
         except TopicNotFound:  # the first dead letter creates the topic
             return iter(())
-        return listed(self._calls, brokers, group, newest_first=newest_first)
+        return listed(self._calls, brokers, group, self._namespace, newest_first=newest_first)
 
     def resend_dead_letters(self, letters: Iterable[DeadLetter], *, topic: str | None = None) -> list[ResentLetter]:
         """
@@ -387,7 +398,15 @@ class Admin:
         """
         wanted = list(letters)
         with self._calls.bounded():
-            return send_again(self._calls, self._cluster.writable_queues, wanted, topic)
+            return send_again(self._calls, self._cluster.writable_queues, wanted, topic, self._namespace)
+
+    def _whole_topic(self, name: str) -> str:
+        naming.check_topic(name, self._namespace)
+        return naming.in_namespace(self._namespace, name)
+
+    def _whole_group(self, name: str) -> str:
+        naming.check_group(name, self._namespace)
+        return naming.in_namespace(self._namespace, name)
 
     def _query(self, topic: str, key: str, max_messages: int, *, unique: bool) -> list[StoredMessage]:
         fields = {

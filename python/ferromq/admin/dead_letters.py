@@ -55,6 +55,8 @@ class DeadLetter:
     """The stored record: body, keys, tag, properties, times."""
     broker: str
     """The remoting address of the broker that has it."""
+    namespace: str = ""
+    """The namespace of its group. The group and the topic are named without it, the stored record is as it is."""
 
     @property
     def message_id(self) -> str:
@@ -64,7 +66,8 @@ class DeadLetter:
     @property
     def topic(self) -> str | None:
         """The topic it came from; None: the broker did not note it."""
-        return origin_topic(self.message.properties)
+        whole = origin_topic(self.message.properties)
+        return whole and naming.without_namespace(self.namespace, whole)
 
     @property
     def origin_message_id(self) -> str:
@@ -105,9 +108,11 @@ class ResentLetter:
     """
 
 
-def listed(calls: Calls, brokers: Iterable[str], group: str, *, newest_first: bool) -> Iterator[DeadLetter]:
+def listed(
+    calls: Calls, brokers: Iterable[str], group: str, namespace: str, *, newest_first: bool
+) -> Iterator[DeadLetter]:
     """Yield the dead letters that are there now, in the order of their store times; reads a page at a time."""
-    topic = naming.DLQ_PREFIX + group
+    topic = naming.DLQ_PREFIX + naming.in_namespace(namespace, group)
     sources = []
     with calls.bounded():
         for address in brokers:
@@ -115,22 +120,31 @@ def listed(calls: Calls, brokers: Iterable[str], group: str, *, newest_first: bo
                 read = _backward if newest_first else _forward
                 sources.append(read(calls, _Queue(address, topic, number), begin, end))
     merged = heapq.merge(*sources, key=lambda pair: pair[1].store_timestamp, reverse=newest_first)
-    return (DeadLetter(group, message, address) for address, message in merged)
+    return (DeadLetter(group, message, address, namespace) for address, message in merged)
 
 
 def send_again(
-    calls: Calls, queues_of: Callable[[str], list[tuple[str, int]]], letters: Iterable[DeadLetter], topic: str | None
+    calls: Calls,
+    queues_of: Callable[[str], list[tuple[str, int]]],
+    letters: Iterable[DeadLetter],
+    topic: str | None,
+    namespace: str,
 ) -> list[ResentLetter]:
-    """Send each letter once to its topic, or to *topic*, and return what became of each; first checks their types."""
+    """
+    Send each letter once to its topic, or to *topic* of the namespace, and return what became of each.
+
+    Its own topic is the one in its own namespace. First checks the types of the letters.
+    """
     for letter in letters:
         if not isinstance(letter, DeadLetter):
             raise TypeError(f"a dead letter is expected, as dead_letters() yields them, not {letter!r}")
-    sender = _Sender(calls, queues_of)
+    sender = _Sender(calls, queues_of, namespace)
     each_once = {
-        (letter.group, letter.broker, letter.message.queue_id, letter.message.queue_offset): letter
+        (letter.namespace, letter.group, letter.broker, letter.message.queue_id, letter.message.queue_offset): letter
         for letter in letters
     }
-    return [sender.send(letter, topic or letter.topic) for letter in each_once.values()]
+    whole = topic and naming.in_namespace(namespace, topic)
+    return [sender.send(letter, whole or origin_topic(letter.message.properties)) for letter in each_once.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +210,16 @@ def _page(calls: Calls, queue: _Queue, offset: int, end: int) -> list[StoredMess
 class _Sender:
     """Sends letters, and asks for the queues of each topic once."""
 
-    def __init__(self, calls: Calls, queues_of: Callable[[str], list[tuple[str, int]]]) -> None:
+    def __init__(self, calls: Calls, queues_of: Callable[[str], list[tuple[str, int]]], namespace: str) -> None:
         self._calls = calls
+        self._namespace = namespace
         self._queues_of = queues_of
         self._queues: dict[str, list[tuple[str, int]]] = {}
         self._turn = 0
 
     def send(self, letter: DeadLetter, topic: str | None) -> ResentLetter:
-        """Send one; a failure is in the result."""
+        """Send one to a topic, which has its whole name; a failure is in the result."""
+        shown = topic and naming.without_namespace(self._namespace, topic)
         try:
             if topic is None:
                 raise TopicNotFound(
@@ -211,8 +227,8 @@ class _Sender:
                 )
             queue_id, queue_offset = self._send(letter.message, topic)
         except FerromqError as error:
-            return ResentLetter(letter, topic, error=error)
-        return ResentLetter(letter, topic, queue_id, queue_offset)
+            return ResentLetter(letter, shown, error=error)
+        return ResentLetter(letter, shown, queue_id, queue_offset)
 
     def _send(self, message: StoredMessage, topic: str) -> tuple[int, int]:
         properties = {

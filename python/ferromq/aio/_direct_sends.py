@@ -20,7 +20,7 @@ class DirectSends:
         common, sends = self._client.common, self._client.base.channels.sends
         limit = common.timeout if timeout is None else timeout
         after: send_plans.Earlier | None = None
-        if sends is not None and sends.has_route(topic):
+        if sends is not None and sends.has_route(common.whole(topic)):
             begun = common.now()
             sent = await self._send(sends, topic, message, min(limit, common.attempt_timeout))
             if isinstance(sent, SendReceipt):
@@ -43,7 +43,9 @@ class DirectSends:
         completions = self._client.completions
         number, future = completions.expect(timeout)
         try:
-            started = sends.start(topic, message, self._client.common.wall(), timeout, completions.queue, number)
+            common = self._client.common
+            whole = common.whole(topic)
+            started = sends.start(whole, message, common.wall(), timeout, completions.queue, number)
         except BaseException:
             completions.forget(number)
             raise
@@ -57,5 +59,5 @@ class DirectSends:
         except OutcomeUnknown as error:
             return self._attempts.unanswered(topic, message, send_plans.Earlier(ids, endpoint, error))
         if isinstance(sent, SendReceipt):
-            return sent
+            return self._attempts.receipt(topic, sent)
         return self._attempts.failed(topic, message, sent, timeout)

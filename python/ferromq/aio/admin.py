@@ -33,8 +33,9 @@ class Admin:
         endpoint: str | None = None,
         timeout: timedelta | float = 10.0,
         tls: bool | TlsFile | Tls = False,
+        namespace: str = "",
     ) -> None:
-        self._admin = BlockingAdmin(namesrv, endpoint=endpoint, timeout=timeout, tls=tls)
+        self._admin = BlockingAdmin(namesrv, endpoint=endpoint, timeout=timeout, tls=tls, namespace=namespace)
 
     async def topics(self) -> list[str]:
         """Return the names of all topics, RocketMQ's own included, sorted."""

@@ -18,6 +18,7 @@ from ferromq.client.tls import Tls, TlsFile
 from ferromq.core.payloads import T, V
 from ferromq.core.subscriptions import Topics
 from ferromq.protocol.endpoints import chosen_endpoint
+from ferromq.protocol.naming import check_namespace
 from ferromq.telemetry import Telemetry
 
 __all__ = ["Connection", "connect"]
@@ -75,6 +76,7 @@ class Connection(MakesClients[Client]):
         """
         self._check()
         shared: AdminOptions = {"timeout": self._options["timeout"], "tls": self._options["tls"]}
+        shared["namespace"] = self._options["namespace"]
         whole: AdminOptions = {**shared, **options}
         namesrv, endpoint = self._admin_addresses
         return self._keep(Admin(namesrv, endpoint=endpoint, **whole))
@@ -124,6 +126,7 @@ def connect(
     attempts: int = 3,
     tls: bool | TlsFile | Tls = False,
     telemetry: Telemetry | None = None,
+    namespace: str = "",
 ) -> Connection:
     """
     Return a connection to the broker at *endpoint*, or to those behind *namesrv*, for asyncio.
@@ -134,5 +137,7 @@ def connect(
     The arguments, and the environment variables FERROMQ_ENDPOINT and NAMESRV_ADDR, are as of `ferromq.connect`. Raises
     `ConfigError` without an address, with both, and for one that is not `host:port`.
     """
+    check_namespace(namespace)
     options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}
+    options["namespace"] = namespace
     return Connection(chosen_endpoint(endpoint, os.environ, namesrv), options)

@@ -22,7 +22,7 @@ from ferromq.core.batches import check_batch, of_batches
 from ferromq.core.batching import Sendable
 from ferromq.core.filters import Sql
 from ferromq.core.handlers import check_async, of_messages
-from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all
+from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all, without_namespace
 from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
 from ferromq.core.receive_plans import ACKS_FIRST, Wish, check_count
@@ -66,14 +66,16 @@ class Consumer(Generic[T]):
         prefetch: int | None = None,
         decode: Decode[T] | None = None,
         telemetry: Telemetry | None = None,
+        namespace: str = "",
     ) -> None:
-        naming.check_group(group)
+        naming.check_group(group, namespace)
         start = None if begin is None else start_text(begin)
-        self._subscription = Subscription(group, filters_of(topics, filter), start)
-        self._client = AsyncClient("consumer", Options(endpoint, timeout, attempts, tls), self._subscription.settings())
+        self._subscription = Subscription(group, filters_of(topics, filter, namespace), start, namespace=namespace)
+        options = Options(endpoint, timeout, attempts, tls, namespace=namespace)
+        self._client = AsyncClient("consumer", options, self._subscription.settings())
         self._invisible = seconds(invisible_duration)
-        self._decoder = Decoder(decode)
-        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, group)
+        self._decoder = Decoder(decode, namespace)
+        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, group, namespace)
         self._leases = Leases(self._client, self._subscription)
         self._prefetch = check_prefetch(prefetch)
         self._ahead = ReceiveAhead(self._client, self._subscription, self._leases, self._invisible, prefetch=prefetch)
@@ -141,7 +143,7 @@ class Consumer(Generic[T]):
             table = found if isinstance(found, MessageTable) else table_of(found)
             if self._client.common.watch is not None:
                 received.extend(table)
-        return table
+        return without_namespace(table, self._subscription.namespace)
 
     async def receive_many(
         self,

@@ -72,11 +72,12 @@ class Producer(Generic[V]):
         idempotent: bool = False,
         compress: Compression | None = None,
         compress_over: int = COMPRESS_OVER,
+        namespace: str = "",
     ) -> None:
         for topic in topics:
-            naming.check_topic(topic)
-        self._client = AsyncClient("producer", Options(endpoint, timeout, attempts, tls, clock))
-        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint)
+            naming.check_topic(topic, namespace)
+        self._client = AsyncClient("producer", Options(endpoint, timeout, attempts, tls, clock, namespace=namespace))
+        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, namespace=namespace)
         if idempotent:
             self._client.common.numbering = Numbering()
         self._direct = DirectSends(self._client)

@@ -47,11 +47,12 @@ class Reader:
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
         telemetry: Telemetry | None = None,
+        namespace: str = "",
     ) -> None:
-        self._reading = Reading(filters_of(topics, filter), begin)
+        self._reading = Reading(filters_of(topics, filter, namespace), begin, namespace)
         settings = self._reading.subscription.settings()
-        self._client = AsyncClient("reader", Options(endpoint, timeout, attempts, tls), settings)
-        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint)
+        self._client = AsyncClient("reader", Options(endpoint, timeout, attempts, tls, namespace=namespace), settings)
+        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, namespace=namespace)
         self._lock = asyncio.Lock()
 
     async def read(

@@ -27,6 +27,7 @@ from ferromq.core.routes import Routes
 from ferromq.errors import ClientClosed, ConfigError, ConnectionFailed
 from ferromq.process.clock import Clock, clock_of_clients
 from ferromq.process.fork import Owner
+from ferromq.protocol import naming
 from ferromq.protocol.endpoints import parse_address
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Options:
     """From which delays count; None: the system's, and in a test with `ferromq_clock` that one."""
     attempt_timeout: float = ATTEMPT
     """Seconds that one attempt may take, at most."""
+    namespace: str = ""
+    """In which its topics and groups are."""
 
 
 class Client:
@@ -60,6 +63,7 @@ class Client:
     def __init__(self, what: str, options: Options, subscription: pb.Subscription | None = None) -> None:
         if options.attempts < 1:
             raise ConfigError(f"at least one attempt is needed, {options.attempts} are given")
+        naming.check_namespace(options.namespace)
         self._owner = Owner(what)
         self._what = what
         identity = Identity()
@@ -67,6 +71,7 @@ class Client:
         self.common = Common(identity, endpoints, seconds(options.timeout), options.attempts, Routes())
         self.common.has_name_servers = are_name_servers
         self.common.attempt_timeout = options.attempt_timeout
+        self.common.namespace = options.namespace
         clock = options.clock or clock_of_clients()
         if clock is not None:
             self.common.wall = clock.now_ms
@@ -167,7 +172,7 @@ class Client:
     def _join(self, endpoint: str, timeout: float, topic: str | None) -> None:
         assert isinstance(self.session, Session)
         if topic is not None:
-            self.session.publish(topic)
+            self.session.publish(self.common.whole(topic))
         if self.session.is_known(endpoint):
             return
         try:

@@ -26,7 +26,7 @@ from ferromq.core.batches import check_batch, of_batches
 from ferromq.core.batching import Sendable
 from ferromq.core.filters import Sql
 from ferromq.core.handlers import check_sync, of_messages
-from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all
+from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all, without_namespace
 from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
 from ferromq.core.receive_plans import ACKS_FIRST, Wish, check_count
@@ -76,6 +76,8 @@ class Consumer(Generic[T]):
 
     Other calls than `receive` end within *timeout* seconds, repetitions and look-ups included; one attempt has at most
     3. *attempts* of 1 means no repetition. *tls* is as of `Producer`.
+
+    Group and topics are in *namespace*, and are named without it; so are the topics of messages.
     """
 
     def __init__(
@@ -93,14 +95,16 @@ class Consumer(Generic[T]):
         prefetch: int | None = None,
         decode: Decode[T] | None = None,
         telemetry: Telemetry | None = None,
+        namespace: str = "",
     ) -> None:
-        naming.check_group(group)
+        naming.check_group(group, namespace)
         start = None if begin is None else start_text(begin)
-        self._subscription = Subscription(group, filters_of(topics, filter), start)
-        self._client = Client("consumer", Options(endpoint, timeout, attempts, tls), self._subscription.settings())
+        self._subscription = Subscription(group, filters_of(topics, filter, namespace), start, namespace=namespace)
+        options = Options(endpoint, timeout, attempts, tls, namespace=namespace)
+        self._client = Client("consumer", options, self._subscription.settings())
         self._invisible = seconds(invisible_duration)
-        self._decoder = Decoder(decode)
-        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, group)
+        self._decoder = Decoder(decode, namespace)
+        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, group, namespace)
         self._leases = Leases(self._client, self._subscription)
         self._running = threading.RLock()  # a handler of signals may pause
         self._runner: Runner | None = None
@@ -172,7 +176,7 @@ class Consumer(Generic[T]):
             table = found if isinstance(found, MessageTable) else table_of(found)
             if self._client.common.watch is not None:
                 received.extend(table)
-        return table
+        return without_namespace(table, self._subscription.namespace)
 
     def receive_many(
         self,

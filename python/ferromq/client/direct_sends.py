@@ -33,9 +33,9 @@ class DirectSends:
         after: send_plans.Earlier | None = None
         if sends is not None:
             begun = common.now()
-            sent = sends.send(topic, message, common.wall(), min(limit, common.attempt_timeout))
+            sent = sends.send(common.whole(topic), message, common.wall(), min(limit, common.attempt_timeout))
             if isinstance(sent, SendReceipt):
-                return sent
+                return self._attempts.receipt(topic, sent)
             if sent is not None:
                 after = self._attempts.failed(topic, message, sent, limit)
                 limit = self._attempts.left(limit - (common.now() - begun), after)
@@ -89,11 +89,16 @@ class Attempts:
             raise after.unknown or RequestTimeout("the send was refused, and there is no time to repeat it")
         return seconds
 
+    def receipt(self, topic: str, sent: SendReceipt) -> SendReceipt:
+        """Return the core's receipt with the name that the caller gave the topic."""
+        return sent._replace(topic=topic) if self._client.common.namespace else sent
+
     def put_route(self, topic: str) -> None:
         """Let the core send to a topic once all its brokers take framed calls and answer."""
         common, channels = self._client.common, self._client.channels
         route = common.routes.fresh(topic)
-        if channels.sends is None or route is None or channels.sends.has_route(topic):
+        whole = common.whole(topic)
+        if channels.sends is None or route is None or channels.sends.has_route(whole):
             return
         if common.numbering is not None:
             return  # a plan numbers the messages, and keeps a repetition in its queue
@@ -104,7 +109,7 @@ class Attempts:
         if wanted is not None and not all(channels.takes_compression(broker, wanted) for broker in brokers):
             return  # a plan says which one does not
         channels.sends.put_route(
-            topic,
+            whole,
             [(queue.queue_id, queue.endpoint, queue.broker_name) for queue in route.writable],
             [(queue.queue_id, queue.endpoint, queue.broker_name) for queue in route.in_order],
             common.routes.remaining(topic),

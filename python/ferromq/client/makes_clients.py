@@ -81,6 +81,8 @@ class MakesClients(Generic[C]):
     def _facts(self) -> Iterator[tuple[str, Any]]:
         """Yield what `repr` shows."""
         yield "endpoint", self._endpoint
+        if namespace := self._options.get("namespace"):
+            yield "namespace", namespace
 
     def __repr__(self) -> str:
         return described(self._kind, self._state, **dict(self._facts()))

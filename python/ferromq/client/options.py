@@ -22,6 +22,7 @@ class AdminOptions(TypedDict, total=False):
 
     timeout: timedelta | float
     tls: bool | TlsFile | Tls
+    namespace: str
 
 
 class ClientOptions(AdminOptions, total=False):

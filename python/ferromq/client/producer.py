@@ -95,7 +95,8 @@ class Producer(Generic[V]):
     ferromq take all three, RocketMQ's proxy takes zlib: for others the first send raises `Unsupported`. It runs on the
     sending thread. A `request` is not compressed.
 
-    *telemetry* is told of each operation; see `ferromq.telemetry`.
+    *telemetry* is told of each operation; see `ferromq.telemetry`. Topics are in *namespace*, and are named without it;
+    docs/reference/namespaces.md has more.
     *idempotent*: a repetition goes to the queue of the attempt before it, if that one may be stored, and the broker
     stores each message once, as docs/reference/sending.md says. This takes ferromq brokers: at others the first send
     raises `Unsupported`. Single sends take longer, as each is a request of its own. Messages of transactions are not
@@ -122,11 +123,12 @@ class Producer(Generic[V]):
         idempotent: bool = False,
         compress: Compression | None = None,
         compress_over: int = COMPRESS_OVER,
+        namespace: str = "",
     ) -> None:
         for topic in topics:
-            naming.check_topic(topic)
-        self._client = Client("producer", Options(endpoint, timeout, attempts, tls, clock))
-        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint)
+            naming.check_topic(topic, namespace)
+        self._client = Client("producer", Options(endpoint, timeout, attempts, tls, clock, namespace=namespace))
+        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, namespace=namespace)
         if idempotent:
             self._client.common.numbering = Numbering()
         self._direct = DirectSends(self._client)

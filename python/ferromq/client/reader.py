@@ -41,9 +41,9 @@ class Reader:
                 ...
 
     *topics* and *filter* are as of `Consumer`. *begin* is `"first"`, `"last"` (only messages stored after the first
-    read began), or a time (messages stored then or later). *endpoint*, *timeout*, *attempts*, *tls* and *telemetry* are
-    as of `Consumer`, too; each read that brings messages is a receive. Brokers must answer pulls over gRPC; others
-    raise `Unsupported`.
+    read began), or a time (messages stored then or later). *endpoint*, *timeout*, *attempts*, *tls*, *telemetry* and
+    *namespace* are as of `Consumer`, too; each read that brings messages is a receive. Brokers must answer pulls over
+    gRPC; others raise `Unsupported`.
     """
 
     def __init__(
@@ -57,11 +57,12 @@ class Reader:
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
         telemetry: Telemetry | None = None,
+        namespace: str = "",
     ) -> None:
-        self._reading = Reading(filters_of(topics, filter), begin)
+        self._reading = Reading(filters_of(topics, filter, namespace), begin, namespace)
         settings = self._reading.subscription.settings()
-        self._client = Client("reader", Options(endpoint, timeout, attempts, tls), settings)
-        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint)
+        self._client = Client("reader", Options(endpoint, timeout, attempts, tls, namespace=namespace), settings)
+        self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, namespace=namespace)
         self._lock = threading.Lock()
 
     def read(self, max_messages: int = 32, *, wait: timedelta | float = timedelta(seconds=20)) -> list[MessageView]:

@@ -18,6 +18,7 @@ from ferromq._ferromq import Message, MessageView, decode_received
 from ferromq._proto import messages as pb
 from ferromq.client.client import Client
 from ferromq.core import send_plans
+from ferromq.core.payloads import without_namespace
 from ferromq.core.plans import Common
 from ferromq.core.requests import Join, Plan, backoff
 from ferromq.core.send_plans import Draft, Half
@@ -176,7 +177,7 @@ class Checks:
     def watch(self, topics: tuple[str, ...]) -> None:
         """Make the producer known, in the background, at all brokers of the topics: transactions may wait there."""
         for topic in topics:
-            self._client.session.publish(topic)
+            self._client.session.publish(self._client.common.whole(topic))
         if topics:
             threading.Thread(target=self._look, args=(topics,), name="ferromq-check-topics", daemon=True).start()
 
@@ -214,7 +215,7 @@ class Checks:
         if resolution is None:
             answer = pb.ReceiveMessageResponse(message=command.message).SerializeToString()
             (message,) = decode_received([answer], packed=False, lease=HalfLease(), endpoint=endpoint)[1]
-            resolution = self._ask(message)
+            resolution = self._ask(without_namespace([message], self._client.common.namespace)[0])
         if resolution is None or resolution is Resolution.UNKNOWN:
             return
         if not isinstance(resolution, Resolution):

@@ -10,11 +10,26 @@ import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Union, cast, get_args, get_origin, is_typeddict
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    is_typeddict,
+    overload,
+)
 
 from ferromq._ferromq import Message, MessageView
 from ferromq.errors import ConfigError, Reject, RetryAfter, Undecodable
+from ferromq.protocol import naming
+from ferromq.tables import MessageTable
 
 if TYPE_CHECKING:
     from typing import Never
@@ -59,6 +74,26 @@ else:
         __slots__ = ()
 
 
+class NamespacedMessage(_View):  # type: ignore[misc]
+    """A received message of a client with a namespace; its topic is named without it."""
+
+    __slots__ = ("message", "topic")
+
+    def __init__(self, message: MessageView, namespace: str) -> None:
+        self.message = message
+        self.topic = naming.without_namespace(namespace, message.topic)  # type: ignore[misc]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in NamespacedMessage.__slots__:  # of an object without them, which `copy` makes
+                raise AttributeError(name)
+            return getattr(self.message, name)
+
+    def __repr__(self) -> str:
+        return repr(self.message)
+
+
 class DecodedMessage(_View, Generic[T]):  # type: ignore[misc]
     """
     A received message and the value of its body; it has all that a `MessageView` has.
@@ -85,7 +120,9 @@ class DecodedMessage(_View, Generic[T]):  # type: ignore[misc]
 
 def plain(message: object) -> MessageView:
     """Return the message that a consumer received. Raises `TypeError` for anything else."""
-    received = message.message if isinstance(message, DecodedMessage) else message
+    received = message
+    while isinstance(received, (DecodedMessage, NamespacedMessage)):
+        received = received.message
     if not isinstance(received, MessageView):
         raise TypeError(f"a received message is expected, not {received!r}")
     return received
@@ -96,6 +133,20 @@ def plain_all(messages: object) -> list[MessageView]:
     if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
         return [plain(messages)]
     return [message if type(message) is MessageView else plain(message) for message in messages]
+
+
+@overload
+def without_namespace(messages: list[MessageView], namespace: str) -> list[MessageView]: ...
+@overload
+def without_namespace(messages: MessageTable, namespace: str) -> MessageTable: ...
+def without_namespace(messages: list[MessageView] | MessageTable, namespace: str) -> list[MessageView] | MessageTable:
+    """Return received messages, a list or a table, whose topics are named without the namespace."""
+    if not namespace:
+        return messages
+    if isinstance(messages, MessageTable):
+        name = partial(naming.without_namespace, namespace)
+        return messages.renamed(name, lambda: without_namespace(messages.messages, namespace))
+    return [NamespacedMessage(message, namespace) for message in messages]
 
 
 def as_is(value: Message | bytes) -> Message | bytes:
@@ -160,13 +211,14 @@ class Encoder(Generic[V]):
 class Decoder(Generic[T]):
     """Reads the bodies of a consumer's messages."""
 
-    def __init__(self, decode: Decode[T] | None) -> None:
+    def __init__(self, decode: Decode[T] | None, namespace: str = "") -> None:
         self._decode = None if decode is None else _function(decode, "decode", _reader)
+        self._namespace = namespace
 
     @property
     def is_on(self) -> bool:
-        """Whether the consumer has a `decode`."""
-        return self._decode is not None
+        """Whether callers are given other objects than the leased messages: with a `decode`, or in a namespace."""
+        return self._decode is not None or bool(self._namespace)
 
     def value(self, message: MessageView) -> T:
         """
@@ -186,9 +238,10 @@ class Decoder(Generic[T]):
 
     def given(self, message: MessageView) -> "DecodedMessage[T]":
         """Return what a handler, a loop or a receive is given. Raises as `value`."""
+        given = NamespacedMessage(message, self._namespace) if self._namespace else message
         if self._decode is None:
-            return cast("DecodedMessage[T]", message)
-        return DecodedMessage(message, self.value(message))
+            return cast("DecodedMessage[T]", given)
+        return DecodedMessage(given, self.value(message))
 
 
 def _is_type(given: object) -> bool:

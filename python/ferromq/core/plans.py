@@ -97,6 +97,8 @@ class Common:
     timeout: float
     attempts: int
     routes: Routes
+    namespace: str = ""
+    """In which topics and groups are. Plans name them without it, requests with it."""
     max_body: int = MAX_BODY
     is_anonymous: bool = False
     """Whether it makes itself known to no broker."""
@@ -128,6 +130,14 @@ class Common:
     def address(self) -> str:
         """The address that the client was made with."""
         return f"{NAMESRV if self.has_name_servers else ''}{';'.join(self.endpoints)}"
+
+    def whole(self, name: str) -> str:
+        """Return the name that brokers know a topic or group by."""
+        return naming.in_namespace(self.namespace, name) if self.namespace else name
+
+    def resource(self, name: str) -> pb.Resource:
+        """Return a topic or group as a request names it."""
+        return resource(name, self.namespace)
 
     def limit(self, tries: Tries) -> float:
         """Return the seconds that the next step of a call may take."""
@@ -195,7 +205,7 @@ class Common:
         fresh = self.routes.fresh(topic)
         if fresh is not None:
             return fresh
-        naming.check_topic(topic)
+        naming.check_topic(topic, self.namespace)
         old = self.routes.known(topic)
         failure: FerromqError | None = None
         until = min((tries or Tries()).until, math.inf if old is None else self.now() + _RENEWAL)
@@ -232,7 +242,7 @@ class Common:
             raise
 
     def _ask_route(self, topic: str, endpoint: str, timeout: float) -> Plan[Route]:
-        request = pb.QueryRouteRequest(topic=resource(topic), endpoints=endpoints_message(self.endpoints))
+        request = pb.QueryRouteRequest(topic=self.resource(topic), endpoints=endpoints_message(self.endpoints))
         try:
             answer = yield Call(endpoint, "QueryRoute", request.SerializeToString(), timeout)
         except ConnectionFailed as error:
@@ -287,7 +297,7 @@ def ack(
     until = common.now() + (common.timeout if timeout is None else timeout)
     topics: dict[str, list[MessageView]] = {}
     for message in messages if len(subscription.filters) > 1 else ():
-        topics.setdefault(message.topic, []).append(message)
+        topics.setdefault(subscription.topic_of(message), []).append(message)
     if len(topics) < 2:  # noqa: PLR2004 (a request names one topic)
         place = (endpoint, subscription.group, next(iter(topics), subscription.first_topic))
         return (yield from _ack_of_topic(common, place, messages, until))
@@ -325,7 +335,7 @@ def _ack_once(
     common: Common, place: tuple[str, str, str], messages: Sequence[MessageView], tries: Tries
 ) -> Plan[tuple[int, str, list[tuple[str, int, str]]]]:
     """Return code and text of the whole request; message id, code and text of each that was refused."""
-    endpoint, group, topic = place
+    endpoint, group, topic = place[0], common.whole(place[1]), common.whole(place[2])
     if common.takes_records(endpoint):
         request = _ferromq.encode_record_acks(group, topic, messages)
         if request is not None:
@@ -356,8 +366,8 @@ def change_invisible_duration(
     limit = min(common.timeout, common.attempt_timeout)
     timeout = limit if timeout is None else min(timeout, limit)
     request = pb.ChangeInvisibleDurationRequest(
-        group=resource(subscription.group),
-        topic=resource(subscription.topic_of(message)),
+        group=common.resource(subscription.group),
+        topic=common.resource(subscription.topic_of(message)),
         receipt_handle=message.receipt_handle,
         invisible_duration=duration(invisible),
         message_id=message.message_id,
@@ -383,8 +393,8 @@ def forward_to_dead_letter(
     texts = zip(_WHY, (cause.reason, cause.exception), strict=True)
     why = tuple((name, quote(text[:_REASON], safe=_PLAIN)) for name, text in texts if text)
     request = pb.ForwardMessageToDeadLetterQueueRequest(
-        group=resource(subscription.group),
-        topic=resource(subscription.topic_of(message)),
+        group=common.resource(subscription.group),
+        topic=common.resource(subscription.topic_of(message)),
         receipt_handle=message.receipt_handle,
         message_id=message.message_id,
         delivery_attempt=cause.attempts or message.delivery_attempt,

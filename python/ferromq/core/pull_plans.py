@@ -6,9 +6,10 @@ from typing import NamedTuple, NoReturn, cast
 
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
+from ferromq.core.payloads import without_namespace
 from ferromq.core.plans import Common, Tries
 from ferromq.core.receive_plans import LATE, Wish
-from ferromq.core.requests import Call, Join, Plan, Stream, check, duration, error_of, milliseconds, resource
+from ferromq.core.requests import Call, Join, Plan, Stream, check, duration, error_of, milliseconds
 from ferromq.core.routes import endpoints_message
 from ferromq.core.subscriptions import Subscription
 from ferromq.errors import OutcomeUnknown, RequestError, ServerError
@@ -90,8 +91,8 @@ def pull_once(
     topic = topic_of(subscription, queue)
     endpoint = yield from _joined(common, topic, queue, tries)
     request = pb.PullMessageRequest(
-        group=resource(subscription.group),
-        message_queue=_message_queue(topic, queue, endpoint),
+        group=common.resource(subscription.group),
+        message_queue=_message_queue(common, topic, queue, endpoint),
         offset=offset,
         batch_size=wish.max_messages,
         filter_expression=subscription.filters[topic],
@@ -112,7 +113,7 @@ def pull_once(
     if next_offset < offset:  # a queue without messages answers where it begins, as over remoting
         text = f"the offset {offset} is out of range: queue {queue.queue_id} of topic {topic} has no message"
         raise RequestError(f"{text}, the next one has the offset {next_offset}", pb.Code.ILLEGAL_OFFSET, text)
-    return Pulled(messages, next_offset)
+    return Pulled(without_namespace(messages, subscription.namespace), next_offset)
 
 
 def check_offset(offset: object) -> None:
@@ -146,7 +147,7 @@ def committed_offset(common: Common, subscription: Subscription, queue: Queue) -
     def once(tries: Tries) -> Plan[int | None]:
         endpoint = yield from _joined(common, topic, queue, tries)
         request = pb.GetOffsetRequest(
-            group=resource(subscription.group), message_queue=_message_queue(topic, queue, endpoint)
+            group=common.resource(subscription.group), message_queue=_message_queue(common, topic, queue, endpoint)
         )
         answer = yield Call(endpoint, "GetOffset", request.SerializeToString(), common.limit(tries))
         response = pb.GetOffsetResponse.FromString(answer)
@@ -166,8 +167,8 @@ def commit_offset(common: Common, subscription: Subscription, queue: Queue, offs
     def once(tries: Tries) -> Plan[None]:
         endpoint = yield from _joined(common, topic, queue, tries)
         request = pb.UpdateOffsetRequest(
-            group=resource(subscription.group),
-            message_queue=_message_queue(topic, queue, endpoint),
+            group=common.resource(subscription.group),
+            message_queue=_message_queue(common, topic, queue, endpoint),
             offset=offset,
         )
         answer = yield Call(endpoint, "UpdateOffset", request.SerializeToString(), common.limit(tries))
@@ -191,7 +192,9 @@ def offset_once(common: Common, topic: str, queue: Queue, when: datetime | int |
     """Return the offset at *when*, asked for with one request."""
     policy, millis = _policy(when)
     endpoint = yield from _joined(common, topic, queue, tries)
-    request = pb.QueryOffsetRequest(message_queue=_message_queue(topic, queue, endpoint), query_offset_policy=policy)
+    request = pb.QueryOffsetRequest(
+        message_queue=_message_queue(common, topic, queue, endpoint), query_offset_policy=policy
+    )
     if millis is not None:
         request.timestamp.FromMilliseconds(millis)
     try:
@@ -243,9 +246,9 @@ def _joined(common: Common, topic: str, queue: Queue, tries: Tries) -> Plan[str]
     return endpoint
 
 
-def _message_queue(topic: str, queue: Queue, endpoint: str) -> pb.MessageQueue:
+def _message_queue(common: Common, topic: str, queue: Queue, endpoint: str) -> pb.MessageQueue:
     return pb.MessageQueue(
-        topic=resource(topic),
+        topic=common.resource(topic),
         id=queue.queue_id,
         permission=pb.Permission.READ,
         broker=pb.Broker(name=queue.broker_name, endpoints=endpoints_message([endpoint])),

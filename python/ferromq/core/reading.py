@@ -35,9 +35,9 @@ _LONGEST_TURN = 1.0
 class Reading:
     """How far a reader is in each queue. Not thread-safe."""
 
-    def __init__(self, filters: dict[str, pb.FilterExpression], begin: Start) -> None:
+    def __init__(self, filters: dict[str, pb.FilterExpression], begin: Start, namespace: str = "") -> None:
         start_text(begin)
-        self.subscription = Subscription("", filters)
+        self.subscription = Subscription("", filters, namespace=namespace)
         self.positions: dict[Queue, int] = {}
         """The next offset to hand out."""
         self._begin = begin

@@ -22,7 +22,6 @@ from ferromq.core.requests import (
     decode_messages,
     duration,
     error_of,
-    resource,
 )
 from ferromq.core.routes import Route, endpoints_message
 from ferromq.core.subscriptions import Subscription
@@ -159,7 +158,7 @@ def _arrived(common: Common, subscription: Subscription, targets: "list[Target]"
     Each turn of the wait sends again what was lost with its connection, or was answered for another receive.
     """
     until = common.now() + left
-    requests = [_watched(subscription, target) for target in targets]
+    requests = [_watched(common, subscription, target) for target in targets]
     while left > 0 and _tell_arrivals(common, targets):
         names = yield Arrive(requests, min(left, _TURN))
         if names:
@@ -177,10 +176,10 @@ def _name(target: "Target") -> str:
     return f"{target.endpoint} {target.topic}"
 
 
-def _watched(subscription: Subscription, target: "Target") -> tuple[str, str, bytes]:
+def _watched(common: Common, subscription: Subscription, target: "Target") -> tuple[str, str, bytes]:
     request = pb.ReceiveMessageRequest(
-        group=resource(subscription.group),
-        message_queue=pb.MessageQueue(topic=resource(target.topic)),
+        group=common.resource(subscription.group),
+        message_queue=pb.MessageQueue(topic=common.resource(target.topic)),
         long_polling_timeout=duration(_WATCH),
     )
     return _name(target), target.endpoint, request.SerializeToString()
@@ -242,8 +241,8 @@ def begin_at(common: Common, subscription: Subscription, target: Target, tries: 
     brokers = frozenset(route.readable.values()) if route else frozenset()
     start = subscription.start_at(*place, brokers)
     broker = pb.Broker(name=target.broker_name, endpoints=endpoints_message([target.endpoint]))
-    queue = pb.MessageQueue(topic=resource(target.topic), id=0, permission=pb.Permission.READ, broker=broker)
-    request = pb.GetOffsetRequest(group=resource(subscription.group), message_queue=queue).SerializeToString()
+    queue = pb.MessageQueue(topic=common.resource(target.topic), id=0, permission=pb.Permission.READ, broker=broker)
+    request = pb.GetOffsetRequest(group=common.resource(subscription.group), message_queue=queue).SerializeToString()
     try:
         answer = yield Call(target.endpoint, "GetOffset", request, common.limit(tries), ((BEGIN, start),))
     except Unsupported as error:
@@ -255,16 +254,16 @@ def begin_at(common: Common, subscription: Subscription, target: Target, tries: 
     subscription.begun.add(place)
 
 
-def _request(subscription: Subscription, wish: Wish, turn: _Turn) -> bytes:
+def _request(common: Common, subscription: Subscription, wish: Wish, turn: _Turn) -> bytes:
     """Return an encoded request. Its first part is the same for all receives from a place."""
     target = turn.target
     first = subscription.requests.get(target)
     if first is None:
         name, endpoint, broker_name = target
         first = subscription.requests[target] = pb.ReceiveMessageRequest(
-            group=resource(subscription.group),
+            group=common.resource(subscription.group),
             message_queue=pb.MessageQueue(
-                topic=resource(name),
+                topic=common.resource(name),
                 id=-1,
                 permission=pb.Permission.READ,
                 broker=pb.Broker(name=broker_name, endpoints=endpoints_message([endpoint])),
@@ -291,7 +290,7 @@ def _receive_once(
             yield from begin_at(common, subscription, target, tries)
         wait = max(turn.wait, _LEAST_POLL) if endpoint in common.patient else turn.wait
         limit = max(0.001, min(wait + GRACE, tries.until - common.now()))
-        answer = yield Stream(endpoint, "ReceiveMessage", _request(subscription, wish, turn), limit, lease)
+        answer = yield Stream(endpoint, "ReceiveMessage", _request(common, subscription, wish, turn), limit, lease)
     except OutcomeUnknown:
         common.routes.failed(endpoint)
         raise

@@ -147,7 +147,7 @@ class Requests:
             broker = yield from self._describe(common, queue.endpoint, tries)
             yield from self._open_others(common, route, broker, tries)
             fields = {
-                "b": topic,
+                "b": common.whole(topic),
                 "e": str(queue.queue_id),
                 "i": format_properties(properties),
                 "n": broker.name,
@@ -278,7 +278,7 @@ class Requests:
         try:
             for broker in brokers:
                 code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-                groups |= dict.fromkeys((yield from ask(broker, code, {"topic": topic}, "groupList")))
+                groups |= dict.fromkeys((yield from ask(broker, code, {"topic": common.whole(topic)}, "groupList")))
             if brokers and not groups:
                 return f"no consumer group reads {topic}"
             for broker in brokers:
@@ -343,8 +343,8 @@ class Requests:
     def _stored(self, common: Common, subscription: Subscription, to: _To, message: MessageView) -> Plan[StoredMessage]:
         """Return a received message with all its properties: gRPC leaves those of a request out."""
         fields = {
-            "consumerGroup": subscription.group,
-            "topic": message.topic,
+            "consumerGroup": common.whole(subscription.group),
+            "topic": common.whole(message.topic),
             "queueId": str(message.queue_id),
             "queueOffset": str(message.queue_offset),
             "maxMsgNums": "1",

@@ -39,6 +39,7 @@ from ferromq.errors import (
     TopicNotFound,
     Unsupported,
 )
+from ferromq.protocol import naming
 from ferromq.protocol.codes import ResponseCode
 from ferromq.protocol.route import WHOLE
 from ferromq.tables import MessageTable, table_of, table_of_records
@@ -261,9 +262,13 @@ def duration(value: float) -> pb.Duration:
     return result
 
 
-def resource(name: str) -> pb.Resource:
-    """Return a topic or group."""
-    return pb.Resource(name=name)
+def resource(name: str, namespace: str = "") -> pb.Resource:
+    """
+    Return a topic or group.
+
+    The namespace is a part of the name: RocketMQ's proxy and ferromq do not read `Resource.resource_namespace`.
+    """
+    return pb.Resource(name=naming.in_namespace(namespace, name))
 
 
 # --- answers -------------------------------------------------------------------------------------------------

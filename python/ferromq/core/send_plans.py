@@ -13,7 +13,7 @@ from ferromq._proto import messages as pb
 from ferromq.core.batching import Gathered, group_of, is_ordered
 from ferromq.core.numbering import Numbered
 from ferromq.core.plans import Common, Tries
-from ferromq.core.requests import Call, Plan, check, error_of, named, resource
+from ferromq.core.requests import Call, Plan, check, error_of, named
 from ferromq.core.routes import Queue
 from ferromq.core.watch import over, stored
 from ferromq.errors import (
@@ -164,7 +164,7 @@ def send(
         yield from numbered.check(queue.endpoint, common.limit(tries), limit)
         try:
             request = _ferromq.encode_send(
-                topic,
+                common.whole(topic),
                 numbered.messages(queue),
                 ids,
                 queue.queue_id,
@@ -190,7 +190,11 @@ def send(
     try:
         return (yield from common.attempt(topic, once, is_repeatable=half is None, timeout=limit))
     except FerromqError as error:
-        ours = error if group is None or chosen is None else of_group_error(error, topic, group, chosen, counted)
+        ours = (
+            error
+            if group is None or chosen is None
+            else of_group_error(error, common.whole(topic), group, chosen, counted)
+        )
         raise which.all(_kept_error(ours, topic, numbered.kept)) from error.__cause__
     finally:
         numbered.release()
@@ -253,7 +257,7 @@ def _not_begun(common: Common, batch: Gathered[Any], brokers: set[str]) -> Ferro
     if route is None or not route.in_order or batch.lane is None or not is_ordered(batch.lane):
         return error
     group = group_of(batch.lane)
-    return of_group_error(error, batch.topic, group, route.of_group(group), route.writable)
+    return of_group_error(error, common.whole(batch.topic), group, route.of_group(group), route.writable)
 
 
 def for_group(common: Common, topic: str, message: Message, error: FerromqError) -> FerromqError:
@@ -262,7 +266,7 @@ def for_group(common: Common, topic: str, message: Message, error: FerromqError)
     if message.message_group is None or route is None or not route.in_order:
         return error
     group = message.message_group
-    return of_group_error(error, topic, group, route.of_group(group), route.writable)
+    return of_group_error(error, common.whole(topic), group, route.of_group(group), route.writable)
 
 
 def of_group_error(error: FerromqError, topic: str, group: str, queue: Queue, counted: Sequence[Queue]) -> FerromqError:
@@ -310,7 +314,7 @@ def recall(common: Common, receipt: SendReceipt) -> Plan[str]:
     handle = receipt.recall_handle
     if not handle or not receipt.topic:
         raise ValueError(f"message {receipt.message_id} has no recall handle: only delayed messages can be recalled")
-    request = pb.RecallMessageRequest(topic=resource(receipt.topic), recall_handle=handle).SerializeToString()
+    request = pb.RecallMessageRequest(topic=common.resource(receipt.topic), recall_handle=handle).SerializeToString()
 
     def once(tries: Tries) -> Plan[str]:
         route = yield from common.route(receipt.topic, tries)
@@ -341,7 +345,7 @@ def end_transaction(common: Common, half: Half, *, is_commit: bool, is_checked: 
     Not repeated where the answer is lost: RocketMQ's broker commits twice what is committed twice.
     """
     request = pb.EndTransactionRequest(
-        topic=resource(half.topic),
+        topic=common.resource(half.topic),
         message_id=half.message_id,
         transaction_id=half.transaction_id,
         resolution=pb.TransactionResolution.COMMIT if is_commit else pb.TransactionResolution.ROLLBACK,

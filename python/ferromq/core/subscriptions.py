@@ -34,6 +34,8 @@ class Subscription:
     """The brokers of each topic when the first of them was asked."""
     requests: dict[tuple[str, str, str], bytes] = field(default_factory=dict)
     """The first part of encoded receives, by topic, endpoint and broker name."""
+    namespace: str = ""
+    """In which group and topics are; they are named without it."""
 
     @property
     def topics(self) -> str:
@@ -47,7 +49,9 @@ class Subscription:
 
     def topic_of(self, message: MessageView) -> str:
         """Return the topic that requests about a message name."""
-        return self.first_topic if len(self.filters) == 1 else message.topic
+        if len(self.filters) == 1:
+            return self.first_topic
+        return naming.without_namespace(self.namespace, message.topic)
 
     def start_at(self, topic: str, broker_name: str, brokers: frozenset[str]) -> str:
         """
@@ -60,12 +64,13 @@ class Subscription:
     def settings(self) -> pb.Subscription:
         """Return it as settings."""
         entries = [
-            pb.SubscriptionEntry(topic=resource(topic), expression=wanted) for topic, wanted in self.filters.items()
+            pb.SubscriptionEntry(topic=resource(topic, self.namespace), expression=wanted)
+            for topic, wanted in self.filters.items()
         ]
-        return pb.Subscription(group=resource(self.group), subscriptions=entries)
+        return pb.Subscription(group=resource(self.group, self.namespace), subscriptions=entries)
 
 
-def filters_of(topics: Topics, wanted: str | Sql) -> dict[str, pb.FilterExpression]:
+def filters_of(topics: Topics, wanted: str | Sql, namespace: str = "") -> dict[str, pb.FilterExpression]:
     """
     Return the filter of each topic; *wanted* is that of topics without one of their own.
 
@@ -82,7 +87,7 @@ def filters_of(topics: Topics, wanted: str | Sql) -> dict[str, pb.FilterExpressi
     if not named:
         raise ConfigError("topics is empty; name at least one topic")
     for topic in named:
-        naming.check_topic(topic)
+        naming.check_topic(topic, namespace)
     return {topic: filter_expression(each) for topic, each in named.items()}
 
 

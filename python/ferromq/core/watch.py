@@ -14,6 +14,7 @@ from ferromq.core.batching import Sendable, with_properties
 from ferromq.core.requests import Plan, T
 from ferromq.message import SendReceipt
 from ferromq.process.limited_log import LimitedLog
+from ferromq.protocol import naming
 from ferromq.telemetry import Operation, Telemetry
 
 _log = logging.getLogger("ferromq.client")
@@ -38,16 +39,18 @@ class Sent(Protocol):
 class Watch:
     """What a client tells; thread-safe."""
 
-    def __init__(self, telemetry: Telemetry, endpoint: str, group: str | None = None) -> None:
+    def __init__(self, telemetry: Telemetry, endpoint: str, group: str | None = None, namespace: str = "") -> None:
         self._telemetry = telemetry
         self._endpoint = endpoint
         self._group = group
+        self._namespace = namespace
         self._seldom = LimitedLog(_log)
 
     def begin(
         self, name: str, topic: str, messages: Sequence[Message | MessageView] = (), waited: float = 0.0
     ) -> Operation:
         """Tell of a beginning, *waited* seconds ago."""
+        topic = naming.without_namespace(self._namespace, topic)
         operation = Operation(name, topic, self._endpoint, self._group, messages, len(messages))
         operation.started_ns -= int(waited * 1e9)
         operation.began -= waited

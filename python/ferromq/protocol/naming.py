@@ -63,18 +63,69 @@ _TOPIC_LIMIT = 127
 _RETRY_OR_DLQ_LIMIT = 255
 # A group's name is part of the names of its retry and dead-letter topics.
 _GROUP_LIMIT = 120
+_SEPARATOR = "%"
+"""Between a namespace and a name."""
+# With the separator there is room for a name.
+_NAMESPACE_LIMIT = _GROUP_LIMIT - 2
+_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
-def check_topic(name: str) -> None:
-    """Raise `IllegalName` with the broken rule if *name* cannot be the name of a topic."""
+def check_topic(name: str, namespace: str = "") -> None:
+    """Raise `IllegalName` with the broken rule if *name* cannot be the name of a topic in *namespace*."""
     _check_text("topic", name)
-    derived = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
-    _check("topic", name, _RETRY_OR_DLQ_LIMIT if derived else _TOPIC_LIMIT)
+    check_namespace(namespace)
+    whole = in_namespace(namespace, name)
+    derived = whole.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    _check("topic", whole, _RETRY_OR_DLQ_LIMIT if derived else _TOPIC_LIMIT)
 
 
-def check_group(name: str) -> None:
-    """Raise `IllegalName` with the broken rule if *name* cannot be the name of a consumer group."""
-    _check("consumer group", name, _GROUP_LIMIT)
+def check_group(name: str, namespace: str = "") -> None:
+    """Raise `IllegalName` with the broken rule if *name* cannot be the name of a consumer group in *namespace*."""
+    _check_text("consumer group", name)
+    check_namespace(namespace)
+    _check("consumer group", in_namespace(namespace, name), _GROUP_LIMIT)
+
+
+def check_namespace(name: str) -> None:
+    """Raise `IllegalName` with the broken rule if *name* cannot be the name of a namespace. Empty is none."""
+    _check_text("namespace", name)
+    if not name:
+        return
+    if _SEPARATOR in name:
+        raise IllegalName(f"the namespace name {name!r} has the character '%', which ends a namespace; leave it out")
+    if name.startswith((SYSTEM_PREFIX, _SYSTEM_GROUP_PREFIX)):
+        prefix = SYSTEM_PREFIX if name.startswith(SYSTEM_PREFIX) else _SYSTEM_GROUP_PREFIX
+        raise IllegalName(f"the namespace name {name!r} begins with {prefix}, as RocketMQ's own names; choose another")
+    _check("namespace", name, _NAMESPACE_LIMIT)
+
+
+def in_namespace(namespace: str, name: str) -> str:
+    """
+    Return the whole name of a topic or group, as brokers know it: `NAMESPACE%NAME`, `%RETRY%NAMESPACE%NAME`.
+
+    RocketMQ's own names are in no namespace. A name that has the namespace already is returned as it is.
+    """
+    if not namespace or not name or _is_system_name(name):
+        return name
+    prefix, rest = _split(name)
+    return name if rest.startswith(namespace + _SEPARATOR) else f"{prefix}{namespace}{_SEPARATOR}{rest}"
+
+
+def without_namespace(namespace: str, whole: str) -> str:
+    """Return the name of a topic or group in *namespace*; a name that is in another one or in none, as it is."""
+    prefix, rest = _split(whole)
+    has_namespace = namespace and rest.startswith(namespace + _SEPARATOR)
+    return prefix + rest[len(namespace) + 1 :] if has_namespace else whole
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return the prefix of a retry or dead-letter topic, or none, and the rest."""
+    prefix = next((each for each in (RETRY_PREFIX, DLQ_PREFIX) if name.startswith(each)), "")
+    return prefix, name[len(prefix) :]
+
+
+def _is_system_name(name: str) -> bool:
+    return is_system_topic(name) or name.startswith(_SYSTEM_GROUP_PREFIX)
 
 
 def is_system_topic(name: str) -> bool:

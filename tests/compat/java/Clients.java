@@ -1,7 +1,9 @@
 import java.io.PrintStream;
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
+import org.apache.rocketmq.remoting.protocol.NamespaceUtil;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
@@ -19,9 +21,12 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * lite NAME NAMESRV GROUP TOPIC            a DefaultLitePullConsumer
  * replier NAME NAMESRV GROUP TOPIC         a consumer that answers each message
  * admin FILE ARGUMENT…                     mqadmin itself; what it prints goes to FILE, failures with their traces
+ * wrap NAME NAMESPACE                      NAME in NAMESPACE, and that without it, as NamespaceUtil has them, comma-joined
  * time KEY                                 when a message of this unique key was sent, milliseconds since 1970
  * close NAME
  * </pre>
+ *
+ * A GROUP of the form {@code NAMESPACE:GROUP} gives the client a namespace.
  */
 public final class Clients {
   public static void main(String[] args) throws Exception {
@@ -44,6 +49,9 @@ public final class Clients {
       case "admin":
         admin(name, args);
         return "";
+      case "wrap":
+        String whole = NamespaceUtil.wrapNamespace(args[0], name);
+        return whole + "," + NamespaceUtil.withoutNamespace(whole, args[0]);
       case "time":
         return String.valueOf(MessageClientIDSetter.getNearlyTimeFromID(name).getTime());
       case "close":
@@ -65,6 +73,16 @@ public final class Clients {
       System.setOut(out);
       System.setErr(err);
     }
+  }
+
+  /** Gives a client the namespace of its group's word, if there is one, and returns the group. */
+  static String group(ClientConfig client, String word) {
+    String[] parts = word.split(":", 2);
+    if (parts.length == 1) {
+      return word;
+    }
+    client.setNamespace(parts[0]);
+    return parts[1];
   }
 
   /** A client that answers commands. */

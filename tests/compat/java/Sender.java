@@ -45,6 +45,7 @@ final class Sender implements Clients.Driven {
         isTransactional
             ? new TransactionMQProducer(args[1])
             : new DefaultMQProducer(args[1], command.equals("traced"), null);
+    producer.setProducerGroup(Clients.group(producer, args[1]));
     Sender sender = new Sender(producer);
     producer.setNamesrvAddr(args[0]);
     producer.setInstanceName(name);

@@ -62,12 +62,13 @@ final class Taker implements Clients.Driven {
   private void startPush(String name, String[] args, boolean isReplying) throws Exception {
     String mode = isReplying ? "concurrent" : args[3];
     if (isReplying) {
-      replies = new DefaultMQProducer(args[1] + "_replies");
+      replies = new DefaultMQProducer(args[1].replace(":", "_") + "_replies");
       replies.setNamesrvAddr(args[0]);
       replies.setInstanceName(name + "_replies");
       replies.start();
     }
     push = new DefaultMQPushConsumer(args[1]);
+    push.setConsumerGroup(Clients.group(push, args[1]));
     push.setNamesrvAddr(args[0]);
     push.setMqClientApiTimeout(20_000);
     push.setPollNameServerInterval(POLL_MILLIS);
