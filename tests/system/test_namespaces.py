@@ -321,3 +321,31 @@ def test_connections_show_their_namespace(mq: ferromq.Embedded) -> None:
     with ferromq.connect(mq.endpoint, namespace="shop") as connection:
         assert 'namespace="shop"' in repr(connection)
         assert "shop" in connection._repr_html_()
+
+
+@pytest.mark.parametrize("address", ["endpoint", "namesrv"])
+def test_a_namespace_holds_at_an_endpoint_and_behind_name_servers(mq: ferromq.Embedded, address: str) -> None:
+    """With the telemetry of a reader, too."""
+    told: list[Operation] = []
+
+    class Told(ferromq.telemetry.Telemetry):
+        def end(self, operation: Operation) -> None:
+            told.append(operation)
+
+    where: dict[str, Any] = {address: getattr(mq, address)}
+    with ferromq.connect(**where, namespace="shop", timeout=PATIENCE) as connection:
+        with connection.admin() as admin:
+            admin.create_topic("orders", queues=1)
+        with connection.producer() as producer:
+            message_id = producer.send("orders", b"x").message_id
+        with connection.reader("orders", telemetry=Told()) as reader:
+            assert [message.topic for message in reader.read()] == ["orders"]
+        with connection.consumer("billing", "orders") as consumer:
+            (message,) = consumer.receive(wait=PATIENCE)
+            assert message.topic == "orders"
+            consumer.forward_to_dead_letter(message)
+        with connection.admin() as admin:
+            assert [(letter.topic, letter.group) for letter in admin.dead_letters("billing")] == [("orders", "billing")]
+    (operation,) = told
+    assert (operation.topic, operation.message_id) == ("orders", message_id)
+    assert operation.lag is not None

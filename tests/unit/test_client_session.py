@@ -23,48 +23,55 @@ class Failed(grpc.RpcError):
         self.details = lambda: details
 
 
-class Attempts(threading.Event):
-    """Notes, in place of each wait between two attempts, what a call would be told; then ends the stream."""
+class Pauses(threading.Event):
+    """Stands for the pauses between attempts: notes what calls find in each; ends the stream in the third."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[FerromqError | None] = []
+        self.found: list[tuple[FerromqError | None, bool]] = []
         self.stream: Any = None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Look at the stream between two attempts."""
+        """Call in place of a pause: note what ended the attempt for its callers, and whether a call ends the pause."""
         known = self.stream.known
-        self.told.append(known.exception() if known.done() else None)
-        if len(self.told) == 3:
-            self.set()
-        return self.is_set()
+        told = known.exception() if known.done() else None
+        assert not self.stream.promise().done(), "a call now waits for the next attempt"
+        self.found.append((told, self.is_set()))
+        if len(self.found) == 3:
+            self.stream._ended.set()
+        return True
 
 
-def told_between(*failures: tuple[grpc.StatusCode, str]) -> list[FerromqError | None]:
-    """Return what calls are told between attempts that fail; None: they wait for the next attempt."""
+def found_between(*failures: tuple[grpc.StatusCode, str]) -> list[tuple[FerromqError | None, bool]]:
+    """Return what ended each of the attempts that fail, if it was a refusal, and whether a call ends the pause."""
     left = list(failures)
 
     def begin(*_: Any, **__: Any) -> NoReturn:
-        assert not attempts.stream.known.done(), "a call that comes now is told of the attempt before"
+        assert not pauses.stream.known.done(), "a call that comes now is told of the attempt before"
         raise Failed(*left.pop(0))
 
     identity = SimpleNamespace(metadata=lambda: ())
     channels: Any = SimpleNamespace(
         method=lambda *_: begin, check_threads=lambda _: None, identity=identity, streaming=set()
     )
-    attempts = Attempts()
-    attempts.stream = _Stream("127.0.0.1:1", channels, pb.Settings, lambda *_: True, attempts)
-    attempts.stream._run()
-    return attempts.told
+    pauses = Pauses()
+    stream = pauses.stream = _Stream("127.0.0.1:1", channels, pb.Settings, lambda *_: True, threading.Event())
+    stream._again = pauses
+    stream._run()
+    return pauses.found
 
 
-def test_a_refusal_stands_until_the_next_attempt() -> None:
-    """RocketMQ's proxy refuses a member of an unknown group: a call in the pause after it is told at once."""
-    told = told_between(REFUSED, LOST, REFUSED)
-    assert [type(each) for each in told] == [GroupNotFound, type(None), GroupNotFound]
-    assert str(told[0]) == f"127.0.0.1:1 refused Telemetry: {REFUSED[1]}"
+def test_a_call_after_a_refusal_begins_another_attempt_at_once() -> None:
+    """RocketMQ's proxy refuses a member of an unknown group, which an administrator may have created since."""
+    found = found_between(REFUSED, LOST, REFUSED)
+    assert [(type(told), is_over) for told, is_over in found] == [
+        (GroupNotFound, True),
+        (type(None), False),
+        (GroupNotFound, True),
+    ]
+    assert str(found[0][0]) == f"127.0.0.1:1 refused Telemetry: {REFUSED[1]}"
 
 
 def test_after_a_lost_connection_a_call_waits_for_the_next_attempt() -> None:
-    """The first call is told, those after it may succeed."""
-    assert told_between(LOST, LOST, LOST) == [None] * 3
+    """The first call is told, those after it may succeed; they do not shorten the pause."""
+    assert found_between(LOST, LOST, LOST) == [(None, False)] * 3
