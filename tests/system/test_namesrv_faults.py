@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from remoting_script import ScriptedServer, names
 import ferromq
 
 PATIENCE = 20.0
-HEARTBEAT, POP, SEND, GROUP = 34, 200_050, 310, 352
+HEARTBEAT, PULL, POP, SEND, END, GROUP = 34, 11, 200_050, 310, 37, 352
 V4_9_8 = 409
 Eventually = Callable[[Callable[[], bool]], bool]
 
@@ -246,3 +247,83 @@ def test_wrong_answers_are_errors_that_name_the_server(mq: ferromq.Embedded) -> 
             pytest.raises(ferromq.ServerError, match=broker.address),
         ):
             consumer.receive(wait=0)
+
+
+def test_a_frame_that_cannot_be_read_costs_its_connection_and_no_later_call() -> None:
+    """The next attempt connects again; the error of the first call says what came."""
+    good = Frame(0, {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "5"})
+    frames = [Frame(float("inf"))]  # type: ignore[arg-type]
+    answers = {HEARTBEAT: lambda _: Frame(0), SEND: lambda _: frames.pop() if frames else good}
+    with (
+        ScriptedServer(answers) as broker,
+        names({"broker-a": {0: broker.address}}) as server,
+        ferromq.connect(namesrv=server.address, timeout=PATIENCE, attempts=1) as clients,
+        clients.producer() as producer,
+    ):
+        with pytest.raises(ferromq.ConnectionFailed, match=r"header that is none.*infinity"):
+            producer.send("orders", b"x")
+        assert producer.send("orders", b"x").queue_offset == 5
+        assert sum(frame.code == HEARTBEAT for frame in broker.asked) == 2
+
+
+def test_a_refused_end_of_a_transaction_is_no_fault_of_the_broker() -> None:
+    """Another attempt would end the same way."""
+    stored = Frame(0, {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "5"})
+    refused = Frame(1, remark="the transaction was rolled back before")
+    answers = {HEARTBEAT: lambda _: Frame(0), SEND: lambda _: stored, END: lambda _: refused}
+    with (
+        ScriptedServer(answers) as broker,
+        names({"broker-a": {0: broker.address}}) as server,
+        ferromq.connect(namesrv=server.address, timeout=PATIENCE) as clients,
+        clients.producer("orders", checker=lambda _: None) as producer,
+    ):
+        transaction = producer.transaction()
+        transaction.send("orders", b"x")
+        with pytest.raises(ferromq.RequestError, match=r"refused END_TRANSACTION: the transaction was rolled back"):
+            transaction.commit()
+        assert sum(frame.code == END for frame in broker.asked) == 1
+
+
+def test_a_consumer_that_closes_ends_its_receive_as_closed() -> None:
+    """Loops of workers end at `ClientClosed`, and repeat after a `ServerError`."""
+    is_asked, is_over = threading.Event(), threading.Event()
+
+    def hang(_: Frame) -> Frame:
+        is_asked.set()
+        is_over.wait(PATIENCE)
+        return Frame(0)
+
+    with (
+        ScriptedServer({HEARTBEAT: lambda _: Frame(0), POP: hang}) as broker,
+        names({"broker-a": {0: broker.address}}) as server,
+        ferromq.connect(namesrv=server.address, timeout=PATIENCE) as clients,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        consumer = clients.consumer("billing", "orders")
+        receiving = pool.submit(consumer.receive, wait=PATIENCE)
+        assert is_asked.wait(PATIENCE)
+        consumer.close(timeout=1)
+        assert isinstance(receiving.exception(PATIENCE), ferromq.ClientClosed)
+        is_over.set()
+
+
+def test_a_pull_that_finds_no_message_in_its_time_keeps_the_connection() -> None:
+    """RocketMQ's broker answers it later than its client waits; the connection has other calls."""
+    is_over = threading.Event()
+    nothing = Frame(19, {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0", "suggestWhichBrokerId": "0"})
+
+    def pull(frame: Frame) -> Frame:
+        if frame.fields["suspendTimeoutMillis"] != "0":
+            is_over.wait(2)
+        return nothing
+
+    with (
+        ScriptedServer({HEARTBEAT: lambda _: Frame(0), PULL: pull}) as broker,
+        names({"broker-a": {0: broker.address}}) as server,
+        ferromq.connect(namesrv=server.address, timeout=PATIENCE) as clients,
+        clients.consumer("billing", "orders") as consumer,
+    ):
+        (queue,) = consumer.queues()
+        assert not consumer.pull(queue, 0, wait=1).messages
+        is_over.set()
+        assert sum(frame.code == HEARTBEAT for frame in broker.asked) == 1

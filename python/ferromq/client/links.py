@@ -209,7 +209,9 @@ class Links:
                 await asyncio.shield(link.ready)
                 return await link.call(next(self._opaques), *request)
         except TimeoutError:
-            if timeout >= _SILENT:
+            # A pull that waits for messages ends before its answer, on purpose.
+            is_wait = request[1].get("suspendTimeoutMillis", "0") != "0"
+            if timeout >= _SILENT and not is_wait:
                 link.give_up_if_silent(timeout)
             raise _no_answer(address, timeout) from None
 
@@ -303,7 +305,7 @@ class _Link:
                 self.ready.set_result(None)
                 await self._live()
                 error: FerromqError = ConnectionFailed(f"broker {self.address} closed the connection over remoting")
-            except (OSError, TimeoutError, FerromqError) as failed:
+            except Exception as failed:  # noqa: BLE001 (whatever it is, calls are told, and the next one connects again)
                 error = _unreachable(self.address, failed)
             finally:
                 self._end()
@@ -354,6 +356,9 @@ class _Link:
                 self._take(content)
         except asyncio.IncompleteReadError:
             return
+        except FerromqError as error:
+            self._fail_calls(error)
+            raise
         finally:
             # A heartbeat, and calls, that wait for an answer get none.
             self._fail_calls(ConnectionFailed(f"broker {self.address} closed the connection"))
@@ -367,7 +372,7 @@ class _Link:
             code, opaque, flag = int(header["code"]), int(header["opaque"]), int(header["flag"])
             version = int(header.get("version") or 0)
             fields = {str(name): str(value) for name, value in (header.get("extFields") or {}).items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ConnectionFailed(f"broker {self.address} sent a header that is none: {error!r}") from None
         if flag & _RESPONSE:
             if version:
@@ -378,7 +383,11 @@ class _Link:
             return
         member, answered = self._links.member, int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         if member is not None:
-            answered = member.asked(self.address, code, fields, content[end:])
+            try:
+                answered = member.asked(self.address, code, fields, content[end:])
+            except Exception:  # noqa: BLE001 (the connection has other calls)
+                _log.exception("request of broker %s failed code=%d", self.address, code)
+                answered = int(ResponseCode.SYSTEM_ERROR)
         if not flag & _ONE_WAY and self._writer is not None:
             self._writer.write(_frame(answered, opaque, _RESPONSE, {}, b""))
 
@@ -432,7 +441,7 @@ def _no_answer(address: str, timeout: float) -> RequestTimeout:
 def _unreachable(address: str, error: Exception) -> FerromqError:
     if isinstance(error, FerromqError):
         return error
-    why = f"no connection within {_CONNECT:g} s" if isinstance(error, TimeoutError) else str(error)
+    why = f"no connection within {_CONNECT:g} s" if isinstance(error, TimeoutError) else str(error) or repr(error)
     return ConnectionFailed(f"cannot reach broker {address} over remoting ({why})")
 
 

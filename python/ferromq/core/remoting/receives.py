@@ -11,7 +11,7 @@ from ferromq.core.remoting.handles import Handle, Popped
 from ferromq.core.remoting.records import decode, message_of
 from ferromq.core.request_plans import Answer
 from ferromq.core.requests import Call, Packets, Plan, Stream
-from ferromq.errors import FerromqError, LeaseExpired, ServerError, Unsupported
+from ferromq.errors import ClientClosed, FerromqError, LeaseExpired, ServerError, Unsupported
 from ferromq.protocol import naming
 from ferromq.protocol.codes import RequestCode, ResponseCode
 
@@ -106,7 +106,11 @@ class Receives:
             if not waited.set_running_or_notify_cancel():
                 self._give_back(step.endpoint, request, done)
             elif done.cancelled() or done.exception() is not None:
-                waited.set_exception(done.exception() if not done.cancelled() else ServerError("the pop was cancelled"))
+                waited.set_exception(
+                    done.exception()
+                    if not done.cancelled()
+                    else ClientClosed("the client was closed meanwhile; make a new one")
+                )
             else:
                 waited.set_result(done.result())
 

@@ -240,7 +240,12 @@ def end_transaction(calls: Calls, step: Call) -> Plan[bytes]:
         "msgId": request.message_id,
         "transactionId": own_id,
     }
-    yield from calls.call(step.endpoint, RequestCode.END_TRANSACTION, fields, step.timeout)
+    code = RequestCode.END_TRANSACTION
+    accepted = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+    answer = yield from calls.call(step.endpoint, code, fields, step.timeout, accepted=accepted)
+    if answer[0] == ResponseCode.SYSTEM_ERROR:
+        # As brokers refuse an end that does not fit the half message: another attempt would end the same way.
+        raise RequestError(f"{step.endpoint} refused {code.name}: {answer[1] or 'without a remark'}")
     return pb.EndTransactionResponse(status=pb.Status(code=pb.Code.OK)).SerializeToString()
 
 
