@@ -11,6 +11,8 @@ from java_processes import JavaBroker, JavaNameServer, JavaProxy
 
 import ferromq
 from ferromq import MessageView, Resolution
+from ferromq._proto import messages as pb
+from ferromq.core.routes import endpoints_message
 from ferromq.protocol import naming
 
 PATIENCE = 60.0
@@ -169,18 +171,50 @@ def test_transactions_and_delays_work_in_the_namespace(
     admin.create_topic("paid", queues=1, message_type="TRANSACTION")
     admin.create_topic("later", queues=1, message_type="DELAY")
     admin.create_group("cashier")
+    asked: list[str] = []
+
+    def check(message: MessageView) -> Resolution:
+        asked.append(message.topic)
+        return Resolution.COMMIT
+
     with (
-        ours.producer("paid", checker=lambda _: Resolution.UNKNOWN) as producer,
+        ours.producer("paid", checker=check) as producer,
         ours.consumer("cashier", ["paid", "later"]) as consumer,
     ):
         with producer.transaction() as transaction:
             transaction.send("paid", b"committed")
+        producer.transaction(check_after=1.0).send("paid", b"checked")
         producer.send("later", b"timed", delay=1.0)
-        taken = take(consumer, 2)
-    assert {(message.topic, message.body) for message in taken} == {("paid", b"committed"), ("later", b"timed")}
-    (stored,) = [admin.query_by_id("paid", message.message_id) for message in taken if message.topic == "paid"]
-    assert stored is not None
-    assert stored.properties["PGROUP"] == "shop%paid"
+        taken = take(consumer, 3)
+    assert {(message.topic, message.body) for message in taken} == {
+        ("paid", b"committed"),
+        ("paid", b"checked"),
+        ("later", b"timed"),
+    }
+    assert {*asked} == {"paid"}
+    for message in taken:
+        stored = admin.query_by_id(message.topic, message.message_id)
+        assert stored is not None
+        assert message.topic == "later" or stored.properties["PGROUP"] == "shop%paid"
+
+
+def test_servers_do_not_read_the_namespace_of_a_resource(servers: Servers) -> None:
+    """So our requests have it in the name: a route of `plain` is answered whatever `resource_namespace` is."""
+    with ferromq.Admin(servers.namesrv, timeout=PATIENCE) as plain:
+        plain.create_topic("plain", queues=1, message_type="NORMAL")
+    with ferromq.Producer(servers.endpoint, timeout=PATIENCE) as producer:
+        producer.send("plain", b"x")
+        request = pb.QueryRouteRequest(
+            topic=pb.Resource(resource_namespace="shop", name="plain"), endpoints=endpoints_message([servers.endpoint])
+        )
+        answer = producer._client.channels.call(
+            servers.endpoint, "QueryRoute", request.SerializeToString(), timeout=PATIENCE
+        )
+    response = pb.QueryRouteResponse.FromString(answer)
+    assert response.status.code == pb.Code.OK
+    assert response.message_queues
+    with ferromq.Admin(servers.namesrv, timeout=PATIENCE) as plain:
+        assert "shop%plain" not in plain.topics()
 
 
 def test_a_producer_over_grpc_cannot_name_its_group(servers: Servers, clients: Clients) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from dispatching import dispatched
 
 import ferromq
 from ferromq import Message, MessageView, Resolution, aio
@@ -186,6 +187,7 @@ def test_an_administrator_sees_the_topics_and_groups_of_its_namespace(mq: ferrom
         admin.alter_group("billing", retries=2)
         with shop.producer() as producer:
             receipt = producer.send("orders", b"x", keys="k")
+        dispatched(mq)
         assert admin.query_by_id("orders", receipt.message_id) is not None
         assert [message.topic for message in admin.query_by_key("orders", "k")] == ["shop%orders"]
         assert everything.query_by_key("orders", "k") == []
@@ -241,7 +243,8 @@ def test_a_check_back_reaches_the_checker_of_the_same_namespace(mq: ferromq.Embe
         strange.append(message)
         return Resolution.ROLLBACK
 
-    with shop.producer(checker=check) as producer, mq.producer("orders", checker=refuse):
+    with shop.producer("orders", checker=check) as producer, mq.producer("orders", checker=refuse):
+        assert producer._client.session._topics == {"shop%orders"}
         producer.transaction().send("orders", b"left open")
         with producer.transaction() as transaction:
             assert transaction.send("orders", b"committed").topic == "orders"
@@ -254,8 +257,8 @@ def test_a_check_back_reaches_the_checker_of_the_same_namespace(mq: ferromq.Embe
     assert not strange
 
 
-def test_a_request_gets_the_reply_of_its_namespace(shop: Any) -> None:
-    """Over remoting, where fields name the topic."""
+def test_a_request_gets_the_reply_of_its_namespace(mq: ferromq.Embedded, shop: Any) -> None:
+    """Over remoting, where fields name topic and group; no group without the namespace is left behind."""
     with shop.producer() as producer, shop.consumer("billing", "orders") as consumer:
 
         def serve() -> None:
@@ -267,6 +270,8 @@ def test_a_request_gets_the_reply_of_its_namespace(shop: Any) -> None:
         serving.start()
         assert producer.request("orders", b"x", timeout=PATIENCE).body == b"re:x"
         serving.join()
+    assert "%RETRY%billing" not in names(mq)
+    assert mq.broker.groups.get("billing") is None
 
 
 def test_the_clients_of_asyncio_have_namespaces_too(mq: ferromq.Embedded) -> None:
@@ -345,6 +350,7 @@ def test_a_namespace_holds_at_an_endpoint_and_behind_name_servers(mq: ferromq.Em
             assert message.topic == "orders"
             consumer.forward_to_dead_letter(message)
         with connection.admin() as admin:
+            dispatched(mq)
             assert [(letter.topic, letter.group) for letter in admin.dead_letters("billing")] == [("orders", "billing")]
     (operation,) = told
     assert (operation.topic, operation.message_id) == ("orders", message_id)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ferromq import ConfigError, Message, Producer
+from ferromq import ConfigError, Message, MessageTooLarge, Producer
 from ferromq.core.batching import with_properties
 from ferromq.core.payloads import Encoder
 
@@ -65,10 +65,24 @@ def test_an_unknown_compression_names_those_that_there_are(wrong: Any) -> None:
         Producer("127.0.0.1:1", compress=wrong)
 
 
-def test_a_negative_limit_is_refused() -> None:
-    """A limit is a number of bytes."""
-    with pytest.raises(ConfigError, match="compress_over is -1"):
-        Producer("127.0.0.1:1", compress="zlib", compress_over=-1)
+@pytest.mark.parametrize("wrong", [-1, 1.5, "9", None, True])
+def test_a_limit_that_is_no_number_of_bytes_is_refused(wrong: Any) -> None:
+    """At once, with the value."""
+    with pytest.raises(ConfigError, match=f"compress_over is {wrong!r}"):
+        Producer("127.0.0.1:1", compress="zlib", compress_over=wrong)
+
+
+def test_a_limit_beyond_any_body_compresses_none() -> None:
+    """The core counts in machine words."""
+    assert Encoder[bytes](None, "zlib", 1 << 70).sendable(TEXT, {}).body == TEXT
+
+
+def test_a_body_that_no_consumer_decompresses_is_refused() -> None:
+    """It would be stored with a receipt, and become a dead letter of each group."""
+    encoder: Encoder[bytes] = Encoder(None, "lz4")
+    assert len(encoder.sendable(bytes(64 << 20), {}).body) < 1 << 20
+    with pytest.raises(MessageTooLarge, match=r"67108865 bytes.*67108864"):
+        encoder.sendable(bytes((64 << 20) + 1), {})
 
 
 def test_values_and_many_messages_are_compressed_too() -> None:

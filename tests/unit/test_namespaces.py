@@ -1,5 +1,8 @@
 """Whole names of topics and groups in a namespace."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +58,14 @@ def test_the_limit_of_a_name_counts_its_namespace() -> None:
         naming.check_group("g" * 116, "shop")
     with pytest.raises(IllegalName, match="the topic name is empty"):
         naming.check_topic("", "shop")
+
+
+@pytest.mark.parametrize("received", ["shop%b", "b"])
+def test_the_topic_of_a_message_is_found_whoever_sent_it(received: str) -> None:
+    """RocketMQ's proxy takes the namespace off the topic of a message, ferromq does not."""
+    subscription = Subscription("billing", filters_of(["a", "b"], "*", "shop"), namespace="shop")
+    message: Any = SimpleNamespace(topic=received)
+    assert subscription.topic_of(message) == "b"
 
 
 def test_settings_name_group_and_topics_with_the_namespace() -> None:

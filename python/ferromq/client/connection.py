@@ -289,7 +289,10 @@ class Channels:
 
     def announced(self, endpoint: str, metadata: Any) -> str | None:
         """Note what *metadata* announces, and try a frame: a proxy may pass HTTP/2 alone. Return why it failed."""
-        self.compressions[endpoint] = {value for key, value in metadata or () if key == COMPRESSION}
+        taken = {value for key, value in metadata or () if key == COMPRESSION}
+        before, self.compressions[endpoint] = self.compressions.get(endpoint), taken
+        if before is not None and not before <= taken and self.sends is not None:
+            self.sends.drop_routes()  # an older broker came in its place: the next send looks at it again
         announced = {value for key, value in metadata or () if key == FRAMED}
         if "1" not in announced or (self._tls is not None and self._framed_tls is None):
             self.framed.pop(endpoint, None)

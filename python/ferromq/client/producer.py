@@ -7,13 +7,12 @@ Batching is decided in `core.batching`, retries and routes in `core.plans`; `sub
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import Generic, Self, TypedDict, TypeVar, Unpack, cast
 
-from ferromq.client.at_once import InThisThread
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import end_of
 from ferromq.client.direct_sends import DirectSends
@@ -235,43 +234,49 @@ class Producer(Generic[V]):
         """
         self._client.check()
         naming.check_topic(topic)
-        # One batch, or a broker without a network between, leaves threads nothing to do meanwhile.
-        is_one = isinstance(messages, Sequence) and len(messages) <= MAX_MESSAGES
-        senders: Executor = (
-            InThisThread() if is_one or self._client.channels.here else ThreadPoolExecutor(IN_FLIGHT, "ferromq-send")
-        )
-        with over(self._client.common.watch, "send", topic) as sending, senders:
+        # One batch leaves threads nothing to do meanwhile.
+        is_small = isinstance(messages, Sequence) and len(messages) <= MAX_MESSAGES
+        with over(self._client.common.watch, "send", topic) as sending:
             sendable = carrier(sending, self._encoder.numbered())
             given = cast("Iterable[Sendable]", messages) if sendable is as_is else map(sendable, messages)
-            return self._send_all(topic, given, on_progress, senders)
+            return self._send_all(topic, given, on_progress, is_small=is_small)
 
     def _send_all(
         self,
         topic: str,
         messages: Iterable[Sendable],
         on_progress: Callable[[int], None] | None,
-        senders: Executor,
+        *,
+        is_small: bool,
     ) -> SendSummary:
         pending: deque[tuple[Slice, Future[Batch]]] = deque()
         done: list[tuple[Slice, Batch]] = []
         stored = 0
 
-        def collect() -> None:
+        def add(part: Slice, batch: Batch) -> None:
             nonlocal stored
-            part, future = pending.popleft()
-            done.append((part, future.result()))
+            done.append((part, batch))
             stored += len(part.messages)
             if on_progress is not None:
                 on_progress(stored)
 
+        def collect() -> None:
+            part, future = pending.popleft()
+            add(part, future.result())
+
         try:
-            for part in batches(messages):
-                before = predecessor(part, pending)
-                pending.append((part, senders.submit(self._send_after, before, topic, part)))
-                if len(pending) >= IN_FLIGHT:
+            parts = [*batches(messages)] if is_small else batches(messages)
+            if isinstance(parts, list) and len(parts) == 1:
+                add(parts[0], self._send_after(None, topic, parts[0]))
+                return in_order(done)
+            with ThreadPoolExecutor(IN_FLIGHT, "ferromq-send") as senders:
+                for part in parts:
+                    before = predecessor(part, pending)
+                    pending.append((part, senders.submit(self._send_after, before, topic, part)))
+                    if len(pending) >= IN_FLIGHT:
+                        collect()
+                while pending:
                     collect()
-            while pending:
-                collect()
         except Exception as error:
             others = [part for part, future in pending if future.exception() is None]
             note_stored(error, stored + sum(len(part.messages) for part in others))

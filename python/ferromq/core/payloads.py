@@ -27,7 +27,7 @@ from typing import (
 )
 
 from ferromq._ferromq import Message, MessageView
-from ferromq.errors import ConfigError, Reject, RetryAfter, Undecodable
+from ferromq.errors import ConfigError, MessageTooLarge, Reject, RetryAfter, Undecodable
 from ferromq.protocol import naming
 from ferromq.tables import MessageTable
 
@@ -57,6 +57,8 @@ _BUILTIN = (dict, list, str, int, float, bool, object)
 ZLIB = "zlib"
 Compression = Literal["zlib", "lz4", "zstd"]
 """How bodies are compressed."""
+MAX_DECOMPRESSED = 64 << 20
+"""The largest body in bytes that ferromq's consumers decompress."""
 COMPRESS_OVER = 4096
 """RocketMQ's producers compress bodies of more bytes than this."""
 
@@ -162,10 +164,10 @@ class Encoder(Generic[V]):
     ) -> None:
         if compress is not None and compress not in get_args(Compression):
             raise ConfigError(f"compress is {compress!r}; give 'zlib', 'lz4', 'zstd' or None")
-        if compress_over < 0:
-            raise ConfigError(f"compress_over is {compress_over}; it is a number of bytes, 0 or more")
+        if not isinstance(compress_over, int) or isinstance(compress_over, bool) or compress_over < 0:
+            raise ConfigError(f"compress_over is {compress_over!r}; it is a whole number of bytes, 0 or more")
         self._compress = compress
-        self._compress_over = compress_over
+        self._compress_over = min(compress_over, MAX_DECOMPRESSED)
         self._encode = None if encode is None else _function(encode, "encode", _writer)
         self._properties = {CONTENT_TYPE: JSON} if encode is not None and _is_type(encode) else {}
 
@@ -187,7 +189,13 @@ class Encoder(Generic[V]):
     def sendable(self, value: Message | V, options: Mapping[str, Any]) -> Message:
         """Return the message of a value as it is sent: with a compressed body, if the producer compresses."""
         message = self.message(value, options)
-        return message if self._compress is None else message.compressed(self._compress, self._compress_over)
+        if self._compress is None:
+            return message
+        if len(message.body) > MAX_DECOMPRESSED:
+            raise MessageTooLarge(
+                f"the body has {len(message.body)} bytes; consumers decompress at most {MAX_DECOMPRESSED}"
+            )
+        return message.compressed(self._compress, self._compress_over)
 
     def numbered(self) -> Callable[[Message | V], Message | bytes]:
         """Return a function that makes what a batch takes of each value; its errors note the number of the value."""
