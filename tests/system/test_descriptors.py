@@ -1,7 +1,6 @@
 """The limit of open files: a server raises it to the hard limit, an embedded broker leaves it."""
 
 import contextlib
-import resource
 import signal
 import socket
 import subprocess
@@ -24,17 +23,17 @@ def open_files(pid: int | str) -> tuple[str, str]:
     return soft, hard
 
 
-def limit() -> None:
-    """Begin with a low soft limit, as a process of a service manager."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT, hard))
+# Programs begin with a limit, as processes of a service manager. They set it themselves: between fork and exec, gRPC's
+# own handlers of forks would run in the child.
+LIMITED = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({SOFT}, r.getrlimit(r.RLIMIT_NOFILE)[1]))"
+"""A low soft limit."""
 
 
 @pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="tells limits otherwise")
 @pytest.mark.parametrize(("entry", "words"), [("main", ["namesrv"]), ("mqnamesrv", []), ("main", ["broker"])])
 def test_a_server_raises_the_soft_limit_to_the_hard_one(entry: str, words: list[str], tmp_path: Path) -> None:
     """Before it counts how many connections and files there may be."""
-    program = f"import sys; from ferromq.cli import main as cli; sys.exit(cli.{entry}(sys.argv[1:]))"
+    program = f"{LIMITED}; import sys; from ferromq.cli import main as cli; sys.exit(cli.{entry}(sys.argv[1:]))"
     words = [*words, "--listen", "127.0.0.1:0"]
     if "broker" in words:
         words += ["--grpc-listen", "127.0.0.1:0", "--store", str(tmp_path)]
@@ -43,7 +42,6 @@ def test_a_server_raises_the_soft_limit_to_the_hard_one(entry: str, words: list[
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        preexec_fn=limit,  # noqa: PLW1509 (no thread of this process holds a lock that setrlimit takes)
     ) as server:
         assert server.stdout is not None
         assert any(line.startswith("ready") for line in server.stdout)
@@ -56,7 +54,7 @@ def test_a_server_raises_the_soft_limit_to_the_hard_one(entry: str, words: list[
 def test_an_embedded_broker_leaves_the_limit_of_its_process(tmp_path: Path) -> None:
     """The program decides it."""
     program = (
-        "import ferromq, resource, sys\n"
+        f"{LIMITED}\nimport ferromq, resource, sys\n"
         "with ferromq.embedded(sys.argv[1]):\n"
         "    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
@@ -65,7 +63,6 @@ def test_an_embedded_broker_leaves_the_limit_of_its_process(tmp_path: Path) -> N
         capture_output=True,
         text=True,
         check=True,
-        preexec_fn=limit,
     )
     assert done.stdout.strip() == str(SOFT)
 
@@ -75,9 +72,8 @@ ROOM = LIMIT - LIMIT // 2 - 64
 """The rest, without the store's half and the process's own."""
 
 
-def few() -> None:
-    """Begin with few descriptors, and none to raise the limit to."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
+FEW = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({LIMIT}, {LIMIT}))"
+"""Few descriptors, and none to raise the limit to."""
 
 
 def is_open(client: socket.socket) -> bool:
@@ -94,14 +90,13 @@ def is_open(client: socket.socket) -> bool:
 def test_two_servers_of_a_process_leave_its_store_the_descriptors_it_needs(tmp_path: Path) -> None:
     """Their connections together are what is left, and new topics get their files."""
     words = ["dev", "--namesrv-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]
-    program = "import sys; from ferromq.cli import main as cli; sys.exit(cli.main(sys.argv[1:]))"
+    program = f"{FEW}; import sys; from ferromq.cli import main as cli; sys.exit(cli.main(sys.argv[1:]))"
     with (
         subprocess.Popen(
             [sys.executable, "-c", program, *words, "--store", str(tmp_path), "--set", "commit_log_file_size=67108864"],
             stdout=subprocess.PIPE,
             text=True,
             cwd=tmp_path,
-            preexec_fn=few,  # noqa: PLW1509 (no thread of this process holds a lock that setrlimit takes)
         ) as server,
         contextlib.ExitStack() as opened,
     ):
