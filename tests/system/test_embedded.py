@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from machine import in_load
+from ports import kept_port
+from tls_files import SHOWN, TRUST
 
 import ferromq
 from ferromq._ferromq import RemotingClient
@@ -178,3 +180,33 @@ def test_a_program_that_never_closes_ends_without_a_word(tmp_path: Path) -> None
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
     assert not (tmp_path / "abort").exists()
+
+
+def connections_of_a_producer(mq: ferromq.Embedded, producer: ferromq.Producer[bytes]) -> int:
+    """Return how many gRPC and framed connections a producer opens for its sends."""
+    before = mq.broker.server.stats()["connections"]
+    with producer:
+        for _ in range(3):
+            producer.send("orders", b"x")
+        return mq.broker.server.stats()["connections"] - before
+
+
+def test_clients_of_an_embedded_broker_send_without_a_connection_for_frames() -> None:
+    """The one that they open is gRPC's, for routes and settings; a client that connects by itself has both."""
+    with ferromq.embedded() as mq, ferromq.connect(mq.endpoint) as other:
+        assert connections_of_a_producer(mq, mq.producer()) == 1
+        assert connections_of_a_producer(mq, other.producer()) == 2
+
+
+def test_clients_of_an_embedded_broker_speak_the_tls_that_they_are_given() -> None:
+    """A program that tests its TLS must not be answered without it."""
+    with ferromq.embedded(**SHOWN) as mq:  # type: ignore[arg-type]
+        assert connections_of_a_producer(mq, mq.producer(tls=TRUST)) == 2
+
+
+def test_clients_of_an_embedded_broker_go_where_it_is_advertised() -> None:
+    """As faults in tests need, for example, whose proxies have the advertised address."""
+    with kept_port() as address:
+        port = address.rpartition(":")[2]
+        with ferromq.embedded(grpc_listen=address, grpc_advertise=f"localhost:{port}") as mq:
+            assert connections_of_a_producer(mq, mq.producer()) == 2

@@ -228,7 +228,7 @@ def test_a_slave_is_read_while_its_master_is_away(mq: ferromq.Embedded) -> None:
 
 
 def test_wrong_answers_are_errors_that_name_the_server(mq: ferromq.Embedded) -> None:
-    """A route that is none, and a pop with a header or records of another form."""
+    """A route and a pop that cannot be decoded."""
     for body in (b"nonsense", b'{"queueDatas": 5}', b'{"queueDatas": [{"brokerName": "a"}]}'):
         with (
             ScriptedServer({105: lambda _, body=body: Frame(0, body=body)}) as server,
@@ -260,7 +260,7 @@ def test_a_frame_that_cannot_be_read_costs_its_connection_and_no_later_call() ->
         ferromq.connect(namesrv=server.address, timeout=PATIENCE, attempts=1) as clients,
         clients.producer() as producer,
     ):
-        with pytest.raises(ferromq.ConnectionFailed, match=r"header that is none.*infinity"):
+        with pytest.raises(ferromq.ConnectionFailed, match=r"header that cannot be read.*infinity"):
             producer.send("orders", b"x")
         assert producer.send("orders", b"x").queue_offset == 5
         assert sum(frame.code == HEARTBEAT for frame in broker.asked) == 2

@@ -61,7 +61,7 @@ def test_the_limit_of_a_name_counts_its_namespace() -> None:
 
 
 @pytest.mark.parametrize("received", ["shop%b", "b"])
-def test_the_topic_of_a_message_is_found_whoever_sent_it(received: str) -> None:
+def test_a_message_has_its_topic_from_either_server(received: str) -> None:
     """RocketMQ's proxy takes the namespace off the topic of a message, ferromq does not."""
     subscription = Subscription("billing", filters_of(["a", "b"], "*", "shop"), namespace="shop")
     message: Any = SimpleNamespace(topic=received)

@@ -126,7 +126,7 @@ def test_any_answer_is_a_route_or_an_error_that_names_the_name_server(body: byte
 
 
 def test_topics_without_brokers_are_asked_for_again() -> None:
-    """A name server that has just started knows no topics; one with brokers says that there is none."""
+    """A name server that has just started knows no brokers yet; one that knows brokers is right about the topic."""
     for table, error in (({}, ServerError), ({"a": {}}, TopicNotFound)):
         clusters = json.dumps({"brokerAddrTable": table}).encode()
         rig = Rig({105: (17, "none", {}, b""), 106: (0, None, {}, clusters)})

@@ -373,7 +373,7 @@ class _Link:
             version = int(header.get("version") or 0)
             fields = {str(name): str(value) for name, value in (header.get("extFields") or {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise ConnectionFailed(f"broker {self.address} sent a header that is none: {error!r}") from None
+            raise ConnectionFailed(f"broker {self.address} sent a header that cannot be read: {error!r}") from None
         if flag & _RESPONSE:
             if version:
                 self._links.versions[self.address] = version

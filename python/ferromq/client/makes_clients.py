@@ -51,7 +51,7 @@ class MakesClients(Generic[C]):
 
     @property
     def _admin_addresses(self) -> tuple[str | None, str | None]:
-        """The name servers or the brokers, as an administrator takes them; the other one is None."""
+        """The name servers and the brokers of an administrator; a connection has one of the two, the other is None."""
         addresses, are_name_servers = parse_address(self._endpoint)
         joined = ";".join(addresses)
         return (joined, None) if are_name_servers else (None, joined)

@@ -108,7 +108,7 @@ def _inflate(body: bytes, message_id: str) -> bytes:
 
 
 def whole(fields: Mapping[str, str], name: str) -> int:
-    """Return a whole number of a header or of properties; 0 if there is none."""
+    """Return the whole number in a field of a header or of properties; 0 if the field has no number."""
     try:
         return int(fields.get(name) or 0)
     except ValueError:

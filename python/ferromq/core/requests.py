@@ -389,7 +389,7 @@ def transport_error(code: str, details: str | None, endpoint: str, method: str, 
 
 
 def _refusal_below(code: str, details: str) -> type[RequestError] | None:
-    """Return the class of a refusal below the protocol; None: it is none."""
+    """Return the error class of a refusal by gRPC itself; None if the code is no refusal."""
     if code == "RESOURCE_EXHAUSTED":
         # grpc refuses what is over its own limit with the same code as a server that has too much to do.
         return MessageTooLarge if _OVER_LIMIT in details else Throttled

@@ -87,7 +87,7 @@ def check_group(name: str, namespace: str = "") -> None:
 
 
 def check_namespace(name: str) -> None:
-    """Raise `IllegalName` with the broken rule if *name* cannot be the name of a namespace. Empty is none."""
+    """Raise `IllegalName` with the broken rule if *name* cannot be a namespace. An empty name means no namespace."""
     _check_text("namespace", name)
     if not name:
         return
