@@ -43,7 +43,10 @@ _WATCH = 20.0
 _LEAST_POLL = 5.0
 """Seconds that a receive waits at RocketMQ's proxy at least; one with less time until its deadline is refused:"""
 _TOO_SHORT = "not enough for polling"
-_NO_SHORT_WAIT = "RocketMQ's proxy refuses receives that wait for less than 3 s: give wait=3 or more"
+_NO_SHORT_WAIT = (
+    "RocketMQ's proxy refuses receives that wait for less than 3 s: give wait=3 or more, or set "
+    "grpcClientConsumerMinLongPollingTimeoutMillis=0 at the proxy"
+)
 _attempts = count()
 """Tells the receives of a client apart."""
 _NO_BEGIN = "begin= needs brokers of ferromq: leave it out, or set the offsets of the group before it begins"
