@@ -24,6 +24,7 @@ PATIENCE = 30.0
 SYNC = "sync"
 """Tests that wait for brokers run once."""
 SEND = 310
+TEXT = b"hello" * 20
 
 
 class Cluster(NamedTuple):
@@ -150,7 +151,9 @@ class Verbs:
             mq.consumer(group, topic, **self.BEGIN) as consumer,
         ):
             receipts = [producer.send(topic, b"%d" % number, message_group="walk") for number in range(4)]
-            receipts += producer.send_all(topic, [Message(b"%d" % n, message_group="walk") for n in range(4, 8)])
+            receipts += producer.send_all(topic, [Message(b"%d" % n, message_group="walk") for n in range(4, 6)])
+            futures = [producer.submit(topic, b"%d" % number, message_group="walk") for number in (6, 7)]
+            receipts += [future.result(PATIENCE) for future in futures]
             assert len({receipt.queue_id for receipt in receipts}) == 1
             came: list[tuple[bytes, int]] = []
             while len(came) < 9:
@@ -319,6 +322,24 @@ class Verbs:
         assert {body for body, _ in handled} == {b"%d" % number for number in range(20)}
         assert sorted(attempt for _, attempt in handled) == [1] * 20 + [2]
 
+    def test_bodies_are_compressed_as_javas_producers_do(self, cluster: Cluster, names: Any) -> None:
+        """Alone and beside others; the flags of a batch would be those of all its messages."""
+        self.check_compression(cluster, names, "zlib")
+
+    def check_compression(self, cluster: Cluster, names: Any, compression: Any) -> None:
+        """Check what a producer with this compression sends."""
+        topic, group = names()
+        with (
+            connected(SYNC, cluster) as mq,
+            mq.consumer(group, topic, **self.BEGIN) as consumer,
+            mq.producer(compress=compression, compress_over=50) as producer,
+        ):
+            producer.send(topic, TEXT)
+            producer.send_all(topic, [b"small", TEXT, b"small", TEXT])
+            messages = receive(consumer, 5)
+            assert sorted(message.body for message in messages) == sorted([TEXT] * 3 + [b"small"] * 2)
+            consumer.ack(messages)
+
     def test_submitted_messages_get_their_receipts(self, cluster: Cluster, kind: str, names: Any) -> None:
         """Each its own, once it is stored."""
         topic, group = names()
@@ -395,15 +416,14 @@ class Verbs:
         assert seen.empty()
 
     def test_higher_priorities_come_first(self, cluster: Cluster, kind: str, names: Any) -> None:
-        """Though they are sent last."""
+        """Though they are sent last, and together."""
         topic, group = names("PRIORITY", 8)
         with (
             connected(kind, cluster) as mq,
             mq.producer() as producer,
             mq.consumer(group, topic, **self.BEGIN) as consumer,
         ):
-            for priority in (1, 3, 5):
-                producer.send(topic, b"%d" % priority, priority=priority)
+            producer.send_all(topic, [Message(b"%d" % priority, priority=priority) for priority in (1, 3, 5)])
             came = [receive(consumer, 1)[0] for _ in range(3)]
             assert [(message.body, message.priority) for message in came] == [(b"5", 5), (b"3", 3), (b"1", 1)]
 

@@ -8,7 +8,7 @@ import pytest
 from client_script import LOST, ONE, SEED, TWO, Server, request_of, sent
 
 from ferromq import _ferromq
-from ferromq._ferromq import MessageView
+from ferromq._ferromq import Message, MessageView
 from ferromq._proto import messages as pb
 from ferromq.core import plans, pull_plans, receive_plans, send_plans
 from ferromq.core.filters import filter_expression
@@ -52,6 +52,28 @@ def test_a_repeated_send_keeps_its_message_ids_and_changes_the_broker() -> None:
     assert list(batch.queue_offsets) == [10, 11]
     assert server.methods().count("QueryRoute") == 3
     assert server.pauses == sorted(server.pauses)
+
+
+def test_a_batch_that_rocketmqs_proxy_would_change_is_not_sent() -> None:
+    """It takes plain messages together; those of a group, with a priority, or compressed it takes one by one."""
+    server = Server()
+    server.common.takes_batches = lambda _endpoint: False
+    grouped: list[Message | bytes] = [Message(b"1", message_group="g"), Message(b"2", message_group="g")]
+    urgent: list[Message | bytes] = [Message(b"1", priority=1), Message(b"2", priority=2)]
+    server.script = [sent(2), sent(), sent()]
+    server.run(send_plans.send(server.common, "orders", [b"1", b"2"]))
+    server.run(send_plans.send(server.common, "orders", grouped[:1]))
+    for together in (grouped, urgent):
+        with pytest.raises(send_plans.MustPartError):
+            server.run(send_plans.send(server.common, "orders", together))
+    server.common.compression = "zlib"
+    with pytest.raises(send_plans.MustPartError):
+        server.run(send_plans.send(server.common, "orders", [b"1", b"2"]))
+    server.run(send_plans.send(server.common, "orders", [b"1"]))
+    assert server.methods().count("SendMessage") == 3
+    server.common.takes_batches = lambda _endpoint: True
+    server.script = [sent(2)]
+    server.run(send_plans.send(server.common, "orders", grouped))
 
 
 def test_a_send_that_keeps_failing_ends_with_the_last_error() -> None:

@@ -17,6 +17,7 @@ from ferromq.client.client import Options
 from ferromq.client.connection import end_of, remaining
 from ferromq.client.producer import (
     MessageOptions,
+    Stored,
     given_limit,
     in_order,
     note_stored,
@@ -218,16 +219,15 @@ class Producer(Generic[V]):
         self, topic: str, parts: AsyncIterator[Slice], on_progress: Callable[[int], None] | None
     ) -> SendSummary:
         pending: deque[tuple[Slice, asyncio.Task[Batch]]] = deque()
-        done: list[tuple[Slice, Batch]] = []
-        stored = 0
+        stored = Stored(on_progress)
 
         async def collect() -> None:
-            nonlocal stored
             part, task = pending.popleft()
-            done.append((part, await task))
-            stored += len(part.messages)
-            if on_progress is not None:
-                on_progress(stored)
+            try:
+                stored.add(part, await task)
+            except send_plans.MustPartError:
+                for each in part.apart():
+                    stored.add(each, await self._send_after(None, topic, each))
 
         try:
             async for part in parts:
@@ -239,12 +239,12 @@ class Producer(Generic[V]):
                 await collect()
         except Exception as error:
             others = await asyncio.gather(*(task for _, task in pending), return_exceptions=True)
-            note_stored(error, stored + sum(len(batch.ids) for batch in others if isinstance(batch, Batch)))
+            note_stored(error, stored.count + sum(len(batch.ids) for batch in others if isinstance(batch, Batch)))
             raise
         finally:
             for _, task in pending:
                 task.cancel()
-        return in_order(done)
+        return in_order(stored.done)
 
     async def _send_after(self, before: "asyncio.Task[Batch] | None", topic: str, part: Slice) -> Batch:
         if before is not None:

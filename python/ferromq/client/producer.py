@@ -54,6 +54,22 @@ def given_limit(timeout: timedelta | float | None) -> float | None:
     return None if timeout is None else seconds(timeout)
 
 
+class Stored:
+    """The batches of one call that are stored, and how many messages they have."""
+
+    def __init__(self, on_progress: Callable[[int], None] | None) -> None:
+        self.done: list[tuple[Slice, Batch]] = []
+        self.count = 0
+        self._on_progress = on_progress
+
+    def add(self, part: Slice, batch: Batch) -> None:
+        """Add one, and say how many are stored now."""
+        self.done.append((part, batch))
+        self.count += len(part.messages)
+        if self._on_progress is not None:
+            self._on_progress(self.count)
+
+
 def in_order(done: Sequence[tuple[Slice, Batch]]) -> SendSummary:
     """Return the receipts of the slices of one call, in the order of their messages."""
     sent = [batch for _, batch in done]
@@ -250,25 +266,24 @@ class Producer(Generic[V]):
         is_small: bool,
     ) -> SendSummary:
         pending: deque[tuple[Slice, Future[Batch]]] = deque()
-        done: list[tuple[Slice, Batch]] = []
-        stored = 0
-
-        def add(part: Slice, batch: Batch) -> None:
-            nonlocal stored
-            done.append((part, batch))
-            stored += len(part.messages)
-            if on_progress is not None:
-                on_progress(stored)
+        stored = Stored(on_progress)
 
         def collect() -> None:
             part, future = pending.popleft()
-            add(part, future.result())
+            take(part, future.result)
+
+        def take(part: Slice, send: Callable[[], Batch]) -> None:
+            try:
+                stored.add(part, send())
+            except send_plans.MustPartError:
+                for each in part.apart():
+                    stored.add(each, self._send_after(None, topic, each))
 
         try:
             parts = [*batches(messages)] if is_small else batches(messages)
             if isinstance(parts, list) and len(parts) == 1:
-                add(parts[0], self._send_after(None, topic, parts[0]))
-                return in_order(done)
+                take(parts[0], lambda: self._send_after(None, topic, parts[0]))
+                return in_order(stored.done)
             with ThreadPoolExecutor(IN_FLIGHT, "ferromq-send") as senders:
                 for part in parts:
                     before = predecessor(part, pending)
@@ -279,9 +294,9 @@ class Producer(Generic[V]):
                     collect()
         except Exception as error:
             others = [part for part, future in pending if future.exception() is None]
-            note_stored(error, stored + sum(len(part.messages) for part in others))
+            note_stored(error, stored.count + sum(len(part.messages) for part in others))
             raise
-        return in_order(done)
+        return in_order(stored.done)
 
     def _send_after(self, before: "Future[Batch] | None", topic: str, part: Slice) -> Batch:
         if before is not None:

@@ -33,6 +33,10 @@ class Slice(NamedTuple):
     numbers: Sequence[int]
     lane: str | None = None
 
+    def apart(self) -> "list[Slice]":
+        """Return each message as a batch of its own."""
+        return [Slice([m], [n], self.lane) for m, n in zip(self.messages, self.numbers, strict=True)]
+
 
 def most_of(lane: str | None) -> int:
     """Return how many messages of a lane travel together: of delayed ones, as with RocketMQ, one."""
