@@ -90,6 +90,16 @@ class Verbs:
 
         return create
 
+    @contextmanager
+    def clients(self, kind: str, cluster: Cluster, group: str, topic: str) -> Iterator[tuple[Any, Any]]:
+        """Yield a producer, and a consumer that begins with the first message."""
+        with (
+            connected(kind, cluster) as mq,
+            mq.producer() as producer,
+            mq.consumer(group, topic, **self.BEGIN) as consumer,
+        ):
+            yield producer, consumer
+
     def place(self, stored: MessageView | SendReceipt) -> tuple[Any, int]:
         """Return where a message is, as receipts name it."""
         return stored.queue_id, stored.queue_offset
@@ -125,11 +135,7 @@ class Verbs:
     def test_batches_keep_their_messages(self, cluster: Cluster, kind: str, names: Any) -> None:
         """Those of `send_all`, and single messages under way at once; receipts name the places."""
         topic, group = names()
-        with (
-            connected(kind, cluster) as mq,
-            mq.producer() as producer,
-            mq.consumer(group, topic, **self.BEGIN) as consumer,
-        ):
+        with self.clients(kind, cluster, group, topic) as (producer, consumer):
             summary = producer.send_all(topic, [Message(b"%d" % number, tag=f"t{number}") for number in range(300)])
             big = producer.send_all(topic, [b"x" * 3_000_000, b"y" * 3_000_000])
             places = {self.place(receipt) for receipt in [*summary, *big]}
@@ -145,11 +151,7 @@ class Verbs:
     def test_message_groups_keep_their_order(self, cluster: Cluster, names: Any) -> None:
         """In one queue; the next comes when the one before is acknowledged, and a late one comes again first."""
         topic, group = names("FIFO", 4, fifo=True)
-        with (
-            connected(SYNC, cluster) as mq,
-            mq.producer() as producer,
-            mq.consumer(group, topic, **self.BEGIN) as consumer,
-        ):
+        with self.clients(SYNC, cluster, group, topic) as (producer, consumer):
             receipts = [producer.send(topic, b"%d" % number, message_group="walk") for number in range(4)]
             receipts += producer.send_all(topic, [Message(b"%d" % n, message_group="walk") for n in range(4, 6)])
             futures = [producer.submit(topic, b"%d" % number, message_group="walk") for number in (6, 7)]
@@ -169,11 +171,7 @@ class Verbs:
     def test_delayed_messages_come_at_their_time_and_can_be_recalled(self, cluster: Cluster, names: Any) -> None:
         """In a batch, too, which RocketMQ's broker would deliver at once."""
         topic, group = names("DELAY")
-        with (
-            connected(SYNC, cluster) as mq,
-            mq.producer() as producer,
-            mq.consumer(group, topic, **self.BEGIN) as consumer,
-        ):
+        with self.clients(SYNC, cluster, group, topic) as (producer, consumer):
             begin = time.monotonic()
             gone = producer.send(topic, b"never", delay=3)
             assert producer.recall(gone) == gone.message_id
@@ -312,11 +310,7 @@ class Verbs:
             if len(handled) == 21:
                 consumer.stop()
 
-        with (
-            connected(kind, cluster) as mq,
-            mq.producer() as producer,
-            mq.consumer(group, topic, **self.BEGIN) as consumer,
-        ):
+        with self.clients(kind, cluster, group, topic) as (producer, consumer):
             producer.send_all(topic, [b"%d" % number for number in range(20)])
             consumer.run(handle)
         assert {body for body, _ in handled} == {b"%d" % number for number in range(20)}
@@ -343,11 +337,7 @@ class Verbs:
     def test_submitted_messages_get_their_receipts(self, cluster: Cluster, kind: str, names: Any) -> None:
         """Each its own, once it is stored."""
         topic, group = names()
-        with (
-            connected(kind, cluster) as mq,
-            mq.producer() as producer,
-            mq.consumer(group, topic, **self.BEGIN) as consumer,
-        ):
+        with self.clients(kind, cluster, group, topic) as (producer, consumer):
             futures = [producer.submit(topic, b"%d" % number) for number in range(50)]
             assert producer.flush(PATIENCE)
             messages = {self.place(each): each.body for each in receive(consumer, 50)}
@@ -380,11 +370,7 @@ class Verbs:
             if sum(sizes) == 50:
                 consumer.stop()
 
-        with (
-            connected(kind, cluster) as mq,
-            mq.producer() as producer,
-            mq.consumer(group, topic, **self.BEGIN) as consumer,
-        ):
+        with self.clients(kind, cluster, group, topic) as (producer, consumer):
             producer.send_all(topic, [b"%d" % number for number in range(50)])
             consumer.run(handle, batch=20, linger=1)
             assert (sum(sizes), max(sizes)) == (50, 20)
@@ -418,11 +404,7 @@ class Verbs:
     def test_higher_priorities_come_first(self, cluster: Cluster, kind: str, names: Any) -> None:
         """Though they are sent last, and together."""
         topic, group = names("PRIORITY", 8)
-        with (
-            connected(kind, cluster) as mq,
-            mq.producer() as producer,
-            mq.consumer(group, topic, **self.BEGIN) as consumer,
-        ):
+        with self.clients(kind, cluster, group, topic) as (producer, consumer):
             producer.send_all(topic, [Message(b"%d" % priority, priority=priority) for priority in (1, 3, 5)])
             came = [receive(consumer, 1)[0] for _ in range(3)]
             assert [(message.body, message.priority) for message in came] == [(b"5", 5), (b"3", 3), (b"1", 1)]
