@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from copy import copy
 from typing import Generic, Self
 
@@ -27,6 +27,7 @@ from ferromq.core.receive_plans import Wish
 from ferromq.core.requests import RETRYABLE
 from ferromq.core.retry import InOrder
 from ferromq.core.subscriptions import Subscription
+from ferromq.core.watch import Watch, receiving
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
@@ -81,6 +82,10 @@ class ReceiveAhead:
         # It ends with its consumer, and with the loop, also where neither is closed.
         aging = weakref.WeakMethod(self._aging)
         self._renewer = Renewer(leases.calls, invisible, lambda: (age := aging()) and age(), leases.renewals)
+
+    def messages(self, ending: Ending | None = None) -> "Iteration":
+        """Return a loop over the messages; *ending* says when it ends."""
+        return Iteration(self, self._leases, self._client, ending)
 
     async def next(self, until: float = math.inf, *, unless_paused: bool = False) -> Held | None:
         """
@@ -430,6 +435,16 @@ class Iteration:
             self._end()
 
 
+def values(
+    messages: Iteration,
+    hand_out: Callable[[MessageView], Awaitable[DecodedMessage[T] | None]],
+    watch: Watch | None,
+    topics: str,
+) -> "Values[T]":
+    """Return the messages of a loop as *hand_out* makes them, and tell a telemetry."""
+    return Values(messages, hand_out, watch, topics)
+
+
 class Values(Generic[T]):
     """The messages of a loop that are decoded, or told to a telemetry."""
 
@@ -437,18 +452,20 @@ class Values(Generic[T]):
         self,
         messages: Iteration,
         hand_out: Callable[[MessageView], Awaitable[DecodedMessage[T] | None]],
-        receiving: Callable[[], AbstractContextManager[list[MessageView]]],
+        watch: Watch | None,
+        topics: str,
     ) -> None:
         self._messages = messages
-        self._receiving = receiving
         self._hand_out = hand_out
+        self._watch = watch
+        self._topics = topics
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> DecodedMessage[T]:
         while True:
-            with self._receiving() as received:
+            with receiving(self._watch, self._topics) as received:
                 received.append(await anext(self._messages))
             given = await self._hand_out(received[0])
             if given is not None:

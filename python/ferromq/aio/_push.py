@@ -12,7 +12,7 @@ from typing import Any
 from ferromq.aio._ahead import ReceiveAhead
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._leases import Leases
-from ferromq.client.connection import LOOK_UP
+from ferromq.client.connection import LOOK_UP, remaining
 from ferromq.client.push import GIVE_BACK, Orders, say_failed, say_failed_after_end, say_requester_gone
 from ferromq.client.signals import stopped_by_sigterm
 from ferromq.core.ahead import Held
@@ -92,11 +92,11 @@ class Runner:
         """Go on after `pause`."""
         self._ahead.resume()
 
-    async def wait(self, timeout: float) -> None:  # noqa: ASYNC109 (as the synchronous one)
-        """Wait until `run` has ended, unless a handler asks for it."""
+    async def wait(self, until: float) -> None:
+        """Wait until `run` has ended, unless a handler asks for it, at most *until* (monotonic)."""
         if asyncio.current_task() not in self._tasks:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), timeout)
+                await asyncio.wait_for(self._ended.wait(), remaining(until))
 
     async def _give_back_all(self) -> None:
         until = time.monotonic() + GIVE_BACK

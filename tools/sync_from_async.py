@@ -1,0 +1,124 @@
+"""
+Writes the synchronous modules of the client from those for asyncio; with `--check` it fails if one is out of date.
+
+A module for asyncio is written by hand. This changes its docstrings by `WORDS` and its text by `CODE`, in their order;
+ruff sorts the imports, removes unused ones, and formats the result. What cannot be equal lies in modules of the same
+interface (`MODULES`), or is marked in the source:
+
+    left_out = 1  # async
+    # sync: put_in = 1
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import fill
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "python" / "ferromq"
+WIDTH = 120
+
+GENERATED = {
+    "aio/consumer.py": "client/consumer.py",
+    "aio/reader.py": "client/reader.py",
+}
+"""The source and the target."""
+
+MODULES = {
+    "aio._ahead": "client.receive_ahead",
+    "aio._connection": "client.client",
+    "aio._leases": "client.leases",
+    "aio._push": "client.push",
+}
+"""Modules of the same interface, beside those of `GENERATED`."""
+
+WORDS = {
+    "it belongs to the loop of its first use": "thread-safe",
+    "Use it in an `async with`, or await `close`": "Use it in a `with`, or call `close`",
+    ", on the loop": ", from any thread",
+    "in as many tasks": "on as many threads",
+    r"\btask(s?)\b": r"thread\1",
+    ", and are then cancelled; cancelling `run` cancels them at once": "",
+    "a handler that cannot be awaited": "an asynchronous handler, and for one whose result would have to be awaited",
+}
+"""What differs in docstrings."""
+
+CODE = {
+    r"^.*  # async\n": "",
+    r"^( *)# sync: ": r"\1",
+    r"  # noqa: ASYNC109.*": "",
+    r"\basync (def|with|for)\b": r"\1",
+    r"\bawait ": "",
+    r"\b__a(enter|exit|iter|next)__\b": r"__\1__",
+    r"\bAsync(Client|Iterator)\b": r"\1",
+    r"\bAwaitable\[(\w+)\]": r"\1",
+    r"\bcheck_async\b": "check_sync",
+    r"\b_client\.base\b": "_client",
+    r"\basyncio\.Lock\b": "threading.Lock",
+    r"^import asyncio$": "import threading",
+    r"\"aio\.": '"',
+    r"\bferromq\.aio\.(?=[A-Za-z]*`)": "ferromq.",
+} | {rf"\bferromq\.{re.escape(module)}\b": f"ferromq.{twin}" for module, twin in MODULES.items()}
+
+_DOCSTRING = re.compile(r'^( +)"""\n?(.+?)"""$', re.MULTILINE | re.DOTALL)
+
+
+def replaced(text: str, rules: dict[str, str]) -> str:
+    """Return a text after all rules."""
+    for pattern, replacement in rules.items():
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    return text
+
+
+def synchronous(text: str) -> str:
+    """Return the text of a synchronous module, before it is formatted."""
+    return replaced(_DOCSTRING.sub(_with_words, text), CODE)
+
+
+def _with_words(docstring: re.Match[str]) -> str:
+    """Return a docstring after `WORDS`; a paragraph that they change is filled anew."""
+    indent = docstring[1]
+
+    def changed(paragraph: str) -> str:
+        words = " ".join(paragraph.split())
+        new = replaced(words, WORDS)
+        if new == words or paragraph.startswith(indent + " "):
+            return paragraph
+        is_in_line = not paragraph.startswith(indent)
+        lines = fill(new, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+        end = f"\n{indent}" if paragraph.endswith(f"\n{indent}") else ""
+        return (new if is_in_line else lines) + end
+
+    inside = docstring[0].removeprefix(f'{indent}"""').removesuffix('"""')
+    begin = "\n" if inside.startswith("\n") else ""
+    return f'{indent}"""{begin}' + "\n\n".join(map(changed, inside.removeprefix("\n").split("\n\n"))) + '"""'
+
+
+def generated(source: str, target: str) -> str:
+    """Return what a target must hold."""
+    text = f"# Generated from {source} by tools/sync_from_async.py: change that file, then run `make sync`.\n"
+    text += synchronous((PACKAGE / source).read_text())
+    for options in (["check", "--quiet", "--fix", "--select", "I,F401"], ["format", "--quiet"]):
+        command = [sys.executable, "-m", "ruff", *options, "--stdin-filename", str(PACKAGE / target), "-"]
+        text = subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT).stdout
+    return text
+
+
+def main() -> None:
+    """Write the targets, or name those that are out of date."""
+    is_check = "--check" in sys.argv[1:]
+    stale = []
+    for source, target in GENERATED.items():
+        text, path = generated(source, target), PACKAGE / target
+        if path.exists() and path.read_text() == text:
+            continue
+        stale.append(target)
+        if not is_check:
+            path.write_text(text)
+    if is_check and stale:
+        raise SystemExit(f"out of date: {', '.join(stale)}; change their sources in aio, then run `make sync`")
+
+
+if __name__ == "__main__":
+    main()
