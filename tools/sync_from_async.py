@@ -22,10 +22,14 @@ WIDTH = 120
 GENERATED = {
     "aio/consumer.py": "client/consumer.py",
     "aio/reader.py": "client/reader.py",
+    "aio/connecting.py": "connecting.py",
 }
 """The source and the target."""
 
 MODULES = {
+    "aio._closing": "client.closing",
+    "aio.admin": "admin",
+    "aio.producer": "client.producer",
     "aio._ahead": "client.receive_ahead",
     "aio._connection": "client.client",
     "aio._leases": "client.leases",
@@ -34,7 +38,7 @@ MODULES = {
 """Modules of the same interface, beside those of `GENERATED`."""
 
 WORDS = {
-    "it belongs to the loop of its first use": "thread-safe",
+    "(it|each) belongs to the loop of its first use": "thread-safe",
     "Use it in an `async with`, or await `close`": "Use it in a `with`, or call `close`",
     ", on the loop": ", from any thread",
     "in as many tasks": "on as many threads",
@@ -51,15 +55,15 @@ CODE = {
     r"\basync (def|with|for)\b": r"\1",
     r"\bawait ": "",
     r"\b__a(enter|exit|iter|next)__\b": r"__\1__",
-    r"\bAsync(Client|Iterator)\b": r"\1",
+    r"\bAsync(Client|Iterator|ProducerOptions)\b": r"\1",
     r"\bAwaitable\[(\w+)\]": r"\1",
     r"\bcheck_async\b": "check_sync",
     r"\b_client\.base\b": "_client",
     r"\basyncio\.Lock\b": "threading.Lock",
     r"^import asyncio$": "import threading",
     r"\"aio\.": '"',
-    r"\bferromq\.aio\.(?=[A-Za-z]*`)": "ferromq.",
-} | {rf"\bferromq\.{re.escape(module)}\b": f"ferromq.{twin}" for module, twin in MODULES.items()}
+    r"\bferromq\.aio\.(?=connect\b|[A-Z])": "ferromq.",
+}
 
 _DOCSTRING = re.compile(r'^( +)"""\n?(.+?)"""$', re.MULTILINE | re.DOTALL)
 
@@ -73,7 +77,13 @@ def replaced(text: str, rules: dict[str, str]) -> str:
 
 def synchronous(text: str) -> str:
     """Return the text of a synchronous module, before it is formatted."""
-    return replaced(_DOCSTRING.sub(_with_words, text), CODE)
+    twins = MODULES | {_module(source): _module(target) for source, target in GENERATED.items()}
+    imports = {rf"\bferromq\.{re.escape(module)}\b": f"ferromq.{twin}" for module, twin in twins.items()}
+    return replaced(_DOCSTRING.sub(_with_words, text), CODE | imports)
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".")
 
 
 def _with_words(docstring: re.Match[str]) -> str:
@@ -82,7 +92,7 @@ def _with_words(docstring: re.Match[str]) -> str:
 
     def changed(paragraph: str) -> str:
         words = " ".join(paragraph.split())
-        new = replaced(words, WORDS)
+        new = replaced(words, WORDS | CODE)
         if new == words or paragraph.startswith(indent + " "):
             return paragraph
         is_in_line = not paragraph.startswith(indent)
