@@ -21,19 +21,23 @@ WIDTH = 120
 
 GENERATED = {
     "aio/consumer.py": "client/consumer.py",
+    "aio/producer.py": "client/producer.py",
     "aio/reader.py": "client/reader.py",
     "aio/connecting.py": "connecting.py",
 }
 """The source and the target."""
 
 MODULES = {
+    "aio._checks": "client.transactions",
     "aio._closing": "client.closing",
     "aio.admin": "admin",
-    "aio.producer": "client.producer",
     "aio._ahead": "client.receive_ahead",
     "aio._connection": "client.client",
+    "aio._direct_sends": "client.direct_sends",
     "aio._leases": "client.leases",
     "aio._push": "client.push",
+    "aio._send_all": "client.send_all",
+    "aio._submitted": "client.submitted",
 }
 """Modules of the same interface, beside those of `GENERATED`."""
 
@@ -44,6 +48,11 @@ WORDS = {
     "in as many tasks": "on as many threads",
     r"\btask(s?)\b": r"thread\1",
     ", and are then cancelled; cancelling `run` cancels them at once": "",
+    "It runs on the loop": "It runs on the sending thread",
+    "on the producer's loop and awaited if it is a coroutine function": "on a thread of its own",
+    "asked for from the first use on": "asked for from the start",
+    " [*]messages[*] may be an asynchronous iterable, too.": "",
+    "([*]max_pending_bytes[*] are on their way)[.]": r"\1, but not in a callback of such a future.",
     "a handler that cannot be awaited": "an asynchronous handler, and for one whose result would have to be awaited",
 }
 """What differs in docstrings."""
@@ -56,11 +65,14 @@ CODE = {
     r"\bawait ": "",
     r"\b__a(enter|exit|iter|next)__\b": r"__\1__",
     r"\bAsync(Client|Iterator|ProducerOptions)\b": r"\1",
+    r"\bAwaitable\[[^]]*\] \| ": "",
     r"\bAwaitable\[(\w+)\]": r"\1",
+    r" \| AsyncIterable\[[^]]*\]": "",
     r"\bcheck_async\b": "check_sync",
     r"\b_client\.base\b": "_client",
     r"\basyncio\.Lock\b": "threading.Lock",
     r"^import asyncio$": "import threading",
+    r"^from asyncio import Future$": "from concurrent.futures import Future",
     r"\"aio\.": '"',
     r"\bferromq\.aio\.(?=connect\b|[A-Z])": "ferromq.",
 }

@@ -17,7 +17,7 @@ from ferromq.aio._leases import Leases
 from ferromq.aio._push import Runner
 from ferromq.client.client import Options
 from ferromq.client.connection import end_of
-from ferromq.client.producer import MessageOptions
+from ferromq.client.options import MessageOptions
 from ferromq.client.push import say_redelivered, say_undecodable
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core import progress, pull_plans, receive_plans

@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, Self, Unpack, cast, overload
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import end_of
 from ferromq.client.leases import Leases
-from ferromq.client.producer import MessageOptions
+from ferromq.client.options import MessageOptions
 from ferromq.client.push import Runner, say_redelivered, say_undecodable
 from ferromq.client.receive_ahead import Iteration, ReceiveAhead, values
 from ferromq.client.tls import Tls, TlsFile
