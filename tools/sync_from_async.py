@@ -15,17 +15,21 @@ import sys
 from pathlib import Path
 from textwrap import fill
 
+import async_admin
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "python" / "ferromq"
 WIDTH = 120
 
 GENERATED = {
+    "aio/_handling.py": "client/handling.py",
     "aio/consumer.py": "client/consumer.py",
     "aio/producer.py": "client/producer.py",
     "aio/reader.py": "client/reader.py",
     "aio/connecting.py": "connecting.py",
+    "admin/admin.py": "aio/admin.py",
 }
-"""The source and the target."""
+"""The source and the target. Of the administrator the synchronous one is written by hand, see `async_admin`."""
 
 MODULES = {
     "aio._checks": "client.transactions",
@@ -54,13 +58,12 @@ WORDS = {
     " [*]messages[*] may be an asynchronous iterable, too.": "",
     "([*]max_pending_bytes[*] are on their way)[.]": r"\1, but not in a callback of such a future.",
     "a handler that cannot be awaited": "an asynchronous handler, and for one whose result would have to be awaited",
-}
+} | {there: here for here, there in async_admin.WORDS.items()}
 """What differs in docstrings."""
 
 CODE = {
     r"^.*  # async\n": "",
     r"^( *)# sync: ": r"\1",
-    r"  # noqa: ASYNC109.*": "",
     r"\basync (def|with|for)\b": r"\1",
     r"\bawait ": "",
     r"\b__a(enter|exit|iter|next)__\b": r"__\1__",
@@ -68,16 +71,17 @@ CODE = {
     r"\bAwaitable\[[^]]*\] \| ": "",
     r"\bAwaitable\[(\w+)\]": r"\1",
     r" \| AsyncIterable\[[^]]*\]": "",
-    r"\bcheck_async\b": "check_sync",
+    r"\b(call|check)_async\b": r"\1_sync",
     r"\b_client\.base\b": "_client",
-    r"\basyncio\.Lock\b": "threading.Lock",
+    r"\bheld\.is_over = True\b": "held.leave()",
+    r"\basyncio\.(Event|Lock)\b": r"threading.\1",
     r"^import asyncio$": "import threading",
     r"^from asyncio import Future$": "from concurrent.futures import Future",
     r"\"aio\.": '"',
     r"\bferromq\.aio\.(?=connect\b|[A-Z])": "ferromq.",
 }
 
-_DOCSTRING = re.compile(r'^( +)"""\n?(.+?)"""$', re.MULTILINE | re.DOTALL)
+_DOCSTRING = re.compile(r'^( +)"""(\n?)(.+?)"""$', re.MULTILINE | re.DOTALL)
 
 
 def replaced(text: str, rules: dict[str, str]) -> str:
@@ -91,38 +95,42 @@ def synchronous(text: str) -> str:
     """Return the text of a synchronous module, before it is formatted."""
     twins = MODULES | {_module(source): _module(target) for source, target in GENERATED.items()}
     imports = {rf"\bferromq\.{re.escape(module)}\b": f"ferromq.{twin}" for module, twin in twins.items()}
-    return replaced(_DOCSTRING.sub(_with_words, text), CODE | imports)
+    return replaced(with_words(text, WORDS | CODE), CODE | imports)
 
 
 def _module(path: str) -> str:
     return path.removesuffix(".py").replace("/", ".")
 
 
-def _with_words(docstring: re.Match[str]) -> str:
-    """Return a docstring after `WORDS`; a paragraph that they change is filled anew."""
-    indent = docstring[1]
+def with_words(text: str, rules: dict[str, str]) -> str:
+    """Return a module with rules applied to its docstrings; a paragraph that they change is filled anew."""
 
-    def changed(paragraph: str) -> str:
-        words = " ".join(paragraph.split())
-        new = replaced(words, WORDS | CODE)
-        if new == words or paragraph.startswith(indent + " "):
-            return paragraph
-        is_in_line = not paragraph.startswith(indent)
+    def paragraph(indent: str, old: str) -> str:
+        words = " ".join(old.split())
+        new = replaced(words, rules)
+        if new == words or old.startswith(indent + " "):
+            return old
         lines = fill(new, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
-        end = f"\n{indent}" if paragraph.endswith(f"\n{indent}") else ""
-        return (new if is_in_line else lines) + end
+        return (lines if old.startswith(indent) else new) + (f"\n{indent}" if old.endswith(f"\n{indent}") else "")
 
-    inside = docstring[0].removeprefix(f'{indent}"""').removesuffix('"""')
-    begin = "\n" if inside.startswith("\n") else ""
-    return f'{indent}"""{begin}' + "\n\n".join(map(changed, inside.removeprefix("\n").split("\n\n"))) + '"""'
+    def docstring(found: re.Match[str]) -> str:
+        indent, begin, inside = found.groups()
+        paragraphs = "\n\n".join(paragraph(indent, each) for each in inside.split("\n\n"))
+        return f'{indent}"""{begin}{paragraphs}"""'
+
+    return _DOCSTRING.sub(docstring, text)
 
 
 def generated(source: str, target: str) -> str:
     """Return what a target must hold."""
     text = f"# Generated from {source} by tools/sync_from_async.py: change that file, then run `make sync`.\n"
-    text += synchronous((PACKAGE / source).read_text())
-    for options in (["check", "--quiet", "--fix", "--select", "I,F401"], ["format", "--quiet"]):
-        command = [sys.executable, "-m", "ruff", *options, "--stdin-filename", str(PACKAGE / target), "-"]
+    written = (PACKAGE / source).read_text()
+    if source.startswith("aio/"):
+        text += synchronous(written)
+    else:
+        text += with_words(async_admin.asynchronous(written), async_admin.WORDS)
+    for options in (["check", "--fix", "--select", "F401"], ["check", "--fix", "--select", "I"], ["format"]):
+        command = [sys.executable, "-m", "ruff", *options, "--quiet", "--stdin-filename", str(PACKAGE / target), "-"]
         text = subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT).stdout
     return text
 
@@ -139,7 +147,7 @@ def main() -> None:
         if not is_check:
             path.write_text(text)
     if is_check and stale:
-        raise SystemExit(f"out of date: {', '.join(stale)}; change their sources in aio, then run `make sync`")
+        raise SystemExit(f"out of date: {', '.join(stale)}; change the file that each names, then run `make sync`")
 
 
 if __name__ == "__main__":

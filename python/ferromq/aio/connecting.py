@@ -81,7 +81,7 @@ class Connection(MakesClients[Client]):
         self._check()
         return self._keep(self._make_admin(options))
 
-    async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+    async def close(self, timeout: timedelta | float = 5.0) -> None:
         """
         Close the clients that the connection made, within about *timeout* (float: seconds). Idempotent.
 

@@ -18,7 +18,6 @@ from ferromq.aio._push import Runner
 from ferromq.client.client import Options
 from ferromq.client.connection import end_of
 from ferromq.client.options import MessageOptions
-from ferromq.client.push import say_redelivered, say_undecodable
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core import progress, pull_plans, receive_plans
 from ferromq.core.ahead import Many, check_prefetch
@@ -26,6 +25,7 @@ from ferromq.core.batches import check_batch, of_batches
 from ferromq.core.batching import Sendable
 from ferromq.core.filters import Sql
 from ferromq.core.handlers import check_async, of_messages
+from ferromq.core.outcomes import say_redelivered, say_undecodable
 from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all, without_namespace
 from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
@@ -251,7 +251,7 @@ class Consumer(Generic[T]):
         message: MessageView,
         body: Sendable,
         *,
-        timeout: timedelta | float | None = None,  # noqa: ASYNC109 (as the synchronous one)
+        timeout: timedelta | float | None = None,
         **options: Unpack[MessageOptions],
     ) -> None:
         """
@@ -455,7 +455,7 @@ class Consumer(Generic[T]):
         self._client.check()
         await self._client.run(pull_plans.commit_offset(self._client.common, self._subscription, queue, offset))
 
-    async def flush(self, timeout: timedelta | float | None = None) -> bool:  # noqa: ASYNC109 (as the synchronous one)
+    async def flush(self, timeout: timedelta | float | None = None) -> bool:
         """
         Send the waiting acknowledgements at once, and wait until the brokers have answered.
 
@@ -505,7 +505,7 @@ class Consumer(Generic[T]):
             return values(messages, self._hand_out, self._client.common.watch, self._subscription.topics)
         return cast("AsyncIterator[DecodedMessage[T]]", messages)
 
-    async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+    async def close(self, timeout: timedelta | float = 5.0) -> None:
         """
         Send waiting acknowledgements, give back what was received ahead, unregister, and end.
 

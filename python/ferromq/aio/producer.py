@@ -106,7 +106,7 @@ class Producer(Generic[V]):
         topic: str,
         body: Message | V,
         *,
-        timeout: timedelta | float | None = None,  # noqa: ASYNC109 (as the synchronous one)
+        timeout: timedelta | float | None = None,
         **options: Unpack[MessageOptions],
     ) -> SendReceipt:
         """
@@ -136,7 +136,7 @@ class Producer(Generic[V]):
         topic: str,
         body: Message | V,
         *,
-        timeout: timedelta | float | None = None,  # noqa: ASYNC109 (as the synchronous one)
+        timeout: timedelta | float | None = None,
         **options: Unpack[MessageOptions],
     ) -> Reply:
         """
@@ -228,7 +228,7 @@ class Producer(Generic[V]):
         future.add_done_callback(partial(watch.end_with, sending))
         return future
 
-    async def flush(self, timeout: timedelta | float | None = None) -> bool:  # noqa: ASYNC109 (as the synchronous one)
+    async def flush(self, timeout: timedelta | float | None = None) -> bool:
         """
         Send at once what `submit` keeps, and wait until the brokers have answered.
 
@@ -237,7 +237,7 @@ class Producer(Generic[V]):
         self._client.check()
         return await self._submitted.flush(end_of(timeout))
 
-    async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+    async def close(self, timeout: timedelta | float = 5.0) -> None:
         """
         Send what `submit` keeps, unregister, and end.
 

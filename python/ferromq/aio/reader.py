@@ -135,7 +135,7 @@ class Reader:
         self._client.check()
         self._reading.restart(begin)
 
-    async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+    async def close(self, timeout: timedelta | float = 5.0) -> None:
         """End reads under way, within about *timeout* (float: seconds). Idempotent."""
         await self._client.close(end_of(timeout))
 

@@ -16,7 +16,7 @@ from ferromq.client.client import Client, Options
 from ferromq.client.connection import end_of
 from ferromq.client.leases import Leases
 from ferromq.client.options import MessageOptions
-from ferromq.client.push import Runner, say_redelivered, say_undecodable
+from ferromq.client.push import Runner
 from ferromq.client.receive_ahead import Iteration, ReceiveAhead, values
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core import progress, pull_plans, receive_plans
@@ -25,6 +25,7 @@ from ferromq.core.batches import check_batch, of_batches
 from ferromq.core.batching import Sendable
 from ferromq.core.filters import Sql
 from ferromq.core.handlers import check_sync, of_messages
+from ferromq.core.outcomes import say_redelivered, say_undecodable
 from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all, without_namespace
 from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
