@@ -20,10 +20,10 @@ from ferromq.aio._leases import Leases
 from ferromq.client.connection import remaining
 from ferromq.client.renewing import Aging, Renewer
 from ferromq.core import receive_plans
-from ferromq.core.ahead import IN_ORDER, Ahead, Held, sort_out
+from ferromq.core.ahead import Ahead, Held, sort_out
 from ferromq.core.payloads import DecodedMessage, T
 from ferromq.core.progress import Ending
-from ferromq.core.receive_plans import Wish
+from ferromq.core.receive_plans import LONG_POLL, Wish
 from ferromq.core.requests import RETRYABLE
 from ferromq.core.retry import InOrder
 from ferromq.core.subscriptions import Subscription
@@ -32,8 +32,6 @@ from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
 _log = logging.getLogger("ferromq.client")
-
-_LONG_POLL = 20.0
 
 
 class ReceiveAhead:
@@ -205,11 +203,7 @@ class ReceiveAhead:
         """Return how many messages to receive now."""
         if self._paused:
             return 0
-        if not self._is_fifo():
-            return self._ahead.room(self._hungry, self.at_least)
-        if self._ahead.waiting or not self._hungry:
-            return 0  # nothing ahead: what comes depends on what is acknowledged
-        return self._ahead.room(self._hungry, max(IN_ORDER if self.workers > 1 else 1, self.at_least))
+        return self._ahead.to_receive(self._hungry, self.workers, self.at_least, in_order=self._is_fifo())
 
     async def _run(self) -> None:
         outage = await self._introduce()
@@ -260,7 +254,7 @@ class ReceiveAhead:
 
     async def _receive(self, room: int) -> list[MessageView]:
         """Receive messages; none where a pause ends it."""
-        wish = Wish(room, _LONG_POLL, self._invisible)
+        wish = Wish(room, LONG_POLL, self._invisible)
         self._receiving = True
         try:
             return await self._client.run(

@@ -18,10 +18,10 @@ from ferromq.client.connection import LOOK_UP, Cancel, Cancelled, remaining
 from ferromq.client.leases import Leases
 from ferromq.client.renewing import Aging, Renewer
 from ferromq.core import receive_plans
-from ferromq.core.ahead import IN_ORDER, Ahead, Held, sort_out
+from ferromq.core.ahead import Ahead, Held, sort_out
 from ferromq.core.payloads import DecodedMessage, T
 from ferromq.core.progress import Ending
-from ferromq.core.receive_plans import Wish
+from ferromq.core.receive_plans import LONG_POLL, Wish
 from ferromq.core.requests import RETRYABLE
 from ferromq.core.retry import InOrder
 from ferromq.core.subscriptions import Subscription
@@ -31,7 +31,6 @@ from ferromq.message import MessageView
 
 _log = logging.getLogger("ferromq.client")
 
-_LONG_POLL = 20.0
 _END_OF_RECEIVE = 1.0
 """Seconds to wait for the end of a receive that was cancelled."""
 
@@ -244,11 +243,7 @@ class ReceiveAhead:
         """Return how many messages to receive now."""
         if self._paused:
             return 0
-        if not self._is_fifo():
-            return self._ahead.room(self._hungry, self.at_least)
-        if self._ahead.waiting or not self._hungry:
-            return 0  # nothing ahead: what comes depends on what is acknowledged
-        return self._ahead.room(self._hungry, max(IN_ORDER if self.workers > 1 else 1, self.at_least))
+        return self._ahead.to_receive(self._hungry, self.workers, self.at_least, in_order=self._is_fifo())
 
     def _run(self) -> None:
         outage = self._introduce()
@@ -257,7 +252,7 @@ class ReceiveAhead:
                 self._changed.wait_for(lambda: self._stopped or self._may_receive())
                 if self._stopped:
                     return
-                wish = Wish(self._may_receive(), _LONG_POLL, self._invisible)
+                wish = Wish(self._may_receive(), LONG_POLL, self._invisible)
                 self._receiving, cancel = True, self._cancel
             if self._is_fifo():
                 # As long as they wait, what follows is not handed out.
