@@ -32,16 +32,16 @@ GENERATED = {
 """The source and the target. Of the administrator the synchronous one is written by hand, see `async_admin`."""
 
 MODULES = {
+    "aio._ahead": "client.receive_ahead",
     "aio._checks": "client.transactions",
     "aio._closing": "client.closing",
-    "aio.admin": "admin",
-    "aio._ahead": "client.receive_ahead",
     "aio._connection": "client.client",
     "aio._direct_sends": "client.direct_sends",
     "aio._leases": "client.leases",
     "aio._push": "client.push",
     "aio._send_all": "client.send_all",
     "aio._submitted": "client.submitted",
+    "aio.admin": "admin",
 }
 """Modules of the same interface, beside those of `GENERATED`."""
 
@@ -93,7 +93,8 @@ def replaced(text: str, rules: dict[str, str]) -> str:
 
 def synchronous(text: str) -> str:
     """Return the text of a synchronous module, before it is formatted."""
-    twins = MODULES | {_module(source): _module(target) for source, target in GENERATED.items()}
+    pairs = {source: target for source, target in GENERATED.items() if source.startswith("aio/")}
+    twins = MODULES | {_module(source): _module(target) for source, target in pairs.items()}
     imports = {rf"\bferromq\.{re.escape(module)}\b": f"ferromq.{twin}" for module, twin in twins.items()}
     return replaced(with_words(text, WORDS | CODE), CODE | imports)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 import runpy
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
@@ -133,6 +134,14 @@ def test_the_generated_modules_are_up_to_date(tool: dict[str, Any]) -> None:
     package = tool["PACKAGE"]
     for source, target in tool["GENERATED"].items():
         assert (package / target).read_text() == tool["generated"](source, target), f"run `make sync`: {target}"
+
+
+def test_every_rule_of_the_program_has_a_use(tool: dict[str, Any]) -> None:
+    """Words that a source no longer has would differ without a rule."""
+    sources = [(tool["PACKAGE"] / path).read_text() for pair in tool["GENERATED"].items() for path in pair]
+    texts = "\n".join([*sources, *map(words, sources)])
+    rules = [*tool["WORDS"], *tool["CODE"], *(rf"\bferromq\.{module}\b" for module in tool["MODULES"])]
+    assert [rule for rule in rules if not re.search(rule, texts, re.MULTILINE)] == []
 
 
 def test_marked_lines_are_in_one_of_the_clients_alone(tool: dict[str, Any]) -> None:
