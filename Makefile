@@ -13,11 +13,11 @@ PYTHON_SOURCES := pyproject.toml README.md $(shell find python -type f -not -nam
 
 # Recipes share one venv and install into it; tests and builds run in parallel inside a recipe.
 .NOTPARALLEL:
-.PHONY: help demo docs test check fmt setup unit rust-test system compat matrix spark bench bench-peers bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean
+.PHONY: help demo docs test check fmt sync setup unit rust-test system compat matrix spark bench bench-peers bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "also: setup fmt unit rust-test system compat matrix spark bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean"
+	@echo "also: setup fmt sync unit rust-test system compat matrix spark bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean"
 
 # --- set-up --------------------------------------------------------------------------------------------------
 
@@ -91,6 +91,7 @@ check: setup
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 	cargo clippy --package ferromq-store --features portable --locked --quiet -- -D warnings
 	$(BIN)/python tools/module_graph.py
+	$(BIN)/python tools/sync_from_async.py --check
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -114,6 +115,10 @@ fmt: $(CACHE)/venv.stamp
 	cargo fmt --all
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+# The synchronous modules of the client, from those for asyncio.
+sync: $(CACHE)/venv.stamp
+	$(BIN)/python tools/sync_from_async.py
 
 proto: $(CACHE)/venv.stamp
 	$(BIN)/python proto/generate.py

@@ -1,17 +1,18 @@
+# Generated from aio/connecting.py by tools/sync_from_async.py: change that file, then run `make sync`.
 """
 The way in: `ferromq.connect` returns a connection, which makes producers, consumers, readers and administrators.
 
-`aio.connecting` is its twin for asyncio; `embedding` has the connection that brings its own broker.
+`embedding` has the connection that brings its own broker.
 """
 
 import os
-import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from ferromq.admin import Admin
+from ferromq.client.closing import close_all
 from ferromq.client.connection import end_of, remaining
 from ferromq.client.consumer import Consumer
 from ferromq.client.makes_clients import MakesClients
@@ -33,11 +34,14 @@ Made = TypeVar("Made", bound=Client)
 
 class Connection(MakesClients[Client]):
     """
-    Makes clients of one broker, or of the brokers of one cluster; thread-safe. Use it in a `with`, or call `close`.
+    Makes clients of one broker, or of the brokers of one cluster; thread-safe.
 
-    `ferromq.connect` returns one. Nothing is connected before a client is used. A connection may be made before a fork
-    and used in the child; the clients it made before belong to the parent.
+    Use it in a `with`, or call `close`. `ferromq.connect` returns one. Nothing is connected before a client is used. A
+    connection may be made before a fork and used in the child; the clients it made before belong to the parent.
     """
+
+    _kind = "Connection"
+    _again = "make a new one with ferromq.connect()"
 
     def producer(self, *topics: str, **options: Unpack[ProducerOptions[V]]) -> Producer[V]:
         """
@@ -88,8 +92,8 @@ class Connection(MakesClients[Client]):
         self._is_closed = True
         consumers = [each for each in self._open_clients() if isinstance(each, Consumer)]
         others = [each for each in self._open_clients() if not isinstance(each, Consumer)]
-        _close_all(consumers, end_of(remaining(whole) / 2) if others else whole)
-        _close_all(others, whole)
+        close_all(consumers, end_of(remaining(whole) / 2) if others else whole)
+        close_all(others, whole)
 
     def _of_producers(self, options: ProducerOptions[V]) -> ProducerOptions[V]:
         return {**self._options, **options}
@@ -102,11 +106,10 @@ class Connection(MakesClients[Client]):
         return Admin(namesrv, endpoint=endpoint, **whole)
 
     def _keep(self, client: Made) -> Made:
-        """Remember a client, unless the connection was closed meanwhile."""
         self._forget_closed()
         self._prepare(client)
         self._made[id(client)] = client
-        if self._is_closed:
+        if self._is_closed:  # by another thread
             client.close(0)
             self._check()
         return client
@@ -122,23 +125,6 @@ class Connection(MakesClients[Client]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _close_all(clients: Sequence[Client], until: float) -> None:
-    """Close clients at once: one whose broker hangs takes no time from the others."""
-    threads = []
-    for client in clients[1:]:
-        thread = threading.Thread(target=client.close, args=(remaining(until),), name="ferromq-close", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the interpreter ends: it starts no more threads
-            client.close(remaining(until))
-        else:
-            threads.append(thread)
-    for client in clients[:1]:
-        client.close(remaining(until))
-    for thread in threads:
-        thread.join()
 
 
 def connect(

@@ -127,7 +127,7 @@ def test_closing_cancels_a_running_checker_silently(mq: ferromq.Embedded, caplog
                 mq.clock.advance(seconds=31)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(begun.wait(), 0.1)
-            (answer,) = producer._answers
+            (answer,) = producer._checks._answers
         assert ended.is_set()
         assert await asyncio.to_thread(answer.result, PATIENCE) is None
 
@@ -152,7 +152,7 @@ def test_a_checker_whose_loop_has_ended_is_not_asked(mq: ferromq.Embedded) -> No
     producer = asyncio.run(main())
     with mq.consumer("ledger", "payments") as consumer:
         (message,) = consumer.receive(wait=SOON)
-        assert producer._ask(message) is None
+        assert producer._checks._ask(message) is None
     gc.collect()
     producer._client.base.close(0)
 

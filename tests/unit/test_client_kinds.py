@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from ferromq._ferromq import Message, MessageView, queue_of_group
 from ferromq._proto import messages as pb
-from ferromq.client.producer import in_order
 from ferromq.client.session import Session, _Stream
 from ferromq.client.transactions import Checks, Decisions, Open
 from ferromq.core import send_plans
-from ferromq.core.batching import MAX_MESSAGES, Linger, batches, is_ordered, lane_of
+from ferromq.core.batching import MAX_MESSAGES, Linger, batches, in_order, is_ordered, lane_of
 from ferromq.core.requests import Call, Plan, T
 from ferromq.core.retry import InOrder
 from ferromq.core.routes import Queue

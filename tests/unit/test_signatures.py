@@ -13,7 +13,6 @@ import pytest
 import ferromq
 from ferromq import Clock, aio, store_tools
 from ferromq.client import options as client_options
-from ferromq.client.producer import MessageOptions
 
 DURATION = timedelta | float
 TIME = datetime | int
@@ -47,7 +46,7 @@ def parameters() -> Iterator[tuple[str, str, Any]]:
         for each in inspect.signature(found).parameters:
             if each in hints and function.partition(".")[2] not in NAMED_BY_UNIT:
                 yield function, each, hints[each]
-    for options in (*client_options.__dict__.values(), MessageOptions):
+    for options in client_options.__dict__.values():
         if isinstance(options, type) and hasattr(options, "__total__"):
             for name, kind in get_type_hints(options).items():
                 yield options.__name__, name, kind

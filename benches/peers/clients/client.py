@@ -32,7 +32,8 @@ PEERS = {
     "rocketmq-python-client": Peer("rocketmq_rows", "OFFICIAL", "rocketmq"),
     "rocketmq-python-client, ferromq's broker": Peer("rocketmq_rows", "OFFICIAL", "ferromq"),
     "ferromq, RocketMQ's broker": Peer("ferromq_rows", "SYNC", "rocketmq"),
-    "ferromq, embedded": Peer("ferromq_rows", "EMBEDDED", None),
+    "ferromq, embedded, flush=interval": Peer("ferromq_rows", "EMBEDDED", None),
+    "ferromq, embedded, flush=group": Peer("ferromq_rows", "EMBEDDED_GROUP", None),
 }
 FILLERS = {
     "ferromq": ("ferromq", "send_many"),

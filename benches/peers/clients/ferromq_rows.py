@@ -5,29 +5,46 @@ import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
-from measuring import BATCH, LINGER_MS, THREADS, WARM_UP, Meter, Wakes, Work, drained, drained_by_task, one_by_one
+from measuring import (
+    BATCH,
+    LINGER_MS,
+    READING,
+    THREADS,
+    WARM_UP,
+    Meter,
+    Wakes,
+    Work,
+    drained,
+    drained_by_task,
+    one_by_one,
+)
 from measuring import tasks_one_by_one as tasks
 
 import ferromq
 from ferromq import aio
 
 Row = Callable[[Work], dict[str, Any]]
+Load = Callable[[Work, ferromq.Connection], dict[str, Any]]
+
+COLUMNS = 4096
+"""Messages of a table at most."""
 
 
-def send_many(work: Work) -> dict[str, Any]:
+def send_many(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
     """Hand over all messages at once."""
-    with ferromq.Producer(work.address) as producer:
+    with mq.producer() as producer:
         producer.send_all(work.topic, [work.body] * WARM_UP)
         meter = Meter(work)
         producer.send_all(work.topic, itertools.repeat(work.body, work.messages))
         return meter.rate(work.messages)
 
 
-def send_futures(work: Work) -> dict[str, Any]:
+def send_futures(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
     """Take a future for each message."""
-    with ferromq.Producer(work.address, linger=LINGER_MS / 1000) as producer:
+    with mq.producer(linger=LINGER_MS / 1000) as producer:
         producer.submit(work.topic, work.body).result()
         meter = Meter(work)
         futures = [producer.submit(work.topic, work.body) for _ in range(work.messages)]
@@ -36,19 +53,19 @@ def send_futures(work: Work) -> dict[str, Any]:
         return meter.rate(work.messages)
 
 
-def send_threads(threads: int) -> Row:
+def send_threads(threads: int) -> Load:
     """Return the row that sends one by one."""
 
-    def send(work: Work) -> dict[str, Any]:
-        with ferromq.Producer(work.address) as producer:
+    def send(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
+        with mq.producer() as producer:
             return one_by_one(work, threads, lambda: producer.send(work.topic, work.body))
 
     return send
 
 
-def iterate(work: Work) -> dict[str, Any]:
+def iterate(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
     """Iterate, and acknowledge each message in the background."""
-    with ferromq.Consumer(work.address, work.group, work.topic) as consumer:
+    with mq.consumer(work.group, work.topic) as consumer:
         messages = iter(consumer)
 
         def take() -> int:
@@ -61,11 +78,11 @@ def iterate(work: Work) -> dict[str, Any]:
             consumer.flush(10)
 
 
-def receive(count: int) -> Row:
+def receive(count: int) -> Load:
     """Return the row that receives so many at once, and acknowledges them at once."""
 
-    def receive(work: Work) -> dict[str, Any]:
-        with ferromq.Consumer(work.address, work.group, work.topic) as consumer:
+    def receive(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
+        with mq.consumer(work.group, work.topic) as consumer:
 
             def take() -> int:
                 messages = consumer.receive(count)
@@ -77,9 +94,9 @@ def receive(count: int) -> Row:
     return receive
 
 
-def pull(work: Work) -> dict[str, Any]:
+def pull(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
     """Read every queue from its begin by offsets; no lease and no commit."""
-    with ferromq.Consumer(work.address, work.group, work.topic) as consumer:
+    with mq.consumer(work.group, work.topic) as consumer:
         places = {queue: consumer.offset_at(queue, "begin") for queue in consumer.queues()}
         turns = itertools.cycle(places)
 
@@ -92,10 +109,49 @@ def pull(work: Work) -> dict[str, Any]:
         return drained(work, take)
 
 
-def wake(work: Work) -> dict[str, Any]:
+def send_batches(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
+    """Hand over batches of messages, each after the one before."""
+    batch = [work.body] * BATCH
+    with mq.producer() as producer:
+        producer.send_all(work.topic, batch)
+        meter, sent = Meter(work), 0
+        while sent < work.messages and not meter.is_over:
+            producer.send_all(work.topic, batch)
+            sent += BATCH
+        return meter.rate(sent)
+
+
+def receive_columns(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
+    """Receive tables of columns, and acknowledge each at once."""
+    with mq.consumer(work.group, work.topic) as consumer:
+
+        def take() -> int:
+            table = consumer.receive_arrow(COLUMNS)
+            consumer.ack(table)
+            return len(table)
+
+        return drained(work, take)
+
+
+def pull_columns(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
+    """Read every queue from its begin by offsets, as columns; no lease and no commit."""
+    with mq.consumer(work.group, work.topic) as consumer:
+        places = {queue: consumer.offset_at(queue, "begin") for queue in consumer.queues()}
+        turns = itertools.cycle(places)
+
+        def take() -> int:
+            queue = next(turns)
+            pulled = consumer.pull_arrow(queue, places[queue], COLUMNS)
+            places[queue] = pulled.next_offset
+            return pulled.table.num_rows
+
+        return drained(work, take)
+
+
+def wake(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
     """Run a handler, which waits for single messages."""
     wakes = Wakes(work)
-    with ferromq.Producer(work.address) as producer, ferromq.Consumer(work.address, work.group, work.topic) as consumer:
+    with mq.producer() as producer, mq.consumer(work.group, work.topic) as consumer:
         running = threading.Thread(target=consumer.run, args=(lambda message: wakes.handle(message.body),))
         running.start()
         try:
@@ -105,18 +161,34 @@ def wake(work: Work) -> dict[str, Any]:
             running.join()
 
 
-SYNC: dict[str, Row] = {
+LOADS: dict[str, Load] = {
     "send_many": send_many,
     "send_futures": send_futures,
     "send_1": send_threads(1),
     "send_16": send_threads(THREADS),
+    "send_500": send_batches,
     "iterate": iterate,
     "receive_500": receive(BATCH),
+    "receive_columns": receive_columns,
     "receive_1": receive(1),
     "pull": pull,
+    "pull_columns": pull_columns,
     "wake_1": wake,
     "wake_10": wake,
 }
+
+
+def over_network(load: Load) -> Row:
+    """Return a row whose broker is a process of its own."""
+
+    def run(work: Work) -> dict[str, Any]:
+        with ferromq.connect(work.address) as mq:
+            return load(work, mq)
+
+    return run
+
+
+SYNC: dict[str, Row] = {name: over_network(load) for name, load in LOADS.items()}
 
 
 def awaited(row: Callable[[Work], Coroutine[Any, Any, dict[str, Any]]]) -> Row:
@@ -235,20 +307,29 @@ AIO: dict[str, Row] = {
 }
 
 
-def embedded(row: Row) -> Row:
-    """Return a row whose broker is in the client's process: its CPU time is the client's."""
+def embedded(flush: str, *, is_reading: bool, load: Load) -> Row:
+    """Return a row that calls a broker in the client's process, without a socket: its CPU time is the client's."""
 
     def run(work: Work) -> dict[str, Any]:
-        with ferromq.embedded() as mq:
-            changed = {"address": mq.endpoint, "server_pids": []}
-            here = Work(**{**{name: getattr(work, name) for name in Work.__slots__}, **changed})
+        with ferromq.embedded(flush=flush) as mq:
             with mq.admin() as admin:
                 admin.create_topic(work.topic, 4)
-            with mq.producer() as producer:
-                producer.send_all(work.topic, itertools.repeat(work.body, work.messages))
-            return row(here)
+            if is_reading:
+                with mq.producer() as producer:
+                    producer.send_all(work.topic, itertools.repeat(work.body, work.messages))
+            return load(replace(work, server_pids=[]), mq)
 
     return run
 
 
-EMBEDDED: dict[str, Row] = {name: embedded(row) for name, row in SYNC.items() if name != "wake_10"}
+def all_embedded(flush: str) -> dict[str, Row]:
+    """Return the rows with an embedded broker of a flush policy."""
+    return {
+        name: embedded(flush, is_reading=name in READING, load=load)
+        for name, load in LOADS.items()
+        if name != "wake_10"
+    }
+
+
+EMBEDDED = all_embedded("interval")
+EMBEDDED_GROUP = {name: row for name, row in all_embedded("group").items() if name.startswith("send_")}

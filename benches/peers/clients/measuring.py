@@ -23,6 +23,8 @@ LINGER_MS = 5
 IN_FLIGHT = 2000
 """How many futures a load keeps."""
 THREADS, TASKS = 16, 64
+READING = {"iterate", "receive_500", "receive_columns", "receive_1", "pull", "pull_columns"}
+"""Rows that read what was sent before."""
 
 
 def cpu_seconds(pid: int) -> float:

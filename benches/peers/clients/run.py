@@ -27,7 +27,7 @@ from typing import Any
 import floors
 import servers
 from client import FILLERS, PEERS
-from measuring import BATCH, IN_FLIGHT, LINGER_MS, TASKS, THREADS, Work, cpu_seconds
+from measuring import BATCH, IN_FLIGHT, LINGER_MS, READING, TASKS, THREADS, Work, cpu_seconds
 
 ROWS = {
     "send_many": "send: many at once",
@@ -35,14 +35,16 @@ ROWS = {
     "send_1": "send: one by one, 1 thread or task",
     "send_16": f"send: one by one, {THREADS} threads",
     "send_64": f"send: one by one, {TASKS} asyncio tasks",
+    "send_500": f"send: batches of {BATCH}, each after the one before",
     "iterate": "consume: by iteration",
     "receive_500": f"consume: {BATCH} at once, acknowledged",
+    "receive_columns": "consume: as columns, acknowledged",
     "receive_1": "consume: 1 at once, acknowledged",
     "pull": "read by offsets",
+    "pull_columns": "read by offsets, as columns",
     "wake_1": "from send to handler, idle broker",
     "wake_10": "from send to handler, 10 idle brokers",
 }
-READING = {"iterate", "receive_500", "receive_1", "pull"}
 TEN = 10
 IDLE_SECONDS = 3.0
 HERE = Path(__file__).parent

@@ -75,12 +75,12 @@ def _bounded(call: Callable[Concatenate["Admin", P], T]) -> Callable[Concatenate
 
 class Admin:
     """
-    Creates, alters and deletes topics and consumer groups, and finds messages. Thread-safe.
+    Creates, alters and deletes topics and consumer groups, and finds messages.
 
-    *namesrv* is `host:port` of a name server, or several joined by `;`. The administrator uses the first one that
-    answers, for as long as it answers. *endpoint*, in place of it, is the gRPC address of a ferromq broker, or of
-    several: the first one that answers names its name servers. Brokers without name servers are administered directly,
-    and all of them must be given.
+    Thread-safe. Use it in a `with`, or call `close`. *namesrv* is `host:port` of a name server, or several joined by
+    `;`. The administrator uses the first one that answers, for as long as it answers. *endpoint*, in place of it, is
+    the gRPC address of a ferromq broker, or of several: the first one that answers names its name servers. Brokers
+    without name servers are administered directly, and all of them must be given.
 
     *tls* is as of `Producer`, and holds for all connections: with name servers and brokers over remoting, and with
     *endpoint* over gRPC. True trusts the file of certificates that Python's `ssl` finds on the system.
@@ -377,7 +377,7 @@ class Admin:
         """
         Return an iterator over the dead letters of a consumer group that are stored now, in the order of store times.
 
-        It reads a page of each queue when it needs one, so `itertools.islice` reads a few of many; *timeout* bounds
+        It reads a page of each queue when it needs one, so a loop that ends early reads a few of many; *timeout* bounds
         each page. It takes no lease and commits nothing. A group without dead letters, or an unknown group, has none.
         """
         whole = self._whole_group(group)
@@ -450,7 +450,7 @@ class Admin:
 
     def close(self, timeout: timedelta | float = 5.0) -> None:
         """
-        Take no more calls, wait up to *timeout* (float: seconds) for those of other threads, and end. Idempotent.
+        Take no more calls, wait up to *timeout* (float: seconds) for those under way, and end. Idempotent.
 
         Calls that take longer raise `ClientClosed` or an `OutcomeUnknown`.
         """

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from copy import copy
 from typing import Generic, Self
 
@@ -20,19 +20,18 @@ from ferromq.aio._leases import Leases
 from ferromq.client.connection import remaining
 from ferromq.client.renewing import Aging, Renewer
 from ferromq.core import receive_plans
-from ferromq.core.ahead import IN_ORDER, Ahead, Held, sort_out
+from ferromq.core.ahead import Ahead, Held, sort_out
 from ferromq.core.payloads import DecodedMessage, T
 from ferromq.core.progress import Ending
-from ferromq.core.receive_plans import Wish
+from ferromq.core.receive_plans import LONG_POLL, Wish
 from ferromq.core.requests import RETRYABLE
 from ferromq.core.retry import InOrder
 from ferromq.core.subscriptions import Subscription
+from ferromq.core.watch import Watch, receiving
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
 _log = logging.getLogger("ferromq.client")
-
-_LONG_POLL = 20.0
 
 
 class ReceiveAhead:
@@ -81,6 +80,10 @@ class ReceiveAhead:
         # It ends with its consumer, and with the loop, also where neither is closed.
         aging = weakref.WeakMethod(self._aging)
         self._renewer = Renewer(leases.calls, invisible, lambda: (age := aging()) and age(), leases.renewals)
+
+    def messages(self, ending: Ending | None = None) -> "Iteration":
+        """Return a loop over the messages; *ending* says when it ends."""
+        return Iteration(self, self._leases, self._client, ending)
 
     async def next(self, until: float = math.inf, *, unless_paused: bool = False) -> Held | None:
         """
@@ -200,11 +203,7 @@ class ReceiveAhead:
         """Return how many messages to receive now."""
         if self._paused:
             return 0
-        if not self._is_fifo():
-            return self._ahead.room(self._hungry, self.at_least)
-        if self._ahead.waiting or not self._hungry:
-            return 0  # nothing ahead: what comes depends on what is acknowledged
-        return self._ahead.room(self._hungry, max(IN_ORDER if self.workers > 1 else 1, self.at_least))
+        return self._ahead.to_receive(self._hungry, self.workers, self.at_least, in_order=self._is_fifo())
 
     async def _run(self) -> None:
         outage = await self._introduce()
@@ -255,7 +254,7 @@ class ReceiveAhead:
 
     async def _receive(self, room: int) -> list[MessageView]:
         """Receive messages; none where a pause ends it."""
-        wish = Wish(room, _LONG_POLL, self._invisible)
+        wish = Wish(room, LONG_POLL, self._invisible)
         self._receiving = True
         try:
             return await self._client.run(
@@ -430,6 +429,16 @@ class Iteration:
             self._end()
 
 
+def values(
+    messages: Iteration,
+    hand_out: Callable[[MessageView], Awaitable[DecodedMessage[T] | None]],
+    watch: Watch | None,
+    topics: str,
+) -> "Values[T]":
+    """Return the messages of a loop as *hand_out* makes them, and tell a telemetry."""
+    return Values(messages, hand_out, watch, topics)
+
+
 class Values(Generic[T]):
     """The messages of a loop that are decoded, or told to a telemetry."""
 
@@ -437,18 +446,20 @@ class Values(Generic[T]):
         self,
         messages: Iteration,
         hand_out: Callable[[MessageView], Awaitable[DecodedMessage[T] | None]],
-        receiving: Callable[[], AbstractContextManager[list[MessageView]]],
+        watch: Watch | None,
+        topics: str,
     ) -> None:
         self._messages = messages
-        self._receiving = receiving
         self._hand_out = hand_out
+        self._watch = watch
+        self._topics = topics
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> DecodedMessage[T]:
         while True:
-            with self._receiving() as received:
+            with receiving(self._watch, self._topics) as received:
                 received.append(await anext(self._messages))
             given = await self._hand_out(received[0])
             if given is not None:

@@ -6,7 +6,7 @@ The synchronous twin is `ferromq.client.connection`; what is sent is decided by 
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -61,6 +61,8 @@ class AsyncClient:
         self._channels: dict[str, Any] = {}
         self._methods: dict[tuple[str, str], Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.on_first_use: Callable[[], None] | None = None
+        """Called on the loop."""
         self._completions: LoopCompletions | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._giving: set[asyncio.Task[None]] = set()
@@ -76,6 +78,8 @@ class AsyncClient:
         self.base.check()
         loop = asyncio.get_running_loop()
         if self._loop is None:
+            if self.on_first_use is not None:
+                self.on_first_use()
             self._loop = loop
         elif self._loop is not loop:
             raise RuntimeError("this client belongs to another event loop; make one for each loop")

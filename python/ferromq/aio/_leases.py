@@ -265,6 +265,10 @@ class Leases:
         for task in self._sending:
             task.cancel()
 
+    def take_failure(self) -> FerromqError | None:
+        """Return the first refusal since the last call."""
+        return self.refusals.take()
+
     def _send_soon(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -1,5 +1,6 @@
+# Generated from admin/admin.py by tools/sync_from_async.py: change that file, then run `make sync`.
 """
-The administrator for asyncio; see `ferromq.admin.admin`, whose names and promises it has.
+The administrator for asyncio.
 
 Requests are rare and short, so each call runs on a thread.
 """
@@ -12,7 +13,8 @@ from typing import Self
 
 from ferromq._ferromq import StoredMessage
 from ferromq.admin import Admin as BlockingAdmin
-from ferromq.admin import DeadLetter, MessageType, ResentLetter
+from ferromq.admin.dead_letters import DeadLetter, ResentLetter
+from ferromq.admin.settings import MessageType
 from ferromq.client.tls import Tls, TlsFile
 
 __all__ = ["Admin"]
@@ -20,10 +22,26 @@ __all__ = ["Admin"]
 
 class Admin:
     """
-    Creates, alters and deletes topics and consumer groups, and finds messages, without blocking the event loop.
+    Creates, alters and deletes topics and consumer groups, and finds messages.
 
-    The arguments are those of `ferromq.Admin`, and so are the errors. Use it in an `async with`, or await `close`. A
-    call that is cancelled goes on until it ends by itself, at most for *timeout*.
+    Each call runs on a thread; one that is cancelled goes on until it ends by itself. Use it in an `async with`, or
+    await `close`. *namesrv* is `host:port` of a name server, or several joined by `;`. The administrator uses the first
+    one that answers, for as long as it answers. *endpoint*, in place of it, is the gRPC address of a ferromq broker, or
+    of several: the first one that answers names its name servers. Brokers without name servers are administered
+    directly, and all of them must be given.
+
+    *tls* is as of `Producer`, and holds for all connections: with name servers and brokers over remoting, and with
+    *endpoint* over gRPC. True trusts the file of certificates that Python's `ssl` finds on the system.
+
+    Topics and groups are in *namespace*, and are named without it. A `StoredMessage` is as it is stored: its topic has
+    the whole name.
+
+    Each call ends within *timeout* (float: seconds), however many servers it asks. It raises `RequestTimeout` if a
+    server does not answer, or no time is left to ask it. Changes made by then stay.
+
+    Connections are made when they are needed, and stay open until `close`. Raises `ConfigError` for an address that is
+    not `host:port`, and without one of *namesrv* and *endpoint*. Calls raise `Unsupported` if the server at *endpoint*
+    is not a ferromq broker; give the name servers then.
     """
 
     def __init__(
@@ -38,7 +56,7 @@ class Admin:
         self._admin = BlockingAdmin(namesrv, endpoint=endpoint, timeout=timeout, tls=tls, namespace=namespace)
 
     async def topics(self) -> list[str]:
-        """Return the names of all topics, RocketMQ's own included, sorted."""
+        """Return the names of all topics, RocketMQ's own included, sorted; with a namespace, those of its topics."""
         return await asyncio.to_thread(self._admin.topics)
 
     async def create_topic(
@@ -49,7 +67,20 @@ class Admin:
         message_type: MessageType | None = None,
         cluster: str | None = None,
     ) -> None:
-        """Create a topic on every master of a cluster; see `ferromq.Admin.create_topic`."""
+        """
+        Create a topic on every master of a cluster.
+
+        *queues*: on each broker; default 8. *message_type*: the type of messages that the topic takes, if the broker
+        checks types; by default the first message decides. If a master already has the topic, the defaults are that
+        topic's values. *cluster* is needed only if the name servers know several.
+
+        An existing topic with the given settings stays as it is; a topic without a message type gets the given one.
+        Call it again to finish a creation that failed halfway.
+
+        Raises `AlreadyExists` if the topic has another number of queues or another message type (use `alter_topic`),
+        `ConfigError` if several clusters are known and none is given, `IllegalName`, and `RequestError` if a broker
+        refuses.
+        """
         await asyncio.to_thread(self._admin.create_topic, name, queues, message_type=message_type, cluster=cluster)
 
     async def alter_topic(
@@ -60,28 +91,61 @@ class Admin:
         message_type: MessageType | None = None,
         cluster: str | None = None,
     ) -> None:
-        """Change the given settings of a topic; see `ferromq.Admin.alter_topic`."""
-        alter = self._admin.alter_topic
-        await asyncio.to_thread(alter, name, queues=queues, message_type=message_type, cluster=cluster)
+        """
+        Change the given settings of a topic on every master of a cluster that has it.
+
+        With fewer *queues* than before, consumers no longer read the messages in the removed queues. Raises
+        `TopicNotFound`, `ConfigError` if several clusters are known and none is given, and `RequestError` if a broker
+        refuses.
+        """
+        await asyncio.to_thread(
+            self._admin.alter_topic, name, queues=queues, message_type=message_type, cluster=cluster
+        )
 
     async def delete_topic(self, name: str, *, cluster: str | None = None) -> None:
-        """Delete a topic and its messages; see `ferromq.Admin.delete_topic`."""
+        """
+        Delete a topic and its messages on every master of a cluster, and its route on every name server.
+
+        Consumer groups lose their offsets in the topic. If a client still uses the topic, a broker that creates topics
+        on first use creates it again; queue offsets then continue. Call it again to finish a deletion that failed
+        halfway.
+
+        Raises `TopicNotFound` if no broker and no name server knows the topic, `ConfigError` if several clusters are
+        known and none is given, `IllegalName`, and `RequestError` if a broker refuses.
+        """
         await asyncio.to_thread(self._admin.delete_topic, name, cluster=cluster)
 
     async def order_configurations(self) -> dict[str, dict[str, int]]:
-        """Return the order configurations; see `ferromq.Admin.order_configurations`."""
+        """Return the order configurations: for each topic, the queues of each broker that hold its message groups."""
         return await asyncio.to_thread(self._admin.order_configurations)
 
     async def take_out_broker(self, name: str) -> list[str]:
-        """Remove a broker that will not come back; see `ferromq.Admin.take_out_broker`."""
+        """
+        Remove a broker that will not come back from every order configuration, and return the topics that had it.
+
+        The message groups of such a topic are then spread over fewer queues, and groups on other brokers may move too:
+        let consumers finish the present messages first. Readers of whole topics no longer report the broker as missing.
+
+        The change is made at every name server. Raises `RequestError` before any change if the broker is registered
+        with one of them. Raises the first failure if a name server is not reached: call it again then.
+        """
         return await asyncio.to_thread(self._admin.take_out_broker, name)
 
     async def clean(self, *, cluster: str | None = None) -> None:
-        """Delete the expired files of the store; see `ferromq.Admin.clean`."""
+        """
+        Delete the expired files of the store on every master of a cluster, at any hour of the day.
+
+        Raises `ConfigError` if several clusters are known and none is given.
+        """
         await asyncio.to_thread(self._admin.clean, cluster=cluster)
 
     async def clean_unused_queues(self, *, cluster: str | None = None) -> None:
-        """Delete the queues of unknown topics; see `ferromq.Admin.clean_unused_queues`."""
+        """
+        Delete the queues of unknown topics on every master of a cluster.
+
+        A broker has such queues if a topic was deleted while the broker was away. Raises `ConfigError` if several
+        clusters are known and none is given.
+        """
         await asyncio.to_thread(self._admin.clean_unused_queues, cluster=cluster)
 
     async def create_group(
@@ -93,9 +157,24 @@ class Admin:
         retry_delays: Sequence[timedelta | float] | None = None,
         cluster: str | None = None,
     ) -> None:
-        """Create a consumer group; see `ferromq.Admin.create_group`."""
-        create = self._admin.create_group
-        await asyncio.to_thread(create, name, fifo=fifo, retries=retries, retry_delays=retry_delays, cluster=cluster)
+        """
+        Create a consumer group on every master of a cluster.
+
+        *fifo*: whether the group consumes each message group in order; default no. *retries*: redeliveries of a failed
+        message before it becomes a dead letter; default 16. *retry_delays*: seconds that a gRPC push consumer waits
+        after the first failure, the second, and so on; the last delay repeats. The default is RocketMQ's, from 1 s to
+        2 h. If a master already has the group, the defaults are that group's values. *cluster* is needed only if the
+        name servers know several.
+
+        An existing group with the given settings stays as it is. Call it again to finish a creation that failed
+        halfway.
+
+        Raises `AlreadyExists` if the group has other settings (use `alter_group`), `ConfigError` if several clusters
+        are known and none is given, `IllegalName`, and `RequestError` if a broker refuses.
+        """
+        await asyncio.to_thread(
+            self._admin.create_group, name, fifo=fifo, retries=retries, retry_delays=retry_delays, cluster=cluster
+        )
 
     async def alter_group(
         self,
@@ -106,31 +185,57 @@ class Admin:
         retry_delays: Sequence[timedelta | float] | None = None,
         cluster: str | None = None,
     ) -> None:
-        """Change the given settings of a consumer group; see `ferromq.Admin.alter_group`."""
-        alter = self._admin.alter_group
-        await asyncio.to_thread(alter, name, fifo=fifo, retries=retries, retry_delays=retry_delays, cluster=cluster)
+        """
+        Change the given settings of a consumer group on every master of a cluster that has it.
+
+        Raises `GroupNotFound`, `ConfigError` if several clusters are known and none is given, and `RequestError` if a
+        broker refuses.
+        """
+        await asyncio.to_thread(
+            self._admin.alter_group, name, fifo=fifo, retries=retries, retry_delays=retry_delays, cluster=cluster
+        )
 
     async def query_by_key(self, topic: str, key: str, max_messages: int = 32) -> list[StoredMessage]:
-        """Return messages of *topic* that were sent with *key*, newest first; see `ferromq.Admin.query_by_key`."""
+        """
+        Return up to *max_messages* messages of *topic* that were sent with *key*, newest first.
+
+        Each broker answers with at most 4 MiB, or one message.
+        """
         return await asyncio.to_thread(self._admin.query_by_key, topic, key, max_messages)
 
     async def query_by_id(self, topic: str, message_id: str) -> StoredMessage | None:
-        """Return the message with this id, if it is stored; see `ferromq.Admin.query_by_id`."""
+        """
+        Return the message with this id, if it is stored.
+
+        Takes the id in a producer's receipt, or RocketMQ's offset message id, which holds an address and an offset.
+        """
         return await asyncio.to_thread(self._admin.query_by_id, topic, message_id)
 
     async def dead_letters(self, group: str, *, newest_first: bool = True) -> AsyncIterator[DeadLetter]:
-        """Yield the dead letters of a consumer group; see `ferromq.Admin.dead_letters`."""
-        letters = await asyncio.to_thread(self._admin.dead_letters, group, newest_first=newest_first)
-        while (letter := await asyncio.to_thread(next, letters, None)) is not None:
-            yield letter
+        """
+        Return an iterator over the dead letters of a consumer group that are stored now, in the order of store times.
+
+        It reads a page of each queue when it needs one, so a loop that ends early reads a few of many; *timeout* bounds
+        each page. It takes no lease and commits nothing. A group without dead letters, or an unknown group, has none.
+        """
+        found = await asyncio.to_thread(self._admin.dead_letters, group, newest_first=newest_first)
+        while (one := await asyncio.to_thread(next, found, None)) is not None:
+            yield one
 
     async def resend_dead_letters(
         self, letters: Iterable[DeadLetter], *, topic: str | None = None
     ) -> list[ResentLetter]:
-        """Send dead letters again and return what became of each; see `ferromq.Admin.resend_dead_letters`."""
+        """
+        Send each of *letters* once, to the topic it came from or to *topic*, and return what became of each.
+
+        A letter that is given twice is sent once. The message keeps body, keys, tag, message id, message group and its
+        properties, without those of the dead letter; every group of the topic receives it. The letter stays in the dead
+        letters until its broker deletes it, so a second call sends it again. A failure is the `error` of its result,
+        and the others go on; *timeout* bounds all of them together. Nothing is repeated.
+        """
         return await asyncio.to_thread(self._admin.resend_dead_letters, list(letters), topic=topic)
 
-    async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+    async def close(self, timeout: timedelta | float = 5.0) -> None:
         """
         Take no more calls, wait up to *timeout* (float: seconds) for those under way, and end. Idempotent.
 

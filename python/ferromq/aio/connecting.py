@@ -1,12 +1,16 @@
-"""The way in for asyncio: `ferromq.aio.connect`; see `ferromq.connecting`, whose names and promises it has."""
+"""
+The way in: `ferromq.aio.connect` returns a connection, which makes producers, consumers, readers and administrators.
 
-import asyncio
+`embedding` has the connection that brings its own broker.
+"""
+
 import os
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from ferromq.aio._closing import close_all
 from ferromq.aio.admin import Admin
 from ferromq.aio.consumer import Consumer
 from ferromq.aio.producer import Producer
@@ -29,10 +33,11 @@ Made = TypeVar("Made", bound=Client)
 
 class Connection(MakesClients[Client]):
     """
-    Makes clients of one broker, or of the brokers of one cluster, for asyncio.
+    Makes clients of one broker, or of the brokers of one cluster; each belongs to the loop of its first use.
 
-    `ferromq.aio.connect` returns one. Use it in an `async with`, or await `close`. Each client belongs to the loop of
-    its first use.
+    Use it in an `async with`, or await `close`. `ferromq.aio.connect` returns one. Nothing is connected before a client
+    is used. A connection may be made before a fork and used in the child; the clients it made before belong to the
+    parent.
     """
 
     _kind = "aio.Connection"
@@ -45,8 +50,7 @@ class Connection(MakesClients[Client]):
         Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
         """
         self._check()
-        whole: AsyncProducerOptions[V] = {**self._options, **options}
-        return self._keep(Producer(self._endpoint, *topics, **whole))
+        return self._keep(Producer(self._endpoint, *topics, **self._of_producers(options)))
 
     def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions[T]]) -> Consumer[T]:
         """
@@ -75,13 +79,9 @@ class Connection(MakesClients[Client]):
         Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
         """
         self._check()
-        shared: AdminOptions = {"timeout": self._options["timeout"], "tls": self._options["tls"]}
-        shared["namespace"] = self._options["namespace"]
-        whole: AdminOptions = {**shared, **options}
-        namesrv, endpoint = self._admin_addresses
-        return self._keep(Admin(namesrv, endpoint=endpoint, **whole))
+        return self._keep(self._make_admin(options))
 
-    async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+    async def close(self, timeout: timedelta | float = 5.0) -> None:
         """
         Close the clients that the connection made, within about *timeout* (float: seconds). Idempotent.
 
@@ -92,13 +92,30 @@ class Connection(MakesClients[Client]):
         self._is_closed = True
         consumers = [each for each in self._open_clients() if isinstance(each, Consumer)]
         others = [each for each in self._open_clients() if not isinstance(each, Consumer)]
-        await _close_all(consumers, end_of(remaining(whole) / 2) if others else whole)
-        await _close_all(others, whole)
+        await close_all(consumers, end_of(remaining(whole) / 2) if others else whole)
+        await close_all(others, whole)
+
+    def _of_producers(self, options: AsyncProducerOptions[V]) -> AsyncProducerOptions[V]:
+        return {**self._options, **options}
+
+    def _make_admin(self, options: AdminOptions) -> Admin:
+        shared: AdminOptions = {"timeout": self._options["timeout"], "tls": self._options["tls"]}
+        shared["namespace"] = self._options["namespace"]
+        whole: AdminOptions = {**shared, **options}
+        namesrv, endpoint = self._admin_addresses
+        return Admin(namesrv, endpoint=endpoint, **whole)
 
     def _keep(self, client: Made) -> Made:
         self._forget_closed()
+        self._prepare(client)
         self._made[id(client)] = client
+        # sync: if self._is_closed:  # by another thread
+        # sync:     client.close(0)
+        # sync:     self._check()
         return client
+
+    def _prepare(self, client: Client) -> None:
+        """Set up a client before its first use."""
 
     async def __aenter__(self) -> Self:
         self._check()
@@ -108,14 +125,6 @@ class Connection(MakesClients[Client]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-async def _close_all(clients: Sequence[Client], until: float) -> None:
-    """Close clients at once: one whose broker hangs takes no time from the others."""
-    ended = await asyncio.gather(*(client.close(remaining(until)) for client in clients), return_exceptions=True)
-    for outcome in ended:
-        if isinstance(outcome, BaseException):
-            raise outcome
 
 
 def connect(
@@ -129,13 +138,21 @@ def connect(
     namespace: str = "",
 ) -> Connection:
     """
-    Return a connection to the broker at *endpoint*, or to those behind *namesrv*, for asyncio.
+    Return a connection to the broker at *endpoint*, or to those behind *namesrv*, without calling them yet.
 
         async with ferromq.aio.connect("127.0.0.1:8081") as mq, mq.producer() as producer:
             await producer.send("orders", b"hello")
 
-    The arguments, and the environment variables FERROMQ_ENDPOINT and NAMESRV_ADDR, are as of `ferromq.connect`. Raises
-    `ConfigError` without an address, with both, and for one that is not `host:port`.
+    *endpoint* is the gRPC address of a broker or of RocketMQ's proxy, `host:port`. Give several brokers of a cluster
+    joined by `;`, or as a sequence. *namesrv*, in its place, is the address of name servers, in the same forms: clients
+    then call the brokers behind them over remoting, which RocketMQ's Java brokers speak without a proxy. By default it
+    is the environment variable FERROMQ_ENDPOINT, or else NAMESRV_ADDR.
+
+    *timeout*, *attempts*, *tls*, *telemetry* and *namespace* are as of `Producer`. All clients of the connection have
+    them, unless they are given others.
+
+    Raises `ConfigError` without an address, with both, and for one that is not `host:port`; `IllegalName` for a
+    namespace with other characters than letters, digits, `_`, `-` and `|`.
     """
     check_namespace(namespace)
     options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}

@@ -1,20 +1,23 @@
-"""The consumer for asyncio; see `ferromq.client.consumer`, whose names and promises it has."""
+"""
+The consumer: receives messages under a lease, acknowledges them, or iterates over them as they come.
 
+What is asked and answered is in `core.receive_plans`; how much is received ahead in `core.ahead`.
+"""
+
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
-from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, Unpack, cast, overload
 
-from ferromq.aio._ahead import Iteration, ReceiveAhead, Values
+from ferromq.aio._ahead import Iteration, ReceiveAhead, values
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._leases import Leases
 from ferromq.aio._push import Runner
 from ferromq.client.client import Options
-from ferromq.client.connection import end_of, remaining
-from ferromq.client.producer import MessageOptions
-from ferromq.client.push import say_redelivered, say_undecodable
+from ferromq.client.connection import end_of
+from ferromq.client.options import MessageOptions
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core import progress, pull_plans, receive_plans
 from ferromq.core.ahead import Many, check_prefetch
@@ -22,6 +25,7 @@ from ferromq.core.batches import check_batch, of_batches
 from ferromq.core.batching import Sendable
 from ferromq.core.filters import Sql
 from ferromq.core.handlers import check_async, of_messages
+from ferromq.core.outcomes import say_redelivered, say_undecodable
 from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all, without_namespace
 from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
@@ -42,13 +46,39 @@ __all__ = ["Consumer"]
 
 class Consumer(Generic[T]):
     """
-    Receives the messages of a topic on behalf of a consumer group; it belongs to the loop of its first use.
+    Receives messages on behalf of a consumer group; it belongs to the loop of its first use.
 
-    The arguments are those of `ferromq.Consumer`. Several tasks may iterate over it, each in a loop of its own:
+    Use it in an `async with`, or await `close`. *endpoint* is the gRPC address of a broker, `host:port`, or several
+    joined by `;`. *topics* is a topic, a sequence of topics, or a mapping of topics to filters. *filter* is tags joined
+    by `||`, or `Sql("price > 3")`, for topics without a filter of their own; the condition is checked here and by the
+    broker, `IllegalFilter` names the position. All members of a group name the same topics and filters.
+
+    *begin* is where the group begins in a topic of which it has no committed offset: `"first"`, `"last"`, or a time
+    (messages stored then or later). It counts at the first receive; the broker decides once for all members. Without
+    it, the broker's rule counts: the first message. It raises `Unsupported` at brokers other than ferromq's.
+
+    Each message is leased for *invisible_duration*; unless it is acknowledged until then it comes again, to any member
+    of the group. Iteration goes on over restarts of brokers, and renews a message's lease until the next is asked for:
 
         async for message in consumer:
             ...
             message.ack()  # travels with others; `await consumer.ack(message)` waits for the broker
+
+    Several tasks may iterate over it, each in a loop of its own. In a group that keeps order, a message comes once
+    those before it, of its message group or else of its queue, are acknowledged: nothing is received ahead, and
+    iteration gives back what follows one that was not acknowledged, which comes again behind it. `run` calls a function
+    instead. Both hold one message for each task until they know how fast the tasks are, then half a second's work at
+    most; *prefetch* is an upper bound.
+
+    *decode* makes values of bodies: a function of bytes, or a type that is read from JSON, as of `Producer`'s *encode*.
+    Handlers, loops and `receive` are then given a `DecodedMessage`, whose `value` it is. A message whose body does not
+    decode becomes a dead letter at its first delivery, with the error as its reason; loops and `receive` go on with the
+    next one. A decoder may raise `Reject` or `RetryAfter`, as handlers do.
+
+    Other calls than `receive` end within *timeout* seconds, repetitions and look-ups included; one attempt has at most
+    3. *attempts* of 1 means no repetition. *tls* is as of `Producer`.
+
+    Group and topics are in *namespace*, and are named without it; so are the topics of messages.
     """
 
     def __init__(
@@ -77,9 +107,10 @@ class Consumer(Generic[T]):
         self._decoder = Decoder(decode, namespace)
         self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, group, namespace)
         self._leases = Leases(self._client, self._subscription)
+        self._running = threading.RLock()  # a handler of signals may pause
+        self._runner: Runner | None = None
         self._prefetch = check_prefetch(prefetch)
         self._ahead = ReceiveAhead(self._client, self._subscription, self._leases, self._invisible, prefetch=prefetch)
-        self._runner: Runner | None = None
 
     async def receive(
         self,
@@ -88,7 +119,12 @@ class Consumer(Generic[T]):
         wait: timedelta | float = timedelta(seconds=20),
         invisible_duration: timedelta | float | None = None,
     ) -> list[DecodedMessage[T]]:
-        """Receive up to *max_messages*, waiting for the first one; an empty list when none came in time."""
+        """
+        Receive up to *max_messages*, waiting for the first one; an empty list when none came in time.
+
+        Acknowledgements that wait are sent first. It ends within *wait* and 3 seconds, whatever hangs. Raises
+        `ConnectionFailed` or `RequestTimeout` where no broker answered for the whole wait.
+        """
         self._client.check()
         check_count(max_messages)
         changed = None if invisible_duration is None else seconds(invisible_duration)
@@ -177,9 +213,10 @@ class Consumer(Generic[T]):
 
     async def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
         """
-        Acknowledge messages and return once the broker has answered; see `ferromq.Consumer.ack`.
+        Acknowledge messages and return once the broker has answered; what is acknowledged already costs no call.
 
-        Raises the error of the first that was refused: `LeaseExpired` or an `OutcomeUnknown`.
+        Raises the error of the first that was refused: `LeaseExpired` when its lease had ended, an `OutcomeUnknown`
+        when an answer was lost and the repetition was refused. The others are acknowledged.
         """
         self._client.check()
         await self._leases.ack(plain_all(messages))
@@ -201,7 +238,11 @@ class Consumer(Generic[T]):
         await self._leases.return_all(plain_all(messages))
 
     async def forward_to_dead_letter(self, message: MessageView, reason: str = "") -> None:
-        """Put *message* into the group's dead letter queue, for a *reason*, and end its life in the group."""
+        """
+        Put *message* into the group's dead letter queue, the topic `%DLQ%` + group, and end its life in the group.
+
+        *reason* is the dead letter's property `DLQ_REASON`. Raises `LeaseExpired` where the lease had ended.
+        """
         self._client.check()
         await self._leases.forward_to_dead_letter(plain(message), Cause(reason))
 
@@ -210,21 +251,25 @@ class Consumer(Generic[T]):
         message: MessageView,
         body: Sendable,
         *,
-        timeout: timedelta | float | None = None,  # noqa: ASYNC109 (as the synchronous one)
+        timeout: timedelta | float | None = None,
         **options: Unpack[MessageOptions],
     ) -> None:
         """
-        Reply to a request, a *message* that a producer sent with `request`; see `ferromq.Consumer.reply`.
+        Reply to a request, a *message* that a producer sent with `request`, ours or RocketMQ's.
 
-        Raises `RequesterGone` and `ValueError`, as that does.
+        The options are those of `Message`, without times, priority and message group; a *body* that is a `Message`
+        brings its own. *timeout* (seconds) is for this call; None: the consumer's. The message is not acknowledged.
+
+        Raises `RequesterGone` if the requester is not connected to the broker any more: in a handler of `run` that is
+        logged, and the message is acknowledged; a handler of batches names it in `Failed`. Raises `ValueError` for a
+        message that is no request.
         """
         self._client.check()
         common = self._client.common
         limit = common.timeout if timeout is None else seconds(timeout)
         answer = Encoder[Sendable](None).message(body, options)
-        await self._client.run(
-            self._client.base.requests.reply(common, self._subscription, plain(message), answer, limit)
-        )
+        requests = self._client.base.requests
+        await self._client.run(requests.reply(common, self._subscription, plain(message), answer, limit))
 
     @overload
     async def run(
@@ -256,30 +301,44 @@ class Consumer(Generic[T]):
         stop_timeout: timedelta | float = timedelta(seconds=30),
     ) -> None:
         """
-        Await *handler* with each message, in as many tasks as *concurrency* says, until `stop` or `close` is called.
+        Call *handler* with each message, in as many tasks as *concurrency* says, until `stop` or `close` is called.
 
-        What becomes of the messages is said at `ferromq.Consumer.run`, and of SIGTERM, where the loop runs in the main
-        thread. At the end handlers that need longer than
-        *stop_timeout* are cancelled; cancelling `run` itself cancels them at once. Either way what was not handled is
-        given back. Raises `TypeError` for a handler that cannot be awaited.
+        A message is acknowledged when the handler returns. When it raises, the message comes again after the delay of
+        the group's retry policy, and goes to the dead letter queue after the group's last attempt; the exception is
+        logged. It may raise `Reject` or `RetryAfter` to say what becomes of the message. In a group that keeps order it
+        is tried again in place, and what follows it waits. Leases are renewed while handlers work, however long.
+
+        With *batch* the handler gets a list of up to so many messages. A batch is handed over when it is full, or
+        *linger* (float: seconds) after its first message arrived. Each message is acknowledged when the handler
+        returns. What the handler raises holds for each message of the batch; `Failed` names those that failed. In a
+        group that keeps order a batch has messages of one message group, or else of one queue, and does not linger;
+        what follows a failed message is handed out once more with it. Raises `ConfigError` for a *batch* below 1 or
+        above the consumer's *prefetch*, and for a *linger* without one.
+
+        In the main thread SIGTERM ends it, too, unless the program handles that signal. At the end handlers under way
+        have *stop_timeout*, and are then cancelled; cancelling `run` cancels them at once. Messages that were not
+        handled are given back. Raises what ended receiving, as `receive` does, and what a handler raised that is no
+        `Exception`. Raises `TypeError` for a handler that cannot be awaited.
         """
         self._client.check()
         check_async(handler)
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, got {concurrency}")
         check_batch(batch, seconds(linger), self._prefetch)
-        if self._runner is not None:
-            raise RuntimeError("run() is already active; raise concurrency, or create another consumer")
-        self._runner = Runner(self._client, self._subscription, self._leases, self._invisible, self._prefetch)
-        if self._ahead.is_paused:
-            self._runner.pause()
+        runner = Runner(self._client, self._subscription, self._leases, self._invisible, self._prefetch)
+        with self._running:
+            if self._runner is not None:
+                raise RuntimeError("run() is already active; raise concurrency, or create another consumer")
+            self._runner = runner
+            if self._ahead.is_paused:
+                runner.pause()
         try:
             whole = (
                 of_messages(handler, self._decoder)
                 if batch is None
                 else of_batches(handler, self._decoder, self._is_in_order)
             )
-            await self._runner.run(
+            await runner.run(
                 handled(whole, self._client.common.watch), concurrency, seconds(stop_timeout), batch, seconds(linger)
             )
         finally:
@@ -290,9 +349,10 @@ class Consumer(Generic[T]):
         return Retry.of(self._client.base.settings).is_fifo
 
     def stop(self) -> None:
-        """End `run`: it returns once the handlers under way have ended. The consumer stays usable. Not thread-safe."""
-        if self._runner is not None:
-            self._runner.stop()
+        """End `run`, on the loop: it returns once the handlers under way have ended. The consumer stays usable."""
+        runner = self._runner
+        if runner is not None and self._client.base.is_here:
+            runner.stop()
 
     def pause(self) -> None:
         """
@@ -304,16 +364,18 @@ class Consumer(Generic[T]):
         `messages`. `receive` and `pull` are not affected.
         """
         self._client.check()
-        self._ahead.pause()
-        if self._runner is not None:
-            self._runner.pause()
+        with self._running:
+            self._ahead.pause()
+            if self._runner is not None:
+                self._runner.pause()
 
     def resume(self) -> None:
-        """Go on after `pause`; call it on the loop."""
+        """Go on after `pause`, on the loop."""
         self._client.check()
-        self._ahead.resume()
-        if self._runner is not None:
-            self._runner.resume()
+        with self._running:
+            self._ahead.resume()
+            if self._runner is not None:
+                self._runner.resume()
 
     @property
     def is_paused(self) -> bool:
@@ -393,7 +455,7 @@ class Consumer(Generic[T]):
         self._client.check()
         await self._client.run(pull_plans.commit_offset(self._client.common, self._subscription, queue, offset))
 
-    async def flush(self, timeout: timedelta | float | None = None) -> bool:  # noqa: ASYNC109 (as the synchronous one)
+    async def flush(self, timeout: timedelta | float | None = None) -> bool:
         """
         Send the waiting acknowledgements at once, and wait until the brokers have answered.
 
@@ -402,7 +464,7 @@ class Consumer(Generic[T]):
         """
         self._client.check()
         waiting = await self._leases.flush(end_of(timeout))
-        failure = self._leases.refusals.take()
+        failure = self._leases.take_failure()
         if failure is not None:
             raise failure
         return not waiting
@@ -420,7 +482,7 @@ class Consumer(Generic[T]):
         """
         self._client.check()
         ending = Ending(self._subscription, None if idle is None else seconds(idle), until)
-        return self._yielded(Iteration(self._ahead, self._leases, self._client, ending))
+        return self._yielded(self._ahead.messages(ending))
 
     async def progress(self) -> Progress:
         """
@@ -435,17 +497,15 @@ class Consumer(Generic[T]):
     def __aiter__(self) -> AsyncIterator[DecodedMessage[T]]:
         """Yield messages as they come, until the consumer is closed."""
         self._client.check()
-        return self._yielded(Iteration(self._ahead, self._leases, self._client))
+        return self._yielded(self._ahead.messages())
 
     def _yielded(self, messages: Iteration) -> AsyncIterator[DecodedMessage[T]]:
         """Return *messages* as the caller gets them."""
         if self._decoder.is_on or self._client.common.watch is not None:
-            return Values(
-                messages, self._hand_out, partial(receiving, self._client.common.watch, self._subscription.topics)
-            )
-        return cast("Values[T]", messages)
+            return values(messages, self._hand_out, self._client.common.watch, self._subscription.topics)
+        return cast("AsyncIterator[DecodedMessage[T]]", messages)
 
-    async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+    async def close(self, timeout: timedelta | float = 5.0) -> None:
         """
         Send waiting acknowledgements, give back what was received ahead, unregister, and end.
 
@@ -455,9 +515,10 @@ class Consumer(Generic[T]):
         until = end_of(timeout)
         if self._client.base.is_closed or not self._client.base.is_here:
             return
-        if self._runner is not None:
-            self._runner.stop()
-            await self._runner.wait(remaining(until))
+        runner = self._runner
+        if runner is not None:
+            runner.stop()
+            await runner.wait(until)
         unused = await self._ahead.stop(until)
         await self._ahead.finish()
         await self._leases.flush(until)

@@ -1,39 +1,33 @@
-"""The producer for asyncio; see `ferromq.client.producer`, whose names and promises it has."""
+"""
+The producer: sends messages one by one, many at once, or gathered in the background.
 
-import asyncio
-import logging
-import time
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
-from concurrent.futures import CancelledError, Future, wait
+Batching is decided in `core.batching`, retries and routes in `core.plans`.
+"""
+
+from asyncio import Future
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Generic, Self, Unpack
 
+from ferromq.aio._checks import Checks
 from ferromq.aio._connection import AsyncClient
 from ferromq.aio._direct_sends import DirectSends
+from ferromq.aio._send_all import send_all
+from ferromq.aio._submitted import Submitted
 from ferromq.client.client import Options
-from ferromq.client.connection import end_of, remaining
-from ferromq.client.producer import (
-    MessageOptions,
-    Stored,
-    given_limit,
-    in_order,
-    note_stored,
-    predecessor,
-    recovery_ms,
-)
+from ferromq.client.connection import end_of
+from ferromq.client.options import MessageOptions
 from ferromq.client.tls import Tls, TlsFile
-from ferromq.client.transactions import Checks, Decisions, Open, no_checker
+from ferromq.client.transactions import Decisions, Open, no_checker, recovery_ms
 from ferromq.core import send_plans
-from ferromq.core.batching import IN_FLIGHT, MAX_MESSAGES, Gathered, Linger, Sendable, Slice, batches, size
 from ferromq.core.numbering import Numbering
 from ferromq.core.payloads import COMPRESS_OVER, Compression, Encode, Encoder, V
-from ferromq.core.requests import may_be_one, seconds
+from ferromq.core.requests import seconds
 from ferromq.core.watch import Watch, carrier, carry, over, stored
-from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError
-from ferromq.message import Batch, Message, MessageView, Reply, Resolution, SendReceipt, SendSummary
+from ferromq.errors import FerromqError
+from ferromq.message import Message, MessageView, Reply, Resolution, SendReceipt, SendSummary
 from ferromq.process.clock import Clock
 from ferromq.protocol import naming
 from ferromq.telemetry import Telemetry
@@ -41,20 +35,39 @@ from ferromq.terminal.objects import described
 
 __all__ = ["Producer", "Transaction"]
 
-_log = logging.getLogger("ferromq.client")
-
-_LOOK_AT_LOOP = 1.0
-"""Seconds between looks whether the loop of a checker has ended, which it tells nobody."""
-
-_Receipt = asyncio.Future[SendReceipt]
-
 
 class Producer(Generic[V]):
     """
-    Sends messages to topics. Use it in an `async with`, or await `close`; it belongs to the loop of its first use.
+    Sends messages to topics; it belongs to the loop of its first use.
 
-    The arguments are those of `ferromq.Producer`. *checker* may be a coroutine function; either way it runs on the
-    loop. Transactions of *topics* are asked for from the first use on.
+    Use it in an `async with`, or await `close`. *endpoint* is the gRPC address of a broker, `host:port`, or several
+    joined by `;`. Nothing is connected before the first message. A call ends within *timeout* seconds, repetitions and
+    look-ups included; one attempt has at most 3. What fails is repeated with the same message id while there is time,
+    on another broker where there is one: a broker that restarts within *timeout* is waited for. *attempts* of 1 means
+    no repetition. *linger* is how long `submit` waits for company; *max_pending_bytes* is how much it keeps before it
+    makes its caller wait. *tls* speaks TLS: True trusts what gRPC trusts, a path the certificates in that file;
+    `ferromq.Tls` has the rest. Delays count from *clock*. Times are seconds.
+
+    *encode* makes bodies of values: a function that returns bytes, or a type whose values are written as JSON, with the
+    property `contentType`. Types are dataclasses, `TypedDict`s, msgspec's `Struct`s, pydantic models, lists and dicts
+    of them, and builtin types; with `object` each value is written by its own type. A `Message` is sent as it is.
+
+    *compress* compresses bodies of more than *compress_over* bytes that get smaller by it. `"zlib"` is read by every
+    RocketMQ client; `"lz4"` and `"zstd"` by consumers of ferromq and by Java's from 4.9.4, over remoting. Servers of
+    ferromq take all three, RocketMQ's proxy takes zlib: for others the first send raises `Unsupported`. It runs on the
+    loop. A `request` is not compressed.
+
+    *telemetry* is told of each operation; see `ferromq.telemetry`. Topics are in *namespace*, and are named without it;
+    docs/reference/namespaces.md has more.
+    *idempotent*: a repetition goes to the queue of the attempt before it, if that one may be stored, and the broker
+    stores each message once, as docs/reference/sending.md says. This takes ferromq brokers: at others the first send
+    raises `Unsupported`. Single sends take longer, as each is a request of its own. Messages of transactions are not
+    repeated either way; a `request` has no number.
+
+    *checker* is for transactions: when a broker does not know the end of one, it is called with the message, on the
+    producer's loop and awaited if it is a coroutine function, and returns a `Resolution`; an exception is logged and
+    counts as `UNKNOWN`, after which the broker asks again later. Transactions of *topics* are asked for from the first
+    use on, whichever producer began them.
     """
 
     def __init__(
@@ -84,81 +97,27 @@ class Producer(Generic[V]):
         self._direct = DirectSends(self._client)
         self._encoder = Encoder(encode, compress, compress_over)
         self._client.common.compression = compress
-        self._topics = topics
-        self._checker = checker
+        self._submitted = Submitted(self._client, seconds(linger), max_pending_bytes)
         self._decisions = Decisions()
-        self._checks: Checks | None = None
-        self._linger: Linger[_Receipt] = Linger(seconds(linger))
-        self._limit = max_pending_bytes
-        self._pending_bytes = 0
-        self._room = asyncio.Condition()
-        self._sending: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._orders: dict[tuple[str, str], asyncio.Task[None]] = {}
-        """The last batch under way of what must stay in order."""
-        self._answers: set[Future[Resolution | None]] = set()
-        self._checking: set[asyncio.Task[Resolution | None]] = set()
-
-    def _check(self) -> None:
-        """Raise unless the producer may be used here; with its loop it has what its checker needs."""
-        self._client.check()
-        if self._checks is None and self._checker is not None:
-            self._checks = Checks(self._client.base, self._decisions, self._ask)
-            self._checks.watch(self._topics)
-
-    def _ask(self, message: MessageView) -> Resolution | None:
-        loop = self._client.loop
-        assert loop is not None
-        answer: Future[Resolution | None] = Future()
-        self._answers.add(answer)
-        try:
-            # The coroutine is made on the loop: one that ends meanwhile would never await it.
-            loop.call_soon_threadsafe(self._begin_check, message, answer)
-            while not wait({answer}, _LOOK_AT_LOOP).done:
-                if loop.is_closed():
-                    return None
-            return answer.result()
-        except (CancelledError, RuntimeError) as error:
-            if not answer.cancelled() and not loop.is_closed():
-                raise
-            _log.debug("check-back not answered, the broker asks again message_id=%s: %r", message.message_id, error)
-        finally:
-            self._answers.discard(answer)
-        return None
-
-    def _begin_check(self, message: MessageView, answer: "Future[Resolution | None]") -> None:
-        if not answer.set_running_or_notify_cancel():
-            return
-        task = asyncio.ensure_future(self._call_checker(message))
-        self._checking.add(task)
-        task.add_done_callback(partial(self._end_check, answer))
-
-    def _end_check(self, answer: "Future[Resolution | None]", task: "asyncio.Task[Resolution | None]") -> None:
-        self._checking.discard(task)
-        if task.cancelled():
-            answer.set_result(None)
-        elif (error := task.exception()) is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(task.result())
-
-    async def _call_checker(self, message: MessageView) -> Resolution | None:
-        assert self._checker is not None
-        answer = self._checker(message)
-        return await answer if isinstance(answer, Awaitable) else answer
+        self._checks = None if checker is None else Checks(self._client, self._decisions, checker, topics)
 
     async def send(
         self,
         topic: str,
         body: Message | V,
         *,
-        timeout: timedelta | float | None = None,  # noqa: ASYNC109 (as the synchronous one)
+        timeout: timedelta | float | None = None,
         **options: Unpack[MessageOptions],
     ) -> SendReceipt:
-        """Send one message and return once the broker has stored it, as durably as it promises; see the synchronous."""
-        self._check()
+        """
+        Send one message and return once the broker has stored it, as durably as it promises.
+
+        The options are those of `Message`; a *body* that is a `Message` brings its own. With `encode`, *body* is a
+        value. *timeout* (seconds) is for this call; None: the producer's.
+        """
+        self._client.check()
         message = self._encoder.sendable(body, options)
-        limit = given_limit(timeout)
+        limit = None if timeout is None else seconds(timeout)
         if self._client.common.watch is None:
             return await self._direct.send(topic, message, limit)
         with over(self._client.common.watch, "send", topic, message) as sending:
@@ -177,11 +136,21 @@ class Producer(Generic[V]):
         topic: str,
         body: Message | V,
         *,
-        timeout: timedelta | float | None = None,  # noqa: ASYNC109 (as the synchronous one)
+        timeout: timedelta | float | None = None,
         **options: Unpack[MessageOptions],
     ) -> Reply:
-        """Send a request to the consumers of *topic*, and return the reply of one of them; see the synchronous."""
-        self._check()
+        """
+        Send a request to the consumers of *topic*, and return the reply of one of them.
+
+        The options are those of `send`, without times and priority. *timeout* (seconds) is for request and reply
+        together; None: the producer's. Several tasks share a connection, and each gets the reply to its own request.
+        RocketMQ has requests over remoting alone: they go to the broker's remoting listener, not to *endpoint*.
+
+        Raises `RequestTimeout` if no reply came, which names a topic without consumers; the request is stored, and a
+        consumer may still handle it. Raises `ConnectionFailed` if the producer is closed meanwhile, and `Unsupported`
+        for RocketMQ's proxy, which does not tell its broker's address.
+        """
+        self._client.check()
         limit = self._client.common.timeout if timeout is None else seconds(timeout)
         requests = self._client.base.requests
         message = self._encoder.message(body, options)
@@ -190,13 +159,27 @@ class Producer(Generic[V]):
             return await self._client.run(requests.request(self._client.common, topic, request, limit))
 
     async def recall(self, receipt: SendReceipt) -> str:
-        """Recall a delayed message that is not due yet, and return its id."""
-        self._check()
+        """
+        Recall a delayed message that is not due yet, and return its id.
+
+        Raises `ValueError` for a message that was not delayed, and `RequestError` where the broker cannot recall it.
+        """
+        self._client.check()
         return await self._client.run(send_plans.recall(self._client.common, receipt))
 
     def transaction(self, *, check_after: timedelta | float | None = None) -> "Transaction[V]":
-        """Begin a transaction: `async with producer.transaction() as tx: await tx.send(…)`."""
-        self._check()
+        """
+        Begin a transaction: what is sent in it is delivered once it is committed.
+
+            async with producer.transaction() as tx:
+                await tx.send("orders", b"paid")
+                database.commit()
+
+        Leaving the `async with` commits, an exception rolls back. The broker asks the checker about a message
+        *check_after* it was stored; None: after the time of the broker's own settings. Raises `ConfigError` without a
+        checker.
+        """
+        self._client.check()
         if self._checks is None:
             raise no_checker()
         return Transaction(self._client, self._decisions, recovery_ms(check_after), self._encoder)
@@ -208,187 +191,69 @@ class Producer(Generic[V]):
         *,
         on_progress: Callable[[int], None] | None = None,
     ) -> SendSummary:
-        """Send many messages and return their receipts, in order, once all are stored."""
-        self._check()
+        """
+        Send many messages and return their receipts, in order, once all are stored.
+
+        They travel in batches, several at once; a batch goes to one queue and keeps its order, and so do the batches of
+        a message group. *on_progress* is called with the number stored so far. Raises at the first failure, naming the
+        messages; a note says how many others are stored. Of a message group nothing is sent after a failure. *messages*
+        may be an asynchronous iterable, too.
+        """
+        self._client.check()
         naming.check_topic(topic)
         with over(self._client.common.watch, "send", topic) as sending:
-            parts = _batches(messages, carrier(sending, self._encoder.numbered()))
-            return await self._send_all(topic, parts, on_progress)
+            sendable = carrier(sending, self._encoder.numbered())
+            return await send_all(self._client, topic, messages, sendable, on_progress)
 
-    async def _send_all(
-        self, topic: str, parts: AsyncIterator[Slice], on_progress: Callable[[int], None] | None
-    ) -> SendSummary:
-        pending: deque[tuple[Slice, asyncio.Task[Batch]]] = deque()
-        stored = Stored(on_progress)
-
-        async def collect() -> None:
-            part, task = pending.popleft()
-            try:
-                stored.add(part, await task)
-            except send_plans.MustPartError:
-                for each in part.apart():
-                    stored.add(each, await self._send_after(None, topic, each))
-
-        try:
-            async for part in parts:
-                before = predecessor(part, pending)
-                pending.append((part, asyncio.create_task(self._send_after(before, topic, part))))
-                if len(pending) >= IN_FLIGHT:
-                    await collect()
-            while pending:
-                await collect()
-        except Exception as error:
-            others = await asyncio.gather(*(task for _, task in pending), return_exceptions=True)
-            note_stored(error, stored.count + sum(len(batch.ids) for batch in others if isinstance(batch, Batch)))
-            raise
-        finally:
-            for _, task in pending:
-                task.cancel()
-        return in_order(stored.done)
-
-    async def _send_after(self, before: "asyncio.Task[Batch] | None", topic: str, part: Slice) -> Batch:
-        if before is not None:
-            await asyncio.shield(before)
-        return await self._client.run(send_plans.send(self._client.common, topic, part.messages, part.numbers))
-
-    async def submit(
-        self, topic: str, body: Message | V, **options: Unpack[MessageOptions]
-    ) -> "asyncio.Future[SendReceipt]":
+    async def submit(self, topic: str, body: Message | V, **options: Unpack[MessageOptions]) -> Future[SendReceipt]:
         """
         Send one message in the background, together with others; the future ends with its receipt or its error.
 
-        Waits while more than *max_pending_bytes* are on their way; what does not get out is as of the synchronous one.
+        Waits while more than *max_pending_bytes* are on their way. The messages
+        of a group are sent in the order of the calls; one that fails is missing among them. Where its broker does not
+        answer, a message fails *timeout* after it was to go, however many wait before it.
         """
-        self._check()
-        naming.check_topic(topic)
+        self._client.check()
+        if self._client.common.routes.known(topic) is None:
+            naming.check_topic(topic)
         message, watch = self._encoder.sendable(body, options), self._client.common.watch
         if watch is None:
-            return await self._submit(topic, message)
+            return await self._submitted.add(topic, message)
         sending = watch.begin("send", topic, (message,))
         try:
-            future = await self._submit(topic, carry(sending, message))
+            future = await self._submitted.add(topic, carry(sending, message))
         except BaseException as error:
             watch.end(sending, error)
             raise
         future.add_done_callback(partial(watch.end_with, sending))
         return future
 
-    async def _submit(self, topic: str, message: Message) -> _Receipt:
-        length = size(message)
-        async with self._room:
-            await self._room.wait_for(lambda: not self._pending_bytes or self._pending_bytes + length <= self._limit)
-            self._client.check()
-            self._pending_bytes += length
-        return self._add(topic, message, length)
-
-    def _add(self, topic: str, message: Message, length: int) -> _Receipt:
-        loop = asyncio.get_running_loop()
-        future: _Receipt = loop.create_future()
-        for batch in self._linger.add(topic, message, length, future, time.monotonic()):
-            self._start(batch)
-        if self._timer is None and self._linger:
-            self._timer = loop.call_later(self._linger.seconds, self._send_due)
-        return future
-
-    def _send_due(self) -> None:
-        self._timer = None
-        for batch in self._linger.due(time.monotonic()):
-            self._start(batch)
-        due = self._linger.next_due()
-        if due is not None:
-            self._timer = asyncio.get_running_loop().call_later(remaining(due), self._send_due)
-
-    def _start(self, batch: Gathered[_Receipt]) -> None:
-        batch.until = time.monotonic() + self._client.common.timeout
-        before = None if batch.order is None else self._orders.get(batch.order)
-        task = asyncio.create_task(self._send_batch(batch, before))
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
-        if batch.order is not None:
-            order = batch.order
-            self._orders[order] = task
-            task.add_done_callback(lambda done: self._orders.pop(order) if self._orders.get(order) is done else None)
-
-    async def _send_batch(self, batch: Gathered[_Receipt], before: asyncio.Task[None] | None = None) -> None:
-        closed: FerromqError = _closed()
-        try:
-            if before is not None:
-                await asyncio.wait({before})
-            closed = ConnectionFailed("the producer was closed while the message was sent")
-            sent = await self._client.run(send_plans.send_gathered(self._client.common, batch))
-        except asyncio.CancelledError:
-            await self._finish(batch, closed)
-            raise
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is the senders' to know)
-            if len(batch.messages) > 1 and may_be_one(error):
-                await self._send_apart(batch)
-            else:
-                await self._finish(batch, error)
-        else:
-            await self._finish(batch, sent)
-
-    async def _send_apart(self, batch: Gathered[_Receipt]) -> None:
-        """Send each message alone: one may have spoilt the batch for the others, of which nothing was stored."""
-        left = batch.apart()
-        try:
-            while left:
-                await self._send_batch(left.pop())
-        except asyncio.CancelledError:
-            for alone in left:
-                await self._finish(alone, _closed())
-            raise
-
-    async def _finish(self, batch: Gathered[_Receipt], outcome: Batch | Exception) -> None:
-        for index, future in enumerate(batch.futures):
-            if future.done():
-                continue
-            if isinstance(outcome, Exception):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome.receipt(index))
-        async with self._room:
-            self._pending_bytes -= batch.bytes
-            self._room.notify_all()
-
-    async def flush(self, timeout: timedelta | float | None = None) -> bool:  # noqa: ASYNC109 (as the synchronous one)
+    async def flush(self, timeout: timedelta | float | None = None) -> bool:
         """
         Send at once what `submit` keeps, and wait until the brokers have answered.
 
         Returns whether all of it has ended within *timeout* (float: seconds); None waits as long as it takes.
         """
         self._client.check()
-        until = end_of(timeout)
-        for batch in self._linger.all():
-            self._start(batch)
-        if not self._sending:
-            return True
-        _, unfinished = await asyncio.wait(self._sending, timeout=remaining(until))
-        return not unfinished
+        return await self._submitted.flush(end_of(timeout))
 
-    async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+    async def close(self, timeout: timedelta | float = 5.0) -> None:
         """
         Send what `submit` keeps, unregister, and end.
 
-        Returns within about *timeout* (float: seconds) whatever the brokers do. Futures of messages that were not sent
-        end as those of `ferromq.Producer.close`. Idempotent.
+        Returns within about *timeout* (float: seconds) whatever the brokers do. Futures of messages that were on their
+        way end with `ConnectionFailed`, those of messages that were never sent with `ClientClosed`. Idempotent.
         """
         until = end_of(timeout)
         if self._client.base.is_closed or not self._client.base.is_here:
             return
-        await self.flush(remaining(until))
-        if self._timer is not None:
-            self._timer.cancel()
-        left = list(self._sending)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await self._submitted.flush(until)
+        await self._submitted.close()  # async
         if self._checks is not None:
             self._checks.close()
-            for answer in list(self._answers):
-                answer.cancel()
-            for checking in list(self._checking):
-                checking.cancel()
-        await self._client.close(until)
+        await self._client.close(until)  # async
+        # sync: if self._client.close(until):
+        # sync:     self._submitted.close()
 
     @property
     def closed(self) -> bool:
@@ -400,7 +265,7 @@ class Producer(Generic[V]):
         return described("aio.Producer", self._client.base.state, endpoint=endpoint)
 
     async def __aenter__(self) -> Self:
-        self._check()
+        self._client.check()  # async
         return self
 
     async def __aexit__(
@@ -410,7 +275,11 @@ class Producer(Generic[V]):
 
 
 class Transaction(Generic[V]):
-    """As `ferromq.Transaction`, awaited; made by `Producer.transaction`."""
+    """
+    Messages that are delivered once the transaction is committed, and never when it is rolled back.
+
+    Made by `Producer.transaction`. Each message is ended on its own, in the order of sending. Not thread-safe.
+    """
 
     def __init__(self, client: AsyncClient, decisions: Decisions, recovery: int, encoder: Encoder[V]) -> None:
         self._client = client
@@ -424,20 +293,33 @@ class Transaction(Generic[V]):
         return self._open.resolution
 
     async def send(self, topic: str, body: Message | V, **options: Unpack[MessageOptions]) -> SendReceipt:
-        """Store a message that nobody sees before the commit."""
+        """
+        Store a message that nobody sees before the commit; keys, tag and properties are as in `Producer.send`.
+
+        Raises `RuntimeError` once the transaction has ended. One that failed with `OutcomeUnknown` is not repeated;
+        should the broker have it nevertheless, it is rolled back.
+        """
         self._client.check()
         message = self._encoder.sendable(body, options)
         common = self._client.common
         with over(common.watch, "send", topic, message) as sending:
             plan = self._open.send(common, topic, carry(sending, message), self._recovery_ms)
-            return stored(sending, (await self._client.run(plan)).receipt(0))
+            batch = await self._client.run(plan)
+            return stored(sending, batch.receipt(0))
 
     async def commit(self) -> None:
-        """Deliver the messages; what `OutcomeUnknown` means is said at `ferromq.Transaction.commit`."""
+        """
+        Deliver the messages.
+
+        `OutcomeUnknown` means that it is decided and the broker may not know yet: it asks, and this producer answers
+        `COMMIT`; after the end of this process its checker is asked. Calling it again tells the broker again, which
+        RocketMQ's own delivers twice if it had heard the first. Raises `RuntimeError` after `rollback`, and
+        `RequestError` if the broker refuses it: another producer's checker may have rolled the transaction back.
+        """
         await self._end(Resolution.COMMIT)
 
     async def rollback(self) -> None:
-        """Drop the messages."""
+        """Drop the messages; failures as of `commit`. Raises `RuntimeError` after `commit`."""
         await self._end(Resolution.ROLLBACK)
 
     async def _end(self, resolution: Resolution) -> None:
@@ -464,27 +346,3 @@ class Transaction(Generic[V]):
             await self.rollback()
         except FerromqError as failure:
             error.add_note(f"rolling the transaction back failed, too: {failure}")
-
-
-def _closed() -> ClientClosed:
-    return ClientClosed("the producer was closed before the message was sent")
-
-
-async def _batches(
-    messages: Iterable[Message | V] | AsyncIterable[Message | V], sendable: Callable[[Message | V], Sendable]
-) -> AsyncIterator[Slice]:
-    if isinstance(messages, Iterable):
-        for part in batches(map(sendable, messages)):
-            yield part
-        return
-    waiting: list[Sendable] = []
-    first = 0
-    async for message in messages:
-        waiting.append(sendable(message))
-        if len(waiting) >= MAX_MESSAGES:
-            for part in batches(waiting, first):
-                yield part
-            first += len(waiting)
-            waiting = []
-    for part in batches(waiting, first):
-        yield part

@@ -1,4 +1,8 @@
-"""The reader for asyncio; see `ferromq.client.reader`, whose names and promises it has."""
+"""
+The reader: reads topics by offset, without a group.
+
+How it reads is in `core.reading`.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -29,11 +33,18 @@ class Reader:
     """
     Reads every message of topics, without a group; it belongs to the loop of its first use.
 
-    The arguments are those of `ferromq.Reader`.
+    Use it in an `async with`, or await `close`. Each reader gets every message (broadcast). It leaves nothing behind on
+    the brokers: no group, no offsets, no client. Messages have no lease and cannot be acknowledged; `positions` says
+    how far the reader is. It finds new queues and brokers within 30 s, and reads them from their first message.
 
         async with mq.reader("orders") as reader:
             async for message in reader.messages(until="end"):
                 ...
+
+    *topics* and *filter* are as of `Consumer`. *begin* is `"first"`, `"last"` (only messages stored after the first
+    read began), or a time (messages stored then or later). *endpoint*, *timeout*, *attempts*, *tls*, *telemetry* and
+    *namespace* are as of `Consumer`, too; each read that brings messages is a receive. Brokers must answer pulls over
+    gRPC; others raise `Unsupported`.
     """
 
     def __init__(
@@ -93,8 +104,8 @@ class Reader:
                     taken = reading.take(1)
                     if not taken and not await self._client.run(reading.read_on(common, idle, ends)):
                         return
-                for message in taken:
-                    yield message
+                if taken:
+                    yield taken[0]
         except ClientClosed:
             if not self._client.base.is_closed:
                 raise
@@ -124,7 +135,7 @@ class Reader:
         self._client.check()
         self._reading.restart(begin)
 
-    async def close(self, timeout: timedelta | float = 5.0) -> None:  # noqa: ASYNC109 (as the synchronous one)
+    async def close(self, timeout: timedelta | float = 5.0) -> None:
         """End reads under way, within about *timeout* (float: seconds). Idempotent."""
         await self._client.close(end_of(timeout))
 

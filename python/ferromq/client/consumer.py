@@ -1,24 +1,23 @@
+# Generated from aio/consumer.py by tools/sync_from_async.py: change that file, then run `make sync`.
 """
 The consumer: receives messages under a lease, acknowledges them, or iterates over them as they come.
 
-What is asked and answered is in `core.receive_plans`; how much is received ahead in `core.leases`.
+What is asked and answered is in `core.receive_plans`; how much is received ahead in `core.ahead`.
 """
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
-from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, Unpack, cast, overload
 
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import end_of
 from ferromq.client.leases import Leases
-from ferromq.client.producer import MessageOptions
-from ferromq.client.push import Runner, say_redelivered, say_undecodable
-from ferromq.client.receive_ahead import ReceiveAhead
+from ferromq.client.options import MessageOptions
+from ferromq.client.push import Runner
+from ferromq.client.receive_ahead import Iteration, ReceiveAhead, values
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core import progress, pull_plans, receive_plans
 from ferromq.core.ahead import Many, check_prefetch
@@ -26,6 +25,7 @@ from ferromq.core.batches import check_batch, of_batches
 from ferromq.core.batching import Sendable
 from ferromq.core.filters import Sql
 from ferromq.core.handlers import check_sync, of_messages
+from ferromq.core.outcomes import say_redelivered, say_undecodable
 from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all, without_namespace
 from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
@@ -46,12 +46,12 @@ __all__ = ["Consumer"]
 
 class Consumer(Generic[T]):
     """
-    Receives messages on behalf of a consumer group; thread-safe. Use it in a `with`, or call `close`.
+    Receives messages on behalf of a consumer group; thread-safe.
 
-    *endpoint* is the gRPC address of a broker, `host:port`, or several joined by `;`. *topics* is a topic, a sequence
-    of topics, or a mapping of topics to filters. *filter* is tags joined by `||`, or `Sql("price > 3")`, for topics
-    without a filter of their own; the condition is checked here and by the broker, `IllegalFilter` names the position.
-    All members of a group name the same topics and filters.
+    Use it in a `with`, or call `close`. *endpoint* is the gRPC address of a broker, `host:port`, or several joined by
+    `;`. *topics* is a topic, a sequence of topics, or a mapping of topics to filters. *filter* is tags joined by `||`,
+    or `Sql("price > 3")`, for topics without a filter of their own; the condition is checked here and by the broker,
+    `IllegalFilter` names the position. All members of a group name the same topics and filters.
 
     *begin* is where the group begins in a topic of which it has no committed offset: `"first"`, `"last"`, or a time
     (messages stored then or later). It counts at the first receive; the broker decides once for all members. Without
@@ -62,12 +62,13 @@ class Consumer(Generic[T]):
 
         for message in consumer:
             ...
-            message.ack()
+            message.ack()  # travels with others; `consumer.ack(message)` waits for the broker
 
-    In a group that keeps order, a message comes once those before it, of its message group or else of its queue, are
-    acknowledged: nothing is received ahead, and iteration gives back what follows one that was not acknowledged, which
-    comes again behind it. `run` calls a function instead. Both hold one message for each thread until they know how
-    fast the threads are, then half a second's work at most; *prefetch* is an upper bound.
+    Several threads may iterate over it, each in a loop of its own. In a group that keeps order, a message comes once
+    those before it, of its message group or else of its queue, are acknowledged: nothing is received ahead, and
+    iteration gives back what follows one that was not acknowledged, which comes again behind it. `run` calls a function
+    instead. Both hold one message for each thread until they know how fast the threads are, then half a second's work
+    at most; *prefetch* is an upper bound.
 
     *decode* makes values of bodies: a function of bytes, or a type that is read from JSON, as of `Producer`'s *encode*.
     Handlers, loops and `receive` are then given a `DecodedMessage`, whose `value` it is. A message whose body does not
@@ -265,7 +266,8 @@ class Consumer(Generic[T]):
         common = self._client.common
         limit = common.timeout if timeout is None else seconds(timeout)
         answer = Encoder[Sendable](None).message(body, options)
-        self._client.run(self._client.requests.reply(common, self._subscription, plain(message), answer, limit))
+        requests = self._client.requests
+        self._client.run(requests.reply(common, self._subscription, plain(message), answer, limit))
 
     @overload
     def run(
@@ -312,9 +314,9 @@ class Consumer(Generic[T]):
         above the consumer's *prefetch*, and for a *linger* without one.
 
         In the main thread SIGTERM ends it, too, unless the program handles that signal. At the end handlers under way
-        have *stop_timeout*; messages that were not handled are given back. Raises what
-        ended receiving, as `receive` does, and what a handler raised that is no `Exception`. Raises
-        `TypeError` for an asynchronous handler, and for one whose result would have to be awaited.
+        have *stop_timeout*. Messages that were not handled are given back. Raises what ended receiving, as `receive`
+        does, and what a handler raised that is no `Exception`. Raises `TypeError` for an asynchronous handler, and for
+        one whose result would have to be awaited.
         """
         self._client.check()
         check_sync(handler)
@@ -495,22 +497,11 @@ class Consumer(Generic[T]):
         self._client.check()
         return self._yielded(self._ahead.messages())
 
-    def _yielded(self, messages: Generator[MessageView]) -> Iterator[DecodedMessage[T]]:
+    def _yielded(self, messages: Iteration) -> Iterator[DecodedMessage[T]]:
         """Return *messages* as the caller gets them."""
         if self._decoder.is_on or self._client.common.watch is not None:
-            return self._values(messages)
+            return values(messages, self._hand_out, self._client.common.watch, self._subscription.topics)
         return cast("Iterator[DecodedMessage[T]]", messages)
-
-    def _values(self, messages: Generator[MessageView]) -> Iterator[DecodedMessage[T]]:
-        with closing(messages):
-            while True:
-                with receiving(self._client.common.watch, self._subscription.topics) as received:
-                    received.extend(islice(messages, 1))
-                if not received:
-                    return
-                given = self._hand_out(received[0])
-                if given is not None:
-                    yield given
 
     def close(self, timeout: timedelta | float = 5.0) -> None:
         """

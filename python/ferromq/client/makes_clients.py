@@ -32,10 +32,10 @@ class MakesClients(Generic[C]):
     hold during a fork; each step on its table is atomic.
     """
 
-    _kind = "Connection"
+    _kind: str
     """Its name in `ferromq`."""
     _what = "connection"
-    _again = "make a new one with ferromq.connect()"
+    _again: str
     """What to do about a closed one, for error texts."""
 
     def __init__(self, endpoint: str, options: ClientOptions) -> None:

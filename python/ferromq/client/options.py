@@ -4,8 +4,8 @@ The keyword arguments of clients as types, for functions that pass them on.
 A test compares them with the parameters of the clients.
 """
 
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Generic, TypedDict
 
 from ferromq.client.tls import Tls, TlsFile
@@ -15,6 +15,18 @@ from ferromq.core.subscriptions import Start
 from ferromq.message import MessageView, Resolution
 from ferromq.process.clock import Clock
 from ferromq.telemetry import Telemetry
+
+
+class MessageOptions(TypedDict, total=False):
+    """What `Message` takes beside the body."""
+
+    keys: str | Iterable[str] | None
+    tag: str | None
+    properties: Mapping[str, str] | None
+    message_group: str | None
+    delivery_timestamp: datetime | int | None
+    delay: timedelta | float | None
+    priority: int | None
 
 
 class AdminOptions(TypedDict, total=False):

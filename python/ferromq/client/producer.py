@@ -1,32 +1,32 @@
+# Generated from aio/producer.py by tools/sync_from_async.py: change that file, then run `make sync`.
 """
 The producer: sends messages one by one, many at once, or gathered in the background.
 
-Batching is decided in `core.batching`, retries and routes in `core.plans`; `submitted` has the threads of `submit`.
+Batching is decided in `core.batching`, retries and routes in `core.plans`.
 """
 
-from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Generic, Self, TypedDict, TypeVar, Unpack, cast
+from typing import Generic, Self, Unpack
 
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import end_of
 from ferromq.client.direct_sends import DirectSends
+from ferromq.client.options import MessageOptions
+from ferromq.client.send_all import send_all
 from ferromq.client.submitted import Submitted
 from ferromq.client.tls import Tls, TlsFile
-from ferromq.client.transactions import Checks, Decisions, Open, no_checker
+from ferromq.client.transactions import Checks, Decisions, Open, no_checker, recovery_ms
 from ferromq.core import send_plans
-from ferromq.core.batching import IN_FLIGHT, MAX_MESSAGES, Sendable, Slice, batches, is_ordered
 from ferromq.core.numbering import Numbering
-from ferromq.core.payloads import COMPRESS_OVER, Compression, Encode, Encoder, V, as_is
+from ferromq.core.payloads import COMPRESS_OVER, Compression, Encode, Encoder, V
 from ferromq.core.requests import seconds
 from ferromq.core.watch import Watch, carrier, carry, over, stored
 from ferromq.errors import FerromqError
-from ferromq.message import Batch, Message, MessageView, Reply, Resolution, SendReceipt, SendSummary
+from ferromq.message import Message, MessageView, Reply, Resolution, SendReceipt, SendSummary
 from ferromq.process.clock import Clock
 from ferromq.protocol import naming
 from ferromq.telemetry import Telemetry
@@ -34,72 +34,18 @@ from ferromq.terminal.objects import described
 
 __all__ = ["Producer", "Transaction"]
 
-F = TypeVar("F")
-
-
-class MessageOptions(TypedDict, total=False):
-    """What `Message` takes beside the body."""
-
-    keys: str | Iterable[str] | None
-    tag: str | None
-    properties: Mapping[str, str] | None
-    message_group: str | None
-    delivery_timestamp: datetime | int | None
-    delay: timedelta | float | None
-    priority: int | None
-
-
-def given_limit(timeout: timedelta | float | None) -> float | None:
-    """Return the seconds a call has; None: those of its producer. Raises `ValueError` for a negative time."""
-    return None if timeout is None else seconds(timeout)
-
-
-class Stored:
-    """The batches of one call that are stored, and how many messages they have."""
-
-    def __init__(self, on_progress: Callable[[int], None] | None) -> None:
-        self.done: list[tuple[Slice, Batch]] = []
-        self.count = 0
-        self._on_progress = on_progress
-
-    def add(self, part: Slice, batch: Batch) -> None:
-        """Add one, and say how many are stored now."""
-        self.done.append((part, batch))
-        self.count += len(part.messages)
-        if self._on_progress is not None:
-            self._on_progress(self.count)
-
-
-def in_order(done: Sequence[tuple[Slice, Batch]]) -> SendSummary:
-    """Return the receipts of the slices of one call, in the order of their messages."""
-    sent = [batch for _, batch in done]
-    if all(isinstance(part.numbers, range) for part, _ in done):
-        return SendSummary(sent)
-    places = array("Q", bytes(8 * sum(len(part.messages) for part, _ in done)))
-    place = 0
-    for part, _ in done:
-        for number in part.numbers:
-            places[number] = place
-            place += 1
-    return SendSummary(sent, places)
-
-
-def note_stored(error: BaseException, count: int) -> None:
-    """Say what became of the others."""
-    error.add_note(f"{count} messages of the same call are stored")
-
 
 class Producer(Generic[V]):
     """
-    Sends messages to topics; thread-safe. Use it in a `with`, or call `close`.
+    Sends messages to topics; thread-safe.
 
-    *endpoint* is the gRPC address of a broker, `host:port`, or several joined by `;`. Nothing is connected before the
-    first message. A call ends within *timeout* seconds, repetitions and look-ups included; one attempt has at most 3.
-    What fails is repeated with the same message id while there is time, on another broker where there is one: a broker
-    that restarts within *timeout* is waited for. *attempts* of 1 means no repetition. *linger* is how long `submit`
-    waits for company; *max_pending_bytes* is how much it keeps before it makes its caller wait. *tls* speaks TLS: True
-    trusts what gRPC trusts, a path the certificates in that file; `ferromq.Tls` has the rest. Delays count from
-    *clock*. Times are seconds.
+    Use it in a `with`, or call `close`. *endpoint* is the gRPC address of a broker, `host:port`, or several joined by
+    `;`. Nothing is connected before the first message. A call ends within *timeout* seconds, repetitions and look-ups
+    included; one attempt has at most 3. What fails is repeated with the same message id while there is time, on another
+    broker where there is one: a broker that restarts within *timeout* is waited for. *attempts* of 1 means no
+    repetition. *linger* is how long `submit` waits for company; *max_pending_bytes* is how much it keeps before it
+    makes its caller wait. *tls* speaks TLS: True trusts what gRPC trusts, a path the certificates in that file;
+    `ferromq.Tls` has the rest. Delays count from *clock*. Times are seconds.
 
     *encode* makes bodies of values: a function that returns bytes, or a type whose values are written as JSON, with the
     property `contentType`. Types are dataclasses, `TypedDict`s, msgspec's `Struct`s, pydantic models, lists and dicts
@@ -151,10 +97,7 @@ class Producer(Generic[V]):
         self._client.common.compression = compress
         self._submitted = Submitted(self._client, seconds(linger), max_pending_bytes)
         self._decisions = Decisions()
-        self._checks: Checks | None = None
-        if checker is not None:
-            self._checks = Checks(self._client, self._decisions, checker)
-            self._checks.watch(topics)
+        self._checks = None if checker is None else Checks(self._client, self._decisions, checker, topics)
 
     def send(
         self,
@@ -172,7 +115,7 @@ class Producer(Generic[V]):
         """
         self._client.check()
         message = self._encoder.sendable(body, options)
-        limit = given_limit(timeout)
+        limit = None if timeout is None else seconds(timeout)
         if self._client.common.watch is None:
             return self._direct.send(topic, message, limit)
         with over(self._client.common.watch, "send", topic, message) as sending:
@@ -198,8 +141,8 @@ class Producer(Generic[V]):
         Send a request to the consumers of *topic*, and return the reply of one of them.
 
         The options are those of `send`, without times and priority. *timeout* (seconds) is for request and reply
-        together; None: the producer's. Threads share a connection, and each gets the reply to its own request. RocketMQ
-        has requests over remoting alone: they go to the broker's remoting listener, not to *endpoint*.
+        together; None: the producer's. Several threads share a connection, and each gets the reply to its own request.
+        RocketMQ has requests over remoting alone: they go to the broker's remoting listener, not to *endpoint*.
 
         Raises `RequestTimeout` if no reply came, which names a topic without consumers; the request is stored, and a
         consumer may still handle it. Raises `ConnectionFailed` if the producer is closed meanwhile, and `Unsupported`
@@ -239,71 +182,26 @@ class Producer(Generic[V]):
         return Transaction(self._client, self._decisions, recovery_ms(check_after), self._encoder)
 
     def send_all(
-        self, topic: str, messages: Iterable[Message | V], *, on_progress: Callable[[int], None] | None = None
+        self,
+        topic: str,
+        messages: Iterable[Message | V],
+        *,
+        on_progress: Callable[[int], None] | None = None,
     ) -> SendSummary:
         """
         Send many messages and return their receipts, in order, once all are stored.
 
-        They travel in batches, several at once; a batch goes to one queue and keeps its order, and so do the batches
-        of a message group. *on_progress* is called with the number stored so far. Raises at the first failure, naming
-        the messages; a note says how many others are stored. Of a message group nothing is sent after a failure.
+        They travel in batches, several at once; a batch goes to one queue and keeps its order, and so do the batches of
+        a message group. *on_progress* is called with the number stored so far. Raises at the first failure, naming the
+        messages; a note says how many others are stored. Of a message group nothing is sent after a failure.
         """
         self._client.check()
         naming.check_topic(topic)
-        # One batch leaves threads nothing to do meanwhile.
-        is_small = isinstance(messages, Sequence) and len(messages) <= MAX_MESSAGES
         with over(self._client.common.watch, "send", topic) as sending:
             sendable = carrier(sending, self._encoder.numbered())
-            given = cast("Iterable[Sendable]", messages) if sendable is as_is else map(sendable, messages)
-            return self._send_all(topic, given, on_progress, is_small=is_small)
+            return send_all(self._client, topic, messages, sendable, on_progress)
 
-    def _send_all(
-        self,
-        topic: str,
-        messages: Iterable[Sendable],
-        on_progress: Callable[[int], None] | None,
-        *,
-        is_small: bool,
-    ) -> SendSummary:
-        pending: deque[tuple[Slice, Future[Batch]]] = deque()
-        stored = Stored(on_progress)
-
-        def collect() -> None:
-            part, future = pending.popleft()
-            take(part, future.result)
-
-        def take(part: Slice, send: Callable[[], Batch]) -> None:
-            try:
-                stored.add(part, send())
-            except send_plans.MustPartError:
-                for each in part.apart():
-                    stored.add(each, self._send_after(None, topic, each))
-
-        try:
-            parts = [*batches(messages)] if is_small else batches(messages)
-            if isinstance(parts, list) and len(parts) == 1:
-                take(parts[0], lambda: self._send_after(None, topic, parts[0]))
-                return in_order(stored.done)
-            with ThreadPoolExecutor(IN_FLIGHT, "ferromq-send") as senders:
-                for part in parts:
-                    before = predecessor(part, pending)
-                    pending.append((part, senders.submit(self._send_after, before, topic, part)))
-                    if len(pending) >= IN_FLIGHT:
-                        collect()
-                while pending:
-                    collect()
-        except Exception as error:
-            others = [part for part, future in pending if future.exception() is None]
-            note_stored(error, stored.count + sum(len(part.messages) for part in others))
-            raise
-        return in_order(stored.done)
-
-    def _send_after(self, before: "Future[Batch] | None", topic: str, part: Slice) -> Batch:
-        if before is not None:
-            before.result()  # its failure is ours, too: what comes after a gap would be out of order
-        return self._client.run(send_plans.send(self._client.common, topic, part.messages, part.numbers))
-
-    def submit(self, topic: str, body: Message | V, **options: Unpack[MessageOptions]) -> "Future[SendReceipt]":
+    def submit(self, topic: str, body: Message | V, **options: Unpack[MessageOptions]) -> Future[SendReceipt]:
         """
         Send one message in the background, together with others; the future ends with its receipt or its error.
 
@@ -343,12 +241,13 @@ class Producer(Generic[V]):
         way end with `ConnectionFailed`, those of messages that were never sent with `ClientClosed`. Idempotent.
         """
         until = end_of(timeout)
-        if not self._client.is_closed and self._client.is_here:
-            self._submitted.flush(until)
-            if self._checks is not None:
-                self._checks.close()
-            if self._client.close(until):
-                self._submitted.close()
+        if self._client.is_closed or not self._client.is_here:
+            return
+        self._submitted.flush(until)
+        if self._checks is not None:
+            self._checks.close()
+        if self._client.close(until):
+            self._submitted.close()
 
     @property
     def closed(self) -> bool:
@@ -366,18 +265,6 @@ class Producer(Generic[V]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def predecessor(part: Slice, pending: Iterable[tuple[Slice, F]]) -> F | None:
-    """Return what must have ended before a slice is sent: the last one of its message group."""
-    if not is_ordered(part.lane):
-        return None
-    return next((other for before, other in reversed([*pending]) if before.lane == part.lane), None)
-
-
-def recovery_ms(check_after: timedelta | float | None) -> int:
-    """Return the milliseconds after which the broker asks; 0: as its settings say."""
-    return 0 if check_after is None else max(1, round(seconds(check_after) * 1000))
 
 
 class Transaction(Generic[V]):
@@ -410,7 +297,8 @@ class Transaction(Generic[V]):
         common = self._client.common
         with over(common.watch, "send", topic, message) as sending:
             plan = self._open.send(common, topic, carry(sending, message), self._recovery_ms)
-            return stored(sending, self._client.run(plan).receipt(0))
+            batch = self._client.run(plan)
+            return stored(sending, batch.receipt(0))
 
     def commit(self) -> None:
         """

@@ -1,7 +1,8 @@
+# Generated from aio/reader.py by tools/sync_from_async.py: change that file, then run `make sync`.
 """
 The reader: reads topics by offset, without a group.
 
-How it reads is in `core.reading`; the twin for asyncio is `aio.reader`.
+How it reads is in `core.reading`.
 """
 
 import threading
@@ -30,11 +31,11 @@ __all__ = ["Reader"]
 
 class Reader:
     """
-    Reads every message of topics, without a group; thread-safe. Use it in a `with`, or call `close`.
+    Reads every message of topics, without a group; thread-safe.
 
-    Each reader gets every message (broadcast). It leaves nothing behind on the brokers: no group, no offsets, no
-    client. Messages have no lease and cannot be acknowledged; `positions` says how far the reader is. It finds new
-    queues and brokers within 30 s, and reads them from their first message.
+    Use it in a `with`, or call `close`. Each reader gets every message (broadcast). It leaves nothing behind on the
+    brokers: no group, no offsets, no client. Messages have no lease and cannot be acknowledged; `positions` says how
+    far the reader is. It finds new queues and brokers within 30 s, and reads them from their first message.
 
         with mq.reader("orders") as reader:
             for message in reader.messages(until="end"):
@@ -99,7 +100,8 @@ class Reader:
                     taken = reading.take(1)
                     if not taken and not self._client.run(reading.read_on(common, idle, ends)):
                         return
-                yield from taken
+                if taken:
+                    yield taken[0]
         except ClientClosed:
             if not self._client.is_closed:
                 raise

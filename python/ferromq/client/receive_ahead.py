@@ -8,28 +8,34 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from copy import copy
+from itertools import islice
 
 from ferromq.client.client import Client
 from ferromq.client.connection import LOOK_UP, Cancel, Cancelled, remaining
 from ferromq.client.leases import Leases
 from ferromq.client.renewing import Aging, Renewer
 from ferromq.core import receive_plans
-from ferromq.core.ahead import IN_ORDER, Ahead, Held, sort_out
+from ferromq.core.ahead import Ahead, Held, sort_out
+from ferromq.core.payloads import DecodedMessage, T
 from ferromq.core.progress import Ending
-from ferromq.core.receive_plans import Wish
+from ferromq.core.receive_plans import LONG_POLL, Wish
 from ferromq.core.requests import RETRYABLE
 from ferromq.core.retry import InOrder
 from ferromq.core.subscriptions import Subscription
+from ferromq.core.watch import Watch, receiving
 from ferromq.errors import FerromqError
 from ferromq.message import MessageView
 
 _log = logging.getLogger("ferromq.client")
 
-_LONG_POLL = 20.0
 _END_OF_RECEIVE = 1.0
 """Seconds to wait for the end of a receive that was cancelled."""
+
+Iteration = Generator[MessageView]
+"""One loop over the messages; each is in use until the next one is asked for, or the loop is left."""
 
 
 class ReceiveAhead:
@@ -75,7 +81,7 @@ class ReceiveAhead:
         self._renewer = Renewer(leases, invisible, self._aging, {})
         client.before_exit(self._finish_at_exit)
 
-    def messages(self, ending: Ending | None = None) -> Generator[MessageView]:
+    def messages(self, ending: Ending | None = None) -> Iteration:
         """Yield messages, each in use until the next one is asked for; *ending* says when the loop ends."""
         held: Held | None = None
         try:
@@ -237,11 +243,7 @@ class ReceiveAhead:
         """Return how many messages to receive now."""
         if self._paused:
             return 0
-        if not self._is_fifo():
-            return self._ahead.room(self._hungry, self.at_least)
-        if self._ahead.waiting or not self._hungry:
-            return 0  # nothing ahead: what comes depends on what is acknowledged
-        return self._ahead.room(self._hungry, max(IN_ORDER if self.workers > 1 else 1, self.at_least))
+        return self._ahead.to_receive(self._hungry, self.workers, self.at_least, in_order=self._is_fifo())
 
     def _run(self) -> None:
         outage = self._introduce()
@@ -250,7 +252,7 @@ class ReceiveAhead:
                 self._changed.wait_for(lambda: self._stopped or self._may_receive())
                 if self._stopped:
                     return
-                wish = Wish(self._may_receive(), _LONG_POLL, self._invisible)
+                wish = Wish(self._may_receive(), LONG_POLL, self._invisible)
                 self._receiving, cancel = True, self._cancel
             if self._is_fifo():
                 # As long as they wait, what follows is not handed out.
@@ -390,3 +392,21 @@ class ReceiveAhead:
         for held in in_use:
             self._leases.in_use.pop(held.message, None)
         return in_use
+
+
+def values(
+    messages: Iteration,
+    hand_out: Callable[[MessageView], DecodedMessage[T] | None],
+    watch: Watch | None,
+    topics: str,
+) -> Iterator[DecodedMessage[T]]:
+    """Yield the messages of a loop as *hand_out* makes them, and tell a telemetry."""
+    with closing(messages):
+        while True:
+            with receiving(watch, topics) as received:
+                received.extend(islice(messages, 1))
+            if not received:
+                return
+            given = hand_out(received[0])
+            if given is not None:
+                yield given

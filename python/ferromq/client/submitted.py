@@ -1,4 +1,4 @@
-"""What `Producer.submit` was given: threads gather it in batches and send them."""
+"""What `Producer.submit` was given: threads send it in batches; the asynchronous twin is `aio._submitted`."""
 
 import logging
 import threading

@@ -20,7 +20,7 @@ from ferromq.client.client import Client
 from ferromq.core import send_plans
 from ferromq.core.payloads import without_namespace
 from ferromq.core.plans import Common
-from ferromq.core.requests import Join, Plan, backoff
+from ferromq.core.requests import Join, Plan, backoff, seconds
 from ferromq.core.send_plans import Draft, Half
 from ferromq.errors import ConfigError, FerromqError, OutcomeUnknown, RequestError, Unsupported
 from ferromq.message import Batch, Resolution
@@ -163,7 +163,14 @@ class HalfLease:
 class Checks:
     """Answers check-backs, one at a time, on a thread of its own."""
 
-    def __init__(self, client: Client, decisions: Decisions, ask: Callable[[MessageView], Resolution | None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        decisions: Decisions,
+        ask: Callable[[MessageView], Resolution | None],
+        topics: tuple[str, ...] = (),
+    ) -> None:
+        """*topics*: transactions of other producers may wait there for an answer, too."""
         self._client = client
         self._decisions = decisions
         self._ask = ask
@@ -173,11 +180,8 @@ class Checks:
         client.session.on_orphan = self._take
         self._closed = threading.Event()
         threading.Thread(target=self._run, name="ferromq-checker", daemon=True).start()
-
-    def watch(self, topics: tuple[str, ...]) -> None:
-        """Make the producer known, in the background, at all brokers of the topics: transactions may wait there."""
         for topic in topics:
-            self._client.session.publish(self._client.common.whole(topic))
+            client.session.publish(client.common.whole(topic))
         if topics:
             threading.Thread(target=self._look, args=(topics,), name="ferromq-check-topics", daemon=True).start()
 
@@ -227,6 +231,7 @@ class Checks:
         self._decisions.settled(message_id)
 
     def _look(self, topics: tuple[str, ...]) -> None:
+        """Make the producer known at all brokers of the topics."""
         failures = 0
         while True:
             try:
@@ -251,6 +256,11 @@ def _everywhere(client: Client, topic: str) -> Plan[None]:
             failure = error
     if failure is not None:
         raise failure
+
+
+def recovery_ms(check_after: timedelta | float | None) -> int:
+    """Return the milliseconds after which the broker asks; 0: as its settings say."""
+    return 0 if check_after is None else max(1, round(seconds(check_after) * 1000))
 
 
 def no_checker() -> ConfigError:

@@ -109,6 +109,14 @@ class Ahead:
             return min(room, MAX_BATCH)
         return 0
 
+    def to_receive(self, hungry: int, workers: int, at_least: int, *, in_order: bool) -> int:
+        """Return how many messages to receive now for *workers*, of which *hungry* wait for one; 0: none."""
+        if not in_order:
+            return self.room(hungry, at_least)
+        if self.waiting or not hungry:
+            return 0  # nothing ahead: what comes depends on what is acknowledged
+        return self.room(hungry, max(IN_ORDER if workers > 1 else 1, at_least))
+
     def add(self, messages: Iterable[MessageView], now: float, in_order: InOrder | None = None) -> None:
         """Take messages that were received just now."""
         until, renew_from = now + self._invisible, now + self._invisible / RENEWALS

@@ -1,7 +1,7 @@
 """
 What becomes of the messages of a batch after its handler was called.
 
-No I/O and no threads: `client.push` and `aio._push` carry it out.
+No I/O and no threads: `aio._handling` and `client.handling` carry it out.
 """
 
 import functools

@@ -5,13 +5,15 @@ The limits are RocketMQ's habits: a request stays small enough that others get t
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from ferromq import _ferromq
 from ferromq._ferromq import Message, batch_end
+from ferromq.message import Batch, SendSummary
 
 MAX_MESSAGES = 256
 MAX_BYTES = 1 << 20
@@ -180,3 +182,46 @@ class Linger(Generic[F]):
     def next_due(self) -> float | None:
         """Return when the next batch must go, if there is one."""
         return min((batch.due for batch in self._waiting.values()), default=None)
+
+
+def predecessor(part: Slice, pending: Iterable[tuple[Slice, F]]) -> F | None:
+    """Return what must have ended before a slice is sent: the last one of its message group."""
+    if not is_ordered(part.lane):
+        return None
+    return next((other for before, other in reversed([*pending]) if before.lane == part.lane), None)
+
+
+class Stored:
+    """The batches of one call that are stored."""
+
+    def __init__(self, on_progress: Callable[[int], None] | None) -> None:
+        self.done: list[tuple[Slice, Batch]] = []
+        self.count = 0
+        """How many messages they have, of which *on_progress* is told."""
+        self._on_progress = on_progress
+
+    def add(self, part: Slice, batch: Batch) -> None:
+        """Add one."""
+        self.done.append((part, batch))
+        self.count += len(part.messages)
+        if self._on_progress is not None:
+            self._on_progress(self.count)
+
+
+def in_order(done: Sequence[tuple[Slice, Batch]]) -> SendSummary:
+    """Return the receipts of the slices of one call, in the order of their messages."""
+    sent = [batch for _, batch in done]
+    if all(isinstance(part.numbers, range) for part, _ in done):
+        return SendSummary(sent)
+    places = array("Q", bytes(8 * sum(len(part.messages) for part, _ in done)))
+    place = 0
+    for part, _ in done:
+        for number in part.numbers:
+            places[number] = place
+            place += 1
+    return SendSummary(sent, places)
+
+
+def note_stored(error: BaseException, count: int) -> None:
+    """Say what became of the others."""
+    error.add_note(f"{count} messages of the same call are stored")

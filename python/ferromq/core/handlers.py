@@ -2,12 +2,13 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
 from ferromq._ferromq import MessageView
 from ferromq.core.payloads import DecodedMessage, Decoder, T
 
+M = TypeVar("M")
 R = TypeVar("R")
 
 
@@ -43,8 +44,9 @@ def check_async(handler: Callable[..., Any]) -> None:
         )
 
 
-def check_result(handler: Callable[..., Any], result: object) -> None:
-    """Raise `TypeError` where a handler of the synchronous `run` returned what still has to run."""
+def call_sync(handler: Callable[[M], object], argument: M) -> None:
+    """Call a handler. Raises `UnusableResult` where it returned what still has to run."""
+    result = handler(argument)
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
             result.close()  # it will never be awaited, as the error says
@@ -54,13 +56,15 @@ def check_result(handler: Callable[..., Any], result: object) -> None:
         )
 
 
-def check_awaitable(handler: Callable[..., Any], result: object) -> None:
-    """Raise `TypeError` where a handler of the asynchronous `run` returned nothing to await."""
+async def call_async(handler: Callable[[M], Awaitable[object]], argument: M) -> None:
+    """Await a handler. Raises `UnusableResult` where it returned nothing to await."""
+    result = handler(argument)
     if not inspect.isawaitable(result):
         raise UnusableResult(
             f"{_name(handler)} returned {type(result).__name__}, which cannot be awaited; "
             "the message is not acknowledged: define the handler with async def"
         )
+    await result
 
 
 def _check(handler: Callable[..., Any]) -> None:

@@ -16,7 +16,7 @@ from ferromq.core import pull_plans
 from ferromq.core.payloads import plain_all
 from ferromq.core.plans import LEAST, Common, Tries
 from ferromq.core.pull_plans import Queue
-from ferromq.core.receive_plans import LATE, Wish
+from ferromq.core.receive_plans import LATE, LONG_POLL, Wish
 from ferromq.core.requests import RETRYABLE, Pause, Plan, backoff
 from ferromq.core.routes import Route
 from ferromq.core.subscriptions import Start, Subscription, start_text
@@ -27,7 +27,6 @@ _log = logging.getLogger("ferromq.client")
 
 _BATCH = 256
 """Messages that a loop reads at once."""
-_LONG_POLL = 20.0
 _TURN_OF_A_QUEUE = 0.03
 _LONGEST_TURN = 1.0
 """Seconds to wait at one queue where there are several: more with each queue, so that requests do not become more."""
@@ -100,7 +99,7 @@ class Reading:
         while not self._waiting:
             left = max(0.0, until - common.now())
             try:
-                yield from self._fill(common, _BATCH, min(left, _LONG_POLL), ends)
+                yield from self._fill(common, _BATCH, min(left, LONG_POLL), ends)
             except RETRYABLE as error:
                 if not is_outage:
                     _log.warning("no messages for now topic=%s: %s", self.subscription.topics, error)

@@ -34,6 +34,8 @@ LATE = 2.8
 """Seconds after its wait in which a receive ends, whatever hangs."""
 ACKS_FIRST = 1.0
 """Seconds that a receive gives to the acknowledgements that wait, at most."""
+LONG_POLL = 20.0
+"""Seconds that a receive of a loop or of `run` waits for a message."""
 GRACE = 5.0
 """Seconds a long poll's answer may take beyond the poll; RocketMQ wants its own poll to fit well inside."""
 _TURN = 1.0

@@ -1,7 +1,7 @@
 """
 What a consumer that is called does with a message whose handler failed, as the settings of its group say.
 
-No I/O and no threads: `client.push` and `aio._push` carry it out.
+No I/O and no threads: `aio._handling` and `client.handling` carry it out.
 """
 
 from dataclasses import dataclass

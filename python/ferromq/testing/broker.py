@@ -9,7 +9,8 @@ from typing import Any, Self, Unpack
 from ferromq.admin import Admin
 from ferromq.admin.settings import MessageType
 from ferromq.client.consumer import Consumer
-from ferromq.client.producer import MessageOptions, Producer
+from ferromq.client.options import MessageOptions
+from ferromq.client.producer import Producer
 from ferromq.core.batching import Sendable
 from ferromq.core.requests import seconds
 from ferromq.core.subscriptions import Topics
