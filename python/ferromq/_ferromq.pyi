@@ -990,16 +990,22 @@ class Sends:
         group_queues: Sequence[tuple[int, str, str]],
         seconds: float,
         max_body: int,
+        brokers: Sequence[str],
         first: int,
     ) -> None:
         """
         Let messages of *topic* go to *queues* (id, endpoint, broker name) for the next *seconds*; message groups to
         *group_queues*.
 
-        *first* is the turn of the first message; a body has at most *max_body* bytes.
+        *brokers* are those to send to from here; a message whose turn is at another one goes another way. *first* is the
+        turn of the first message; a body has at most *max_body* bytes.
         """
-    def drop_routes(self) -> None:
-        """Forget all routes."""
+    def drop_routes(self, endpoint: str | None) -> None:
+        """Forget the routes with a queue at *endpoint*, all of them for None."""
+    def avoid(self, endpoint: str, seconds: float) -> None:
+        """Send no message to a broker for *seconds*: they go to others, or another way."""
+    def trust(self, endpoint: str) -> None:
+        """Send messages to a broker again: it answers."""
     def send(
         self, topic: str, message: Message | bytes, born_timestamp: int, timeout: float
     ) -> SendReceipt | FailedSend | None:
