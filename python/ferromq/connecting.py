@@ -104,15 +104,13 @@ class Connection(MakesClients[Client]):
     def _keep(self, client: Made) -> Made:
         """Remember a client, unless the connection was closed meanwhile."""
         self._forget_closed()
-        self._prepare(client)
+        if not isinstance(client, Admin):
+            self._prepare(client._client)  # noqa: SLF001 (no one else's option)
         self._made[id(client)] = client
         if self._is_closed:
             client.close(0)
             self._check()
         return client
-
-    def _prepare(self, client: Client) -> None:
-        """Set up a client before its first use."""
 
     def __enter__(self) -> Self:
         self._check()

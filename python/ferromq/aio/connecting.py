@@ -12,7 +12,7 @@ from ferromq.aio.consumer import Consumer
 from ferromq.aio.producer import Producer
 from ferromq.aio.reader import Reader
 from ferromq.client.connection import end_of, remaining
-from ferromq.client.makes_clients import MakesClients
+from ferromq.client.makes_clients import Host, MakesClients, endpoint_and_host
 from ferromq.client.options import AdminOptions, AsyncProducerOptions, ClientOptions, ConsumerOptions, ReaderOptions
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core.payloads import T, V
@@ -46,6 +46,8 @@ class Connection(MakesClients[Client]):
         """
         self._check()
         whole: AsyncProducerOptions[V] = {**self._options, **options}
+        if self._host is not None:
+            whole.setdefault("clock", self._host.clock)
         return self._keep(Producer(self._endpoint, *topics, **whole))
 
     def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions[T]]) -> Consumer[T]:
@@ -97,6 +99,8 @@ class Connection(MakesClients[Client]):
 
     def _keep(self, client: Made) -> Made:
         self._forget_closed()
+        if not isinstance(client, Admin):
+            self._prepare(client._client.base)  # noqa: SLF001 (no one else's option)
         self._made[id(client)] = client
         return client
 
@@ -119,7 +123,7 @@ async def _close_all(clients: Sequence[Client], until: float) -> None:
 
 
 def connect(
-    endpoint: str | Sequence[str] | None = None,
+    endpoint: str | Sequence[str] | MakesClients[Any] | None = None,
     *,
     namesrv: str | Sequence[str] | None = None,
     timeout: timedelta | float = 10.0,
@@ -134,10 +138,17 @@ def connect(
         async with ferromq.aio.connect("127.0.0.1:8081") as mq, mq.producer() as producer:
             await producer.send("orders", b"hello")
 
-    The arguments, and the environment variables FERROMQ_ENDPOINT and NAMESRV_ADDR, are as of `ferromq.connect`. Raises
-    `ConfigError` without an address, with both, and for one that is not `host:port`.
+    *endpoint* may be a broker of this process, `ferromq.embedded()`: its hot methods are then called without a socket.
+    Close the connection before the broker.
+
+    The other arguments, and the environment variables FERROMQ_ENDPOINT and NAMESRV_ADDR, are as of `ferromq.connect`.
+    Raises `ConfigError` without an address, with both, and for one that is not `host:port`; `ClientClosed` for a closed
+    embedded broker.
     """
     check_namespace(namespace)
     options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}
     options["namespace"] = namespace
-    return Connection(chosen_endpoint(endpoint, os.environ, namesrv), options)
+    host: Host | None = None
+    if isinstance(endpoint, MakesClients):
+        endpoint, host = endpoint_and_host(endpoint)
+    return Connection(chosen_endpoint(endpoint, os.environ, namesrv), options, host)
