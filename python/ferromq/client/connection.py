@@ -309,9 +309,10 @@ class Channels:
                 self.sends = _ferromq.Sends(self._frames, identity.client_id, identity.process, identity.host)
         reason = self._frames.probe(endpoint, PROBE)
         if reason is None:
-            if endpoint not in self.framed and self.sends is not None:
-                self.sends.drop_routes(endpoint)  # the next send puts one that has this broker, too
+            is_new = endpoint not in self.framed
             self.framed[endpoint] = announced
+            if is_new and self.sends is not None:
+                self.sends.drop_routes(endpoint)  # the next send puts one with this broker
         return None if endpoint in self.framed else reason
 
     def stream(

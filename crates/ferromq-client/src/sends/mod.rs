@@ -115,7 +115,7 @@ impl Sends {
     /// Sends no message to the broker `endpoint` until then: those of a message group go another way, others to other
     /// brokers, and another way if there are none.
     pub fn avoid(&self, endpoint: &str, until: Instant) {
-        self.routes.avoid(endpoint, until);
+        self.routes.avoid(endpoint, Instant::now(), until);
     }
 
     /// Ends [`Self::avoid`]: the broker answers.

@@ -92,9 +92,11 @@ impl Routes {
         sync::write(&self.0).topics.retain(|_, entry| endpoint.is_some_and(|broker| !entry.has(broker)));
     }
 
-    /// Lets messages go to other brokers until then.
-    pub(super) fn avoid(&self, endpoint: &str, until: Instant) {
-        sync::write(&self.0).failing.insert(endpoint.into(), until);
+    /// Lets messages go to other brokers until then. Forgets those whose time has passed.
+    pub(super) fn avoid(&self, endpoint: &str, now: Instant, until: Instant) {
+        let failing = &mut sync::write(&self.0).failing;
+        failing.retain(|_, until| now < *until);
+        failing.insert(endpoint.into(), until);
     }
 
     /// Ends [`Self::avoid`].
@@ -190,7 +192,7 @@ mod tests {
         let now = Instant::now();
         let routes = routes("abc", "abc", now);
         assert_eq!(turns(&routes, now, &Kind::Normal), "abcabc");
-        routes.avoid("b", now + AGE / 3);
+        routes.avoid("b", now, now + AGE / 3);
         assert_eq!(turns(&routes, now, &Kind::Normal), "accacc");
         assert_eq!(turns(&routes, now + AGE / 3, &Kind::Normal), "abcabc");
     }
@@ -199,7 +201,7 @@ mod tests {
     fn a_broker_that_answers_is_used_again_at_once() {
         let now = Instant::now();
         let routes = routes("ab", "ab", now);
-        routes.avoid("b", now + AGE);
+        routes.avoid("b", now, now + AGE);
         assert_eq!(turns(&routes, now, &Kind::Normal), "aaaaaa");
         routes.trust("b");
         assert_eq!(turns(&routes, now, &Kind::Normal), "ababab");
@@ -210,7 +212,7 @@ mod tests {
         let now = Instant::now();
         let routes = routes("ab", "ab", now);
         for broker in ["a", "b"] {
-            routes.avoid(broker, now + AGE / 2);
+            routes.avoid(broker, now, now + AGE / 2);
         }
         assert_eq!(turns(&routes, now, &Kind::Normal), "------");
         assert_eq!(turns(&routes, now + AGE / 2, &Kind::Normal), "ababab");
@@ -221,7 +223,7 @@ mod tests {
         let now = Instant::now();
         let routes = routes("ab", "a", now);
         assert_eq!(turns(&routes, now, &Kind::Normal), "a-a-a-");
-        routes.avoid("b", now + AGE);
+        routes.avoid("b", now, now + AGE);
         assert_eq!(turns(&routes, now, &Kind::Normal), "aaaaaa");
     }
 
@@ -233,7 +235,7 @@ mod tests {
         let own = kinds.clone().map(|kind| turns(&routes, now, &kind));
         assert!(own.iter().all(|own| own == "aaaaaa" || own == "bbbbbb"));
         assert!(own.contains(&"bbbbbb".to_owned()) && own.contains(&"aaaaaa".to_owned()));
-        routes.avoid("b", now + AGE);
+        routes.avoid("b", now, now + AGE);
         for (kind, own) in kinds.iter().zip(own) {
             let expected = if own == "bbbbbb" { "------".to_owned() } else { own };
             assert_eq!(turns(&routes, now, kind), expected);
