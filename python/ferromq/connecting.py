@@ -15,7 +15,7 @@ from ferromq.admin import Admin
 from ferromq.client.closing import close_all
 from ferromq.client.connection import end_of, remaining
 from ferromq.client.consumer import Consumer
-from ferromq.client.makes_clients import MakesClients
+from ferromq.client.makes_clients import Host, MakesClients, endpoint_and_host
 from ferromq.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
 from ferromq.client.producer import Producer
 from ferromq.client.reader import Reader
@@ -96,7 +96,10 @@ class Connection(MakesClients[Client]):
         close_all(others, whole)
 
     def _of_producers(self, options: ProducerOptions[V]) -> ProducerOptions[V]:
-        return {**self._options, **options}
+        whole: ProducerOptions[V] = {**self._options, **options}
+        if self._host is not None:
+            whole.setdefault("clock", self._host.clock)
+        return whole
 
     def _make_admin(self, options: AdminOptions) -> Admin:
         shared: AdminOptions = {"timeout": self._options["timeout"], "tls": self._options["tls"]}
@@ -107,15 +110,13 @@ class Connection(MakesClients[Client]):
 
     def _keep(self, client: Made) -> Made:
         self._forget_closed()
-        self._prepare(client)
+        if not isinstance(client, Admin):
+            self._prepare(client._client)  # noqa: SLF001 (no one else's option)
         self._made[id(client)] = client
         if self._is_closed:  # by another thread
             client.close(0)
             self._check()
         return client
-
-    def _prepare(self, client: Client) -> None:
-        """Set up a client before its first use."""
 
     def __enter__(self) -> Self:
         self._check()
@@ -128,7 +129,7 @@ class Connection(MakesClients[Client]):
 
 
 def connect(
-    endpoint: str | Sequence[str] | None = None,
+    endpoint: str | Sequence[str] | MakesClients[Any] | None = None,
     *,
     namesrv: str | Sequence[str] | None = None,
     timeout: timedelta | float = 10.0,
@@ -148,13 +149,19 @@ def connect(
     then call the brokers behind them over remoting, which RocketMQ's Java brokers speak without a proxy. By default it
     is the environment variable FERROMQ_ENDPOINT, or else NAMESRV_ADDR.
 
+    *endpoint* may be a broker of this process, too, `ferromq.embedded()`: its hot methods are then called without a
+    socket. Close the connection before the broker.
+
     *timeout*, *attempts*, *tls*, *telemetry* and *namespace* are as of `Producer`. All clients of the connection have
     them, unless they are given others.
 
     Raises `ConfigError` without an address, with both, and for one that is not `host:port`; `IllegalName` for a
-    namespace with other characters than letters, digits, `_`, `-` and `|`.
+    namespace with other characters than letters, digits, `_`, `-` and `|`; `ClientClosed` for a closed embedded broker.
     """
     check_namespace(namespace)
     options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}
     options["namespace"] = namespace
-    return Connection(chosen_endpoint(endpoint, os.environ, namesrv), options)
+    host: Host | None = None
+    if isinstance(endpoint, MakesClients):
+        endpoint, host = endpoint_and_host(endpoint)
+    return Connection(chosen_endpoint(endpoint, os.environ, namesrv), options, host)

@@ -140,6 +140,18 @@ def test_an_import_brings_no_other_package_and_few_modules(used: str, packages: 
     assert len(names) <= most
 
 
+def test_all_names_are_imported_where_there_is_no_fork_and_no_fcntl() -> None:
+    """As on Windows, for clients; a program that starts no broker there needs neither."""
+    program = """
+import os, sys
+del os.fork, os.register_at_fork
+sys.modules["fcntl"] = sys.modules["resource"] = None
+from ferromq import *
+from ferromq.aio import *
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+
+
 @pytest.mark.parametrize("name", ["admin.Admin", "aio.connect", "client"])
 def test_modules_are_there_without_an_import_of_their_own(name: str) -> None:
     """Whatever was imported before."""

@@ -4,6 +4,7 @@
 //! Does no I/O. The client makes the calls, and builds small messages with protobuf's own classes. Received messages
 //! are not copied: a [`Received`] has the positions of its fields in the response.
 
+mod digest;
 mod headers;
 mod received;
 mod records;
