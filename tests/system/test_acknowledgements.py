@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from consumer_shells import PATIENCE, SHELLS, AioShell, Shell, SyncShell
+from contract import EACH_WAY
 from grpc_proxy import GrpcProxy
 
 import ferromq
 from ferromq.core import plans
 
-pytestmark = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
+BOTH = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
 
 
 @pytest.fixture
@@ -27,6 +28,7 @@ def mq() -> Iterator[ferromq.Embedded]:
         yield embedded
 
 
+@EACH_WAY
 def test_waiting_for_an_acknowledgement_raises_its_refusal(mq: ferromq.Embedded, shell: Shell) -> None:
     """`LeaseExpired`, also the second time: a refused message is not acknowledged."""
     with shell(mq, "billing", "orders", invisible_duration=10) as consumer:
@@ -40,6 +42,7 @@ def test_waiting_for_an_acknowledgement_raises_its_refusal(mq: ferromq.Embedded,
         assert mq.broker._server.stats()["acked"] == 1
 
 
+@BOTH
 def test_one_timeout_bounds_all_waits_of_an_acknowledgement(
     mq: ferromq.Embedded, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +67,7 @@ def test_one_timeout_bounds_all_waits_of_an_acknowledgement(
     assert 0 < rest < PATIENCE
 
 
+@BOTH
 def test_the_thread_of_a_broker_that_is_gone_ends(
     mq: ferromq.Embedded, shell: Shell, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
@@ -84,6 +88,7 @@ def test_the_thread_of_a_broker_that_is_gone_ends(
     assert mq.broker._server.stats()["acked"] == 2
 
 
+@EACH_WAY
 def test_a_second_acknowledgement_returns_without_a_call(mq: ferromq.Embedded, shell: Shell) -> None:
     """After any kind of first acknowledgement, and also without a broker."""
     with mq.producer() as producer:
@@ -112,6 +117,7 @@ def refusals(caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
     return sum(counts), len(counts)
 
 
+@EACH_WAY
 def test_a_refused_acknowledgement_in_the_background_is_logged_and_raised_by_flush(
     mq: ferromq.Embedded, shell: Shell, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -138,6 +144,7 @@ def test_a_refused_acknowledgement_in_the_background_is_logged_and_raised_by_flu
     assert refusals(caplog)[0] == 4
 
 
+@EACH_WAY
 def test_refused_acknowledgements_under_run_are_counted_by_a_few_lines_of_the_log(
     mq: ferromq.Embedded, shell: Shell, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -167,6 +174,7 @@ def test_refused_acknowledgements_under_run_are_counted_by_a_few_lines_of_the_lo
         assert lines <= 5 * (2 + (time.monotonic() - begin) // 10)
 
 
+@BOTH
 def test_failed_renewals_are_logged_in_a_few_lines(
     mq: ferromq.Embedded,
     shell: Shell,
@@ -204,6 +212,7 @@ def test_failed_renewals_are_logged_in_a_few_lines(
     assert 0 < lines <= 5 * (2 + (time.monotonic() - begin) // 10)
 
 
+@BOTH
 def test_unanswered_acknowledgements_at_the_end_are_logged(
     mq: ferromq.Embedded,
     shell: Shell,
@@ -223,6 +232,7 @@ def test_unanswered_acknowledgements_at_the_end_are_logged(
 
 
 @pytest.mark.parametrize("end", ["ack", "ack_later", "forward"])
+@EACH_WAY
 def test_a_handler_may_end_its_message_itself(
     mq: ferromq.Embedded, shell: Shell, end: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -250,6 +260,7 @@ def test_a_handler_may_end_its_message_itself(
     assert "redelivered" not in caplog.text
 
 
+@BOTH
 def test_a_lost_answer_and_a_refused_repetition_leave_the_outcome_unknown(mq: ferromq.Embedded, shell: Shell) -> None:
     """The first attempt may have succeeded; `ack` and `flush` both report that."""
     with mq.producer() as producer:
@@ -273,6 +284,7 @@ def test_a_lost_answer_and_a_refused_repetition_leave_the_outcome_unknown(mq: fe
 
 
 @pytest.mark.parametrize("in_background", [True, False])
+@BOTH
 def test_a_broker_that_hangs_delays_no_acknowledgement_of_another(
     mq: ferromq.Embedded, shell: Shell, eventually: Callable[[Callable[[], bool]], bool], in_background: bool
 ) -> None:
@@ -308,6 +320,7 @@ def test_a_broker_that_hangs_delays_no_acknowledgement_of_another(
 
 
 @pytest.mark.parametrize("duration", [60, 60.0, timedelta(minutes=1)])
+@EACH_WAY
 def test_a_lease_is_changed_by_seconds_or_a_timedelta(
     mq: ferromq.Embedded, shell: Shell, duration: timedelta | float
 ) -> None:
@@ -342,6 +355,7 @@ def one_of_each(consumer: SyncShell | AioShell, both: tuple[GrpcProxy, GrpcProxy
     return sorted(messages, key=lambda message: [each.endpoint for each in both].index(message.endpoint))
 
 
+@BOTH
 def test_a_flush_waits_for_what_was_acknowledged_before_it(both: tuple[GrpcProxy, GrpcProxy], shell: Shell) -> None:
     """It does not wait for later acknowledgements of other threads."""
     first, second = both
@@ -359,6 +373,7 @@ def test_a_flush_waits_for_what_was_acknowledged_before_it(both: tuple[GrpcProxy
         second.release()
 
 
+@BOTH
 def test_a_flush_says_whether_the_brokers_have_answered(both: tuple[GrpcProxy, GrpcProxy], shell: Shell) -> None:
     """Within its time; without a limit it waits for the answer."""
     first, _ = both
@@ -374,6 +389,7 @@ def test_a_flush_says_whether_the_brokers_have_answered(both: tuple[GrpcProxy, G
         assert consumer.flush()
 
 
+@BOTH
 def test_a_second_acknowledgement_waits_for_no_other_broker(both: tuple[GrpcProxy, GrpcProxy], shell: Shell) -> None:
     """Although it waits for its own message, which may be in flight."""
     first, second = both
@@ -392,6 +408,7 @@ class Interrupt(BaseException):
 
 
 @pytest.mark.parametrize("end", ["ack", "forward"])
+@BOTH
 def test_an_interrupted_acknowledgement_does_not_count(
     mq: ferromq.Embedded, shell: Shell, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,6 +427,7 @@ def test_an_interrupted_acknowledgement_does_not_count(
         assert mq.broker._server.stats()["acked"] == 1
 
 
+@BOTH
 def test_a_lease_whose_change_failed_is_renewed_as_before(
     mq: ferromq.Embedded, shell: Shell, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:

@@ -109,6 +109,7 @@ class Client:
     def _grpc_session(self, settings: pb.Settings) -> Session:
         session, common = Session(self.channels, settings, self._on_settings), self.common
         common.takes_compression = self.channels.takes_compression
+        common.takes_batches = self.channels.takes_batches
         session.is_wanted = lambda endpoint: endpoint in common.endpoints or common.routes.has(endpoint)
         self.channels.use.is_needed = lambda endpoint: session.is_wanted(endpoint) or session.has(endpoint)
         return session

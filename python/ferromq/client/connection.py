@@ -234,6 +234,10 @@ class Channels:
         """Return whether a broker takes bodies that are compressed so."""
         return compression == ZLIB or compression in self.compressions.get(endpoint, ())
 
+    def takes_batches(self, endpoint: str) -> bool:
+        """Return whether a broker takes batches of any messages, as those do that announce compressions."""
+        return bool(self.compressions.get(endpoint))
+
     def start_framed(self, step: Call | Stream, completions: _ferromq.Completions, number: int) -> bool:
         """Start a call in frames, whose outcome comes to *completions*. Return False if no connection is open."""
         if self._frames is None:

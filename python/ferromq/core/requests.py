@@ -372,6 +372,10 @@ def grpc_code(number: int) -> str:
     return _GRPC_CODES[number] if 0 <= number < len(_GRPC_CODES) else "UNKNOWN"
 
 
+_OF_OFFSETS = {"GetOffset", "PullMessage", "QueryOffset", "UpdateOffset"}
+_NO_OFFSETS = "RocketMQ's proxy has no offsets: connect with namesrv=, which reaches the brokers that have them"
+
+
 def transport_error(code: str, details: str | None, endpoint: str, method: str, timeout: float) -> FerromqError:
     """Return the exception for a call that failed below the protocol; *code* is gRPC's."""
     if code == "DEADLINE_EXCEEDED":
@@ -381,7 +385,8 @@ def transport_error(code: str, details: str | None, endpoint: str, method: str, 
     if code == "UNAVAILABLE":
         return ConnectionFailed(_unreachable(details or "no reason given", endpoint))
     if code == "UNIMPLEMENTED":
-        return Unsupported(f"{endpoint} does not know {method}: {details}")
+        way_out = f"; {_NO_OFFSETS}" if method in _OF_OFFSETS else ""
+        return Unsupported(f"{endpoint} does not know {method}: {details}{way_out}")
     refused = _refusal_below(code, details or "")
     if refused is not None:
         return refused(f"{endpoint} refused {method}: {details}")

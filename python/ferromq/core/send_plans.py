@@ -10,7 +10,7 @@ from typing import Any
 from ferromq import _ferromq
 from ferromq._ferromq import Message, MessageIds
 from ferromq._proto import messages as pb
-from ferromq.core.batching import Gathered, group_of, is_ordered
+from ferromq.core.batching import Gathered, group_of, is_ordered, lane_of
 from ferromq.core.numbering import Numbered
 from ferromq.core.plans import Common, Tries
 from ferromq.core.requests import Call, Plan, check, error_of, named
@@ -57,6 +57,10 @@ class Draft:
     def message_id(self) -> str:
         """The id it will have."""
         return self.ids[0]
+
+
+class MustPartError(RequestError):
+    """The server takes each of these messages in a request of its own; none was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,7 @@ def send(
         tries.endpoints.add(queue.endpoint)
         yield from common.join(queue.endpoint, topic, tries)
         common.check_compression(queue.endpoint)
+        _check_batch(common, queue.endpoint, messages)
         yield from numbered.check(queue.endpoint, common.limit(tries), limit)
         try:
             request = _ferromq.encode_send(
@@ -198,6 +203,17 @@ def send(
         raise which.all(_kept_error(ours, topic, numbered.kept)) from error.__cause__
     finally:
         numbered.release()
+
+
+def _check_batch(common: Common, endpoint: str, messages: Sequence[Message | bytes]) -> None:
+    """
+    Raise `MustPartError` for a batch that RocketMQ's proxy would not store as it is.
+
+    It puts a batch into any queue, also one of a message group, and stores all bodies as it stores the first.
+    """
+    is_plain = common.compression is None and lane_of(messages[0]) is None
+    if len(messages) > 1 and not is_plain and not common.takes_batches(endpoint):
+        raise MustPartError(f"{endpoint} takes such messages one by one")
 
 
 def _note_unknown(common: Common, tries: Tries, queue: Queue, error: FerromqError) -> None:
