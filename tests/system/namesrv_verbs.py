@@ -34,11 +34,7 @@ class NamesrvVerbs(Verbs):
     def test_queues_are_pulled_by_offset_and_offsets_committed(self, cluster: Cluster, kind: str, names: Any) -> None:
         """From any offset; the broker keeps what was committed, and answers a wait once a message comes."""
         topic, group = names(queues=1)
-        with (
-            connected(kind, cluster) as mq,
-            mq.producer() as producer,
-            mq.consumer(group, topic) as consumer,
-        ):
+        with self.clients(kind, cluster, group, topic) as (producer, consumer):
             (queue,) = consumer.queues()
             assert (queue.broker_name, queue.queue_id, queue.topic) == (cluster.broker_name, 0, topic)
             producer.send_all(topic, [b"%d" % number for number in range(10)])
