@@ -267,6 +267,9 @@ class Store:
     def configure(self, **options: Unpack[StoreOptions]) -> None:
         """Change flush and retention of the open store. Raises `ConfigError` for options that cannot change."""
 
+    def fail_next_flush(self) -> None:
+        """Let the next flush of the log fail, for tests: then the store stops writing until it is opened again."""
+
     def set_archive(self, hook: Callable[[ExpiredFile], object]) -> None:
         """Set the function that takes files before they are deleted, if `retention_on_expiry` is `archive`. An exception keeps the file."""
 

@@ -125,6 +125,11 @@ impl PyStore {
             .map_err(|failure| error::store_error(py, &failure))
     }
 
+    /// Let the next flush of the log fail, for tests: then the store stops writing until it is opened again.
+    fn fail_next_flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.run(py, |store| store.admin().fail_next_flush())
+    }
+
     /// Set the function that takes files before they are deleted.
     fn set_archive(&self, hook: Bound<'_, PyAny>) -> PyResult<()> {
         if !hook.is_callable() {
