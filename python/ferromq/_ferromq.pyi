@@ -384,6 +384,9 @@ class Store:
     def committed_offsets(self, group: str | None = None, topic: str | None = None) -> dict[str, dict[int, int]]:
         """Committed offsets by `topic@group` and queue id; only of *group* and *topic* if given."""
 
+    def in_flight(self, group: str, topic: str, queue_id: int) -> list[tuple[int, int, bool]]:
+        """Return the messages that a group has in flight: queue offset, deliveries, and whether the consumer changed when each comes again."""
+
     def forget_group(self, group: str, topic: str | None = None) -> int:
         """Delete, durably, a group's progress in all topics or one; return the number of topics."""
 

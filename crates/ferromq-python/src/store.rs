@@ -459,6 +459,18 @@ impl PyStore {
         self.run(py, |store| store.groups().committed_offsets(group, topic))
     }
 
+    /// Return the messages that a group has in flight: queue offset, deliveries, and whether the consumer changed when
+    /// each comes again.
+    fn in_flight(
+        &self,
+        py: Python<'_>,
+        group: &str,
+        topic: &str,
+        queue_id: u32,
+    ) -> PyResult<Vec<(u64, u32, bool)>> {
+        self.run(py, |store| store.groups().in_flight(group, topic, queue_id))
+    }
+
     /// Delete, durably, a group's progress in all topics or one; return the number of topics.
     #[pyo3(signature = (group, topic=None))]
     fn forget_group(&self, py: Python<'_>, group: &str, topic: Option<&str>) -> PyResult<usize> {

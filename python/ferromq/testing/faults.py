@@ -32,6 +32,10 @@ class Faults:
         self.random = random.Random(seed)  # noqa: S311 (it decides about faults)
         """Draws for the test's own decisions, the same for the same seed."""
 
+    def __repr__(self) -> str:
+        state = "broker up" if self._running.is_up else "broker down"
+        return f"<Faults seed={self.seed} {state}>"
+
     def resume(self) -> None:
         """Forward everything again, also what was held back."""
         for proxy in self._proxies():

@@ -57,6 +57,11 @@ class Running:
         return self._mq
 
     @property
+    def is_up(self) -> bool:
+        """Whether the broker runs."""
+        return self._mq is not None
+
+    @property
     def store(self) -> Store:
         """The broker's store. Raises `RuntimeError` while it is down."""
         return self.mq.store
@@ -141,11 +146,6 @@ class RunningBehindProxies(Running):
     def clients_proxies(self) -> tuple[FaultProxy, FaultProxy]:
         """The proxies between clients and the broker: gRPC, remoting."""
         return self._grpc, self._remoting
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the broker runs."""
-        return self._mq is not None
 
     @property
     def directory(self) -> Path:
