@@ -1456,12 +1456,21 @@ def encode_send(
 
 def decode_sent(
     answer: bytes,
-) -> tuple[int, str, list[int], list[tuple[int, int, str]], list[tuple[int, str, str]], int | None]:
+) -> tuple[
+    int,
+    str,
+    list[int],
+    list[tuple[int, int, str]],
+    list[tuple[int, str, str]],
+    int | None,
+    tuple[Literal["written", "flushed"] | None, bytes, bytes],
+]:
     """
     Decode a SendMessageResponse: code, text, queue offsets.
 
     Then index, code and text of each failed message, and index, transaction id and recall handle of each message with
-    one of them; last the queue of the first message, if the broker chose another one.
+    one of them; then the queue of the first message, if the broker chose another one; last durability, the broker's
+    address, and the physical offsets in 8 bytes each.
     """
 
 def any_settled(messages: Sequence[MessageView]) -> bool:

@@ -151,6 +151,7 @@ class NamesrvVerbs:
             assert (message.message_id, message.topic) == (receipt.message_id, topic)
             assert (message.queue_id, message.queue_offset) == (receipt.queue_id, receipt.queue_offset)
             assert (message.delivery_attempt, receipt.broker_name) == (1, cluster.broker_name)
+            assert receipt.durability == "written"
             assert message.born_host
             assert abs(message.born_timestamp - message.store_timestamp) < 60_000
             consumer.ack(message)
@@ -175,6 +176,7 @@ class NamesrvVerbs:
                 consumer.ack(some)
                 messages += some
             assert {(message.queue_id, message.queue_offset) for message in messages} == places
+            assert len({receipt.offset_message_id for receipt in [*summary, *big]} - {None}) == 302
             small = {message.message_id: (message.body, message.tag) for message in messages if len(message.body) < 4}
             assert [small[receipt.message_id] for receipt in summary] == [(b"%d" % n, f"t{n}") for n in range(300)]
 
