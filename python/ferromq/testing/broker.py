@@ -199,18 +199,9 @@ class Broker:
         Raises `TimeoutError` with the messages that are there after *timeout* (float: seconds).
         """
         __tracebackhide__ = True
-        found: list[MessageView] = []
-
-        def are_there() -> bool:
-            found[:] = self.messages(topic)
-            return len(found) >= count
-
-        if not until(are_there, seconds(timeout)):
-            raise TimeoutError(
-                f"{topic} has {len(found)} of {count} messages after {seconds(timeout):g} s"
-                f"{_listed(found)}{self._hint()}"
-            )
-        return found
+        return self._at_least(
+            count, lambda: self.messages(topic), lambda found: f"{topic} has {found} of {count} messages", timeout
+        )
 
     def wait_until_consumed(
         self, group: str, topic: str, *, count: int = 0, timeout: timedelta | float = _PATIENCE
@@ -247,18 +238,12 @@ class Broker:
         Raises `TimeoutError` with the messages that failed after *timeout* (float: seconds).
         """
         __tracebackhide__ = True
-        found: list[MessageView] = []
-
-        def are_there() -> bool:
-            found[:] = captured.failed(self._running.store, _name(group), _name(topic), attempt)
-            return len(found) >= count
-
-        if not until(are_there, seconds(timeout)):
-            raise TimeoutError(
-                f"attempt {attempt} of {group} failed at {len(found)} of {count} messages of {topic} after "
-                f"{seconds(timeout):g} s{_listed(found)}{self._hint()}"
-            )
-        return found
+        return self._at_least(
+            count,
+            lambda: captured.failed(self._running.store, _name(group), _name(topic), attempt),
+            lambda found: f"attempt {attempt} of {group} failed at {found} of {count} messages of {topic}",
+            timeout,
+        )
 
     # --- assertions
 
@@ -342,6 +327,25 @@ class Broker:
         unique = f"{name}{self._suffix}"
         check(unique)
         return unique
+
+    def _at_least(
+        self,
+        count: int,
+        read: Callable[[], list[MessageView]],
+        describe: Callable[[int], str],
+        timeout: timedelta | float,
+    ) -> list[MessageView]:
+        __tracebackhide__ = True
+        found: list[MessageView] = []
+
+        def are_there() -> bool:
+            found[:] = read()
+            return len(found) >= count
+
+        limit = seconds(timeout)
+        if not until(are_there, limit):
+            raise TimeoutError(f"{describe(len(found))} after {limit:g} s{_listed(found)}{self._hint()}")
+        return found
 
     def _compare(
         self,
