@@ -272,6 +272,9 @@ class Store:
     def configure(self, **options: Unpack[StoreOptions]) -> None:
         """Change flush and retention of the open store. Raises `ConfigError` for options that cannot change."""
 
+    def fail_next_flush(self) -> None:
+        """Let the next flush of the log fail, for tests: then the store stops writing until it is opened again."""
+
     def set_archive(self, hook: Callable[[ExpiredFile], object]) -> None:
         """Set the function that takes files before they are deleted, if `retention_on_expiry` is `archive`. An exception keeps the file."""
 
@@ -385,6 +388,9 @@ class Store:
 
     def committed_offsets(self, group: str | None = None, topic: str | None = None) -> dict[str, dict[int, int]]:
         """Committed offsets by `topic@group` and queue id; only of *group* and *topic* if given."""
+
+    def in_flight(self, group: str, topic: str, queue_id: int) -> list[tuple[int, int, bool]]:
+        """Return the messages that a group has in flight: queue offset, deliveries, and whether the consumer changed when each comes again."""
 
     def forget_group(self, group: str, topic: str | None = None) -> int:
         """Delete, durably, a group's progress in all topics or one; return the number of topics."""
@@ -1474,12 +1480,21 @@ def encode_send(
 
 def decode_sent(
     answer: bytes,
-) -> tuple[int, str, list[int], list[tuple[int, int, str]], list[tuple[int, str, str]], int | None]:
+) -> tuple[
+    int,
+    str,
+    list[int],
+    list[tuple[int, int, str]],
+    list[tuple[int, str, str]],
+    int | None,
+    tuple[Literal["written", "flushed"] | None, bytes, bytes],
+]:
     """
     Decode a SendMessageResponse: code, text, queue offsets.
 
     Then index, code and text of each failed message, and index, transaction id and recall handle of each message with
-    one of them; last the queue of the first message, if the broker chose another one.
+    one of them; then the queue of the first message, if the broker chose another one; last durability, the broker's
+    address, and the physical offsets in 8 bytes each.
     """
 
 def any_settled(messages: Sequence[MessageView]) -> bool:

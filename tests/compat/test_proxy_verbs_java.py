@@ -35,6 +35,7 @@ class TestOfRocketMQsProxy(Verbs):
     """Against RocketMQ's released jars."""
 
     BEGIN: ClassVar[dict[str, Any]] = {}
+    DURABILITY = None
     LEAST_WAIT = 3.0
     REFUSED = ("No topic route info.*unknown_topic", "property is used by system: DELAY")
 

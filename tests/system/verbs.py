@@ -67,6 +67,8 @@ class Verbs:
 
     BEGIN: ClassVar[dict[str, Any]] = {"begin": "first"}
     """The options of consumers that begin with the first message."""
+    DURABILITY: str | None = "written"
+    """What receipts tell of messages that are written."""
     LEAST_WAIT = 0.0
     """Seconds that a receive waits at least."""
     REFUSED: tuple[str, str] = (r"unknown_topic.*create", "property DELAY is reserved")
@@ -124,6 +126,7 @@ class Verbs:
             assert (message.message_id, message.topic) == (receipt.message_id, topic)
             assert self.place(message) == self.place(receipt)
             assert (message.delivery_attempt, receipt.broker_name) == (1, cluster.broker_name)
+            assert receipt.durability == self.DURABILITY
             assert message.born_host
             assert abs(message.born_timestamp - message.store_timestamp) < 60_000
             consumer.change_invisible_duration(message, 2)
@@ -145,6 +148,8 @@ class Verbs:
                 consumer.ack(some)
                 messages += some
             assert {self.place(message) for message in messages} == places
+            if self.DURABILITY is not None:
+                assert len({receipt.offset_message_id for receipt in [*summary, *big]} - {None}) == 302
             small = {message.message_id: (message.body, message.tag) for message in messages if len(message.body) < 4}
             assert [small[receipt.message_id] for receipt in summary] == [(b"%d" % n, f"t{n}") for n in range(300)]
 

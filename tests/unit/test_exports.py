@@ -123,6 +123,18 @@ def test_a_program_imports_only_what_it_uses(used: str, kept_out: tuple[str, ...
     assert set(kept_out) & set(found.stdout.split()) == set()
 
 
+def test_all_names_are_imported_where_there_is_no_fork_and_no_fcntl() -> None:
+    """As on Windows, for clients; a program that starts no broker there needs neither."""
+    program = """
+import os, sys
+del os.fork, os.register_at_fork
+sys.modules["fcntl"] = sys.modules["resource"] = None
+from ferromq import *
+from ferromq.aio import *
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+
+
 @pytest.mark.parametrize(
     ("used", "packages", "most"),
     [
@@ -138,18 +150,6 @@ def test_an_import_brings_no_other_package_and_few_modules(used: str, packages: 
     roots = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"ferromq"}
     assert {root for root in roots if "cython" not in root} <= packages  # Cython makes up modules of grpc
     assert len(names) <= most
-
-
-def test_all_names_are_imported_where_there_is_no_fork_and_no_fcntl() -> None:
-    """As on Windows, for clients; a program that starts no broker there needs neither."""
-    program = """
-import os, sys
-del os.fork, os.register_at_fork
-sys.modules["fcntl"] = sys.modules["resource"] = None
-from ferromq import *
-from ferromq.aio import *
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
 
 
 @pytest.mark.parametrize("name", ["admin.Admin", "aio.connect", "client"])

@@ -27,6 +27,7 @@ from ferromq.errors import (
     TopicNotFound,
     Unsupported,
 )
+from ferromq.message import Records
 from ferromq.protocol.codes import RequestCode
 from ferromq.protocol.properties import parse_properties
 
@@ -160,6 +161,27 @@ def test_what_a_batch_cannot_hold_is_sent_alone() -> None:
     rig.links.calls.clear()
     sent(rig, *big)
     assert [code for code, _, _ in rig.links.calls] == [310, 310, 310]
+
+
+@pytest.mark.parametrize(
+    ("ids", "places"),
+    [
+        ("7F00000100002A9F0000000000000010", [None, None]),
+        ("7F00000100002A9F0000000000000010,7F00000100002A9F0000000000000020", None),
+        ("7F00000100002A9F0000000000000010,7F00000200002A9F0000000000000020", [None, None]),
+        ("7F00000100002A9F0000000000000010,7F000001", [None, None]),
+        ("not an id,neither", [None, None]),
+        ("", [None, None]),
+    ],
+)
+def test_receipts_have_the_second_ids_of_an_answer_that_names_all(ids: str, places: list[str | None] | None) -> None:
+    """RocketMQ joins those of a batch by commas. Of an answer that names fewer none is taken."""
+    rig = Rig({RequestCode.SEND_BATCH_MESSAGE: (0, None, {"queueOffset": "5", "msgId": ids}, b"")})
+    answer = sent(rig, message(0), message(1)).SerializeToString()
+    records = Records(*_ferromq.decode_sent(answer)[-1])
+    found = [place and place.hex().upper() for place in map(records.place, range(2))]
+    assert found == (ids.split(",") if places is None else places)
+    assert records.durability == "written"
 
 
 def test_half_messages_are_named_by_their_places() -> None:

@@ -60,6 +60,9 @@ COMPRESSION_FIELD = 1001
 COMPRESSION = "x-ferromq-compression"
 """Announced beside it: the compressions of bodies that the broker takes and gRPC has no word for."""
 
+RECEIPTS = "x-ferromq-receipts"
+"""Asks for durability and second ids in the answers to sends."""
+
 FRAMED = "x-ferromq-framed"
 """
 Announced in the metadata of the telemetry stream: the port takes hot methods in frames, without HTTP/2.
@@ -198,6 +201,7 @@ class Identity:
             ("x-mq-language", "PYTHON"),
             ("x-mq-client-version", self.version),
             ("x-mq-protocol", "GRPC_V2"),
+            (RECEIPTS, "1"),
         )
         self._requests = itertools.count(1)
 

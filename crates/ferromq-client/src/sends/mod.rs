@@ -19,7 +19,7 @@ pub use routes::{SendQueue, TopicRoute};
 
 use crate::{
     CallError, Connections, Patience, Request, Response,
-    codec::{self, Batch, Headers, Kind, MessageIds, OK, Place, Status},
+    codec::{self, Batch, Durability, Headers, Kind, MessageIds, OK, OffsetId, Place, Status},
 };
 use async_gather::{AsyncGather, StartRequest};
 use gather::Gather;
@@ -51,6 +51,10 @@ pub struct Receipt {
     pub queue_offset: i64,
     /// The name of the broker that has it.
     pub broker_name: Arc<str>,
+    /// Where its record is in the log, if the broker says it.
+    pub offset_id: Option<OffsetId>,
+    /// What the broker promises of it, if it says it.
+    pub durability: Option<Durability>,
 }
 
 /// A message that was not stored, or perhaps not. A caller that sends it again uses the same id.
@@ -203,12 +207,14 @@ fn receipt(
     queue: &SendQueue,
 ) -> Result<Receipt, Failure> {
     match outcome {
-        Ok(Place { queue_id, queue_offset }) => Ok(Receipt {
+        Ok(Place { queue_id, queue_offset, offset_id, durability }) => Ok(Receipt {
             ids,
             topic: Arc::clone(topic),
             queue_id: queue_id.unwrap_or(queue.queue_id),
             queue_offset,
             broker_name: Arc::clone(&queue.broker_name),
+            offset_id,
+            durability,
         }),
         Err(cause) => Err(Failure { ids, endpoint: Arc::clone(&queue.endpoint), cause }),
     }
