@@ -95,7 +95,7 @@ def loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @contextmanager
-def connected(*address: str, **options: Any) -> Iterator[Blocking]:
+def connected(*address: Any, **options: Any) -> Iterator[Blocking]:
     """Yield an `aio.Connection`."""
     with loop_in_thread() as loop, Blocking(aio.connect(*address, **options), loop) as connection:
         yield connection

@@ -3,8 +3,8 @@ The clients of all ways to a broker behind one set of blocking calls, for tests 
 
 A shell is a consumer. `SyncShell` calls `ferromq.Consumer`; `AioShell` calls `ferromq.aio.Consumer` on an event loop in
 a thread of its own. Handlers and bodies of loops are plain functions; the loop runs them in threads. `TlsSyncShell` and
-`TlsAioShell` do the same over TLS; `EmbeddedShell` calls a broker of this process without a socket. `producer` of a
-shell makes a producer of the same way. `contract` lists the tests of what holds on each.
+`TlsAioShell` do the same over TLS; `EmbeddedShell` and `AioEmbeddedShell` call a broker of this process without a
+socket. `producer` of a shell makes a producer of the same way. `contract` lists the tests of what holds on each.
 """
 
 import asyncio
@@ -155,7 +155,11 @@ class AioShell(Shells):
     def __init__(self, mq: Broker, group: str, topic: str, **options: Any) -> None:
         self._running = loop_in_thread()
         self._loop = self._running.__enter__()
-        self.consumer = aio.Consumer(mq.endpoint, group, topic, **options)
+        self.consumer = self.made(mq, group, topic, options)
+
+    def made(self, mq: Broker, group: str, topic: str, options: dict[str, Any]) -> aio.Consumer:
+        """Return a new consumer."""
+        return aio.Consumer(mq.endpoint, group, topic, **options)
 
     @classmethod
     @contextmanager
@@ -331,8 +335,27 @@ class EmbeddedShell(SyncShell):
             yield producer
 
 
+class AioEmbeddedShell(AioShell):
+    """A `ferromq.aio.Consumer` of `aio.connect(mq)`."""
+
+    kind = "aio-embedded"
+
+    def made(self, mq: Any, group: str, topic: str, options: dict[str, Any]) -> aio.Consumer:
+        """Return a new consumer."""
+        consumer: aio.Consumer = aio.connect(mq).consumer(group, topic, **options)
+        assert mq.endpoint in consumer._client.base.channels.here
+        return consumer
+
+    @classmethod
+    @contextmanager
+    def producer(cls, mq: Any, *topics: str, **options: Any) -> Iterator[Any]:
+        """Yield a producer whose calls block."""
+        with connected(mq) as connection, connection.producer(*topics, **options) as producer:
+            yield producer
+
+
 Shell = type[SyncShell] | type[AioShell]
 SHELLS = (SyncShell, AioShell)
 """Both interfaces over plaintext, for tests of what is between the client and the broker, or of the interface alone."""
-WAYS = (*SHELLS, TlsSyncShell, TlsAioShell, EmbeddedShell)
-"""All ways to a broker. One of `ferromq.aio` without a socket belongs here, too, once there is one."""
+WAYS = (*SHELLS, TlsSyncShell, TlsAioShell, EmbeddedShell, AioEmbeddedShell)
+"""All ways to a broker."""

@@ -2,7 +2,7 @@
 The contract: tests of what clients promise on each way to a broker. All others run once, or for both interfaces.
 
 A way is one of the shells of `consumer_shells.WAYS`: the clients of `ferromq` and of `ferromq.aio` over the network,
-both over TLS, and those that an embedded broker makes, which call it without a socket. A test of the contract has the
+both over TLS, and both with an embedded broker, which they call without a socket. A test of the contract has the
 mark `EACH_WAY`; its argument `shell` is a consumer of that way, and `shell.producer` its producer. It belongs here if a
 way could break it: what only the interface decides needs no second way.
 
