@@ -477,11 +477,14 @@ class Consumer(Generic[T]):
 
         *idle* ends it after so long without a message. *until* ends it once the group has acknowledged all messages
         that are stored when the loop begins (`"end"`), or of these the ones that were stored before a time. Messages
-        that come meanwhile may be among those that it yields. With *until*, it raises `Unsupported` at brokers other
-        than ferromq's, and one message that is never acknowledged keeps it from ending: give *idle*, too.
+        that come meanwhile may be among those that it yields. Acknowledge each message before the next one: what is not
+        acknowledged comes again when its lease ends. A loop with *until* that waits half a lease or more, and is then
+        given only such messages of its own, ends and logs a warning; the message that shows it is given back, which
+        counts no attempt. So `list(consumer.messages(until="end"))` ends after about a lease. For a list, call
+        `receive_many`. Raises `Unsupported` for *until* at brokers other than ferromq's.
         """
         self._client.check()
-        ending = Ending(self._subscription, None if idle is None else seconds(idle), until)
+        ending = Ending(self._subscription, None if idle is None else seconds(idle), until, self._invisible)
         return self._yielded(self._ahead.messages(ending))
 
     async def progress(self) -> Progress:
