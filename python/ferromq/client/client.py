@@ -23,6 +23,7 @@ from ferromq.client.session import Session
 from ferromq.client.tls import Tls, TlsFile, read_tls
 from ferromq.core.plans import ATTEMPT, Common, no_answer
 from ferromq.core.requests import Identity, Plan, T, duration, seconds
+from ferromq.core.retry import Retry
 from ferromq.core.routes import Routes
 from ferromq.errors import ClientClosed, ConfigError, ConnectionFailed
 from ferromq.process.clock import Clock, clock_of_clients
@@ -95,6 +96,7 @@ class Client:
         self.common.connects = connects
         self.settings = settings
         """What the servers said last; until then what this client says."""
+        self._retry = settings, Retry.of(settings)
         self.remoting: RemotingSession | None = self._remoting_session() if are_name_servers else None
         """Answers calls of brokers behind name servers; None for those with an endpoint."""
         self.session: Session | RemotingSession = self.remoting or self._grpc_session(settings)
@@ -154,6 +156,16 @@ class Client:
     def run(self, plan: Plan[T], cancel: Cancel | None = None) -> T:
         """Run a plan in this thread. Raises `Cancelled` where *cancel* ended it."""
         return self._runner.run(plan, cancel)
+
+    @property
+    def retry(self) -> Retry:
+        """The retry policy of the settings; read once for each that come, for workers ask for it with each message."""
+        settings, retry = self._retry
+        if settings is not self.settings:
+            settings = self.settings
+            retry = Retry.of(settings)
+            self._retry = settings, retry
+        return retry
 
     @property
     def requests(self) -> "Requests":

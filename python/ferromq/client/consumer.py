@@ -31,7 +31,7 @@ from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
 from ferromq.core.receive_plans import ACKS_FIRST, Wish, check_count
 from ferromq.core.requests import Decoded, decode_messages, decode_table, seconds
-from ferromq.core.retry import Cause, Retry, cause_of
+from ferromq.core.retry import Cause, cause_of
 from ferromq.core.subscriptions import Start, Subscription, Topics, filters_of, start_text
 from ferromq.core.watch import Watch, handled, receiving
 from ferromq.errors import FerromqError, Reject, RetryAfter
@@ -344,7 +344,7 @@ class Consumer(Generic[T]):
 
     def _is_in_order(self) -> bool:
         """Say whether the group keeps order, as the broker said last."""
-        return Retry.of(self._client.settings).is_fifo
+        return self._client.retry.is_fifo
 
     def stop(self) -> None:
         """End `run`, from any thread: it returns once the handlers under way have ended. The consumer stays usable."""
