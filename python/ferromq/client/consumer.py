@@ -239,7 +239,8 @@ class Consumer(Generic[T]):
         """
         Put *message* into the group's dead letter queue, the topic `%DLQ%` + group, and end its life in the group.
 
-        *reason* is the dead letter's property `DLQ_REASON`. Raises `LeaseExpired` where the lease had ended.
+        *reason* is the dead letter's property `DLQ_REASON`. Raises `LeaseExpired` where the lease had ended, as that
+        of an acknowledged message has.
         """
         self._client.check()
         self._leases.forward_to_dead_letter(plain(message), Cause(reason))
