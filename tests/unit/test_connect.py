@@ -74,7 +74,7 @@ def test_rocketmqs_variable_names_the_name_servers(connect: Connect, monkeypatch
     assert connect(namesrv="c:9876").endpoint == "namesrv://c:9876"
     monkeypatch.delenv("FERROMQ_ENDPOINT")
     monkeypatch.setenv("NAMESRV_ADDR", "nonsense")
-    with pytest.raises(ferromq.ConfigError, match=r"NAMESRV_ADDR is 'nonsense': name servers are host:port"):
+    with pytest.raises(ferromq.ConfigError, match=r"NAMESRV_ADDR is 'nonsense': a name server is host:port"):
         connect()
 
 
@@ -83,10 +83,10 @@ def test_rocketmqs_variable_names_the_name_servers(connect: Connect, monkeypatch
     ("endpoint", "namesrv", "text"),
     [
         ("a:1", "b:9876", "endpoint and namesrv are given"),
-        (None, "http://b:9876", "name servers are host:port"),
-        (None, "", "name servers are host:port"),
+        (None, "http://b:9876", "a name server is host:port"),
+        (None, "", "a name server is host:port"),
         (None, 9876, "namesrv is 9876"),
-        ("namesrv://", None, "name servers are host:port"),
+        ("namesrv://", None, "a name server is host:port"),
     ],
 )
 def test_wrong_name_servers_are_refused(connect: Connect, endpoint: Any, namesrv: Any, text: str) -> None:

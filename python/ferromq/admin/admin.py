@@ -42,7 +42,7 @@ from ferromq.errors import (
 )
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import RequestCode, ResponseCode
-from ferromq.protocol.endpoints import parse_endpoints
+from ferromq.protocol.endpoints import parse_endpoints, parse_name_servers
 from ferromq.terminal.objects import described
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Admin:
         self._endpoints = None if endpoint is None else parse_endpoints(endpoint)
         self._known: NameServers | LoneBrokers | None = None
         if namesrv is not None:
-            self._known = NameServers(parse_endpoints(namesrv), self._calls)
+            self._known = NameServers(parse_name_servers(namesrv), self._calls)
 
     @property
     def _cluster(self) -> "NameServers | LoneBrokers":
