@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from ferromq.admin import Admin
+from ferromq.client.client import check_shared
 from ferromq.client.closing import close_all
 from ferromq.client.connection import end_of, remaining
 from ferromq.client.consumer import Consumer
@@ -151,10 +152,12 @@ def connect(
     *timeout*, *attempts*, *tls*, *telemetry* and *namespace* are as of `Producer`. All clients of the connection have
     them, unless they are given others.
 
-    Raises `ConfigError` without an address, with both, and for one that is not `host:port`; `IllegalName` for a
-    namespace with other characters than letters, digits, `_`, `-` and `|`.
+    Raises `ConfigError` without an address, with both, for one that is not `host:port`, and for a wrong option;
+    `TypeError` for an option of a wrong type; `IllegalName` for a namespace with other characters than letters, digits,
+    `_`, `-` and `|`.
     """
     check_namespace(namespace)
+    check_shared(timeout, attempts, tls, telemetry)
     options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}
     options["namespace"] = namespace
     return Connection(chosen_endpoint(endpoint, os.environ, namesrv), options)

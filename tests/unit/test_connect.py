@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -200,9 +201,11 @@ def test_clients_of_asyncio_show_the_same() -> None:
         assert repr(each).startswith(f'<aio.{type(each).__name__} endpoint="127.0.0.1:1"')
 
 
-def test_no_client_shows_its_secrets() -> None:
+def test_no_client_shows_its_secrets(tmp_path: Path) -> None:
     """Neither files of keys nor certificates."""
-    with ferromq.connect(ABSENT, tls=ferromq.Tls("/nonexistent/ca.pem")) as mq:
+    trust = tmp_path / "ca.pem"
+    trust.touch()
+    with ferromq.connect(ABSENT, tls=ferromq.Tls(trust)) as mq:
         assert "ca.pem" not in repr(mq) + mq._repr_html_()
 
 

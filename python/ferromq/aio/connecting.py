@@ -15,6 +15,7 @@ from ferromq.aio.admin import Admin
 from ferromq.aio.consumer import Consumer
 from ferromq.aio.producer import Producer
 from ferromq.aio.reader import Reader
+from ferromq.client.client import check_shared
 from ferromq.client.connection import end_of, remaining
 from ferromq.client.makes_clients import MakesClients
 from ferromq.client.options import AdminOptions, AsyncProducerOptions, ClientOptions, ConsumerOptions, ReaderOptions
@@ -151,10 +152,12 @@ def connect(
     *timeout*, *attempts*, *tls*, *telemetry* and *namespace* are as of `Producer`. All clients of the connection have
     them, unless they are given others.
 
-    Raises `ConfigError` without an address, with both, and for one that is not `host:port`; `IllegalName` for a
-    namespace with other characters than letters, digits, `_`, `-` and `|`.
+    Raises `ConfigError` without an address, with both, for one that is not `host:port`, and for a wrong option;
+    `TypeError` for an option of a wrong type; `IllegalName` for a namespace with other characters than letters, digits,
+    `_`, `-` and `|`.
     """
     check_namespace(namespace)
+    check_shared(timeout, attempts, tls, telemetry)
     options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}
     options["namespace"] = namespace
     return Connection(chosen_endpoint(endpoint, os.environ, namesrv), options)

@@ -21,6 +21,7 @@ from ferromq.client.receive_ahead import Iteration, ReceiveAhead, values
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core import progress, pull_plans, receive_plans
 from ferromq.core.ahead import Many, check_prefetch
+from ferromq.core.arguments import lease, text, whole_number
 from ferromq.core.batches import check_batch, of_batches
 from ferromq.core.batching import Sendable
 from ferromq.core.filters import Sql
@@ -103,7 +104,7 @@ class Consumer(Generic[T]):
         self._subscription = Subscription(group, filters_of(topics, filter, namespace), start, namespace=namespace)
         options = Options(endpoint, timeout, attempts, tls, namespace=namespace)
         self._client = Client("consumer", options, self._subscription.settings())
-        self._invisible = seconds(invisible_duration)
+        self._invisible = lease(invisible_duration)
         self._decoder = Decoder(decode, namespace)
         self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, group, namespace)
         self._leases = Leases(self._client, self._subscription)
@@ -127,7 +128,7 @@ class Consumer(Generic[T]):
         """
         self._client.check()
         check_count(max_messages)
-        changed = None if invisible_duration is None else seconds(invisible_duration)
+        changed = None if invisible_duration is None else lease(invisible_duration)
         until = time.monotonic() + seconds(wait)
         while True:
             with receiving(self._client.common.watch, self._subscription.topics) as received:
@@ -170,7 +171,7 @@ class Consumer(Generic[T]):
         self._client.check()
         check_arrow()
         check_count(max_messages)
-        changed = None if invisible_duration is None else seconds(invisible_duration)
+        changed = None if invisible_duration is None else lease(invisible_duration)
         until = time.monotonic() + seconds(wait)
         with receiving(self._client.common.watch, self._subscription.topics) as received:
             found = self._receive(max_messages, until, changed, decode_table)
@@ -197,7 +198,7 @@ class Consumer(Generic[T]):
         Raises what `receive` raises before the first message. An error after that ends the call with the messages that
         are there.
         """
-        invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
+        invisible = self._invisible if invisible_duration is None else lease(invisible_duration)
         many = Many(count, seconds(wait), invisible, time.monotonic())
         while (wish := many.next(time.monotonic())) is not None:
             size, left = wish
@@ -243,7 +244,7 @@ class Consumer(Generic[T]):
         of an acknowledged message has.
         """
         self._client.check()
-        self._leases.forward_to_dead_letter(plain(message), Cause(reason))
+        self._leases.forward_to_dead_letter(plain(message), Cause(text("reason", reason)))
 
     def reply(
         self,
@@ -321,8 +322,7 @@ class Consumer(Generic[T]):
         """
         self._client.check()
         check_sync(handler)
-        if concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, got {concurrency}")
+        whole_number("concurrency", concurrency, 1)
         check_batch(batch, seconds(linger), self._prefetch)
         runner = Runner(self._client, self._subscription, self._leases, self._invisible, self._prefetch)
         with self._running:

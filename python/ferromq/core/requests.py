@@ -226,11 +226,13 @@ class Identity:
 
 
 def seconds(value: timedelta | float) -> float:
-    """Return a duration in seconds; raises `ValueError` for a negative one, and `TypeError` for a text."""
+    """Return a duration in seconds; raises `ValueError` for a negative one, `TypeError` for no duration."""
     given: object = value
-    if isinstance(given, str):  # which float() would read
-        raise TypeError(f"a duration is a timedelta or a number of seconds, not {given!r}")
-    result = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    try:  # float() reads a text, too
+        taken = None if isinstance(given, (str, bytes, bool)) else value
+        result = taken.total_seconds() if isinstance(taken, timedelta) else float(taken)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"a duration is a timedelta or a number of seconds, not {given!r}") from None
     if result < 0:
         raise ValueError(f"a duration cannot be negative, this one is {value}")
     return result
