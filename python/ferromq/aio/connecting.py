@@ -146,8 +146,9 @@ def connect(
 
     *endpoint* is the gRPC address of a broker or of RocketMQ's proxy, `host:port`. Give several brokers of a cluster
     joined by `;`, or as a sequence. *namesrv*, in its place, is the address of name servers, in the same forms: clients
-    then call the brokers behind them over remoting, which RocketMQ's Java brokers speak without a proxy. By default it
-    is the environment variable FERROMQ_ENDPOINT, or else NAMESRV_ADDR.
+    then call the brokers behind them over remoting, which RocketMQ's Java brokers speak without a proxy. There an
+    unknown topic raises `TopicNotFound`; by *endpoint*, the broker may create it on first use. By default it is
+    the environment variable FERROMQ_ENDPOINT, or else NAMESRV_ADDR.
 
     *timeout*, *attempts*, *tls*, *telemetry* and *namespace* are as of `Producer`. All clients of the connection have
     them, unless they are given others.

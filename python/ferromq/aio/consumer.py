@@ -54,9 +54,9 @@ class Consumer(Generic[T]):
     by `||`, or `Sql("price > 3")`, for topics without a filter of their own; the condition is checked here and by the
     broker, `IllegalFilter` names the position. All members of a group name the same topics and filters.
 
-    *begin* is where the group begins in a topic of which it has no committed offset: `"first"`, `"last"`, or a time
-    (messages stored then or later). It counts at the first receive; the broker decides once for all members. Without
-    it, the broker's rule counts: the first message. It raises `Unsupported` at brokers other than ferromq's.
+    *begin* counts at the first receive, and is where the group then begins in a topic of which it has no committed
+    offset: `"first"`, `"last"`, or a time (messages stored then or later). The broker decides once for all members.
+    Without it, the broker's rule counts: the first message. It raises `Unsupported` at brokers other than ferromq's.
 
     Each message is leased for *invisible_duration*; unless it is acknowledged until then it comes again, to any member
     of the group. Iteration goes on over restarts of brokers, and renews a message's lease until the next is asked for:
