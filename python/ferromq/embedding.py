@@ -22,7 +22,7 @@ from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.config.options import BrokerOptions, StoreChanges
 from ferromq.connecting import Connection
-from ferromq.errors import ConfigError
+from ferromq.errors import ConfigError, StoreLocked
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process import temporary_store
 from ferromq.process.clock import Clock
@@ -33,6 +33,8 @@ __all__ = ["Embedded", "embedded"]
 SMALL_FILES = {"commit_log_file_size": 64 << 20, "index_slots": 100_000, "index_entries": 400_000}
 """Sizes of new files for small stores, so that a temporary directory has no empty gigabytes."""
 _FREE_PORT = "127.0.0.1:0"
+_open = set[tuple[int, str]]()
+"""Process and directory of each embedded broker that runs; a fork copies those of its parent."""
 
 
 class Embedded(Connection):
@@ -65,7 +67,18 @@ class Embedded(Connection):
             started.callback(name_server.close)
             addresses = {"namesrv": (name_server.address,), "listen": _FREE_PORT, "grpc_listen": _FREE_PORT}
             config = BrokerConfig.from_options({"store": directory, **addresses, **SMALL_FILES, **options})
-            self._broker = BrokerController(config, clock=clock, archive=archive)
+            place = os.getpid(), os.path.realpath(directory)
+            try:
+                self._broker = BrokerController(config, clock=clock, archive=archive)
+            except StoreLocked:
+                if place not in _open:
+                    raise
+                raise StoreLocked(
+                    f"{directory} is the store of an embedded broker of this process; close that one, or use another "
+                    "directory"
+                ) from None
+            _open.add(place)
+            started.callback(_open.discard, place)
             started.callback(self._broker.close)
             self._name_server = name_server
             # Closes at exit, so that no temporary directory and no unclean store stay behind.

@@ -45,6 +45,9 @@ def to_arrow(messages: Iterable[MessageView | StoredMessage]) -> Any:
     `CorruptMessage`. `polars.from_arrow` takes the table. Raises `ConfigError` without pyarrow.
     """
     pa, schema = _pyarrow()
+    given: object = messages
+    if not isinstance(given, Iterable):
+        raise TypeError(f"messages must be an iterable of messages, not {given!r}")
     rows = list(messages)
     arrays = [
         pa.array([read(message) for message in rows], type=schema.field(name).type) for name, read in _COLUMNS.items()

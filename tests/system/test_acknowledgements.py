@@ -14,6 +14,7 @@ from contract import EACH_WAY
 from grpc_proxy import GrpcProxy
 
 import ferromq
+from ferromq._proto import messages as pb
 from ferromq.core import plans
 
 BOTH = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
@@ -40,6 +41,33 @@ def test_waiting_for_an_acknowledgement_raises_its_refusal(mq: ferromq.Embedded,
                 consumer.ack([stale])
         consumer.ack(message)
         assert mq.broker._server.stats()["acked"] == 1
+
+
+@BOTH
+def test_an_acknowledged_message_cannot_become_a_dead_letter(mq: ferromq.Embedded, shell: Shell) -> None:
+    """`LeaseExpired`: its life in the group has ended; so has that of a dead letter."""
+    with mq.producer() as producer:
+        producer.send("orders", b"y")
+    with shell(mq, "billing", "orders") as consumer:
+        one, two = *consumer.receive(1, wait=PATIENCE), *consumer.receive(1, wait=PATIENCE)
+        consumer.ack([one])
+        consumer.forward(two, "bad")
+        for message in (one, two):
+            with pytest.raises(ferromq.LeaseExpired, match=f"{message.message_id} is acknowledged or a dead letter"):
+                consumer.forward(message, "bad")
+    with mq.admin() as admin:
+        assert [letter.origin_message_id for letter in admin.dead_letters("billing")] == [two.message_id]
+
+
+@BOTH
+def test_a_refused_acknowledgement_names_the_group(mq: ferromq.Embedded, shell: Shell) -> None:
+    """The message may be of another one."""
+    with shell(mq, "billing", "orders") as consumer, shell(mq, "shipping", "orders") as other:
+        (message,) = consumer.receive(wait=PATIENCE)
+        for end in (lambda: other.ack([message]), lambda: other.forward(message, "bad")):
+            with pytest.raises(ferromq.LeaseExpired, match="received by another group than shipping") as refused:
+                end()
+            assert refused.value.code == pb.Code.INVALID_RECEIPT_HANDLE
 
 
 @BOTH
@@ -106,7 +134,6 @@ def test_a_second_acknowledgement_returns_without_a_call(mq: ferromq.Embedded, s
         mq.broker.close()
         consumer.ack(messages)
         consumer.ack_later(one)
-        consumer.forward(two)
         consumer.flush()
 
 

@@ -181,7 +181,7 @@ def test_batches_that_cannot_be_are_refused(mq: ferromq.Embedded, shell: Shell) 
     with shell(mq, "billing", "orders", prefetch=10) as consumer:
         with pytest.raises(ferromq.ConfigError, match="prefetch of at least 20"):
             consumer.run(print, batch=20)
-        with pytest.raises(ferromq.ConfigError, match="at least 1 message"):
+        with pytest.raises(ferromq.ConfigError, match="batch must be at least 1, not 0"):
             consumer.run(print, batch=0)
         with pytest.raises(ferromq.ConfigError, match="give batch="):
             consumer.run(print, linger=1)
@@ -207,7 +207,7 @@ def test_a_batch_that_is_no_number_is_refused_at_the_call(mq: ferromq.Embedded, 
     """It would end the receiving behind the handlers."""
     with shell(mq, "billing", "orders") as consumer:
         for batch in (1.5, "10", True):
-            with pytest.raises(TypeError, match="batch is a number of messages"):
+            with pytest.raises(TypeError, match="batch must be a whole number"):
                 consumer.run(print, batch=batch)
 
 

@@ -1,5 +1,7 @@
 """Consumers that call a handler: acknowledged on return, tried again on an exception, and an end that never hangs."""
 
+import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +11,7 @@ import pytest
 from grpc_peer import GrpcPeer
 
 import ferromq
-from ferromq import CorruptMessage, Message, MessageView
+from ferromq import CorruptMessage, Message, MessageView, aio
 from ferromq._proto import messages as pb
 
 PATIENCE = 20.0
@@ -52,6 +54,43 @@ def test_a_handler_gets_every_message_once_and_the_end_is_clean(mq: ferromq.Embe
         assert len(names) == 2
     with mq.consumer("billing", "orders") as consumer:
         assert consumer.receive(wait=0) == []
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_message_costs_few_calls_of_functions(mq: ferromq.Embedded, *, is_async: bool) -> None:
+    """What the settings say is read once, not for each message."""
+    count = 2000
+    with mq.producer() as producer:
+        producer.send_all("orders", [b"x"] * count)
+    calls = seen = 0
+
+    def profile(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    def handle() -> bool:
+        nonlocal seen
+        seen += 1
+        if seen == count // 2:  # the first ones measure the rate
+            sys.setprofile(profile)
+        elif seen == count:
+            sys.setprofile(None)
+        return seen == count
+
+    async def main() -> None:
+        async def handler(_message: MessageView) -> None:
+            if handle():
+                consumer.stop()
+
+        async with aio.Consumer(mq.endpoint, "billing", "orders") as consumer:
+            await consumer.run(handler)
+
+    if is_async:
+        asyncio.run(main())
+    else:
+        with mq.consumer("billing", "orders") as consumer:
+            consumer.run(lambda _message: consumer.stop() if handle() else None)
+    assert calls / (count / 2) < 80
 
 
 def test_a_failed_message_comes_again_as_the_group_says_and_ends_as_a_dead_letter(

@@ -1,11 +1,13 @@
 """A name server and a broker inside the calling process."""
 
+import contextlib
 import gc
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from machine import in_load
@@ -14,6 +16,9 @@ from tls_files import SHOWN, TRUST
 
 import ferromq
 from ferromq._ferromq import RemotingClient
+from ferromq.broker.controller import BrokerController
+from ferromq.config.broker import BrokerConfig
+from ferromq.embedding import SMALL_FILES
 
 ROUTE, SUCCESS = 105, 0
 
@@ -86,6 +91,25 @@ def test_a_directory_is_kept_and_opened_again(tmp_path: Path) -> None:
             mq.store.append("orders", 0, b"hello")
     (log,) = (tmp_path / "commitlog").iterdir()
     assert log.stat().st_size == 64 << 20
+
+
+def test_a_directory_that_this_process_has_open_is_named_so(tmp_path: Path) -> None:
+    """However it is written; the error is none of another broker."""
+    with ferromq.embedded(tmp_path), pytest.raises(ferromq.StoreLocked, match="an embedded broker of this process"):
+        ferromq.embedded(tmp_path / ".." / tmp_path.name)
+    ferromq.embedded(tmp_path).close()
+    options = {"listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0", "fast_listen": "off", **SMALL_FILES}
+    other = BrokerController(BrokerConfig.from_options({"store": tmp_path, **options}))
+    with contextlib.closing(other), pytest.raises(ferromq.StoreLocked, match="another broker"):
+        ferromq.embedded(tmp_path)
+
+
+def test_an_option_of_the_start_cannot_be_changed_later() -> None:
+    """An unknown one has no hint at the options of a store alone."""
+    with ferromq.embedded() as mq:
+        options: Any = {"default_queues": 4}
+        with pytest.raises(ferromq.ConfigError, match="default_queues cannot be changed while the broker runs"):
+            mq.configure(**options)
 
 
 def test_the_directory_is_no_option(tmp_path: Path) -> None:

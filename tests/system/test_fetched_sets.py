@@ -53,7 +53,7 @@ def test_the_wait_for_many_spares_half_of_their_leases(mq: ferromq.Embedded, she
     with shell(mq, "billing", "orders", invisible_duration=10) as consumer:
         with pytest.raises(ValueError, match="invisible_duration of at least 12 s"):
             call(consumer, "receive_many", 5, wait=6)
-        with pytest.raises(ValueError, match="at least one message"):
+        with pytest.raises(ValueError, match="count must be at least 1"):
             call(consumer, "receive_many", 0, wait=1)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,15 @@ def mq() -> Iterator[ferromq.Embedded]:
         with embedded.admin() as admin:
             admin.create_topic("orders", 2)
             admin.create_topic("prices", 2)
+        yield embedded
+
+
+@pytest.fixture
+def real() -> Iterator[ferromq.Embedded]:
+    """Yield an embedded broker with the system's clock and a topic of two queues."""
+    with ferromq.embedded() as embedded:
+        with embedded.admin() as admin:
+            admin.create_topic("orders", 2)
         yield embedded
 
 
@@ -142,6 +152,69 @@ def test_loops_of_asyncio_end_as_well(mq: ferromq.Embedded, eventually: Eventual
                 consumer.messages(until="first")  # type: ignore[arg-type]
 
     asyncio.run(main())
+
+
+LEASE = 1.0
+
+
+def listed(mq: ferromq.Embedded, *, is_async: bool) -> list[bytes]:
+    """Return the bodies of a list of all messages, which acknowledges none, with a lease of a second."""
+    options: Any = {"begin": "first", "invisible_duration": LEASE}
+    if not is_async:
+        with mq.consumer("billing", "orders", **options) as consumer:
+            return [message.body for message in consumer.messages(until="end", idle=30)]
+
+    async def main() -> list[bytes]:
+        async with aio.Consumer(mq.endpoint, "billing", "orders", **options) as consumer:
+            return [message.body async for message in consumer.messages(until="end", idle=30)]
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_list_has_each_message_once(real: ferromq.Embedded, eventually: Eventually, *, is_async: bool) -> None:
+    """It ends when what it has not acknowledged comes again; the message that shows it counts no attempt."""
+    fill(real, "orders", 20, eventually)
+    with real.admin() as admin:
+        admin.create_group("billing", retries=2)
+    for _ in range(2):  # a third delivery would be the last
+        assert sorted(listed(real, is_async=is_async)) == sorted(b"%d" % number for number in range(20))
+    with real.consumer("billing", "orders") as consumer:
+        again = consumer.receive_many(20, wait=10)
+    assert [message.delivery_attempt for message in again] == [3] * 20
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_loop_goes_on_though_one_message_fails(real: ferromq.Embedded, *, is_async: bool) -> None:
+    """It gets all others, however long that takes, and ends without the one."""
+    count = 40
+    with real.producer() as producer:
+        producer.send_all("orders", [b"%d" % number for number in range(count)])
+    seen: list[bytes] = []
+
+    def handle(message: ferromq.MessageView) -> None:
+        seen.append(message.body)
+        if message.body != b"0":
+            message.ack()
+
+    async def main() -> None:
+        async with aio.Consumer(real.endpoint, "billing", "orders", invisible_duration=LEASE) as consumer:
+            async for message in consumer.messages(until="end", idle=30):
+                handle(message)
+                await asyncio.sleep(LEASE / 15)
+
+    if is_async:
+        asyncio.run(main())
+    else:
+        with real.consumer("billing", "orders", invisible_duration=LEASE) as consumer:
+            for message in consumer.messages(until="end", idle=30):
+                handle(message)
+                time.sleep(LEASE / 15)
+    assert set(seen) == {b"%d" % number for number in range(count)}
+    assert seen.count(b"0") > 1
+    with real.consumer("billing", "orders") as consumer:
+        (left,) = consumer.receive(wait=10)
+        assert (left.body, left.delivery_attempt) == (b"0", seen.count(b"0") + 1)
 
 
 def test_a_closed_consumer_ends_its_loop(mq: ferromq.Embedded) -> None:

@@ -40,6 +40,29 @@ def test_a_client_waits_for_a_name_server_that_starts_later(mq: ferromq.Embedded
             assert producer.send("orders", b"later").broker_name == "broker-a"
 
 
+def test_a_broker_in_place_of_a_name_server_is_named_so(mq: ferromq.Embedded) -> None:
+    """By either of its ports, with the port of name servers."""
+    for address, error, text in (
+        (mq.remoting, ferromq.Unsupported, "is a broker, .* name servers listen on port 9876"),
+        (mq.endpoint, ferromq.ConnectionFailed, r"is this a name server's port \(9876\)\?"),
+    ):
+        with ferromq.connect(namesrv=address, timeout=PATIENCE, attempts=1) as wrong:
+            producer = wrong.producer()
+            with pytest.raises(error, match=text):
+                producer.send("orders", b"x")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_clients_and_administrators_name_an_absent_name_server_alike(host: str) -> None:
+    """With the reason in plain words."""
+    text = f"cannot reach name server {host}:1 (connection refused)"
+    with ferromq.connect(namesrv=f"{host}:1", timeout=1) as absent, absent.producer() as producer:
+        for call in (absent.admin().topics, lambda: producer.send("orders", b"x")):
+            with pytest.raises(ferromq.ConnectionFailed) as failed:
+                call()
+            assert str(failed.value) == text
+
+
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_another_name_server_answers_for_one_that_fails(mq: ferromq.Embedded, fault: Fault) -> None:
     """It hangs, refuses, or answers half: a route is found within the time of the call."""

@@ -265,7 +265,7 @@ def test_a_pause_is_no_idle_time(mq: ferromq.Embedded, shell: Shell) -> None:
         assert ahead.paused_until(1.0) == 1.0
         consumer.resume()
         assert 1.0 < ahead.paused_until(1.0) <= time.monotonic()
-    ending = Ending(Subscription("billing", {}), 5.0, None)
+    ending = Ending(Subscription("billing", {}), 5.0, None, 30.0)
     ending.waits(100.0)
     ending.rests(110.0)
     assert not ending.is_idle(114.0)

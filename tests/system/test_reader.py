@@ -219,7 +219,7 @@ def test_wrong_use_is_told(mq: ferromq.Embedded, eventually: Eventually) -> None
     with mq.reader("orders") as reader:
         with pytest.raises(TypeError, match="was pulled, not received"):
             reader.read(wait=10)[0].ack()
-        with pytest.raises(ValueError, match="at least one message"):
+        with pytest.raises(ValueError, match="max_messages must be at least 1"):
             reader.read(0)
         with pytest.raises(ValueError, match="cannot be negative"):
             reader.messages(idle=-1)

@@ -209,7 +209,7 @@ def test_a_worker_takes_batches_of_several_topics(mq: ferromq.Embedded) -> None:
 
     asyncio.run(run())
     assert sorted(seen) == [1, 2, 3]
-    with pytest.raises(ferromq.ConfigError, match="batch is 0"):
+    with pytest.raises(ferromq.ConfigError, match="batch must be at least 1"):
         workers.handler("billing", "orders", batch=0)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def test_rocketmqs_variable_names_the_name_servers(connect: Connect, monkeypatch
     assert connect(namesrv="c:9876").endpoint == "namesrv://c:9876"
     monkeypatch.delenv("FERROMQ_ENDPOINT")
     monkeypatch.setenv("NAMESRV_ADDR", "nonsense")
-    with pytest.raises(ferromq.ConfigError, match=r"NAMESRV_ADDR is 'nonsense': name servers are host:port"):
+    with pytest.raises(ferromq.ConfigError, match=r"NAMESRV_ADDR is 'nonsense': a name server is host:port"):
         connect()
 
 
@@ -83,10 +84,10 @@ def test_rocketmqs_variable_names_the_name_servers(connect: Connect, monkeypatch
     ("endpoint", "namesrv", "text"),
     [
         ("a:1", "b:9876", "endpoint and namesrv are given"),
-        (None, "http://b:9876", "name servers are host:port"),
-        (None, "", "name servers are host:port"),
+        (None, "http://b:9876", "a name server is host:port"),
+        (None, "", "a name server is host:port"),
         (None, 9876, "namesrv is 9876"),
-        ("namesrv://", None, "name servers are host:port"),
+        ("namesrv://", None, "a name server is host:port"),
     ],
 )
 def test_wrong_name_servers_are_refused(connect: Connect, endpoint: Any, namesrv: Any, text: str) -> None:
@@ -200,9 +201,11 @@ def test_clients_of_asyncio_show_the_same() -> None:
         assert repr(each).startswith(f'<aio.{type(each).__name__} endpoint="127.0.0.1:1"')
 
 
-def test_no_client_shows_its_secrets() -> None:
+def test_no_client_shows_its_secrets(tmp_path: Path) -> None:
     """Neither files of keys nor certificates."""
-    with ferromq.connect(ABSENT, tls=ferromq.Tls("/nonexistent/ca.pem")) as mq:
+    trust = tmp_path / "ca.pem"
+    trust.touch()
+    with ferromq.connect(ABSENT, tls=ferromq.Tls(trust)) as mq:
         assert "ca.pem" not in repr(mq) + mq._repr_html_()
 
 

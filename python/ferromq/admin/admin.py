@@ -20,6 +20,7 @@ from ferromq.admin.settings import (
     MESSAGE_TYPE,
     TOPIC_FIELDS,
     MessageType,
+    check_group,
     check_queues,
     checked_type,
     compare,
@@ -32,6 +33,7 @@ from ferromq.admin.settings import (
     type_of,
 )
 from ferromq.client.tls import Tls, TlsFile
+from ferromq.core.arguments import whole_number
 from ferromq.errors import (
     ConfigError,
     GroupNotFound,
@@ -42,7 +44,7 @@ from ferromq.errors import (
 )
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import RequestCode, ResponseCode
-from ferromq.protocol.endpoints import parse_endpoints
+from ferromq.protocol.endpoints import parse_endpoints, parse_name_servers
 from ferromq.terminal.objects import described
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ class Admin:
         self._endpoints = None if endpoint is None else parse_endpoints(endpoint)
         self._known: NameServers | LoneBrokers | None = None
         if namesrv is not None:
-            self._known = NameServers(parse_endpoints(namesrv), self._calls)
+            self._known = NameServers(parse_name_servers(namesrv), self._calls)
 
     @property
     def _cluster(self) -> "NameServers | LoneBrokers":
@@ -303,6 +305,7 @@ class Admin:
         are known and none is given, `IllegalName`, and `RequestError` if a broker refuses.
         """
         name = self._whole_group(name)
+        check_group(fifo, retries)
         given = {"fifo": fifo, "retries": retries, "retry_delays": policy(retry_delays)}
         found = {master: self._group(master, name) for master in self._cluster.masters(cluster)}
         for master, group in found.items():
@@ -348,8 +351,7 @@ class Admin:
 
         Each broker answers with at most 4 MiB, or one message.
         """
-        if max_messages < 1:
-            raise ValueError(f"max_messages must be at least 1, got {max_messages}")
+        whole_number("max_messages", max_messages, 1)
         return self._query(naming.in_namespace(self._namespace, topic), key, max_messages, unique=False)
 
     @_bounded

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 
 from ferromq.admin.calls import Calls
+from ferromq.core.requests import reworded, why_unreachable
 from ferromq.errors import (
     ConfigError,
     ConnectionFailed,
@@ -15,6 +16,7 @@ from ferromq.errors import (
 )
 from ferromq.protocol import broker_removal, java_json
 from ferromq.protocol.codes import RequestCode
+from ferromq.protocol.endpoints import WHICH_PORT_OF_NAMESRV
 from ferromq.protocol.route import MASTER, BrokerData, Permission, TopicRoute
 
 
@@ -129,11 +131,10 @@ class NameServers:
             except OutcomeUnknown as error:
                 failure = error
                 if isinstance(error, ConnectionFailed) and "lost" in str(error):
-                    failure = ConnectionFailed(f"{error}; is this a name server's port (9876)?")
+                    failure = ConnectionFailed(f"{error}; {WHICH_PORT_OF_NAMESRV}")
             except Unsupported as error:
                 raise Unsupported(
-                    f"{error}; is this a name server's port (9876)? Give a broker's gRPC port (8081) as "
-                    f"Admin(endpoint={address!r})",
+                    f"{error}; {WHICH_PORT_OF_NAMESRV} Give a broker's gRPC port (8081) as Admin(endpoint={address!r})",
                     error.code,
                     error.remark,
                 ) from None
@@ -152,7 +153,13 @@ class NameServers:
 
     def _ask(self, address: str, code: RequestCode, fields: Mapping[str, str], also: int = 0) -> bytes:
         """Ask one name server; the request leaves time to ask the others."""
-        return self._calls.ask(address, code, fields, also, share=len(self._addresses))
+        try:
+            return self._calls.ask(address, code, fields, also, share=len(self._addresses))
+        except ConnectionFailed as error:
+            reason = why_unreachable(str(error))
+            if reason is None:
+                raise
+            raise reworded(error, f"cannot reach name server {address} ({reason})") from None
 
 
 def chosen_cluster(known: Collection[str], wanted: str | None, where: str) -> str:

@@ -1,9 +1,10 @@
 """The settings of topics and consumer groups in RocketMQ's fields, and how given ones differ from present ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, get_args
 
+from ferromq.core.arguments import flag, whole_number
 from ferromq.core.requests import seconds
 from ferromq.errors import AlreadyExists
 from ferromq.protocol import retry_policy
@@ -37,14 +38,14 @@ def java_text(value: Any) -> str:
 
 
 def check_queues(queues: int | None) -> None:
-    """Raise `ValueError` for a topic without queues."""
-    if queues is not None and queues < 1:
-        raise ValueError(f"queues must be at least 1, got {queues}")
+    """Raise `ConfigError` for a topic without queues, and `TypeError` for no whole number."""
+    if queues is not None:
+        whole_number("queues", queues, 1)
 
 
 def checked_type(message_type: str | None) -> str | None:
     """Return the type in the brokers' form. Raises `ValueError` for an unknown type."""
-    if message_type is None or message_type.upper() in get_args(MessageType):
+    if message_type is None or (isinstance(message_type, str) and message_type.upper() in get_args(MessageType)):
         return None if message_type is None else message_type.upper()
     raise ValueError(f"message_type is {message_type!r}; it may be {', '.join(get_args(MessageType))}")
 
@@ -68,16 +69,28 @@ def policy(delays: Sequence[timedelta | float] | None) -> retry_policy.RetryPoli
 
 
 def _retry_fields(delays: Sequence[timedelta | float]) -> dict[str, Any]:
+    given: object = delays
+    if not isinstance(given, Iterable):
+        raise TypeError(f"retry_delays must be a sequence of durations, not {given!r}")
     delays_ms = [round(seconds(delay) * 1000) for delay in delays]
     if not delays_ms:
         raise ValueError("retry_delays is empty; give at least one delay or omit it")
     return {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": delays_ms}}
 
 
+def check_group(fifo: bool | None, retries: int | None) -> None:
+    """Raise `TypeError` for settings of a group of another type, and `ConfigError` for retries below 0."""
+    if fifo is not None:
+        flag("fifo", fifo)
+    if retries is not None:
+        whole_number("retries", retries, 0)
+
+
 def group_fields(
     name: str, *, fifo: bool | None, retries: int | None, delays: Sequence[timedelta | float] | None
 ) -> dict[str, Any]:
     """Return RocketMQ's fields of the given settings."""
+    check_group(fifo, retries)
     fields = {
         "groupName": name,
         "consumeMessageOrderly": fifo,

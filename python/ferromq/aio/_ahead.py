@@ -377,11 +377,12 @@ class Iteration:
         return self
 
     async def __anext__(self) -> MessageView:
+        before = self._held
         self._end()
         if not self._is_begun and self._ending is not None:
             await self._client.run(self._ending.begin(self._client.common))
             self._is_begun = True
-        while (held := await self._next()) is not None:
+        while (held := await self._next(before)) is not None:
             if held.in_order is None or held.in_order.may_use(held.message):
                 self._held = held
                 return held.message
@@ -389,12 +390,12 @@ class Iteration:
             await self._leases.give_back([held.message], time.monotonic() + self._timeout)
         raise StopAsyncIteration
 
-    async def _next(self) -> Held | None:
+    async def _next(self, before: Held | None) -> Held | None:
         """Return the next message; None when it is stopped, or at the end."""
         ending = self._ending
         if ending is None:
             return await self._ahead.next()
-        ending.waits(time.monotonic())
+        ending.waits(time.monotonic(), None if before is None else before.message)
         while True:
             held = await self._ahead.next(ending.wakes())
             now = time.monotonic()
@@ -404,7 +405,9 @@ class Iteration:
                     return None
                 if ending.must_look(now) and await self._is_over_at(ending):
                     return None
-            elif not ending.may_be_over(self._client.common, held.message) or not await self._is_over_at(ending):
+            elif not ending.waits_in_vain(held.message, now, self._ahead.paused_until) and not (
+                ending.may_be_over(self._client.common, held.message) and await self._is_over_at(ending)
+            ):
                 return held
             else:
                 self._ahead.end(held, is_used=False)

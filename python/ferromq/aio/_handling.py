@@ -94,7 +94,7 @@ class Handling:
 
     def _place(self, held: Held) -> None:
         """Decide whether a message that is taken may begin, in the order in which messages are taken."""
-        held.order = order_of(held.message) if self._retry().is_fifo else None
+        held.order = order_of(held.message) if self._client.base.retry.is_fifo else None
         self._orders.place(held)
 
     async def _take(self) -> Held | None:
@@ -115,9 +115,10 @@ class Handling:
         """Return the next message of the order, None where there is none or no order."""
         following, behind = self._orders.leave(held)
         self._ahead.end(held)
-        for each in behind:
-            self._ahead.end(each, is_used=False)
-        await self._give_back([each.message for each in behind if not each.message.is_settled])
+        if behind:
+            for each in behind:
+                self._ahead.end(each, is_used=False)
+            await self._give_back([each.message for each in behind if not each.message.is_settled])
         return following
 
     async def _is_returned(self, batch: list[Held]) -> bool:
@@ -143,11 +144,8 @@ class Handling:
     async def _give_back(self, messages: list[MessageView]) -> None:
         await self._leases.give_back(messages, time.monotonic() + self._client.common.attempt_timeout)
 
-    def _retry(self) -> Retry:
-        return Retry.of(self._client.base.settings)
-
     async def _handle(self, handler: Callable[[MessageView], Awaitable[object]], held: Held) -> None:
-        message, retry = held.message, self._retry()
+        message, retry = held.message, self._client.base.retry
         attempt = message.delivery_attempt
         held.is_begun = True
         while not self._stopping.is_set():
@@ -195,7 +193,7 @@ class Handling:
             await self._end_handled(done, in_order=in_order)
             delay, told = 0.0, None
             for held, cause in failed:
-                verdict = Verdict.of(cause, self._retry(), attempts[held])
+                verdict = Verdict.of(cause, self._client.base.retry, attempts[held])
                 say_failed(held.message, attempts[held], verdict, None if cause is told else cause)
                 told = cause
                 if held.message.is_settled:

@@ -20,6 +20,7 @@ from ferromq.core.leases import (
     MAX_WAITING_ACKS,
     Refusals,
     check_returned,
+    ended,
     left_to_return,
     unsettle,
 )
@@ -168,10 +169,10 @@ class Leases:
             await asyncio.wait(under_way)
 
     async def forward_to_dead_letter(self, message: MessageView, cause: Cause) -> None:
-        """Put a message into the dead letter queue, unless its life in the group has ended already."""
+        """Put a message into the dead letter queue. Raises `LeaseExpired` if its life in the group has ended."""
         self._leave(message)
         if not message.settle():
-            return
+            raise ended(message)
         try:
             await self._renewals_of([message])
             common, subscription = self._client.common, self._subscription

@@ -15,6 +15,7 @@ from ferromq.aio.admin import Admin
 from ferromq.aio.consumer import Consumer
 from ferromq.aio.producer import Producer
 from ferromq.aio.reader import Reader
+from ferromq.client.client import check_shared
 from ferromq.client.connection import end_of, remaining
 from ferromq.client.makes_clients import Host, MakesClients, endpoint_and_host
 from ferromq.client.options import AdminOptions, AsyncProducerOptions, ClientOptions, ConsumerOptions, ReaderOptions
@@ -146,8 +147,9 @@ def connect(
 
     *endpoint* is the gRPC address of a broker or of RocketMQ's proxy, `host:port`. Give several brokers of a cluster
     joined by `;`, or as a sequence. *namesrv*, in its place, is the address of name servers, in the same forms: clients
-    then call the brokers behind them over remoting, which RocketMQ's Java brokers speak without a proxy. By default it
-    is the environment variable FERROMQ_ENDPOINT, or else NAMESRV_ADDR.
+    then call the brokers behind them over remoting, which RocketMQ's Java brokers speak without a proxy. There an
+    unknown topic raises `TopicNotFound`; by *endpoint*, the broker may create it on first use. By default it is
+    the environment variable FERROMQ_ENDPOINT, or else NAMESRV_ADDR.
 
     *endpoint* may be a broker of this process, too, `ferromq.embedded()`: its hot methods are then called without a
     socket. Close the connection before the broker.
@@ -155,10 +157,12 @@ def connect(
     *timeout*, *attempts*, *tls*, *telemetry* and *namespace* are as of `Producer`. All clients of the connection have
     them, unless they are given others.
 
-    Raises `ConfigError` without an address, with both, and for one that is not `host:port`; `IllegalName` for a
-    namespace with other characters than letters, digits, `_`, `-` and `|`; `ClientClosed` for a closed embedded broker.
+    Raises `ConfigError` without an address, with both, for one that is not `host:port`, and for a wrong option;
+    `TypeError` for an option of a wrong type; `IllegalName` for a namespace with other characters than letters, digits,
+    `_`, `-` and `|`; `ClientClosed` for a closed embedded broker.
     """
     check_namespace(namespace)
+    check_shared(timeout, attempts, tls, telemetry)
     options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}
     options["namespace"] = namespace
     host: Host | None = None

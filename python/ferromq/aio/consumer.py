@@ -21,6 +21,7 @@ from ferromq.client.options import MessageOptions
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core import progress, pull_plans, receive_plans
 from ferromq.core.ahead import Many, check_prefetch
+from ferromq.core.arguments import lease, text, whole_number
 from ferromq.core.batches import check_batch, of_batches
 from ferromq.core.batching import Sendable
 from ferromq.core.filters import Sql
@@ -31,7 +32,7 @@ from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
 from ferromq.core.receive_plans import ACKS_FIRST, Wish, check_count
 from ferromq.core.requests import Decoded, decode_messages, decode_table, seconds
-from ferromq.core.retry import Cause, Retry, cause_of
+from ferromq.core.retry import Cause, cause_of
 from ferromq.core.subscriptions import Start, Subscription, Topics, filters_of, start_text
 from ferromq.core.watch import Watch, handled, receiving
 from ferromq.errors import FerromqError, Reject, RetryAfter
@@ -53,9 +54,9 @@ class Consumer(Generic[T]):
     by `||`, or `Sql("price > 3")`, for topics without a filter of their own; the condition is checked here and by the
     broker, `IllegalFilter` names the position. All members of a group name the same topics and filters.
 
-    *begin* is where the group begins in a topic of which it has no committed offset: `"first"`, `"last"`, or a time
-    (messages stored then or later). It counts at the first receive; the broker decides once for all members. Without
-    it, the broker's rule counts: the first message. It raises `Unsupported` at brokers other than ferromq's.
+    *begin* counts at the first receive, and is where the group then begins in a topic of which it has no committed
+    offset: `"first"`, `"last"`, or a time (messages stored then or later). The broker decides once for all members.
+    Without it, the broker's rule counts: the first message. It raises `Unsupported` at brokers other than ferromq's.
 
     Each message is leased for *invisible_duration*; unless it is acknowledged until then it comes again, to any member
     of the group. Iteration goes on over restarts of brokers, and renews a message's lease until the next is asked for:
@@ -103,7 +104,7 @@ class Consumer(Generic[T]):
         self._subscription = Subscription(group, filters_of(topics, filter, namespace), start, namespace=namespace)
         options = Options(endpoint, timeout, attempts, tls, namespace=namespace)
         self._client = AsyncClient("consumer", options, self._subscription.settings())
-        self._invisible = seconds(invisible_duration)
+        self._invisible = lease(invisible_duration)
         self._decoder = Decoder(decode, namespace)
         self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, group, namespace)
         self._leases = Leases(self._client, self._subscription)
@@ -127,7 +128,7 @@ class Consumer(Generic[T]):
         """
         self._client.check()
         check_count(max_messages)
-        changed = None if invisible_duration is None else seconds(invisible_duration)
+        changed = None if invisible_duration is None else lease(invisible_duration)
         until = time.monotonic() + seconds(wait)
         while True:
             with receiving(self._client.common.watch, self._subscription.topics) as received:
@@ -172,7 +173,7 @@ class Consumer(Generic[T]):
         self._client.check()
         check_arrow()
         check_count(max_messages)
-        changed = None if invisible_duration is None else seconds(invisible_duration)
+        changed = None if invisible_duration is None else lease(invisible_duration)
         until = time.monotonic() + seconds(wait)
         with receiving(self._client.common.watch, self._subscription.topics) as received:
             found = await self._receive(max_messages, until, changed, decode_table)
@@ -199,7 +200,7 @@ class Consumer(Generic[T]):
         Raises what `receive` raises before the first message. An error after that ends the call with the messages that
         are there.
         """
-        invisible = self._invisible if invisible_duration is None else seconds(invisible_duration)
+        invisible = self._invisible if invisible_duration is None else lease(invisible_duration)
         many = Many(count, seconds(wait), invisible, time.monotonic())
         while (wish := many.next(time.monotonic())) is not None:
             size, left = wish
@@ -241,10 +242,11 @@ class Consumer(Generic[T]):
         """
         Put *message* into the group's dead letter queue, the topic `%DLQ%` + group, and end its life in the group.
 
-        *reason* is the dead letter's property `DLQ_REASON`. Raises `LeaseExpired` where the lease had ended.
+        *reason* is the dead letter's property `DLQ_REASON`. Raises `LeaseExpired` where the lease had ended, as that
+        of an acknowledged message has.
         """
         self._client.check()
-        await self._leases.forward_to_dead_letter(plain(message), Cause(reason))
+        await self._leases.forward_to_dead_letter(plain(message), Cause(text("reason", reason)))
 
     async def reply(
         self,
@@ -322,8 +324,7 @@ class Consumer(Generic[T]):
         """
         self._client.check()
         check_async(handler)
-        if concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, got {concurrency}")
+        whole_number("concurrency", concurrency, 1)
         check_batch(batch, seconds(linger), self._prefetch)
         runner = Runner(self._client, self._subscription, self._leases, self._invisible, self._prefetch)
         with self._running:
@@ -346,7 +347,7 @@ class Consumer(Generic[T]):
 
     def _is_in_order(self) -> bool:
         """Say whether the group keeps order, as the broker said last."""
-        return Retry.of(self._client.base.settings).is_fifo
+        return self._client.base.retry.is_fifo
 
     def stop(self) -> None:
         """End `run`, on the loop: it returns once the handlers under way have ended. The consumer stays usable."""
@@ -477,11 +478,14 @@ class Consumer(Generic[T]):
 
         *idle* ends it after so long without a message. *until* ends it once the group has acknowledged all messages
         that are stored when the loop begins (`"end"`), or of these the ones that were stored before a time. Messages
-        that come meanwhile may be among those that it yields. With *until*, it raises `Unsupported` at brokers other
-        than ferromq's, and one message that is never acknowledged keeps it from ending: give *idle*, too.
+        that come meanwhile may be among those that it yields. Acknowledge each message before the next one: what is not
+        acknowledged comes again when its lease ends. A loop with *until* that waits half a lease or more, and is then
+        given only such messages of its own, ends and logs a warning; the message that shows it is given back, which
+        counts no attempt. So `list(consumer.messages(until="end"))` ends after about a lease. For a list, call
+        `receive_many`. Raises `Unsupported` for *until* at brokers other than ferromq's.
         """
         self._client.check()
-        ending = Ending(self._subscription, None if idle is None else seconds(idle), until)
+        ending = Ending(self._subscription, None if idle is None else seconds(idle), until, self._invisible)
         return self._yielded(self._ahead.messages(ending))
 
     async def progress(self) -> Progress:

@@ -127,6 +127,8 @@ class BrokerController:
                 raise ConfigError(f"{name} is None; it cannot be switched off, give it a value")
         given = {name: _OFF.get(name) if value is None else value for name, value in options.items()}
         membership = {name: given.pop(name) for name in _MEMBERSHIP if name in given}
+        for name in given.keys() & (set(BrokerConfig.names()) - set(StoreConfig.names())):
+            raise ConfigError(f"{name} cannot be changed while the broker runs; give it when the broker starts")
         read = StoreConfig.from_options(given)
         self.settings.check(membership)
         # A text such as `none` was read as None.

@@ -20,11 +20,14 @@ from ferromq.client.connection import Cancel, Channels
 from ferromq.client.reachability import connects
 from ferromq.client.runner import Runner
 from ferromq.client.session import Session
-from ferromq.client.tls import Tls, TlsFile, read_tls
+from ferromq.client.tls import Tls, TlsFile, check_tls, read_tls
+from ferromq.core.arguments import whole_number
 from ferromq.core.plans import ATTEMPT, Common, no_answer
 from ferromq.core.requests import Identity, Plan, T, duration, seconds
+from ferromq.core.retry import Retry
 from ferromq.core.routes import Routes
-from ferromq.errors import ClientClosed, ConfigError, ConnectionFailed
+from ferromq.core.watch import check_telemetry
+from ferromq.errors import ClientClosed, ConnectionFailed
 from ferromq.process.clock import Clock, clock_of_clients
 from ferromq.process.fork import Owner
 from ferromq.protocol import naming
@@ -57,12 +60,21 @@ class Options:
     """In which its topics and groups are."""
 
 
+def check_shared(timeout: timedelta | float, attempts: int, tls: bool | TlsFile | Tls, telemetry: object) -> None:
+    """Check what the clients of a connection are made with. Raises what they would raise."""
+    seconds(timeout)
+    whole_number("attempts", attempts, 1)
+    check_tls(tls)
+    check_telemetry(telemetry)
+
+
 class Client:
     """A name, a session and the means to run plans; thread-safe."""
 
     def __init__(self, what: str, options: Options, subscription: pb.Subscription | None = None) -> None:
-        if options.attempts < 1:
-            raise ConfigError(f"at least one attempt is needed, {options.attempts} are given")
+        whole_number("attempts", options.attempts, 1)
+        if not isinstance(options.clock, Clock | None):
+            raise TypeError(f"clock must be a ferromq.Clock, not {options.clock!r}")
         naming.check_namespace(options.namespace)
         self._owner = Owner(what)
         self._what = what
@@ -96,6 +108,7 @@ class Client:
         self.common.connects = connects
         self.settings = settings
         """What the servers said last; until then what this client says."""
+        self._retry = settings, Retry.of(settings)
         self.remoting: RemotingSession | None = self._remoting_session() if are_name_servers else None
         """Answers calls of brokers behind name servers; None for those with an endpoint."""
         self.session: Session | RemotingSession = self.remoting or self._grpc_session(settings)
@@ -156,6 +169,16 @@ class Client:
     def run(self, plan: Plan[T], cancel: Cancel | None = None) -> T:
         """Run a plan in this thread. Raises `Cancelled` where *cancel* ended it."""
         return self._runner.run(plan, cancel)
+
+    @property
+    def retry(self) -> Retry:
+        """The retry policy of the settings; read once for each that come, for workers ask for it with each message."""
+        settings, retry = self._retry
+        if settings is not self.settings:
+            settings = self.settings
+            retry = Retry.of(settings)
+            self._retry = settings, retry
+        return retry
 
     @property
     def requests(self) -> "Requests":

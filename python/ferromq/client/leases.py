@@ -25,6 +25,7 @@ from ferromq.core.leases import (
     MAX_WAITING_ACKS,
     Refusals,
     check_returned,
+    ended,
     left_to_return,
     unsettle,
 )
@@ -159,10 +160,10 @@ class Leases:
             held.leave()
 
     def forward_to_dead_letter(self, message: MessageView, cause: Cause) -> None:
-        """Put a message into the dead letter queue, unless its life in the group has ended already."""
+        """Put a message into the dead letter queue. Raises `LeaseExpired` if its life in the group has ended."""
         self._leave(message)
         if not message.settle():
-            return
+            raise ended(message)
         try:
             self._client.run(plans.forward_to_dead_letter(self._client.common, self._subscription, message, cause))
         except BaseException:  # an interrupt, too: nothing is known

@@ -19,7 +19,7 @@ from ferromq.client.connection import remaining
 from ferromq.client.tls import Tls, TlsFile, ssl_context
 from ferromq.core.replies import Waiting
 from ferromq.core.request_plans import REQUESTERS, Answer, Requests, heartbeat
-from ferromq.core.requests import T, backoff
+from ferromq.core.requests import T, backoff, why_unreachable
 from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError, RequestTimeout
 from ferromq.protocol.codes import RequestCode, ResponseCode
 
@@ -184,7 +184,7 @@ class Links:
     def _link(self, address: str, *, is_broker: bool = True) -> "_Link":
         link = self._links.get(address)
         if link is None:
-            link = self._links[address] = _Link(self, address, is_member=is_broker and self.member is not None)
+            link = self._links[address] = _Link(self, address, is_broker=is_broker)
             link.start()
         link.wanted.set()
         return link
@@ -213,7 +213,7 @@ class Links:
             is_wait = request[1].get("suspendTimeoutMillis", "0") != "0"
             if timeout >= _SILENT and not is_wait:
                 link.give_up_if_silent(timeout)
-            raise _no_answer(address, timeout) from None
+            raise _no_answer(link.who, timeout) from None
 
     async def _unregister(self, timeout: float) -> None:  # noqa: ASYNC109 (of all calls)
         if self.member is None:
@@ -243,17 +243,20 @@ class Links:
             async with asyncio.timeout(_CONNECT):
                 code, remark, _, _ = await link.call(next(self._opaques), RequestCode.HEART_BEAT, {}, body)
         except TimeoutError:
-            raise _no_answer(link.address, _CONNECT) from None
+            raise _no_answer(link.who, _CONNECT) from None
         if code != ResponseCode.SUCCESS:
-            raise ConnectionFailed(f"broker {link.address} refused a heartbeat: {remark}")
+            raise ConnectionFailed(f"{link.who} refused a heartbeat: {remark}")
 
 
 class _Link:
     """The connection to one broker; used on the loop alone."""
 
-    def __init__(self, links: Links, address: str, *, is_member: bool) -> None:
+    def __init__(self, links: Links, address: str, *, is_broker: bool) -> None:
         self.address = address
-        self.is_member = is_member
+        self.is_broker = is_broker
+        self.who = f"{'broker' if is_broker else 'name server'} {address}"
+        """For errors and the log."""
+        self.is_member = is_broker and links.member is not None
         """Whether the broker is to know the member."""
         self.ready: asyncio.Future[None] = _promise()
         self.wanted = asyncio.Event()
@@ -277,7 +280,7 @@ class _Link:
     async def call(self, opaque: int, code: int, fields: Mapping[str, str], body: bytes) -> Answer:
         """Ask, and return the answer. Raises `ConnectionFailed` if the connection is lost before it."""
         if self._writer is None:
-            raise ConnectionFailed(f"the connection to broker {self.address} was lost")
+            raise ConnectionFailed(f"the connection to {self.who} was lost")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[opaque] = answer
         try:
@@ -285,7 +288,7 @@ class _Link:
             await self._writer.drain()
             return await answer
         except OSError as error:
-            raise ConnectionFailed(f"the connection to broker {self.address} was lost ({error})") from None
+            raise ConnectionFailed(f"the connection to {self.who} was lost ({error})") from None
         finally:
             self._answers.pop(opaque, None)
 
@@ -300,13 +303,13 @@ class _Link:
             try:
                 await self._connect()
                 if is_lost:
-                    _log.warning("connected to broker %s again, over remoting", self.address)
+                    _log.warning("connected to %s again, over remoting", self.who)
                 failures, is_lost = 0, False
                 self.ready.set_result(None)
                 await self._live()
-                error: FerromqError = ConnectionFailed(f"broker {self.address} closed the connection over remoting")
+                error: FerromqError = ConnectionFailed(f"{self.who} closed the connection over remoting")
             except Exception as failed:  # noqa: BLE001 (whatever it is, calls are told, and the next one connects again)
-                error = _unreachable(self.address, failed)
+                error = _unreachable(f"{self.who} over remoting" if self.is_broker else self.who, failed)
             finally:
                 self._end()
             self._fail(error)
@@ -350,7 +353,7 @@ class _Link:
             while True:
                 size = int.from_bytes(await reader.readexactly(4))
                 if not _LEAST_FRAME <= size <= _MAX_FRAME:
-                    raise ConnectionFailed(f"broker {self.address} sent a frame of {size} bytes: is it remoting?")
+                    raise ConnectionFailed(f"{self.who} sent a frame of {size} bytes: is it remoting?")
                 content = await reader.readexactly(size)
                 self._heard = asyncio.get_running_loop().time()
                 self._take(content)
@@ -361,11 +364,11 @@ class _Link:
             raise
         finally:
             # A heartbeat, and calls, that wait for an answer get none.
-            self._fail_calls(ConnectionFailed(f"broker {self.address} closed the connection"))
+            self._fail_calls(ConnectionFailed(f"{self.who} closed the connection"))
 
     def _take(self, content: bytes) -> None:
         if content[0] != 0:
-            raise ConnectionFailed(f"broker {self.address} sent {_BINARY}")
+            raise ConnectionFailed(f"{self.who} sent {_BINARY}")
         end = 4 + int.from_bytes(content[1:4])
         try:
             header = json.loads(content[4:end])
@@ -373,7 +376,7 @@ class _Link:
             version = int(header.get("version") or 0)
             fields = {str(name): str(value) for name, value in (header.get("extFields") or {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise ConnectionFailed(f"broker {self.address} sent a header that cannot be read: {error!r}") from None
+            raise ConnectionFailed(f"{self.who} sent a header that cannot be read: {error!r}") from None
         if flag & _RESPONSE:
             if version:
                 self._links.versions[self.address] = version
@@ -386,7 +389,7 @@ class _Link:
             try:
                 answered = member.asked(self.address, code, fields, content[end:])
             except Exception:  # noqa: BLE001 (the connection has other calls)
-                _log.exception("request of broker %s failed code=%d", self.address, code)
+                _log.exception("request of %s failed code=%d", self.who, code)
                 answered = int(ResponseCode.SYSTEM_ERROR)
         if not flag & _ONE_WAY and self._writer is not None:
             self._writer.write(_frame(answered, opaque, _RESPONSE, {}, b""))
@@ -434,15 +437,15 @@ def _frame(code: int, opaque: int, flag: int, fields: Mapping[str, str], body: b
     return (4 + len(header) + len(body)).to_bytes(4) + len(header).to_bytes(4) + header + body
 
 
-def _no_answer(address: str, timeout: float) -> RequestTimeout:
-    return RequestTimeout(f"no answer from broker {address} within {timeout:g} s over remoting")
+def _no_answer(who: str, timeout: float) -> RequestTimeout:
+    return RequestTimeout(f"no answer from {who} within {timeout:g} s over remoting")
 
 
-def _unreachable(address: str, error: Exception) -> FerromqError:
+def _unreachable(who: str, error: Exception) -> FerromqError:
     if isinstance(error, FerromqError):
         return error
-    why = f"no connection within {_CONNECT:g} s" if isinstance(error, TimeoutError) else str(error) or repr(error)
-    return ConnectionFailed(f"cannot reach broker {address} over remoting ({why})")
+    text = f"no connection within {_CONNECT:g} s" if isinstance(error, TimeoutError) else str(error) or repr(error)
+    return ConnectionFailed(f"cannot reach {who} ({why_unreachable(text) or text})")
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

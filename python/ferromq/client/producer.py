@@ -21,6 +21,7 @@ from ferromq.client.submitted import Submitted
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.client.transactions import Checks, Decisions, Open, no_checker, recovery_ms
 from ferromq.core import send_plans
+from ferromq.core.arguments import flag, function, whole_number
 from ferromq.core.numbering import Numbering
 from ferromq.core.payloads import COMPRESS_OVER, Compression, Encode, Encoder, V
 from ferromq.core.requests import seconds
@@ -88,9 +89,11 @@ class Producer(Generic[V]):
     ) -> None:
         for topic in topics:
             naming.check_topic(topic, namespace)
+        function("checker", checker)
+        whole_number("max_pending_bytes", max_pending_bytes, 1)
         self._client = Client("producer", Options(endpoint, timeout, attempts, tls, clock, namespace=namespace))
         self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, namespace=namespace)
-        if idempotent:
+        if flag("idempotent", idempotent):
             self._client.common.numbering = Numbering()
         self._direct = DirectSends(self._client)
         self._encoder = Encoder(encode, compress, compress_over)

@@ -100,7 +100,7 @@ class ReceiveAhead:
 
     def _next_before(self, ending: Ending, before: Held | None) -> Held | None:
         """Return the next message; None when it is stopped, or at the end."""
-        ending.waits(time.monotonic())
+        ending.waits(time.monotonic(), None if before is None else before.message)
         while True:
             held = self.next(before, ending.wakes())
             before, now = None, time.monotonic()
@@ -108,7 +108,9 @@ class ReceiveAhead:
                 ending.rests(self.paused_until(now))
                 if self._stopped or ending.is_idle(now) or (ending.must_look(now) and self._is_over_at(ending)):
                     return None
-            elif not ending.may_be_over(self._client.common, held.message) or not self._is_over_at(ending):
+            elif not ending.waits_in_vain(held.message, now, self.paused_until) and not (
+                ending.may_be_over(self._client.common, held.message) and self._is_over_at(ending)
+            ):
                 return held
             else:
                 self.end(held, is_used=False)

@@ -45,23 +45,41 @@ class Credentials:
     """For framed calls; None if only gRPC can use the files."""
 
 
+def check_tls(tls: "bool | TlsFile | Tls") -> None:
+    """Raise `ConfigError` for a file that cannot be read; whether it holds what it must is seen by those who use it."""
+    given = options_of(tls)
+    if given is not None:
+        _check_pair(given)
+        for path in (given.trust, given.certificate, given.key):
+            _read(path)
+
+
+def options_of(tls: "bool | TlsFile | Tls") -> Tls | None:
+    """Return the options of TLS; None without it. Raises `TypeError`."""
+    if isinstance(tls, bool):
+        return Tls() if tls else None
+    given: object = tls
+    if not isinstance(given, Tls | str | os.PathLike):
+        raise TypeError(f"tls must be True, False, the path of a file, or a ferromq.Tls, not {given!r}")
+    return tls if isinstance(tls, Tls) else Tls(tls)
+
+
 def read_tls(tls: "bool | TlsFile | Tls") -> Credentials | None:
     """Read the files; None without TLS. Raises `ConfigError` for one that cannot be read."""
-    if tls is False:
+    given = options_of(tls)
+    if given is None:
         return None
-    if not isinstance(tls, Tls):
-        tls = Tls() if tls is True else Tls(tls)
-    _check_pair(tls)
+    _check_pair(given)
     import grpc  # noqa: PLC0415 (an administrator needs these options, and mostly no gRPC)
 
-    trust, certificate, key = _read(tls.trust), _read(tls.certificate), _read(tls.key)
-    name = tls.server_name
+    trust, certificate, key = _read(given.trust), _read(given.certificate), _read(given.key)
+    name = given.server_name
     try:
         frames = _ferromq.FramedTls(_default_roots() if trust is None else trust, certificate, key, name)
     except ConfigError as error:
-        raise ConfigError(f"a TLS file of {_files(tls)} cannot be used: {error}") from None
+        raise ConfigError(f"a TLS file of {_files(given)} cannot be used: {error}") from None
     except Unsupported as error:
-        _log.warning("calls go over HTTP/2, which is slower: a TLS file of %s cannot be used: %s", _files(tls), error)
+        _log.warning("calls go over HTTP/2, which is slower: a TLS file of %s cannot be used: %s", _files(given), error)
         frames = None
     channel = grpc.ssl_channel_credentials(trust, key, certificate)
     return Credentials(channel, () if name is None else (("grpc.ssl_target_name_override", name),), frames)
@@ -78,18 +96,17 @@ def _default_roots() -> bytes:
 
 def ssl_context(tls: "bool | TlsFile | Tls") -> Any:
     """Return the `ssl.SSLContext` for these options; None without TLS. Raises `ConfigError` for a bad file."""
-    if tls is False:
+    given = options_of(tls)
+    if given is None:
         return None
     import ssl  # noqa: PLC0415 (few clients need it)
 
-    if not isinstance(tls, Tls):
-        tls = Tls() if tls is True else Tls(tls)
     try:
-        context = ssl.create_default_context(cafile=None if tls.trust is None else os.fspath(tls.trust))
-        if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key)
+        context = ssl.create_default_context(cafile=None if given.trust is None else os.fspath(given.trust))
+        if given.certificate is not None:
+            context.load_cert_chain(given.certificate, given.key)
     except OSError as error:
-        raise ConfigError(f"a TLS file of {_files(tls)} cannot be used: {error}") from error
+        raise ConfigError(f"a TLS file of {_files(given)} cannot be used: {error}") from error
     return context
 
 
@@ -99,18 +116,17 @@ def remoting_options(tls: "bool | TlsFile | Tls") -> dict[str, Any]:
 
     Raises `ConfigError` for a certificate without its key, for `server_name`, and if the system has no certificates.
     """
-    if tls is False:
+    given = options_of(tls)
+    if given is None:
         return {}
-    if not isinstance(tls, Tls):
-        tls = Tls() if tls is True else Tls(tls)
-    _check_pair(tls)
-    if tls.server_name is not None:
+    _check_pair(given)
+    if given.server_name is not None:
         raise ConfigError(
-            f"server_name is {tls.server_name!r}; over remoting a certificate must have the host of its server: give "
+            f"server_name is {given.server_name!r}; over remoting a certificate must have the host of its server: give "
             "the servers such certificates, and leave server_name out"
         )
-    given = {"trust": tls.trust or _of_the_system(), "certificate": tls.certificate, "key": tls.key}
-    return {"tls": True, **{name: os.fspath(path) for name, path in given.items() if path is not None}}
+    files = {"trust": given.trust or _of_the_system(), "certificate": given.certificate, "key": given.key}
+    return {"tls": True, **{name: os.fspath(path) for name, path in files.items() if path is not None}}
 
 
 def _of_the_system() -> str:

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ferromq._ferromq import MessageView
+from ferromq.core.arguments import whole_number
 from ferromq.core.retry import InOrder, order_of
-from ferromq.errors import ConfigError, FerromqError, LeaseExpired
+from ferromq.errors import FerromqError, LeaseExpired
 
 if TYPE_CHECKING:
     import threading
@@ -31,10 +32,8 @@ _WINDOW = 0.25
 
 
 def check_prefetch(prefetch: int | None) -> int | None:
-    """Return how many messages may be held; raises `ConfigError` unless at least one may."""
-    if prefetch is not None and prefetch < 1:
-        raise ConfigError(f"prefetch is {prefetch}; at least 1 message must be held, or None for no limit")
-    return prefetch
+    """Return how many messages may be held; raises `ConfigError` unless at least one may, and `TypeError`."""
+    return None if prefetch is None else whole_number("prefetch", prefetch, 1)
 
 
 class Held:
@@ -249,8 +248,7 @@ class Many:
     """
 
     def __init__(self, count: int, wait: float, invisible: float, now: float) -> None:
-        if count < 1:
-            raise ValueError(f"at least one message must be asked for, not {count}")
+        whole_number("count", count, 1)
         if wait > invisible * _WAIT_SHARE:
             raise ValueError(
                 f"a wait of {wait:g} s uses up more than half of a lease of {invisible:g} s; give a shorter wait, "

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from ferromq._ferromq import MessageView
 from ferromq.core.ahead import Held
+from ferromq.core.arguments import whole_number
 from ferromq.core.payloads import DecodedMessage, Decoder, T, plain
 from ferromq.errors import ConfigError, Failed, Reject, RequesterGone, RetryAfter
 
@@ -27,10 +28,7 @@ def check_batch(batch: int | None, linger: float, prefetch: int | None) -> None:
         if linger:
             raise ConfigError(f"linger is {linger:g} s, which only a batch waits; give batch=")
         return
-    if not isinstance(batch, int) or isinstance(batch, bool):
-        raise TypeError(f"batch is a number of messages, not {type(batch).__name__}")
-    if batch < 1:
-        raise ConfigError(f"batch is {batch}; a batch has at least 1 message, or give None for single messages")
+    whole_number("batch", batch, 1)
     if prefetch is not None and prefetch < batch:
         raise ConfigError(f"batch is {batch}, and prefetch is {prefetch}; give a prefetch of at least {batch}, or None")
 

@@ -47,6 +47,8 @@ def check_async(handler: Callable[..., Any]) -> None:
 def call_sync(handler: Callable[[M], object], argument: M) -> None:
     """Call a handler. Raises `UnusableResult` where it returned what still has to run."""
     result = handler(argument)
+    if result is None:
+        return
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
             result.close()  # it will never be awaited, as the error says

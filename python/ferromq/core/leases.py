@@ -84,6 +84,11 @@ def by_endpoint(messages: Iterable[MessageView]) -> dict[str, list[MessageView]]
     return grouped
 
 
+def ended(message: MessageView) -> LeaseExpired:
+    """Return the error of a change to a message whose life in the group this client has ended."""
+    return LeaseExpired(f"message {message.message_id} is acknowledged or a dead letter already: its lease has ended")
+
+
 def left_to_return(messages: Iterable[MessageView]) -> list[MessageView]:
     """Return the messages whose lives in the group have not ended, each once."""
     return [message for message in dict.fromkeys(messages) if not message.is_settled]

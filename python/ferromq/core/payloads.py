@@ -156,6 +156,42 @@ def as_is(value: Message | bytes) -> Message | bytes:
     return value
 
 
+_OPTIONS = {
+    "keys": "a str or an iterable of str",
+    "tag": "a str",
+    "properties": "a mapping of str to str",
+    "message_group": "a str",
+    "delivery_timestamp": "an aware datetime, or milliseconds since 1970",
+    "delay": "a timedelta or seconds",
+    "priority": "a whole number",
+}
+"""What the options of a message must be."""
+
+
+def _with_options(body: bytes, options: Mapping[str, Any]) -> Message:
+    """Return a message. Raises `TypeError` with the name of an option of a wrong type, which a bool is of each."""
+    if bool in map(type, options.values()):
+        _check_options(options)
+    try:
+        return Message(body, **options)
+    except TypeError:
+        _check_options(options)
+        raise
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise `TypeError` for an option of a wrong type."""
+    for name, value in options.items():
+        try:
+            if not isinstance(value, bool):
+                Message(b"x", **{name: value})
+                continue
+        except TypeError:
+            pass
+        if name in _OPTIONS:
+            raise TypeError(f"{name} must be {_OPTIONS[name]}, not {value!r}")
+
+
 class Encoder(Generic[V]):
     """Makes the messages of a producer."""
 
@@ -178,13 +214,12 @@ class Encoder(Generic[V]):
             if given:
                 raise TypeError(f"a Message brings its own {' and '.join(given)}")
             return value
-        if self._encode is None:
-            return Message(cast("bytes", value), **options)
-        body = self._encode(value)
-        if not self._properties:
-            return Message(body, **options)
-        # The caller's own content type counts.
-        return Message(body, **{**options, "properties": {**self._properties, **(options.get("properties") or {})}})
+        body = cast("bytes", value) if self._encode is None else self._encode(value)
+        if self._properties:
+            own = options.get("properties") or {}
+            if isinstance(own, Mapping):  # the caller's own content type counts
+                options = {**options, "properties": {**self._properties, **own}}
+        return _with_options(body, options) if options else Message(body)
 
     def sendable(self, value: Message | V, options: Mapping[str, Any]) -> Message:
         """Return the message of a value as it is sent: with a compressed body, if the producer compresses."""

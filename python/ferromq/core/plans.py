@@ -327,7 +327,7 @@ def _ack_of_topic(
             raise
         if code != pb.Code.OK and not failed:
             raise error_of(code, text)
-        return [(message_id, _refusal(error_of(code, text), lost)) for message_id, code, text in failed]
+        return [(message_id, _refusal(error_of(code, text), lost, place[1])) for message_id, code, text in failed]
 
     plan = common.attempt(place[2], once, timeout=max(0.0, until - common.now()))
     return (yield from watched(common.watch, "ack", messages, plan))
@@ -348,10 +348,12 @@ def _ack_once(
     return _ferromq.decode_acked((yield Call(endpoint, "AckMessage", request, common.limit(tries))))
 
 
-def _refusal(error: FerromqError, lost: OutcomeUnknown | None) -> FerromqError:
-    """Return the error of a refused repetition: a stale handle may mean that the attempt before, *lost*, succeeded."""
-    if lost is None or not isinstance(error, LeaseExpired):
+def _refusal(error: FerromqError, lost: OutcomeUnknown | None, group: str) -> FerromqError:
+    """Return the error of a refusal: a stale handle may mean that the attempt before, *lost*, succeeded."""
+    if not isinstance(error, LeaseExpired):
         return error
+    if lost is None:
+        return LeaseExpired(f"{error}, or it was received by another group than {group}", error.code, error.remark)
     return OutcomeUnknown(f"{lost}; the repetition was refused ({error}): the message may be redelivered")
 
 
@@ -417,7 +419,7 @@ def forward_to_dead_letter(
         plan = common.attempt(subscription.topic_of(message), once, timeout=common.timeout)
         yield from watched(common.watch, "forward_to_dead_letter", [message], plan)
     except LeaseExpired as error:
-        raise _refusal(error, lost) from None
+        raise _refusal(error, lost, subscription.group) from None
 
 
 def not_changed() -> RequestTimeout:

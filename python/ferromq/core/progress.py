@@ -1,6 +1,8 @@
 """How far a group is in each queue, and when a loop over its messages ends. No I/O."""
 
+import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -13,8 +15,13 @@ from ferromq.core.requests import Plan
 from ferromq.core.subscriptions import Subscription
 from ferromq.terminal.objects import html
 
+_log = logging.getLogger("ferromq.client")
+
 _FIRST_LOOK, _LONGEST_PAUSE = 0.05, 1.0
 """Seconds without a message after which a loop asks whether its end is reached; then twice as long each time."""
+_IN_VAIN = 0.5
+"""The share of a lease for which a loop waits, and gets nothing but what it has left, before it ends: a renewed message
+that is left comes again after two thirds."""
 
 
 class QueueProgress(NamedTuple):
@@ -70,15 +77,28 @@ def progress(common: Common, subscription: Subscription) -> Plan[Progress]:
 
 
 class Ending:
-    """When a loop over messages ends: after a time without one, or once the group has acknowledged what was there."""
+    """
+    When a loop over messages ends; *lease* is how long a message is invisible.
 
-    def __init__(self, subscription: Subscription, idle: float | None, until: datetime | int | str | None) -> None:
+    After a time without a message, or once the group has acknowledged what was there. A loop that leaves messages
+    unacknowledged ends without the latter, once it waited in vain: else they came again to it until they are dead
+    letters.
+    """
+
+    def __init__(
+        self, subscription: Subscription, idle: float | None, until: datetime | int | str | None, lease: float
+    ) -> None:
         self._subscription = subscription
         self._idle = math.inf if idle is None else idle
         pull_plans.check_until(until)
         self._until = until
+        self._patience = lease * _IN_VAIN
         self._ends: dict[Queue, int] | None = None
         """Of the queues that are not through; None: not asked for yet."""
+        self._left: dict[tuple[str, str, int], tuple[int, int]] = {}
+        """The lowest and the highest offset that the loop left unacknowledged in a queue."""
+        self._waited = 0.0
+        """How long it waited since a message came that it had not left."""
         self._waiting_since = math.inf
         self._pause = _FIRST_LOOK
         self._next_look = math.inf
@@ -94,8 +114,12 @@ class Ending:
         firsts = yield from pull_plans.ends(common, subscription, "begin")
         self._ends = {queue: end for queue, end in ends.items() if end > firsts.get(queue, 0)}
 
-    def waits(self, now: float) -> None:
-        """Note that the loop asks for a message."""
+    def waits(self, now: float, before: MessageView | None = None) -> None:
+        """Note that the loop asks for a message, after *before*."""
+        if before is not None and self._ends is not None and not before.is_settled:
+            queue, offset = _queue_of(before), before.queue_offset
+            lowest, highest = self._left.get(queue, (offset, offset))
+            self._left[queue] = min(lowest, offset), max(highest, offset)
         self._waiting_since = now
         self._pause = _FIRST_LOOK
         self._look_later(now)
@@ -125,6 +149,32 @@ class Ending:
         broker_name = route.readable.get(message.endpoint, "") if route else ""
         return message.queue_offset >= self._ends.get(Queue(broker_name, message.queue_id, topic), 0)
 
+    def waits_in_vain(self, message: MessageView, now: float, paused_until: Callable[[float], float]) -> bool:
+        """
+        Note a message that has come, and say whether the loop ends: it has waited for nothing but what it left before.
+
+        *paused_until* returns when the last pause ended: that is no wait.
+        """
+        if not self._comes_again(message):
+            self._waited = 0.0
+            return False
+        self.rests(paused_until(now))
+        self._waited += now - self._waiting_since
+        if self._waited < self._patience:
+            return False
+        _log.warning(
+            "loop ends, what it did not acknowledge comes again topic=%s message_id=%s",
+            message.topic,
+            message.message_id,
+        )
+        return True
+
+    def _comes_again(self, message: MessageView) -> bool:
+        if message.delivery_attempt == 1 or not self._left:
+            return False
+        lowest, highest = self._left.get(_queue_of(message), (0, -1))
+        return lowest <= message.queue_offset <= highest
+
     def look(self, common: Common) -> Plan[bool]:
         """Return whether the group has acknowledged all that was there when the loop began."""
         assert self._ends is not None
@@ -142,3 +192,7 @@ class Ending:
 
     def _look_later(self, now: float) -> None:
         self._next_look = math.inf if self._ends is None else now + self._pause
+
+
+def _queue_of(message: MessageView) -> tuple[str, str, int]:
+    return message.endpoint, message.topic, message.queue_id

@@ -61,6 +61,9 @@ class Reading:
 
     def seek(self, positions: Mapping[Queue, int]) -> None:
         """Read on at these offsets; other queues stay where they are. Raises `ValueError` for an offset below 0."""
+        given: object = positions
+        if not isinstance(given, Mapping):
+            raise TypeError(f"positions must be a mapping of queues to offsets, not {given!r}")
         whole = {}
         for queue, offset in positions.items():
             pull_plans.check_offset(offset)

@@ -6,6 +6,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ferromq._proto import messages as pb
+from ferromq.core.arguments import MOST, whole_number
 from ferromq.core.plans import LEAST, Common, Tries
 from ferromq.core.requests import (
     BEGIN,
@@ -77,9 +78,8 @@ class Wish:
 
 
 def check_count(max_messages: int) -> None:
-    """Raise `ValueError` for a call that asks for no message."""
-    if max_messages < 1:
-        raise ValueError(f"at least one message must be asked for, not {max_messages}")
+    """Raise `ConfigError` for a call that asks for no message or too many, and `TypeError` for no whole number."""
+    whole_number("max_messages", max_messages, 1, MOST)
 
 
 def receive(common: Common, subscription: Subscription, wish: Wish, lease: "LeaseKeeper") -> Plan[Any]:

@@ -4,6 +4,7 @@ What every request of a client has in common: who asks, how an answer becomes an
 No I/O: plans yield the steps below, and a connection, synchronous or not, takes them.
 """
 
+import errno
 import itertools
 import os
 import platform
@@ -229,11 +230,13 @@ class Identity:
 
 
 def seconds(value: timedelta | float) -> float:
-    """Return a duration in seconds; raises `ValueError` for a negative one, and `TypeError` for a text."""
+    """Return a duration in seconds; raises `ValueError` for a negative one, `TypeError` for no duration."""
     given: object = value
-    if isinstance(given, str):  # which float() would read
-        raise TypeError(f"a duration is a timedelta or a number of seconds, not {given!r}")
-    result = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    try:  # float() reads a text, too
+        taken = None if isinstance(given, (str, bytes, bool)) else value
+        result = taken.total_seconds() if isinstance(taken, timedelta) else float(taken)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"a duration is a timedelta or a number of seconds, not {given!r}") from None
     if result < 0:
         raise ValueError(f"a duration cannot be negative, this one is {value}")
     return result
@@ -409,10 +412,14 @@ def _refusal_below(code: str, details: str) -> type[RequestError] | None:
 
 
 _UNTRUSTED = "its certificate is signed by none that tls= trusts"
+_REFUSED, _NO_ROUTE, _NO_NETWORK = "connection refused", "no route to host", "network is unreachable"
 _REASONS = {
-    "connection refused": "connection refused",
-    "no route to host": "no route to host",
-    "network is unreachable": "network is unreachable",
+    _REFUSED: _REFUSED,
+    f"[errno {errno.ECONNREFUSED}]": _REFUSED,
+    _NO_ROUTE: _NO_ROUTE,
+    f"[errno {errno.EHOSTUNREACH}]": _NO_ROUTE,
+    _NO_NETWORK: _NO_NETWORK,
+    f"[errno {errno.ENETUNREACH}]": _NO_NETWORK,
     "connection reset": "connection reset; a broker that takes TLS alone does this to clients without tls=",
     "unable to get local issuer": _UNTRUSTED,
     "self signed certificate": _UNTRUSTED,
@@ -422,14 +429,20 @@ _REASONS = {
     "dns resolution failed": "unknown host",
     "name resolution": "unknown host",
     "domain name not found": "unknown host",
+    "name or service not known": "unknown host",
     "settings frame": "it does not speak gRPC, or not in time",
 }
 
 
+def why_unreachable(details: str) -> str | None:
+    """Return in the user's words why a server is not reached; None for *details* that are not known."""
+    text = details.lower()
+    return next((said for found, said in _REASONS.items() if found in text), None)
+
+
 def _unreachable(details: str, endpoint: str) -> str:
     """Say in the user's words that a broker is not reached, or no longer; *details* are gRPC's."""
-    text = details.lower()
-    reason = next((said for found, said in _REASONS.items() if found in text), None)
+    reason = why_unreachable(details)
     if reason is None:
         # What follows the last address that gRPC tried.
         reason = details.rpartition("last error: ")[2].rpartition(f"{endpoint}: ")[2]
@@ -438,7 +451,11 @@ def _unreachable(details: str, endpoint: str) -> str:
 
 def named(error: FerromqError, what: str) -> FerromqError:
     """Return the same error with its notes, its text beginning with *what*."""
-    text = f"{what}: {error}"
+    return reworded(error, f"{what}: {error}")
+
+
+def reworded(error: FerromqError, text: str) -> FerromqError:
+    """Return the same error with its notes and another text."""
     if isinstance(error, (RequestError, NotDurable)):
         again: FerromqError = type(error)(text, error.code, error.remark)
     else:

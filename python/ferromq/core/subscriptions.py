@@ -1,6 +1,6 @@
 """What a consumer or a reader subscribes to: topics with their filters, and where it begins."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from typing import Literal, TypeAlias
@@ -76,6 +76,9 @@ def filters_of(topics: Topics, wanted: str | Sql, namespace: str = "") -> dict[s
 
     Raises `IllegalName`, `IllegalFilter`, and `ConfigError` without a topic, or with two filters for one.
     """
+    given: object = topics
+    if not isinstance(given, Iterable):
+        raise TypeError(f"topics must be a topic, a sequence of topics, or a filter for each topic, not {given!r}")
     if isinstance(topics, Mapping):
         if wanted != "*":
             raise ConfigError(f"filter is {wanted!r}, and topics has a filter for each topic; give one of the two")

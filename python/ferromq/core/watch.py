@@ -36,10 +36,17 @@ class Sent(Protocol):
         """Return the receipt."""
 
 
+def check_telemetry(telemetry: object) -> None:
+    """Raise `TypeError` unless it is a `Telemetry`, or None."""
+    if not isinstance(telemetry, Telemetry | None):
+        raise TypeError(f"telemetry must be a ferromq.telemetry.Telemetry, not {telemetry!r}")
+
+
 class Watch:
     """What a client tells; thread-safe."""
 
     def __init__(self, telemetry: Telemetry, endpoint: str, group: str | None = None, namespace: str = "") -> None:
+        check_telemetry(telemetry)
         self._telemetry = telemetry
         self._endpoint = endpoint
         self._group = group

@@ -11,24 +11,35 @@ NAMESRV_VARIABLE = "NAMESRV_ADDR"
 """RocketMQ's environment variable with the name servers of programs that give none."""
 NAMESRV = "namesrv://"
 """Begins an address that is name servers'."""
+WHICH_PORT_OF_NAMESRV = "is this a name server's port (9876)?"
 # Characters of schemes, paths, lists and blanks, which no host has.
 _ODD = re.compile(r"[/,@?#|&=\s]")
 
 
 def parse_endpoints(text: str) -> tuple[str, ...]:
-    """Split `host:port`, or several joined by `;`. Raises `ConfigError`."""
+    """Split `host:port` of brokers, or several joined by `;`. Raises `ConfigError`."""
+    return _parsed(text, "endpoint", "a broker's gRPC port is 8081 by default")
+
+
+def parse_name_servers(text: str) -> tuple[str, ...]:
+    """Split `host:port` of name servers, joined by `;`. Raises `ConfigError`."""
+    return _parsed(text, "name server", "its port is 9876 by default")
+
+
+def _parsed(text: str, what: str, port: str) -> tuple[str, ...]:
+    a = f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
     if not isinstance(text, str):
-        raise ConfigError(f"the endpoint is {text!r}; expected a string: host:port, or several joined by ;")
-    endpoints = tuple(part.strip() for part in text.split(";") if part.strip())
-    for endpoint in endpoints:
-        host, _, port = endpoint.rpartition(":")
+        raise ConfigError(f"the {what} is {text!r}; expected a string: host:port, or several joined by ;")
+    addresses = tuple(part.strip() for part in text.split(";") if part.strip())
+    for address in addresses:
+        host, _, number = address.rpartition(":")
         if _ODD.search(host):
-            raise ConfigError(f"an endpoint is host:port, several are joined by ;, and {endpoint!r} is neither")
-        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            raise ConfigError(f"an endpoint is host:port, {endpoint!r} is not; a broker's gRPC port is 8081 by default")
-    if not endpoints:
-        raise ConfigError("no endpoint is given; a broker's is host:port, 8081 by default")
-    return endpoints
+            raise ConfigError(f"{a} is host:port, several are joined by ;, and {address!r} is neither")
+        if not host or not number.isdecimal() or not 0 < int(number) < 1 << 16:
+            raise ConfigError(f"{a} is host:port, {address!r} is not; {port}")
+    if not addresses:
+        raise ConfigError(f"no {what} is given; {a} is host:port, {port}")
+    return addresses
 
 
 def parse_address(text: str) -> tuple[tuple[str, ...], bool]:
@@ -36,14 +47,6 @@ def parse_address(text: str) -> tuple[tuple[str, ...], bool]:
     if isinstance(text, str) and text.strip().startswith(NAMESRV):
         return parse_name_servers(text.strip().removeprefix(NAMESRV)), True
     return parse_endpoints(text), False
-
-
-def parse_name_servers(text: str) -> tuple[str, ...]:
-    """Split `host:port` of name servers, joined by `;`. Raises `ConfigError`."""
-    try:
-        return parse_endpoints(text)
-    except ConfigError as error:
-        raise ConfigError(f"name servers are host:port joined by ;, 9876 by default, not {text!r}: {error}") from None
 
 
 def chosen_endpoint(

@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Protocol
 from ferromq.core.request_plans import Answer
 from ferromq.core.request_plans import Links as AnyLinks
 from ferromq.core.requests import Await, Plan, refusal
-from ferromq.errors import FerromqError, GroupNotFound, IllegalFilter, ServerError, Throttled, Unsupported
+from ferromq.errors import (
+    ConnectionFailed,
+    FerromqError,
+    GroupNotFound,
+    IllegalFilter,
+    ServerError,
+    Throttled,
+    Unsupported,
+)
 from ferromq.protocol.codes import RequestCode, ResponseCode
+from ferromq.protocol.endpoints import WHICH_PORT_OF_NAMESRV
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -85,9 +94,20 @@ class Calls:
         timeout: float,
         accepted: Collection[int] = (ResponseCode.SUCCESS,),
     ) -> Plan[Answer]:
-        """Call a name server. Raises the error of a code not *accepted*."""
+        """Call a name server. Raises the error of a code not *accepted*, and `Unsupported` at a broker."""
         future = self.links.call(address, code, fields, b"", timeout, is_broker=False)
-        return (yield from self.end(future, (address, code), timeout, accepted))
+        try:
+            return (yield from self.end(future, (address, code), timeout, accepted))
+        except Unsupported as error:
+            text = (
+                f"{address} is a broker, which does not know {code.name} ({code}); name servers listen on port 9876 by "
+                f"default. Give one, or a broker's gRPC port (8081) as endpoint"
+            )
+            raise Unsupported(text, error.code, error.remark) from None
+        except ConnectionFailed as error:
+            if "closed the connection" not in str(error):
+                raise
+            raise ConnectionFailed(f"{error}; {WHICH_PORT_OF_NAMESRV}") from None
 
     def check_version(self, address: str, what: str) -> None:
         """Raise `Unsupported` for *what* at a broker of RocketMQ before 5.0, which would ignore it."""
