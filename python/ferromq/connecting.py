@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from ferromq.admin import Admin
 from ferromq.client.client import check_shared
@@ -17,12 +17,20 @@ from ferromq.client.closing import close_all
 from ferromq.client.connection import end_of, remaining
 from ferromq.client.consumer import Consumer
 from ferromq.client.makes_clients import Host, MakesClients, endpoint_and_host
-from ferromq.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions, ReaderOptions
+from ferromq.client.options import (
+    AdminOptions,
+    ClientOptions,
+    ConsumerOptions,
+    PlainConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+)
 from ferromq.client.producer import Producer
 from ferromq.client.reader import Reader
 from ferromq.client.tls import Tls, TlsFile
-from ferromq.core.payloads import T, V
+from ferromq.core.payloads import DecodedMessage, T, V
 from ferromq.core.subscriptions import Topics
+from ferromq.message import MessageView
 from ferromq.protocol.endpoints import chosen_endpoint
 from ferromq.protocol.naming import check_namespace
 from ferromq.telemetry import Telemetry
@@ -53,14 +61,22 @@ class Connection(MakesClients[Client]):
         self._check()
         return self._keep(Producer(self._endpoint, *topics, **self._of_producers(options)))
 
-    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions[T]]) -> Consumer[T]:
+    @overload
+    def consumer(
+        self, group: str, topics: Topics, **options: Unpack[PlainConsumerOptions]
+    ) -> Consumer[MessageView]: ...
+    @overload
+    def consumer(
+        self, group: str, topics: Topics, **options: Unpack[ConsumerOptions[T]]
+    ) -> Consumer[DecodedMessage[T]]: ...
+    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions[Any]]) -> Consumer[Any]:
         """
         Return a new consumer in *group* of *topics*. The options are those of `ferromq.Consumer`.
 
         Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
         """
         self._check()
-        whole: ConsumerOptions[T] = {**self._options, **options}
+        whole: ConsumerOptions[Any] = {**self._options, **options}
         return self._keep(Consumer(self._endpoint, group, topics, **whole))
 
     def reader(self, topics: Topics, **options: Unpack[ReaderOptions]) -> Reader:

@@ -24,6 +24,24 @@ def test_a_page_runs(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+UNTYPED = ("no-redef", "assignment", "var-annotated", "union-attr", "import-untyped", "import-not-found")
+"""Errors of mypy that are none here: pages name things again, and annotate nothing that is empty or optional."""
+
+
+def test_the_python_of_pages_has_the_types_of_what_it_calls(tmp_path: Path) -> None:
+    """A reader's type checker takes it, too."""
+    for page in PAGES:
+        text = ""
+        for block in blocks(page.read_text()):
+            if block.language == "python" and not block.not_run:
+                text += "\n" * (block.line - 1 - text.count("\n")) + block.text
+        (tmp_path / f"page_{page.stem.replace('-', '_')}.py").write_text(text)
+    options = [word for code in UNTYPED for word in ("--disable-error-code", code)]
+    command = [sys.executable, "-m", "mypy", "--config-file=", "--cache-dir", tmp_path / "cache", *options, tmp_path]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=55, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
 def test_every_block_has_a_language() -> None:
     """One that is run, or one that is only shown; a block that is not run says why."""
     for page in PAGES:

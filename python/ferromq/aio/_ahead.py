@@ -21,7 +21,7 @@ from ferromq.client.connection import remaining
 from ferromq.client.renewing import Aging, Renewer
 from ferromq.core import receive_plans
 from ferromq.core.ahead import Ahead, Held, sort_out
-from ferromq.core.payloads import DecodedMessage, T
+from ferromq.core.payloads import M
 from ferromq.core.progress import Ending
 from ferromq.core.receive_plans import LONG_POLL, Wish
 from ferromq.core.requests import RETRYABLE
@@ -434,21 +434,21 @@ class Iteration:
 
 def values(
     messages: Iteration,
-    hand_out: Callable[[MessageView], Awaitable[DecodedMessage[T] | None]],
+    hand_out: Callable[[MessageView], Awaitable[M | None]],
     watch: Watch | None,
     topics: str,
-) -> "Values[T]":
+) -> "Values[M]":
     """Return the messages of a loop as *hand_out* makes them, and tell a telemetry."""
     return Values(messages, hand_out, watch, topics)
 
 
-class Values(Generic[T]):
+class Values(Generic[M]):
     """The messages of a loop that are decoded, or told to a telemetry."""
 
     def __init__(
         self,
         messages: Iteration,
-        hand_out: Callable[[MessageView], Awaitable[DecodedMessage[T] | None]],
+        hand_out: Callable[[MessageView], Awaitable[M | None]],
         watch: Watch | None,
         topics: str,
     ) -> None:
@@ -460,7 +460,7 @@ class Values(Generic[T]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> DecodedMessage[T]:
+    async def __anext__(self) -> M:
         while True:
             with receiving(self._watch, self._topics) as received:
                 received.append(await anext(self._messages))

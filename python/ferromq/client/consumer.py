@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, Self, Unpack, cast, overload
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import end_of
 from ferromq.client.leases import Leases
-from ferromq.client.options import MessageOptions
+from ferromq.client.options import ConsumerOptions, MessageOptions, PlainConsumerOptions
 from ferromq.client.push import Runner
 from ferromq.client.receive_ahead import Iteration, ReceiveAhead, values
 from ferromq.client.tls import Tls, TlsFile
@@ -27,7 +27,7 @@ from ferromq.core.batching import Sendable
 from ferromq.core.filters import Sql
 from ferromq.core.handlers import check_sync, of_messages
 from ferromq.core.outcomes import say_redelivered, say_undecodable
-from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all, without_namespace
+from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, M, T, plain, plain_all, without_namespace
 from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
 from ferromq.core.receive_plans import ACKS_FIRST, Wish, check_count
@@ -45,7 +45,7 @@ from ferromq.terminal.objects import described
 __all__ = ["Consumer"]
 
 
-class Consumer(Generic[T]):
+class Consumer(Generic[M]):
     """
     Receives messages on behalf of a consumer group; thread-safe.
 
@@ -82,6 +82,22 @@ class Consumer(Generic[T]):
     Group and topics are in *namespace*, and are named without it; so are the topics of messages.
     """
 
+    @overload
+    def __init__(
+        self: "Consumer[MessageView]",
+        endpoint: str,
+        group: str,
+        topics: Topics,
+        **options: Unpack[PlainConsumerOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Consumer[DecodedMessage[T]]",
+        endpoint: str,
+        group: str,
+        topics: Topics,
+        **options: Unpack[ConsumerOptions[T]],
+    ) -> None: ...
     def __init__(
         self,
         endpoint: str,
@@ -105,7 +121,7 @@ class Consumer(Generic[T]):
         options = Options(endpoint, timeout, attempts, tls, namespace=namespace)
         self._client = Client("consumer", options, self._subscription.settings())
         self._invisible = lease(invisible_duration)
-        self._decoder = Decoder(decode, namespace)
+        self._decoder: Decoder[Any] = Decoder(decode, namespace)
         self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, group, namespace)
         self._leases = Leases(self._client, self._subscription)
         self._running = threading.RLock()  # a handler of signals may pause
@@ -119,7 +135,7 @@ class Consumer(Generic[T]):
         *,
         wait: timedelta | float = timedelta(seconds=20),
         invisible_duration: timedelta | float | None = None,
-    ) -> list[DecodedMessage[T]]:
+    ) -> list[M]:
         """
         Receive up to *max_messages*, waiting for the first one; an empty list when none came in time.
 
@@ -134,7 +150,7 @@ class Consumer(Generic[T]):
             with receiving(self._client.common.watch, self._subscription.topics) as received:
                 received.extend(self._receive(max_messages, until, changed))
             if not self._decoder.is_on:
-                return cast("list[DecodedMessage[T]]", received)
+                return cast("list[M]", received)
             given = [each for message in received if (each := self._hand_out(message)) is not None]
             if given or not received or time.monotonic() >= until:
                 return given
@@ -186,7 +202,7 @@ class Consumer(Generic[T]):
         *,
         wait: timedelta | float = timedelta(seconds=10),
         invisible_duration: timedelta | float | None = None,
-    ) -> list[DecodedMessage[T]]:
+    ) -> list[M]:
         """
         Receive up to *count* messages, with as many receives as that takes; fewer when *wait* (float: seconds) is over.
 
@@ -208,7 +224,7 @@ class Consumer(Generic[T]):
                 if not many.messages:
                     raise
                 break
-        return cast("list[DecodedMessage[T]]", many.messages)
+        return cast("list[M]", many.messages)
 
     def ack(self, messages: MessageView | Iterable[MessageView]) -> None:
         """
@@ -274,7 +290,7 @@ class Consumer(Generic[T]):
     @overload
     def run(
         self,
-        handler: Callable[[DecodedMessage[T]], object],
+        handler: Callable[[M], object],
         *,
         batch: None = None,
         linger: timedelta | float = 0.0,
@@ -284,7 +300,7 @@ class Consumer(Generic[T]):
     @overload
     def run(
         self,
-        handler: Callable[[list[DecodedMessage[T]]], object],
+        handler: Callable[[list[M]], object],
         *,
         batch: int,
         linger: timedelta | float = 0.0,
@@ -381,18 +397,18 @@ class Consumer(Generic[T]):
         """Whether `pause` was called, and `resume` was not called since."""
         return self._ahead.is_paused
 
-    def decode(self, message: MessageView) -> T:
+    def decode(self: "Consumer[DecodedMessage[T]]", message: MessageView) -> T:
         """
         Return the value of a body, for messages of `pull`. Others have it as `value`.
 
         Raises `Undecodable`, and `ConfigError` for a consumer without `decode`.
         """
-        return self._decoder.value(plain(message))
+        return cast("T", self._decoder.value(plain(message)))
 
-    def _hand_out(self, message: MessageView) -> DecodedMessage[T] | None:
+    def _hand_out(self, message: MessageView) -> M | None:
         """Return what the caller is given; None if the body does not decode: then the message is a dead letter."""
         try:
-            return self._decoder.given(message)
+            return cast("M", self._decoder.given(message))
         except (Reject, RetryAfter) as error:
             failure = error
         say_undecodable(message, failure)
@@ -470,7 +486,7 @@ class Consumer(Generic[T]):
 
     def messages(
         self, *, idle: timedelta | float | None = None, until: Literal["end"] | datetime | int | None = None
-    ) -> Iterator[DecodedMessage[T]]:
+    ) -> Iterator[M]:
         """
         Yield messages as they come, as iteration does, until the consumer is closed or the loop ends.
 
@@ -496,16 +512,16 @@ class Consumer(Generic[T]):
         self._client.check()
         return self._client.run(progress.progress(self._client.common, self._subscription))
 
-    def __iter__(self) -> Iterator[DecodedMessage[T]]:
+    def __iter__(self) -> Iterator[M]:
         """Yield messages as they come, until the consumer is closed."""
         self._client.check()
         return self._yielded(self._ahead.messages())
 
-    def _yielded(self, messages: Iteration) -> Iterator[DecodedMessage[T]]:
+    def _yielded(self, messages: Iteration) -> Iterator[M]:
         """Return *messages* as the caller gets them."""
         if self._decoder.is_on or self._client.common.watch is not None:
             return values(messages, self._hand_out, self._client.common.watch, self._subscription.topics)
-        return cast("Iterator[DecodedMessage[T]]", messages)
+        return cast("Iterator[M]", messages)
 
     def close(self, timeout: timedelta | float = 5.0) -> None:
         """

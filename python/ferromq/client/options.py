@@ -44,13 +44,22 @@ class ClientOptions(AdminOptions, total=False):
     telemetry: Telemetry | None
 
 
-class ConsumerOptions(ClientOptions, Generic[T], total=False):
-    """The options of `Consumer`, of `ferromq` and `ferromq.aio`."""
-
+class _ConsumerOptions(ClientOptions, total=False):
     filter: str | Sql
     begin: Start | None
     invisible_duration: timedelta | float
     prefetch: int | None
+
+
+class PlainConsumerOptions(_ConsumerOptions, total=False):
+    """The options of a `Consumer` that gives messages as they are received."""
+
+    decode: None
+
+
+class ConsumerOptions(_ConsumerOptions, Generic[T], total=False):
+    """The options of `Consumer`, of `ferromq` and `ferromq.aio`."""
+
     decode: Decode[T] | None
 
 

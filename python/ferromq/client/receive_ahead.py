@@ -19,7 +19,7 @@ from ferromq.client.leases import Leases
 from ferromq.client.renewing import Aging, Renewer
 from ferromq.core import receive_plans
 from ferromq.core.ahead import Ahead, Held, sort_out
-from ferromq.core.payloads import DecodedMessage, T
+from ferromq.core.payloads import M
 from ferromq.core.progress import Ending
 from ferromq.core.receive_plans import LONG_POLL, Wish
 from ferromq.core.requests import RETRYABLE
@@ -398,10 +398,10 @@ class ReceiveAhead:
 
 def values(
     messages: Iteration,
-    hand_out: Callable[[MessageView], DecodedMessage[T] | None],
+    hand_out: Callable[[MessageView], M | None],
     watch: Watch | None,
     topics: str,
-) -> Iterator[DecodedMessage[T]]:
+) -> Iterator[M]:
     """Yield the messages of a loop as *hand_out* makes them, and tell a telemetry."""
     with closing(messages):
         while True:

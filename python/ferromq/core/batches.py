@@ -9,12 +9,12 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 from ferromq._ferromq import MessageView
 from ferromq.core.ahead import Held
 from ferromq.core.arguments import whole_number
-from ferromq.core.payloads import DecodedMessage, Decoder, T, plain
+from ferromq.core.payloads import DecodedMessage, Decoder, plain
 from ferromq.errors import ConfigError, Failed, Reject, RequesterGone, RetryAfter
 
 _log = logging.getLogger("ferromq.client")
@@ -34,7 +34,7 @@ def check_batch(batch: int | None, linger: float, prefetch: int | None) -> None:
 
 
 def of_batches(
-    handler: Callable[[list[DecodedMessage[T]]], Any], decoder: Decoder[T], in_order: Callable[[], bool]
+    handler: Callable[[list[Any]], Any], decoder: Decoder[Any], in_order: Callable[[], bool]
 ) -> Callable[[list[MessageView]], Any]:
     """
     Return a handler of batches as they are received, which gives *handler* what the decoder makes of them.
@@ -43,11 +43,11 @@ def of_batches(
     the others are handed out once more, and must not be handled twice.
     """
     if not decoder.is_on:
-        return cast("Callable[[list[MessageView]], Any]", handler)
+        return handler
 
     @functools.wraps(handler)
     def decoded(messages: list[MessageView]) -> Any:
-        given: list[DecodedMessage[T]] = []
+        given: list[DecodedMessage[Any]] = []
         failures: Causes = {}
         for message in messages:
             try:

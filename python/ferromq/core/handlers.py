@@ -3,19 +3,19 @@
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from ferromq._ferromq import MessageView
-from ferromq.core.payloads import DecodedMessage, Decoder, T
+from ferromq.core.payloads import Decoder
 
 M = TypeVar("M")
 R = TypeVar("R")
 
 
-def of_messages(handler: Callable[[DecodedMessage[T]], R], decoder: Decoder[T]) -> Callable[[MessageView], R]:
+def of_messages(handler: Callable[[Any], R], decoder: Decoder[Any]) -> Callable[[MessageView], R]:
     """Return a handler of messages as they are received, which gives *handler* what the decoder makes of them."""
     if not decoder.is_on:
-        return cast("Callable[[MessageView], R]", handler)
+        return handler
 
     @functools.wraps(handler)
     def decoded(message: MessageView) -> R:

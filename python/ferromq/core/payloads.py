@@ -38,11 +38,13 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", default=Never)
     V = TypeVar("V", default=bytes)
+    M = TypeVar("M", bound=MessageView, default=MessageView)
 else:
     from typing import TypeVar
 
     T = TypeVar("T")
     V = TypeVar("V")
+    M = TypeVar("M", bound=MessageView)
 
 CONTENT_TYPE = "contentType"
 """The property that names the format of a body. Spring's messages, so rocketmq-spring too, use this name."""

@@ -4,17 +4,24 @@ import contextlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 from ferromq.admin import Admin
 from ferromq.admin.settings import MessageType
 from ferromq.client.consumer import Consumer
-from ferromq.client.options import ClientOptions, ConsumerOptions, MessageOptions, ProducerOptions, ReaderOptions
+from ferromq.client.options import (
+    ClientOptions,
+    ConsumerOptions,
+    MessageOptions,
+    PlainConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+)
 from ferromq.client.producer import Producer
 from ferromq.client.reader import Reader
 from ferromq.connecting import Connection, connect
 from ferromq.core.batching import Sendable
-from ferromq.core.payloads import T, V
+from ferromq.core.payloads import DecodedMessage, T, V
 from ferromq.core.requests import seconds
 from ferromq.core.subscriptions import Topics
 from ferromq.embedding import Embedded
@@ -129,9 +136,17 @@ class Broker:
         self._closing.callback(made.close, _CLOSING)
         return made
 
-    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions[T]]) -> Consumer[T]:
+    @overload
+    def consumer(
+        self, group: str, topics: Topics, **options: Unpack[PlainConsumerOptions]
+    ) -> Consumer[MessageView]: ...
+    @overload
+    def consumer(
+        self, group: str, topics: Topics, **options: Unpack[ConsumerOptions[T]]
+    ) -> Consumer[DecodedMessage[T]]: ...
+    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions[Any]]) -> Consumer[Any]:
         """Return a new consumer in *group* of *topics*. The options are those of `ferromq.Consumer`."""
-        made = Consumer(self.endpoint, group, topics, **options)
+        made: Consumer[Any] = Consumer(self.endpoint, group, topics, **options)
         self._closing.callback(made.close, _CLOSING)
         return made
 
