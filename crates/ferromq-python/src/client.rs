@@ -35,6 +35,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(decode_sent, module)?)?;
     module.add_function(wrap_pyfunction!(any_settled, module)?)?;
     module.add_function(wrap_pyfunction!(settle_all, module)?)?;
+    module.add_function(wrap_pyfunction!(unsettle_all, module)?)?;
+    module.add_function(wrap_pyfunction!(renew, module)?)?;
     module.add_function(wrap_pyfunction!(encode_acks, module)?)?;
     module.add_function(wrap_pyfunction!(encode_record_acks, module)?)?;
     module.add_function(wrap_pyfunction!(decode_record_acks, module)?)?;
@@ -278,6 +280,7 @@ impl MessageView {
 
 #[pymethods]
 impl MessageView {
+    /// The topic, named without the namespace of its consumer.
     #[getter]
     fn topic<'a>(&'a self, py: Python<'a>) -> &'a str {
         match &self.message {
@@ -286,6 +289,7 @@ impl MessageView {
         }
     }
 
+    /// The message id, which the producer chose.
     #[getter]
     fn message_id<'a>(&'a self, py: Python<'a>) -> Cow<'a, str> {
         match &self.message {
@@ -294,6 +298,10 @@ impl MessageView {
         }
     }
 
+    /// The body as it was sent, decompressed if needed.
+    ///
+    /// Raises `CorruptMessage`, a `ValueError`, if the message is marked as compressed but cannot be decompressed. If a
+    /// handler does not catch it, the message is redelivered, and becomes a dead letter in the end.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let body = match &self.message {
@@ -313,6 +321,7 @@ impl MessageView {
         }
     }
 
+    /// The body as received, compressed or not.
     #[getter]
     fn raw_body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         match &self.message {
@@ -321,6 +330,7 @@ impl MessageView {
         }
     }
 
+    /// The tag; None without one.
     #[getter]
     fn tag<'a>(&'a self, py: Python<'a>) -> Option<&'a str> {
         match &self.message {
@@ -329,6 +339,7 @@ impl MessageView {
         }
     }
 
+    /// The keys, by which queries find the message.
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let keys: Vec<_> = match &self.message {
@@ -338,6 +349,7 @@ impl MessageView {
         PyTuple::new(py, keys)
     }
 
+    /// The properties that the producer gave.
     #[getter]
     fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         match &self.message {
@@ -346,6 +358,7 @@ impl MessageView {
         }
     }
 
+    /// The message group, whose messages are delivered in the order of sending; None without one.
     #[getter]
     fn message_group<'a>(&'a self, py: Python<'a>) -> Option<&'a str> {
         match &self.message {
@@ -356,6 +369,7 @@ impl MessageView {
         }
     }
 
+    /// The earliest delivery time of a timed message, milliseconds since 1970; None for others.
     #[getter]
     fn delivery_timestamp(&self) -> Option<i64> {
         match &self.message {
@@ -364,6 +378,7 @@ impl MessageView {
         }
     }
 
+    /// The priority, 0 or more, higher ones first; None without one.
     #[getter]
     fn priority(&self) -> Option<i32> {
         match &self.message {
@@ -372,21 +387,25 @@ impl MessageView {
         }
     }
 
+    /// The number of its queue in the topic on its broker, from 0.
     #[getter]
     fn queue_id(&self) -> i32 {
         self.place().0
     }
 
+    /// The position in its queue, from 0.
     #[getter]
     fn queue_offset(&self) -> i64 {
         self.place().1
     }
 
+    /// The number of this delivery: 1 for the first one.
     #[getter]
     fn delivery_attempt(&self) -> i32 {
         self.place().2
     }
 
+    /// When it was sent, by the producer's clock: milliseconds since 1970.
     #[getter]
     fn born_timestamp(&self) -> i64 {
         match &self.message {
@@ -395,6 +414,7 @@ impl MessageView {
         }
     }
 
+    /// The producer's address, or what it gave in its place.
     #[getter]
     fn born_host<'a>(&'a self, py: Python<'a>) -> Cow<'a, str> {
         match &self.message {
@@ -403,6 +423,7 @@ impl MessageView {
         }
     }
 
+    /// When it was stored, by the broker's clock: milliseconds since 1970.
     #[getter]
     fn store_timestamp(&self) -> i64 {
         match &self.message {
@@ -411,6 +432,7 @@ impl MessageView {
         }
     }
 
+    /// The `host:port` of the broker that stored it.
     #[getter]
     fn store_host<'a>(&'a self, py: Python<'a>) -> Cow<'a, str> {
         match &self.message {
@@ -419,6 +441,7 @@ impl MessageView {
         }
     }
 
+    /// The length of its first lease in milliseconds.
     #[getter]
     fn invisible_ms(&self) -> i64 {
         match &self.message {
@@ -427,11 +450,13 @@ impl MessageView {
         }
     }
 
+    /// The key of the lease. It changes with the lease's duration.
     #[getter]
     fn receipt_handle(&self, py: Python<'_>) -> String {
         self.handle(py)
     }
 
+    /// The `host:port` of the broker that delivered it and takes its acknowledgement.
     #[getter]
     fn endpoint(&self, py: Python<'_>) -> Py<PyString> {
         self.endpoint.clone_ref(py)
@@ -451,21 +476,6 @@ impl MessageView {
         slf.get().lease.bind(slf.py()).call_method1(name, (slf, duration))
     }
 
-    /// Replace the receipt handle by a new one from the broker.
-    fn renew(&self, receipt_handle: String) {
-        *self.renewed.lock() = Some(receipt_handle);
-    }
-
-    /// Set `is_settled`, and return whether it was unset.
-    fn settle(&self) -> bool {
-        self.settle_now()
-    }
-
-    /// Unset `is_settled` after the broker refused or did not answer.
-    fn unsettle(&self) {
-        self.settled.store(false, Ordering::Release);
-    }
-
     /// Whether this client has acknowledged the message or forwarded it to the dead letters, or is doing so.
     #[getter]
     fn is_settled(&self) -> bool {
@@ -480,6 +490,20 @@ impl MessageView {
             self.topic(py),
             self.message_id(py),
         )
+    }
+}
+
+/// Replace the receipt handle of a message by a new one from the broker.
+#[pyfunction]
+fn renew(message: &Bound<'_, MessageView>, receipt_handle: String) {
+    *message.get().renewed.lock() = Some(receipt_handle);
+}
+
+/// Unset `is_settled` of messages after the broker refused or did not answer.
+#[pyfunction]
+fn unsettle_all(messages: Vec<Bound<'_, MessageView>>) {
+    for message in messages {
+        message.get().settled.store(false, Ordering::Release);
     }
 }
 

@@ -50,21 +50,25 @@ impl Message {
         Ok(Self { body: body.unbind(), headers })
     }
 
+    /// The body.
     #[getter]
     fn body(&self, py: Python<'_>) -> Py<PyBytes> {
         self.body.clone_ref(py)
     }
 
+    /// The tag; None without one.
     #[getter]
     fn tag(&self) -> Option<&str> {
         self.headers.tag()
     }
 
+    /// The keys, by which queries find the message.
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.headers.keys().collect::<Vec<_>>())
     }
 
+    /// The properties that are delivered with it.
     #[getter]
     fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         dict(py, self.headers.properties())
@@ -111,16 +115,19 @@ impl Message {
         }
     }
 
+    /// The message group, whose messages are delivered in the order of sending; None without one.
     #[getter]
     fn message_group(&self) -> Option<&str> {
         if let Kind::Fifo(group) = self.headers.kind() { Some(group) } else { None }
     }
 
+    /// The earliest delivery time, milliseconds since 1970; None without one.
     #[getter]
     const fn delivery_timestamp(&self) -> Option<i64> {
         if let Kind::At(millis) = self.headers.kind() { Some(*millis) } else { None }
     }
 
+    /// The time from its sending to its earliest delivery; None without one.
     #[getter]
     fn delay(&self) -> Option<Duration> {
         if let Kind::After(millis) = self.headers.kind() {
@@ -130,6 +137,7 @@ impl Message {
         }
     }
 
+    /// The priority, 0 or more, higher ones first; None without one.
     #[getter]
     const fn priority(&self) -> Option<i32> {
         if let Kind::Priority(priority) = self.headers.kind() { Some(*priority) } else { None }
