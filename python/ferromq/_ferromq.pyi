@@ -1551,12 +1551,12 @@ def decode_acked(answer: bytes) -> tuple[int, str, list[tuple[str, int, str]]]:
     """Decode an AckMessageResponse: code, text; message id, code and text of each failed entry."""
 
 def decode_records_answer(
-    answer: Records, lease: LeaseKeeper, endpoint: str
+    answer: Records, lease: LeaseKeeper, endpoint: str, namespace: str | None = None
 ) -> tuple[tuple[int, str] | None, list[MessageView], int | None]:
     """
     Decode the answer to a framed receive or pull: its status (code, text), its messages, and a pull's next offset.
 
-    Raises `ValueError` for other bytes.
+    Topics are named without the *namespace*. Raises `ValueError` for other bytes.
     """
 
 def split_records(answer: Records) -> tuple[tuple[int, str], int | None, Records]:
@@ -1567,10 +1567,11 @@ def split_records(answer: Records) -> tuple[tuple[int, str], int | None, Records
     """
 
 def decode_received(
-    packets: list[bytes], packed: bool, lease: LeaseKeeper, endpoint: str
+    packets: list[bytes], packed: bool, lease: LeaseKeeper, endpoint: str, namespace: str | None = None
 ) -> tuple[tuple[int, str] | None, list[MessageView], int | None]:
     """
     Decode a ReceiveMessage or PullMessage stream: its status (code, text), if any, its messages, and a pull's next offset.
 
-    *packed*: each packet is a sequence of length-prefixed responses, otherwise one. Raises `ValueError` for other bytes.
+    *packed*: each packet is a sequence of length-prefixed responses, otherwise one. Topics are named without the
+    *namespace*. Raises `ValueError` for other bytes.
     """

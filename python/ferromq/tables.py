@@ -77,13 +77,6 @@ class MessageTable:
             self._messages = self._make()
         return self._messages
 
-    def renamed(self, name: Callable[[str], str], messages: Callable[[], list[MessageView]]) -> "MessageTable":
-        """Return the table with *name* of each topic; *messages* makes its messages."""
-        column = self.table.schema.get_field_index("topic")
-        topics = [name(topic) for topic in self.table.column(column).to_pylist()]
-        field = self.table.schema.field(column)
-        return MessageTable(self.table.set_column(column, field, [topics]), messages)
-
     def __iter__(self) -> Iterator[MessageView]:
         return iter(self.messages)
 
@@ -122,12 +115,23 @@ def table_of(messages: list[MessageView]) -> MessageTable:
     return MessageTable(to_arrow(messages), lambda: messages)
 
 
-def table_of_records(records: _ferromq.Records, messages: Callable[[], list[MessageView]]) -> MessageTable:
-    """Return records as columns, decoded without a Python object for each; *messages* makes their messages."""
+def table_of_records(
+    records: _ferromq.Records, messages: Callable[[], list[MessageView]], named: Callable[[str], str] | None
+) -> MessageTable:
+    """
+    Return records as columns, decoded without a Python object for each; *messages* makes their messages.
+
+    *named* returns the name of a topic; None: topics are named as they are.
+    """
     pa, schema = _pyarrow()
     decoded = _ferromq.record_columns([records], columns=list(_COLUMNS))
     batch = import_module("ferromq.columns").record_batch(decoded["columns"], decoded["rows"], schema)
-    return MessageTable(pa.Table.from_batches([batch], schema=schema), messages)
+    table = pa.Table.from_batches([batch], schema=schema)
+    if named is not None:
+        column = schema.get_field_index("topic")
+        topics = [named(topic) for topic in table.column(column).to_pylist()]
+        table = table.set_column(column, schema.field(column), [topics])
+    return MessageTable(table, messages)
 
 
 def _pyarrow() -> tuple[Any, Any]:

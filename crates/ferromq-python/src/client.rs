@@ -9,7 +9,7 @@ use std::{
 };
 
 use ferromq_client::codec::{self, Batch, Body, Headers, Kind, Received, RecordMessage};
-use ferromq_protocol::protobuf::Malformed;
+use ferromq_protocol::{protobuf::Malformed, record::names::without_namespace};
 use parking_lot::Mutex;
 use pyo3::{
     exceptions::{PyIndexError, PyTypeError, PyValueError},
@@ -221,6 +221,8 @@ pub struct MessageView {
     message: Source,
     lease: Py<PyAny>,
     endpoint: Py<PyString>,
+    /// The namespace without which the topic is named.
+    namespace: Option<Py<PyString>>,
     renewed: Mutex<Option<String>>,
     settled: AtomicBool,
 }
@@ -233,12 +235,31 @@ enum Source {
     Record(RecordMessage),
 }
 
+/// What all messages of an answer have in common.
+struct Receiver<'py> {
+    lease: Bound<'py, PyAny>,
+    endpoint: Bound<'py, PyString>,
+    namespace: Option<Bound<'py, PyString>>,
+}
+
+impl<'py> Receiver<'py> {
+    fn new(
+        lease: Bound<'py, PyAny>,
+        endpoint: Bound<'py, PyString>,
+        namespace: Option<Bound<'py, PyString>>,
+    ) -> Self {
+        let namespace = namespace.filter(|name| name.len().is_ok_and(|len| len > 0));
+        Self { lease, endpoint, namespace }
+    }
+}
+
 impl MessageView {
-    fn new(message: Source, lease: &Bound<'_, PyAny>, endpoint: &Bound<'_, PyString>) -> Self {
+    fn new(message: Source, receiver: &Receiver<'_>) -> Self {
         Self {
             message,
-            lease: lease.clone().unbind(),
-            endpoint: endpoint.clone().unbind(),
+            lease: receiver.lease.clone().unbind(),
+            endpoint: receiver.endpoint.clone().unbind(),
+            namespace: receiver.namespace.clone().map(Bound::unbind),
             renewed: Mutex::new(None),
             settled: AtomicBool::new(false),
         }
@@ -282,11 +303,15 @@ impl MessageView {
 impl MessageView {
     /// The topic, named without the namespace of its consumer.
     #[getter]
-    fn topic<'a>(&'a self, py: Python<'a>) -> &'a str {
-        match &self.message {
+    fn topic<'a>(&'a self, py: Python<'a>) -> PyResult<Cow<'a, str>> {
+        let whole = match &self.message {
             Source::Encoded(answer, message) => message.topic.text(answer.as_bytes(py)),
             Source::Record(message) => message.topic(),
-        }
+        };
+        Ok(match &self.namespace {
+            Some(namespace) => without_namespace(namespace.to_str(py)?, whole),
+            None => whole.into(),
+        })
     }
 
     /// The message id, which the producer chose.
@@ -314,7 +339,7 @@ impl MessageView {
             Err(text) => Err(crate::error::raised::CorruptMessage::new_err(format!(
                 "message {} of topic {}, queue {}, offset {}: {text}; raw_body has the bytes as received",
                 self.message_id(py),
-                self.topic(py),
+                self.topic(py)?,
                 self.queue_id(),
                 self.queue_offset()
             ))),
@@ -482,14 +507,14 @@ impl MessageView {
         self.settled.load(Ordering::Acquire)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let (queue_id, queue_offset, delivery_attempt) = self.place();
-        format!(
+        Ok(format!(
             "<MessageView topic={:?} queue_id={queue_id} queue_offset={queue_offset} attempt={delivery_attempt} \
              message_id={}>",
-            self.topic(py),
+            self.topic(py)?,
             self.message_id(py),
-        )
+        ))
     }
 }
 
@@ -591,13 +616,16 @@ type ReceivedParts<'py> = (Option<(i32, String)>, Bound<'py, PyList>, Option<i64
 
 /// Decode a ReceiveMessage or PullMessage stream: its status (code, text), its messages, and a pull's next offset.
 #[pyfunction]
+#[pyo3(signature = (packets, packed, lease, endpoint, namespace=None))]
 fn decode_received<'py>(
     py: Python<'py>,
     packets: Vec<Bound<'py, PyBytes>>,
     packed: bool,
-    lease: &Bound<'py, PyAny>,
-    endpoint: &Bound<'py, PyString>,
+    lease: Bound<'py, PyAny>,
+    endpoint: Bound<'py, PyString>,
+    namespace: Option<Bound<'py, PyString>>,
 ) -> PyResult<ReceivedParts<'py>> {
+    let receiver = Receiver::new(lease, endpoint, namespace);
     let (mut status, mut next_offset) = (None, None);
     let views = PyList::empty(py);
     for packet in packets {
@@ -606,7 +634,7 @@ fn decode_received<'py>(
         next_offset = response.next_offset.or(next_offset);
         for received in response.messages {
             let message = Source::Encoded(packet.clone().unbind(), received);
-            views.append(MessageView::new(message, lease, endpoint))?;
+            views.append(MessageView::new(message, &receiver))?;
         }
     }
     Ok((status, views, next_offset))
@@ -614,16 +642,19 @@ fn decode_received<'py>(
 
 /// Decode the answer to a framed receive or pull: its status (code, text), its messages, and a pull's next offset.
 #[pyfunction]
+#[pyo3(signature = (answer, lease, endpoint, namespace=None))]
 fn decode_records_answer<'py>(
     py: Python<'py>,
     answer: &Bound<'py, PyRecords>,
-    lease: &Bound<'py, PyAny>,
-    endpoint: &Bound<'py, PyString>,
+    lease: Bound<'py, PyAny>,
+    endpoint: Bound<'py, PyString>,
+    namespace: Option<Bound<'py, PyString>>,
 ) -> PyResult<ReceivedParts<'py>> {
+    let receiver = Receiver::new(lease, endpoint, namespace);
     let decoded = codec::decode_records(&answer.get().0).map_err(malformed)?;
     let views = PyList::empty(py);
     for record in decoded.messages {
-        views.append(MessageView::new(Source::Record(record), lease, endpoint))?;
+        views.append(MessageView::new(Source::Record(record), &receiver))?;
     }
     Ok((Some((decoded.status.code, decoded.status.message)), views, decoded.next_offset))
 }

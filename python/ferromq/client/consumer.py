@@ -26,7 +26,7 @@ from ferromq.core.batching import Sendable
 from ferromq.core.filters import Sql
 from ferromq.core.handlers import check_sync, of_messages
 from ferromq.core.outcomes import say_redelivered, say_undecodable
-from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all, without_namespace
+from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, T, plain, plain_all
 from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
 from ferromq.core.receive_plans import ACKS_FIRST, Wish, check_count
@@ -104,7 +104,7 @@ class Consumer(Generic[T]):
         options = Options(endpoint, timeout, attempts, tls, namespace=namespace)
         self._client = Client("consumer", options, self._subscription.settings())
         self._invisible = seconds(invisible_duration)
-        self._decoder = Decoder(decode, namespace)
+        self._decoder = Decoder(decode)
         self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, group, namespace)
         self._leases = Leases(self._client, self._subscription)
         self._running = threading.RLock()  # a handler of signals may pause
@@ -177,7 +177,7 @@ class Consumer(Generic[T]):
             table = found if isinstance(found, MessageTable) else table_of(found)
             if self._client.common.watch is not None:
                 received.extend(table)
-        return without_namespace(table, self._subscription.namespace)
+        return table
 
     def receive_many(
         self,

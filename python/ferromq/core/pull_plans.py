@@ -6,7 +6,6 @@ from typing import NamedTuple, NoReturn, cast
 
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
-from ferromq.core.payloads import without_namespace
 from ferromq.core.plans import Common, Tries
 from ferromq.core.receive_plans import LATE, Wish
 from ferromq.core.requests import Call, Join, Plan, Stream, check, duration, error_of, milliseconds
@@ -105,7 +104,7 @@ def pull_once(
         common.routes.failed(endpoint)
         raise
     common.routes.answered(endpoint)
-    status, messages, next_offset = wish.decode(answer, _NO_LEASE, endpoint)
+    status, messages, next_offset = wish.decode(answer, _NO_LEASE, endpoint, subscription.namespace)
     if status is not None and status[0] not in _EMPTY:
         raise error_of(*status)
     if next_offset is None:
@@ -113,7 +112,7 @@ def pull_once(
     if next_offset < offset:  # a queue without messages answers where it begins, as over remoting
         text = f"the offset {offset} is out of range: queue {queue.queue_id} of topic {topic} has no message"
         raise RequestError(f"{text}, the next one has the offset {next_offset}", pb.Code.ILLEGAL_OFFSET, text)
-    return Pulled(without_namespace(messages, subscription.namespace), next_offset)
+    return Pulled(messages, next_offset)
 
 
 def check_offset(offset: object) -> None:

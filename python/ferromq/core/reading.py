@@ -13,7 +13,6 @@ from datetime import datetime
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
 from ferromq.core import pull_plans
-from ferromq.core.payloads import plain_all
 from ferromq.core.plans import LEAST, Common, Tries
 from ferromq.core.pull_plans import Queue
 from ferromq.core.receive_plans import LATE, LONG_POLL, Wish
@@ -127,7 +126,7 @@ class Reading:
         """Read messages of one queue, and tell of the receive."""
         with receiving(common.watch, self.subscription.topics) as received:
             yield from self._fill_untold(common, max_messages, wait, ends)
-            received.extend(plain_all(self._waiting))
+            received.extend(self._waiting)
 
     def _fill_untold(
         self, common: Common, max_messages: int, wait: float, ends: Mapping[Queue, int] | None
