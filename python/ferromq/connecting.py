@@ -40,7 +40,6 @@ class Connection(MakesClients[Client]):
     connection may be made before a fork and used in the child; the clients it made before belong to the parent.
     """
 
-    _kind = "Connection"
     _again = "make a new one with ferromq.connect()"
 
     def producer(self, *topics: str, **options: Unpack[ProducerOptions[V]]) -> Producer[V]:

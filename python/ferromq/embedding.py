@@ -44,7 +44,6 @@ class Embedded(Connection):
     A forked child cannot use its parent's: methods raise `ForkedProcess`, and `close` does nothing.
     """
 
-    _kind = "Embedded"
     _what = "embedded broker"
     _again = "start a new one with ferromq.embedded()"
 
@@ -148,7 +147,7 @@ class Embedded(Connection):
     def _state(self) -> str:
         return super()._state if self._owner.is_here else "forked"
 
-    def _facts(self) -> Iterator[tuple[str, Any]]:
+    def _facts(self) -> Iterator[tuple[str, object]]:
         yield from super()._facts()
         yield "remoting", self.remoting
         yield "namesrv", self.namesrv

@@ -1,12 +1,13 @@
 """Received or stored messages as an Arrow table or a pandas DataFrame; needs pyarrow, of the extra `spark`."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from ferromq import _ferromq
 from ferromq._ferromq import MessageView, StoredMessage
 from ferromq.errors import ConfigError
+from ferromq.terminal.objects import html
 
 __all__ = ["MessageTable", "PulledTable", "to_arrow", "to_pandas"]
 
@@ -88,13 +89,7 @@ class MessageTable:
         return f"<MessageTable of {len(self)} messages>"
 
     def _repr_html_(self) -> str:
-        """Return the first rows, for notebooks."""
-        shown: str = self.table.slice(0, _SHOWN).to_pandas(maps_as_pydicts="strict")._repr_html_()
-        return f"<p>MessageTable of {len(self):,} messages</p>{shown}"
-
-
-_SHOWN = 10
-"""Rows that a notebook shows."""
+        return _html_of_table(f"MessageTable of {len(self):,} messages", self.table)
 
 
 class PulledTable(NamedTuple):
@@ -103,6 +98,37 @@ class PulledTable(NamedTuple):
     table: Any
     """A `pyarrow.Table` with the columns of `to_arrow`."""
     next_offset: int
+
+    def __repr__(self) -> str:
+        return f"<PulledTable of {self.table.num_rows} messages next_offset={self.next_offset}>"
+
+    def _repr_html_(self) -> str:
+        title = f"PulledTable of {self.table.num_rows:,} messages, next offset {self.next_offset:,}"
+        return _html_of_table(title, self.table)
+
+
+_SHOWN = 10
+"""Messages that a notebook shows."""
+_SHOWN_COLUMNS = ("message_id", "topic", "queue_id", "queue_offset", "tag", "keys", "body")
+
+
+def html_of_messages(title: str, messages: Sequence[MessageView]) -> str:
+    """Return the first messages as a table for notebooks."""
+    rows = [[_COLUMNS[name](message) for name in _SHOWN_COLUMNS] for message in messages[:_SHOWN]]
+    return html(title, _SHOWN_COLUMNS, _with_rest(rows, len(messages)))
+
+
+def _html_of_table(title: str, table: Any) -> str:
+    rows = [tuple(row.values()) for row in table.slice(0, _SHOWN).select(_SHOWN_COLUMNS).to_pylist()]
+    return html(title, _SHOWN_COLUMNS, _with_rest(rows, table.num_rows))
+
+
+def _with_rest(rows: Sequence[Sequence[object]], count: int) -> list[Sequence[object]]:
+    """Return rows of texts, and one more for those that are not shown."""
+    whole: list[Sequence[object]] = [["" if cell is None else cell for cell in row] for row in rows]
+    if count > len(rows):
+        whole.append((f"and {count - len(rows):,} more", *[""] * (len(_SHOWN_COLUMNS) - 1)))
+    return whole
 
 
 def check_arrow() -> None:

@@ -21,6 +21,7 @@ use pyo3::{
 use crate::{
     client_message::{Message, dict},
     columns::PyRecords,
+    shown,
 };
 
 /// Adds the classes and functions of this file to the module.
@@ -505,6 +506,10 @@ impl MessageView {
     #[getter]
     fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
+    }
+
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        shown::html(slf)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

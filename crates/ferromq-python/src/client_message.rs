@@ -10,6 +10,8 @@ use pyo3::{
     types::{PyByteArray, PyBytes, PyDict, PyMapping, PyMemoryView, PyString, PyTuple},
 };
 
+use crate::shown;
+
 /// A message to send.
 #[pyclass(frozen, module = "ferromq")]
 pub struct Message {
@@ -141,6 +143,10 @@ impl Message {
     #[getter]
     const fn priority(&self) -> Option<i32> {
         if let Kind::Priority(priority) = self.headers.kind() { Some(*priority) } else { None }
+    }
+
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        shown::html(slf)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

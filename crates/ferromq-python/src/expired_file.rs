@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use ferromq_store::retention::ExpiredFile;
 use pyo3::prelude::*;
 
+use crate::shown;
+
 /// A file of the commit log that is about to be deleted. It stays unchanged until the hook returns.
 #[pyclass(name = "ExpiredFile", module = "ferromq._ferromq", frozen, get_all)]
 pub struct PyExpiredFile {
@@ -35,6 +37,10 @@ impl PyExpiredFile {
 
 #[pymethods]
 impl PyExpiredFile {
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        shown::html(slf)
+    }
+
     fn __repr__(&self) -> String {
         format!("<ExpiredFile {} physical offsets {} to {}>", self.path.display(), self.begin, self.end)
     }

@@ -10,6 +10,8 @@ use pyo3::{
     types::{PyBytes, PyDict, PyTuple},
 };
 
+use crate::shown;
+
 /// A decoded record of the commit log. Attributes are built when they are read.
 #[pyclass(name = "StoredMessage", module = "ferromq._ferromq", frozen)]
 pub struct PyStoredMessage(Box<[u8]>);
@@ -162,6 +164,10 @@ impl PyStoredMessage {
     /// Return the encoded protobuf `Message` for gRPC clients, with the body as stored.
     fn grpc_message<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &encode_message(&self.view()?)))
+    }
+
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        shown::html(slf)
     }
 
     fn __repr__(&self) -> PyResult<String> {

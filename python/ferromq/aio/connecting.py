@@ -40,7 +40,7 @@ class Connection(MakesClients[Client]):
     parent.
     """
 
-    _kind = "aio.Connection"
+    _kind = "aio.Connection"  # async
     _again = "make a new one with ferromq.aio.connect()"
 
     def producer(self, *topics: str, **options: Unpack[AsyncProducerOptions[V]]) -> Producer[V]:

@@ -6,7 +6,7 @@ What is asked and answered is in `core.receive_plans`; how much is received ahea
 
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, Unpack, cast, overload
@@ -39,12 +39,12 @@ from ferromq.message import MessageView
 from ferromq.protocol import naming
 from ferromq.tables import MessageTable, PulledTable, check_arrow, table_of
 from ferromq.telemetry import Telemetry
-from ferromq.terminal.objects import described
+from ferromq.terminal.objects import Shown
 
 __all__ = ["Consumer"]
 
 
-class Consumer(Generic[T]):
+class Consumer(Shown, Generic[T]):
     """
     Receives messages on behalf of a consumer group; it belongs to the loop of its first use.
 
@@ -80,6 +80,8 @@ class Consumer(Generic[T]):
 
     Group and topics are in *namespace*, and are named without it; so are the topics of messages.
     """
+
+    _kind = "aio.Consumer"  # async
 
     def __init__(
         self,
@@ -531,10 +533,14 @@ class Consumer(Generic[T]):
         """Whether it was closed."""
         return self._client.base.is_closed
 
-    def __repr__(self) -> str:
-        endpoint, subscription = self._client.common.address, self._subscription
-        state = self._client.base.state
-        return described("aio.Consumer", state, endpoint=endpoint, group=subscription.group, topic=subscription.topics)
+    @property
+    def _state(self) -> str:
+        return self._client.base.state
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield from self._client.base.facts()
+        yield "group", self._subscription.group
+        yield "topic", self._subscription.topics
 
     async def __aenter__(self) -> Self:
         return self

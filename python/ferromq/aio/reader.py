@@ -5,7 +5,7 @@ How it reads is in `core.reading`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Literal, Self
@@ -24,12 +24,12 @@ from ferromq.core.watch import Watch
 from ferromq.errors import ClientClosed
 from ferromq.message import MessageView
 from ferromq.telemetry import Telemetry
-from ferromq.terminal.objects import described
+from ferromq.terminal.objects import Shown
 
 __all__ = ["Reader"]
 
 
-class Reader:
+class Reader(Shown):
     """
     Reads every message of topics, without a group; it belongs to the loop of its first use.
 
@@ -46,6 +46,8 @@ class Reader:
     *namespace* are as of `Consumer`, too; each read that brings messages is a receive. Brokers must answer pulls over
     gRPC; others raise `Unsupported`.
     """
+
+    _kind = "aio.Reader"  # async
 
     def __init__(
         self,
@@ -144,11 +146,13 @@ class Reader:
         """Whether it was closed."""
         return self._client.base.is_closed
 
-    def __repr__(self) -> str:
-        endpoint = self._client.common.address
-        return described(
-            "aio.Reader", self._client.base.state, endpoint=endpoint, topic=self._reading.subscription.topics
-        )
+    @property
+    def _state(self) -> str:
+        return self._client.base.state
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield from self._client.base.facts()
+        yield "topic", self._reading.subscription.topics
 
     async def __aenter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from datetime import timedelta
@@ -150,6 +150,12 @@ class Client:
         if self.is_closed:
             return "closed"
         return "open" if self.is_here or self._is_unused else "forked"
+
+    def facts(self) -> Iterator[tuple[str, object]]:
+        """Yield what `repr` and notebooks show of every client."""
+        yield "endpoint", self.common.address
+        if self.common.namespace:
+            yield "namespace", self.common.namespace
 
     def run(self, plan: Plan[T], cancel: Cancel | None = None) -> T:
         """Run a plan in this thread. Raises `Cancelled` where *cancel* ended it."""

@@ -39,12 +39,12 @@ from ferromq.message import MessageView
 from ferromq.protocol import naming
 from ferromq.tables import MessageTable, PulledTable, check_arrow, table_of
 from ferromq.telemetry import Telemetry
-from ferromq.terminal.objects import described
+from ferromq.terminal.objects import Shown
 
 __all__ = ["Consumer"]
 
 
-class Consumer(Generic[T]):
+class Consumer(Shown, Generic[T]):
     """
     Receives messages on behalf of a consumer group; thread-safe.
 
@@ -529,10 +529,14 @@ class Consumer(Generic[T]):
         """Whether it was closed."""
         return self._client.is_closed
 
-    def __repr__(self) -> str:
-        endpoint, subscription = self._client.common.address, self._subscription
-        state = self._client.state
-        return described("Consumer", state, endpoint=endpoint, group=subscription.group, topic=subscription.topics)
+    @property
+    def _state(self) -> str:
+        return self._client.state
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield from self._client.facts()
+        yield "group", self._subscription.group
+        yield "topic", self._subscription.topics
 
     def __enter__(self) -> Self:
         return self

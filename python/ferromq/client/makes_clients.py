@@ -1,12 +1,12 @@
 """What the connections of `ferromq` and `ferromq.aio` have in common: an endpoint, and the clients that they made."""
 
 from collections.abc import Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from ferromq.client.options import ClientOptions
 from ferromq.errors import ClientClosed
 from ferromq.protocol.endpoints import parse_address
-from ferromq.terminal.objects import described, html
+from ferromq.terminal.objects import Shown, html
 
 _SHOWN = 10
 """The most clients that a notebook shows."""
@@ -24,7 +24,7 @@ C = TypeVar("C", bound=Closable)
 Made = TypeVar("Made", bound=Closable)
 
 
-class MakesClients(Generic[C]):
+class MakesClients(Shown, Generic[C]):
     """
     Remembers the clients that it made until they are closed; thread-safe.
 
@@ -32,8 +32,6 @@ class MakesClients(Generic[C]):
     hold during a fork; each step on its table is atomic.
     """
 
-    _kind: str
-    """Its name in `ferromq`."""
     _what = "connection"
     _again: str
     """What to do about a closed one, for error texts."""
@@ -78,14 +76,10 @@ class MakesClients(Generic[C]):
     def _state(self) -> str:
         return "closed" if self._is_closed else "open"
 
-    def _facts(self) -> Iterator[tuple[str, Any]]:
-        """Yield what `repr` shows."""
+    def _facts(self) -> Iterator[tuple[str, object]]:
         yield "endpoint", self._endpoint
         if namespace := self._options.get("namespace"):
             yield "namespace", namespace
-
-    def __repr__(self) -> str:
-        return described(self._kind, self._state, **dict(self._facts()))
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks: addresses and open clients."""

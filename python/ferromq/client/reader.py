@@ -24,12 +24,12 @@ from ferromq.core.watch import Watch
 from ferromq.errors import ClientClosed
 from ferromq.message import MessageView
 from ferromq.telemetry import Telemetry
-from ferromq.terminal.objects import described
+from ferromq.terminal.objects import Shown
 
 __all__ = ["Reader"]
 
 
-class Reader:
+class Reader(Shown):
     """
     Reads every message of topics, without a group; thread-safe.
 
@@ -140,9 +140,13 @@ class Reader:
         """Whether it was closed."""
         return self._client.is_closed
 
-    def __repr__(self) -> str:
-        endpoint = self._client.common.address
-        return described("Reader", self._client.state, endpoint=endpoint, topic=self._reading.subscription.topics)
+    @property
+    def _state(self) -> str:
+        return self._client.state
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield from self._client.facts()
+        yield "topic", self._reading.subscription.topics
 
     def __enter__(self) -> Self:
         return self

@@ -26,6 +26,7 @@ from typing import (
 
 from ferromq._ferromq import Message, MessageView
 from ferromq.errors import ConfigError, MessageTooLarge, Reject, RetryAfter, Undecodable
+from ferromq.terminal.objects import html_of, short
 
 if TYPE_CHECKING:
     from typing import Never
@@ -95,7 +96,10 @@ class DecodedMessage(_View, Generic[T]):  # type: ignore[misc]
             return getattr(self.message, name)
 
     def __repr__(self) -> str:
-        return f"<DecodedMessage {self.message.message_id} of {self.message.topic}: {self.value!r}>"
+        return f"<DecodedMessage {self.message.message_id} of {self.message.topic}: {short(repr(self.value))}>"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
 
 def plain(message: object) -> MessageView:

@@ -12,7 +12,8 @@ from ferromq.core.requests import Call, Join, Plan, Stream, check, duration, err
 from ferromq.core.routes import endpoints_message
 from ferromq.core.subscriptions import Subscription
 from ferromq.errors import OutcomeUnknown, RequestError, ServerError
-from ferromq.tables import MessageTable, PulledTable
+from ferromq.tables import MessageTable, PulledTable, html_of_messages
+from ferromq.terminal.objects import html_of
 
 _EMPTY = {pb.Code.OK, pb.Code.MESSAGE_NOT_FOUND}
 
@@ -25,12 +26,18 @@ class Queue(NamedTuple):
     topic: str = ""
     """May be empty if the client reads one topic."""
 
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
 
 class Pulled(NamedTuple):
     """What a pull brought, and where the next one begins."""
 
     messages: list[MessageView]
     next_offset: int
+
+    def _repr_html_(self) -> str:
+        return html_of_messages(f"Pulled, next offset {self.next_offset:,}", self.messages)
 
 
 class NoLease:
