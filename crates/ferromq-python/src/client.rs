@@ -63,6 +63,16 @@ impl MessageIds {
         Self(codec::MessageIds::reserve(process, seconds, count))
     }
 
+    #[new]
+    const fn new(process: [u8; 8], seconds: u32, first: u32, count: u32) -> Self {
+        Self(codec::MessageIds { process, seconds, first, count })
+    }
+
+    fn __getnewargs__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyBytes>, u32, u32, u32) {
+        let codec::MessageIds { process, seconds, first, count } = self.0;
+        (PyBytes::new(py, &process), seconds, first, count)
+    }
+
     fn __len__(&self) -> usize {
         self.0.count as usize
     }
@@ -506,6 +516,22 @@ impl MessageView {
     #[getter]
     fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
+    }
+
+    /// Return the message itself: there is one lease, and nothing else of it changes.
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __deepcopy__(slf: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
+        slf
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(
+            "a received message cannot be pickled, because its lease belongs to this process: send message.body, and \
+             the attributes that you need",
+        ))
     }
 
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

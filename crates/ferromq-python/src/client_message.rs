@@ -145,6 +145,21 @@ impl Message {
         if let Kind::Priority(priority) = self.headers.kind() { Some(*priority) } else { None }
     }
 
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
+        if self.headers.compression().is_some() {
+            return Err(PyTypeError::new_err("a compressed message cannot be pickled or copied"));
+        }
+        let options = PyDict::new(py);
+        options.set_item("keys", self.keys(py)?)?;
+        options.set_item("tag", self.tag())?;
+        options.set_item("properties", self.properties(py)?)?;
+        options.set_item("message_group", self.message_group())?;
+        options.set_item("delivery_timestamp", self.delivery_timestamp())?;
+        options.set_item("delay", self.delay())?;
+        options.set_item("priority", self.priority())?;
+        Ok((PyTuple::new(py, [self.body(py)])?, options))
+    }
+
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         shown::html(slf)
     }

@@ -5,6 +5,7 @@ No I/O. pydantic and msgspec are imported when a type needs them. The JSON of da
 own classes is msgspec's; a pydantic model has its own.
 """
 
+import copy
 import dataclasses
 import importlib
 import inspect
@@ -91,9 +92,16 @@ class DecodedMessage(_View, Generic[T]):  # type: ignore[misc]
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name in DecodedMessage.__slots__:  # of an object without them, which `copy` makes
-                raise AttributeError(name)
             return getattr(self.message, name)
+
+        def __copy__(self) -> "DecodedMessage[T]":
+            return DecodedMessage(self.message, self.value)
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> "DecodedMessage[T]":
+            return DecodedMessage(self.message, copy.deepcopy(self.value, memo))
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            return self.message.__reduce_ex__(protocol)  # raises
 
     def __repr__(self) -> str:
         return f"<DecodedMessage {self.message.message_id} of {self.message.topic}: {short(repr(self.value))}>"
