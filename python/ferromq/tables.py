@@ -1,4 +1,4 @@
-"""Received or stored messages as an Arrow table or a pandas DataFrame; needs pyarrow, of the extra `spark`."""
+"""Received or stored messages as an Arrow table or a data frame; needs pyarrow, of the extra `arrow`."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
@@ -11,7 +11,7 @@ from ferromq.terminal.objects import html
 
 __all__ = ["MessageTable", "PulledTable", "to_arrow", "to_pandas"]
 
-_PIP = "pip install 'ferromq[spark]'"
+_PIP = {"pyarrow": "pip install 'ferromq[arrow]'", "pandas": "pip install pandas", "polars": "pip install polars"}
 
 _COLUMNS: dict[str, Callable[[MessageView | StoredMessage], object]] = {
     "message_id": lambda message: message.message_id,
@@ -34,8 +34,7 @@ def to_arrow(messages: Iterable[MessageView | StoredMessage]) -> Any:
     Columns: message_id, topic (string), queue_id (int32), queue_offset (int64), keys (list of strings), tag (string,
     null without one), properties (map of strings), body (binary), born_timestamp and store_timestamp (timestamp in µs,
     UTC), as in `ferromq.spark`. The body of a received message is decompressed, that of a stored message is as stored.
-    `polars.from_arrow` takes the table. Raises `ConfigError` without pyarrow, and `CorruptMessage` for a body that
-    cannot be decompressed.
+    Raises `ConfigError` without pyarrow, and `CorruptMessage` for a body that cannot be decompressed.
     """
     pa, schema = _pyarrow()
     rows = list(messages)
@@ -51,19 +50,31 @@ def to_pandas(messages: Iterable[MessageView | StoredMessage]) -> Any:
 
     Raises `ConfigError` without pyarrow or pandas, too.
     """
-    table = to_arrow(messages)
-    try:
-        import pandas as pd  # noqa: PLC0415, F401 (an extra; pyarrow's own error names no package to install)
-    except ImportError as error:
-        raise ConfigError(f"data frames of messages need pandas, which is not installed: {_PIP}") from error
+    return _pandas(to_arrow(messages))
+
+
+def _pandas(table: Any) -> Any:
+    _module("pandas")  # pyarrow's own error names no package to install
     return table.to_pandas(maps_as_pydicts="strict")
+
+
+def _polars(table: Any) -> Any:
+    return _module("polars").from_arrow(table)
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigError(f"tables of messages need {name}, which is not installed: {_PIP[name]}") from error
 
 
 class MessageTable:
     """
     Received messages as columns; `Consumer.ack` and `give_back` take it as they take a list of its messages.
 
-    `table` is a `pyarrow.Table` with the columns of `to_arrow`. Iterating makes the messages one by one.
+    `table` is a `pyarrow.Table` with the columns of `to_arrow`. Iterating makes the messages one by one. It has the
+    Arrow PyCapsule interface, so `polars.DataFrame`, `pyarrow.table` and DuckDB's queries take it as it is.
     """
 
     def __init__(self, table: Any, messages: Callable[[], list[MessageView]]) -> None:
@@ -77,6 +88,17 @@ class MessageTable:
         if self._messages is None:
             self._messages = self._make()
         return self._messages
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame`; `properties` holds dicts. Raises `ConfigError` without pandas."""
+        return _pandas(self.table)
+
+    def to_polars(self) -> Any:
+        """Return a `polars.DataFrame`. Raises `ConfigError` without polars."""
+        return _polars(self.table)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
 
     def __iter__(self) -> Iterator[MessageView]:
         return iter(self.messages)
@@ -98,6 +120,14 @@ class PulledTable(NamedTuple):
     table: Any
     """A `pyarrow.Table` with the columns of `to_arrow`."""
     next_offset: int
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame`; `properties` holds dicts. Raises `ConfigError` without pandas."""
+        return _pandas(self.table)
+
+    def to_polars(self) -> Any:
+        """Return a `polars.DataFrame`. Raises `ConfigError` without polars."""
+        return _polars(self.table)
 
     def __repr__(self) -> str:
         return f"<PulledTable of {self.table.num_rows} messages next_offset={self.next_offset}>"
@@ -162,10 +192,7 @@ def table_of_records(
 
 def _pyarrow() -> tuple[Any, Any]:
     """Return the module pyarrow and the schema of tables."""
-    try:
-        import pyarrow as pa  # noqa: PLC0415 (an extra)
-    except ImportError as error:
-        raise ConfigError(f"tables of messages need pyarrow, which is not installed: {_PIP}") from error
+    pa = _module("pyarrow")
     time = pa.timestamp("us", "UTC")
     kinds = {
         "queue_id": pa.int32(),
