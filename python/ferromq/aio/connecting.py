@@ -27,7 +27,7 @@ from ferromq.telemetry import Telemetry
 
 __all__ = ["Connection", "connect"]
 
-Client = Producer[Any] | Consumer[Any] | Reader | Admin
+Client = Producer[Any] | Consumer[Any] | Reader[Any] | Admin
 Made = TypeVar("Made", bound=Client)
 
 
@@ -62,14 +62,14 @@ class Connection(MakesClients[Client]):
         whole: ConsumerOptions[T] = {**self._options, **options}
         return self._keep(Consumer(self._endpoint, group, topics, **whole))
 
-    def reader(self, topics: Topics, **options: Unpack[ReaderOptions]) -> Reader:
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions[T]]) -> Reader[T]:
         """
         Return a new reader of *topics*, which has no group. The options are those of `ferromq.aio.Reader`.
 
         Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
         """
         self._check()
-        whole: ReaderOptions = {**self._options, **options}
+        whole: ReaderOptions[T] = {**self._options, **options}
         return self._keep(Reader(self._endpoint, topics, **whole))
 
     def admin(self, **options: Unpack[AdminOptions]) -> Admin:
