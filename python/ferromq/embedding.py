@@ -8,6 +8,8 @@ import atexit
 import contextlib
 import os
 import shutil
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Unpack
@@ -33,6 +35,29 @@ __all__ = ["Embedded", "embedded"]
 SMALL_FILES = {"commit_log_file_size": 64 << 20, "index_slots": 100_000, "index_entries": 400_000}
 """Sizes of new files for small stores, so that a temporary directory has no empty gigabytes."""
 _FREE_PORT = "127.0.0.1:0"
+
+
+class _Running:
+    """A running broker and its name server, which end with the process at the latest."""
+
+    def __init__(self, started: contextlib.ExitStack, owner: Owner) -> None:
+        self._started = started
+        self._owner = owner
+        self._is_closed = False
+        # So that no temporary directory and no unclean store stay behind.
+        atexit.register(self.close)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it runs in this process."""
+        return not self._is_closed and self._owner.is_here
+
+    def close(self) -> None:
+        """Stop them; not in a child of their process."""
+        if self._owner.is_here:
+            self._is_closed = True
+            atexit.unregister(self.close)
+            self._started.close()
 
 
 class Embedded(Connection):
@@ -67,10 +92,7 @@ class Embedded(Connection):
             self._broker = BrokerController(config, clock=clock, archive=archive)
             started.callback(self._broker.close)
             self._name_server = name_server
-            # Closes at exit, so that no temporary directory and no unclean store stay behind.
-            atexit.register(self.close)
-            started.callback(atexit.unregister, self.close)
-            self._started = started.pop_all()
+            self._running = _Running(started.pop_all(), self._owner)
         super().__init__(self._broker.endpoint, {})
 
     def _check(self) -> None:
@@ -141,7 +163,13 @@ class Embedded(Connection):
             try:
                 super().close(timeout)
             finally:
-                self._started.close()
+                self._running.close()
+
+    def __del__(self) -> None:
+        # Clients that it made may be in use: it runs on.
+        if hasattr(self, "_running") and self._running.is_left and not sys.is_finalizing():
+            text = f"{self!r} was never closed, and runs on: use it in a with statement, or call close()"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=1)
 
     @property
     def _state(self) -> str:

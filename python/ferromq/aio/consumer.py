@@ -542,6 +542,11 @@ class Consumer(Shown, Generic[T]):
         yield "group", self._subscription.group
         yield "topic", self._subscription.topics
 
+    def __del__(self) -> None:
+        if hasattr(self, "_client"):  # not if its arguments were refused
+            self._client.base.abandoned(self)  # async
+            # sync: self._client.abandoned(self, self.close)
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -269,6 +269,11 @@ class Producer(Shown, Generic[V]):
     def _facts(self) -> Iterator[tuple[str, object]]:
         yield from self._client.base.facts()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_client"):  # not if its arguments were refused
+            self._client.base.abandoned(self)  # async
+            # sync: self._client.abandoned(self, self.close)
+
     async def __aenter__(self) -> Self:
         self._client.check()  # async
         return self

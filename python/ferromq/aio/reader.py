@@ -174,6 +174,11 @@ class Reader(Shown, Generic[T]):
         yield from self._client.base.facts()
         yield "topic", self._reading.subscription.topics
 
+    def __del__(self) -> None:
+        if hasattr(self, "_client"):  # not if its arguments were refused
+            self._client.base.abandoned(self)  # async
+            # sync: self._client.abandoned(self, self.close)
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -538,6 +538,10 @@ class Consumer(Shown, Generic[T]):
         yield "group", self._subscription.group
         yield "topic", self._subscription.topics
 
+    def __del__(self) -> None:
+        if hasattr(self, "_client"):  # not if its arguments were refused
+            self._client.abandoned(self, self.close)
+
     def __enter__(self) -> Self:
         return self
 

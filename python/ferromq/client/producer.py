@@ -261,6 +261,10 @@ class Producer(Shown, Generic[V]):
     def _facts(self) -> Iterator[tuple[str, object]]:
         yield from self._client.facts()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_client"):  # not if its arguments were refused
+            self._client.abandoned(self, self.close)
+
     def __enter__(self) -> Self:
         return self
 

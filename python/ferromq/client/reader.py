@@ -172,6 +172,10 @@ class Reader(Shown, Generic[T]):
         yield from self._client.facts()
         yield "topic", self._reading.subscription.topics
 
+    def __del__(self) -> None:
+        if hasattr(self, "_client"):  # not if its arguments were refused
+            self._client.abandoned(self, self.close)
+
     def __enter__(self) -> Self:
         return self
 
