@@ -32,6 +32,9 @@ _TAIL = '''
     def __repr__(self) -> str:
         return repr(self._admin).replace("<", "<aio.", 1)
 
+    def _repr_html_(self) -> str:
+        return self._admin._repr_html_().replace("Admin", "aio.Admin", 1)
+
     async def __aenter__(self) -> Self:
         return self
 

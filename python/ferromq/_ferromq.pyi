@@ -34,7 +34,9 @@ class Clock:
     @staticmethod
     def manual(start_ms: int) -> Clock: ...
     @property
-    def is_manual(self) -> bool: ...
+    def is_manual(self) -> bool:
+        """Whether time moves only by `advance`."""
+
     def now_ms(self) -> int: ...
     def advance(self, ms: int) -> None: ...
 
@@ -43,45 +45,77 @@ class StoredMessage:
     """A decoded record of the commit log. Attributes are built when they are read."""
 
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The topic, with its namespace."""
+
     @property
-    def queue_id(self) -> int: ...
+    def queue_id(self) -> int:
+        """The number of its queue in the topic, from 0."""
+
     @property
-    def queue_offset(self) -> int: ...
+    def queue_offset(self) -> int:
+        """The position in its queue, from 0."""
+
     @property
-    def physical_offset(self) -> int: ...
+    def physical_offset(self) -> int:
+        """The position of the record in the commit log, in bytes."""
+
     @property
     def body(self) -> bytes:
         """The stored body: compressed if `sys_flag` has bit 1."""
 
     @property
-    def properties(self) -> dict[str, str]: ...
+    def properties(self) -> dict[str, str]:
+        """All properties of the record, RocketMQ's own among them."""
+
     @property
-    def flag(self) -> int: ...
+    def flag(self) -> int:
+        """A number that RocketMQ's producers may give; brokers ignore it."""
+
     @property
-    def sys_flag(self) -> int: ...
+    def sys_flag(self) -> int:
+        """RocketMQ's bits: compression, kind of transaction, kind of addresses."""
+
     @property
-    def born_timestamp(self) -> int: ...
+    def born_timestamp(self) -> int:
+        """When it was sent, by the producer's clock: milliseconds since 1970."""
+
     @property
-    def born_host(self) -> str: ...
+    def born_host(self) -> str:
+        """The producer's `host:port`."""
+
     @property
-    def store_timestamp(self) -> int: ...
+    def store_timestamp(self) -> int:
+        """When it was stored, by the broker's clock: milliseconds since 1970."""
+
     @property
-    def store_host(self) -> str: ...
+    def store_host(self) -> str:
+        """The `host:port` of the broker that stored it."""
+
     @property
-    def reconsume_times(self) -> int: ...
+    def reconsume_times(self) -> int:
+        """How often it was delivered before: 0 for a message that was not redelivered."""
+
     @property
-    def prepared_transaction_offset(self) -> int: ...
+    def prepared_transaction_offset(self) -> int:
+        """Of a message of a transaction: the physical offset of its half message, in bytes; 0 for others."""
+
     @property
     def message_id(self) -> str:
         """The producer's UNIQ_KEY, or else RocketMQ's offset message id."""
 
     @property
-    def offset_message_id(self) -> str: ...
+    def offset_message_id(self) -> str:
+        """RocketMQ's offset message id: the broker's address and the physical offset in upper-case hex."""
+
     @property
-    def tag(self) -> str | None: ...
+    def tag(self) -> str | None:
+        """The tag; None without one."""
+
     @property
-    def keys(self) -> tuple[str, ...]: ...
+    def keys(self) -> tuple[str, ...]:
+        """The keys, by which queries find the message."""
+
     @property
     def raw(self) -> bytes:
         """The bytes of the record."""
@@ -99,21 +133,24 @@ class ExpiredFile:
     """A file of the commit log that is about to be deleted. It stays unchanged until the hook returns."""
 
     @property
-    def path(self) -> Path: ...
+    def path(self) -> Path:
+        """The file."""
+
     @property
     def begin(self) -> int:
-        """First physical offset."""
+        """Its first physical offset, in bytes."""
 
     @property
     def end(self) -> int:
-        """Last physical offset + 1."""
+        """Its last physical offset + 1, in bytes."""
 
     @property
     def oldest_ms(self) -> int:
         """The store time of its first message, milliseconds since 1970."""
 
     @property
-    def newest_ms(self) -> int: ...
+    def newest_ms(self) -> int:
+        """The store time of its last message, milliseconds since 1970."""
 
 @type_check_only
 class StoreOptions(TypedDict, total=False):
@@ -1242,23 +1279,37 @@ class Message:
     def with_properties(self, added: Mapping[str, str]) -> Message:
         """Return a copy with more properties, which replace those of the same names."""
     @property
-    def body(self) -> bytes: ...
-    @property
-    def keys(self) -> tuple[str, ...]: ...
-    @property
-    def tag(self) -> str | None: ...
-    @property
-    def properties(self) -> dict[str, str]: ...
-    @property
-    def message_group(self) -> str | None: ...
-    @property
-    def delivery_timestamp(self) -> int | None:
-        """Milliseconds since 1970."""
+    def body(self) -> bytes:
+        """The body."""
 
     @property
-    def delay(self) -> timedelta | None: ...
+    def keys(self) -> tuple[str, ...]:
+        """The keys, by which queries find the message."""
+
     @property
-    def priority(self) -> int | None: ...
+    def tag(self) -> str | None:
+        """The tag; None without one."""
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties that are delivered with it."""
+
+    @property
+    def message_group(self) -> str | None:
+        """The message group, whose messages are delivered in the order of sending; None without one."""
+
+    @property
+    def delivery_timestamp(self) -> int | None:
+        """The earliest delivery time, milliseconds since 1970; None without one."""
+
+    @property
+    def delay(self) -> timedelta | None:
+        """The time from its sending to its earliest delivery; None without one."""
+
+    @property
+    def priority(self) -> int | None:
+        """The priority, 0 or more, higher ones first; None without one."""
+
     @property
     def lane(self) -> str | None:
         """The batch key, equal for all messages of a request: None, `delayed`, `priority`, or `group:` and the group."""
@@ -1280,7 +1331,9 @@ class MessageView:
     """
 
     @property
-    def topic(self) -> str: ...
+    def topic(self) -> str:
+        """The topic, named without the namespace of its consumer."""
+
     @property
     def body(self) -> bytes:
         """
@@ -1296,48 +1349,72 @@ class MessageView:
         """The body as received, compressed or not."""
 
     @property
-    def tag(self) -> str | None: ...
-    @property
-    def keys(self) -> tuple[str, ...]: ...
-    @property
-    def properties(self) -> dict[str, str]: ...
-    @property
-    def message_group(self) -> str | None: ...
-    @property
-    def delivery_timestamp(self) -> int | None:
-        """The earliest delivery time of a timed message, milliseconds since 1970."""
+    def tag(self) -> str | None:
+        """The tag; None without one."""
 
     @property
-    def priority(self) -> int | None: ...
+    def keys(self) -> tuple[str, ...]:
+        """The keys, by which queries find the message."""
+
     @property
-    def message_id(self) -> str: ...
+    def properties(self) -> dict[str, str]:
+        """The properties that the producer gave."""
+
     @property
-    def queue_id(self) -> int: ...
+    def message_group(self) -> str | None:
+        """The message group, whose messages are delivered in the order of sending; None without one."""
+
     @property
-    def queue_offset(self) -> int: ...
+    def delivery_timestamp(self) -> int | None:
+        """The earliest delivery time of a timed message, milliseconds since 1970; None for others."""
+
+    @property
+    def priority(self) -> int | None:
+        """The priority, 0 or more, higher ones first; None without one."""
+
+    @property
+    def message_id(self) -> str:
+        """The message id, which the producer chose."""
+
+    @property
+    def queue_id(self) -> int:
+        """The number of its queue in the topic on its broker, from 0."""
+
+    @property
+    def queue_offset(self) -> int:
+        """The position in its queue, from 0."""
+
     @property
     def delivery_attempt(self) -> int:
-        """1 for the first delivery."""
+        """The number of this delivery: 1 for the first one."""
 
     @property
     def receipt_handle(self) -> str:
         """The key of the lease. It changes with the lease's duration."""
 
     @property
-    def born_timestamp(self) -> int: ...
+    def born_timestamp(self) -> int:
+        """When it was sent, by the producer's clock: milliseconds since 1970."""
+
     @property
-    def born_host(self) -> str: ...
+    def born_host(self) -> str:
+        """The producer's address, or what it gave in its place."""
+
     @property
-    def store_timestamp(self) -> int: ...
+    def store_timestamp(self) -> int:
+        """When it was stored, by the broker's clock: milliseconds since 1970."""
+
     @property
-    def store_host(self) -> str: ...
+    def store_host(self) -> str:
+        """The `host:port` of the broker that stored it."""
+
     @property
     def invisible_ms(self) -> int:
-        """The length of its first lease."""
+        """The length of its first lease in milliseconds."""
 
     @property
     def endpoint(self) -> str:
-        """The broker that delivered it and takes its acknowledgement."""
+        """The `host:port` of the broker that delivered it and takes its acknowledgement."""
 
     def ack(self) -> None:
         """
@@ -1354,18 +1431,9 @@ class MessageView:
         Returns None, or with `ferromq.aio` an awaitable. Raises `LeaseExpired` if the lease has expired.
         """
 
-    def renew(self, receipt_handle: str) -> None:
-        """Replace the receipt handle by a new one from the broker."""
-
     @property
     def is_settled(self) -> bool:
         """Whether this client has acknowledged the message or forwarded it to the dead letters, or is doing so."""
-
-    def settle(self) -> bool:
-        """Set `is_settled`, and return whether it was unset. For the consumer."""
-
-    def unsettle(self) -> None:
-        """Unset `is_settled` after the broker refused or did not answer. For the consumer."""
 
 @final
 class MessageIds:
@@ -1497,6 +1565,12 @@ def decode_sent(
     address, and the physical offsets in 8 bytes each.
     """
 
+def renew(message: MessageView, receipt_handle: str) -> None:
+    """Replace the receipt handle of a message by a new one from the broker."""
+
+def unsettle_all(messages: Sequence[MessageView]) -> None:
+    """Unset `is_settled` of messages after the broker refused or did not answer."""
+
 def any_settled(messages: Sequence[MessageView]) -> bool:
     """Return whether any of the messages is settled."""
 
@@ -1516,12 +1590,12 @@ def decode_acked(answer: bytes) -> tuple[int, str, list[tuple[str, int, str]]]:
     """Decode an AckMessageResponse: code, text; message id, code and text of each failed entry."""
 
 def decode_records_answer(
-    answer: Records, lease: LeaseKeeper, endpoint: str
+    answer: Records, lease: LeaseKeeper, endpoint: str, namespace: str | None = None
 ) -> tuple[tuple[int, str] | None, list[MessageView], int | None]:
     """
     Decode the answer to a framed receive or pull: its status (code, text), its messages, and a pull's next offset.
 
-    Raises `ValueError` for other bytes.
+    Topics are named without the *namespace*. Raises `ValueError` for other bytes.
     """
 
 def split_records(answer: Records) -> tuple[tuple[int, str], int | None, Records]:
@@ -1532,10 +1606,11 @@ def split_records(answer: Records) -> tuple[tuple[int, str], int | None, Records
     """
 
 def decode_received(
-    packets: list[bytes], packed: bool, lease: LeaseKeeper, endpoint: str
+    packets: list[bytes], packed: bool, lease: LeaseKeeper, endpoint: str, namespace: str | None = None
 ) -> tuple[tuple[int, str] | None, list[MessageView], int | None]:
     """
     Decode a ReceiveMessage or PullMessage stream: its status (code, text), if any, its messages, and a pull's next offset.
 
-    *packed*: each packet is a sequence of length-prefixed responses, otherwise one. Raises `ValueError` for other bytes.
+    *packed*: each packet is a sequence of length-prefixed responses, otherwise one. Topics are named without the
+    *namespace*. Raises `ValueError` for other bytes.
     """

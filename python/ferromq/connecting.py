@@ -37,7 +37,7 @@ from ferromq.telemetry import Telemetry
 
 __all__ = ["Connection", "connect"]
 
-Client = Producer[Any] | Consumer[Any] | Reader | Admin
+Client = Producer[Any] | Consumer[Any] | Reader[Any] | Admin
 Made = TypeVar("Made", bound=Client)
 
 
@@ -49,7 +49,6 @@ class Connection(MakesClients[Client]):
     connection may be made before a fork and used in the child; the clients it made before belong to the parent.
     """
 
-    _kind = "Connection"
     _again = "make a new one with ferromq.connect()"
 
     def producer(self, *topics: str, **options: Unpack[ProducerOptions[V]]) -> Producer[V]:
@@ -79,14 +78,14 @@ class Connection(MakesClients[Client]):
         whole: ConsumerOptions[Any] = {**self._options, **options}
         return self._keep(Consumer(self._endpoint, group, topics, **whole))
 
-    def reader(self, topics: Topics, **options: Unpack[ReaderOptions]) -> Reader:
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions[T]]) -> Reader[T]:
         """
         Return a new reader of *topics*, which has no group. The options are those of `ferromq.Reader`.
 
         Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
         """
         self._check()
-        whole: ReaderOptions = {**self._options, **options}
+        whole: ReaderOptions[T] = {**self._options, **options}
         return self._keep(Reader(self._endpoint, topics, **whole))
 
     def admin(self, **options: Unpack[AdminOptions]) -> Admin:

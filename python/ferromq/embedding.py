@@ -8,6 +8,8 @@ import atexit
 import contextlib
 import os
 import shutil
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Unpack
@@ -37,6 +39,29 @@ _open = set[tuple[int, str]]()
 """Process and directory of each embedded broker that runs; a fork copies those of its parent."""
 
 
+class _Running:
+    """A running broker and its name server, which end with the process at the latest."""
+
+    def __init__(self, started: contextlib.ExitStack, owner: Owner) -> None:
+        self._started = started
+        self._owner = owner
+        self._is_closed = False
+        # So that no temporary directory and no unclean store stay behind.
+        atexit.register(self.close)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it runs in this process."""
+        return not self._is_closed and self._owner.is_here
+
+    def close(self) -> None:
+        """Stop them; not in a child of their process."""
+        if self._owner.is_here:
+            self._is_closed = True
+            atexit.unregister(self.close)
+            self._started.close()
+
+
 class Embedded(Connection):
     """
     A connection to its own name server and broker, started by `embedded`. Use it in a `with`, or call `close`.
@@ -46,7 +71,6 @@ class Embedded(Connection):
     A forked child cannot use its parent's: methods raise `ForkedProcess`, and `close` does nothing.
     """
 
-    _kind = "Embedded"
     _what = "embedded broker"
     _again = "start a new one with ferromq.embedded()"
 
@@ -81,10 +105,7 @@ class Embedded(Connection):
             started.callback(_open.discard, place)
             started.callback(self._broker.close)
             self._name_server = name_server
-            # Closes at exit, so that no temporary directory and no unclean store stay behind.
-            atexit.register(self.close)
-            started.callback(atexit.unregister, self.close)
-            self._started = started.pop_all()
+            self._running = _Running(started.pop_all(), self._owner)
         # Clients go where the broker says it is.
         is_advertised = bool(self._broker.config.advertise or self._broker.config.grpc_advertise)
         servers = {} if is_advertised else {self._broker.endpoint: self._broker.server}
@@ -149,13 +170,19 @@ class Embedded(Connection):
             try:
                 super().close(timeout)
             finally:
-                self._started.close()
+                self._running.close()
+
+    def __del__(self) -> None:
+        # Clients that it made may be in use: it runs on.
+        if hasattr(self, "_running") and self._running.is_left and not sys.is_finalizing():
+            text = f"{self!r} was never closed, and runs on: use it in a with statement, or call close()"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=1)
 
     @property
     def _state(self) -> str:
         return super()._state if self._owner.is_here else "forked"
 
-    def _facts(self) -> Iterator[tuple[str, Any]]:
+    def _facts(self) -> Iterator[tuple[str, object]]:
         yield from super()._facts()
         yield "remoting", self.remoting
         yield "namesrv", self.namesrv

@@ -63,6 +63,11 @@ class SendReceipt(NamedTuple):
         """
         return None if self.place is None else self.place.hex().upper()
 
+    def _repr_html_(self) -> str:
+        from ferromq.terminal.objects import html_of  # noqa: PLC0415 (Spark's Python processes import this module)
+
+        return html_of(self)
+
 
 class Reply(NamedTuple):
     """The reply to a request, as `Producer.request` returns it. It was not stored in a queue, and has no lease."""
@@ -80,6 +85,14 @@ class Reply(NamedTuple):
     """When it was sent, by the replier's clock: milliseconds since 1970."""
     born_host: str
     """The replier's `host:port`."""
+
+    def __repr__(self) -> str:
+        return f"<Reply {self.message_id}: {len(self.body)} bytes>"
+
+    def _repr_html_(self) -> str:
+        from ferromq.terminal.objects import html_of  # noqa: PLC0415 (Spark's Python processes import this module)
+
+        return html_of(self)
 
 
 class Handles(NamedTuple):

@@ -1,16 +1,17 @@
-"""Received or stored messages as an Arrow table or a pandas DataFrame; needs pyarrow, of the extra `spark`."""
+"""Received or stored messages as an Arrow table or a data frame; needs pyarrow, of the extra `arrow`."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from ferromq import _ferromq
 from ferromq._ferromq import MessageView, StoredMessage
 from ferromq.errors import ConfigError, CorruptMessage
+from ferromq.terminal.objects import html
 
 __all__ = ["MessageTable", "PulledTable", "to_arrow", "to_pandas"]
 
-_PIP = "pip install 'ferromq[spark]'"
+_PIP = {"pyarrow": "pip install 'ferromq[arrow]'", "pandas": "pip install pandas", "polars": "pip install polars"}
 
 
 def _body(message: MessageView | StoredMessage) -> bytes | None:
@@ -42,7 +43,7 @@ def to_arrow(messages: Iterable[MessageView | StoredMessage]) -> Any:
     null without one), properties (map of strings), body (binary), born_timestamp and store_timestamp (timestamp in µs,
     UTC), as in `ferromq.spark`. The body of a received message is decompressed, that of a stored message is as stored.
     A body that does not match its checksum or cannot be decompressed is null: reading it from its message raises
-    `CorruptMessage`. `polars.from_arrow` takes the table. Raises `ConfigError` without pyarrow.
+    `CorruptMessage`. Raises `ConfigError` without pyarrow.
     """
     pa, schema = _pyarrow()
     given: object = messages
@@ -61,12 +62,23 @@ def to_pandas(messages: Iterable[MessageView | StoredMessage]) -> Any:
 
     Raises `ConfigError` without pyarrow or pandas, too.
     """
-    table = to_arrow(messages)
-    try:
-        import pandas as pd  # noqa: PLC0415, F401 (an extra; pyarrow's own error names no package to install)
-    except ImportError as error:
-        raise ConfigError(f"data frames of messages need pandas, which is not installed: {_PIP}") from error
+    return _pandas(to_arrow(messages))
+
+
+def _pandas(table: Any) -> Any:
+    _module("pandas")  # pyarrow's own error names no package to install
     return table.to_pandas(maps_as_pydicts="strict")
+
+
+def _polars(table: Any) -> Any:
+    return _module("polars").from_arrow(table)
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigError(f"tables of messages need {name}, which is not installed: {_PIP[name]}") from error
 
 
 class MessageTable:
@@ -74,7 +86,8 @@ class MessageTable:
     Received messages as columns; `Consumer.ack` and `give_back` take it as they take a list of its messages.
 
     `table` is a `pyarrow.Table` with the columns of `to_arrow`; a damaged body is null there. Iterating makes the
-    messages one by one.
+    messages one by one. It has the Arrow PyCapsule interface, so `polars.DataFrame`, `pyarrow.table` and DuckDB's
+    queries take it as it is.
     """
 
     def __init__(self, table: Any, messages: Callable[[], list[MessageView]]) -> None:
@@ -89,12 +102,16 @@ class MessageTable:
             self._messages = self._make()
         return self._messages
 
-    def renamed(self, name: Callable[[str], str], messages: Callable[[], list[MessageView]]) -> "MessageTable":
-        """Return the table with *name* of each topic; *messages* makes its messages."""
-        column = self.table.schema.get_field_index("topic")
-        topics = [name(topic) for topic in self.table.column(column).to_pylist()]
-        field = self.table.schema.field(column)
-        return MessageTable(self.table.set_column(column, field, [topics]), messages)
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame`; `properties` holds dicts. Raises `ConfigError` without pandas."""
+        return _pandas(self.table)
+
+    def to_polars(self) -> Any:
+        """Return a `polars.DataFrame`. Raises `ConfigError` without polars."""
+        return _polars(self.table)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
 
     def __iter__(self) -> Iterator[MessageView]:
         return iter(self.messages)
@@ -107,13 +124,7 @@ class MessageTable:
         return f"<MessageTable of {len(self)} messages>"
 
     def _repr_html_(self) -> str:
-        """Return the first rows, for notebooks."""
-        shown: str = self.table.slice(0, _SHOWN).to_pandas(maps_as_pydicts="strict")._repr_html_()
-        return f"<p>MessageTable of {len(self):,} messages</p>{shown}"
-
-
-_SHOWN = 10
-"""Rows that a notebook shows."""
+        return _html_of_table(f"MessageTable of {len(self):,} messages", self.table)
 
 
 class PulledTable(NamedTuple):
@@ -122,6 +133,45 @@ class PulledTable(NamedTuple):
     table: Any
     """A `pyarrow.Table` with the columns of `to_arrow`."""
     next_offset: int
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame`; `properties` holds dicts. Raises `ConfigError` without pandas."""
+        return _pandas(self.table)
+
+    def to_polars(self) -> Any:
+        """Return a `polars.DataFrame`. Raises `ConfigError` without polars."""
+        return _polars(self.table)
+
+    def __repr__(self) -> str:
+        return f"<PulledTable of {self.table.num_rows} messages next_offset={self.next_offset}>"
+
+    def _repr_html_(self) -> str:
+        title = f"PulledTable of {self.table.num_rows:,} messages, next offset {self.next_offset:,}"
+        return _html_of_table(title, self.table)
+
+
+_SHOWN = 10
+"""Messages that a notebook shows."""
+_SHOWN_COLUMNS = ("message_id", "topic", "queue_id", "queue_offset", "tag", "keys", "body")
+
+
+def html_of_messages(title: str, messages: Sequence[MessageView]) -> str:
+    """Return the first messages as a table for notebooks."""
+    rows = [[_COLUMNS[name](message) for name in _SHOWN_COLUMNS] for message in messages[:_SHOWN]]
+    return html(title, _SHOWN_COLUMNS, _with_rest(rows, len(messages)))
+
+
+def _html_of_table(title: str, table: Any) -> str:
+    rows = [tuple(row.values()) for row in table.slice(0, _SHOWN).select(_SHOWN_COLUMNS).to_pylist()]
+    return html(title, _SHOWN_COLUMNS, _with_rest(rows, table.num_rows))
+
+
+def _with_rest(rows: Sequence[Sequence[object]], count: int) -> list[Sequence[object]]:
+    """Return rows of texts, and one more for those that are not shown."""
+    whole: list[Sequence[object]] = [["" if cell is None else cell for cell in row] for row in rows]
+    if count > len(rows):
+        whole.append((f"and {count - len(rows):,} more", *[""] * (len(_SHOWN_COLUMNS) - 1)))
+    return whole
 
 
 def check_arrow() -> None:
@@ -134,20 +184,28 @@ def table_of(messages: list[MessageView]) -> MessageTable:
     return MessageTable(to_arrow(messages), lambda: messages)
 
 
-def table_of_records(records: _ferromq.Records, messages: Callable[[], list[MessageView]]) -> MessageTable:
-    """Return records as columns, decoded without a Python object for each; *messages* makes their messages."""
+def table_of_records(
+    records: _ferromq.Records, messages: Callable[[], list[MessageView]], named: Callable[[str], str] | None
+) -> MessageTable:
+    """
+    Return records as columns, decoded without a Python object for each; *messages* makes their messages.
+
+    *named* returns the name of a topic; None: topics are named as they are.
+    """
     pa, schema = _pyarrow()
     decoded = _ferromq.message_columns(records, columns=list(_COLUMNS))
     batch = import_module("ferromq.columns").record_batch(decoded["columns"], decoded["rows"], schema)
-    return MessageTable(pa.Table.from_batches([batch], schema=schema), messages)
+    table = pa.Table.from_batches([batch], schema=schema)
+    if named is not None:
+        column = schema.get_field_index("topic")
+        topics = [named(topic) for topic in table.column(column).to_pylist()]
+        table = table.set_column(column, schema.field(column), [topics])
+    return MessageTable(table, messages)
 
 
 def _pyarrow() -> tuple[Any, Any]:
     """Return the module pyarrow and the schema of tables."""
-    try:
-        import pyarrow as pa  # noqa: PLC0415 (an extra)
-    except ImportError as error:
-        raise ConfigError(f"tables of messages need pyarrow, which is not installed: {_PIP}") from error
+    pa = _module("pyarrow")
     time = pa.timestamp("us", "UTC")
     kinds = {
         "queue_id": pa.int32(),

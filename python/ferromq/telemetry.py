@@ -9,12 +9,13 @@ calls it. OpenTelemetry is imported when an `OpenTelemetry` is made.
 
 import importlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ferromq import _ferromq
 from ferromq._ferromq import Message, MessageView
+from ferromq.terminal.objects import Shown
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -92,7 +93,7 @@ class Telemetry:
         """Take the end of an operation, with its `seconds` and its `error`."""
 
 
-class OpenTelemetry(Telemetry):
+class OpenTelemetry(Shown, Telemetry):
     """
     Makes spans and metrics by OpenTelemetry's semantic conventions for messaging.
 
@@ -142,6 +143,9 @@ class OpenTelemetry(Telemetry):
             "{message}",
             "Number of messages that were delivered to the application.",
         )
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield "tracer", type(self._tracer).__qualname__
 
     def context_of(self, message: MessageView) -> "Context":
         """Return the trace context that a received message brings, for spans of loops over messages."""

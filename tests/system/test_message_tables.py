@@ -8,7 +8,8 @@ import pytest
 
 import ferromq
 import ferromq.aio
-from ferromq import Message, MessageView
+from ferromq import Message, MessageView, PulledTable
+from ferromq.tables import table_of
 
 
 @pytest.fixture
@@ -47,14 +48,46 @@ def test_a_data_frame_has_dicts_for_properties(messages: list[MessageView]) -> N
     assert list(frame["properties"]) == [{"colour": "red"}, {}]
 
 
-@pytest.mark.parametrize("name", ["pyarrow", "pandas"])
-def test_a_missing_package_is_named_with_the_line_to_type(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("pyarrow", r"'ferromq\[arrow\]'"), ("pandas", "pandas"), ("polars", "polars")],
+)
+def test_a_missing_package_is_named_with_the_line_to_type(
+    name: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the other extras are."""
     pytest.importorskip("pyarrow")
-    ferromq.to_arrow([])  # pyarrow looks for pandas once, and not for a package that is marked as missing
+    table = PulledTable(ferromq.to_arrow([]), 0)  # pyarrow looks for pandas once, and not for one marked as missing
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ferromq.ConfigError, match=rf"{name}.*pip install 'ferromq\[spark\]'"):
-        ferromq.to_pandas([])
+    with pytest.raises(ferromq.ConfigError, match=f"{name}.*pip install {line}$"):
+        table.to_polars() if name == "polars" else ferromq.to_pandas([])
+
+
+def test_tables_become_data_frames_with_a_column_for_each_of_theirs(messages: list[MessageView]) -> None:
+    """Received ones, and pulled ones, in pandas and in polars."""
+    pytest.importorskip("pandas")
+    pytest.importorskip("polars")
+    table = table_of(messages)
+    for each in (table, PulledTable(table.table, 2)):
+        frame = each.to_pandas()
+        assert list(frame["properties"]) == [{"colour": "red"}, {}]
+        assert list(frame["body"]) == [b"one" * 5000, b"two"]
+        other = each.to_polars()
+        assert other.columns == table.table.column_names
+        assert other["body"].to_list() == [b"one" * 5000, b"two"]
+        assert other["keys"].to_list() == [["a", "b"], []]
+        assert other["born_timestamp"].dt.epoch("ms").to_list() == [message.born_timestamp for message in messages]
+
+
+def test_programs_that_know_arrow_take_a_table_as_it_is(messages: list[MessageView]) -> None:
+    """By Arrow's PyCapsule interface."""
+    pa = pytest.importorskip("pyarrow")
+    pl = pytest.importorskip("polars")
+    duckdb = pytest.importorskip("duckdb")
+    received = table_of(messages)
+    assert pa.table(received).equals(received.table)
+    assert pl.DataFrame(received)["tag"].to_list() == ["new", None]
+    assert duckdb.sql("select tag, octet_length(body) from received").fetchall() == [("new", 15000), (None, 3)]
 
 
 def _sent(mq: ferromq.Embedded) -> None:
@@ -131,6 +164,6 @@ def test_a_table_needs_pyarrow_before_a_message_is_leased(monkeypatch: pytest.Mo
                     lambda: consumer.receive_arrow(wait=20),
                     lambda: consumer.pull_arrow(consumer.queues()[0], 0),
                 ):
-                    with pytest.raises(ferromq.ConfigError, match=r"pyarrow.*pip install 'ferromq\[spark\]'"):
+                    with pytest.raises(ferromq.ConfigError, match=r"pyarrow.*pip install 'ferromq\[arrow\]'"):
                         call()
             assert len(consumer.receive_many(2, wait=10)) == 2

@@ -85,6 +85,7 @@ def test_several_topics_are_received_and_acknowledged_by_their_names(mq: ferromq
         producer.send("orders", b"a")
         producer.send("orders_b", b"b")
         first, second = sorted(consumer.receive_many(2, wait=PATIENCE / 2), key=lambda message: message.topic)
+        assert [type(each) for each in (first, second)] == [MessageView, MessageView]
         assert [(each.topic, each.body) for each in (first, second)] == [("orders", b"a"), ("orders_b", b"b")]
         first.ack()
         consumer.flush(PATIENCE)
@@ -110,6 +111,7 @@ def test_handlers_and_loops_are_given_names_without_the_namespace(shop: Any, bat
         producer.send_all("orders", [b"x", b"y"])
 
         def handle(given: Any) -> None:
+            assert all(isinstance(message, MessageView) for message in (given if batch else [given]))
             seen.extend((message.topic, message.value) for message in (given if batch else [given]))
             if len(seen) == 2:
                 consumer.stop()
@@ -132,7 +134,7 @@ def test_pulls_readers_and_tables_name_topics_without_the_namespace(shop: Any) -
         receipt = producer.send("orders", b"x")
         queue = next(each for each in consumer.queues() if each.queue_id == receipt.queue_id)
         (message,) = consumer.pull(queue, 0).messages
-        assert (message.topic, message.body) == ("orders", b"x")
+        assert (type(message), message.topic, message.body) == (MessageView, "orders", b"x")
         assert consumer.pull_arrow(queue, 0).table.column("topic").to_pylist() == ["orders"]
         table = consumer.receive_arrow(wait=PATIENCE)
         assert table.table.column("topic").to_pylist() == ["orders"]

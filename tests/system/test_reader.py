@@ -1,6 +1,7 @@
 """A reader gets every message and leaves nothing behind on the broker."""
 
 import asyncio
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -227,3 +228,77 @@ def test_wrong_use_is_told(mq: ferromq.Embedded, eventually: Eventually) -> None
     strict = ferromq.embedded(auto_create_topics=False)
     with strict, strict.reader("nowhere") as reader, pytest.raises(ferromq.TopicNotFound, match="nowhere"):
         reader.read()
+
+
+def test_a_reader_decodes_bodies_and_goes_on_behind_one_that_does_not_decode(
+    mq: ferromq.Embedded, eventually: Eventually
+) -> None:
+    """What came before it is handed out first; the error names the message."""
+    fill(mq, "orders", "1", "2", "none", "4", "5", "6", eventually=eventually)
+    with mq.reader("orders", decode=int) as reader:
+        values: list[int] = []
+        errors: list[ferromq.Undecodable] = []
+        while len(values) + len(errors) < 6:
+            try:
+                values += [message.value for message in reader.read(wait=10)]
+            except ferromq.Undecodable as error:
+                errors.append(error)
+        assert sorted(values) == [1, 2, 4, 5, 6]
+        assert re.search("of topic orders, queue [01], offset 1$", errors[0].__notes__[0])
+        reader.restart()
+        seen: list[int] = []
+        with pytest.raises(ferromq.Undecodable):
+            seen.extend(message.value for message in reader.messages(until="end"))
+        seen.extend(message.value for message in reader.messages(until="end"))
+        assert sorted(seen) == [1, 2, 4, 5, 6]
+
+
+def test_a_decoder_that_asks_for_a_later_try_is_given_the_same_message_again(
+    mq: ferromq.Embedded, eventually: Eventually
+) -> None:
+    """Its position does not move."""
+    fill(mq, "orders", "1", eventually=eventually)
+    failures = [ferromq.RetryAfter(1)]
+
+    def decode(body: bytes) -> str:
+        if failures:
+            raise failures.pop()
+        return body.decode()
+
+    with mq.reader("orders", decode=decode) as reader:
+        with pytest.raises(ferromq.RetryAfter):
+            reader.read(wait=10)
+        assert [message.value for message in reader.read(wait=10)] == ["1"]
+
+
+def test_a_reader_reads_tables_up_to_the_end_of_its_topics(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """Each message once, also one that a loop read ahead and did not hand out."""
+    pytest.importorskip("pyarrow")
+    fill(mq, "orders", *"12345678", eventually=eventually)
+    with mq.reader("orders") as reader:
+        seen = [next(iter(reader)).body.decode()]
+        while table := reader.read_arrow(3, wait=0):
+            assert len(table) <= 3
+            assert [message.body for message in table] == table.table.column("body").to_pylist()
+            seen += [body.decode() for body in table.table.column("body").to_pylist()]
+        assert sorted(seen) == list("12345678")
+        assert sum(reader.positions.values()) == 8
+        assert reader.read_arrow(wait=0).table.schema == ferromq.to_arrow([]).schema
+        with pytest.raises(ValueError, match="at least one message"):
+            reader.read_arrow(0)
+
+
+def test_readers_of_asyncio_decode_and_read_tables(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """As on threads."""
+    pytest.importorskip("pyarrow")
+    fill(mq, "orders", "1", "2", eventually=eventually)
+
+    async def program() -> None:
+        async with aio.Reader(mq.endpoint, "orders", decode=int) as reader:
+            values = [message.value async for message in reader.messages(until="end")]
+            assert sorted(values) == [1, 2]
+            reader.restart()
+            tables = [await reader.read_arrow(wait=10) for _ in range(2)]
+            assert sorted(body for table in tables for body in table.to_pandas()["body"]) == [b"1", b"2"]
+
+    asyncio.run(program())

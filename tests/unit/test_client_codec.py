@@ -308,7 +308,7 @@ def test_a_message_calls_its_own_consumer() -> None:
     view.ack()
     view.change_invisible_duration(timedelta(seconds=3))
     assert keeper.asked == [view, (view, timedelta(seconds=3))]
-    view.renew("new")
+    _ferromq.renew(view, "new")
     assert view.receipt_handle == "new"
     request = pb.AckMessageRequest.FromString(_ferromq.encode_acks("g", "t", [view, view]))
     assert (request.group.name, request.topic.name) == ("g", "t")

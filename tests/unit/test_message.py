@@ -1,12 +1,19 @@
 """Messages refuse early what RocketMQ cannot carry; receipts are made on access."""
 
+import copy
+import pickle
+from datetime import timedelta
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ferromq import _ferromq
-from ferromq._ferromq import MessageIds
+from ferromq._ferromq import MessageIds, MessageView, decode_received
 from ferromq._proto import messages as pb
+from ferromq.core.payloads import Decoder
+from ferromq.core.pull_plans import NoLease
 from ferromq.message import Batch, Message, Records, SendReceipt, SendSummary
 
 
@@ -80,3 +87,63 @@ def test_a_summary_is_the_list_of_its_receipts(sizes: list[int]) -> None:
     for index in (len(expected), -len(expected) - 1):
         with pytest.raises(IndexError):
             summary[index]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"keys": ["a", "b"], "tag": "t", "properties": {"colour": "red"}},
+        {"message_group": "g"},
+        {"delivery_timestamp": 7},
+        {"delay": 1.5},
+        {"priority": 3},
+    ],
+)
+def test_a_message_is_pickled_and_copied_with_all_its_options(options: dict[str, Any]) -> None:
+    """To send it from another process, or to keep it."""
+    message = Message(b"x", **options)
+    names = ("body", "keys", "tag", "properties", "message_group", "delivery_timestamp", "delay", "priority")
+    for twin in (pickle.loads(pickle.dumps(message)), copy.copy(message), copy.deepcopy(message)):
+        assert [getattr(twin, name) for name in names] == [getattr(message, name) for name in names]
+    assert message.delay == (timedelta(seconds=1.5) if "delay" in options else None)
+
+
+def test_a_compressed_message_is_not_pickled_as_one_that_is_not() -> None:
+    """Consumers would not decompress it."""
+    compressed = Message(b"x" * 1000).compressed("zlib", 0)
+    with pytest.raises(TypeError, match="a compressed message cannot be pickled"):
+        pickle.dumps(compressed)
+
+
+def test_receipts_are_pickled() -> None:
+    """One, and those of a call, in another order than they were sent in."""
+    batches = [Batch(MessageIds.reserve(bytes(8), 5, 3), 1, range(3), "orders", "e", {}, "b")]
+    summary = SendSummary(batches, [2, 0, 1])
+    for twin in (pickle.loads(pickle.dumps(summary)), copy.deepcopy(summary)):
+        assert list(twin) == list(summary)
+    assert pickle.loads(pickle.dumps(summary[0])) == summary[0]
+
+
+def received() -> MessageView:
+    """Return a received message."""
+    answer = pb.ReceiveMessageResponse(message=pb.Message(body=b"x")).SerializeToString()
+    return decode_received([answer], packed=False, lease=NoLease(), endpoint="")[1][0]
+
+
+@pytest.mark.parametrize("given", [received(), Decoder(bytes.decode).given(received())], ids=["plain", "decoded"])
+def test_a_received_message_is_not_pickled_and_the_error_has_the_way_out(given: Any) -> None:
+    """Its lease is this process's."""
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        with pytest.raises(TypeError, match=r"cannot be pickled, .*: send message\.body"):
+            pickle.dumps(given, protocol)
+
+
+def test_a_copy_of_a_received_message_is_the_message() -> None:
+    """One lease, and one place that knows whether it was acknowledged; what is around it is copied."""
+    message = received()
+    around = {"messages": [message]}
+    assert copy.copy(message) is message
+    assert copy.deepcopy(around) == around
+    decoded = copy.deepcopy(Decoder(bytes.decode).given(message))
+    assert (decoded.message, decoded.value) == (message, "x")

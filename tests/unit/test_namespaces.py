@@ -1,12 +1,12 @@
 """Whole names of topics and groups in a namespace."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferromq._ferromq import MessageView, decode_received
+from ferromq._proto import messages as pb
+from ferromq.core.pull_plans import NoLease
 from ferromq.core.subscriptions import Subscription, filters_of
 from ferromq.errors import IllegalName
 from ferromq.protocol import naming
@@ -60,12 +60,28 @@ def test_the_limit_of_a_name_counts_its_namespace() -> None:
         naming.check_topic("", "shop")
 
 
-@pytest.mark.parametrize("received", ["shop%b", "b"])
-def test_a_message_has_its_topic_from_either_server(received: str) -> None:
+def received(topic: str, namespace: str) -> MessageView:
+    """Return a message as a client of a namespace receives it."""
+    answer = pb.ReceiveMessageResponse(message=pb.Message(topic=pb.Resource(name=topic), body=b"x"))
+    return decode_received(
+        [answer.SerializeToString()], packed=False, lease=NoLease(), endpoint="", namespace=namespace
+    )[1][0]
+
+
+@pytest.mark.parametrize("topic", ["shop%b", "b"])
+def test_a_message_has_its_topic_from_either_server(topic: str) -> None:
     """RocketMQ's proxy takes the namespace off the topic of a message, ferromq does not."""
     subscription = Subscription("billing", filters_of(["a", "b"], "*", "shop"), namespace="shop")
-    message: Any = SimpleNamespace(topic=received)
-    assert subscription.topic_of(message) == "b"
+    assert subscription.topic_of(received(topic, "shop")) == "b"
+
+
+@given(NAMES, st.sampled_from(["", "shop", "a"]))
+def test_a_received_message_names_its_topic_as_the_other_names_are(name: str, namespace: str) -> None:
+    """The core and the control plane have one rule."""
+    for topic in (name, naming.in_namespace(namespace, name)):
+        message = received(topic, namespace)
+        assert message.topic == naming.without_namespace(namespace, topic)
+        assert f'topic="{message.topic}"' in repr(message)
 
 
 def test_settings_name_group_and_topics_with_the_namespace() -> None:

@@ -232,6 +232,8 @@ def test_a_decoded_message_has_all_that_its_message_has() -> None:
     for each in (message, copy.copy(message)):
         assert (each.value, each.topic, each.body) == ({"a": 1}, "orders", b'{"a":1}')
         assert repr(each) == "<DecodedMessage m of orders: {'a': 1}>"
+        assert isinstance(each, ferromq.MessageView)
+        assert isinstance(each, ferromq.DecodedMessage)
         with pytest.raises(AttributeError):
             _ = each.no_such_name
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ferromq_client::codec::{self, Batch, Body, Headers, Kind, Received, RecordMessage};
-use ferromq_protocol::protobuf::Malformed;
+use ferromq_protocol::{protobuf::Malformed, record::names::without_namespace};
 use parking_lot::Mutex;
 use pyo3::{
     exceptions::{PyIndexError, PyTypeError, PyValueError},
@@ -21,6 +21,7 @@ use pyo3::{
 use crate::{
     client_message::{Message, dict},
     columns::PyRecords,
+    shown,
 };
 
 /// Adds the classes and functions of this file to the module.
@@ -35,6 +36,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(decode_sent, module)?)?;
     module.add_function(wrap_pyfunction!(any_settled, module)?)?;
     module.add_function(wrap_pyfunction!(settle_all, module)?)?;
+    module.add_function(wrap_pyfunction!(unsettle_all, module)?)?;
+    module.add_function(wrap_pyfunction!(renew, module)?)?;
     module.add_function(wrap_pyfunction!(encode_acks, module)?)?;
     module.add_function(wrap_pyfunction!(encode_record_acks, module)?)?;
     module.add_function(wrap_pyfunction!(decode_record_acks, module)?)?;
@@ -58,6 +61,16 @@ impl MessageIds {
     #[staticmethod]
     fn reserve(process: [u8; 8], seconds: u32, count: u32) -> Self {
         Self(codec::MessageIds::reserve(process, seconds, count))
+    }
+
+    #[new]
+    const fn new(process: [u8; 8], seconds: u32, first: u32, count: u32) -> Self {
+        Self(codec::MessageIds { process, seconds, first, count })
+    }
+
+    fn __getnewargs__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyBytes>, u32, u32, u32) {
+        let codec::MessageIds { process, seconds, first, count } = self.0;
+        (PyBytes::new(py, &process), seconds, first, count)
     }
 
     fn __len__(&self) -> usize {
@@ -233,6 +246,8 @@ pub struct MessageView {
     message: Source,
     lease: Py<PyAny>,
     endpoint: Py<PyString>,
+    /// The namespace without which the topic is named.
+    namespace: Option<Py<PyString>>,
     renewed: Mutex<Option<String>>,
     settled: AtomicBool,
 }
@@ -245,12 +260,31 @@ enum Source {
     Record(RecordMessage),
 }
 
+/// What all messages of an answer have in common.
+struct Receiver<'py> {
+    lease: Bound<'py, PyAny>,
+    endpoint: Bound<'py, PyString>,
+    namespace: Option<Bound<'py, PyString>>,
+}
+
+impl<'py> Receiver<'py> {
+    fn new(
+        lease: Bound<'py, PyAny>,
+        endpoint: Bound<'py, PyString>,
+        namespace: Option<Bound<'py, PyString>>,
+    ) -> Self {
+        let namespace = namespace.filter(|name| name.len().is_ok_and(|len| len > 0));
+        Self { lease, endpoint, namespace }
+    }
+}
+
 impl MessageView {
-    fn new(message: Source, lease: &Bound<'_, PyAny>, endpoint: &Bound<'_, PyString>) -> Self {
+    fn new(message: Source, receiver: &Receiver<'_>) -> Self {
         Self {
             message,
-            lease: lease.clone().unbind(),
-            endpoint: endpoint.clone().unbind(),
+            lease: receiver.lease.clone().unbind(),
+            endpoint: receiver.endpoint.clone().unbind(),
+            namespace: receiver.namespace.clone().map(Bound::unbind),
             renewed: Mutex::new(None),
             settled: AtomicBool::new(false),
         }
@@ -292,14 +326,20 @@ impl MessageView {
 
 #[pymethods]
 impl MessageView {
+    /// The topic, named without the namespace of its consumer.
     #[getter]
-    fn topic<'a>(&'a self, py: Python<'a>) -> &'a str {
-        match &self.message {
+    fn topic<'a>(&'a self, py: Python<'a>) -> PyResult<Cow<'a, str>> {
+        let whole = match &self.message {
             Source::Encoded(answer, message) => message.topic.text(answer.as_bytes(py)),
             Source::Record(message) => message.topic(),
-        }
+        };
+        Ok(match &self.namespace {
+            Some(namespace) => without_namespace(namespace.to_str(py)?, whole),
+            None => whole.into(),
+        })
     }
 
+    /// The message id, which the producer chose.
     #[getter]
     fn message_id<'a>(&'a self, py: Python<'a>) -> Cow<'a, str> {
         match &self.message {
@@ -308,6 +348,10 @@ impl MessageView {
         }
     }
 
+    /// The body as it was sent, decompressed if needed.
+    ///
+    /// Raises `CorruptMessage`, a `ValueError`, if the message is marked as compressed but cannot be decompressed. If a
+    /// handler does not catch it, the message is redelivered, and becomes a dead letter in the end.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let body = match &self.message {
@@ -320,13 +364,14 @@ impl MessageView {
             Err(text) => Err(crate::error::raised::CorruptMessage::new_err(format!(
                 "message {} of topic {}, queue {}, offset {}: {text}; raw_body has the bytes as received",
                 self.message_id(py),
-                self.topic(py),
+                self.topic(py)?,
                 self.queue_id(),
                 self.queue_offset()
             ))),
         }
     }
 
+    /// The body as received, compressed or not.
     #[getter]
     fn raw_body<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         match &self.message {
@@ -335,6 +380,7 @@ impl MessageView {
         }
     }
 
+    /// The tag; None without one.
     #[getter]
     fn tag<'a>(&'a self, py: Python<'a>) -> Option<&'a str> {
         match &self.message {
@@ -343,6 +389,7 @@ impl MessageView {
         }
     }
 
+    /// The keys, by which queries find the message.
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let keys: Vec<_> = match &self.message {
@@ -352,6 +399,7 @@ impl MessageView {
         PyTuple::new(py, keys)
     }
 
+    /// The properties that the producer gave.
     #[getter]
     fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         match &self.message {
@@ -360,6 +408,7 @@ impl MessageView {
         }
     }
 
+    /// The message group, whose messages are delivered in the order of sending; None without one.
     #[getter]
     fn message_group<'a>(&'a self, py: Python<'a>) -> Option<&'a str> {
         match &self.message {
@@ -370,6 +419,7 @@ impl MessageView {
         }
     }
 
+    /// The earliest delivery time of a timed message, milliseconds since 1970; None for others.
     #[getter]
     fn delivery_timestamp(&self) -> Option<i64> {
         match &self.message {
@@ -378,6 +428,7 @@ impl MessageView {
         }
     }
 
+    /// The priority, 0 or more, higher ones first; None without one.
     #[getter]
     fn priority(&self) -> Option<i32> {
         match &self.message {
@@ -386,21 +437,25 @@ impl MessageView {
         }
     }
 
+    /// The number of its queue in the topic on its broker, from 0.
     #[getter]
     fn queue_id(&self) -> i32 {
         self.place().0
     }
 
+    /// The position in its queue, from 0.
     #[getter]
     fn queue_offset(&self) -> i64 {
         self.place().1
     }
 
+    /// The number of this delivery: 1 for the first one.
     #[getter]
     fn delivery_attempt(&self) -> i32 {
         self.place().2
     }
 
+    /// When it was sent, by the producer's clock: milliseconds since 1970.
     #[getter]
     fn born_timestamp(&self) -> i64 {
         match &self.message {
@@ -409,6 +464,7 @@ impl MessageView {
         }
     }
 
+    /// The producer's address, or what it gave in its place.
     #[getter]
     fn born_host<'a>(&'a self, py: Python<'a>) -> Cow<'a, str> {
         match &self.message {
@@ -417,6 +473,7 @@ impl MessageView {
         }
     }
 
+    /// When it was stored, by the broker's clock: milliseconds since 1970.
     #[getter]
     fn store_timestamp(&self) -> i64 {
         match &self.message {
@@ -425,6 +482,7 @@ impl MessageView {
         }
     }
 
+    /// The `host:port` of the broker that stored it.
     #[getter]
     fn store_host<'a>(&'a self, py: Python<'a>) -> Cow<'a, str> {
         match &self.message {
@@ -433,6 +491,7 @@ impl MessageView {
         }
     }
 
+    /// The length of its first lease in milliseconds.
     #[getter]
     fn invisible_ms(&self) -> i64 {
         match &self.message {
@@ -441,11 +500,13 @@ impl MessageView {
         }
     }
 
+    /// The key of the lease. It changes with the lease's duration.
     #[getter]
     fn receipt_handle(&self, py: Python<'_>) -> String {
         self.handle(py)
     }
 
+    /// The `host:port` of the broker that delivered it and takes its acknowledgement.
     #[getter]
     fn endpoint(&self, py: Python<'_>) -> Py<PyString> {
         self.endpoint.clone_ref(py)
@@ -465,35 +526,54 @@ impl MessageView {
         slf.get().lease.bind(slf.py()).call_method1(name, (slf, duration))
     }
 
-    /// Replace the receipt handle by a new one from the broker.
-    fn renew(&self, receipt_handle: String) {
-        *self.renewed.lock() = Some(receipt_handle);
-    }
-
-    /// Set `is_settled`, and return whether it was unset.
-    fn settle(&self) -> bool {
-        self.settle_now()
-    }
-
-    /// Unset `is_settled` after the broker refused or did not answer.
-    fn unsettle(&self) {
-        self.settled.store(false, Ordering::Release);
-    }
-
     /// Whether this client has acknowledged the message or forwarded it to the dead letters, or is doing so.
     #[getter]
     fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Acquire)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
+    /// Return the message itself: there is one lease, and nothing else of it changes.
+    fn __copy__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __deepcopy__(slf: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
+        slf
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(
+            "a received message cannot be pickled, because its lease belongs to this process: send message.body, and \
+             the attributes that you need",
+        ))
+    }
+
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        shown::html(slf)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let (queue_id, queue_offset, delivery_attempt) = self.place();
-        format!(
+        Ok(format!(
             "<MessageView topic={:?} queue_id={queue_id} queue_offset={queue_offset} attempt={delivery_attempt} \
              message_id={}>",
-            self.topic(py),
+            self.topic(py)?,
             self.message_id(py),
-        )
+        ))
+    }
+}
+
+/// Replace the receipt handle of a message by a new one from the broker.
+#[pyfunction]
+fn renew(message: &Bound<'_, MessageView>, receipt_handle: String) {
+    *message.get().renewed.lock() = Some(receipt_handle);
+}
+
+/// Unset `is_settled` of messages after the broker refused or did not answer.
+#[pyfunction]
+fn unsettle_all(messages: Vec<Bound<'_, MessageView>>) {
+    for message in messages {
+        message.get().settled.store(false, Ordering::Release);
     }
 }
 
@@ -581,13 +661,16 @@ type ReceivedParts<'py> = (Option<(i32, String)>, Bound<'py, PyList>, Option<i64
 
 /// Decode a ReceiveMessage or PullMessage stream: its status (code, text), its messages, and a pull's next offset.
 #[pyfunction]
+#[pyo3(signature = (packets, packed, lease, endpoint, namespace=None))]
 fn decode_received<'py>(
     py: Python<'py>,
     packets: Vec<Bound<'py, PyBytes>>,
     packed: bool,
-    lease: &Bound<'py, PyAny>,
-    endpoint: &Bound<'py, PyString>,
+    lease: Bound<'py, PyAny>,
+    endpoint: Bound<'py, PyString>,
+    namespace: Option<Bound<'py, PyString>>,
 ) -> PyResult<ReceivedParts<'py>> {
+    let receiver = Receiver::new(lease, endpoint, namespace);
     let (mut status, mut next_offset) = (None, None);
     let views = PyList::empty(py);
     for packet in packets {
@@ -596,7 +679,7 @@ fn decode_received<'py>(
         next_offset = response.next_offset.or(next_offset);
         for received in response.messages {
             let message = Source::Encoded(packet.clone().unbind(), received);
-            views.append(MessageView::new(message, lease, endpoint))?;
+            views.append(MessageView::new(message, &receiver))?;
         }
     }
     Ok((status, views, next_offset))
@@ -604,16 +687,19 @@ fn decode_received<'py>(
 
 /// Decode the answer to a framed receive or pull: its status (code, text), its messages, and a pull's next offset.
 #[pyfunction]
+#[pyo3(signature = (answer, lease, endpoint, namespace=None))]
 fn decode_records_answer<'py>(
     py: Python<'py>,
     answer: &Bound<'py, PyRecords>,
-    lease: &Bound<'py, PyAny>,
-    endpoint: &Bound<'py, PyString>,
+    lease: Bound<'py, PyAny>,
+    endpoint: Bound<'py, PyString>,
+    namespace: Option<Bound<'py, PyString>>,
 ) -> PyResult<ReceivedParts<'py>> {
+    let receiver = Receiver::new(lease, endpoint, namespace);
     let decoded = codec::decode_records(&answer.get().0).map_err(malformed)?;
     let views = PyList::empty(py);
     for record in decoded.messages {
-        views.append(MessageView::new(Source::Record(record), lease, endpoint))?;
+        views.append(MessageView::new(Source::Record(record), &receiver))?;
     }
     Ok((Some((decoded.status.code, decoded.status.message)), views, decoded.next_offset))
 }

@@ -10,6 +10,8 @@ use pyo3::{
     types::{PyByteArray, PyBytes, PyDict, PyMapping, PyMemoryView, PyString, PyTuple},
 };
 
+use crate::shown;
+
 /// A message to send.
 #[pyclass(frozen, module = "ferromq")]
 pub struct Message {
@@ -50,21 +52,25 @@ impl Message {
         Ok(Self { body: body.unbind(), headers })
     }
 
+    /// The body.
     #[getter]
     fn body(&self, py: Python<'_>) -> Py<PyBytes> {
         self.body.clone_ref(py)
     }
 
+    /// The tag; None without one.
     #[getter]
     fn tag(&self) -> Option<&str> {
         self.headers.tag()
     }
 
+    /// The keys, by which queries find the message.
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.headers.keys().collect::<Vec<_>>())
     }
 
+    /// The properties that are delivered with it.
     #[getter]
     fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         dict(py, self.headers.properties())
@@ -111,16 +117,19 @@ impl Message {
         }
     }
 
+    /// The message group, whose messages are delivered in the order of sending; None without one.
     #[getter]
     fn message_group(&self) -> Option<&str> {
         if let Kind::Fifo(group) = self.headers.kind() { Some(group) } else { None }
     }
 
+    /// The earliest delivery time, milliseconds since 1970; None without one.
     #[getter]
     const fn delivery_timestamp(&self) -> Option<i64> {
         if let Kind::At(millis) = self.headers.kind() { Some(*millis) } else { None }
     }
 
+    /// The time from its sending to its earliest delivery; None without one.
     #[getter]
     fn delay(&self) -> Option<Duration> {
         if let Kind::After(millis) = self.headers.kind() {
@@ -130,9 +139,29 @@ impl Message {
         }
     }
 
+    /// The priority, 0 or more, higher ones first; None without one.
     #[getter]
     const fn priority(&self) -> Option<i32> {
         if let Kind::Priority(priority) = self.headers.kind() { Some(*priority) } else { None }
+    }
+
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
+        if self.headers.compression().is_some() {
+            return Err(PyTypeError::new_err("a compressed message cannot be pickled or copied"));
+        }
+        let options = PyDict::new(py);
+        options.set_item("keys", self.keys(py)?)?;
+        options.set_item("tag", self.tag())?;
+        options.set_item("properties", self.properties(py)?)?;
+        options.set_item("message_group", self.message_group())?;
+        options.set_item("delivery_timestamp", self.delivery_timestamp())?;
+        options.set_item("delay", self.delay())?;
+        options.set_item("priority", self.priority())?;
+        Ok((PyTuple::new(py, [self.body(py)])?, options))
+    }
+
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        shown::html(slf)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -31,6 +31,7 @@ mod rows;
 mod sends;
 mod server;
 mod server_options;
+mod shown;
 mod store;
 
 use pyo3::{prelude::*, types::PyBytes};

@@ -10,6 +10,8 @@ use pyo3::{
     types::{PyBytes, PyDict, PyTuple},
 };
 
+use crate::shown;
+
 /// A decoded record of the commit log. Attributes are built when they are read.
 #[pyclass(name = "StoredMessage", module = "ferromq._ferromq", frozen)]
 pub struct PyStoredMessage(Box<[u8]>);
@@ -38,31 +40,37 @@ fn view(bytes: &[u8], check_crc: bool) -> PyResult<MessageView<'_>> {
 
 #[pymethods]
 impl PyStoredMessage {
+    /// The topic, with its namespace.
     #[getter]
     fn topic(&self) -> PyResult<&str> {
         Ok(self.view()?.topic)
     }
 
+    /// The number of its queue in the topic, from 0.
     #[getter]
     fn queue_id(&self) -> PyResult<i32> {
         Ok(self.view()?.queue_id)
     }
 
+    /// The position in its queue, from 0.
     #[getter]
     fn queue_offset(&self) -> PyResult<u64> {
         Ok(self.view()?.queue_offset)
     }
 
+    /// The position of the record in the commit log, in bytes.
     #[getter]
     fn physical_offset(&self) -> PyResult<u64> {
         Ok(self.view()?.physical_offset)
     }
 
+    /// The stored body: compressed if `sys_flag` has bit 1.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, self.view()?.body))
     }
 
+    /// All properties of the record, RocketMQ's own among them.
     #[getter]
     fn properties<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
@@ -72,46 +80,55 @@ impl PyStoredMessage {
         Ok(dict)
     }
 
+    /// A number that RocketMQ's producers may give; brokers ignore it.
     #[getter]
     fn flag(&self) -> PyResult<i32> {
         Ok(self.view()?.flag)
     }
 
+    /// RocketMQ's bits: compression, kind of transaction, kind of addresses.
     #[getter]
     fn sys_flag(&self) -> PyResult<i32> {
         Ok(self.view()?.sys_flag)
     }
 
+    /// When it was sent, by the producer's clock: milliseconds since 1970.
     #[getter]
     fn born_timestamp(&self) -> PyResult<i64> {
         Ok(self.view()?.born_timestamp)
     }
 
+    /// The producer's `host:port`.
     #[getter]
     fn born_host(&self) -> PyResult<String> {
         Ok(self.view()?.born_host.to_string())
     }
 
+    /// When it was stored, by the broker's clock: milliseconds since 1970.
     #[getter]
     fn store_timestamp(&self) -> PyResult<i64> {
         Ok(self.view()?.store_timestamp)
     }
 
+    /// The `host:port` of the broker that stored it.
     #[getter]
     fn store_host(&self) -> PyResult<String> {
         Ok(self.view()?.store_host.to_string())
     }
 
+    /// How often it was delivered before: 0 for a message that was not redelivered.
     #[getter]
     fn reconsume_times(&self) -> PyResult<i32> {
         Ok(self.view()?.reconsume_times)
     }
 
+    /// Of a message of a transaction: the physical offset of its half message, in bytes; 0 for others.
     #[getter]
     fn prepared_transaction_offset(&self) -> PyResult<i64> {
         Ok(self.view()?.prepared_transaction_offset)
     }
 
+    /// The producer's UNIQ_KEY, or else RocketMQ's offset message id.
     #[getter]
     fn message_id(&self) -> PyResult<String> {
         let view = self.view()?;
@@ -119,22 +136,26 @@ impl PyStoredMessage {
             .map_or_else(|| offset_message_id(&view), str::to_owned))
     }
 
+    /// RocketMQ's offset message id: the broker's address and the physical offset in upper-case hex.
     #[getter]
     fn offset_message_id(&self) -> PyResult<String> {
         Ok(offset_message_id(&self.view()?))
     }
 
+    /// The tag; None without one.
     #[getter]
     fn tag(&self) -> PyResult<Option<&str>> {
         Ok(properties::get(self.view()?.properties, "TAGS"))
     }
 
+    /// The keys, by which queries find the message.
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let keys = properties::get(self.view()?.properties, "KEYS").unwrap_or_default();
         PyTuple::new(py, keys.split(' ').filter(|key| !key.is_empty()).collect::<Vec<_>>())
     }
 
+    /// The bytes of the record.
     #[getter]
     fn raw<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0)
@@ -145,6 +166,10 @@ impl PyStoredMessage {
     fn grpc_message<'py>(&self, py: Python<'py>, stored_digest: bool) -> PyResult<Bound<'py, PyBytes>> {
         let digest = if stored_digest { BodyDigest::Stored } else { BodyDigest::Md5 };
         Ok(PyBytes::new(py, &encode_message(&self.view()?, digest)))
+    }
+
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        shown::html(slf)
     }
 
     fn __repr__(&self) -> PyResult<String> {

@@ -44,7 +44,7 @@ struct OpenStore {
 
 /// The message store of one directory.
 #[pyclass(name = "Store", module = "ferromq._ferromq", frozen)]
-pub struct PyStore(Owned<OpenStore>);
+pub struct PyStore(Owned<OpenStore>, PathBuf);
 
 impl PyStore {
     /// The store, for its server.
@@ -96,7 +96,7 @@ impl PyStore {
             .map_err(|failure| options::refused(py, &shown, &failure))?;
         let open =
             OpenStore { store: Arc::new(store), clock: PyClock(clock), config: Mutex::new(shown), host };
-        Ok(Self(Owned::new("Store", open)))
+        Ok(Self(Owned::new("Store", open), directory))
     }
 
     /// Return all options of a store with these, including defaults. Raises `ConfigError` for a wrong option.
@@ -616,5 +616,9 @@ impl PyStore {
             store.admin().clear_archive();
             closed
         })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Store directory={:?}>", self.1)
     }
 }

@@ -45,7 +45,7 @@ from ferromq.errors import (
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.endpoints import parse_endpoints, parse_name_servers
-from ferromq.terminal.objects import described
+from ferromq.terminal.objects import Shown
 
 if TYPE_CHECKING:
     from ferromq.admin.lone_brokers import LoneBrokers
@@ -75,7 +75,7 @@ def _bounded(call: Callable[Concatenate["Admin", P], T]) -> Callable[Concatenate
     return bounded
 
 
-class Admin:
+class Admin(Shown):
     """
     Creates, alters and deletes topics and consumer groups, and finds messages.
 
@@ -463,10 +463,14 @@ class Admin:
         """Whether it was closed."""
         return self._calls.is_closed
 
-    def __repr__(self) -> str:
-        if self._endpoints is not None:
-            return described("Admin", self._calls.state, endpoint=";".join(self._endpoints))
-        return described("Admin", self._calls.state, namesrv=str(self._known))
+    @property
+    def _state(self) -> str:
+        return self._calls.state
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield ("namesrv", self._known) if self._endpoints is None else ("endpoint", ";".join(self._endpoints))
+        if self._namespace:
+            yield "namespace", self._namespace
 
     def __enter__(self) -> Self:
         return self

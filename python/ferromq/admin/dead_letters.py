@@ -17,6 +17,7 @@ from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.dead_letters import CAUSES, ORIGINS, origin_id, origin_topic
 from ferromq.protocol.message_queue import load_table
 from ferromq.protocol.properties import format_properties
+from ferromq.terminal.objects import html_of
 
 _PAGE = 32
 """Messages of one pull; brokers of RocketMQ answer no more."""
@@ -90,6 +91,9 @@ class DeadLetter:
         noted = self.message.properties.get("DLQ_ATTEMPTS", "")
         return int(noted) if noted.isdecimal() else self.message.reconsume_times
 
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
 
 @dataclass(frozen=True, slots=True)
 class ResentLetter:
@@ -106,6 +110,9 @@ class ResentLetter:
     Why it is not known to be stored. A `RequestError`: it is not. An `OutcomeUnknown`: it may be, and sending it again
     may make a duplicate; `NotDurable`: it is stored, but not as safely as promised.
     """
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
 
 def listed(

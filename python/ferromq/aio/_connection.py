@@ -236,7 +236,7 @@ class AsyncClient:
         assert step.lease is not None
         with suppress(FerromqError):
             answer = self.base.channels.framed_answer(step, await future)
-            _, messages, _ = decode_messages(answer, step.lease, step.endpoint)
+            _, messages, _ = decode_messages(answer, step.lease, step.endpoint, self.common.namespace)
             await cast("_GivesBack", step.lease).give_back(messages, time.monotonic() + self.common.attempt_timeout)
 
     async def _arrive(

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ferromq._ferromq import AckQueue, any_settled, settle_all
+from ferromq._ferromq import AckQueue, any_settled, settle_all, unsettle_all
 from ferromq.aio._connection import AsyncClient
 from ferromq.client.connection import remaining
 from ferromq.client.renewing import LeaseCalls
@@ -171,14 +171,14 @@ class Leases:
     async def forward_to_dead_letter(self, message: MessageView, cause: Cause) -> None:
         """Put a message into the dead letter queue. Raises `LeaseExpired` if its life in the group has ended."""
         self._leave(message)
-        if not message.settle():
+        if not settle_all([message]):
             raise ended(message)
         try:
             await self._renewals_of([message])
             common, subscription = self._client.common, self._subscription
             await self._client.run(plans.forward_to_dead_letter(common, subscription, message, cause))
         except BaseException:
-            message.unsettle()
+            unsettle_all([message])
             raise
         self._is_done([message])
 
@@ -213,12 +213,10 @@ class Leases:
             plan = plans.ack(self._client.common, self._subscription, endpoint, messages, timeout=timeout)
             refused = await self._client.run(plan)
         except FerromqError as error:
-            for message in messages:
-                message.unsettle()
+            unsettle_all(messages)
             return [(len(messages), error)]
         except BaseException:  # cancelled: nothing is known
-            for message in messages:
-                message.unsettle()
+            unsettle_all(messages)
             raise
         finally:
             self._is_done(messages)

@@ -16,11 +16,12 @@ from ferromq.admin import Admin as BlockingAdmin
 from ferromq.admin.dead_letters import DeadLetter, ResentLetter
 from ferromq.admin.settings import MessageType
 from ferromq.client.tls import Tls, TlsFile
+from ferromq.terminal.objects import Shown
 
 __all__ = ["Admin"]
 
 
-class Admin:
+class Admin(Shown):
     """
     Creates, alters and deletes topics and consumer groups, and finds messages.
 
@@ -250,6 +251,9 @@ class Admin:
 
     def __repr__(self) -> str:
         return repr(self._admin).replace("<", "<aio.", 1)
+
+    def _repr_html_(self) -> str:
+        return self._admin._repr_html_().replace("Admin", "aio.Admin", 1)
 
     async def __aenter__(self) -> Self:
         return self

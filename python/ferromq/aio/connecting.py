@@ -36,7 +36,7 @@ from ferromq.telemetry import Telemetry
 
 __all__ = ["Connection", "connect"]
 
-Client = Producer[Any] | Consumer[Any] | Reader | Admin
+Client = Producer[Any] | Consumer[Any] | Reader[Any] | Admin
 Made = TypeVar("Made", bound=Client)
 
 
@@ -49,7 +49,7 @@ class Connection(MakesClients[Client]):
     parent.
     """
 
-    _kind = "aio.Connection"
+    _kind = "aio.Connection"  # async
     _again = "make a new one with ferromq.aio.connect()"
 
     def producer(self, *topics: str, **options: Unpack[AsyncProducerOptions[V]]) -> Producer[V]:
@@ -79,14 +79,14 @@ class Connection(MakesClients[Client]):
         whole: ConsumerOptions[Any] = {**self._options, **options}
         return self._keep(Consumer(self._endpoint, group, topics, **whole))
 
-    def reader(self, topics: Topics, **options: Unpack[ReaderOptions]) -> Reader:
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions[T]]) -> Reader[T]:
         """
         Return a new reader of *topics*, which has no group. The options are those of `ferromq.aio.Reader`.
 
         Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
         """
         self._check()
-        whole: ReaderOptions = {**self._options, **options}
+        whole: ReaderOptions[T] = {**self._options, **options}
         return self._keep(Reader(self._endpoint, topics, **whole))
 
     def admin(self, **options: Unpack[AdminOptions]) -> Admin:

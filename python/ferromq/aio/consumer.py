@@ -6,7 +6,7 @@ What is asked and answered is in `core.receive_plans`; how much is received ahea
 
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, Unpack, cast, overload
@@ -27,7 +27,7 @@ from ferromq.core.batching import Sendable
 from ferromq.core.filters import Sql
 from ferromq.core.handlers import check_async, of_messages
 from ferromq.core.outcomes import say_redelivered, say_undecodable
-from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, M, T, plain, plain_all, without_namespace
+from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, M, T, plain, plain_all
 from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
 from ferromq.core.receive_plans import ACKS_FIRST, Wish, check_count
@@ -40,12 +40,12 @@ from ferromq.message import MessageView
 from ferromq.protocol import naming
 from ferromq.tables import MessageTable, PulledTable, check_arrow, table_of
 from ferromq.telemetry import Telemetry
-from ferromq.terminal.objects import described
+from ferromq.terminal.objects import Shown
 
 __all__ = ["Consumer"]
 
 
-class Consumer(Generic[M]):
+class Consumer(Shown, Generic[M]):
     """
     Receives messages on behalf of a consumer group; it belongs to the loop of its first use.
 
@@ -81,6 +81,8 @@ class Consumer(Generic[M]):
 
     Group and topics are in *namespace*, and are named without it; so are the topics of messages.
     """
+
+    _kind = "aio.Consumer"  # async
 
     @overload
     def __init__(
@@ -121,7 +123,7 @@ class Consumer(Generic[M]):
         options = Options(endpoint, timeout, attempts, tls, namespace=namespace)
         self._client = AsyncClient("consumer", options, self._subscription.settings())
         self._invisible = lease(invisible_duration)
-        self._decoder: Decoder[Any] = Decoder(decode, namespace)
+        self._decoder: Decoder[Any] = Decoder(decode)
         self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, group, namespace)
         self._leases = Leases(self._client, self._subscription)
         self._running = threading.RLock()  # a handler of signals may pause
@@ -196,7 +198,7 @@ class Consumer(Generic[M]):
             table = found if isinstance(found, MessageTable) else table_of(found)
             if self._client.common.watch is not None:
                 received.extend(table)
-        return without_namespace(table, self._subscription.namespace)
+        return table
 
     async def receive_many(
         self,
@@ -551,10 +553,19 @@ class Consumer(Generic[M]):
         """Whether it was closed."""
         return self._client.base.is_closed
 
-    def __repr__(self) -> str:
-        endpoint, subscription = self._client.common.address, self._subscription
-        state = self._client.base.state
-        return described("aio.Consumer", state, endpoint=endpoint, group=subscription.group, topic=subscription.topics)
+    @property
+    def _state(self) -> str:
+        return self._client.base.state
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield from self._client.base.facts()
+        yield "group", self._subscription.group
+        yield "topic", self._subscription.topics
+
+    def __del__(self) -> None:
+        if hasattr(self, "_client"):  # not if its arguments were refused
+            self._client.base.abandoned(self)  # async
+            # sync: self._client.abandoned(self, self.close)
 
     async def __aenter__(self) -> Self:
         return self

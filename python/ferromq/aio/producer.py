@@ -5,7 +5,7 @@ Batching is decided in `core.batching`, retries and routes in `core.plans`.
 """
 
 from asyncio import Future
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -32,12 +32,12 @@ from ferromq.message import Message, MessageView, Reply, Resolution, SendReceipt
 from ferromq.process.clock import Clock
 from ferromq.protocol import naming
 from ferromq.telemetry import Telemetry
-from ferromq.terminal.objects import described
+from ferromq.terminal.objects import Shown
 
 __all__ = ["Producer", "Transaction"]
 
 
-class Producer(Generic[V]):
+class Producer(Shown, Generic[V]):
     """
     Sends messages to topics; it belongs to the loop of its first use.
 
@@ -70,6 +70,8 @@ class Producer(Generic[V]):
     counts as `UNKNOWN`, after which the broker asks again later. Transactions of *topics* are asked for from the first
     use on, whichever producer began them.
     """
+
+    _kind = "aio.Producer"  # async
 
     def __init__(
         self,
@@ -263,9 +265,17 @@ class Producer(Generic[V]):
         """Whether it was closed."""
         return self._client.base.is_closed
 
-    def __repr__(self) -> str:
-        endpoint = self._client.common.address
-        return described("aio.Producer", self._client.base.state, endpoint=endpoint)
+    @property
+    def _state(self) -> str:
+        return self._client.base.state
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield from self._client.base.facts()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_client"):  # not if its arguments were refused
+            self._client.base.abandoned(self)  # async
+            # sync: self._client.abandoned(self, self.close)
 
     async def __aenter__(self) -> Self:
         self._client.check()  # async
@@ -277,12 +287,14 @@ class Producer(Generic[V]):
         await self.close()
 
 
-class Transaction(Generic[V]):
+class Transaction(Shown, Generic[V]):
     """
     Messages that are delivered once the transaction is committed, and never when it is rolled back.
 
     Made by `Producer.transaction`. Each message is ended on its own, in the order of sending. Not thread-safe.
     """
+
+    _kind = "aio.Transaction"  # async
 
     def __init__(self, client: AsyncClient, decisions: Decisions, recovery: int, encoder: Encoder[V]) -> None:
         self._client = client
@@ -330,9 +342,9 @@ class Transaction(Generic[V]):
         self._open.decide(resolution)
         await self._client.run(self._open.end(self._client.common))
 
-    def __repr__(self) -> str:
-        is_open = self.resolution is Resolution.UNKNOWN
-        return described("aio.Transaction", "open" if is_open else self.resolution.value)
+    @property
+    def _state(self) -> str:
+        return "open" if self.resolution is Resolution.UNKNOWN else self.resolution.value
 
     async def __aenter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +23,7 @@ from ferromq.core.payloads import Encode, T, V
 from ferromq.core.requests import seconds
 from ferromq.core.subscriptions import Topics
 from ferromq.errors import ConfigError
+from ferromq.terminal.objects import Shown
 
 if TYPE_CHECKING:
     from ferromq.aio.consumer import Consumer
@@ -58,7 +59,7 @@ class _Worker:
         await run(self.handler, linger=self.linger, concurrency=self.concurrency, stop_timeout=self.stop_timeout)
 
 
-class Workers:
+class Workers(Shown):
     """
     Handlers that receive messages while an application runs.
 
@@ -74,6 +75,8 @@ class Workers:
     not exist or the broker forbids it to receive, ends the application: see `running`. `run` is for a program that does
     nothing else.
     """
+
+    _kind = "aio.Workers"
 
     def __init__(self) -> None:
         self._workers: list[_Worker] = []
@@ -149,6 +152,13 @@ class Workers:
             raise ConfigError("there is no handler to run: decorate a function with Workers.handler")
         async with self._running(connection) as tasks:
             await asyncio.wait(tasks)
+
+    @property
+    def _state(self) -> str:
+        return f"{len(self._workers)} handlers"
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield from ((worker.group, worker.names) for worker in self._workers)
 
     @asynccontextmanager
     async def _running(self, connection: Connection) -> AsyncIterator[list[asyncio.Task[None]]]:

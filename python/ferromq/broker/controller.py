@@ -6,7 +6,7 @@ It decides the order alone. `components` makes what answers requests, `rpc` list
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from ferromq.config.store import StoreConfig
 from ferromq.errors import ConfigError, TopicNotFound
 from ferromq.process.clock import Clock, Timer
 from ferromq.process.fork import Owner
+from ferromq.terminal.objects import Shown
 
 _log = logging.getLogger("ferromq.broker")
 
@@ -56,7 +57,7 @@ _OFF: Mapping[str, Any] = {
 _MEMBERSHIP = ("broker_id", "permission", "force_register", "sync_interval")
 
 
-class BrokerController:
+class BrokerController(Shown):
     """
     A running broker. When the constructor returns, it serves, and is registered with the name servers that answer.
 
@@ -111,6 +112,10 @@ class BrokerController:
     def endpoint(self) -> str:
         """The advertised `host:port` of the gRPC listener."""
         return self.identity.grpc_address
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield from (("name", self.identity.name), ("remoting", self.address), ("endpoint", self.endpoint))
+        yield "store", self.config.store
 
     def configure(self, **options: Any) -> None:
         """

@@ -6,10 +6,12 @@ Shared by the synchronous client and `ferromq.aio`.
 
 import atexit
 import logging
+import sys
 import threading
 import time
+import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from datetime import timedelta
@@ -151,8 +153,12 @@ class Client:
     def _is_unused(self) -> bool:
         """Says whether it is a producer without threads and connections."""
         is_producer = self.settings.HasField("publishing")
-        is_begun = self.channels.is_begun or (self.remoting is not None and self.remoting.is_begun)
-        return is_producer and self.session.on_orphan is None and not is_begun
+        return is_producer and self.session.on_orphan is None and not self._is_begun
+
+    @property
+    def _is_begun(self) -> bool:
+        """Says whether it has connections."""
+        return self.channels.is_begun or (self.remoting is not None and self.remoting.is_begun)
 
     @property
     def is_here(self) -> bool:
@@ -165,6 +171,12 @@ class Client:
         if self.is_closed:
             return "closed"
         return "open" if self.is_here or self._is_unused else "forked"
+
+    def facts(self) -> Iterator[tuple[str, object]]:
+        """Yield what `repr` and notebooks show of every client."""
+        yield "endpoint", self.common.address
+        if self.common.namespace:
+            yield "namespace", self.common.namespace
 
     def run(self, plan: Plan[T], cancel: Cancel | None = None) -> T:
         """Run a plan in this thread. Raises `Cancelled` where *cancel* ended it."""
@@ -220,6 +232,18 @@ class Client:
         """Have what `before_exit` was told not called."""
         with self._closing:
             self._at_exit = [each for each in self._at_exit if each() not in {None, finish}]
+
+    def abandoned(self, client: object, close: Callable[[], object] | None = None) -> None:
+        """
+        Warn that nothing refers to a *client* any more which was not closed; its session ends it at the next heartbeat.
+
+        The garbage collector calls it in any thread, so it takes no lock. *close* closes it; None: this does.
+        """
+        if self.is_closed or not self.is_here or not self._is_begun or sys.is_finalizing():
+            return
+        text = f"{client!r} was never closed: use it in a with statement, or call close()"
+        self.session.on_abandoned = close or self._close_at_exit
+        warnings.warn(text, ResourceWarning, source=client, stacklevel=2)
 
     def _close_at_exit(self) -> None:
         until = time.monotonic() + _AT_EXIT

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ferromq._ferromq import AckQueue, any_settled, settle_all
+from ferromq._ferromq import AckQueue, any_settled, settle_all, unsettle_all
 from ferromq.client.client import Client
 from ferromq.client.connection import remaining
 from ferromq.client.renewing import LeaseCalls, each_by_broker
@@ -162,12 +162,12 @@ class Leases:
     def forward_to_dead_letter(self, message: MessageView, cause: Cause) -> None:
         """Put a message into the dead letter queue. Raises `LeaseExpired` if its life in the group has ended."""
         self._leave(message)
-        if not message.settle():
+        if not settle_all([message]):
             raise ended(message)
         try:
             self._client.run(plans.forward_to_dead_letter(self._client.common, self._subscription, message, cause))
         except BaseException:  # an interrupt, too: nothing is known
-            message.unsettle()
+            unsettle_all([message])
             raise
         self._is_done([message])
 
@@ -197,12 +197,10 @@ class Leases:
             plan = plans.ack(self._client.common, self._subscription, endpoint, messages, timeout=timeout)
             refused = self._client.run(plan)
         except FerromqError as error:
-            for message in messages:
-                message.unsettle()
+            unsettle_all(messages)
             return [(len(messages), error)]
         except BaseException:  # interrupted: nothing is known
-            for message in messages:
-                message.unsettle()
+            unsettle_all(messages)
             raise
         finally:
             self._is_done(messages)

@@ -7,7 +7,7 @@ from ferromq.client.options import ClientOptions
 from ferromq.errors import ClientClosed, ConfigError
 from ferromq.process.clock import Clock
 from ferromq.protocol.endpoints import parse_address
-from ferromq.terminal.objects import described, html
+from ferromq.terminal.objects import Shown, html
 
 if TYPE_CHECKING:
     from ferromq._ferromq import Server
@@ -38,7 +38,7 @@ C = TypeVar("C", bound=Closable)
 Made = TypeVar("Made", bound=Closable)
 
 
-class MakesClients(Generic[C]):
+class MakesClients(Shown, Generic[C]):
     """
     Remembers the clients that it made until they are closed; thread-safe.
 
@@ -46,8 +46,6 @@ class MakesClients(Generic[C]):
     hold during a fork; each step on its table is atomic.
     """
 
-    _kind: str
-    """Its name in `ferromq`."""
     _what = "connection"
     _again: str
     """What to do about a closed one, for error texts."""
@@ -98,14 +96,10 @@ class MakesClients(Generic[C]):
     def _state(self) -> str:
         return "closed" if self._is_closed else "open"
 
-    def _facts(self) -> Iterator[tuple[str, Any]]:
-        """Yield what `repr` shows."""
+    def _facts(self) -> Iterator[tuple[str, object]]:
         yield "endpoint", self._endpoint
         if namespace := self._options.get("namespace"):
             yield "namespace", namespace
-
-    def __repr__(self) -> str:
-        return described(self._kind, self._state, **dict(self._facts()))
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks: addresses and open clients."""

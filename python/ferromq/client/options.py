@@ -63,11 +63,12 @@ class ConsumerOptions(_ConsumerOptions, Generic[T], total=False):
     decode: Decode[T] | None
 
 
-class ReaderOptions(ClientOptions, total=False):
+class ReaderOptions(ClientOptions, Generic[T], total=False):
     """The options of `Reader`, of `ferromq` and `ferromq.aio`."""
 
     filter: str | Sql
     begin: Start
+    decode: Decode[T] | None
 
 
 class SendOptions(ClientOptions, Generic[V], total=False):

@@ -5,7 +5,7 @@ The producer: sends messages one by one, many at once, or gathered in the backgr
 Batching is decided in `core.batching`, retries and routes in `core.plans`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
@@ -31,12 +31,12 @@ from ferromq.message import Message, MessageView, Reply, Resolution, SendReceipt
 from ferromq.process.clock import Clock
 from ferromq.protocol import naming
 from ferromq.telemetry import Telemetry
-from ferromq.terminal.objects import described
+from ferromq.terminal.objects import Shown
 
 __all__ = ["Producer", "Transaction"]
 
 
-class Producer(Generic[V]):
+class Producer(Shown, Generic[V]):
     """
     Sends messages to topics; thread-safe.
 
@@ -257,9 +257,16 @@ class Producer(Generic[V]):
         """Whether it was closed."""
         return self._client.is_closed
 
-    def __repr__(self) -> str:
-        endpoint = self._client.common.address
-        return described("Producer", self._client.state, endpoint=endpoint)
+    @property
+    def _state(self) -> str:
+        return self._client.state
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield from self._client.facts()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_client"):  # not if its arguments were refused
+            self._client.abandoned(self, self.close)
 
     def __enter__(self) -> Self:
         return self
@@ -270,7 +277,7 @@ class Producer(Generic[V]):
         self.close()
 
 
-class Transaction(Generic[V]):
+class Transaction(Shown, Generic[V]):
     """
     Messages that are delivered once the transaction is committed, and never when it is rolled back.
 
@@ -323,9 +330,9 @@ class Transaction(Generic[V]):
         self._open.decide(resolution)
         self._client.run(self._open.end(self._client.common))
 
-    def __repr__(self) -> str:
-        is_open = self.resolution is Resolution.UNKNOWN
-        return described("Transaction", "open" if is_open else self.resolution.value)
+    @property
+    def _state(self) -> str:
+        return "open" if self.resolution is Resolution.UNKNOWN else self.resolution.value
 
     def __enter__(self) -> Self:
         return self

@@ -9,12 +9,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Literal, Self
+from typing import Generic, Literal, Self
 
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import end_of
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core.filters import Sql
+from ferromq.core.payloads import Decode, DecodedMessage, T
 from ferromq.core.pull_plans import Queue, check_until
 from ferromq.core.reading import Reading
 from ferromq.core.receive_plans import check_count
@@ -22,14 +23,14 @@ from ferromq.core.requests import seconds
 from ferromq.core.subscriptions import Start, Topics, filters_of
 from ferromq.core.watch import Watch
 from ferromq.errors import ClientClosed
-from ferromq.message import MessageView
+from ferromq.tables import MessageTable, check_arrow
 from ferromq.telemetry import Telemetry
-from ferromq.terminal.objects import described
+from ferromq.terminal.objects import Shown
 
 __all__ = ["Reader"]
 
 
-class Reader:
+class Reader(Shown, Generic[T]):
     """
     Reads every message of topics, without a group; thread-safe.
 
@@ -45,6 +46,10 @@ class Reader:
     read began), or a time (messages stored then or later). *endpoint*, *timeout*, *attempts*, *tls*, *telemetry* and
     *namespace* are as of `Consumer`, too; each read that brings messages is a receive. Brokers must answer pulls over
     gRPC; others raise `Unsupported`.
+
+    *decode* makes values of bodies as of `Consumer`. A body that does not decode raises `Undecodable` once the messages
+    before it were handed out, with a note that names its message. The position is behind it then: the next read goes on
+    with the next one. A `RetryAfter` of a decoder is raised, too, and the next read tries the message again.
     """
 
     def __init__(
@@ -57,16 +62,19 @@ class Reader:
         timeout: timedelta | float = 10.0,
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
+        decode: Decode[T] | None = None,
         telemetry: Telemetry | None = None,
         namespace: str = "",
     ) -> None:
-        self._reading = Reading(filters_of(topics, filter, namespace), begin, namespace)
+        self._reading = Reading(filters_of(topics, filter, namespace), begin, namespace, decode)
         settings = self._reading.subscription.settings()
         self._client = Client("reader", Options(endpoint, timeout, attempts, tls, namespace=namespace), settings)
         self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, namespace=namespace)
         self._lock = threading.Lock()
 
-    def read(self, max_messages: int = 32, *, wait: timedelta | float = timedelta(seconds=20)) -> list[MessageView]:
+    def read(
+        self, max_messages: int = 32, *, wait: timedelta | float = timedelta(seconds=20)
+    ) -> list[DecodedMessage[T]]:
         """
         Read up to *max_messages* of one queue, waiting for the first; an empty list if none came in time.
 
@@ -78,9 +86,23 @@ class Reader:
         with self._lock:
             return self._client.run(self._reading.read(self._client.common, max_messages, seconds(wait)))
 
+    def read_arrow(
+        self, max_messages: int = 16_384, *, wait: timedelta | float = timedelta(seconds=20)
+    ) -> MessageTable:
+        """
+        Read as `read` does, as columns; positions move behind the table's messages, and bodies are not decoded.
+
+        A broker answers about 4 MiB at most. Raises what `read` raises, and `ConfigError` without pyarrow.
+        """
+        self._client.check()
+        check_arrow()
+        check_count(max_messages)
+        with self._lock:
+            return self._client.run(self._reading.read_table(self._client.common, max_messages, seconds(wait)))
+
     def messages(
         self, *, idle: timedelta | float | None = None, until: Literal["end"] | datetime | int | None = None
-    ) -> Iterator[MessageView]:
+    ) -> Iterator[DecodedMessage[T]]:
         """
         Yield messages as they come, also after restarts of brokers, until the reader is closed.
 
@@ -91,7 +113,9 @@ class Reader:
         check_until(until)
         return self._messages(None if idle is None else seconds(idle), until)
 
-    def _messages(self, idle: float | None, until: Literal["end"] | datetime | int | None) -> Iterator[MessageView]:
+    def _messages(
+        self, idle: float | None, until: Literal["end"] | datetime | int | None
+    ) -> Iterator[DecodedMessage[T]]:
         common, reading = self._client.common, self._reading
         try:
             ends = None if until is None else self._client.run(reading.ends(common, until))
@@ -106,7 +130,7 @@ class Reader:
             if not self._client.is_closed:
                 raise
 
-    def __iter__(self) -> Iterator[MessageView]:
+    def __iter__(self) -> Iterator[DecodedMessage[T]]:
         """Yield messages as they come, until the reader is closed."""
         return self.messages()
 
@@ -140,9 +164,17 @@ class Reader:
         """Whether it was closed."""
         return self._client.is_closed
 
-    def __repr__(self) -> str:
-        endpoint = self._client.common.address
-        return described("Reader", self._client.state, endpoint=endpoint, topic=self._reading.subscription.topics)
+    @property
+    def _state(self) -> str:
+        return self._client.state
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield from self._client.facts()
+        yield "topic", self._reading.subscription.topics
+
+    def __del__(self) -> None:
+        if hasattr(self, "_client"):  # not if its arguments were refused
+            self._client.abandoned(self, self.close)
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from typing import Any
 
 from ferromq import _ferromq
 from ferromq.errors import ConfigError, Unsupported
+from ferromq.terminal.objects import html_of
 
 __all__ = ["Tls"]
 
@@ -33,6 +34,9 @@ class Tls:
     certificate: TlsFile | None = None
     key: TlsFile | None = None
     server_name: str | None = None
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
 
 @dataclass(frozen=True, slots=True)

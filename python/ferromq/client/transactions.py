@@ -18,7 +18,6 @@ from ferromq._ferromq import Message, MessageView, decode_received
 from ferromq._proto import messages as pb
 from ferromq.client.client import Client
 from ferromq.core import send_plans
-from ferromq.core.payloads import without_namespace
 from ferromq.core.plans import Common
 from ferromq.core.requests import Join, Plan, backoff, seconds
 from ferromq.core.send_plans import Draft, Half
@@ -218,8 +217,9 @@ class Checks:
         resolution = self._decisions.known(message_id)
         if resolution is None:
             answer = pb.ReceiveMessageResponse(message=command.message).SerializeToString()
-            (message,) = decode_received([answer], packed=False, lease=HalfLease(), endpoint=endpoint)[1]
-            resolution = self._ask(without_namespace([message], self._client.common.namespace)[0])
+            namespace = self._client.common.namespace
+            (message,) = decode_received([answer], False, HalfLease(), endpoint, namespace)[1]  # noqa: FBT003
+            resolution = self._ask(message)
         if resolution is None or resolution is Resolution.UNKNOWN:
             return
         if not isinstance(resolution, Resolution):

@@ -19,6 +19,7 @@ from ferromq.config.known_names import check_known, hint, unknown
 from ferromq.config.properties_file import Place, read_lines, read_text
 from ferromq.config.values import CONVERTERS, written
 from ferromq.errors import ConfigError
+from ferromq.terminal.objects import html_of
 
 _log = logging.getLogger("ferromq.config")
 
@@ -53,6 +54,9 @@ class Config:
     """Fields that are groups of options; options are named without their group."""
     own_converters: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     """Fields whose values are read in another way than others of their type."""
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
     @classmethod
     def load(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ferromq import _ferromq
 from ferromq._proto import messages as pb
 from ferromq.errors import IllegalFilter
+from ferromq.terminal.objects import html_of
 
 __all__ = ["Sql"]
 
@@ -23,6 +24,9 @@ class Sql:
 
     def __post_init__(self) -> None:
         _check(pb.FilterType.SQL, self.expression)
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
 
 def filter_expression(wanted: "str | Sql") -> pb.FilterExpression:

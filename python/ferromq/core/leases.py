@@ -7,7 +7,7 @@ No I/O and no threads: those who have them share this.
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from ferromq._ferromq import MessageView
+from ferromq._ferromq import MessageView, unsettle_all
 from ferromq.errors import FerromqError, LeaseExpired
 from ferromq.process.limited_log import LimitedLog
 
@@ -71,9 +71,8 @@ class Refusals:
 def unsettle(messages: Iterable[MessageView], refused: Iterable[str]) -> None:
     """Note of the messages with the ids *refused* that their lives in the group have not ended."""
     ids = set(refused)
-    for message in messages if ids else ():
-        if message.message_id in ids:
-            message.unsettle()
+    if ids:
+        unsettle_all([message for message in messages if message.message_id in ids])
 
 
 def by_endpoint(messages: Iterable[MessageView]) -> dict[str, list[MessageView]]:

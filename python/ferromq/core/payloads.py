@@ -5,12 +5,12 @@ No I/O. pydantic and msgspec are imported when a type needs them. The JSON of da
 own classes is msgspec's; a pydantic model has its own.
 """
 
+import copy
 import dataclasses
 import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -23,13 +23,11 @@ from typing import (
     get_args,
     get_origin,
     is_typeddict,
-    overload,
 )
 
 from ferromq._ferromq import Message, MessageView
 from ferromq.errors import ConfigError, MessageTooLarge, Reject, RetryAfter, Undecodable
-from ferromq.protocol import naming
-from ferromq.tables import MessageTable
+from ferromq.terminal.objects import html_of, short
 
 if TYPE_CHECKING:
     from typing import Never
@@ -78,26 +76,6 @@ else:
         __slots__ = ()
 
 
-class NamespacedMessage(_View):  # type: ignore[misc]
-    """A received message of a client with a namespace; its topic is named without it."""
-
-    __slots__ = ("message", "topic")
-
-    def __init__(self, message: MessageView, namespace: str) -> None:
-        self.message = message
-        self.topic = naming.without_namespace(namespace, message.topic)  # type: ignore[misc]
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in NamespacedMessage.__slots__:  # of an object without them, which `copy` makes
-                raise AttributeError(name)
-            return getattr(self.message, name)
-
-    def __repr__(self) -> str:
-        return repr(self.message)
-
-
 class DecodedMessage(_View, Generic[T]):  # type: ignore[misc]
     """
     A received message and the value of its body; it has all that a `MessageView` has.
@@ -106,6 +84,8 @@ class DecodedMessage(_View, Generic[T]):  # type: ignore[misc]
     """
 
     __slots__ = ("message", "value")
+    if not TYPE_CHECKING:
+        __class__ = property(lambda _: MessageView)  # for `isinstance`; a class of the core cannot be inherited from
 
     def __init__(self, message: MessageView, value: T) -> None:
         self.message = message
@@ -114,19 +94,27 @@ class DecodedMessage(_View, Generic[T]):  # type: ignore[misc]
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name in DecodedMessage.__slots__:  # of an object without them, which `copy` makes
-                raise AttributeError(name)
             return getattr(self.message, name)
 
+        def __copy__(self) -> "DecodedMessage[T]":
+            return DecodedMessage(self.message, self.value)
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> "DecodedMessage[T]":
+            return DecodedMessage(self.message, copy.deepcopy(self.value, memo))
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            return self.message.__reduce_ex__(protocol)  # raises
+
     def __repr__(self) -> str:
-        return f"<DecodedMessage {self.message.message_id} of {self.message.topic}: {self.value!r}>"
+        return f"<DecodedMessage {self.message.message_id} of {self.message.topic}: {short(repr(self.value))}>"
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
 
 def plain(message: object) -> MessageView:
     """Return the message that a consumer received. Raises `TypeError` for anything else."""
-    received = message
-    while isinstance(received, (DecodedMessage, NamespacedMessage)):
-        received = received.message
+    received = message.message if isinstance(message, DecodedMessage) else message
     if not isinstance(received, MessageView):
         raise TypeError(f"a received message is expected, not {received!r}")
     return received
@@ -137,20 +125,6 @@ def plain_all(messages: object) -> list[MessageView]:
     if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
         return [plain(messages)]
     return [message if type(message) is MessageView else plain(message) for message in messages]
-
-
-@overload
-def without_namespace(messages: list[MessageView], namespace: str) -> list[MessageView]: ...
-@overload
-def without_namespace(messages: MessageTable, namespace: str) -> MessageTable: ...
-def without_namespace(messages: list[MessageView] | MessageTable, namespace: str) -> list[MessageView] | MessageTable:
-    """Return received messages, a list or a table, whose topics are named without the namespace."""
-    if not namespace:
-        return messages
-    if isinstance(messages, MessageTable):
-        name = partial(naming.without_namespace, namespace)
-        return messages.renamed(name, lambda: without_namespace(messages.messages, namespace))
-    return [NamespacedMessage(message, namespace) for message in messages]
 
 
 def as_is(value: Message | bytes) -> Message | bytes:
@@ -256,14 +230,13 @@ class Encoder(Generic[V]):
 class Decoder(Generic[T]):
     """Reads the bodies of a consumer's messages."""
 
-    def __init__(self, decode: Decode[T] | None, namespace: str = "") -> None:
+    def __init__(self, decode: Decode[T] | None) -> None:
         self._decode = None if decode is None else _function(decode, "decode", _reader)
-        self._namespace = namespace
 
     @property
     def is_on(self) -> bool:
-        """Whether callers are given other objects than the leased messages: with a `decode`, or in a namespace."""
-        return self._decode is not None or bool(self._namespace)
+        """Whether callers are given other objects than the leased messages."""
+        return self._decode is not None
 
     def value(self, message: MessageView) -> T:
         """
@@ -283,10 +256,7 @@ class Decoder(Generic[T]):
 
     def given(self, message: MessageView) -> "DecodedMessage[T]":
         """Return what a handler, a loop or a receive is given. Raises as `value`."""
-        given = NamespacedMessage(message, self._namespace) if self._namespace else message
-        if self._decode is None:
-            return cast("DecodedMessage[T]", given)
-        return DecodedMessage(given, self.value(message))
+        return DecodedMessage(message, self.value(message))
 
 
 def _is_type(given: object) -> bool:

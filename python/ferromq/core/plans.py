@@ -383,7 +383,7 @@ def change_invisible_duration(
     response = pb.ChangeInvisibleDurationResponse.FromString(answer)
     check(response.status)
     if response.receipt_handle:
-        message.renew(response.receipt_handle)
+        _ferromq.renew(message, response.receipt_handle)
 
 
 def forward_to_dead_letter(

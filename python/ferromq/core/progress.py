@@ -13,7 +13,7 @@ from ferromq.core.plans import Common
 from ferromq.core.pull_plans import Queue
 from ferromq.core.requests import Plan
 from ferromq.core.subscriptions import Subscription
-from ferromq.terminal.objects import html
+from ferromq.terminal.objects import html, html_of
 
 _log = logging.getLogger("ferromq.client")
 
@@ -42,6 +42,9 @@ class QueueProgress(NamedTuple):
         """How many messages there are from the committed offset on; of a queue that was not read: all that are kept."""
         begin = self.min_offset if self.committed_offset is None else self.committed_offset
         return max(0, self.max_offset - max(begin, self.min_offset))
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from typing import NamedTuple, NoReturn, cast
 
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
-from ferromq.core.payloads import without_namespace
 from ferromq.core.plans import Common, Tries
 from ferromq.core.receive_plans import LATE, Wish
 from ferromq.core.requests import Call, Join, Plan, Stream, check, duration, error_of, milliseconds
 from ferromq.core.routes import endpoints_message
 from ferromq.core.subscriptions import Subscription
 from ferromq.errors import OutcomeUnknown, RequestError, ServerError
-from ferromq.tables import MessageTable, PulledTable
+from ferromq.tables import MessageTable, PulledTable, html_of_messages
+from ferromq.terminal.objects import html_of
 
 _EMPTY = {pb.Code.OK, pb.Code.MESSAGE_NOT_FOUND}
 
@@ -26,12 +26,18 @@ class Queue(NamedTuple):
     topic: str = ""
     """May be empty if the client reads one topic."""
 
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
 
 class Pulled(NamedTuple):
     """What a pull brought, and where the next one begins."""
 
     messages: list[MessageView]
     next_offset: int
+
+    def _repr_html_(self) -> str:
+        return html_of_messages(f"Pulled, next offset {self.next_offset:,}", self.messages)
 
 
 class NoLease:
@@ -105,7 +111,7 @@ def pull_once(
         common.routes.failed(endpoint)
         raise
     common.routes.answered(endpoint)
-    status, messages, next_offset = wish.decode(answer, _NO_LEASE, endpoint)
+    status, messages, next_offset = wish.decode(answer, _NO_LEASE, endpoint, subscription.namespace)
     if status is not None and status[0] not in _EMPTY:
         raise error_of(*status)
     if next_offset is None:
@@ -113,7 +119,7 @@ def pull_once(
     if next_offset < offset:  # a queue without messages answers where it begins, as over remoting
         text = f"the offset {offset} is out of range: queue {queue.queue_id} of topic {topic} has no message"
         raise RequestError(f"{text}, the next one has the offset {next_offset}", pb.Code.ILLEGAL_OFFSET, text)
-    return Pulled(without_namespace(messages, subscription.namespace), next_offset)
+    return Pulled(messages, next_offset)
 
 
 def check_offset(offset: object) -> None:

@@ -8,20 +8,23 @@ import logging
 import math
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
+from typing import Generic, cast
 
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
 from ferromq.core import pull_plans
-from ferromq.core.payloads import plain_all
+from ferromq.core.payloads import Decode, DecodedMessage, Decoder, T
 from ferromq.core.plans import LEAST, Common, Tries
 from ferromq.core.pull_plans import Queue
 from ferromq.core.receive_plans import LATE, LONG_POLL, Wish
-from ferromq.core.requests import RETRYABLE, Pause, Plan, backoff
+from ferromq.core.requests import RETRYABLE, Pause, Plan, backoff, decode_table
 from ferromq.core.routes import Route
 from ferromq.core.subscriptions import Start, Subscription, start_text
 from ferromq.core.watch import receiving
-from ferromq.errors import ConnectionFailed, RequestError
+from ferromq.errors import ConnectionFailed, Reject, RequestError, RetryAfter
+from ferromq.tables import MessageTable, table_of
 
 _log = logging.getLogger("ferromq.client")
 
@@ -32,11 +35,18 @@ _LONGEST_TURN = 1.0
 """Seconds to wait at one queue where there are several: more with each queue, so that requests do not become more."""
 
 
-class Reading:
+class Reading(Generic[T]):
     """How far a reader is in each queue. Not thread-safe."""
 
-    def __init__(self, filters: dict[str, pb.FilterExpression], begin: Start, namespace: str = "") -> None:
+    def __init__(
+        self,
+        filters: dict[str, pb.FilterExpression],
+        begin: Start,
+        namespace: str = "",
+        decode: Decode[T] | None = None,
+    ) -> None:
         start_text(begin)
+        self._decoder = Decoder(decode)
         self.subscription = Subscription("", filters, namespace=namespace)
         self.positions: dict[Queue, int] = {}
         """The next offset to hand out."""
@@ -51,8 +61,33 @@ class Reading:
         self._source: tuple[Queue, int] | None = None
         """Their queue, and its position behind them."""
 
-    def take(self, count: int) -> list[MessageView]:
-        """Hand out up to *count* messages that were read."""
+    def take(self, count: int) -> list[DecodedMessage[T]]:
+        """
+        Hand out up to *count* messages that were read, as far as they decode.
+
+        Raises the error of a first one that does not, whose position is left behind unless it is a `RetryAfter`.
+        """
+        if not self._decoder.is_on:
+            return cast("list[DecodedMessage[T]]", self._take(count))
+        given: list[DecodedMessage[T]] = []
+        while self._waiting and len(given) < count:
+            message = self._waiting[0]
+            try:
+                given.append(self._decoder.given(message))
+            except (Reject, RetryAfter) as error:
+                if given:
+                    break
+                if isinstance(error, Reject):
+                    self._take(1)
+                error.add_note(
+                    f"it is message {message.message_id} of topic {message.topic}, queue {message.queue_id}, "
+                    f"offset {message.queue_offset}"
+                )
+                raise
+            self._take(1)
+        return given
+
+    def _take(self, count: int) -> list[MessageView]:
         taken = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
         if taken and self._source is not None:
             queue, behind = self._source
@@ -85,11 +120,22 @@ class Reading:
         self._waiting.clear()
         self._source = None
 
-    def read(self, common: Common, max_messages: int, wait: float) -> Plan[list[MessageView]]:
+    def read(self, common: Common, max_messages: int, wait: float) -> Plan[list[DecodedMessage[T]]]:
         """Return up to *max_messages* of one queue, waiting for the first; an empty list if none came in time."""
         if not self._waiting:
-            yield from self._fill(common, max_messages, wait, None)
+            self._waiting.extend((yield from self._found(common, Wish(max_messages, wait, 0.0), None)))
         return self.take(max_messages)
+
+    def read_table(self, common: Common, max_messages: int, wait: float) -> Plan[MessageTable]:
+        """Return messages as `read` does, as columns; what was read ahead comes first."""
+        if self._waiting:
+            return table_of(self._take(max_messages))
+        found = yield from self._found(common, Wish(max_messages, wait, 0.0, decode=decode_table), None)
+        if not found or self._source is None:
+            return table_of([])
+        queue, behind = self._source
+        self.positions[queue] = behind
+        return cast("MessageTable", found)
 
     def read_on(self, common: Common, idle: float | None, ends: Mapping[Queue, int] | None) -> Plan[bool]:
         """
@@ -102,7 +148,8 @@ class Reading:
         while not self._waiting:
             left = max(0.0, until - common.now())
             try:
-                yield from self._fill(common, _BATCH, min(left, LONG_POLL), ends)
+                wish = Wish(_BATCH, min(left, LONG_POLL), 0.0)
+                self._waiting.extend((yield from self._found(common, wish, ends)))
             except RETRYABLE as error:
                 if not is_outage:
                     _log.warning("no messages for now topic=%s: %s", self.subscription.topics, error)
@@ -126,30 +173,34 @@ class Reading:
         """Return the queues that have not reached their end."""
         return [queue for queue, end in ends.items() if self.positions.get(queue, 0) < end]
 
-    def _fill(self, common: Common, max_messages: int, wait: float, ends: Mapping[Queue, int] | None) -> Plan[None]:
+    def _found(
+        self, common: Common, wish: Wish, ends: Mapping[Queue, int] | None
+    ) -> Plan[list[MessageView] | MessageTable]:
         """Read messages of one queue, and tell of the receive."""
         with receiving(common.watch, self.subscription.topics) as received:
-            yield from self._fill_untold(common, max_messages, wait, ends)
-            received.extend(plain_all(self._waiting))
+            found = yield from self._found_untold(common, wish, ends)
+            if common.watch is not None:
+                received.extend(found)
+            return found
 
-    def _fill_untold(
-        self, common: Common, max_messages: int, wait: float, ends: Mapping[Queue, int] | None
-    ) -> Plan[None]:
+    def _found_untold(
+        self, common: Common, wish: Wish, ends: Mapping[Queue, int] | None
+    ) -> Plan[list[MessageView] | MessageTable]:
         """
         Read messages of one queue, waiting for the first.
 
         *ends* limits it to messages below these offsets; it does not wait once all are reached. A broker that does not
         answer is asked again until the wait is over; then, if no broker answered, its error is raised.
         """
-        until = common.now() + wait
+        until = common.now() + wish.wait
         tries = Tries(until + LATE)
         failures = asked = 0
         has_answer = False
-        while not self._waiting:
+        while True:
             try:
                 queues = yield from self._queues(common, tries, ends)
                 if not queues:
-                    return
+                    return []
                 # Each once without waiting, before a wait at one. Before an end all messages are there already: a wait
                 # would be for one behind it, if the filter skips the last ones.
                 is_short = len(queues) > 1 or ends is not None
@@ -159,8 +210,8 @@ class Reading:
                 queue = queues[self._turn % len(queues)]
                 self._turn += 1
                 asked += 1
-                wish = Wish(max_messages, 0.0 if is_sweep else min(left, turn), 0.0)
-                yield from self._pull(common, queue, wish, tries, None if ends is None else ends[queue])
+                once = replace(wish, wait=0.0 if is_sweep else min(left, turn))
+                found = yield from self._pull(common, queue, once, tries, None if ends is None else ends[queue])
             except RETRYABLE:
                 failures += 1
                 for topic in self.subscription.filters:
@@ -168,13 +219,13 @@ class Reading:
                 left = tries.until - common.now()
                 if common.now() >= until and (failures >= common.attempts or left < LEAST):
                     if has_answer:
-                        return
+                        return []
                     raise
                 yield Pause(min(backoff(min(failures, 3)), max(0.0, left / 2)))
                 continue
             has_answer = True
-            if common.now() >= until and asked >= len(queues):
-                return
+            if found or (common.now() >= until and asked >= len(queues)):
+                return found
 
     def _queues(self, common: Common, tries: Tries, ends: Mapping[Queue, int] | None) -> Plan[list[Queue]]:
         """Return the queues to ask now, on brokers that answer if there are any."""
@@ -213,7 +264,10 @@ class Reading:
         if not silent:
             self._routes[topic] = route
 
-    def _pull(self, common: Common, queue: Queue, wish: Wish, tries: Tries, end: int | None) -> Plan[None]:
+    def _pull(
+        self, common: Common, queue: Queue, wish: Wish, tries: Tries, end: int | None
+    ) -> Plan[list[MessageView] | MessageTable]:
+        """Read messages of a queue once, and move its position if there is none."""
         position = self.positions[queue]
         try:
             messages, behind = yield from pull_plans.pull_once(
@@ -230,11 +284,11 @@ class Reading:
                 *(queue.topic, queue.broker_name, queue.queue_id, position, behind),
             )
         if self.positions.get(queue) != position:
-            return  # a seek came meanwhile
+            return []  # a seek came meanwhile
         if end is not None and behind > end:
             messages, behind = [message for message in messages if message.queue_offset < end], end
         if messages:
-            self._waiting.extend(messages)
             self._source = queue, behind
         else:
             self.positions[queue] = behind
+        return messages

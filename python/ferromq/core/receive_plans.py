@@ -299,7 +299,7 @@ def _receive_once(
         common.routes.failed(endpoint)
         raise
     common.routes.answered(endpoint)
-    status, messages, _ = wish.decode(answer, lease, endpoint)
+    status, messages, _ = wish.decode(answer, lease, endpoint, subscription.namespace)
     if status is None:
         if messages:
             return messages

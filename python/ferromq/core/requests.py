@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -119,23 +120,24 @@ Decoded = tuple[tuple[int, str] | None, M, int | None]
 
 
 def decode_messages(
-    answer: Packets | _ferromq.Records, lease: "_ferromq.LeaseKeeper", endpoint: str
+    answer: Packets | _ferromq.Records, lease: "_ferromq.LeaseKeeper", endpoint: str, namespace: str
 ) -> Decoded[list[_ferromq.MessageView]]:
-    """Decode the answer to a `Stream`."""
+    """Decode the answer to a `Stream`; topics are named without the *namespace*."""
     if isinstance(answer, Packets):
-        return _ferromq.decode_received(answer.packets, answer.packed, lease, endpoint)
-    return _ferromq.decode_records_answer(answer, lease, endpoint)
+        return _ferromq.decode_received(answer.packets, answer.packed, lease, endpoint, namespace)
+    return _ferromq.decode_records_answer(answer, lease, endpoint, namespace)
 
 
 def decode_table(
-    answer: Packets | _ferromq.Records, lease: "_ferromq.LeaseKeeper", endpoint: str
+    answer: Packets | _ferromq.Records, lease: "_ferromq.LeaseKeeper", endpoint: str, namespace: str
 ) -> Decoded[MessageTable]:
-    """Decode the answer to a `Stream` into columns."""
+    """Decode the answer to a `Stream` into columns; topics are named without the *namespace*."""
     if isinstance(answer, Packets):
-        status, messages, next_offset = decode_messages(answer, lease, endpoint)
+        status, messages, next_offset = decode_messages(answer, lease, endpoint, namespace)
         return status, table_of(messages), next_offset
     status, next_offset, records = _ferromq.split_records(answer)
-    table = table_of_records(records, lambda: _ferromq.decode_records_answer(answer, lease, endpoint)[1])
+    named = partial(naming.without_namespace, namespace) if namespace else None
+    table = table_of_records(records, lambda: decode_messages(answer, lease, endpoint, namespace)[1], named)
     return status, table, next_offset
 
 

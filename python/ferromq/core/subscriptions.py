@@ -49,9 +49,7 @@ class Subscription:
 
     def topic_of(self, message: MessageView) -> str:
         """Return the topic that requests about a message name."""
-        if len(self.filters) == 1:
-            return self.first_topic
-        return naming.without_namespace(self.namespace, message.topic)
+        return self.first_topic if len(self.filters) == 1 else message.topic
 
     def start_at(self, topic: str, broker_name: str, brokers: frozenset[str]) -> str:
         """

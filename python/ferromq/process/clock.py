@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from ferromq import _ferromq
+from ferromq.terminal.objects import Shown
 
 _log = logging.getLogger("ferromq.time")
 
@@ -20,7 +21,7 @@ _LONGEST_WAIT = 5.0
 """Seconds after which a timer checks again: a sleeping machine, or a clock set by hand, wakes no thread."""
 
 
-class Clock:
+class Clock(Shown):
     """
     Wall-clock milliseconds that never go back. Store, servers and policy share one clock.
 
@@ -78,6 +79,13 @@ class Clock:
     def on_advance(self, listener: Callable[[], None]) -> None:
         """Call *listener* after every `advance`."""
         self._listeners.append(listener)
+
+    @property
+    def _state(self) -> str:
+        return "manual" if self.is_manual else "system"
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        yield "now", datetime.fromtimestamp(self.now_ms() / 1000, UTC).isoformat(timespec="milliseconds")
 
     def forget(self, listener: Callable[[], None]) -> None:
         """Stop calling *listener*."""

@@ -1,7 +1,7 @@
 """What a test has of its broker: names and clients of its own, captured messages, waits and assertions."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
@@ -28,7 +28,7 @@ from ferromq.embedding import Embedded
 from ferromq.message import MessageView, SendReceipt
 from ferromq.process.clock import Clock
 from ferromq.protocol import naming
-from ferromq.terminal.objects import described
+from ferromq.terminal.objects import Shown
 from ferromq.testing import captured, expectations
 from ferromq.testing.expectations import Expected
 from ferromq.testing.faults import Faults
@@ -42,7 +42,7 @@ _ANY_TIME = timedelta(0)
 _MOST_SHOWN = 20
 
 
-class Broker:
+class Broker(Shown):
     """
     The fixture `ferromq_broker`: a name server and a broker inside the test's process.
 
@@ -324,10 +324,13 @@ class Broker:
         """Close the clients of the test. Idempotent."""
         self._closing.close()
 
-    def __repr__(self) -> str:
-        if not self._running.is_up:
-            return described("Broker", "down")
-        return described("Broker", "up", endpoint=self.endpoint, namesrv=self.namesrv)
+    @property
+    def _state(self) -> str:
+        return "up" if self._running.is_up else "down"
+
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        if self._running.is_up:
+            yield from (("endpoint", self.endpoint), ("namesrv", self.namesrv))
 
     def __enter__(self) -> Self:
         return self

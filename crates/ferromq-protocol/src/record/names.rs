@@ -1,5 +1,7 @@
 //! Names that RocketMQ fixes: system topics, prefixes of a group's topics, and the rules for names.
 
+use std::borrow::Cow;
+
 /// Prefix of a group's retry topic.
 pub const RETRY_PREFIX: &str = "%RETRY%";
 /// Prefix of a group's dead-letter topic.
@@ -65,6 +67,18 @@ pub fn has_legal_bytes(name: &str) -> bool {
 #[must_use]
 pub fn max_topic_len(topic: &str) -> usize {
     if is_of_group(topic) { 255 } else { 127 }
+}
+
+/// The name of a topic in a namespace; a name that is in another one or in none, as it is.
+#[must_use]
+pub fn without_namespace<'a>(namespace: &str, whole: &'a str) -> Cow<'a, str> {
+    let prefix = [RETRY_PREFIX, DLQ_PREFIX].into_iter().find(|prefix| whole.starts_with(prefix));
+    let rest = whole.strip_prefix(prefix.unwrap_or_default()).unwrap_or(whole);
+    match (rest.strip_prefix(namespace).and_then(|rest| rest.strip_prefix('%')), prefix) {
+        (Some(name), None) => Cow::Borrowed(name),
+        (Some(name), Some(prefix)) => Cow::Owned(format!("{prefix}{name}")),
+        (None, _) => Cow::Borrowed(whole),
+    }
 }
 
 /// Java's `String.hashCode`, continued from `hash`, which is 0 at the beginning.
