@@ -256,6 +256,8 @@ class Decoder(Generic[T]):
 
     def given(self, message: MessageView) -> "DecodedMessage[T]":
         """Return what a handler, a loop or a receive is given. Raises as `value`."""
+        if self._decode is None:
+            return cast("DecodedMessage[T]", message)
         return DecodedMessage(message, self.value(message))
 
 
