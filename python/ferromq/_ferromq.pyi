@@ -1270,6 +1270,7 @@ class Message:
         delay: timedelta | float | None = None,
         priority: int | None = None,
     ) -> Message: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[bytes], dict[str, Any]]: ...
     def compressed(self, algorithm: str, over: int) -> Message:
         """
         Return the message with a compressed body if that is over so many bytes, and smaller for it; else this one.
@@ -1330,6 +1331,8 @@ class MessageView:
     are milliseconds since 1970, as in `StoredMessage`.
     """
 
+    def __copy__(self) -> Self: ...
+    def __deepcopy__(self, _memo: Any, /) -> Self: ...
     @property
     def topic(self) -> str:
         """The topic, named without the namespace of its consumer."""
@@ -1437,8 +1440,10 @@ class MessageView:
 
 @final
 class MessageIds:
-    """The message ids of a batch, built when they are read."""
+    """The message ids of a batch, built when they are read; *first* is the counter of the first one."""
 
+    def __new__(cls, process: bytes, seconds: int, first: int, count: int) -> MessageIds: ...
+    def __getnewargs__(self) -> tuple[bytes, int, int, int]: ...
     @staticmethod
     def reserve(process: bytes, seconds: int, count: int) -> MessageIds:
         """Reserve *count* ids that are unique in this process; *process*: 8 bytes, *seconds*: since 2021."""
