@@ -16,6 +16,9 @@ import pytest
 # The kit for calls between processes, `fault_proxy`, and the runner of the documents' blocks, `page_blocks`.
 sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("faults", "pages")]
 
+# Tests of a class that several files run.
+pytest.register_assert_rewrite("verbs", "namesrv_verbs")
+
 PATIENCE = 10.0
 _plain_exit = subprocess.Popen.__exit__
 

@@ -86,8 +86,13 @@ class StoredMessage:
     def raw(self) -> bytes:
         """The bytes of the record."""
 
-    def grpc_message(self) -> bytes:
-        """The encoded protobuf `Message` for gRPC clients, with the body as stored."""
+    def grpc_message(self, *, stored_digest: bool = False) -> bytes:
+        """
+        The encoded protobuf `Message` for gRPC clients, with the body as stored.
+
+        Its digest is an MD5 of the body, or with *stored_digest* the record's own checksum, with which clients of ferromq
+        notice that the record was damaged before.
+        """
 
 @final
 class ExpiredFile:
@@ -267,6 +272,9 @@ class Store:
     def configure(self, **options: Unpack[StoreOptions]) -> None:
         """Change flush and retention of the open store. Raises `ConfigError` for options that cannot change."""
 
+    def fail_next_flush(self) -> None:
+        """Let the next flush of the log fail, for tests: then the store stops writing until it is opened again."""
+
     def set_archive(self, hook: Callable[[ExpiredFile], object]) -> None:
         """Set the function that takes files before they are deleted, if `retention_on_expiry` is `archive`. An exception keeps the file."""
 
@@ -380,6 +388,9 @@ class Store:
 
     def committed_offsets(self, group: str | None = None, topic: str | None = None) -> dict[str, dict[int, int]]:
         """Committed offsets by `topic@group` and queue id; only of *group* and *topic* if given."""
+
+    def in_flight(self, group: str, topic: str, queue_id: int) -> list[tuple[int, int, bool]]:
+        """Return the messages that a group has in flight: queue offset, deliveries, and whether the consumer changed when each comes again."""
 
     def forget_group(self, group: str, topic: str | None = None) -> int:
         """Delete, durably, a group's progress in all topics or one; return the number of topics."""
@@ -985,16 +996,22 @@ class Sends:
         group_queues: Sequence[tuple[int, str, str]],
         seconds: float,
         max_body: int,
+        brokers: Sequence[str],
         first: int,
     ) -> None:
         """
         Let messages of *topic* go to *queues* (id, endpoint, broker name) for the next *seconds*; message groups to
         *group_queues*.
 
-        *first* is the turn of the first message; a body has at most *max_body* bytes.
+        *brokers* are those to send to from here; a message whose turn is at another one goes another way. *first* is the
+        turn of the first message; a body has at most *max_body* bytes.
         """
-    def drop_routes(self) -> None:
-        """Forget all routes."""
+    def drop_routes(self, endpoint: str | None) -> None:
+        """Forget the routes with a queue at *endpoint*, all of them for None."""
+    def avoid(self, endpoint: str, seconds: float) -> None:
+        """Send no message to a broker for *seconds*: they go to others, or another way."""
+    def trust(self, endpoint: str) -> None:
+        """Send messages to a broker again: it answers."""
     def send(
         self, topic: str, message: Message | bytes, born_timestamp: int, timeout: float
     ) -> SendReceipt | FailedSend | None:
@@ -1073,8 +1090,12 @@ def crc32(data: bytes) -> int: ...
 def check_filter(kind: str, expression: str) -> None:
     """Raise `ValueError` with position and reason unless *expression* is a filter of its *kind*, `TAG` or `SQL92`."""
 
-def decode_records(data: bytes) -> list[StoredMessage]:
-    """Decode consecutive records, as in the answers of QUERY_MESSAGE and PULL_MESSAGE. Raises `ValueError` for other bytes."""
+def decode_records(data: bytes, *, check: bool = True) -> list[StoredMessage]:
+    """
+    Decode consecutive records, as in the answers of QUERY_MESSAGE and PULL_MESSAGE.
+
+    Raises `ValueError` for other bytes, and unless *check* is false for records with wrong checksums.
+    """
 
 @final
 class ColumnBuffer:
@@ -1113,6 +1134,14 @@ def record_columns(
     name → (null count, validity or None, buffers in Arrow's order, children after their parents). Compressed bodies are
     decompressed, and their bits of `sys_flag` cleared; a body that cannot be decompressed stays as it is, with the bits.
     Raises `ValueError` with the part and byte of a bad record, or with an unknown column or filter.
+    """
+
+def message_columns(records: Records, *, columns: Sequence[str]) -> dict[str, Any]:
+    """
+    Decode the records of an answer into the buffers of Arrow columns: the result of `record_columns`.
+
+    A body that does not match its checksum or cannot be decompressed is null. Raises `ValueError` for bytes that are no
+    records, and for an unknown column.
     """
 
 @final
@@ -1257,8 +1286,9 @@ class MessageView:
         """
         The body as it was sent, decompressed if needed.
 
-        Raises `CorruptMessage`, a `ValueError`, if the message is marked as compressed but cannot be decompressed. If a
-        handler does not catch it, the message is redelivered, and becomes a dead letter in the end.
+        Raises `CorruptMessage`, a `ValueError`, if the body does not match the checksum that the broker sent, or is marked
+        as compressed but cannot be decompressed. If a handler does not catch it, the message is redelivered, and becomes a
+        dead letter in the end.
         """
 
     @property
@@ -1450,12 +1480,21 @@ def encode_send(
 
 def decode_sent(
     answer: bytes,
-) -> tuple[int, str, list[int], list[tuple[int, int, str]], list[tuple[int, str, str]], int | None]:
+) -> tuple[
+    int,
+    str,
+    list[int],
+    list[tuple[int, int, str]],
+    list[tuple[int, str, str]],
+    int | None,
+    tuple[Literal["written", "flushed"] | None, bytes, bytes],
+]:
     """
     Decode a SendMessageResponse: code, text, queue offsets.
 
     Then index, code and text of each failed message, and index, transaction id and recall handle of each message with
-    one of them; last the queue of the first message, if the broker chose another one.
+    one of them; then the queue of the first message, if the broker chose another one; last durability, the broker's
+    address, and the physical offsets in 8 bytes each.
     """
 
 def any_settled(messages: Sequence[MessageView]) -> bool:

@@ -16,7 +16,7 @@ from ferromq.client.client import check_shared
 from ferromq.client.closing import close_all
 from ferromq.client.connection import end_of, remaining
 from ferromq.client.consumer import Consumer
-from ferromq.client.makes_clients import MakesClients
+from ferromq.client.makes_clients import Host, MakesClients, endpoint_and_host
 from ferromq.client.options import (
     AdminOptions,
     ClientOptions,
@@ -113,7 +113,10 @@ class Connection(MakesClients[Client]):
         close_all(others, whole)
 
     def _of_producers(self, options: ProducerOptions[V]) -> ProducerOptions[V]:
-        return {**self._options, **options}
+        whole: ProducerOptions[V] = {**self._options, **options}
+        if self._host is not None:
+            whole.setdefault("clock", self._host.clock)
+        return whole
 
     def _make_admin(self, options: AdminOptions) -> Admin:
         shared: AdminOptions = {"timeout": self._options["timeout"], "tls": self._options["tls"]}
@@ -124,15 +127,13 @@ class Connection(MakesClients[Client]):
 
     def _keep(self, client: Made) -> Made:
         self._forget_closed()
-        self._prepare(client)
+        if not isinstance(client, Admin):
+            self._prepare(client._client)  # noqa: SLF001 (no one else's option)
         self._made[id(client)] = client
         if self._is_closed:  # by another thread
             client.close(0)
             self._check()
         return client
-
-    def _prepare(self, client: Client) -> None:
-        """Set up a client before its first use."""
 
     def __enter__(self) -> Self:
         self._check()
@@ -145,7 +146,7 @@ class Connection(MakesClients[Client]):
 
 
 def connect(
-    endpoint: str | Sequence[str] | None = None,
+    endpoint: str | Sequence[str] | MakesClients[Any] | None = None,
     *,
     namesrv: str | Sequence[str] | None = None,
     timeout: timedelta | float = 10.0,
@@ -166,15 +167,21 @@ def connect(
     unknown topic raises `TopicNotFound`; by *endpoint*, the broker may create it on first use. By default it is
     the environment variable FERROMQ_ENDPOINT, or else NAMESRV_ADDR.
 
+    *endpoint* may be a broker of this process, too, `ferromq.embedded()`: its hot methods are then called without a
+    socket. Close the connection before the broker.
+
     *timeout*, *attempts*, *tls*, *telemetry* and *namespace* are as of `Producer`. All clients of the connection have
     them, unless they are given others.
 
     Raises `ConfigError` without an address, with both, for one that is not `host:port`, and for a wrong option;
     `TypeError` for an option of a wrong type; `IllegalName` for a namespace with other characters than letters, digits,
-    `_`, `-` and `|`.
+    `_`, `-` and `|`; `ClientClosed` for a closed embedded broker.
     """
     check_namespace(namespace)
     check_shared(timeout, attempts, tls, telemetry)
     options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}
     options["namespace"] = namespace
-    return Connection(chosen_endpoint(endpoint, os.environ, namesrv), options)
+    host: Host | None = None
+    if isinstance(endpoint, MakesClients):
+        endpoint, host = endpoint_and_host(endpoint)
+    return Connection(chosen_endpoint(endpoint, os.environ, namesrv), options, host)

@@ -16,12 +16,12 @@ from ferromq import _ferromq
 from ferromq._ferromq import ExpiredFile
 from ferromq.admin import Admin
 from ferromq.broker.controller import BrokerController
-from ferromq.client.options import AdminOptions, ProducerOptions
+from ferromq.client.makes_clients import Host
+from ferromq.client.options import AdminOptions
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.config.options import BrokerOptions, StoreChanges
-from ferromq.connecting import Client, Connection
-from ferromq.core.payloads import V
+from ferromq.connecting import Connection
 from ferromq.errors import ConfigError, StoreLocked
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process import temporary_store
@@ -85,7 +85,10 @@ class Embedded(Connection):
             atexit.register(self.close)
             started.callback(atexit.unregister, self.close)
             self._started = started.pop_all()
-        super().__init__(self._broker.endpoint, {})
+        # Clients go where the broker says it is.
+        is_advertised = bool(self._broker.config.advertise or self._broker.config.grpc_advertise)
+        servers = {} if is_advertised else {self._broker.endpoint: self._broker.server}
+        super().__init__(self._broker.endpoint, {}, Host(clock, servers))
 
     def _check(self) -> None:
         self._owner.check()
@@ -124,17 +127,8 @@ class Embedded(Connection):
         self._owner.check()
         return self._name_server
 
-    def _of_producers(self, options: ProducerOptions[V]) -> ProducerOptions[V]:
-        return {"clock": self._clock, **options}
-
     def _make_admin(self, options: AdminOptions) -> Admin:
         return Admin(self.namesrv, **options)
-
-    def _prepare(self, client: Client) -> None:
-        config = self._broker.config
-        # Clients go where the broker says it is; an administrator has remoting alone.
-        if not (config.advertise or config.grpc_advertise or isinstance(client, Admin)):
-            client._client.channels.here[self._broker.endpoint] = self._broker.server  # noqa: SLF001 (no one else's option)
 
     def configure(self, **options: Unpack[StoreChanges]) -> None:
         """

@@ -6,7 +6,7 @@ Each branch tells the caller what to do next. Classes with a builtin base can al
     FerromqError
     ├ ClientClosed                        the client was closed, and nothing was sent: create a new one
     ├ ConfigError (ValueError)            an option or a file is wrong: correct it
-    ├ CorruptMessage (ValueError)         a received body cannot be decompressed: see `raw_body`, or skip it
+    ├ CorruptMessage (ValueError)         a received body is damaged: see `raw_body`, or skip it
     ├ DataLost                            messages that a stream should read are gone: decide whether to go on
     ├ ForkedProcess                       created before a fork, used in the child: create a new one there
     ├ RowError                            a row of a Spark DataFrame cannot become a message: correct the row
@@ -104,9 +104,10 @@ class ConfigError(FerromqError, ValueError):
 
 class CorruptMessage(FerromqError, ValueError):
     """
-    The body of a received message is marked as compressed but cannot be decompressed.
+    The body of a received message does not match its checksum, or is marked as compressed but cannot be decompressed.
 
-    The text names message id, topic, queue and offset. Other messages of the answer are not affected.
+    Reading `body` raises it; `raw_body` has the bytes as received. The text names message id, topic, queue and offset.
+    Other messages of the answer are not affected.
     """
 
 

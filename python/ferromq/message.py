@@ -7,7 +7,7 @@ Messages that producers send and consumers receive, and the receipts of sends.
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, overload
+from typing import Literal, NamedTuple, overload
 
 from ferromq._ferromq import Message, MessageIds, MessageView
 
@@ -16,6 +16,10 @@ __all__ = ["Message", "MessageView", "Reply", "Resolution", "SendReceipt", "Send
 
 _SHOWN_RECEIPTS = 10
 """The most receipts that a notebook shows."""
+
+
+Durability = Literal["written", "flushed"]
+"""How safe a stored message is: in the broker's log in memory, or on its disk."""
 
 
 class Resolution(Enum):
@@ -42,6 +46,22 @@ class SendReceipt(NamedTuple):
     """The argument for `Producer.recall`, if the message is timed."""
     broker_name: str = ""
     """The broker that stored it, by its route."""
+    durability: Durability | None = None
+    """
+    What the broker promised with its answer: `"flushed"` is on disk, by the flush policies `group` and `each`;
+    `"written"` is in the log in memory, at least. None: the server does not say it, as RocketMQ's proxy.
+    """
+    place: bytes | None = None
+    """The bytes of `offset_message_id`."""
+
+    @property
+    def offset_message_id(self) -> str | None:
+        """
+        RocketMQ's second id of the message: the broker's address and the place in its log, in hexadecimal digits.
+
+        None: the server does not say it, as RocketMQ's proxy; or it recognized a repetition of a stored message.
+        """
+        return None if self.place is None else self.place.hex().upper()
 
 
 class Reply(NamedTuple):
@@ -69,6 +89,25 @@ class Handles(NamedTuple):
     recall_handle: str
 
 
+_OFFSET_BYTES = 8
+_UNKNOWN_OFFSET = b"\xff" * _OFFSET_BYTES
+
+
+class Records(NamedTuple):
+    """What an answer to a send says of its records in the broker's log."""
+
+    durability: Durability | None = None
+    store_host: bytes = b""
+    """The broker's address, as message ids have it; empty if the answer does not have it."""
+    physical_offsets: bytes = b""
+    """One for each message, in 8 bytes, the lowest first."""
+
+    def place(self, index: int) -> bytes | None:
+        """Return the bytes of the second id of one message."""
+        offset = self.physical_offsets[index * _OFFSET_BYTES : (index + 1) * _OFFSET_BYTES]
+        return None if offset in {b"", _UNKNOWN_OFFSET} else self.store_host + offset[::-1]
+
+
 class Batch(NamedTuple):
     """The receipts of one request, built when they are read."""
 
@@ -79,13 +118,23 @@ class Batch(NamedTuple):
     endpoint: str = ""
     handles: Mapping[int, Handles] = {}
     broker_name: str = ""
+    records: Records = Records()
 
     def receipt(self, index: int) -> SendReceipt:
         """Build the receipt of one message."""
         handles = self.handles.get(index)
         recall_handle = handles.recall_handle or None if handles else None
         offset = self.queue_offsets[index]
-        return SendReceipt(self.ids[index], self.queue_id, offset, self.topic, recall_handle, self.broker_name)
+        return SendReceipt(
+            self.ids[index],
+            self.queue_id,
+            offset,
+            self.topic,
+            recall_handle,
+            self.broker_name,
+            self.records.durability,
+            self.records.place(index),
+        )
 
 
 class SendSummary(Sequence[SendReceipt]):

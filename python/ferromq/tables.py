@@ -6,11 +6,19 @@ from typing import Any, NamedTuple
 
 from ferromq import _ferromq
 from ferromq._ferromq import MessageView, StoredMessage
-from ferromq.errors import ConfigError
+from ferromq.errors import ConfigError, CorruptMessage
 
 __all__ = ["MessageTable", "PulledTable", "to_arrow", "to_pandas"]
 
 _PIP = "pip install 'ferromq[spark]'"
+
+
+def _body(message: MessageView | StoredMessage) -> bytes | None:
+    try:
+        return message.body
+    except CorruptMessage:
+        return None
+
 
 _COLUMNS: dict[str, Callable[[MessageView | StoredMessage], object]] = {
     "message_id": lambda message: message.message_id,
@@ -20,7 +28,7 @@ _COLUMNS: dict[str, Callable[[MessageView | StoredMessage], object]] = {
     "keys": lambda message: list(message.keys),
     "tag": lambda message: message.tag,
     "properties": lambda message: list(message.properties.items()),
-    "body": lambda message: message.body,
+    "body": _body,
     "born_timestamp": lambda message: message.born_timestamp * 1000,
     "store_timestamp": lambda message: message.store_timestamp * 1000,
 }
@@ -33,8 +41,8 @@ def to_arrow(messages: Iterable[MessageView | StoredMessage]) -> Any:
     Columns: message_id, topic (string), queue_id (int32), queue_offset (int64), keys (list of strings), tag (string,
     null without one), properties (map of strings), body (binary), born_timestamp and store_timestamp (timestamp in µs,
     UTC), as in `ferromq.spark`. The body of a received message is decompressed, that of a stored message is as stored.
-    `polars.from_arrow` takes the table. Raises `ConfigError` without pyarrow, and `CorruptMessage` for a body that
-    cannot be decompressed.
+    A body that does not match its checksum or cannot be decompressed is null: reading it from its message raises
+    `CorruptMessage`. `polars.from_arrow` takes the table. Raises `ConfigError` without pyarrow.
     """
     pa, schema = _pyarrow()
     given: object = messages
@@ -65,7 +73,8 @@ class MessageTable:
     """
     Received messages as columns; `Consumer.ack` and `give_back` take it as they take a list of its messages.
 
-    `table` is a `pyarrow.Table` with the columns of `to_arrow`. Iterating makes the messages one by one.
+    `table` is a `pyarrow.Table` with the columns of `to_arrow`; a damaged body is null there. Iterating makes the
+    messages one by one.
     """
 
     def __init__(self, table: Any, messages: Callable[[], list[MessageView]]) -> None:
@@ -128,7 +137,7 @@ def table_of(messages: list[MessageView]) -> MessageTable:
 def table_of_records(records: _ferromq.Records, messages: Callable[[], list[MessageView]]) -> MessageTable:
     """Return records as columns, decoded without a Python object for each; *messages* makes their messages."""
     pa, schema = _pyarrow()
-    decoded = _ferromq.record_columns([records], columns=list(_COLUMNS))
+    decoded = _ferromq.message_columns(records, columns=list(_COLUMNS))
     batch = import_module("ferromq.columns").record_batch(decoded["columns"], decoded["rows"], schema)
     return MessageTable(pa.Table.from_batches([batch], schema=schema), messages)
 

@@ -14,7 +14,10 @@ import compat_peer
 import official_peer
 
 # Files that run first, since they take the longest; then a worker is not left with one of them at the end.
-_FIRST = ("test_matrix_row", "test_rocketmqs_side", "test_mqadmin", "test_cross_protocol", "test_mixed_clusters")
+_FIRST = (
+    *("test_matrix_row", "test_rocketmqs_side", "test_proxy_verbs_java", "test_mqadmin", "test_cross_protocol"),
+    "test_mixed_clusters",
+)
 # Files that start a broker and a proxy of RocketMQ for as long as they run: one after the other.
 _SERVERS = {"test_matrix_row", "test_rocketmqs_side"}
 # Files whose tests share no server; the tests of any other file run in one worker, which starts its servers once.

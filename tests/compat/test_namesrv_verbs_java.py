@@ -11,7 +11,8 @@ from java_processes import JavaBroker, JavaNameServer
 import ferromq
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
-from namesrv_verbs import PATIENCE, Cluster, NamesrvVerbs, receive
+from namesrv_verbs import NamesrvVerbs
+from verbs import PATIENCE, Cluster, receive
 
 CHECKS = {"transactionCheckInterval": 1000, "transactionTimeOut": 1000, "transactionOpBatchInterval": 50}
 """The end of a transaction is noted before the next check: RocketMQ commits twice what is committed twice."""

@@ -1,4 +1,4 @@
-"""Requests and replies on RocketMQ's own broker: the same bytes work there, and its proxy is refused."""
+"""Requests and replies on RocketMQ's own broker: the same bytes work there, once the client knows its address."""
 
 import contextlib
 from collections.abc import Iterator
@@ -42,15 +42,6 @@ def introduce(servers: Servers, client: ferromq.Producer | ferromq.Consumer) -> 
     """Tell a client what ferromq's brokers tell themselves: the remoting address behind the proxy."""
     description = BrokerDescription("broker-java", "DefaultCluster", 0, servers.broker, (servers.namesrv,))
     client._client.requests._brokers[servers.endpoint] = description
-
-
-def test_the_proxy_is_refused_with_the_reason(servers: Servers) -> None:
-    """It does not tell the address of its broker. Nothing is sent."""
-    with (
-        ferromq.Producer(servers.endpoint, timeout=PATIENCE) as producer,
-        pytest.raises(ferromq.Unsupported, match="RocketMQ's proxy, or an older ferromq broker"),
-    ):
-        producer.request("refused", b"x")
 
 
 def test_a_java_replier_answers_our_requests(servers: Servers, clients: Clients) -> None:

@@ -324,30 +324,6 @@ def test_our_consumer_has_several_topics_at_either_server(sides: list[Side]) -> 
     assert _same(sides, program) == ["mixed_one 1", "mixed_two 4"]
 
 
-def test_what_rocketmqs_proxy_does_not_answer_is_named(sides: list[Side]) -> None:
-    """Where a group begins, readers, and progress: it is no empty result."""
-    original, ours = sides
-    for side in (original, ours):
-        with ferromq.Admin(side.namesrv, timeout=PATIENCE) as admin:
-            admin.create_topic("offsets", queues=1, message_type="NORMAL")
-            admin.create_group("offsets")
-    begins = ferromq.Consumer(original.endpoint, "offsets", "offsets", begin="last")
-    plain = ferromq.Consumer(original.endpoint, "offsets", "offsets")
-    reader = ferromq.Reader(original.endpoint, "offsets")
-    with begins, plain, reader:
-        with pytest.raises(ferromq.Unsupported, match=r"GetOffset.*begin= needs brokers of ferromq"):
-            begins.receive(wait=5)
-        with pytest.raises(ferromq.Unsupported, match="GetOffset"):
-            plain.progress()
-        with pytest.raises(ferromq.Unsupported, match="QueryOffset"):
-            list(plain.messages(until="end"))
-        with pytest.raises(ferromq.Unsupported, match="QueryOffset"):
-            reader.read(wait=5)
-    with ferromq.Consumer(ours.endpoint, "offsets", "offsets", begin="last") as consumer:
-        assert consumer.receive(wait=0) == []
-        assert consumer.progress().lag == 0
-
-
 def test_a_pull_past_the_end_of_a_queue_without_messages(sides: list[Side]) -> None:
     """PULL_OFFSET_MOVED over remoting; over gRPC, which RocketMQ has no pulls on, it is an error, too."""
 

@@ -1,19 +1,23 @@
 """
-The consumers of both interfaces behind one set of blocking calls, for tests of their common promises.
+The clients of all ways to a broker behind one set of blocking calls, for tests of their common promises.
 
-`SyncShell` calls `ferromq.Consumer`; `AioShell` calls `ferromq.aio.Consumer` on an event loop in a thread of its own.
-Handlers and bodies of loops are plain functions; the loop runs them in threads. `TlsSyncShell` and `TlsAioShell` do the
-same over TLS.
+A shell is a consumer. `SyncShell` calls `ferromq.Consumer`; `AioShell` calls `ferromq.aio.Consumer` on an event loop in
+a thread of its own. Handlers and bodies of loops are plain functions; the loop runs them in threads. `TlsSyncShell` and
+`TlsAioShell` do the same over TLS; `EmbeddedShell` and `AioEmbeddedShell` call a broker of this process without a
+socket. `producer` of a shell makes a producer of the same way. `contract` lists the tests of what holds on each.
 """
 
 import asyncio
 import ssl
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Protocol, Self
+
+from blocking import connected, loop_in_thread
+from tls_files import TRUST
 
 import ferromq
 from ferromq import MessageView, aio
@@ -30,7 +34,7 @@ class Broker(Protocol):
 
 
 class Shells:
-    """The calls of both."""
+    """The calls of all."""
 
     consumer: Any
 
@@ -53,6 +57,17 @@ class SyncShell(Shells):
 
     def __init__(self, mq: Broker, group: str, topic: str, **options: Any) -> None:
         self.consumer = ferromq.Consumer(mq.endpoint, group, topic, **options)
+
+    @classmethod
+    @contextmanager
+    def producer(cls, mq: Broker, *topics: str, **options: Any) -> Iterator[Any]:
+        """Yield a producer."""
+        with ferromq.Producer(mq.endpoint, *topics, **options) as producer:
+            yield producer
+
+    def call(self, result: Any) -> Any:
+        """Return what a call of the consumer returned."""
+        return result
 
     def receive(self, *arguments: Any, **options: Any) -> list[MessageView]:
         """Receive."""
@@ -138,11 +153,20 @@ class AioShell(Shells):
     kind = "aio"
 
     def __init__(self, mq: Broker, group: str, topic: str, **options: Any) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_default_executor(ThreadPoolExecutor(64))
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self.consumer = aio.Consumer(mq.endpoint, group, topic, **options)
+        self._running = loop_in_thread()
+        self._loop = self._running.__enter__()
+        self.consumer = self.made(mq, group, topic, options)
+
+    def made(self, mq: Broker, group: str, topic: str, options: dict[str, Any]) -> aio.Consumer:
+        """Return a new consumer."""
+        return aio.Consumer(mq.endpoint, group, topic, **options)
+
+    @classmethod
+    @contextmanager
+    def producer(cls, mq: Broker, *topics: str, **options: Any) -> Iterator[Any]:
+        """Yield a producer whose calls block."""
+        with connected(mq.endpoint) as connection, connection.producer(*topics, **options) as producer:
+            yield producer
 
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine on the loop and return its result."""
@@ -246,20 +270,33 @@ class AioShell(Shells):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE)
-        self._loop.close()
+        self._running.__exit__(None, None, None)
+
+
+@contextmanager
+def _certificate(mq: Broker) -> Iterator[str]:
+    """Yield a file with the certificate that a broker shows, and with the authority of those that tests give."""
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as trust:
+        host, _, port = mq.endpoint.rpartition(":")
+        trust.write(ssl.get_server_certificate((host, int(port)), timeout=PATIENCE))
+        trust.write(TRUST.read_text())
+        trust.flush()
+        yield trust.name
 
 
 class OverTls(Shells):
     """Trusts the certificate that its broker shows. Checks that the broker takes its calls in frames."""
 
     def __init__(self, mq: Broker, group: str, topic: str, **options: Any) -> None:
-        with tempfile.NamedTemporaryFile("w", suffix=".pem") as trust:
-            host, _, port = mq.endpoint.rpartition(":")
-            trust.write(ssl.get_server_certificate((host, int(port)), timeout=PATIENCE))
-            trust.flush()
-            super().__init__(mq, group, topic, tls=trust.name, **options)  # type: ignore[call-arg]
+        with _certificate(mq) as trust:
+            super().__init__(mq, group, topic, tls=trust, **options)  # type: ignore[call-arg]
+
+    @classmethod
+    @contextmanager
+    def producer(cls, mq: Broker, *topics: str, **options: Any) -> Iterator[Any]:
+        """Yield a producer that trusts it, too."""
+        with _certificate(mq) as trust, super().producer(mq, *topics, tls=trust, **options) as producer:  # type: ignore[misc]
+            yield producer
 
     def __exit__(self, *of_error: object) -> None:
         client = getattr(self.consumer._client, "base", self.consumer._client)
@@ -281,7 +318,44 @@ class TlsAioShell(OverTls, AioShell):
     kind = "aio-tls"
 
 
+class EmbeddedShell(SyncShell):
+    """A `ferromq.Consumer` that an embedded broker made."""
+
+    kind = "embedded"
+
+    def __init__(self, mq: ferromq.Embedded, group: str, topic: str, **options: Any) -> None:
+        self.consumer = mq.consumer(group, topic, **options)
+        assert mq.endpoint in self.consumer._client.channels.here
+
+    @classmethod
+    @contextmanager
+    def producer(cls, mq: ferromq.Embedded, *topics: str, **options: Any) -> Iterator[Any]:  # type: ignore[override]
+        """Yield a producer that it made."""
+        with mq.producer(*topics, **options) as producer:
+            yield producer
+
+
+class AioEmbeddedShell(AioShell):
+    """A `ferromq.aio.Consumer` of `aio.connect(mq)`."""
+
+    kind = "aio-embedded"
+
+    def made(self, mq: Any, group: str, topic: str, options: dict[str, Any]) -> aio.Consumer:
+        """Return a new consumer."""
+        consumer: aio.Consumer = aio.connect(mq).consumer(group, topic, **options)
+        assert mq.endpoint in consumer._client.base.channels.here
+        return consumer
+
+    @classmethod
+    @contextmanager
+    def producer(cls, mq: Any, *topics: str, **options: Any) -> Iterator[Any]:
+        """Yield a producer whose calls block."""
+        with connected(mq) as connection, connection.producer(*topics, **options) as producer:
+            yield producer
+
+
 Shell = type[SyncShell] | type[AioShell]
 SHELLS = (SyncShell, AioShell)
-WAYS = (*SHELLS, TlsSyncShell, TlsAioShell)
-"""All ways to a broker, for the tests of what holds on each; other tests use two."""
+"""Both interfaces over plaintext, for tests of what is between the client and the broker, or of the interface alone."""
+WAYS = (*SHELLS, TlsSyncShell, TlsAioShell, EmbeddedShell, AioEmbeddedShell)
+"""All ways to a broker."""

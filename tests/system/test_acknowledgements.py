@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from consumer_shells import PATIENCE, SHELLS, AioShell, Shell, SyncShell
+from contract import EACH_WAY
 from grpc_proxy import GrpcProxy
 
 import ferromq
 from ferromq._proto import messages as pb
 from ferromq.core import plans
 
-pytestmark = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
+BOTH = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
 
 
 @pytest.fixture
@@ -28,6 +29,7 @@ def mq() -> Iterator[ferromq.Embedded]:
         yield embedded
 
 
+@EACH_WAY
 def test_waiting_for_an_acknowledgement_raises_its_refusal(mq: ferromq.Embedded, shell: Shell) -> None:
     """`LeaseExpired`, also the second time: a refused message is not acknowledged."""
     with shell(mq, "billing", "orders", invisible_duration=10) as consumer:
@@ -41,6 +43,7 @@ def test_waiting_for_an_acknowledgement_raises_its_refusal(mq: ferromq.Embedded,
         assert mq.broker._server.stats()["acked"] == 1
 
 
+@BOTH
 def test_an_acknowledged_message_cannot_become_a_dead_letter(mq: ferromq.Embedded, shell: Shell) -> None:
     """`LeaseExpired`: its life in the group has ended; so has that of a dead letter."""
     with mq.producer() as producer:
@@ -56,6 +59,7 @@ def test_an_acknowledged_message_cannot_become_a_dead_letter(mq: ferromq.Embedde
         assert [letter.origin_message_id for letter in admin.dead_letters("billing")] == [two.message_id]
 
 
+@BOTH
 def test_a_refused_acknowledgement_names_the_group(mq: ferromq.Embedded, shell: Shell) -> None:
     """The message may be of another one."""
     with shell(mq, "billing", "orders") as consumer, shell(mq, "shipping", "orders") as other:
@@ -66,6 +70,7 @@ def test_a_refused_acknowledgement_names_the_group(mq: ferromq.Embedded, shell: 
             assert refused.value.code == pb.Code.INVALID_RECEIPT_HANDLE
 
 
+@BOTH
 def test_one_timeout_bounds_all_waits_of_an_acknowledgement(
     mq: ferromq.Embedded, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +95,7 @@ def test_one_timeout_bounds_all_waits_of_an_acknowledgement(
     assert 0 < rest < PATIENCE
 
 
+@BOTH
 def test_the_thread_of_a_broker_that_is_gone_ends(
     mq: ferromq.Embedded, shell: Shell, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
@@ -110,6 +116,7 @@ def test_the_thread_of_a_broker_that_is_gone_ends(
     assert mq.broker._server.stats()["acked"] == 2
 
 
+@EACH_WAY
 def test_a_second_acknowledgement_returns_without_a_call(mq: ferromq.Embedded, shell: Shell) -> None:
     """After any kind of first acknowledgement, and also without a broker."""
     with mq.producer() as producer:
@@ -137,6 +144,7 @@ def refusals(caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
     return sum(counts), len(counts)
 
 
+@EACH_WAY
 def test_a_refused_acknowledgement_in_the_background_is_logged_and_raised_by_flush(
     mq: ferromq.Embedded, shell: Shell, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,6 +171,7 @@ def test_a_refused_acknowledgement_in_the_background_is_logged_and_raised_by_flu
     assert refusals(caplog)[0] == 4
 
 
+@EACH_WAY
 def test_refused_acknowledgements_under_run_are_counted_by_a_few_lines_of_the_log(
     mq: ferromq.Embedded, shell: Shell, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,6 +201,7 @@ def test_refused_acknowledgements_under_run_are_counted_by_a_few_lines_of_the_lo
         assert lines <= 5 * (2 + (time.monotonic() - begin) // 10)
 
 
+@BOTH
 def test_failed_renewals_are_logged_in_a_few_lines(
     mq: ferromq.Embedded,
     shell: Shell,
@@ -229,6 +239,7 @@ def test_failed_renewals_are_logged_in_a_few_lines(
     assert 0 < lines <= 5 * (2 + (time.monotonic() - begin) // 10)
 
 
+@BOTH
 def test_unanswered_acknowledgements_at_the_end_are_logged(
     mq: ferromq.Embedded,
     shell: Shell,
@@ -248,6 +259,7 @@ def test_unanswered_acknowledgements_at_the_end_are_logged(
 
 
 @pytest.mark.parametrize("end", ["ack", "ack_later", "forward"])
+@EACH_WAY
 def test_a_handler_may_end_its_message_itself(
     mq: ferromq.Embedded, shell: Shell, end: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -275,6 +287,7 @@ def test_a_handler_may_end_its_message_itself(
     assert "redelivered" not in caplog.text
 
 
+@BOTH
 def test_a_lost_answer_and_a_refused_repetition_leave_the_outcome_unknown(mq: ferromq.Embedded, shell: Shell) -> None:
     """The first attempt may have succeeded; `ack` and `flush` both report that."""
     with mq.producer() as producer:
@@ -298,6 +311,7 @@ def test_a_lost_answer_and_a_refused_repetition_leave_the_outcome_unknown(mq: fe
 
 
 @pytest.mark.parametrize("in_background", [True, False])
+@BOTH
 def test_a_broker_that_hangs_delays_no_acknowledgement_of_another(
     mq: ferromq.Embedded, shell: Shell, eventually: Callable[[Callable[[], bool]], bool], in_background: bool
 ) -> None:
@@ -333,6 +347,7 @@ def test_a_broker_that_hangs_delays_no_acknowledgement_of_another(
 
 
 @pytest.mark.parametrize("duration", [60, 60.0, timedelta(minutes=1)])
+@EACH_WAY
 def test_a_lease_is_changed_by_seconds_or_a_timedelta(
     mq: ferromq.Embedded, shell: Shell, duration: timedelta | float
 ) -> None:
@@ -367,6 +382,7 @@ def one_of_each(consumer: SyncShell | AioShell, both: tuple[GrpcProxy, GrpcProxy
     return sorted(messages, key=lambda message: [each.endpoint for each in both].index(message.endpoint))
 
 
+@BOTH
 def test_a_flush_waits_for_what_was_acknowledged_before_it(both: tuple[GrpcProxy, GrpcProxy], shell: Shell) -> None:
     """It does not wait for later acknowledgements of other threads."""
     first, second = both
@@ -384,6 +400,7 @@ def test_a_flush_waits_for_what_was_acknowledged_before_it(both: tuple[GrpcProxy
         second.release()
 
 
+@BOTH
 def test_a_flush_says_whether_the_brokers_have_answered(both: tuple[GrpcProxy, GrpcProxy], shell: Shell) -> None:
     """Within its time; without a limit it waits for the answer."""
     first, _ = both
@@ -399,6 +416,7 @@ def test_a_flush_says_whether_the_brokers_have_answered(both: tuple[GrpcProxy, G
         assert consumer.flush()
 
 
+@BOTH
 def test_a_second_acknowledgement_waits_for_no_other_broker(both: tuple[GrpcProxy, GrpcProxy], shell: Shell) -> None:
     """Although it waits for its own message, which may be in flight."""
     first, second = both
@@ -417,6 +435,7 @@ class Interrupt(BaseException):
 
 
 @pytest.mark.parametrize("end", ["ack", "forward"])
+@BOTH
 def test_an_interrupted_acknowledgement_does_not_count(
     mq: ferromq.Embedded, shell: Shell, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,6 +454,7 @@ def test_an_interrupted_acknowledgement_does_not_count(
         assert mq.broker._server.stats()["acked"] == 1
 
 
+@BOTH
 def test_a_lease_whose_change_failed_is_renewed_as_before(
     mq: ferromq.Embedded, shell: Shell, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:

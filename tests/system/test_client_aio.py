@@ -21,26 +21,6 @@ def mq() -> Iterator[ferromq.Embedded]:
         yield embedded
 
 
-def test_messages_are_sent_received_and_come_again(mq: ferromq.Embedded) -> None:
-    """Send, receive, change the lease, acknowledge; a stale handle is refused."""
-
-    async def use() -> None:
-        async with aio.Producer(mq.endpoint) as producer, aio.Consumer(mq.endpoint, "billing", "orders") as consumer:
-            receipt = await producer.send("orders", b"hello", keys="o-1", tag="new")
-            (message,) = await consumer.receive(wait=SOON)
-            assert (message.message_id, message.body, message.tag) == (receipt.message_id, b"hello", "new")
-            await message.change_invisible_duration(timedelta())
-            (again,) = await consumer.receive(wait=SOON)
-            assert again.message_id == receipt.message_id
-            await consumer.ack(again)
-            with pytest.raises(ferromq.LeaseExpired):
-                await consumer.ack(message)
-            mq.clock.advance(hours=1)
-            assert await consumer.receive(wait=timedelta()) == []
-
-    asyncio.run(use())
-
-
 def test_many_are_sent_and_iterated(mq: ferromq.Embedded) -> None:
     """From any iterable, asynchronous, too; acknowledged in the background, none comes again."""
 
@@ -65,29 +45,6 @@ def test_many_are_sent_and_iterated(mq: ferromq.Embedded) -> None:
             await consumer.flush()
             mq.clock.advance(hours=1)
             assert await consumer.receive(wait=timedelta()) == []
-
-    asyncio.run(use())
-
-
-def test_failures_are_told_as_in_the_synchronous_client(mq: ferromq.Embedded) -> None:
-    """A batch names its message, a submitted one fails alone, `flush` raises a late acknowledgement."""
-    too_large = b"x" * (4 * 1024 * 1024 + 1)
-
-    async def use() -> None:
-        async with aio.Producer(mq.endpoint) as producer, aio.Consumer(mq.endpoint, "billing", "orders") as consumer:
-            with pytest.raises(ferromq.MessageTooLarge, match="message 1"):
-                await producer.send_all("orders", [b"fine", too_large])
-            futures = [await producer.submit("orders", body) for body in (b"one", too_large, b"three")]
-            outcomes = await asyncio.gather(*futures, return_exceptions=True)
-            assert [type(outcome).__name__ for outcome in outcomes] == ["SendReceipt", "MessageTooLarge", "SendReceipt"]
-            (message,) = await consumer.receive(1, wait=SOON)
-            mq.clock.advance(hours=1)
-            again: set[str] = set()
-            while message.message_id not in again:  # one that had not been received yet may be first
-                again |= {each.message_id for each in await consumer.receive(wait=SOON)}
-            message.ack()
-            with pytest.raises(ferromq.LeaseExpired):
-                await consumer.flush()
 
     asyncio.run(use())
 

@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from consumer_shells import Shell
+from contract import EACH_WAY
 
 import ferromq
 from ferromq import Message, MessageView, Resolution
@@ -49,7 +51,7 @@ def received_one(consumer: ferromq.Consumer) -> MessageView:
     return consumer.receive(1, wait=SOON)[0]
 
 
-def received(consumer: ferromq.Consumer, count: int) -> list[MessageView]:
+def received(consumer: Any, count: int) -> list[MessageView]:
     """Receive so many messages."""
     messages: list[MessageView] = []
     while len(messages) < count:
@@ -59,14 +61,15 @@ def received(consumer: ferromq.Consumer, count: int) -> list[MessageView]:
     return messages
 
 
+@EACH_WAY
 @pytest.mark.parametrize("way", ["send_all", "submit"])
-def test_message_groups_keep_the_order_of_sending(mq: ferromq.Embedded, way: str) -> None:
+def test_message_groups_keep_the_order_of_sending(mq: ferromq.Embedded, shell: Shell, way: str) -> None:
     """Also where batches of several groups are under way at once."""
     create(mq, "steps", "FIFO")
     create_fifo_group(mq, "walker")
     count = 1500
     messages = [Message(b"%d" % number, message_group=f"g{number % 3}") for number in range(count)]
-    with mq.producer(linger=0.001) as producer:
+    with shell.producer(mq, linger=0.001) as producer:
         if way == "send_all":
             receipts = list(producer.send_all("steps", messages))
         else:
@@ -79,12 +82,14 @@ def test_message_groups_keep_the_order_of_sending(mq: ferromq.Embedded, way: str
         offsets = [receipt.queue_offset for receipt in receipts[group::3]]
         assert offsets == sorted(offsets)
     came: dict[str | None, list[int]] = {}
-    with mq.consumer("walker", "steps") as consumer:
-        for seen, message in enumerate(consumer, 1):
-            came.setdefault(message.message_group, []).append(int(message.body))
-            message.ack()
-            if seen == count:
-                break
+
+    def body(message: MessageView) -> bool:
+        came.setdefault(message.message_group, []).append(int(message.body))
+        consumer.ack_later(message)
+        return sum(map(len, came.values())) == count
+
+    with shell(mq, "walker", "steps") as consumer:
+        consumer.iterate(body)
     assert came == {f"g{group}": list(range(group, count, 3)) for group in range(3)}
 
 
@@ -106,11 +111,12 @@ def test_the_next_of_a_message_group_comes_once_the_one_before_is_acknowledged(m
         assert next(came).body == b"1"
 
 
-def test_a_delayed_message_comes_when_it_is_due_and_not_before(mq: ferromq.Embedded) -> None:
+@EACH_WAY
+def test_a_delayed_message_comes_when_it_is_due_and_not_before(mq: ferromq.Embedded, shell: Shell) -> None:
     """By a delay or at a time, on the broker's clock."""
     create(mq, "reminders", "DELAY")
     at = mq.clock.now_ms() + 2 * 3_600_000
-    with mq.producer() as producer, mq.consumer("desk", "reminders") as consumer:
+    with shell.producer(mq, clock=mq.clock) as producer, shell(mq, "desk", "reminders") as consumer:
         producer.send("reminders", b"delay", delay=timedelta(hours=1))
         producer.send("reminders", b"time", delivery_timestamp=at)
         mq.clock.advance(minutes=59)
@@ -125,10 +131,11 @@ def test_a_delayed_message_comes_when_it_is_due_and_not_before(mq: ferromq.Embed
         assert (message.body, message.delivery_timestamp) == (b"time", at)
 
 
-def test_a_recalled_message_never_comes(mq: ferromq.Embedded) -> None:
+@EACH_WAY
+def test_a_recalled_message_never_comes(mq: ferromq.Embedded, shell: Shell) -> None:
     """Its receipt is the handle; a message with the same delivery time is delivered."""
     create(mq, "reminders", "DELAY")
-    with mq.producer() as producer, mq.consumer("desk", "reminders") as consumer:
+    with shell.producer(mq, clock=mq.clock) as producer, shell(mq, "desk", "reminders") as consumer:
         recalled = producer.send("reminders", b"recalled", delay=timedelta(hours=1))
         producer.send("reminders", b"kept", delay=timedelta(hours=1))
         assert producer.recall(recalled) == recalled.message_id
@@ -141,19 +148,20 @@ def test_a_recalled_message_never_comes(mq: ferromq.Embedded) -> None:
             producer.recall(producer.send("orders", b"x"))
 
 
-def test_a_transaction_is_seen_once_committed_and_never_when_rolled_back(mq: ferromq.Embedded) -> None:
+@EACH_WAY
+def test_a_transaction_is_seen_once_committed_and_never_when_rolled_back(mq: ferromq.Embedded, shell: Shell) -> None:
     """Leaving the block commits, an exception rolls back, both can be explicit."""
     create(mq, "payments", "TRANSACTION")
     with (
-        mq.producer(checker=lambda _: Resolution.UNKNOWN) as producer,
-        mq.consumer("ledger", "payments") as consumer,
+        shell.producer(mq, checker=lambda _: Resolution.UNKNOWN) as producer,
+        shell(mq, "ledger", "payments") as consumer,
     ):
         with producer.transaction() as tx:
             tx.send("payments", b"one", keys="k", tag="paid", properties={"p": "q"})
             tx.send("payments", b"two")
             assert consumer.receive(wait=AT_ONCE) == []
         assert tx.resolution is Resolution.COMMIT
-        assert repr(tx) == "<Transaction commit>"
+        assert repr(tx).endswith("Transaction commit>")
         with pytest.raises(ZeroDivisionError), producer.transaction() as tx:
             tx.send("payments", b"never %d" % (1 // 0 if tx.send("payments", b"never") else 0))
         assert tx.resolution is Resolution.ROLLBACK
@@ -169,7 +177,7 @@ def test_a_transaction_is_seen_once_committed_and_never_when_rolled_back(mq: fer
         consumer.ack(messages.values())
         mq.clock.advance(minutes=5)
         assert consumer.receive(wait=AT_ONCE) == []
-    with mq.producer() as producer, pytest.raises(ferromq.ConfigError, match="checker"):
+    with shell.producer(mq) as producer, pytest.raises(ferromq.ConfigError, match="checker"):
         producer.transaction()
 
 

@@ -34,55 +34,6 @@ async def received(consumer: aio.Consumer, count: int) -> list[MessageView]:
     return messages
 
 
-def test_message_groups_keep_the_order_of_sending(mq: ferromq.Embedded) -> None:
-    """In batches and one by one; iteration gives the next once the one before is acknowledged."""
-    with mq.admin() as admin:
-        admin.create_topic("steps", 4, message_type="FIFO")
-        admin.create_group("walker", fifo=True)
-    count = 600
-
-    async def main() -> dict[str | None, list[int]]:
-        messages = [Message(b"%d" % number, message_group=f"g{number % 3}") for number in range(count)]
-        came: dict[str | None, list[int]] = {}
-        async with (
-            aio.Producer(mq.endpoint, linger=0.001) as producer,
-            aio.Consumer(mq.endpoint, "walker", "steps") as consumer,
-        ):
-            await producer.send_all("steps", messages[: count // 2])
-            await asyncio.gather(*[await producer.submit("steps", message) for message in messages[count // 2 :]])
-            seen = 0
-            async for message in consumer:
-                came.setdefault(message.message_group, []).append(int(message.body))
-                message.ack()
-                seen += 1
-                if seen == count:
-                    break
-        return came
-
-    assert asyncio.run(main()) == {f"g{group}": list(range(group, count, 3)) for group in range(3)}
-
-
-def test_a_delayed_message_comes_when_it_is_due_unless_it_is_recalled(mq: ferromq.Embedded) -> None:
-    """The clock of the broker can be given to the producer."""
-
-    async def main() -> None:
-        async with (
-            aio.Producer(mq.endpoint, clock=mq.clock) as producer,
-            aio.Consumer(mq.endpoint, "desk", "reminders") as consumer,
-        ):
-            recalled = await producer.send("reminders", b"recalled", delay=3600)
-            await producer.send("reminders", b"kept", delay=timedelta(hours=1))
-            assert await producer.recall(recalled) == recalled.message_id
-            assert await consumer.receive(wait=0) == []
-            mq.clock.advance(hours=1, seconds=5)
-            (message,) = await received(consumer, 1)
-            assert message.body == b"kept"
-
-    with mq.admin() as admin:
-        admin.create_topic("reminders", 1, message_type="DELAY")
-    asyncio.run(main())
-
-
 def test_a_transaction_is_seen_once_committed_and_never_when_rolled_back(mq: ferromq.Embedded) -> None:
     """And one left open is settled by a checker that is awaited."""
 

@@ -6,6 +6,8 @@ from collections.abc import Generator, Iterator
 from datetime import timedelta
 
 import pytest
+from consumer_shells import Shell
+from contract import EACH_WAY
 from machine import in_load
 
 import ferromq
@@ -28,10 +30,13 @@ def send(mq: ferromq.Embedded, *bodies: bytes, topic: str = "orders") -> None:
             producer.send(topic, body)
 
 
-def test_an_unacknowledged_message_comes_again_and_an_acknowledged_one_does_not(mq: ferromq.Embedded) -> None:
+@EACH_WAY
+def test_an_unacknowledged_message_comes_again_and_an_acknowledged_one_does_not(
+    mq: ferromq.Embedded, shell: Shell
+) -> None:
     """After its lease the attempt and the handle are new, and the old handle is stale."""
     send(mq, b"kept", b"acknowledged")
-    with mq.consumer("billing", "orders", invisible_duration=timedelta(seconds=30)) as consumer:
+    with shell(mq, "billing", "orders", invisible_duration=timedelta(seconds=30)) as consumer:
         first = {message.body: message for message in consumer.receive(10, wait=SOON)}
         while len(first) < 2:
             first |= {message.body: message for message in consumer.receive(10, wait=SOON)}
@@ -58,10 +63,11 @@ def test_groups_receive_for_themselves(mq: ferromq.Embedded) -> None:
             consumer.ack(message)
 
 
-def test_a_waiting_receive_wakes_when_a_message_comes(mq: ferromq.Embedded) -> None:
+@EACH_WAY
+def test_a_waiting_receive_wakes_when_a_message_comes(mq: ferromq.Embedded, shell: Shell) -> None:
     """Long before its wait is over."""
     send(mq, b"first")
-    with mq.consumer("billing", "orders") as consumer:
+    with shell(mq, "billing", "orders") as consumer:
         consumer.ack(consumer.receive(wait=SOON))
         received: list[ferromq.MessageView] = []
         waiting = threading.Thread(target=lambda: received.extend(consumer.receive(wait=timedelta(seconds=20))))

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from consumer_shells import Shell
+from contract import EACH_WAY
 from fault_proxy import FaultProxy
 from machine import in_load
 from ports import kept_port
 from remoting_peer import Peer
+from tls_files import SHOWN
 
 import ferromq
 from ferromq import aio
@@ -37,8 +40,9 @@ LONG, SHORT = 30.0, 1.0
 
 @pytest.fixture
 def mq() -> Iterator[ferromq.Embedded]:
-    """Run a broker."""
-    with ferromq.embedded() as embedded:
+    """Run a broker that shows its certificate over remoting, too."""
+    files = {"tls_certificate": str(TLS / "first.pem"), "tls_key": str(TLS / "first.key"), **SHOWN}
+    with ferromq.embedded(**files) as embedded:  # type: ignore[arg-type]
         yield embedded
 
 
@@ -67,9 +71,10 @@ def asked(mq: ferromq.Embedded) -> int:
     return sum(mq.store.max_offset("asked", queue) for queue in range(8))
 
 
-def test_each_thread_gets_the_reply_to_its_own_request(mq: ferromq.Embedded) -> None:
+@EACH_WAY
+def test_each_thread_gets_the_reply_to_its_own_request(mq: ferromq.Embedded, shell: Shell) -> None:
     """They share one connection."""
-    with replying(mq), mq.producer() as producer, ThreadPoolExecutor(8) as threads:
+    with replying(mq), shell.producer(mq) as producer, ThreadPoolExecutor(8) as threads:
         bodies = [b"%d" % number for number in range(40)]
         replies = list(threads.map(lambda body: producer.request("asked", body, timeout=LONG), bodies))
         assert [reply.body for reply in replies] == [b"re:" + body for body in bodies]
@@ -96,26 +101,6 @@ def test_a_reply_brings_what_the_replier_gave(mq: ferromq.Embedded) -> None:
     assert (reply.body, reply.keys, reply.tag, reply.properties) == (b"done", ("a", "b"), "T", {"to": "you"})
     assert reply.topic == "DefaultCluster_REPLY_TOPIC"
     assert abs(reply.born_timestamp - time.time() * 1000) < 60_000
-
-
-def test_the_asynchronous_clients_do_the_same(mq: ferromq.Embedded) -> None:
-    """Requests of one loop travel at once."""
-
-    async def main() -> list[bytes]:
-        async with aio.connect(mq.endpoint) as connection:
-            producer, consumer = connection.producer(), connection.consumer("repliers", "asked")
-
-            async def handle(message: ferromq.MessageView) -> None:
-                await consumer.reply(message, b"re:" + message.body)
-
-            running = asyncio.create_task(consumer.run(handle, concurrency=4))
-            requests = [producer.request("asked", b"%d" % number, timeout=LONG) for number in range(20)]
-            replies = await asyncio.gather(*requests)
-            consumer.stop()
-            await running
-            return [reply.body for reply in replies]
-
-    assert asyncio.run(main()) == [b"re:%d" % number for number in range(20)]
 
 
 def test_a_request_without_a_reply_ends_in_time_and_says_why(mq: ferromq.Embedded) -> None:

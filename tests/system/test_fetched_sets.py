@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from consumer_shells import PATIENCE, WAYS, AioShell, Shell
+from consumer_shells import PATIENCE, Shell
+from contract import EACH_WAY
 
 import ferromq
 from ferromq import MessageView
 
-pytestmark = pytest.mark.parametrize("shell", WAYS, ids=lambda shell: shell.kind)
+pytestmark = EACH_WAY
 TOTAL = 2500
 
 
@@ -23,7 +24,7 @@ def mq() -> Iterator[ferromq.Embedded]:
 def call(consumer: Any, name: str, *arguments: Any, **options: Any) -> Any:
     """Call a method of the consumer, awaited where it is asynchronous."""
     result = getattr(consumer.consumer, name)(*arguments, **options)
-    return consumer.call(result) if isinstance(consumer, AioShell) else result
+    return consumer.call(result)
 
 
 def bodies(messages: list[MessageView]) -> list[int]:

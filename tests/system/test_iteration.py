@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from consumer_shells import PATIENCE, WAYS, Shell
+from consumer_shells import PATIENCE, Shell
+from contract import EACH_WAY
 
 import ferromq
 from ferromq import MessageView
 
-pytestmark = pytest.mark.parametrize("shell", WAYS, ids=lambda shell: shell.kind)
+pytestmark = EACH_WAY
 
 
 @pytest.fixture

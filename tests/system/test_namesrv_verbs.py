@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from namesrv_verbs import Cluster, NamesrvVerbs
+from namesrv_verbs import NamesrvVerbs
+from verbs import Cluster
 
 import ferromq
 from ferromq.core.remoting.sends import RESERVED

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from consumer_shells import PATIENCE, SHELLS, Shell
+from contract import EACH_WAY
 
 import ferromq
 from ferromq import Message, MessageView
 from ferromq.core.progress import Ending
 from ferromq.core.subscriptions import Subscription
 
-pytestmark = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
+BOTH = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind)
 
 
 @pytest.fixture
@@ -93,6 +94,7 @@ class Worker:
 
 
 @pytest.mark.parametrize("way", ["loop", "run"])
+@EACH_WAY
 def test_other_members_get_what_comes_during_a_pause(mq: ferromq.Embedded, shell: Shell, way: str) -> None:
     """Also from a receive that was under way; after it the messages come again. A repeated call has no effect."""
     send(mq, b"1")
@@ -120,6 +122,7 @@ def test_other_members_get_what_comes_during_a_pause(mq: ferromq.Embedded, shell
 
 
 @pytest.mark.parametrize("way", ["loop", "run"])
+@EACH_WAY
 def test_what_was_received_ahead_goes_to_other_members(mq: ferromq.Embedded, shell: Shell, way: str) -> None:
     """Without an attempt; the message in use stays, and its lease is renewed."""
     bodies = [b"%d" % number for number in range(40)]
@@ -141,6 +144,7 @@ def test_what_was_received_ahead_goes_to_other_members(mq: ferromq.Embedded, she
     assert len(seen.bodies) == 31
 
 
+@BOTH
 def test_the_message_in_use_is_renewed(mq: ferromq.Embedded, shell: Shell) -> None:
     """As without a pause."""
     send(mq, b"1")
@@ -160,6 +164,7 @@ def test_the_message_in_use_is_renewed(mq: ferromq.Embedded, shell: Shell) -> No
     assert mq.broker._server.stats()["acked"] == 1
 
 
+@EACH_WAY
 def test_a_batch_that_lingers_is_given_back(mq: ferromq.Embedded, shell: Shell) -> None:
     """It is not handed over when it is full, or at its time."""
     send(mq, b"1")
@@ -179,6 +184,7 @@ def test_a_batch_that_lingers_is_given_back(mq: ferromq.Embedded, shell: Shell) 
 
 
 @pytest.mark.parametrize("batch", [None, 1])
+@EACH_WAY
 def test_in_order_nothing_is_handed_out_behind_the_message_in_use(
     mq: ferromq.Embedded, shell: Shell, batch: int | None
 ) -> None:
@@ -227,6 +233,7 @@ def test_in_order_nothing_is_handed_out_behind_the_message_in_use(
 
 
 @pytest.mark.parametrize("way", ["loop", "run", "batch"])
+@EACH_WAY
 def test_a_paused_consumer_closes_at_once(mq: ferromq.Embedded, shell: Shell, way: str) -> None:
     """A `run` and a loop that begin in a pause are paused, too; `receive` is not."""
     seen = Seen()
@@ -247,6 +254,7 @@ def test_a_paused_consumer_closes_at_once(mq: ferromq.Embedded, shell: Shell, wa
     assert seen.bodies == []
 
 
+@BOTH
 def test_a_pause_is_no_idle_time(mq: ferromq.Embedded, shell: Shell) -> None:
     """The idle time of a loop begins anew when it ends."""
     send(mq, b"1")

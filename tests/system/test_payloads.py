@@ -1,16 +1,16 @@
 """Values travel as bodies, and a body that does not decode becomes a dead letter at once; for both interfaces."""
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from consumer_shells import PATIENCE, WAYS, AioShell, Shell, SyncShell
+from consumer_shells import PATIENCE, Shell
+from contract import EACH_WAY
 
 import ferromq
-from ferromq import MessageView, aio
+from ferromq import MessageView
 
-pytestmark = pytest.mark.parametrize("shell", WAYS, ids=lambda shell: shell.kind)
+pytestmark = EACH_WAY
 BAD = b'{"id": 1'
 REASON = "JSONDecodeError: Expecting ',' delimiter: line 1 column 9 (char 8)"
 
@@ -120,13 +120,8 @@ def test_pulled_messages_are_decoded_on_request(mq: ferromq.Embedded, shell: She
     """They have no lease, so a bad body is an error of the call."""
     with shell(mq, "billing", "orders", decode=dict) as each:
         consumer = each.consumer
-
-        def call(function: Callable[..., Any], *arguments: Any) -> Any:
-            result = function(*arguments)
-            return each.call(result) if isinstance(each, AioShell) else result
-
-        (queue,) = call(consumer.queues)
-        messages: list[MessageView] = call(consumer.pull, queue, 0).messages
+        (queue,) = each.call(consumer.queues())
+        messages: list[MessageView] = each.call(consumer.pull(queue, 0)).messages
         assert consumer.decode(messages[0]) == {"id": 1}
         with pytest.raises(ferromq.Undecodable, match="JSONDecodeError"):
             consumer.decode(messages[1])
@@ -141,15 +136,12 @@ def test_every_way_to_send_encodes(shell: Shell) -> None:
     with ferromq.embedded(default_queues=1) as mq:
         with mq.admin() as admin:
             admin.create_topic("paid", 1, message_type="TRANSACTION")
-        with mq.producer(encode=dict, checker=committed) as producer:
-            if issubclass(shell, SyncShell):
-                producer.send("orders", {"id": 1})
-                producer.send_all("orders", [{"id": 2}])
-                producer.submit("orders", {"id": 3}).result(PATIENCE)
-                with producer.transaction() as tx:
-                    tx.send("paid", {"id": 4})
-            else:
-                asyncio.run(_send_all_ways(mq.endpoint))
+        with shell.producer(mq, encode=dict, checker=committed) as producer:
+            producer.send("orders", {"id": 1})
+            producer.send_all("orders", [{"id": 2}])
+            producer.submit("orders", {"id": 3}).result(PATIENCE)
+            with producer.transaction() as tx:
+                tx.send("paid", {"id": 4})
         with mq.consumer("billing", "orders") as consumer, mq.consumer("billing", "paid") as of_paid:
             bodies: list[bytes] = []
             while len(bodies) < 3:
@@ -158,32 +150,12 @@ def test_every_way_to_send_encodes(shell: Shell) -> None:
     assert [*bodies, paid.body] == [b'{"id":%d}' % number for number in (1, 2, 3, 4)]
 
 
-async def _send_all_ways(endpoint: str) -> None:
-    def committed(_: MessageView) -> ferromq.Resolution:
-        return ferromq.Resolution.COMMIT
-
-    async with aio.Producer(endpoint, encode=dict, checker=committed) as producer:
-        await producer.send("orders", {"id": 1})
-        await producer.send_all("orders", [{"id": 2}])
-        await (await producer.submit("orders", {"id": 3}))
-        async with producer.transaction() as tx:
-            await tx.send("paid", {"id": 4})
-
-
 def test_a_value_that_cannot_be_encoded_is_named(mq: ferromq.Embedded, shell: Shell) -> None:
     """Among all that `send_all` was given."""
-
-    async def awaited() -> None:
-        async with aio.Producer(mq.endpoint, encode=dict) as producer:
-            await producer.send_all("orders", values)
-
-    def send() -> None:
-        if issubclass(shell, AioShell):
-            asyncio.run(awaited())
-        else:
-            mq.producer(encode=dict).send_all("orders", values)
-
     values: list[Any] = [{"id": 1}, {"id": object()}]
-    with pytest.raises(TypeError, match="object is not JSON serializable") as raised:
-        send()
+    with (
+        shell.producer(mq, encode=dict) as producer,
+        pytest.raises(TypeError, match="object is not JSON serializable") as raised,
+    ):
+        producer.send_all("orders", values)
     assert raised.value.__notes__ == ["it is the error of message 1", "0 messages of the same call are stored"]

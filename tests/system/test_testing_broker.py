@@ -1,5 +1,6 @@
 """What `ferromq.testing` shows of a broker: its messages, and the progress of groups, for clients of any kind."""
 
+import queue
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from ferromq.testing import Broker, Like, VirtualClock
 from ferromq.testing.running import Running
 
 SEND, GIVE_BACK, UPDATE_OFFSET = 310, 36, 15
+PATIENCE = 10.0
 OFFICIAL = """
 import sys
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
@@ -199,6 +201,41 @@ def test_a_wait_with_a_count_waits_for_messages_that_are_not_sent_yet(broker: Br
         broker.wait_until_consumed("billing", "orders", count=1, timeout=0.01)
 
 
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_failed_handler_is_waited_for_before_the_step_to_its_retry(
+    broker: Broker, clock: VirtualClock, attempt: int
+) -> None:
+    """The retry is due in the step, even if the handler takes its time to fail: the wait ends when the broker knows."""
+    broker.group("billing", retries=3, retry_delays=[10])
+    fails, attempts = threading.Event(), queue.SimpleQueue[int]()
+
+    def handle(message: ferromq.MessageView) -> None:
+        attempts.put(message.delivery_attempt)
+        if message.delivery_attempt == attempt:
+            fails.wait()
+        if message.delivery_attempt <= attempt:
+            raise ValueError("no")
+
+    broker.send("orders", b"one", keys="o-1")
+    consumer = broker.consumer("billing", "orders")
+    worker = threading.Thread(target=consumer.run, args=(handle,))
+    worker.start()
+    for earlier in range(1, attempt):
+        assert bodies(broker.wait_for_failures("billing", "orders", attempt=earlier)) == [b"one"]
+        clock.advance(10)
+    for _ in range(attempt):
+        attempts.get(timeout=PATIENCE)
+    with pytest.raises(TimeoutError, match=f"attempt {attempt} of billing failed at 0 of 1 messages of orders after"):
+        broker.wait_for_failures("billing", "orders", attempt=attempt, timeout=0.01)
+    threading.Timer(0.05, fails.set).start()
+    assert bodies(broker.wait_for_failures("billing", "orders", attempt=attempt)) == [b"one"]
+    clock.advance(timedelta(seconds=10))
+    assert attempts.get(timeout=PATIENCE) == attempt + 1
+    broker.wait_until_consumed("billing", "orders")
+    consumer.stop()
+    worker.join()
+
+
 def test_messages_that_a_filter_skips_count_as_finished(broker: Broker) -> None:
     """Also behind the last one that matches."""
     broker.send("orders", b"one", tag="new")
@@ -227,6 +264,8 @@ def test_what_a_remoting_client_gave_back_is_unfinished(broker: Broker, clock: V
 
         commit("orders", 1)
         assert bodies(broker.unfinished("billing", "orders")) == [b"one"]
+        assert bodies(broker.wait_for_failures("billing", "orders")) == [b"one"]
+        assert broker.wait_for_failures("billing", "orders", 0, attempt=2) == []
         clock.advance(seconds=10)
         assert bodies(broker.messages("%RETRY%billing")) == [b"one"]
         assert bodies(broker.unfinished("billing", "orders")) == [b"one"]
@@ -276,6 +315,37 @@ def test_names_are_unique_on_a_shared_broker_and_plain_on_ones_own(broker: Broke
         wide.group("")
     with pytest.raises(ferromq.IllegalName, match="128 characters, the limit is 127"):
         wide.topic("t" * 121)
+
+
+@pytest.mark.parametrize("name", [None, 7, b"orders"])
+def test_names_that_are_no_texts_are_refused(broker: Broker, name: Any) -> None:
+    """A topic of no name would have no messages, whatever the program sends."""
+    for call in (
+        lambda: broker.messages(name),
+        lambda: broker.sent(name),
+        lambda: broker.dead_letters(name),
+        lambda: broker.unfinished("billing", name),
+        lambda: broker.wait_for_messages(name),
+        lambda: broker.wait_for_failures(name, "orders"),
+        lambda: broker.assert_consumed(name, "orders"),
+    ):
+        with pytest.raises(TypeError, match="the name of a topic or group is a text, not"):
+            call()
+
+
+def test_every_kind_of_client_is_made_and_closed(clock: VirtualClock) -> None:
+    """By the broker itself, or by a connection to it."""
+    with closing(Running({"default_queues": 1}, clock)) as running:
+        with Broker(running) as broker:
+            mq = broker.connect(timeout=5)
+            with mq.producer() as producer:
+                producer.send("orders", b"one")
+            reader = broker.reader("orders", begin="first")
+            assert [message.body for message in reader.messages(until="end")] == [b"one"]
+            assert repr(broker) == f'<Broker endpoint="{broker.endpoint}" namesrv="{broker.namesrv}" up>'
+        assert mq.closed
+        assert reader.closed
+    assert repr(broker) == "<Broker down>"
 
 
 def test_options_of_a_topic_or_group_create_it(wide: Broker) -> None:

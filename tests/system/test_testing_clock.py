@@ -3,7 +3,7 @@
 import asyncio
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import timedelta
 
@@ -65,7 +65,7 @@ def test_a_lease_ends_with_the_step(broker: Broker, clock: VirtualClock) -> None
     first, second = broker.consumer("billing", "orders"), broker.consumer("billing", "orders")
     assert [message.delivery_attempt for message in first.receive(1)] == [1]
     assert second.receive(1, wait=0) == []
-    received = queue.SimpleQueue[list[ferromq.MessageView]]()
+    received = queue.SimpleQueue[Sequence[ferromq.MessageView]]()
     receiving = threading.Thread(target=lambda: received.put(second.receive(1, wait=PATIENCE)))
     receiving.start()
     clock.advance(seconds=31)
@@ -104,6 +104,18 @@ def test_a_step_of_days_asks_producers_that_are_still_there(broker: Broker, cloc
     del transaction
     clock.advance(days=days)
     assert bodies(broker.wait_for_messages("payments")) == [b"paid"]
+
+
+def test_a_step_is_a_timedelta_seconds_or_times_by_name(clock: VirtualClock) -> None:
+    """Together they are one step."""
+    begin = clock.now_ms()
+    clock.advance(timedelta(days=1))
+    assert clock.now_ms() - begin == 86_400_000
+    clock.advance(1.5, minutes=1)
+    assert clock.now_ms() - begin == 86_461_500
+    with pytest.raises(ValueError, match="cannot be negative"):
+        clock.advance(-1)
+    assert repr(clock) == f"<VirtualClock {clock.now().isoformat(timespec='milliseconds')}>"
 
 
 def test_a_step_of_days_closes_no_connection(broker: Broker, clock: VirtualClock) -> None:

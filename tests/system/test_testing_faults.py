@@ -15,6 +15,7 @@ from remoting_peer import Peer
 import ferromq
 from ferromq.testing import Broker, Faults, VirtualClock
 from ferromq.testing.running import RunningBehindProxies
+from ferromq.testing.waiting import until
 
 SEND, ROUTE, GET_CONFIG = 310, 105, 26
 PATIENCE = 10.0
@@ -293,6 +294,65 @@ def test_a_disk_that_cannot_be_full_is_an_error(faults: Faults, monkeypatch: pyt
     monkeypatch.setattr("os.statvfs", lambda _path: empty)
     with pytest.raises(RuntimeError, match=r"less than 1 %.*--basetemp"):
         faults.fill_disk()
+
+
+@pytest.mark.parametrize("ends", ["crash", "restart"])
+def test_a_failed_flush_is_an_error_of_the_send_that_waited_for_it(broker: Broker, faults: Faults, ends: str) -> None:
+    """Consumers are given what was promised, and no more; later sends are refused until the next start."""
+    broker.embedded.configure(flush="group")
+    consumer = broker.consumer("billing", "orders")
+    broker.send("orders", b"one")
+    faults.fail_flush()
+    with pytest.raises(ferromq.NotDurable, match="a test made it fail"):
+        broker.send("orders", b"two")
+    with pytest.raises(ferromq.ServerError, match="stopped writing after a failed flush"):
+        broker.producer(attempts=1).send("orders", b"three")
+    assert [message.body for message in consumer.receive(8, wait=0.1)] == [b"one"]
+    if ends == "crash":
+        faults.crash()
+    faults.restart()
+    broker.send("orders", b"four")
+    # The process was killed, and the machine was not: its files have what was written.
+    assert bodies(broker) == [b"one", b"two", b"four"]
+
+
+def test_a_flush_that_fails_in_the_background_stops_later_sends(
+    broker: Broker, faults: Faults, clock: VirtualClock
+) -> None:
+    """Under `interval` a send is answered once it is written: its receipt promises nothing of the disk."""
+    faults.fail_flush()
+    broker.send("orders", b"one")
+    clock.advance(seconds=1)
+    producer = broker.producer(attempts=1)
+    sent = [b"one"]
+
+    def is_refused() -> bool:
+        try:
+            producer.send("orders", b"more")
+        except (ferromq.ServerError, ferromq.NotDurable):
+            return True
+        sent.append(b"more")
+        return False
+
+    assert until(is_refused, PATIENCE)
+    with pytest.raises(ferromq.ServerError, match="stopped writing after a failed flush"):
+        producer.send("orders", b"last")
+    consumer = broker.consumer("billing", "orders")
+    assert [message.body for message in consumer.receive(1)] == [b"one"]
+    faults.crash()
+    faults.restart()
+    assert bodies(broker)[: len(sent)] == sent
+
+
+def test_a_failed_flush_outlives_no_restart(broker: Broker, faults: Faults) -> None:
+    """Nor does it hold up the end of a test."""
+    faults.fail_flush()
+    faults.restart()
+    broker.embedded.configure(flush="group")
+    broker.send("orders", b"one")
+    faults.fail_flush()
+    with pytest.raises(ferromq.NotDurable):
+        broker.send("orders", b"two")
 
 
 def test_options_of_the_proxies_are_not_the_tests(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 import pytest
-from consumer_shells import PATIENCE, WAYS, Shell
+from consumer_shells import PATIENCE, Shell
+from contract import EACH_WAY
 from grpc_peer import GrpcPeer
 
 import ferromq
 from ferromq import Message, MessageView
 
-pytestmark = pytest.mark.parametrize("shell", WAYS, ids=lambda shell: shell.kind)
+pytestmark = EACH_WAY
 
 
 class NoSuchCustomerError(ValueError):

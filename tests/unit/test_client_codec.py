@@ -1,6 +1,7 @@
 """The client's Rust codec agrees with protobuf's own classes."""
 
 import gzip
+import hashlib
 import zlib
 from datetime import timedelta
 from typing import Any
@@ -149,7 +150,7 @@ def test_send_results_are_taken_apart(entries: list[tuple[int, int, str]], text:
             for code, offset, why in entries
         ],
     )
-    code, told, offsets, failures, handles, _ = _ferromq.decode_sent(response.SerializeToString())
+    code, told, offsets, failures, handles, *_ = _ferromq.decode_sent(response.SerializeToString())
     assert (code, told, offsets) == (30000, text, [offset for _, offset, _ in entries])
     assert failures == [(i, code, why) for i, (code, _, why) in enumerate(entries) if code != 20000]
     assert handles == [
@@ -265,6 +266,39 @@ def test_a_damaged_body_is_an_error_and_its_neighbours_are_received() -> None:
     with pytest.raises(CorruptMessage, match=r"message BAD of topic orders, queue 2, offset 7: .*compressed.*raw_body"):
         _ = views[1].body
     assert (views[1].raw_body, views[0].raw_body) == (b"plain", b"plain")
+
+
+@pytest.mark.parametrize("kind", ["CRC32", "MD5", "SHA1"])
+def test_a_body_that_differs_from_its_digest_is_an_error(kind: str) -> None:
+    """It is compared as it came, compressed or not; the bytes are there, and its neighbours are received."""
+    body = zlib.compress(b"hello" * 100)
+    right = {
+        "CRC32": f"{zlib.crc32(body):X}",
+        "MD5": hashlib.md5(body).hexdigest(),
+        "SHA1": hashlib.sha1(body).hexdigest().upper(),
+    }
+    checksums = [right[kind], "DEADBEEF", right[kind]]
+    packets = responses(
+        [
+            pb.Message(
+                topic=pb.Resource(name="orders"),
+                system_properties=pb.SystemProperties(
+                    message_id=f"M{number}",
+                    body_encoding=pb.Encoding.GZIP,
+                    body_digest=pb.Digest(type=pb.DigestType.Value(kind), checksum=checksum),
+                    queue_id=2,
+                    queue_offset=number,
+                ),
+                body=body,
+            )
+            for number, checksum in enumerate(checksums)
+        ]
+    )
+    _, views, _ = _ferromq.decode_received(packets, packed=False, lease=Keeper(), endpoint="b:1")
+    assert [views[0].body, views[2].body] == [b"hello" * 100] * 2
+    with pytest.raises(CorruptMessage, match=r"message M1 of topic orders, queue 2, offset 1: .*checksum; raw_body"):
+        _ = views[1].body
+    assert views[1].raw_body == body
 
 
 def test_a_message_calls_its_own_consumer() -> None:

@@ -8,7 +8,7 @@ import pytest
 from client_script import LOST, ONE, SEED, TWO, Server, request_of, sent
 
 from ferromq import _ferromq
-from ferromq._ferromq import MessageView
+from ferromq._ferromq import Message, MessageView
 from ferromq._proto import messages as pb
 from ferromq.core import plans, pull_plans, receive_plans, send_plans
 from ferromq.core.filters import filter_expression
@@ -52,6 +52,28 @@ def test_a_repeated_send_keeps_its_message_ids_and_changes_the_broker() -> None:
     assert list(batch.queue_offsets) == [10, 11]
     assert server.methods().count("QueryRoute") == 3
     assert server.pauses == sorted(server.pauses)
+
+
+def test_a_batch_that_rocketmqs_proxy_would_change_is_not_sent() -> None:
+    """It takes plain messages together; those of a group, with a priority, or compressed it takes one by one."""
+    server = Server()
+    server.common.takes_batches = lambda _endpoint: False
+    grouped: list[Message | bytes] = [Message(b"1", message_group="g"), Message(b"2", message_group="g")]
+    urgent: list[Message | bytes] = [Message(b"1", priority=1), Message(b"2", priority=2)]
+    server.script = [sent(2), sent(), sent()]
+    server.run(send_plans.send(server.common, "orders", [b"1", b"2"]))
+    server.run(send_plans.send(server.common, "orders", grouped[:1]))
+    for together in (grouped, urgent):
+        with pytest.raises(send_plans.MustPartError):
+            server.run(send_plans.send(server.common, "orders", together))
+    server.common.compression = "zlib"
+    with pytest.raises(send_plans.MustPartError):
+        server.run(send_plans.send(server.common, "orders", [b"1", b"2"]))
+    server.run(send_plans.send(server.common, "orders", [b"1"]))
+    assert server.methods().count("SendMessage") == 3
+    server.common.takes_batches = lambda _endpoint: True
+    server.script = [sent(2)]
+    server.run(send_plans.send(server.common, "orders", grouped))
 
 
 def test_a_send_that_keeps_failing_ends_with_the_last_error() -> None:
@@ -487,8 +509,28 @@ def test_several_topics_are_received_from_a_proxy_that_refuses_short_receives() 
     assert 15.0 <= server.now <= 22.8
     asked = [topic for topic, _, _ in asked_of(server)]
     assert min(asked.count("orders"), asked.count("prices")) >= 2
-    with pytest.raises(RequestError, match="not enough for polling"):
-        server.run(receive_plans.receive(server.common, subscription, Wish(32, 1.0, 30.0), Keeper()))
+    for filters in (["orders", "prices"], ["orders"]):
+        subscription = Subscription("billing", filters_of(filters, "*"))
+        with pytest.raises(Unsupported, match=r"not enough for polling.*wait=3 or more"):
+            server.run(receive_plans.receive(server.common, subscription, Wish(32, 1.0, 30.0), Keeper()))
+
+
+def test_a_receive_that_the_proxy_answered_a_moment_too_early_is_empty() -> None:
+    """What is left of the time is too short for another one, which RocketMQ's proxy refuses."""
+    server = Server()
+    subscription = Subscription("billing", filters_of(["orders"], "*"))
+    status = pb.Status(code=40000, message="The deadline time remaining is not enough for polling")
+    refused = pb.ReceiveMessageResponse(status=status).SerializeToString()
+    empty = received(code=pb.Code.MESSAGE_NOT_FOUND)
+
+    def proxy(call: Call) -> Any:
+        if call.timeout < 5.0:
+            return Packets([refused], packed=False)
+        server.now += 4.97
+        return empty
+
+    server.script = [proxy] * 20
+    assert server.run(receive_plans.receive(server.common, subscription, Wish(32, 5.0, 30.0), Keeper())) == []
 
 
 def message_of(topic: str, message_id: str) -> MessageView:

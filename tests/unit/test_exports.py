@@ -123,6 +123,35 @@ def test_a_program_imports_only_what_it_uses(used: str, kept_out: tuple[str, ...
     assert set(kept_out) & set(found.stdout.split()) == set()
 
 
+def test_all_names_are_imported_where_there_is_no_fork_and_no_fcntl() -> None:
+    """As on Windows, for clients; a program that starts no broker there needs neither."""
+    program = """
+import os, sys
+del os.fork, os.register_at_fork
+sys.modules["fcntl"] = sys.modules["resource"] = None
+from ferromq import *
+from ferromq.aio import *
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("used", "packages", "most"),
+    [
+        ("import ferromq", set(), 80),
+        ("from ferromq import Producer, Consumer", {"google", "grpc", "grpc_tools", "typing_extensions"}, 300),
+    ],
+)
+def test_an_import_brings_no_other_package_and_few_modules(used: str, packages: set[str], most: int) -> None:
+    """Programs of one message are as slow as their imports; modules are counted, since times are the machine's."""
+    program = f"import sys; before = {{*sys.modules}}; {used}; print(*({{*sys.modules}} - before))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    names = found.stdout.split()
+    roots = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"ferromq"}
+    assert {root for root in roots if "cython" not in root} <= packages  # Cython makes up modules of grpc
+    assert len(names) <= most
+
+
 @pytest.mark.parametrize("name", ["admin.Admin", "aio.connect", "client"])
 def test_modules_are_there_without_an_import_of_their_own(name: str) -> None:
     """Whatever was imported before."""

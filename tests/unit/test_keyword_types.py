@@ -15,6 +15,7 @@ from ferromq.client import options as client_options
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.options import BrokerOptions, StoreChanges, StoreOptions
 from ferromq.config.store import StoreConfig
+from ferromq.testing import Broker
 
 OF_EMBEDDED = {"store", "archive"}
 """Options of a broker that `embedded` takes as arguments of its own."""
@@ -105,11 +106,18 @@ def test_an_embedded_broker_takes_the_same_arguments_as_a_connection(name: str) 
     assert inspect.signature(getattr(ferromq.Embedded, name)) == inspect.signature(getattr(ferromq.Connection, name))
 
 
+@pytest.mark.parametrize("name", ["producer", "consumer", "reader"])
+def test_the_broker_of_tests_takes_the_same_arguments_as_a_connection(name: str) -> None:
+    """Type checkers find a wrong one, and know the type of what is decoded."""
+    assert inspect.signature(getattr(Broker, name)) == inspect.signature(getattr(ferromq.Connection, name))
+
+
 PUBLIC = [ferromq.embedded, ferromq.connect, aio.connect, ferromq.Embedded.configure]
 PUBLIC += [
     getattr(kind, name) for kind in (ferromq.Connection, aio.Connection) for name in ("producer", "consumer", "reader")
 ]
 PUBLIC += [kind.admin for kind in (ferromq.Connection, aio.Connection)]
+PUBLIC += [Broker.connect, Broker.producer, Broker.consumer, Broker.reader]
 
 
 @pytest.mark.parametrize("function", PUBLIC, ids=lambda function: f"{function.__module__}.{function.__qualname__}")

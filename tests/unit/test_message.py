@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferromq import _ferromq
 from ferromq._ferromq import MessageIds
-from ferromq.message import Batch, Message, SendReceipt, SendSummary
+from ferromq._proto import messages as pb
+from ferromq.message import Batch, Message, Records, SendReceipt, SendSummary
 
 
 def test_a_message_keeps_what_it_was_given() -> None:
@@ -45,6 +47,16 @@ def test_an_invalid_message_is_refused(arguments: dict[str, object], error: type
     body = arguments.pop("body")
     with pytest.raises(error, match=text):
         Message(body, **arguments)  # type: ignore[arg-type]
+
+
+def test_an_answer_that_says_nothing_of_its_records_makes_receipts_without() -> None:
+    """As RocketMQ's proxy answers; and a receipt that is made by hand."""
+    entry = pb.SendResultEntry(status=pb.Status(code=pb.Code.OK), message_id="0A", offset=7)
+    answer = pb.SendMessageResponse(status=pb.Status(code=pb.Code.OK), entries=[entry]).SerializeToString()
+    records = Records(*_ferromq.decode_sent(answer)[-1])
+    batch = Batch(MessageIds.reserve(bytes(8), 0, 1), 1, [7], records=records)
+    for receipt in (batch.receipt(0), SendReceipt("0A", 1, 7)):
+        assert (receipt.offset_message_id, receipt.durability) == (None, None)
 
 
 @given(st.lists(st.integers(1, 5), max_size=6))

@@ -8,12 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from remoting_rig import BROKER, INFO, NUMBERS, TEXTS, FakeLinks, Rig, message, popped, receive_step, record, run, sent
 
+from ferromq import _ferromq
 from ferromq._proto import messages as pb
+from ferromq.core.pull_plans import NoLease
 from ferromq.core.remoting.handles import Handle, Popped
 from ferromq.core.remoting.receives import tag_matches
 from ferromq.core.request_plans import Answer
 from ferromq.core.requests import Call, Stream, duration, resource
 from ferromq.errors import (
+    CorruptMessage,
     Forbidden,
     LeaseExpired,
     MessageTooLarge,
@@ -24,6 +27,7 @@ from ferromq.errors import (
     TopicNotFound,
     Unsupported,
 )
+from ferromq.message import Records
 from ferromq.protocol.codes import RequestCode
 from ferromq.protocol.properties import parse_properties
 
@@ -157,6 +161,27 @@ def test_what_a_batch_cannot_hold_is_sent_alone() -> None:
     rig.links.calls.clear()
     sent(rig, *big)
     assert [code for code, _, _ in rig.links.calls] == [310, 310, 310]
+
+
+@pytest.mark.parametrize(
+    ("ids", "places"),
+    [
+        ("7F00000100002A9F0000000000000010", [None, None]),
+        ("7F00000100002A9F0000000000000010,7F00000100002A9F0000000000000020", None),
+        ("7F00000100002A9F0000000000000010,7F00000200002A9F0000000000000020", [None, None]),
+        ("7F00000100002A9F0000000000000010,7F000001", [None, None]),
+        ("not an id,neither", [None, None]),
+        ("", [None, None]),
+    ],
+)
+def test_receipts_have_the_second_ids_of_an_answer_that_names_all(ids: str, places: list[str | None] | None) -> None:
+    """RocketMQ joins those of a batch by commas. Of an answer that names fewer none is taken."""
+    rig = Rig({RequestCode.SEND_BATCH_MESSAGE: (0, None, {"queueOffset": "5", "msgId": ids}, b"")})
+    answer = sent(rig, message(0), message(1)).SerializeToString()
+    records = Records(*_ferromq.decode_sent(answer)[-1])
+    found = [place and place.hex().upper() for place in map(records.place, range(2))]
+    assert found == (ids.split(",") if places is None else places)
+    assert records.durability == "written"
 
 
 def test_half_messages_are_named_by_their_places() -> None:
@@ -329,6 +354,32 @@ def test_other_tags_are_acknowledged_and_failed_messages_become_dead_letters() -
     assert [fields["offset"] for fields in rig.links.fields(RequestCode.ACK_MESSAGE)] == ["1", "2"]
     (back,) = rig.links.fields(RequestCode.CONSUMER_SEND_MSG_BACK)
     assert (back["delayLevel"], back["group"], back["originTopic"]) == ("-1", "billing", "orders")
+
+
+@pytest.mark.parametrize("verb", ["receive", "pull"])
+def test_a_damaged_body_fails_when_it_is_read_and_holds_up_no_other_message(verb: str) -> None:
+    """An error of the whole answer would come again with each try."""
+    good, damaged = record(offset=0), record(offset=1).replace(b"body", b"BODY")
+    if verb == "receive":
+        rig = Rig({RequestCode.POP_MESSAGE: popped(good, damaged, record(offset=2))})
+        responses = [response.SerializeToString() for response in rig.receive()]
+    else:
+        answer = (0, None, {"nextBeginOffset": "3"}, good + damaged + record(offset=2))
+        rig = Rig({RequestCode.PULL_MESSAGE: answer})
+        request = pb.PullMessageRequest(message_queue=pb.MessageQueue(topic=resource("orders")), batch_size=9)
+        responses = run(rig.bridge.answer(Stream(BROKER, "PullMessage", request.SerializeToString(), 5.0))).packets
+    _, views, _ = _ferromq.decode_received(responses, packed=False, lease=NoLease(), endpoint=BROKER)
+    assert [view.raw_body for view in views] == [b"body", b"BODY", b"body"]
+    assert (views[0].body, views[2].body) == (b"body", b"body")
+    with pytest.raises(CorruptMessage, match=r"topic orders, queue 0, offset 1: .*checksum"):
+        _ = views[1].body
+
+
+def test_records_whose_lengths_are_wrong_are_an_error_of_the_answer() -> None:
+    """The client cannot tell where the next one begins."""
+    rig = Rig({RequestCode.POP_MESSAGE: popped(record(), record()[:-1])})
+    with pytest.raises(ServerError, match=r"10\.0\.0\.1:10911 answered with bytes that are no records"):
+        rig.receive()
 
 
 def test_a_group_that_reads_dead_letters_gets_them_whatever_their_attempts() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -31,6 +31,12 @@ Load = Callable[[Work, ferromq.Connection], dict[str, Any]]
 
 COLUMNS = 4096
 """Messages of a table at most."""
+
+
+def read(messages: Iterable[ferromq.MessageView]) -> None:
+    """Read bodies: they are made of the answer only then."""
+    for message in messages:
+        message.body  # noqa: B018
 
 
 def send_many(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
@@ -69,7 +75,9 @@ def iterate(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
         messages = iter(consumer)
 
         def take() -> int:
-            next(messages).ack()
+            message = next(messages)
+            read([message])
+            message.ack()
             return 1
 
         try:
@@ -86,6 +94,7 @@ def receive(count: int) -> Load:
 
             def take() -> int:
                 messages = consumer.receive(count)
+                read(messages)
                 consumer.ack(messages)
                 return len(messages)
 
@@ -104,6 +113,7 @@ def pull(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
             queue = next(turns)
             pulled = consumer.pull(queue, places[queue], BATCH)
             places[queue] = pulled.next_offset
+            read(pulled.messages)
             return len(pulled.messages)
 
         return drained(work, take)
@@ -239,7 +249,9 @@ async def aio_iterate(work: Work) -> dict[str, Any]:
         messages = aiter(consumer)
 
         async def take() -> int:
-            (await anext(messages)).ack()
+            message = await anext(messages)
+            read([message])
+            message.ack()
             return 1
 
         return await drained_by_task(work, take)
@@ -253,6 +265,7 @@ def aio_receive(count: int) -> Row:
 
             async def take() -> int:
                 messages = await consumer.receive(count)
+                read(messages)
                 await consumer.ack(messages)
                 return len(messages)
 
@@ -271,6 +284,7 @@ async def aio_pull(work: Work) -> dict[str, Any]:
             queue = next(turns)
             pulled = await consumer.pull(queue, places[queue], BATCH)
             places[queue] = pulled.next_offset
+            read(pulled.messages)
             return len(pulled.messages)
 
         return await drained_by_task(work, take)

@@ -4,6 +4,12 @@
 //! opens it with the first call, in plaintext or with TLS. A [`LocalServer`] is called without one. Routes, retries and
 //! sessions belong to its users. This crate knows no Python, no store
 //! and no server.
+//!
+//! It runs on Linux. A port gives two files what their system has: `socket` has flags of calls that std does not have, and
+//! `completions` a pair of Unix sockets, whose descriptor wakes event loops.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("ferromq-client runs on Linux: a port begins with src/socket.rs and src/completions.rs");
 
 mod arrivals;
 mod cancellation;

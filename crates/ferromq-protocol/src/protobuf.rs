@@ -178,6 +178,20 @@ pub fn varint_len(value: u64) -> usize {
 /// ferromq's own field of a `SendResultEntry`: the queue of a message, if the broker chose another one than the client.
 /// Other clients skip it.
 pub const CHOSEN_QUEUE: u32 = 1000;
+/// ferromq's own fields of a `SendMessageResponse`, for clients that ask for them: what the answer promises
+/// ([`WRITTEN`] or [`FLUSHED`]); the broker's address as in an offset message id; and a physical offset for each
+/// message (packed fixed64), [`UNKNOWN_OFFSET`] for a duplicate.
+pub const DURABILITY: u32 = 1001;
+/// See [`DURABILITY`].
+pub const STORE_HOST: u32 = 1002;
+/// See [`DURABILITY`].
+pub const PHYSICAL_OFFSETS: u32 = 1003;
+/// A value of [`DURABILITY`]: the messages are in the log, in memory.
+pub const WRITTEN: u64 = 1;
+/// A value of [`DURABILITY`]: the messages are on disk.
+pub const FLUSHED: u64 = 2;
+/// A value of [`PHYSICAL_OFFSETS`].
+pub const UNKNOWN_OFFSET: u64 = u64::MAX;
 /// The field of `SystemProperties` for a compressed body that is not zlib's: RocketMQ's number of the algorithm (int32).
 pub const COMPRESSION: u32 = 1001;
 

@@ -11,7 +11,7 @@ use pyo3::{
     IntoPyObjectExt,
     prelude::*,
     sync::PyOnceLock,
-    types::{PyBytes, PyTuple},
+    types::{PyBytes, PyString, PyTuple},
 };
 
 use crate::{client::MessageIds, columns::PyRecords, error::raised};
@@ -66,13 +66,15 @@ static RECEIPT: PyOnceLock<(Py<PyAny>, Py<PyAny>)> = PyOnceLock::new();
 /// What Python gets of a send: a `SendReceipt`, or a `FailedSend`.
 pub fn sent(py: Python<'_>, outcome: Result<Receipt, Failure>) -> PyResult<Bound<'_, PyAny>> {
     match outcome {
-        Ok(Receipt { ids, topic, queue_id, queue_offset, broker_name }) => {
+        Ok(Receipt { ids, topic, queue_id, queue_offset, broker_name, offset_id, durability }) => {
             let (class, new) = RECEIPT.get_or_try_init(py, || {
                 let class = py.import("ferromq.message")?.getattr("SendReceipt")?;
                 PyResult::Ok((class.unbind(), py.get_type::<PyTuple>().getattr("__new__")?.unbind()))
             })?;
             let id = MessageIds(ids).first();
-            let fields = (id, queue_id, queue_offset, &*topic, py.None(), &*broker_name);
+            let durability = durability.map(|durability| PyString::intern(py, durability.name()));
+            let place = offset_id.map(|id| PyBytes::new(py, id.as_bytes()));
+            let fields = (id, queue_id, queue_offset, &*topic, py.None(), &*broker_name, durability, place);
             // The class's own `__new__` is a function of Python.
             new.bind(py).call1((class, fields))
         }

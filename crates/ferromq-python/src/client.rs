@@ -202,15 +202,29 @@ fn encode_send<'py>(
 
 type SendFailure = (usize, i32, String);
 type SendHandles = (usize, String, String);
-type SentParts = (i32, String, Vec<i64>, Vec<SendFailure>, Vec<SendHandles>, Option<i32>);
+type SentRecords<'py> = (Option<&'static str>, Bound<'py, PyBytes>, Bound<'py, PyBytes>);
+type SentParts<'py> =
+    (i32, String, Vec<i64>, Vec<SendFailure>, Vec<SendHandles>, Option<i32>, SentRecords<'py>);
 
-/// Decode a SendMessageResponse: code, text, queue offsets, failed messages, handles, queue of the first message.
+/// Decode a SendMessageResponse: code, text, queue offsets, failed messages, handles, queue of the first message, and
+/// durability, address and physical offsets of the records.
 #[pyfunction]
-fn decode_sent(answer: &[u8]) -> PyResult<SentParts> {
+fn decode_sent<'py>(py: Python<'py>, answer: &[u8]) -> PyResult<SentParts<'py>> {
     let sent = codec::decode_sent(answer).map_err(malformed)?;
     let failures =
         sent.failures.into_iter().map(|(index, status)| (index, status.code, status.message)).collect();
-    Ok((sent.status.code, sent.status.message, sent.queue_offsets, failures, sent.handles, sent.queue_id))
+    let (host, offsets) = sent.records;
+    let durability = sent.durability.map(codec::Durability::name);
+    let records = (durability, PyBytes::new(py, &host), PyBytes::new(py, &offsets));
+    Ok((
+        sent.status.code,
+        sent.status.message,
+        sent.queue_offsets,
+        failures,
+        sent.handles,
+        sent.queue_id,
+        records,
+    ))
 }
 
 /// A received message under a lease. Attributes are built when they are read.

@@ -3,7 +3,8 @@
 use std::{collections::HashMap, sync::Arc};
 
 use ferromq_scan::columns::{
-    Buffers, ColumnSet, ColumnsError, QueueBegins, QueueStarts, RowBatch, RowFilter, record_columns as decode,
+    Buffers, ColumnSet, ColumnsError, QueueBegins, QueueStarts, RowBatch, RowFilter,
+    message_columns as decode_messages, record_columns as decode,
 };
 use pyo3::{
     exceptions::PyValueError,
@@ -76,6 +77,19 @@ pub fn record_columns<'py>(
     let (wanted, filter) = (parse_columns(&columns)?, parse_filter(filter)?);
     let slices: Vec<&[u8]> = parts.iter().map(RecordBytes::bytes).collect();
     let batch = py.detach(|| decode(&slices, wanted, &filter, end)).map_err(|error| columns_error(&error))?;
+    batch_dict(py, batch)
+}
+
+/// Decode the records of an answer into the buffers of Arrow columns. The stub describes the result.
+#[pyfunction]
+#[pyo3(signature = (records, *, columns))]
+pub fn message_columns<'py>(
+    py: Python<'py>,
+    records: &Bound<'py, PyRecords>,
+    columns: Vec<String>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let (wanted, records) = (parse_columns(&columns)?, &records.get().0);
+    let batch = py.detach(|| decode_messages(records, wanted)).map_err(|error| columns_error(&error))?;
     batch_dict(py, batch)
 }
 

@@ -67,6 +67,7 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(log_scan::log_files, module)?)?;
     module.add_function(wrap_pyfunction!(log_scan::queue_starts, module)?)?;
     module.add_function(wrap_pyfunction!(columns::record_columns, module)?)?;
+    module.add_function(wrap_pyfunction!(columns::message_columns, module)?)?;
     module.add_function(wrap_pyfunction!(blocking, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     module.add_function(wrap_pyfunction!(filters::check_filter, module)?)?;

@@ -3,7 +3,7 @@
 use std::{fmt::Write, net::SocketAddr};
 
 use ferromq_store::record::{MessageView, properties};
-use ferromq_transport::grpc::encode_message;
+use ferromq_transport::grpc::{BodyDigest, encode_message};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -140,9 +140,11 @@ impl PyStoredMessage {
         PyBytes::new(py, &self.0)
     }
 
-    /// Return the encoded protobuf `Message` for gRPC clients, with the body as stored.
-    fn grpc_message<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &encode_message(&self.view()?)))
+    /// Return the encoded protobuf `Message` for gRPC clients, with the body as stored. The stub describes the digest.
+    #[pyo3(signature = (*, stored_digest=false))]
+    fn grpc_message<'py>(&self, py: Python<'py>, stored_digest: bool) -> PyResult<Bound<'py, PyBytes>> {
+        let digest = if stored_digest { BodyDigest::Stored } else { BodyDigest::Md5 };
+        Ok(PyBytes::new(py, &encode_message(&self.view()?, digest)))
     }
 
     fn __repr__(&self) -> PyResult<String> {
@@ -166,13 +168,14 @@ fn offset_message_id(view: &MessageView<'_>) -> String {
     id
 }
 
-/// Decode consecutive records. Raises `ValueError` for other bytes.
+/// Decode consecutive records. Raises `ValueError` for other bytes, and unless `check` is false for wrong checksums.
 #[pyfunction]
-pub fn decode_records(data: &[u8]) -> PyResult<Vec<PyStoredMessage>> {
+#[pyo3(signature = (data, *, check=true))]
+pub fn decode_records(data: &[u8], check: bool) -> PyResult<Vec<PyStoredMessage>> {
     let mut messages = Vec::new();
     let mut rest = data;
     while !rest.is_empty() {
-        let message = PyStoredMessage::new(rest)?;
+        let message = if check { PyStoredMessage::new(rest) } else { PyStoredMessage::unchecked(rest) }?;
         rest = rest.get(message.0.len()..).unwrap_or_default();
         messages.push(message);
     }

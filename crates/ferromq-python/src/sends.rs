@@ -36,7 +36,9 @@ impl PySends {
 
     /// Let messages of *topic* go to *queues* (id, endpoint, broker name) for the next *seconds*; message groups to *group_queues*.
     ///
-    /// *first* is the turn of the first message; a body has at most *max_body* bytes.
+    /// *brokers* are those to send to from here; a message whose turn is at another one goes another way. *first* is the
+    /// turn of the first message; a body has at most *max_body* bytes.
+    #[allow(clippy::too_many_arguments)] // one call for each route
     fn put_route(
         &self,
         topic: &str,
@@ -44,6 +46,7 @@ impl PySends {
         group_queues: Vec<(i32, String, String)>,
         seconds: f64,
         max_body: usize,
+        brokers: Vec<String>,
         first: usize,
     ) -> PyResult<()> {
         let queues_of = |queues: Vec<(i32, String, String)>| {
@@ -59,15 +62,29 @@ impl PySends {
             group_queues: queues_of(group_queues),
             until: Instant::now() + limit(seconds),
             max_body,
+            brokers: brokers.into_iter().map(Into::into).collect(),
             first,
         };
         self.0.get()?.put_route(topic, route);
         Ok(())
     }
 
-    /// Forget all routes.
-    fn drop_routes(&self) -> PyResult<()> {
-        self.0.get()?.drop_routes();
+    /// Forget the routes with a queue at *endpoint*, all of them for None.
+    #[pyo3(signature = (endpoint))]
+    fn drop_routes(&self, endpoint: Option<&str>) -> PyResult<()> {
+        self.0.get()?.drop_routes(endpoint);
+        Ok(())
+    }
+
+    /// Send no message to a broker for *seconds*: they go to others, or another way.
+    fn avoid(&self, endpoint: &str, seconds: f64) -> PyResult<()> {
+        self.0.get()?.avoid(endpoint, Instant::now() + limit(seconds));
+        Ok(())
+    }
+
+    /// Send messages to a broker again: it answers.
+    fn trust(&self, endpoint: &str) -> PyResult<()> {
+        self.0.get()?.trust(endpoint);
         Ok(())
     }
 

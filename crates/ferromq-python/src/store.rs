@@ -125,6 +125,11 @@ impl PyStore {
             .map_err(|failure| error::store_error(py, &failure))
     }
 
+    /// Let the next flush of the log fail, for tests: then the store stops writing until it is opened again.
+    fn fail_next_flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.run(py, |store| store.admin().fail_next_flush())
+    }
+
     /// Set the function that takes files before they are deleted.
     fn set_archive(&self, hook: Bound<'_, PyAny>) -> PyResult<()> {
         if !hook.is_callable() {
@@ -452,6 +457,18 @@ impl PyStore {
         topic: Option<&str>,
     ) -> PyResult<BTreeMap<String, BTreeMap<u32, u64>>> {
         self.run(py, |store| store.groups().committed_offsets(group, topic))
+    }
+
+    /// Return the messages that a group has in flight: queue offset, deliveries, and whether the consumer changed when
+    /// each comes again.
+    fn in_flight(
+        &self,
+        py: Python<'_>,
+        group: &str,
+        topic: &str,
+        queue_id: u32,
+    ) -> PyResult<Vec<(u64, u32, bool)>> {
+        self.run(py, |store| store.groups().in_flight(group, topic, queue_id))
     }
 
     /// Delete, durably, a group's progress in all topics or one; return the number of topics.

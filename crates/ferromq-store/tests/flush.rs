@@ -559,3 +559,38 @@ fn a_put_without_a_waiting_caller_is_counted_by_its_flush_and_a_failed_one_is_no
     assert!(append_durable(&store, &[message("t", 0, b"x", b"")]).is_err());
     assert_eq!(counted_puts(&store), 3);
 }
+
+#[test]
+fn only_a_synchronous_policy_promises_the_disk_and_only_after_the_flush() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &with("interval 3600s"));
+    let first = append_durable(&store, &[message("t", 0, b"a", b"")]).unwrap();
+    assert!(!store.log().is_promised_on_disk(first.end));
+    store.admin().set_flush("group".parse().unwrap()).unwrap();
+    assert!(store.log().is_promised_on_disk(first.end));
+    write_zeros_ahead(&store);
+    let gate = Gate::closed_on(&disk);
+    let second = store.log().append(&[message("t", 0, b"b", b"")]).unwrap();
+    assert!(!store.log().is_promised_on_disk(second.end), "it is not on disk yet");
+    gate.open();
+    store.log().wait_durable(second.end).unwrap();
+    assert!(store.log().is_promised_on_disk(second.end));
+    store.admin().set_flush("interval 3600s".parse().unwrap()).unwrap();
+    assert!(!store.log().is_promised_on_disk(second.end), "on disk, and no longer promised");
+}
+
+#[test]
+fn a_flush_that_is_to_fail_stops_the_store_once() {
+    let disk = FakeDisk::new();
+    let store = open(&disk, &with("group"));
+    append_durable(&store, &[message("t", 0, b"kept", b"")]).unwrap();
+    settle(&store);
+    store.admin().fail_next_flush();
+    let failed = append_durable(&store, &[message("t", 0, b"lost", b"")]);
+    assert!(matches!(failed, Err(StoreError::NotDurable { cause }) if cause.contains("a test made it fail")));
+    assert!(matches!(append_durable(&store, &[message("t", 0, b"x", b"")]), Err(StoreError::Poisoned)));
+    assert_eq!(bodies(&store, "t", 0), [b"kept".to_vec()]);
+    assert!(store.close().is_err());
+    drop(store);
+    append_durable(&open(&disk, &with("group")), &[message("t", 0, b"again", b"")]).unwrap();
+}

@@ -376,7 +376,10 @@ async fn a_packed_stream_has_the_same_responses_and_larger_batches() {
     assert_eq!((code, packed.len()), (20_000, 12 * 256 - 32));
     assert!(packets <= 6, "{packets}");
     let digest = packed[0].system().body_digest.clone().unwrap();
-    assert_eq!((digest.kind, digest.checksum), (1, format!("{:08X}", crc32fast::hash(body.as_bytes()))));
+    assert_eq!(
+        (digest.kind, digest.checksum),
+        (1, format!("{:08X}", crc32fast::hash(body.as_bytes()) & 0x7FFF_FFFF))
+    );
     let strip = |message: &proto::Message| {
         message.clone().with(|system| {
             system.body_digest = None;

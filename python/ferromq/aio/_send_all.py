@@ -11,6 +11,7 @@ from ferromq.core.batching import (
     MAX_MESSAGES,
     Sendable,
     Slice,
+    Stored,
     batches,
     in_order,
     note_stored,
@@ -29,16 +30,15 @@ async def send_all(
 ) -> SendSummary:
     """Send what *sendable* makes of each message; see `Producer.send_all`."""
     pending: deque[tuple[Slice, asyncio.Task[Batch]]] = deque()
-    done: list[tuple[Slice, Batch]] = []
-    stored = 0
+    stored = Stored(on_progress)
 
     async def collect() -> None:
-        nonlocal stored
         part, task = pending.popleft()
-        done.append((part, await task))
-        stored += len(part.messages)
-        if on_progress is not None:
-            on_progress(stored)
+        try:
+            stored.add(part, await task)
+        except send_plans.MustPartError:
+            for each in part.apart():
+                stored.add(each, await _send_after(client, None, topic, each))
 
     try:
         async for part in _batches(messages, sendable):
@@ -50,12 +50,12 @@ async def send_all(
             await collect()
     except Exception as error:
         others = await asyncio.gather(*(task for _, task in pending), return_exceptions=True)
-        note_stored(error, stored + sum(len(batch.ids) for batch in others if isinstance(batch, Batch)))
+        note_stored(error, stored.count + sum(len(batch.ids) for batch in others if isinstance(batch, Batch)))
         raise
     finally:
         for _, task in pending:
             task.cancel()
-    return in_order(done)
+    return in_order(stored.done)
 
 
 async def _send_after(client: AsyncClient, before: "asyncio.Task[Batch] | None", topic: str, part: Slice) -> Batch:

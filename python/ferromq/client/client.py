@@ -104,6 +104,7 @@ class Client:
         self._tls_options = options.tls
         self.channels = Channels(identity, self.tls)
         self.common.takes_records = self.channels.takes_records
+        self.common.routes.on_avoided, self.common.routes.on_trusted = self.channels.avoid, self.channels.trust
         self.common.connects = connects
         self.settings = settings
         """What the servers said last; until then what this client says."""
@@ -121,6 +122,7 @@ class Client:
     def _grpc_session(self, settings: pb.Settings) -> Session:
         session, common = Session(self.channels, settings, self._on_settings), self.common
         common.takes_compression = self.channels.takes_compression
+        common.takes_batches = self.channels.takes_batches
         session.is_wanted = lambda endpoint: endpoint in common.endpoints or common.routes.has(endpoint)
         self.channels.use.is_needed = lambda endpoint: session.is_wanted(endpoint) or session.has(endpoint)
         return session

@@ -234,6 +234,10 @@ class Channels:
         """Return whether a broker takes bodies that are compressed so."""
         return compression == ZLIB or compression in self.compressions.get(endpoint, ())
 
+    def takes_batches(self, endpoint: str) -> bool:
+        """Return whether a broker takes batches of any messages, as those do that announce compressions."""
+        return bool(self.compressions.get(endpoint))
+
     def start_framed(self, step: Call | Stream, completions: _ferromq.Completions, number: int) -> bool:
         """Start a call in frames, whose outcome comes to *completions*. Return False if no connection is open."""
         if self._frames is None:
@@ -292,7 +296,7 @@ class Channels:
         taken = {value for key, value in metadata or () if key == COMPRESSION}
         before, self.compressions[endpoint] = self.compressions.get(endpoint), taken
         if before is not None and not before <= taken and self.sends is not None:
-            self.sends.drop_routes()  # an older broker came in its place: the next send looks at it again
+            self.sends.drop_routes(endpoint)  # an older broker came in its place: the next send looks at it again
         announced = {value for key, value in metadata or () if key == FRAMED}
         if "1" not in announced or (self._tls is not None and self._framed_tls is None):
             self.framed.pop(endpoint, None)
@@ -309,7 +313,10 @@ class Channels:
                 self.sends = _ferromq.Sends(self._frames, identity.client_id, identity.process, identity.host)
         reason = self._frames.probe(endpoint, PROBE)
         if reason is None:
+            is_new = endpoint not in self.framed
             self.framed[endpoint] = announced
+            if is_new and self.sends is not None:
+                self.sends.drop_routes(endpoint)  # the next send puts one with this broker
         return None if endpoint in self.framed else reason
 
     def stream(
@@ -355,13 +362,23 @@ class Channels:
             cancel.check()
         return names
 
+    def avoid(self, endpoint: str, seconds: float) -> None:
+        """Let the core's sends go to other brokers for a time."""
+        if self.sends is not None:
+            self.sends.avoid(endpoint, seconds)
+
+    def trust(self, endpoint: str) -> None:
+        """Let the core send to a broker again."""
+        if self.sends is not None:
+            self.sends.trust(endpoint)
+
     def forget(self, endpoint: str) -> None:
         """Close the channel to *endpoint*; it is made anew where it is needed again."""
         with self._lock:
             channel = self._take(endpoint)
         self.framed.pop(endpoint, None)
         if self.sends is not None:
-            self.sends.drop_routes()
+            self.sends.drop_routes(endpoint)
         if self._frames is not None:
             self._frames.forget(endpoint)
         if channel is not None:
@@ -387,7 +404,7 @@ class Channels:
             self._methods.clear()
         self.framed.clear()
         if self.sends is not None:
-            self.sends.drop_routes()
+            self.sends.drop_routes(None)
         if self._frames is not None:
             self._frames.close()
         if self._arrivals is not None:

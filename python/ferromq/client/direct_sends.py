@@ -75,10 +75,8 @@ class Attempts:
 
     def unanswered(self, topic: str, message: Message, attempt: send_plans.Earlier) -> send_plans.Earlier:
         """Note a broker that did not answer, and return the attempt. Raises its error if it is not repeated."""
-        common, sends = self._client.common, self._client.channels.sends
+        common = self._client.common
         common.routes.failed(attempt.endpoint)
-        if sends is not None:
-            sends.drop_routes()
         if common.attempts == 1 and attempt.unknown is not None:
             raise send_plans.for_group(common, topic, message, attempt.unknown)
         return attempt
@@ -94,7 +92,11 @@ class Attempts:
         return sent._replace(topic=topic) if self._client.common.namespace else sent
 
     def put_route(self, topic: str) -> None:
-        """Let the core send to a topic once all its brokers take framed calls and answer."""
+        """
+        Let the core send to a topic once all its brokers take framed calls, but for those that do not answer.
+
+        With another broker a plan spreads the messages of the topic: the core would leave it out.
+        """
         common, channels = self._client.common, self._client.channels
         route = common.routes.fresh(topic)
         whole = common.whole(topic)
@@ -103,10 +105,12 @@ class Attempts:
         if common.numbering is not None:
             return  # a plan numbers the messages, and keeps a repetition in its queue
         brokers = {queue.endpoint for queue in route.in_order}
-        if not brokers <= channels.framed.keys() or brokers & common.routes.failing():
+        framed = brokers & channels.framed.keys()
+        failing = common.routes.failing()
+        if framed <= failing or not brokers <= framed | failing:
             return
         wanted = common.compression
-        if wanted is not None and not all(channels.takes_compression(broker, wanted) for broker in brokers):
+        if wanted is not None and not all(channels.takes_compression(broker, wanted) for broker in framed):
             return  # a plan says which one does not
         channels.sends.put_route(
             whole,
@@ -114,5 +118,6 @@ class Attempts:
             [(queue.queue_id, queue.endpoint, queue.broker_name) for queue in route.in_order],
             common.routes.remaining(topic),
             common.max_body,
+            [*framed],
             randrange(_TURNS),  # noqa: S311 (no secret)
         )

@@ -1,12 +1,17 @@
 """What the connections of `ferromq` and `ferromq.aio` have in common: an endpoint, and the clients that they made."""
 
-from collections.abc import Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ferromq.client.options import ClientOptions
-from ferromq.errors import ClientClosed
+from ferromq.errors import ClientClosed, ConfigError
+from ferromq.process.clock import Clock
 from ferromq.protocol.endpoints import parse_address
 from ferromq.terminal.objects import described, html
+
+if TYPE_CHECKING:
+    from ferromq._ferromq import Server
+    from ferromq.client.client import Client
 
 _SHOWN = 10
 """The most clients that a notebook shows."""
@@ -18,6 +23,15 @@ class Closable(Protocol):
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
+
+
+class Host(NamedTuple):
+    """What a connection has of a broker in its own process."""
+
+    clock: Clock
+    """From which producers count delays."""
+    servers: Mapping[str, "Server"]
+    """The broker by its endpoint: clients call it without a socket. Empty where they go over the network."""
 
 
 C = TypeVar("C", bound=Closable)
@@ -38,8 +52,9 @@ class MakesClients(Generic[C]):
     _again: str
     """What to do about a closed one, for error texts."""
 
-    def __init__(self, endpoint: str, options: ClientOptions) -> None:
+    def __init__(self, endpoint: str, options: ClientOptions, host: Host | None = None) -> None:
         self._endpoint = endpoint
+        self._host = host
         self._options = options
         self._is_closed = False
         self._made: dict[int, C] = {}
@@ -64,6 +79,11 @@ class MakesClients(Generic[C]):
     def _check(self) -> None:
         if self._is_closed:
             raise ClientClosed(f"this {self._what} is closed; {self._again}")
+
+    def _prepare(self, client: "Client") -> None:
+        """Let a client call a broker of this process without a socket, before its first use."""
+        if self._host is not None:
+            client.channels.here.update(self._host.servers)
 
     def _forget_closed(self) -> None:
         for key, each in list(self._made.items()):
@@ -94,3 +114,12 @@ class MakesClients(Generic[C]):
         if len(clients) > _SHOWN:
             rows.append(("", f"and {len(clients) - _SHOWN} more"))
         return html(f"{self._kind} ({self._state})", (), rows)
+
+
+def endpoint_and_host(given: MakesClients[Any]) -> tuple[str, Host]:
+    """Return those of `ferromq.embedded()`. Raises `ConfigError` for another connection, `ClientClosed` if closed."""
+    host = given._host  # noqa: SLF001 (the twin's)
+    if host is None:
+        raise ConfigError(f"the endpoint is {given!r}; expected its address, {given.endpoint!r}, or ferromq.embedded()")
+    given._check()  # noqa: SLF001 (likewise)
+    return given.endpoint, host

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import cast
 
 from ferromq.client.client import Client
@@ -12,6 +13,7 @@ from ferromq.core.batching import (
     MAX_MESSAGES,
     Sendable,
     Slice,
+    Stored,
     batches,
     in_order,
     note_stored,
@@ -33,25 +35,24 @@ def send_all(
     is_small = isinstance(messages, Sequence) and len(messages) <= MAX_MESSAGES
     given = cast("Iterable[Sendable]", messages) if sendable is as_is else map(sendable, messages)
     pending: deque[tuple[Slice, Future[Batch]]] = deque()
-    done: list[tuple[Slice, Batch]] = []
-    stored = 0
+    stored = Stored(on_progress)
 
-    def add(part: Slice, batch: Batch) -> None:
-        nonlocal stored
-        done.append((part, batch))
-        stored += len(part.messages)
-        if on_progress is not None:
-            on_progress(stored)
+    def take(part: Slice, send: Callable[[], Batch]) -> None:
+        try:
+            stored.add(part, send())
+        except send_plans.MustPartError:
+            for each in part.apart():
+                stored.add(each, _send_after(client, None, topic, each))
 
     def collect() -> None:
         part, future = pending.popleft()
-        add(part, future.result())
+        take(part, future.result)
 
     try:
         parts = [*batches(given)] if is_small else batches(given)
         if isinstance(parts, list) and len(parts) == 1:
-            add(parts[0], _send_after(client, None, topic, parts[0]))
-            return in_order(done)
+            take(parts[0], partial(_send_after, client, None, topic, parts[0]))
+            return in_order(stored.done)
         with ThreadPoolExecutor(IN_FLIGHT, "ferromq-send") as senders:
             for part in parts:
                 before = predecessor(part, pending)
@@ -62,9 +63,9 @@ def send_all(
                 collect()
     except Exception as error:
         others = [part for part, future in pending if future.exception() is None]
-        note_stored(error, stored + sum(len(part.messages) for part in others))
+        note_stored(error, stored.count + sum(len(part.messages) for part in others))
         raise
-    return in_order(done)
+    return in_order(stored.done)
 
 
 def _send_after(client: Client, before: Future[Batch] | None, topic: str, part: Slice) -> Batch:

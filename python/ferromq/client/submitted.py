@@ -80,14 +80,16 @@ class Submitted:
     def flush(self, until: float | None) -> bool:
         """Send at once what is gathered, and return whether all of it has ended before *until* (monotonic)."""
         with self._changed:
-            self._hand(self._linger.all())
-            self._changed.notify_all()
-            timeout = None if until is None else remaining(until)
             # A callback of a future does not wait for itself, nor for another one that waits for it.
             in_callback = threading.get_ident() in self._ending
-            return self._changed.wait_for(
-                lambda: self._unfinished == (sum(self._ending.values()) if in_callback else 0), timeout
-            )
+
+            def has_ended() -> bool:
+                if self._linger:  # other threads go on: their messages are waited for, too
+                    self._hand(self._linger.all())
+                    self._changed.notify_all()
+                return self._unfinished == (sum(self._ending.values()) if in_callback else 0)
+
+            return self._changed.wait_for(has_ended, None if until is None else remaining(until))
 
     def _finish_at_exit(self, until: float) -> None:
         if not self.flush(until):

@@ -6,7 +6,7 @@ The limits are RocketMQ's habits: a request stays small enough that others get t
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
@@ -34,6 +34,10 @@ class Slice(NamedTuple):
     messages: list[Sendable]
     numbers: Sequence[int]
     lane: str | None = None
+
+    def apart(self) -> "list[Slice]":
+        """Return each message as a batch of its own."""
+        return [Slice([m], [n], self.lane) for m, n in zip(self.messages, self.numbers, strict=True)]
 
 
 def most_of(lane: str | None) -> int:
@@ -185,6 +189,23 @@ def predecessor(part: Slice, pending: Iterable[tuple[Slice, F]]) -> F | None:
     if not is_ordered(part.lane):
         return None
     return next((other for before, other in reversed([*pending]) if before.lane == part.lane), None)
+
+
+class Stored:
+    """The batches of one call that are stored."""
+
+    def __init__(self, on_progress: Callable[[int], None] | None) -> None:
+        self.done: list[tuple[Slice, Batch]] = []
+        self.count = 0
+        """How many messages they have, of which *on_progress* is told."""
+        self._on_progress = on_progress
+
+    def add(self, part: Slice, batch: Batch) -> None:
+        """Add one."""
+        self.done.append((part, batch))
+        self.count += len(part.messages)
+        if self._on_progress is not None:
+            self._on_progress(self.count)
 
 
 def in_order(done: Sequence[tuple[Slice, Batch]]) -> SendSummary:

@@ -110,6 +110,8 @@ class Common:
     """Says whether a broker takes acknowledgements of records just now."""
     takes_compression: Callable[[str, str], bool] = lambda _endpoint, _compression: True
     """Says whether a broker that is known takes bodies that are compressed so."""
+    takes_batches: Callable[[str], bool] = lambda _endpoint: True
+    """Says whether a broker that is known takes batches of other messages than plain ones."""
     compression: str | None = None
     """How a producer compresses bodies."""
     attempt_timeout: float = ATTEMPT

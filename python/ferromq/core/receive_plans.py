@@ -46,6 +46,10 @@ _WATCH = 20.0
 _LEAST_POLL = 5.0
 """Seconds that a receive waits at RocketMQ's proxy at least; one with less time until its deadline is refused:"""
 _TOO_SHORT = "not enough for polling"
+_NO_SHORT_WAIT = (
+    "RocketMQ's proxy refuses receives that wait for less than 3 s: give wait=3 or more, or set "
+    "grpcClientConsumerMinLongPollingTimeoutMillis=0 at the proxy"
+)
 _attempts = count()
 """Tells the receives of a client apart."""
 _NO_BEGIN = "begin= needs brokers of ferromq: leave it out, or set the offsets of the group before it begins"
@@ -88,7 +92,6 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
     until = common.now() + wish.wait
     tries = Tries(until + wish.grace)
     failures = answers = 0
-    several = False
     turns = _Turns()
     # All repetitions have the same id: to a group that keeps order the broker sends what a lost answer leased again.
     attempt = f"{common.identity.client_id}@{next(_attempts):x}"
@@ -97,18 +100,17 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
         try:
             routes = _fresh_routes(common, subscription) or (yield from _routes(common, subscription, tries))
             targets = _targets(common, routes)
-            several = len(targets) > 1
             target, wait = yield from turns.take(common, subscription, targets, routes[0], left)
             turn = _Turn(target, wait, attempt)
             messages = yield from _receive_once(common, subscription, wish, turn, (lease, tries))
             answers += 1
         except RequestError as error:
-            if not several or _TOO_SHORT not in str(error):
+            if _TOO_SHORT not in str(error):
                 raise
             if target.endpoint in common.patient:  # what is left of the time is too short
                 if answers:
                     return []
-                raise
+                raise Unsupported(f"{error}; {_NO_SHORT_WAIT}") from None
             common.patient.add(target.endpoint)
             continue
         except RETRYABLE:

@@ -217,8 +217,8 @@ class Requests:
         except Unsupported as error:
             raise Unsupported(
                 f"the server at {endpoint} does not tell the remoting address of its broker ({DESCRIBE_BROKER}): it is "
-                "RocketMQ's proxy, or an older ferromq broker. Requests and replies need a ferromq broker, because "
-                "RocketMQ has them over remoting alone"
+                "RocketMQ's proxy, or an older ferromq broker. Connect with namesrv=: RocketMQ has requests and "
+                "replies over remoting alone"
             ) from error
         except ValueError as error:
             raise ServerError(f"{endpoint} answered {DESCRIBE_BROKER} with something else: {error}") from error

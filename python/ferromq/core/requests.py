@@ -61,6 +61,9 @@ COMPRESSION_FIELD = 1001
 COMPRESSION = "x-ferromq-compression"
 """Announced beside it: the compressions of bodies that the broker takes and gRPC has no word for."""
 
+RECEIPTS = "x-ferromq-receipts"
+"""Asks for durability and second ids in the answers to sends."""
+
 FRAMED = "x-ferromq-framed"
 """
 Announced in the metadata of the telemetry stream: the port takes hot methods in frames, without HTTP/2.
@@ -199,6 +202,7 @@ class Identity:
             ("x-mq-language", "PYTHON"),
             ("x-mq-client-version", self.version),
             ("x-mq-protocol", "GRPC_V2"),
+            (RECEIPTS, "1"),
         )
         self._requests = itertools.count(1)
 
@@ -375,6 +379,10 @@ def grpc_code(number: int) -> str:
     return _GRPC_CODES[number] if 0 <= number < len(_GRPC_CODES) else "UNKNOWN"
 
 
+_OF_OFFSETS = {"GetOffset", "PullMessage", "QueryOffset", "UpdateOffset"}
+_NO_OFFSETS = "RocketMQ's proxy has no offsets: connect with namesrv=, which reaches the brokers that have them"
+
+
 def transport_error(code: str, details: str | None, endpoint: str, method: str, timeout: float) -> FerromqError:
     """Return the exception for a call that failed below the protocol; *code* is gRPC's."""
     if code == "DEADLINE_EXCEEDED":
@@ -384,7 +392,8 @@ def transport_error(code: str, details: str | None, endpoint: str, method: str, 
     if code == "UNAVAILABLE":
         return ConnectionFailed(_unreachable(details or "no reason given", endpoint))
     if code == "UNIMPLEMENTED":
-        return Unsupported(f"{endpoint} does not know {method}: {details}")
+        way_out = f"; {_NO_OFFSETS}" if method in _OF_OFFSETS else ""
+        return Unsupported(f"{endpoint} does not know {method}: {details}{way_out}")
     refused = _refusal_below(code, details or "")
     if refused is not None:
         return refused(f"{endpoint} refused {method}: {details}")

@@ -149,6 +149,10 @@ class Routes:
         self._given_up: set[str] = set()
         self.on_failed: Callable[[str], object] = lambda _endpoint: None
         """Called with each broker that did not answer."""
+        self.on_avoided: Callable[[str, float], object] = lambda _endpoint, _seconds: None
+        """Called with it, and the seconds for which it is asked last."""
+        self.on_trusted: Callable[[str], object] = lambda _endpoint: None
+        """Called with a broker that answers again."""
 
     def known(self, topic: str) -> Route | None:
         """Return the route, however old."""
@@ -182,6 +186,7 @@ class Routes:
         """Note that a broker did not answer: for a while it is asked last."""
         with self._lock:
             self._failing[endpoint] = self._now() + _AVOIDED
+        self.on_avoided(endpoint, _AVOIDED)
         self.on_failed(endpoint)
 
     def answered(self, endpoint: str) -> None:
@@ -190,6 +195,7 @@ class Routes:
             with self._lock:
                 self._failing.pop(endpoint, None)
                 self._given_up.discard(endpoint)
+            self.on_trusted(endpoint)
 
     def give_up(self, endpoints: Iterable[str]) -> None:
         """Note that a send failed for good because brokers did not answer."""

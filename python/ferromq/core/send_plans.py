@@ -10,7 +10,7 @@ from typing import Any
 from ferromq import _ferromq
 from ferromq._ferromq import Message, MessageIds
 from ferromq._proto import messages as pb
-from ferromq.core.batching import Gathered, group_of, is_ordered
+from ferromq.core.batching import Gathered, group_of, is_ordered, lane_of
 from ferromq.core.numbering import Numbered
 from ferromq.core.plans import Common, Tries
 from ferromq.core.requests import Call, Plan, check, error_of, named
@@ -25,7 +25,7 @@ from ferromq.errors import (
     RequestTimeout,
     ServerError,
 )
-from ferromq.message import Batch, Handles, SendReceipt
+from ferromq.message import Batch, Handles, Records, SendReceipt
 from ferromq.protocol.order_configuration import text_of
 
 ID_EPOCH = 1_609_459_200
@@ -57,6 +57,10 @@ class Draft:
     def message_id(self) -> str:
         """The id it will have."""
         return self.ids[0]
+
+
+class MustPartError(RequestError):
+    """The server takes each of these messages in a request of its own; none was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,7 @@ def send(
         tries.endpoints.add(queue.endpoint)
         yield from common.join(queue.endpoint, topic, tries)
         common.check_compression(queue.endpoint)
+        _check_batch(common, queue.endpoint, messages)
         yield from numbered.check(queue.endpoint, common.limit(tries), limit)
         try:
             request = _ferromq.encode_send(
@@ -178,14 +183,14 @@ def send(
             raise
         try:
             answer = yield Call(queue.endpoint, "SendMessage", request, common.limit(tries))
-            offsets, handles, told = _sent(answer, ids, which)
+            offsets, handles, told, records = _sent(answer, ids, which)
         except (OutcomeUnknown, ServerError) as error:
             numbered.keep(queue)
             _note_unknown(common, tries, queue, error)
             raise
         common.routes.answered(queue.endpoint)
         queue_id = queue.queue_id if told is None else told
-        return Batch(ids, queue_id, offsets, topic, queue.endpoint, handles, queue.broker_name)
+        return Batch(ids, queue_id, offsets, topic, queue.endpoint, handles, queue.broker_name, records)
 
     try:
         return (yield from common.attempt(topic, once, is_repeatable=half is None, timeout=limit))
@@ -198,6 +203,17 @@ def send(
         raise which.all(_kept_error(ours, topic, numbered.kept)) from error.__cause__
     finally:
         numbered.release()
+
+
+def _check_batch(common: Common, endpoint: str, messages: Sequence[Message | bytes]) -> None:
+    """
+    Raise `MustPartError` for a batch that RocketMQ's proxy would not store as it is.
+
+    It puts a batch into any queue, also one of a message group, and stores all bodies as it stores the first.
+    """
+    is_plain = common.compression is None and lane_of(messages[0]) is None
+    if len(messages) > 1 and not is_plain and not common.takes_batches(endpoint):
+        raise MustPartError(f"{endpoint} takes such messages one by one")
 
 
 def _note_unknown(common: Common, tries: Tries, queue: Queue, error: FerromqError) -> None:
@@ -287,9 +303,12 @@ def of_group_error(error: FerromqError, topic: str, group: str, queue: Queue, co
     )
 
 
-def _sent(answer: bytes, ids: MessageIds, which: _Named) -> tuple[Sequence[int], dict[int, Handles], int | None]:
-    """Return offsets, handles, and the queue where the broker chose another one."""
-    code, text, offsets, failures, told, queue_id = _ferromq.decode_sent(answer)
+_Sent = tuple[Sequence[int], dict[int, Handles], int | None, Records]
+
+
+def _sent(answer: bytes, ids: MessageIds, which: _Named) -> _Sent:
+    """Return offsets, handles, the queue where the broker chose another one, and what it says of the records."""
+    code, text, offsets, failures, told, queue_id, records = _ferromq.decode_sent(answer)
     if failures:
         index, code, text = failures[0]
         name = which.one(index)
@@ -300,11 +319,11 @@ def _sent(answer: bytes, ids: MessageIds, which: _Named) -> tuple[Sequence[int],
     handles = {index: Handles(transaction_id, recall_handle) for index, transaction_id, recall_handle in told}
     if len(offsets) == 1:
         # RocketMQ's own broker stores a batch as one and tells its first queue offset.
-        return range(offsets[0], offsets[0] + len(ids)), handles, queue_id
+        return range(offsets[0], offsets[0] + len(ids)), handles, queue_id, Records(*records)
     if len(offsets) != len(ids):
         raise ServerError(f"{len(ids)} messages were sent and {len(offsets)} results came back")
     dense = range(offsets[0], offsets[0] + len(ids))
-    return (dense if offsets == list(dense) else offsets), handles, queue_id
+    return (dense if offsets == list(dense) else offsets), handles, queue_id, Records(*records)
 
 
 def recall(common: Common, receipt: SendReceipt) -> Plan[str]:

@@ -10,7 +10,8 @@ import os
 from ferromq import _ferromq
 from ferromq.errors import ForkedProcess
 
-os.register_at_fork(after_in_child=_ferromq.forked_child)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_ferromq.forked_child)
 
 
 class Owner:

@@ -5,7 +5,6 @@ A process killed by a signal cannot remove its own directory.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
@@ -46,6 +45,8 @@ def _remove_if_left(directory: Path) -> None:
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and (directory / _MARK).is_file()
     if not is_ours or time.time() - found.st_mtime < _LEAST_AGE:
         return
+    import fcntl  # noqa: PLC0415 (Windows has none; there this module can be imported)
+
     with contextlib.ExitStack() as held:
         lock = directory / "lock"
         if lock.exists():

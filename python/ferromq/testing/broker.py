@@ -4,20 +4,31 @@ import contextlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 from ferromq.admin import Admin
 from ferromq.admin.settings import MessageType
 from ferromq.client.consumer import Consumer
-from ferromq.client.options import MessageOptions
+from ferromq.client.options import (
+    ClientOptions,
+    ConsumerOptions,
+    MessageOptions,
+    PlainConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+)
 from ferromq.client.producer import Producer
+from ferromq.client.reader import Reader
+from ferromq.connecting import Connection, connect
 from ferromq.core.batching import Sendable
+from ferromq.core.payloads import DecodedMessage, T, V
 from ferromq.core.requests import seconds
 from ferromq.core.subscriptions import Topics
 from ferromq.embedding import Embedded
 from ferromq.message import MessageView, SendReceipt
 from ferromq.process.clock import Clock
 from ferromq.protocol import naming
+from ferromq.terminal.objects import described
 from ferromq.testing import captured, expectations
 from ferromq.testing.expectations import Expected
 from ferromq.testing.faults import Faults
@@ -112,15 +123,36 @@ class Broker:
             self.admin().create_group(unique, fifo=fifo, retries=retries, retry_delays=retry_delays)
         return unique
 
-    def producer(self, *topics: str, **options: Any) -> Producer:
-        """Return a new producer with the broker's clock. The arguments are those of `ferromq.Producer`."""
-        made = Producer(self.endpoint, *topics, **{"clock": self.clock, **options})
+    def connect(self, **options: Unpack[ClientOptions]) -> Connection:
+        """Return a new connection, for programs that are given one. The options are those of `ferromq.connect`."""
+        made = connect(self.endpoint, **options)
         self._closing.callback(made.close, _CLOSING)
         return made
 
-    def consumer(self, group: str, topics: Topics, **options: Any) -> Consumer:
+    def producer(self, *topics: str, **options: Unpack[ProducerOptions[V]]) -> Producer[V]:
+        """Return a new producer with the broker's clock. The arguments are those of `ferromq.Producer`."""
+        whole: ProducerOptions[V] = {"clock": self.clock, **options}
+        made = Producer(self.endpoint, *topics, **whole)
+        self._closing.callback(made.close, _CLOSING)
+        return made
+
+    @overload
+    def consumer(
+        self, group: str, topics: Topics, **options: Unpack[PlainConsumerOptions]
+    ) -> Consumer[MessageView]: ...
+    @overload
+    def consumer(
+        self, group: str, topics: Topics, **options: Unpack[ConsumerOptions[T]]
+    ) -> Consumer[DecodedMessage[T]]: ...
+    def consumer(self, group: str, topics: Topics, **options: Unpack[ConsumerOptions[Any]]) -> Consumer[Any]:
         """Return a new consumer in *group* of *topics*. The options are those of `ferromq.Consumer`."""
-        made = Consumer(self.endpoint, group, topics, **options)
+        made: Consumer[Any] = Consumer(self.endpoint, group, topics, **options)
+        self._closing.callback(made.close, _CLOSING)
+        return made
+
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions]) -> Reader:
+        """Return a new reader of *topics*, which has no group. The options are those of `ferromq.Reader`."""
+        made = Reader(self.endpoint, topics, **options)
         self._closing.callback(made.close, _CLOSING)
         return made
 
@@ -144,7 +176,7 @@ class Broker:
 
         Messages that wait for their time, or for the end of their transaction, are not in their topic yet.
         """
-        return captured.messages(self._running.store, topic)
+        return captured.messages(self._running.store, _name(topic))
 
     def sent(self, topic: str) -> list[MessageView]:
         """
@@ -152,7 +184,7 @@ class Broker:
 
         A recalled message is not among them, nor is one whose transaction is open or was rolled back.
         """
-        return captured.sent(self._running.store, topic, self._marks)
+        return captured.sent(self._running.store, _name(topic), self._marks)
 
     def dead_letters(self, group: str) -> list[MessageView]:
         """Return the dead letters of a group, in the order in which they were given up."""
@@ -160,7 +192,7 @@ class Broker:
 
     def dead_letter_topic(self, group: str) -> str:
         """Return the name of the topic of a group's dead letters."""
-        return f"{naming.DLQ_PREFIX}{group}"
+        return f"{naming.DLQ_PREFIX}{_name(group)}"
 
     def unfinished(self, group: str, topic: str) -> list[MessageView]:
         """
@@ -169,7 +201,7 @@ class Broker:
         A group finishes each queue in order: messages behind the first unfinished one of their queue count as
         unfinished.
         """
-        return captured.unfinished(self._running.store, group, topic)
+        return captured.unfinished(self._running.store, _name(group), _name(topic))
 
     # --- waits
 
@@ -182,18 +214,9 @@ class Broker:
         Raises `TimeoutError` with the messages that are there after *timeout* (float: seconds).
         """
         __tracebackhide__ = True
-        found: list[MessageView] = []
-
-        def are_there() -> bool:
-            found[:] = self.messages(topic)
-            return len(found) >= count
-
-        if not until(are_there, seconds(timeout)):
-            raise TimeoutError(
-                f"{topic} has {len(found)} of {count} messages after {seconds(timeout):g} s"
-                f"{_listed(found)}{self._hint()}"
-            )
-        return found
+        return self._at_least(
+            count, lambda: self.messages(topic), lambda found: f"{topic} has {found} of {count} messages", timeout
+        )
 
     def wait_until_consumed(
         self, group: str, topic: str, *, count: int = 0, timeout: timedelta | float = _PATIENCE
@@ -215,6 +238,27 @@ class Broker:
 
         if not until(is_consumed, seconds(timeout)):
             raise TimeoutError(f"{self._unfinished_text(group, topic, left, count, seconds(timeout))}{self._hint()}")
+
+    def wait_for_failures(
+        self, group: str, topic: str, count: int = 1, *, attempt: int = 1, timeout: timedelta | float = _PATIENCE
+    ) -> list[MessageView]:
+        """
+        Wait until the broker knows that *attempt* at *count* messages failed, and return all that wait after it.
+
+        A failed handler of `Consumer.run` tells the broker when its message comes again. From then on
+        `ferromq_clock.advance` may move to that time. A lease that was renewed, or that ended, counts as a failed
+        attempt, too. The last attempt makes a dead letter, see `assert_dead_letters`; a message of a group that keeps
+        order is tried again by its consumer, and the broker hears nothing.
+
+        Raises `TimeoutError` with the messages that failed after *timeout* (float: seconds).
+        """
+        __tracebackhide__ = True
+        return self._at_least(
+            count,
+            lambda: captured.failed(self._running.store, _name(group), _name(topic), attempt),
+            lambda found: f"attempt {attempt} of {group} failed at {found} of {count} messages of {topic}",
+            timeout,
+        )
 
     # --- assertions
 
@@ -280,6 +324,11 @@ class Broker:
         """Close the clients of the test. Idempotent."""
         self._closing.close()
 
+    def __repr__(self) -> str:
+        if not self._running.is_up:
+            return described("Broker", "down")
+        return described("Broker", "up", endpoint=self.endpoint, namesrv=self.namesrv)
+
     def __enter__(self) -> Self:
         return self
 
@@ -293,6 +342,25 @@ class Broker:
         unique = f"{name}{self._suffix}"
         check(unique)
         return unique
+
+    def _at_least(
+        self,
+        count: int,
+        read: Callable[[], list[MessageView]],
+        describe: Callable[[int], str],
+        timeout: timedelta | float,
+    ) -> list[MessageView]:
+        __tracebackhide__ = True
+        found: list[MessageView] = []
+
+        def are_there() -> bool:
+            found[:] = read()
+            return len(found) >= count
+
+        limit = seconds(timeout)
+        if not until(are_there, limit):
+            raise TimeoutError(f"{describe(len(found))} after {limit:g} s{_listed(found)}{self._hint()}")
+        return found
 
     def _compare(
         self,
@@ -319,6 +387,14 @@ class Broker:
         if not self.clock.is_manual:
             return ""
         return "\nthe clock stands still: delays, retries and leases end when ferromq_clock.advance reaches their time"
+
+
+def _name(given: str) -> str:
+    """Return the name of a topic or group. Raises `TypeError` for what is no text: it would have no messages."""
+    name: object = given
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a topic or group is a text, not {name!r}")
+    return name
 
 
 def _fail_unless_empty(failure: Callable[[], str], timeout: float) -> None:

@@ -87,11 +87,27 @@ def unfinished(store: Store, group: str, topic: str) -> list[MessageView]:
     client of RocketMQ 4 gave back is in the group's retry topic, or waits for its delay.
     """
     wait_for_dispatch(store)
-    retries = f"{naming.RETRY_PREFIX}{group}"
-    delayed = (each for each in _entered(store, FROM_THE_START) if each.properties.get(_REAL_TOPIC) == retries)
-    again = [*_from_commit(store, group, retries), *_waiting(store, FROM_THE_START, delayed)]
-    own = (record for record in again if record.properties.get(_RETRY_TOPIC) == topic)
-    return _views([*_from_commit(store, group, topic), *own])
+    return _views([*_from_commit(store, group, topic), *_given_back(store, group, topic)])
+
+
+def failed(store: Store, group: str, topic: str, attempt: int) -> list[MessageView]:
+    """
+    Return the messages of a topic that wait for a group after a failed attempt, in the order in which they were stored.
+
+    Those in a later attempt are among them.
+    """
+    wait_for_dispatch(store)
+    leases = {
+        queue_id: {
+            offset
+            for offset, deliveries, is_changed in store.in_flight(group, topic, queue_id)
+            if deliveries > attempt or (deliveries == attempt and is_changed)
+        }
+        for queue_id in _queues(store, topic)
+    }
+    held = (record for record in _from_commit(store, group, topic) if record.queue_offset in leases[record.queue_id])
+    given_back = (record for record in _given_back(store, group, topic) if record.reconsume_times >= attempt)
+    return _views([*held, *given_back])
 
 
 def record_of(store: Store, message: MessageView) -> StoredMessage | None:
@@ -145,6 +161,14 @@ def _of_queue(store: Store, topic: str, queue_id: int, begin: int = 0) -> Iterat
 def _from_commit(store: Store, group: str, topic: str) -> Iterator[StoredMessage]:
     for queue_id in _queues(store, topic):
         yield from _of_queue(store, topic, queue_id, store.committed_offset(group, topic, queue_id) or 0)
+
+
+def _given_back(store: Store, group: str, topic: str) -> Iterator[StoredMessage]:
+    """Yield the messages of a topic that clients of RocketMQ 4 gave back and the group has not finished."""
+    retries = f"{naming.RETRY_PREFIX}{group}"
+    delayed = (each for each in _entered(store, FROM_THE_START) if each.properties.get(_REAL_TOPIC) == retries)
+    again = [*_from_commit(store, group, retries), *_waiting(store, FROM_THE_START, delayed)]
+    yield from (record for record in again if record.properties.get(_RETRY_TOPIC) == topic)
 
 
 def _entered(store: Store, since: Marks) -> Iterator[StoredMessage]:

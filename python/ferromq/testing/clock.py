@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from ferromq.core.requests import seconds as duration
 from ferromq.process.clock import Clock
 
 
@@ -36,18 +37,31 @@ class VirtualClock(Clock):
         return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
 
     def advance(
-        self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0, milliseconds: float = 0
+        self,
+        step: timedelta | float = 0,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        milliseconds: float = 0,
     ) -> None:
         """
-        Move the clock forward and do all work that becomes due. Raises `ValueError` for a step back.
+        Move the clock forward by *step* (float: seconds) and the times given by name, and do all work that becomes due.
+
+        Raises `ValueError` for a step back.
 
         A lease that a consumer holds at this moment ends if the step is longer: wait until handlers are done first.
         """
+        seconds += duration(step)
         for each in self._settling:
             each.settle_before()
         super().advance(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
         for each in self._settling:
             each.settle_after()
+
+    def __repr__(self) -> str:
+        return f"<VirtualClock {self.now().isoformat(timespec='milliseconds')}>"
 
     @contextmanager
     def settles(self, part: Settling) -> Iterator[None]:

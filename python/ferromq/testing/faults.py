@@ -32,6 +32,10 @@ class Faults:
         self.random = random.Random(seed)  # noqa: S311 (it decides about faults)
         """Draws for the test's own decisions, the same for the same seed."""
 
+    def __repr__(self) -> str:
+        state = "broker up" if self._running.is_up else "broker down"
+        return f"<Faults seed={self.seed} {state}>"
+
     def resume(self) -> None:
         """Forward everything again, also what was held back."""
         for proxy in self._proxies():
@@ -158,6 +162,16 @@ class Faults:
         """Let the broker find space on its disk again, after `fill_disk`."""
         if self._running.store.options()[_USAGE] == _FULL:
             self._running.configure(**{_USAGE: self._usage})
+
+    def fail_flush(self) -> None:
+        """
+        Let the next flush of the commit log fail, as on a disk that reports an error.
+
+        A sender that waits for this flush gets `NotDurable`. From then on the broker refuses sends, and serves
+        consumers, until `restart` or `crash`. Unless `flush` is "group" or "each", the log is flushed in the
+        background: sends are answered as before until that flush fails. Raises `RuntimeError` if the broker is down.
+        """
+        self._running.fail_flush()
 
     def end(self) -> None:
         """End the faults of connections, if the broker runs; the end of the test does it."""

@@ -6,7 +6,7 @@ Starts and stops the embedded brokers of tests.
 
 import contextlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from ferromq._ferromq import Store
 from ferromq.broker.cluster.addresses import reserved
 from ferromq.embedding import Embedded, embedded
-from ferromq.errors import ConfigError
+from ferromq.errors import ConfigError, StoreClosed
 from ferromq.process.clock import Clock
 from ferromq.testing import captured
 from ferromq.testing.clock import VirtualClock
@@ -57,6 +57,11 @@ class Running:
         return self._mq
 
     @property
+    def is_up(self) -> bool:
+        """Whether the broker runs."""
+        return self._mq is not None
+
+    @property
     def store(self) -> Store:
         """The broker's store. Raises `RuntimeError` while it is down."""
         return self.mq.store
@@ -93,8 +98,11 @@ class Running:
         """Stop the broker. Idempotent."""
         mq, self._mq = self._mq, None
         if mq is not None:
-            mq.close()
+            self._close_broker(mq)
         self._closing.close()
+
+    def _close_broker(self, mq: Embedded) -> None:
+        mq.close()
 
     def _open(self) -> Embedded:
         return embedded(clock=self.clock, **self._options)
@@ -140,11 +148,6 @@ class RunningBehindProxies(Running):
         return self._grpc, self._remoting
 
     @property
-    def is_up(self) -> bool:
-        """Whether the broker runs."""
-        return self._mq is not None
-
-    @property
     def directory(self) -> Path:
         """The directory of the store."""
         return self._directory
@@ -156,14 +159,14 @@ class RunningBehindProxies(Running):
 
     def stop(self) -> None:
         """Stop the broker as SIGTERM does; then its ports refuse connections."""
-        self._end(self.mq.close)
+        self._end(self.mq)
 
     def crash(self) -> None:
         """End the broker as SIGKILL does: its clients' connections are reset, its store is left as it is."""
         mq, image = self.mq, self._directory.with_name("crashed")
         self._refuse()
         copy_image(self._directory, image)
-        self._end(mq.close)
+        self._end(mq)
         shutil.rmtree(self._directory)
         image.rename(self._directory)
 
@@ -173,10 +176,23 @@ class RunningBehindProxies(Running):
             self.stop()
         self._mq = self._open()
 
-    def _end(self, close: Callable[[], None]) -> None:
+    def fail_flush(self) -> None:
+        """Let the next flush of the log fail."""
+        self.store.fail_next_flush()
+        self._fails_flush = True
+
+    def _end(self, mq: Embedded) -> None:
         self._mq = None
-        close()
+        self._close_broker(mq)
         self._refuse()
+
+    def _close_broker(self, mq: Embedded) -> None:
+        try:
+            mq.close()
+        except StoreClosed:
+            # A store that stopped writing cannot be closed in order.
+            if not self._fails_flush:
+                raise
 
     def _refuse(self) -> None:
         for proxy in (self._grpc, self._remoting, self._namesrv):
@@ -190,6 +206,7 @@ class RunningBehindProxies(Running):
             "advertise": self._remoting.address,
             "grpc_advertise": self._grpc.address,
         }
+        self._fails_flush = False
         mq = embedded(self._directory, clock=self.clock, **{**self._options, **addresses, **self._kept})
         self._namesrv.target = mq.namesrv
         for proxy in (self._grpc, self._remoting, self._namesrv):

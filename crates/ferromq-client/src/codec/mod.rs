@@ -4,6 +4,7 @@
 //! Does no I/O. The client makes the calls, and builds small messages with protobuf's own classes. Received messages
 //! are not copied: a [`Received`] has the positions of its fields in the response.
 
+mod digest;
 mod headers;
 mod received;
 mod records;
@@ -20,8 +21,9 @@ use std::{
 };
 
 use ferromq_protocol::protobuf::{
-    CHOSEN_QUEUE, COMPRESSION, Fields, Malformed, bytes_field_len, map_entry, put_bytes_field,
-    put_len_prefix, put_varint_field, varint_len,
+    CHOSEN_QUEUE, COMPRESSION, DURABILITY, FLUSHED, Fields, Malformed, PHYSICAL_OFFSETS, STORE_HOST,
+    UNKNOWN_OFFSET, Value, WRITTEN, bytes_field_len, map_entry, put_bytes_field, put_len_prefix,
+    put_varint_field, varint_len,
 };
 
 pub use ferromq_protocol::compression::Algorithm;
@@ -279,6 +281,11 @@ pub struct Sent {
     pub handles: Vec<(usize, String, String)>,
     /// Queue of the first message, if the broker chose another one than the client.
     pub queue_id: Option<i32>,
+    /// What the answer promises, if it says it.
+    pub durability: Option<Durability>,
+    /// The broker's address as in an [`OffsetId`], and physical offsets in 8 bytes each, the lowest first; both are
+    /// empty if the answer does not have them.
+    pub records: (Vec<u8>, Vec<u8>),
 }
 
 /// Decodes a `SendMessageResponse`.
@@ -310,19 +317,84 @@ pub fn decode_sent(bytes: &[u8]) -> Result<Sent, Malformed> {
                 }
                 sent.queue_offsets.push(queue_offset);
             }
+            (DURABILITY, value) => sent.durability = Durability::read(value)?,
+            (STORE_HOST, value) => sent.records.0 = value.bytes()?.to_vec(),
+            (PHYSICAL_OFFSETS, value) => sent.records.1 = value.bytes()?.to_vec(),
             _ => {}
         }
     }
     Ok(sent)
 }
 
-/// Where a message was stored.
+/// How safe a message is that was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// In the broker's log, in memory.
+    Written,
+    /// On disk.
+    Flushed,
+}
+
+impl Durability {
+    /// `None` for a number that later brokers may add.
+    fn read(value: Value<'_>) -> Result<Option<Self>, Malformed> {
+        Ok(match value.varint()? {
+            WRITTEN => Some(Self::Written),
+            FLUSHED => Some(Self::Flushed),
+            _ => None,
+        })
+    }
+
+    /// Its name in receipts.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Flushed => "flushed",
+        }
+    }
+}
+
+/// RocketMQ's second id of a message as bytes: the broker's address, and the physical offset of the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OffsetId {
+    bytes: [u8; Self::LONGEST],
+    len: usize,
+}
+
+impl OffsetId {
+    /// With an address of IPv6, its port in four bytes, and the offset in eight.
+    const LONGEST: usize = 28;
+
+    /// `None` if the address is too long for one, or the offset is not known.
+    fn new(host: &[u8], physical_offset: u64) -> Option<Self> {
+        if physical_offset == UNKNOWN_OFFSET {
+            return None;
+        }
+        let (mut bytes, len) = ([0; Self::LONGEST], host.len() + 8);
+        bytes.get_mut(..host.len())?.copy_from_slice(host);
+        bytes.get_mut(host.len()..len)?.copy_from_slice(&physical_offset.to_be_bytes());
+        Some(Self { bytes, len })
+    }
+
+    /// The bytes, of which the id is the hexadecimal text.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// Where a message was stored.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
     /// Its place in the queue.
     pub queue_offset: i64,
     /// The queue, if the broker chose another one than the client.
     pub queue_id: Option<i32>,
+    /// Where its record is in the log, if the answer says it.
+    pub offset_id: Option<OffsetId>,
+    /// What the answer promises, if it says it.
+    pub durability: Option<Durability>,
 }
 
 /// Decodes the status and the place of each message of a `SendMessageResponse`.
@@ -330,11 +402,12 @@ pub struct Place {
 /// The status is that of the first message that was not stored, if there is one.
 pub fn decode_places(bytes: &[u8]) -> Result<(Status, Vec<Place>), Malformed> {
     let (mut status, mut failure, mut places) = (Status::default(), None, Vec::new());
+    let (mut durability, mut host, mut offsets) = (None, &[][..], &[][..]);
     for field in Fields::new(bytes) {
         match field? {
             (1, value) => status = Status::read(value.bytes()?)?,
             (2, value) => {
-                let mut place = Place { queue_offset: 0, queue_id: None };
+                let mut place = Place::default();
                 for field in Fields::new(value.bytes()?) {
                     match field? {
                         (1, value) => {
@@ -348,8 +421,15 @@ pub fn decode_places(bytes: &[u8]) -> Result<(Status, Vec<Place>), Malformed> {
                 }
                 places.push(place);
             }
+            (DURABILITY, value) => durability = Durability::read(value)?,
+            (STORE_HOST, value) => host = value.bytes()?,
+            (PHYSICAL_OFFSETS, value) => offsets = value.bytes()?,
             _ => {}
         }
+    }
+    places.iter_mut().for_each(|place| place.durability = durability);
+    for (place, offset) in places.iter_mut().zip(offsets.as_chunks().0) {
+        place.offset_id = OffsetId::new(host, u64::from_le_bytes(*offset));
     }
     Ok((failure.unwrap_or(status), places))
 }

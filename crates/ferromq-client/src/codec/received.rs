@@ -1,12 +1,13 @@
 //! Decodes received messages in place, without copying them out of the response.
 //!
-//! Decoding checks everything once. Reading a field later cannot fail, except for a compressed body.
+//! Decoding checks everything once. Reading a field later cannot fail, except for the body: it is compared with its
+//! digest and decompressed when it is read.
 
 use std::borrow::Cow;
 
 use ferromq_protocol::compression::{COMPRESSED, decompressed};
 
-use super::{Status, entries, texts};
+use super::{Status, digest, entries, texts};
 use ferromq_protocol::protobuf::{Fields, Malformed, Value, map_entry, seconds_and_nanos, take_varint};
 
 const GZIP: i32 = 2;
@@ -48,6 +49,7 @@ pub struct Received {
     system: Span,
     body: Span,
     encoding: i32,
+    digest: Option<Span>,
     /// Topic.
     pub topic: Span,
     /// Message id.
@@ -114,6 +116,7 @@ impl Received {
                     value.text()?;
                 }
                 (3, value) => self.message_id = text_span(value, answer)?,
+                (4, value) => self.digest = Some(Span::of(value.bytes()?, answer)?),
                 (5, value) => self.encoding = value.int32()?,
                 (7, value) => self.born_timestamp = millis(value.bytes()?)?,
                 (8, value) => self.born_host = text_span(value, answer)?,
@@ -152,9 +155,13 @@ impl Received {
     /// The body as sent; borrowed, unless it was compressed.
     ///
     /// # Errors
-    /// If it is marked as compressed and does not decompress, or to more than [`MAX_DECOMPRESSED`](ferromq_protocol::MAX_DECOMPRESSED) bytes.
+    /// If it does not match its digest, does not decompress, or decompresses to more than
+    /// [`MAX_DECOMPRESSED`](ferromq_protocol::MAX_DECOMPRESSED) bytes.
     pub fn body(self, answer: &[u8]) -> Result<Body<'_>, String> {
         let body = self.body.bytes(answer);
+        if let Some(digest) = self.digest {
+            digest::check(digest.bytes(answer), body)?;
+        }
         // RocketMQ marks every compressed body as GZIP, whatever its algorithm.
         Body::of(if self.encoding == GZIP { COMPRESSED } else { 0 }, body)
     }

@@ -11,9 +11,8 @@ use ferromq_protocol::{
     record::{MessageView, OffsetMessageId, message::body_crc, names::DLQ_PREFIX, properties},
 };
 
-use super::{Body, Span, Status};
+use super::{Body, Span, Status, digest::MISMATCH};
 
-/// System flag of a compressed body.
 /// The revive queue in receipt handles of ordered receives.
 const ORDERED_REVIVE_QUEUE: i32 = 999;
 
@@ -171,7 +170,7 @@ impl RecordMessage {
     pub fn body(&self) -> Result<Body<'_>, String> {
         let body = self.raw_body();
         if body_crc(body) != self.body_crc {
-            return Err("the body does not match its checksum".to_owned());
+            return Err(MISMATCH.to_owned());
         }
         Body::of(self.sys_flag, body)
     }

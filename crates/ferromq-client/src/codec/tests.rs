@@ -110,6 +110,40 @@ fn a_body_that_grows_without_end_is_refused() {
     assert!(messages[0].body(&answer).unwrap_err().contains("67108864"));
 }
 
+/// An answer to a send of two messages, of which the second is a duplicate.
+fn answer_with_records(host: &[u8]) -> Vec<u8> {
+    let mut answer = Vec::new();
+    for offset in [7, u64::MAX] {
+        put_len_prefix(&mut answer, 2, 1 + varint_len(offset));
+        put_varint_field(&mut answer, 4, offset);
+    }
+    put_varint_field(&mut answer, DURABILITY, FLUSHED);
+    put_bytes_field(&mut answer, STORE_HOST, host);
+    put_bytes_field(
+        &mut answer,
+        PHYSICAL_OFFSETS,
+        &[0x10_u64.to_le_bytes(), UNKNOWN_OFFSET.to_le_bytes()].concat(),
+    );
+    answer
+}
+
+#[test]
+fn each_place_has_the_second_id_and_the_promise_of_its_answer() {
+    for host in [&[127, 0, 0, 1, 0, 0, 0x2a, 0x9f][..], &[0xab; 20][..]] {
+        let answer = answer_with_records(host);
+        let (_, places) = decode_places(&answer).unwrap();
+        let id = [host, &0x10_u64.to_be_bytes()].concat();
+        assert_eq!(places[0].offset_id.unwrap().as_bytes(), id);
+        assert_eq!(places[1].offset_id, None, "a duplicate");
+        assert!(places.iter().all(|place| place.durability == Some(Durability::Flushed)));
+        let sent = decode_sent(&answer).unwrap();
+        assert_eq!((sent.durability, &*sent.records.0), (Some(Durability::Flushed), host));
+        assert_eq!(sent.records.1.len(), 16);
+    }
+    let (_, places) = decode_places(&answer_with_records(&[0; 21])).unwrap();
+    assert_eq!(places[0].offset_id, None, "no address has so many bytes");
+}
+
 proptest! {
     #[test]
     fn bytes_from_outside_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), packed: bool) {
@@ -120,6 +154,7 @@ proptest! {
             }
         }
         let _ = decode_sent(&bytes);
+        let _ = decode_places(&bytes);
         let _ = decode_acked(&bytes);
     }
 

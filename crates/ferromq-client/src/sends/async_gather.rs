@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn places(messages: &[Bytes]) -> Vec<Place> {
-        let place = |message: &Bytes| Place { queue_offset: message.len() as i64, queue_id: None };
+        let place = |message: &Bytes| Place { queue_offset: message.len() as i64, ..Place::default() };
         messages.iter().map(place).collect()
     }
 

@@ -228,7 +228,7 @@ mod tests {
     }
 
     fn place(encoded: &Bytes) -> Place {
-        Place { queue_offset: encoded.len() as i64, queue_id: None }
+        Place { queue_offset: encoded.len() as i64, ..Place::default() }
     }
 
     /// A call that waits until it is released, and reports what it was given.

@@ -19,7 +19,7 @@ pub use routes::{SendQueue, TopicRoute};
 
 use crate::{
     CallError, Connections, Patience, Request, Response,
-    codec::{self, Batch, Headers, Kind, MessageIds, OK, Place, Status},
+    codec::{self, Batch, Durability, Headers, Kind, MessageIds, OK, OffsetId, Place, Status},
 };
 use async_gather::{AsyncGather, StartRequest};
 use gather::Gather;
@@ -51,6 +51,10 @@ pub struct Receipt {
     pub queue_offset: i64,
     /// The name of the broker that has it.
     pub broker_name: Arc<str>,
+    /// Where its record is in the log, if the broker says it.
+    pub offset_id: Option<OffsetId>,
+    /// What the broker promises of it, if it says it.
+    pub durability: Option<Durability>,
 }
 
 /// A message that was not stored, or perhaps not. A caller that sends it again uses the same id.
@@ -103,12 +107,24 @@ impl Sends {
     /// Whether there is a route of `topic` that is not too old.
     #[must_use]
     pub fn has_route(&self, topic: &str) -> bool {
-        self.routes.get(topic).is_some()
+        self.routes.get(topic, Instant::now()).is_some()
     }
 
-    /// Forgets all routes: the next sends are the user's own.
-    pub fn drop_routes(&self) {
-        self.routes.clear();
+    /// Forgets the routes with a queue at the broker `endpoint`, all of them for `None`: the next sends there are the
+    /// user's own.
+    pub fn drop_routes(&self, endpoint: Option<&str>) {
+        self.routes.drop(endpoint);
+    }
+
+    /// Sends no message to the broker `endpoint` until then: those of a message group go another way, others to other
+    /// brokers, and another way if there are none.
+    pub fn avoid(&self, endpoint: &str, until: Instant) {
+        self.routes.avoid(endpoint, Instant::now(), until);
+    }
+
+    /// Ends [`Self::avoid`]: the broker answers.
+    pub fn trust(&self, endpoint: &str) {
+        self.routes.trust(endpoint);
     }
 
     /// Sends a message, and waits for its receipt in this thread.
@@ -129,7 +145,7 @@ impl Sends {
             let answer = self.connections.call(&queue.endpoint, self.request(messages), patience);
             places(answer, count)
         });
-        Some(receipt(outcome, ids, &route.topic, queue))
+        Some(receipt(outcome, ids, route.topic(), queue))
     }
 
     /// Sends a message without waiting; `done` is called with its receipt, on a thread of the connection or here.
@@ -149,7 +165,7 @@ impl Sends {
             return None;
         }
         let (ids, encoded) = self.encode(message, queue, seconds);
-        let (topic, chosen) = (Arc::clone(&route.topic), queue.clone());
+        let (topic, chosen) = (Arc::clone(route.topic()), queue.clone());
         let done = Box::new(move |outcome| done(receipt(outcome, ids, &topic, &chosen)));
         let (sends, endpoint) = (Arc::clone(self), Arc::clone(&queue.endpoint));
         let start: Arc<StartRequest> = Arc::new(move |messages, until, end| {
@@ -160,8 +176,8 @@ impl Sends {
         Some((ids, Arc::clone(&queue.endpoint)))
     }
 
-    fn route(&self, message: &Outgoing<'_>) -> Option<Arc<routes::Entry>> {
-        fits(message).then(|| self.routes.get(message.topic)).flatten()
+    fn route(&self, message: &Outgoing<'_>) -> Option<routes::Found> {
+        fits(message).then(|| self.routes.get(message.topic, Instant::now())).flatten()
     }
 
     /// The id of a message, and a request with it alone. Such requests one after the other are a request with all.
@@ -191,12 +207,14 @@ fn receipt(
     queue: &SendQueue,
 ) -> Result<Receipt, Failure> {
     match outcome {
-        Ok(Place { queue_id, queue_offset }) => Ok(Receipt {
+        Ok(Place { queue_id, queue_offset, offset_id, durability }) => Ok(Receipt {
             ids,
             topic: Arc::clone(topic),
             queue_id: queue_id.unwrap_or(queue.queue_id),
             queue_offset,
             broker_name: Arc::clone(&queue.broker_name),
+            offset_id,
+            durability,
         }),
         Err(cause) => Err(Failure { ids, endpoint: Arc::clone(&queue.endpoint), cause }),
     }

@@ -1,7 +1,6 @@
 //! The selected columns of a batch under construction.
 
 use std::{
-    borrow::Cow,
     io::Write,
     net::{IpAddr, SocketAddr},
 };
@@ -46,6 +45,8 @@ pub(super) struct ColumnTable {
     pub(super) rows: usize,
     /// Upper bound of the bytes in any column.
     pub(super) bytes: usize,
+    /// Whether a damaged body is null; otherwise it is as stored, and its checksum was verified before.
+    pub(super) null_bodies: bool,
     topic: Option<Texts>,
     queue_id: Option<Numbers>,
     queue_offset: Option<Numbers>,
@@ -74,6 +75,7 @@ impl ColumnTable {
         Self {
             rows: 0,
             bytes: 0,
+            null_bodies: false,
             topic: texts("topic", 16),
             queue_id: numbers("queue_id", 4),
             queue_offset: numbers("queue_offset", 8),
@@ -101,17 +103,24 @@ impl ColumnTable {
         marks: &RowProperties<'_>,
     ) -> Result<(), ColumnsError> {
         let (body, sys_flag) = match (&self.body, &self.sys_flag) {
-            (None, None) => (Cow::Borrowed(&[][..]), view.sys_flag),
+            (None, None) => (None, view.sys_flag),
             // The flag depends on the body even if the body is not selected.
-            _ => body::of_row(view.sys_flag, view.body),
+            _ => {
+                let (body, sys_flag) = body::of_row(view.sys_flag, view.body);
+                let is_null = self.null_bodies && body::is_damaged(view, sys_flag);
+                ((!is_null).then_some(body), sys_flag)
+            }
         };
-        let bytes = body.len() + view.topic.len() + view.properties.len() + WRITTEN_OUT;
+        let bytes = body.as_ref().map_or(0, |body| body.len())
+            + view.topic.len()
+            + view.properties.len()
+            + WRITTEN_OUT;
         if bytes > MOST_BYTES - self.bytes {
             return Err(ColumnsError::TooLarge);
         }
         self.bytes += bytes;
         self.rows += 1;
-        put(&mut self.body, |column| column.push(Some(&body)));
+        put(&mut self.body, |column| column.push(body.as_deref()));
         self.push_numbers(view, sys_flag);
         self.push_texts(view, marks);
         Ok(())

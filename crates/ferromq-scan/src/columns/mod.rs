@@ -187,20 +187,41 @@ impl<'f> BatchBuilder<'f> {
 ///
 /// # Errors
 /// [`ColumnsError`] for bytes that are no sound records, and for more rows than one batch holds.
-pub fn record_columns<'a>(
-    parts: &[&'a [u8]],
+pub fn record_columns(
+    parts: &[&[u8]],
     wanted: ColumnSet,
     filter: &RowFilter,
     end: Option<u64>,
 ) -> Result<RowBatch, ColumnsError> {
-    let bytes: usize = parts.iter().map(|part| part.len()).sum();
-    let rows = rows_expected(parts, bytes);
-    let mut builder = BatchBuilder::new(wanted, filter, rows, bytes);
+    let bytes = parts.iter().map(|part| part.len()).sum();
+    let builder = BatchBuilder::new(wanted, filter, rows_expected(parts, bytes), bytes);
+    add_all(builder, parts, true, end)
+}
+
+/// Builds one batch from the records of an answer, of messages that were received or pulled.
+///
+/// A body that does not match its checksum or does not decompress is null, and the rows of other messages are there.
+///
+/// # Errors
+/// As [`record_columns`], but for checksums.
+pub fn message_columns(records: &[u8], wanted: ColumnSet) -> Result<RowBatch, ColumnsError> {
+    let (parts, filter) = ([records], RowFilter::default());
+    let mut builder = BatchBuilder::new(wanted, &filter, rows_expected(&parts, records.len()), records.len());
+    builder.table.null_bodies = true;
+    add_all(builder, &parts, false, None)
+}
+
+fn add_all<'a>(
+    mut builder: BatchBuilder<'_>,
+    parts: &[&'a [u8]],
+    check: bool,
+    end: Option<u64>,
+) -> Result<RowBatch, ColumnsError> {
     for (part, whole) in parts.iter().enumerate() {
         let mut rest: &'a [u8] = whole;
         while !rest.is_empty() {
             let at = whole.len() - rest.len();
-            let view = MessageView::decode(rest, true).map_err(|reason| ColumnsError::Malformed {
+            let view = MessageView::decode(rest, check).map_err(|reason| ColumnsError::Malformed {
                 part,
                 at,
                 reason,

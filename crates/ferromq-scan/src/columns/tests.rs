@@ -368,6 +368,26 @@ fn a_damaged_body_is_an_error_that_says_where() {
 }
 
 #[test]
+fn a_damaged_body_of_an_answer_is_null_and_its_neighbours_are_rows() {
+    let body = b"one".repeat(1000);
+    let good = record(&sent(0, b"0123456789"));
+    let mut damaged = good.clone();
+    damaged[90] ^= 1;
+    let only_marked = record(&Sent { sys_flag: 1, ..sent(0, b"plain") });
+    let compressed = compressed(&body).into_iter();
+    let compressed = compressed.map(|(sys_flag, body)| record(&Sent { sys_flag, ..sent(1, &body) }));
+    let records: Vec<_> = [good, damaged, only_marked].into_iter().chain(compressed).collect();
+    let batch = message_columns(&records.concat(), ColumnSet::ALL).unwrap();
+    let found = texts(&batch, "body");
+    assert_eq!(found[..3], [Some("0123456789".to_owned()), None, None]);
+    assert!(found[3..].iter().all(|found| found.as_ref().is_some_and(|found| found.as_bytes() == body)));
+    assert!(found.len() > 3);
+    assert_eq!(longs(&batch, "queue_offset")[..4], [0, 0, 0, 1]);
+    let other = record_columns(&[&records.concat()], ColumnSet::ALL, &RowFilter::default(), None);
+    assert!(matches!(other, Err(ColumnsError::Malformed { .. })), "other readers refuse the record");
+}
+
+#[test]
 fn a_column_that_is_not_known_is_named_with_those_that_are() {
     let error = ColumnSet::parse(["tag", "size"]).unwrap_err().to_string();
     assert!(error.contains("\"size\"") && error.contains("reconsume_times"), "{error}");

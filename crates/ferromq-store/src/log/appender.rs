@@ -119,6 +119,12 @@ impl<D: Disk> Log<D> {
         outcome.map(|outcome| outcome.inspect_err(|error| self.counters.count_failed_put(error)))
     }
 
+    /// Whether the flush policy is one that acknowledges on disk only, and the append that ends at `end` is there.
+    #[must_use]
+    pub fn is_promised_on_disk(&self, end: u64) -> bool {
+        self.log.is_sync() && self.log.flushed() >= end
+    }
+
     /// Calls `done` once the append that ends at `end` has the durability of the flush policy: at once if the policy
     /// acknowledges on write, else after the flush that covers it.
     ///

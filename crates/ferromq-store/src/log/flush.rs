@@ -3,13 +3,15 @@
 //! `unflushed` decides which appends wait under a limit.
 
 use std::{
+    io,
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering, mpsc},
     time::Duration,
 };
 
 use crate::{
-    error::{Result, StoreError},
+    error::{IoResult, Result, StoreError},
     files::disk::Disk,
     log::{
         commit_log::CommitLog, flush_policy::FlushPolicy, flush_state::Done, put_times::PutTimes,
@@ -142,6 +144,18 @@ impl<D: Disk> CommitLog<D> {
         }
     }
 
+    /// Lets the next flush fail, as a disk that reports an error does.
+    pub(crate) fn fail_next_flush(&self) {
+        self.flushing.fails_next.store(true, Ordering::Relaxed);
+    }
+
+    fn flush_files(&self, range: Range<u64>) -> Result<()> {
+        if self.flushing.fails_next.load(Ordering::Relaxed) {
+            return Err(io::Error::other("a test made it fail")).or_io("flush", self.files().directory());
+        }
+        self.files().flush(range)
+    }
+
     /// Flushes what is written; under `each` only the oldest unflushed append.
     fn flush_once(&self) -> Result<u64> {
         let turn = self.flushing.turn.lock();
@@ -165,7 +179,7 @@ impl<D: Disk> CommitLog<D> {
         if from >= to {
             return Ok(from);
         }
-        if let Err(error) = self.files().flush(from..to) {
+        if let Err(error) = self.flush_files(from..to) {
             if error.is_shortage() {
                 // No fsync was tried, so nothing is lost.
                 if !self.flushing.is_short.swap(true, Ordering::AcqRel) {

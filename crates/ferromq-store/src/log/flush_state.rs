@@ -41,6 +41,8 @@ pub(crate) struct Flushing {
     pub(super) wanted: AtomicU64,
     /// Held during a flush.
     pub(super) turn: Mutex<()>,
+    /// The next flush fails: a fault that a test causes.
+    pub(super) fails_next: AtomicBool,
     pub(super) flushes: AtomicU64,
     pub(super) put_times: PutTimes,
     /// Counts flushes and failures, each of which decides the outcome of waiters.
@@ -67,6 +69,7 @@ impl Flushing {
             newest_held: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
             turn: Mutex::new(()),
+            fails_next: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
             put_times: PutTimes::default(),
             decisions: AtomicU64::new(0),

@@ -14,6 +14,15 @@ impl<D: Disk> Groups<D> {
         self.progress.committed(group, topic)
     }
 
+    /// The messages of a queue that are in flight: queue offset, deliveries, and whether their consumer changed when
+    /// they come again, as it does after a failure or to have more time. Restarts forget the change.
+    #[must_use]
+    pub fn in_flight(&self, group: &str, topic: &str, queue_id: u32) -> Vec<(u64, u32, bool)> {
+        let Some(queue) = self.progress.queue(group, topic, queue_id) else { return Vec::new() };
+        let leases = queue.lock();
+        leases.in_flight().map(|(offset, lease)| (offset, lease.attempt, lease.is_changed)).collect()
+    }
+
     /// Deletes a group's progress in all topics or in one, and ends its leases.
     ///
     /// Durable on return. Returns how many topics the group had read. Errors: `Closed`, `Io`.

@@ -360,7 +360,7 @@ mod tests {
         let body = r#"{"bitMap":5,"cid":"g","invisibleTime":60000,"num":4,"popTime":7,"queueId":2,"startOffset":10,"topic":"t"}"#;
         let open = one(CHECK_POINT, body).open(7);
         let held = &open[&("g".to_owned(), "t".to_owned(), 2)];
-        let lease = Lease { pop_time: 7, invisible_ms: 60_000, attempt: 1 };
+        let lease = Lease::new(7, 60_000, 1);
         assert_eq!(
             held,
             &JavaLeases { first: 10, leases: BTreeMap::from([(11, lease), (13, lease)]), is_rewound: false }

@@ -16,6 +16,8 @@ pub(crate) struct Lease {
     pub invisible_ms: i64,
     /// 1 for the first lease of a message.
     pub attempt: u32,
+    /// Whether its consumer chose when the message comes again, as after a failure. In memory only.
+    pub is_changed: bool,
 }
 
 /// How far another broker's clock may be ahead, and how long a lease of its consumers may last from now on. RocketMQ's
@@ -24,12 +26,16 @@ const SKEW_MS: i64 = 86_400_000;
 const LONGEST_MS: i64 = 3 * 86_400_000;
 
 impl Lease {
+    pub(crate) fn new(pop_time: i64, invisible_ms: i64, attempt: u32) -> Self {
+        Self { pop_time, invisible_ms, attempt, is_changed: false }
+    }
+
     /// A lease from another broker's file. Its times may be invalid; they are bounded, so that it neither hides a
     /// message forever nor leaves no later pop time.
     pub(crate) fn imported(pop_time: i64, ends_at: i64, attempt: u32, now: i64) -> Self {
         let pop_time = pop_time.clamp(0, now.max(0).saturating_add(SKEW_MS));
         let ends_at = ends_at.clamp(0, now.max(0).saturating_add(LONGEST_MS));
-        Self { pop_time, invisible_ms: ends_at.saturating_sub(pop_time), attempt: attempt.max(1) }
+        Self::new(pop_time, ends_at.saturating_sub(pop_time), attempt.max(1))
     }
 
     pub(crate) fn expires_at(&self) -> i64 {
@@ -41,7 +47,7 @@ impl Lease {
     fn again(self, now: i64, invisible_ms: i64) -> Self {
         let pop_time = now.max(self.pop_time.saturating_add(1));
         let expires_at = now.saturating_add(invisible_ms.max(0));
-        Self { pop_time, invisible_ms: expires_at.saturating_sub(pop_time), attempt: self.attempt }
+        Self::new(pop_time, expires_at.saturating_sub(pop_time), self.attempt)
     }
 
     /// The same lease with its expiry `invisible_ms` after `now`.
@@ -187,7 +193,7 @@ impl QueueLeases {
 
     /// Leases a message for the `attempt`-th time, and skips lower messages without a lease.
     pub(crate) fn lease(&mut self, offset: u64, now: i64, invisible_ms: i64, attempt: u32) -> Lease {
-        let lease = Lease { pop_time: now.max(self.pop_floor), invisible_ms: invisible_ms.max(0), attempt };
+        let lease = Lease::new(now.max(self.pop_floor), invisible_ms.max(0), attempt);
         self.next = self.next.max(offset.saturating_add(1));
         self.insert(offset, lease);
         lease
@@ -287,6 +293,7 @@ impl QueueLeases {
             true => old.until(now, invisible_ms),
             false => old.again(now, invisible_ms),
         };
+        let lease = Lease { is_changed: true, ..lease };
         self.remove(offset);
         self.insert(offset, lease);
         Ok(lease)

@@ -140,7 +140,7 @@ fn read_queue(rest: &mut &[u8], version: u32) -> Result<QueueSnapshot, &'static 
         let pop_time = i64::from_le_bytes(take(rest)?);
         let invisible_ms = i64::from_le_bytes(take(rest)?);
         let attempt = u32::from_le_bytes(take(rest)?);
-        if !leases.restore(offset, Lease { pop_time, invisible_ms, attempt }) {
+        if !leases.restore(offset, Lease::new(pop_time, invisible_ms, attempt)) {
             return Err("a lease of a message that was not handed out");
         }
     }

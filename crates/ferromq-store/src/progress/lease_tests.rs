@@ -33,6 +33,20 @@ fn an_expired_lease_can_be_acknowledged_until_its_message_is_redelivered() {
 }
 
 #[test]
+fn a_lease_is_changed_until_the_next_delivery_or_until_it_is_given_back() {
+    let mut queue = QueueLeases::new(0);
+    let old = queue.lease(0, 100, 10, 1);
+    assert!(!old.is_changed);
+    let changed = queue.change(0, old.pop_time, 100, 50).unwrap();
+    assert!(changed.is_changed);
+    let (_, again) = lease_expired(&mut queue, 150, 10).unwrap();
+    assert_eq!((again.attempt, again.is_changed), (2, false));
+    let changed = queue.change(0, again.pop_time, 150, 50).unwrap();
+    let given_back = queue.give_back(0, changed.pop_time, 150, 50).unwrap();
+    assert_eq!((given_back.attempt, given_back.is_changed), (1, false));
+}
+
+#[test]
 fn a_lease_changed_in_the_same_millisecond_gets_a_new_handle() {
     let mut queue = QueueLeases::new(0);
     let old = queue.lease(0, 100, 1000, 1);

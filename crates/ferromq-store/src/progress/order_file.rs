@@ -403,7 +403,7 @@ mod tests {
             let last = *batch.last_key_value().unwrap().0;
             let mut leases = QueueLeases::new(last + 1);
             for (&offset, &(invisible_ms, attempt, _)) in &batch {
-                leases.restore(offset, Lease { pop_time: POPPED, invisible_ms: invisible_ms + 1, attempt });
+                leases.restore(offset, Lease::new(POPPED, invisible_ms + 1, attempt));
             }
             leases.set_order(Some(Order { attempt_id: attempt_id.map(Into::into), pop_time: POPPED, ..Order::default() }));
             for (&offset, _) in batch.iter().filter(|(offset, (.., is_done))| *is_done && **offset < last) {

@@ -134,6 +134,12 @@ impl<D: Disk> Admin<D> {
         self.files.log.change_flush(None, Some((topic, count)))
     }
 
+    /// Lets the next flush of the log fail, for tests of what comes after it: writing stops until the store is opened
+    /// again.
+    pub fn fail_next_flush(&self) {
+        self.files.log.fail_next_flush();
+    }
+
     /// Removes expired and excess files on the calling thread. `now` removes expired files at any hour of the day, and
     /// retries a failed archive hook at once.
     ///

@@ -20,7 +20,8 @@ use super::{
         ack,
         polling::Polling,
         receive::{AnswerForm, CallTerms},
-        records, send,
+        records,
+        send::{self, ReceiptForm},
     },
 };
 use crate::{
@@ -123,7 +124,7 @@ async fn send_message(hot: &Arc<Hot>, peer: SocketAddr, command: &RemotingComman
     let Some(share) = answer_memory::share() else {
         return Err(Status::internal("the request has no share of the memory"));
     };
-    send::send_message(hot, &command.body, peer, &share).await
+    send::send_message(hot, &command.body, peer, &share, ReceiptForm::Whole).await
 }
 
 async fn ack_message(hot: &Arc<Hot>, peer: SocketAddr, command: &RemotingCommand) -> Result<Bytes, Status> {

@@ -44,7 +44,11 @@ use extras::health::Health;
 use telemetry::TelemetryStreams;
 
 pub use local::{LocalCalls, LocalError};
-pub use verbs::{message, outgoing::encode_message, proto};
+pub use verbs::{
+    message,
+    outgoing::{BodyDigest, encode_message},
+    proto,
+};
 
 /// Limits that all gRPC connections of a server share.
 #[derive(Debug, Clone)]

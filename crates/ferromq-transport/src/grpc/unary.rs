@@ -21,7 +21,10 @@ use super::{
     deadline::Deadline,
     hot_method::UnaryMethod,
     inline_calls::OwnTask,
-    verbs::{ack, dead_letter, send},
+    verbs::{
+        ack, dead_letter,
+        send::{self, ReceiptForm},
+    },
 };
 use crate::{
     connections::budget::kept,
@@ -34,6 +37,8 @@ const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 const ENCODING: &str = "grpc-encoding";
 const ACCEPT_ENCODING: &str = "grpc-accept-encoding";
+/// Metadata key of clients that take ferromq's fields in the answer to a send.
+const RECEIPTS: &str = "x-ferromq-receipts";
 const STATUS_OK: HeaderValue = HeaderValue::from_static("0");
 
 /// Returns the largest request of a method, in bytes.
@@ -82,6 +87,7 @@ async fn try_answer(
     deadline: Deadline,
 ) -> Result<http::Response<Body>, Status> {
     let refusal = missing_client_id(request.headers());
+    let form = if request.headers().contains_key(RECEIPTS) { ReceiptForm::Whole } else { ReceiptForm::Plain };
     let cause = if method == UnaryMethod::Forward {
         dead_letter::cause(request.headers())
     } else {
@@ -104,7 +110,7 @@ async fn try_answer(
     let peer = link.peer();
     let answer = match method {
         UnaryMethod::Send => {
-            return Ok(response(link, &send::send_message(hot, &message, peer, &share).await?));
+            return Ok(response(link, &send::send_message(hot, &message, peer, &share, form).await?));
         }
         UnaryMethod::Ack => ack::ack_message(hot, &message, peer).await,
         UnaryMethod::ChangeInvisible => ack::change_invisible_duration(hot, message),

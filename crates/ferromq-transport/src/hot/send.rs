@@ -1,8 +1,11 @@
 //! Send: appends messages and waits until the promise of the flush policy holds.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use ferromq_store::{
@@ -114,6 +117,18 @@ impl Sends {
     /// yet.
     pub fn durable_now(&self, end: u64) -> Option<Result<()>> {
         self.store.log().durable_now(end)
+    }
+
+    /// Whether the flush policy promised that the append that ends at `end` is on disk, and it is.
+    #[must_use]
+    pub fn is_promised_on_disk(&self, end: u64) -> bool {
+        self.store.log().is_promised_on_disk(end)
+    }
+
+    /// The broker's own address, as in every record.
+    #[must_use]
+    pub fn store_host(&self) -> SocketAddr {
+        self.store.admin().store_host()
     }
 
     /// Waits until the append that ends at `end`, an `Appended::end`, is as durable as the flush policy promises.

@@ -44,8 +44,15 @@ _COMPRESSED, _COMPRESSION_AT = 1, 8
 _ZLIB = 0
 """Before 4.9.4 producers named no algorithm, and consumers knew zlib alone."""
 _COMMIT, _ROLLBACK = 8, 12
+_ID_OFFSET = 16
+"""The digits of the physical offset at the end of a second id."""
 _HEAD = 22
 """Bytes of a message in a batch beside its body and its properties."""
+_DURABILITY, _STORE_HOST, _PHYSICAL_OFFSETS = 1001, 1002, 1003
+"""ferromq's fields of a SendMessageResponse."""
+_WRITTEN = 1
+_VARINT, _LENGTH_DELIMITED = 0, 2
+_LOW_BITS, _MORE = 0x7F, 0x80
 _LAST_CONTROL = 0x1F
 _DELETE = 0x7F
 _IN_BATCHES = {pb.MessageType.MESSAGE_TYPE_UNSPECIFIED, pb.MessageType.NORMAL, pb.MessageType.FIFO}
@@ -84,12 +91,14 @@ def send(calls: Calls, step: Call) -> Plan[bytes]:
     parts = [*_parts(encoded)]
     futures = [(part, _begin(calls, step, part)) for part in parts]
     response = pb.SendMessageResponse()
+    places: list[str] = []
     for part, (code, future) in futures:
         answer = yield from calls.end(future, (step.endpoint, code), step.timeout, _OUTCOMES)
         _put_results(response, part, answer, step.endpoint)
+        places += answer[2].get("msgId", "").split(",")
     codes = {entry.status.code for entry in response.entries}
     response.status.code = codes.pop() if len(codes) == 1 else pb.Code.MULTIPLE_RESULTS
-    return response.SerializeToString()
+    return response.SerializeToString() + _records(places, len(encoded))
 
 
 def _parts(encoded: Sequence[_Encoded]) -> Iterator[list[_Encoded]]:
@@ -166,6 +175,40 @@ def _put_results(response: pb.SendMessageResponse, part: Sequence[_Encoded], ans
             except BadRequest as error:
                 raise ServerError(f"{address} answered a half message with a wrong id: {error}") from None
             entry.transaction_id = transaction_id(*half, fields.get("transactionId") or system.message_id)
+
+
+def _records(places: Sequence[str], count: int) -> bytes:
+    """
+    Encode what ferromq's brokers say of the records over gRPC (docs/wire-format.md), from the second ids of messages.
+
+    An answer over remoting says nothing of a flush: all that is sure is that the messages are written.
+    """
+    durability = _tag(_DURABILITY, _VARINT) + _varint(_WRITTEN)
+    try:
+        hosts = {bytes.fromhex(each[:-_ID_OFFSET]) for each in places}
+        offsets = [bytes.fromhex(each[-_ID_OFFSET:]) for each in places]
+    except ValueError:
+        return durability
+    if len(hosts) != 1 or len(offsets) != count or any(2 * len(each) != _ID_OFFSET for each in offsets):
+        return durability
+    packed = b"".join(each[::-1] for each in offsets)
+    return durability + _bytes_field(_STORE_HOST, hosts.pop()) + _bytes_field(_PHYSICAL_OFFSETS, packed)
+
+
+def _bytes_field(field: int, value: bytes) -> bytes:
+    return _tag(field, _LENGTH_DELIMITED) + _varint(len(value)) + value
+
+
+def _tag(field: int, wire_type: int) -> bytes:
+    return _varint(field << 3 | wire_type)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > _LOW_BITS:
+        out.append(value & _LOW_BITS | _MORE)
+        value >>= 7
+    return bytes([*out, value])
 
 
 def _properties_text(message: pb.Message, index: int) -> str:

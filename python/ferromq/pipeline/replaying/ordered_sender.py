@@ -13,7 +13,7 @@ from typing import Self
 
 from ferromq.client.client import Client, Options
 from ferromq.core import send_plans
-from ferromq.core.batching import IN_FLIGHT, batches
+from ferromq.core.batching import IN_FLIGHT, Slice, batches
 from ferromq.message import Message
 from ferromq.spark.write.layouts import FirstLayouts
 from ferromq.spark.write.plan import Layout
@@ -63,8 +63,16 @@ class OrderedSender:
     def _send(self, topic: str, key: str, messages: Sequence[Message], layout: Layout | None) -> None:
         to = None if layout is None else layout.of_group(key)
         common = self._client.common
-        for part in batches(messages):
+
+        def send(part: Slice) -> None:
             self._client.run(send_plans.send(common, topic, part.messages, part.numbers, beside=key, to=to))
+
+        for part in batches(messages):
+            try:
+                send(part)
+            except send_plans.MustPartError:
+                for each in part.apart():
+                    send(each)
 
     def __enter__(self) -> Self:
         return self

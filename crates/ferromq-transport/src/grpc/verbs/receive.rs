@@ -131,7 +131,7 @@ impl CallTerms {
     }
 
     fn digest(&self) -> BodyDigest {
-        if self.form.is_packed() { BodyDigest::Crc32 } else { BodyDigest::Md5 }
+        if self.form.is_packed() { BodyDigest::Stored } else { BodyDigest::Md5 }
     }
 }
 

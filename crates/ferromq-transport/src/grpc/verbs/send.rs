@@ -1,6 +1,11 @@
 //! SendMessage: parses and checks the request, stores its messages and returns their receipts.
 
-use std::{fmt::Write, iter::repeat, net::SocketAddr, sync::Arc};
+use std::{
+    fmt::Write,
+    iter::repeat,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use ferromq_store::{
@@ -26,7 +31,8 @@ use crate::{
         Hot, batches::MAX_INLINE_MESSAGES, message_group::queue_of_group, recall_handle, send::Deduplication,
     },
     protobuf::{
-        CHOSEN_QUEUE, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len,
+        CHOSEN_QUEUE, DURABILITY, FLUSHED, PHYSICAL_OFFSETS, STORE_HOST, WRITTEN, bytes_field_len,
+        put_bytes_field, put_len_prefix, put_varint_field, varint_len,
     },
     tables::{MessageType, TopicEntry},
 };
@@ -48,6 +54,7 @@ pub(in crate::grpc) async fn send_message(
     request: &Bytes,
     peer: SocketAddr,
     share: &Arc<Share>,
+    form: ReceiptForm,
 ) -> Result<Bytes, Status> {
     let count = SendRequest::count(request).map_err(malformed)?;
     let stored = if count > MAX_INLINE_MESSAGES {
@@ -56,7 +63,15 @@ pub(in crate::grpc) async fn send_message(
         store(hot, request, count, peer, share).await?
     };
     let answer = match stored {
-        Ok((answer, end)) => hot.sends.durable(end).await.map(|()| answer).map_err(Refusal::from),
+        Ok((mut answer, appended)) => {
+            let durable = hot.sends.durable(appended.end).await;
+            durable.map_err(Refusal::from).map(|()| {
+                if form == ReceiptForm::Whole {
+                    put_records(&mut answer, hot, &appended);
+                }
+                answer.into()
+            })
+        }
         Err(refusal) => Err(refusal),
     };
     Ok(answer.unwrap_or_else(|refusal| {
@@ -66,8 +81,17 @@ pub(in crate::grpc) async fn send_message(
     }))
 }
 
-/// The answer, valid once the log is durable up to the given end.
-type StoredAnswer = Result<(Bytes, u64), Refusal>;
+/// What the receipts of a send say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::grpc) enum ReceiptForm {
+    /// RocketMQ's fields.
+    Plain,
+    /// Also durability, and where the records are: for ferromq's clients.
+    Whole,
+}
+
+/// The answer, valid once the append is durable.
+type StoredAnswer = Result<(Vec<u8>, Appended), Refusal>;
 
 /// As [`store`], for a large request, in turns that let other requests through.
 async fn store_many(
@@ -92,7 +116,7 @@ async fn store_many(
     });
     let kind = match stored.await? {
         Ok(StoreStep::Untyped(kind)) => kind,
-        Ok(StoreStep::Stored(answer, end)) => return Ok(Ok((answer, end))),
+        Ok(StoreStep::Stored(answer, appended)) => return Ok(Ok((answer, appended))),
         Err(refusal) => return Ok(Err(refusal)),
     };
     let topic = match hot.lookup.typed_topic(name, kind, peer).await {
@@ -103,7 +127,7 @@ async fn store_many(
     in_turn(hot, peer, move || {
         // Its memory is already counted.
         let request = SendRequest::parse(&request).map_err(malformed)?;
-        Ok(append(&shared, &request, &topic, peer).map(|stored| answer(&shared, &request, &stored)))
+        Ok(append(&shared, &request, &topic, peer).map(|stored| answer(&shared, &request, stored)))
     })
     .await
 }
@@ -158,8 +182,8 @@ struct Stored {
 
 /// The outcome of a step of a request.
 enum StoreStep {
-    /// The answer, valid once the log is durable up to the given end.
-    Stored(Bytes, u64),
+    /// The answer, valid once the append is durable.
+    Stored(Vec<u8>, Appended),
     /// Nothing is stored: the topic needs this type first.
     Untyped(MessageType),
 }
@@ -168,10 +192,10 @@ async fn store_parsed(hot: &Hot, request: &SendRequest<'_>, peer: SocketAddr) ->
     let name = common_topic(hot, request)?;
     let topic = topic_of(hot, name, peer).await?;
     match store_unless_untyped(hot, request, &topic, peer)? {
-        StoreStep::Stored(answer, end) => Ok((answer, end)),
+        StoreStep::Stored(answer, appended) => Ok((answer, appended)),
         StoreStep::Untyped(kind) => {
             let topic = hot.lookup.typed_topic(name, kind, peer).await?;
-            append(hot, request, &topic, peer).map(|stored| answer(hot, request, &stored))
+            append(hot, request, &topic, peer).map(|stored| answer(hot, request, stored))
         }
     }
 }
@@ -186,12 +210,12 @@ fn store_unless_untyped(
     if let Some(kind) = send_check::type_to_assign(request, topic, &hot.policy.load())? {
         return Ok(StoreStep::Untyped(kind));
     }
-    let (answer, end) = answer(hot, request, &append(hot, request, topic, peer)?);
-    Ok(StoreStep::Stored(answer, end))
+    let (answer, appended) = answer(hot, request, append(hot, request, topic, peer)?);
+    Ok(StoreStep::Stored(answer, appended))
 }
 
-fn answer(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> (Bytes, u64) {
-    (receipts(hot, request, stored), stored.appended.end)
+fn answer(hot: &Hot, request: &SendRequest<'_>, stored: Stored) -> (Vec<u8>, Appended) {
+    (receipts(hot, request, &stored), stored.appended)
 }
 
 /// Returns the common topic of all messages of a request, and checks their delivery times.
@@ -350,10 +374,10 @@ fn changed_queues(request: &SendRequest<'_>, messages: &[NewMessage<'_>]) -> Vec
 }
 
 /// Encodes the response of a request whose messages are all stored.
-fn receipts(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> Bytes {
+fn receipts(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> Vec<u8> {
     let mut status = Vec::new();
     put_status(&mut status, 1, code::OK, "OK");
-    let mut out = Vec::with_capacity(request.messages.len() * 64 + 16);
+    let mut out = Vec::with_capacity(request.messages.len() * 72 + 48);
     out.extend_from_slice(&status);
     let chosen = stored.chosen.iter().copied().map(Some).chain(repeat(None));
     for ((message, location), chosen) in request.messages.iter().zip(&stored.appended.locations).zip(chosen) {
@@ -380,7 +404,32 @@ fn receipts(hot: &Hot, request: &SendRequest<'_>, stored: &Stored) -> Bytes {
             put_varint_field(&mut out, CHOSEN_QUEUE, queue_id);
         }
     }
-    out.into()
+    out
+}
+
+/// Appends what only ferromq's clients read, see [`DURABILITY`].
+fn put_records(out: &mut Vec<u8>, hot: &Hot, appended: &Appended) {
+    let durability = if hot.sends.is_promised_on_disk(appended.end) { FLUSHED } else { WRITTEN };
+    put_varint_field(out, DURABILITY, durability);
+    let host = hot.sends.store_host();
+    let (v4, v6);
+    let ip: &[u8] = match host.ip() {
+        IpAddr::V4(ip) => {
+            v4 = ip.octets();
+            &v4
+        }
+        IpAddr::V6(ip) => {
+            v6 = ip.octets();
+            &v6
+        }
+    };
+    put_len_prefix(out, STORE_HOST, ip.len() + 4);
+    out.extend_from_slice(ip);
+    out.extend_from_slice(&u32::from(host.port()).to_be_bytes());
+    put_len_prefix(out, PHYSICAL_OFFSETS, appended.locations.len() * 8);
+    for location in &appended.locations {
+        out.extend_from_slice(&location.physical_offset.to_le_bytes());
+    }
 }
 
 /// Names a half message by its location, so that no table is needed: physical offset and queue offset of the half
