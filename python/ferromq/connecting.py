@@ -22,6 +22,7 @@ from ferromq.client.options import (
     ClientOptions,
     ConsumerOptions,
     PlainConsumerOptions,
+    PlainReaderOptions,
     ProducerOptions,
     ReaderOptions,
 )
@@ -78,14 +79,18 @@ class Connection(MakesClients[Client]):
         whole: ConsumerOptions[Any] = {**self._options, **options}
         return self._keep(Consumer(self._endpoint, group, topics, **whole))
 
-    def reader(self, topics: Topics, **options: Unpack[ReaderOptions[T]]) -> Reader[T]:
+    @overload
+    def reader(self, topics: Topics, **options: Unpack[PlainReaderOptions]) -> Reader[MessageView]: ...
+    @overload
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions[T]]) -> Reader[DecodedMessage[T]]: ...
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions[Any]]) -> Reader[Any]:
         """
         Return a new reader of *topics*, which has no group. The options are those of `ferromq.Reader`.
 
         Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
         """
         self._check()
-        whole: ReaderOptions[T] = {**self._options, **options}
+        whole: ReaderOptions[Any] = {**self._options, **options}
         return self._keep(Reader(self._endpoint, topics, **whole))
 
     def admin(self, **options: Unpack[AdminOptions]) -> Admin:

@@ -350,8 +350,9 @@ impl MessageView {
 
     /// The body as it was sent, decompressed if needed.
     ///
-    /// Raises `CorruptMessage`, a `ValueError`, if the message is marked as compressed but cannot be decompressed. If a
-    /// handler does not catch it, the message is redelivered, and becomes a dead letter in the end.
+    /// Raises `CorruptMessage`, a `ValueError`, if the body does not match the checksum that the broker sent, or is marked
+    /// as compressed but cannot be decompressed. If a handler does not catch it, the message is redelivered, and becomes a
+    /// dead letter in the end.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let body = match &self.message {

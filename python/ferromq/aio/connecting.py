@@ -24,6 +24,7 @@ from ferromq.client.options import (
     ClientOptions,
     ConsumerOptions,
     PlainConsumerOptions,
+    PlainReaderOptions,
     ReaderOptions,
 )
 from ferromq.client.tls import Tls, TlsFile
@@ -79,14 +80,18 @@ class Connection(MakesClients[Client]):
         whole: ConsumerOptions[Any] = {**self._options, **options}
         return self._keep(Consumer(self._endpoint, group, topics, **whole))
 
-    def reader(self, topics: Topics, **options: Unpack[ReaderOptions[T]]) -> Reader[T]:
+    @overload
+    def reader(self, topics: Topics, **options: Unpack[PlainReaderOptions]) -> Reader[MessageView]: ...
+    @overload
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions[T]]) -> Reader[DecodedMessage[T]]: ...
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions[Any]]) -> Reader[Any]:
         """
         Return a new reader of *topics*, which has no group. The options are those of `ferromq.aio.Reader`.
 
         Options that are not given are those of the connection. Raises `ClientClosed` after `close`.
         """
         self._check()
-        whole: ReaderOptions[T] = {**self._options, **options}
+        whole: ReaderOptions[Any] = {**self._options, **options}
         return self._keep(Reader(self._endpoint, topics, **whole))
 
     def admin(self, **options: Unpack[AdminOptions]) -> Admin:

@@ -8,14 +8,15 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Generic, Literal, Self
+from typing import Any, Generic, Literal, Self, Unpack, overload
 
 from ferromq.aio._connection import AsyncClient
 from ferromq.client.client import Options
 from ferromq.client.connection import end_of
+from ferromq.client.options import PlainReaderOptions, ReaderOptions
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core.filters import Sql
-from ferromq.core.payloads import Decode, DecodedMessage, T
+from ferromq.core.payloads import Decode, DecodedMessage, M, T
 from ferromq.core.pull_plans import Queue, check_until
 from ferromq.core.reading import Reading
 from ferromq.core.receive_plans import check_count
@@ -23,6 +24,7 @@ from ferromq.core.requests import seconds
 from ferromq.core.subscriptions import Start, Topics, filters_of
 from ferromq.core.watch import Watch
 from ferromq.errors import ClientClosed
+from ferromq.message import MessageView  # noqa: TC001 (editors resolve the overloads)
 from ferromq.tables import MessageTable, check_arrow
 from ferromq.telemetry import Telemetry
 from ferromq.terminal.objects import Shown
@@ -30,7 +32,7 @@ from ferromq.terminal.objects import Shown
 __all__ = ["Reader"]
 
 
-class Reader(Shown, Generic[T]):
+class Reader(Shown, Generic[M]):
     """
     Reads every message of topics, without a group; it belongs to the loop of its first use.
 
@@ -54,6 +56,14 @@ class Reader(Shown, Generic[T]):
 
     _kind = "aio.Reader"  # async
 
+    @overload
+    def __init__(
+        self: "Reader[MessageView]", endpoint: str, topics: Topics, **options: Unpack[PlainReaderOptions]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Reader[DecodedMessage[T]]", endpoint: str, topics: Topics, **options: Unpack[ReaderOptions[T]]
+    ) -> None: ...
     def __init__(
         self,
         endpoint: str,
@@ -64,19 +74,17 @@ class Reader(Shown, Generic[T]):
         timeout: timedelta | float = 10.0,
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
-        decode: Decode[T] | None = None,
+        decode: Decode[Any] | None = None,
         telemetry: Telemetry | None = None,
         namespace: str = "",
     ) -> None:
-        self._reading = Reading(filters_of(topics, filter, namespace), begin, namespace, decode)
+        self._reading: Reading[M] = Reading(filters_of(topics, filter, namespace), begin, namespace, decode)
         settings = self._reading.subscription.settings()
         self._client = AsyncClient("reader", Options(endpoint, timeout, attempts, tls, namespace=namespace), settings)
         self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, namespace=namespace)
         self._lock = asyncio.Lock()
 
-    async def read(
-        self, max_messages: int = 32, *, wait: timedelta | float = timedelta(seconds=20)
-    ) -> list[DecodedMessage[T]]:
+    async def read(self, max_messages: int = 32, *, wait: timedelta | float = timedelta(seconds=20)) -> list[M]:
         """
         Read up to *max_messages* of one queue, waiting for the first; an empty list if none came in time.
 
@@ -104,7 +112,7 @@ class Reader(Shown, Generic[T]):
 
     def messages(
         self, *, idle: timedelta | float | None = None, until: Literal["end"] | datetime | int | None = None
-    ) -> AsyncIterator[DecodedMessage[T]]:
+    ) -> AsyncIterator[M]:
         """
         Yield messages as they come, also after restarts of brokers, until the reader is closed.
 
@@ -115,9 +123,7 @@ class Reader(Shown, Generic[T]):
         check_until(until)
         return self._messages(None if idle is None else seconds(idle), until)
 
-    async def _messages(
-        self, idle: float | None, until: Literal["end"] | datetime | int | None
-    ) -> AsyncIterator[DecodedMessage[T]]:
+    async def _messages(self, idle: float | None, until: Literal["end"] | datetime | int | None) -> AsyncIterator[M]:
         common, reading = self._client.common, self._reading
         try:
             ends = None if until is None else await self._client.run(reading.ends(common, until))
@@ -132,7 +138,7 @@ class Reader(Shown, Generic[T]):
             if not self._client.base.is_closed:
                 raise
 
-    def __aiter__(self) -> AsyncIterator[DecodedMessage[T]]:
+    def __aiter__(self) -> AsyncIterator[M]:
         """Yield messages as they come, until the reader is closed."""
         return self.messages()
 

@@ -63,11 +63,20 @@ class ConsumerOptions(_ConsumerOptions, Generic[T], total=False):
     decode: Decode[T] | None
 
 
-class ReaderOptions(ClientOptions, Generic[T], total=False):
-    """The options of `Reader`, of `ferromq` and `ferromq.aio`."""
-
+class _ReaderOptions(ClientOptions, total=False):
     filter: str | Sql
     begin: Start
+
+
+class PlainReaderOptions(_ReaderOptions, total=False):
+    """The options of a `Reader` that gives messages as they are stored."""
+
+    decode: None
+
+
+class ReaderOptions(_ReaderOptions, Generic[T], total=False):
+    """The options of `Reader`, of `ferromq` and `ferromq.aio`."""
+
     decode: Decode[T] | None
 
 

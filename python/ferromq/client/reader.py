@@ -9,13 +9,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Generic, Literal, Self
+from typing import Any, Generic, Literal, Self, Unpack, overload
 
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import end_of
+from ferromq.client.options import PlainReaderOptions, ReaderOptions
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core.filters import Sql
-from ferromq.core.payloads import Decode, DecodedMessage, T
+from ferromq.core.payloads import Decode, DecodedMessage, M, T
 from ferromq.core.pull_plans import Queue, check_until
 from ferromq.core.reading import Reading
 from ferromq.core.receive_plans import check_count
@@ -23,6 +24,7 @@ from ferromq.core.requests import seconds
 from ferromq.core.subscriptions import Start, Topics, filters_of
 from ferromq.core.watch import Watch
 from ferromq.errors import ClientClosed
+from ferromq.message import MessageView  # noqa: TC001 (editors resolve the overloads)
 from ferromq.tables import MessageTable, check_arrow
 from ferromq.telemetry import Telemetry
 from ferromq.terminal.objects import Shown
@@ -30,7 +32,7 @@ from ferromq.terminal.objects import Shown
 __all__ = ["Reader"]
 
 
-class Reader(Shown, Generic[T]):
+class Reader(Shown, Generic[M]):
     """
     Reads every message of topics, without a group; thread-safe.
 
@@ -52,6 +54,14 @@ class Reader(Shown, Generic[T]):
     with the next one. A `RetryAfter` of a decoder is raised, too, and the next read tries the message again.
     """
 
+    @overload
+    def __init__(
+        self: "Reader[MessageView]", endpoint: str, topics: Topics, **options: Unpack[PlainReaderOptions]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Reader[DecodedMessage[T]]", endpoint: str, topics: Topics, **options: Unpack[ReaderOptions[T]]
+    ) -> None: ...
     def __init__(
         self,
         endpoint: str,
@@ -62,19 +72,17 @@ class Reader(Shown, Generic[T]):
         timeout: timedelta | float = 10.0,
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
-        decode: Decode[T] | None = None,
+        decode: Decode[Any] | None = None,
         telemetry: Telemetry | None = None,
         namespace: str = "",
     ) -> None:
-        self._reading = Reading(filters_of(topics, filter, namespace), begin, namespace, decode)
+        self._reading: Reading[M] = Reading(filters_of(topics, filter, namespace), begin, namespace, decode)
         settings = self._reading.subscription.settings()
         self._client = Client("reader", Options(endpoint, timeout, attempts, tls, namespace=namespace), settings)
         self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, namespace=namespace)
         self._lock = threading.Lock()
 
-    def read(
-        self, max_messages: int = 32, *, wait: timedelta | float = timedelta(seconds=20)
-    ) -> list[DecodedMessage[T]]:
+    def read(self, max_messages: int = 32, *, wait: timedelta | float = timedelta(seconds=20)) -> list[M]:
         """
         Read up to *max_messages* of one queue, waiting for the first; an empty list if none came in time.
 
@@ -102,7 +110,7 @@ class Reader(Shown, Generic[T]):
 
     def messages(
         self, *, idle: timedelta | float | None = None, until: Literal["end"] | datetime | int | None = None
-    ) -> Iterator[DecodedMessage[T]]:
+    ) -> Iterator[M]:
         """
         Yield messages as they come, also after restarts of brokers, until the reader is closed.
 
@@ -113,9 +121,7 @@ class Reader(Shown, Generic[T]):
         check_until(until)
         return self._messages(None if idle is None else seconds(idle), until)
 
-    def _messages(
-        self, idle: float | None, until: Literal["end"] | datetime | int | None
-    ) -> Iterator[DecodedMessage[T]]:
+    def _messages(self, idle: float | None, until: Literal["end"] | datetime | int | None) -> Iterator[M]:
         common, reading = self._client.common, self._reading
         try:
             ends = None if until is None else self._client.run(reading.ends(common, until))
@@ -130,7 +136,7 @@ class Reader(Shown, Generic[T]):
             if not self._client.is_closed:
                 raise
 
-    def __iter__(self) -> Iterator[DecodedMessage[T]]:
+    def __iter__(self) -> Iterator[M]:
         """Yield messages as they come, until the reader is closed."""
         return self.messages()
 

@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Generic, cast
+from typing import Any, Generic, cast
 
 from ferromq._ferromq import MessageView
 from ferromq._proto import messages as pb
 from ferromq.core import pull_plans
-from ferromq.core.payloads import Decode, DecodedMessage, Decoder, T
+from ferromq.core.payloads import Decode, Decoder, M
 from ferromq.core.plans import LEAST, Common, Tries
 from ferromq.core.pull_plans import Queue
 from ferromq.core.receive_plans import LATE, LONG_POLL, Wish
@@ -35,7 +35,7 @@ _LONGEST_TURN = 1.0
 """Seconds to wait at one queue where there are several: more with each queue, so that requests do not become more."""
 
 
-class Reading(Generic[T]):
+class Reading(Generic[M]):
     """How far a reader is in each queue. Not thread-safe."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Reading(Generic[T]):
         filters: dict[str, pb.FilterExpression],
         begin: Start,
         namespace: str = "",
-        decode: Decode[T] | None = None,
+        decode: Decode[Any] | None = None,
     ) -> None:
         start_text(begin)
         self._decoder = Decoder(decode)
@@ -61,19 +61,19 @@ class Reading(Generic[T]):
         self._source: tuple[Queue, int] | None = None
         """Their queue, and its position behind them."""
 
-    def take(self, count: int) -> list[DecodedMessage[T]]:
+    def take(self, count: int) -> list[M]:
         """
         Hand out up to *count* messages that were read, as far as they decode.
 
         Raises the error of a first one that does not, whose position is left behind unless it is a `RetryAfter`.
         """
         if not self._decoder.is_on:
-            return cast("list[DecodedMessage[T]]", self._take(count))
-        given: list[DecodedMessage[T]] = []
+            return cast("list[M]", self._take(count))
+        given: list[M] = []
         while self._waiting and len(given) < count:
             message = self._waiting[0]
             try:
-                given.append(self._decoder.given(message))
+                given.append(cast("M", self._decoder.given(message)))
             except (Reject, RetryAfter) as error:
                 if given:
                     break
@@ -120,7 +120,7 @@ class Reading(Generic[T]):
         self._waiting.clear()
         self._source = None
 
-    def read(self, common: Common, max_messages: int, wait: float) -> Plan[list[DecodedMessage[T]]]:
+    def read(self, common: Common, max_messages: int, wait: float) -> Plan[list[M]]:
         """Return up to *max_messages* of one queue, waiting for the first; an empty list if none came in time."""
         if not self._waiting:
             self._waiting.extend((yield from self._found(common, Wish(max_messages, wait, 0.0), None)))

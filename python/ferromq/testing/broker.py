@@ -14,6 +14,7 @@ from ferromq.client.options import (
     ConsumerOptions,
     MessageOptions,
     PlainConsumerOptions,
+    PlainReaderOptions,
     ProducerOptions,
     ReaderOptions,
 )
@@ -150,9 +151,13 @@ class Broker(Shown):
         self._closing.callback(made.close, _CLOSING)
         return made
 
-    def reader(self, topics: Topics, **options: Unpack[ReaderOptions]) -> Reader:
+    @overload
+    def reader(self, topics: Topics, **options: Unpack[PlainReaderOptions]) -> Reader[MessageView]: ...
+    @overload
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions[T]]) -> Reader[DecodedMessage[T]]: ...
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions[Any]]) -> Reader[Any]:
         """Return a new reader of *topics*, which has no group. The options are those of `ferromq.Reader`."""
-        made = Reader(self.endpoint, topics, **options)
+        made: Reader[Any] = Reader(self.endpoint, topics, **options)
         self._closing.callback(made.close, _CLOSING)
         return made
 

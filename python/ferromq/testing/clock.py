@@ -60,9 +60,6 @@ class VirtualClock(Clock):
         for each in self._settling:
             each.settle_after()
 
-    def __repr__(self) -> str:
-        return f"<VirtualClock {self.now().isoformat(timespec='milliseconds')}>"
-
     @contextmanager
     def settles(self, part: Settling) -> Iterator[None]:
         """Make `advance` wait for *part* inside of the `with`."""
