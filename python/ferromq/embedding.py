@@ -109,7 +109,7 @@ class Embedded(Connection):
         # Clients go where the broker says it is.
         is_advertised = bool(self._broker.config.advertise or self._broker.config.grpc_advertise)
         servers = {} if is_advertised else {self._broker.endpoint: self._broker.server}
-        super().__init__(self._broker.endpoint, {}, Host(clock, servers))
+        super().__init__(self._broker.endpoint, {}, Host(clock, servers, self._owner))
 
     def _check(self) -> None:
         self._owner.check()

@@ -117,8 +117,10 @@ class Records(NamedTuple):
 
     def place(self, index: int) -> bytes | None:
         """Return the bytes of the second id of one message."""
+        if not self.physical_offsets:
+            return None
         offset = self.physical_offsets[index * _OFFSET_BYTES : (index + 1) * _OFFSET_BYTES]
-        return None if offset in {b"", _UNKNOWN_OFFSET} else self.store_host + offset[::-1]
+        return None if offset == _UNKNOWN_OFFSET else self.store_host + offset[::-1]
 
 
 class Batch(NamedTuple):

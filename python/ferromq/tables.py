@@ -198,8 +198,9 @@ def table_of_records(
     table = pa.Table.from_batches([batch], schema=schema)
     if named is not None:
         column = schema.get_field_index("topic")
-        topics = [named(topic) for topic in table.column(column).to_pylist()]
-        table = table.set_column(column, schema.field(column), [topics])
+        topics = table.column(column).combine_chunks().dictionary_encode()
+        names = pa.array([named(topic) for topic in topics.dictionary.to_pylist()], pa.string())
+        table = table.set_column(column, schema.field(column), names.take(topics.indices))
     return MessageTable(table, messages)
 
 

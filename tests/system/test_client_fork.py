@@ -80,6 +80,7 @@ UNUSED = """
 import asyncio, os, ferromq, ferromq.aio
 with ferromq.embedded() as mq:
     unused, awaited = ferromq.Producer(mq.endpoint), ferromq.aio.Producer(mq.endpoint)
+    connection = ferromq.connect(mq)
     with mq.producer() as used:
         used.send("other", b"gRPC is in use here")
         for number in range(2):
@@ -89,19 +90,20 @@ with ferromq.embedded() as mq:
                     unused.send("t", b"from a child")
                     unused.submit("t", b"from a child").result(10)
                 asyncio.run(awaited.send("t", b"from a child"))
+                connection.producer().send("t", b"from a child")  # over the network: the broker is the parent's
                 os._exit(0)
             _, status = os.waitpid(child, 0)
             assert os.waitstatus_to_exitcode(status) == 0, status
     unused.send("t", b"from the parent")
     bodies = []
     with mq.consumer("g", "t") as consumer:
-        while len(bodies) < 7:
+        while len(bodies) < 9:
             messages = consumer.receive(wait=10)
             bodies += [message.body for message in messages]
             assert messages
             for message in messages:
                 message.ack()
-    assert bodies.count(b"from a child") == 6 and bodies.count(b"from the parent") == 1, bodies
+    assert bodies.count(b"from a child") == 8 and bodies.count(b"from the parent") == 1, bodies
     unused.close()
 """
 

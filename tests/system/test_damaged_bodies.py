@@ -60,7 +60,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[Way]:
 
 
 @pytest.fixture
-def consumer(way: Way, eventually: Eventually) -> Iterator[ferromq.Consumer[bytes]]:
+def consumer(way: Way, eventually: Eventually) -> Iterator[ferromq.Consumer]:
     """Yield a consumer whose next receive goes that way, to messages that are there."""
     with ferromq.connect(**way.where) as mq, mq.consumer("billing", "orders") as consumer:
         assert consumer.receive(wait=0) == []
@@ -78,7 +78,7 @@ def check(messages: list[MessageView]) -> None:
         _ = damaged.body
 
 
-def test_a_receive_and_a_pull_return_its_neighbours(consumer: ferromq.Consumer[bytes]) -> None:
+def test_a_receive_and_a_pull_return_its_neighbours(consumer: ferromq.Consumer) -> None:
     """And the damaged message itself, which can be acknowledged as any other."""
     messages = consumer.receive_many(3, wait=10)
     check(messages)
@@ -87,7 +87,7 @@ def test_a_receive_and_a_pull_return_its_neighbours(consumer: ferromq.Consumer[b
     check(consumer.pull(queue, 0, wait=0).messages)
 
 
-def test_a_table_has_null_for_it(consumer: ferromq.Consumer[bytes]) -> None:
+def test_a_table_has_null_for_it(consumer: ferromq.Consumer) -> None:
     """The other rows have their bodies, and its message raises the error."""
     pytest.importorskip("pyarrow")
     received = consumer.receive_arrow(wait=10)
@@ -115,7 +115,7 @@ def test_an_event_loop_gets_the_same(way: Way) -> None:
     asyncio.run(program())
 
 
-def test_run_redelivers_it_until_it_is_a_dead_letter(way: Way, consumer: ferromq.Consumer[bytes]) -> None:
+def test_run_redelivers_it_until_it_is_a_dead_letter(way: Way, consumer: ferromq.Consumer) -> None:
     """As a message whose handler fails; the others are handled once."""
     seen: list[bytes | int] = []
     done = threading.Event()
@@ -142,7 +142,7 @@ def test_run_redelivers_it_until_it_is_a_dead_letter(way: Way, consumer: ferromq
     assert letter.raw_body in {SENT, DAMAGED}
 
 
-def test_a_loop_yields_it_and_goes_on(consumer: ferromq.Consumer[bytes]) -> None:
+def test_a_loop_yields_it_and_goes_on(consumer: ferromq.Consumer) -> None:
     """The program decides what becomes of it."""
     damaged = []
     for _, message in zip(range(3), consumer, strict=False):

@@ -154,11 +154,11 @@ def test_loops_of_asyncio_end_as_well(mq: ferromq.Embedded, eventually: Eventual
     asyncio.run(main())
 
 
-LEASE = 1.0
+LEASE = 3.0
 
 
 def listed(mq: ferromq.Embedded, *, is_async: bool) -> list[bytes]:
-    """Return the bodies of a list of all messages, which acknowledges none, with a lease of a second."""
+    """Return the bodies of a list of all messages, which acknowledges none, with a short lease."""
     options: Any = {"begin": "first", "invisible_duration": LEASE}
     if not is_async:
         with mq.consumer("billing", "orders", **options) as consumer:

@@ -244,7 +244,7 @@ def test_a_reader_decodes_bodies_and_goes_on_behind_one_that_does_not_decode(
             except ferromq.Undecodable as error:
                 errors.append(error)
         assert sorted(values) == [1, 2, 4, 5, 6]
-        assert re.search("of topic orders, queue [01], offset 1$", errors[0].__notes__[0])
+        assert re.search("of topic orders, queue [01], offset [012]$", errors[0].__notes__[0])
         reader.restart()
         seen: list[int] = []
         with pytest.raises(ferromq.Undecodable):
@@ -284,7 +284,7 @@ def test_a_reader_reads_tables_up_to_the_end_of_its_topics(mq: ferromq.Embedded,
         assert sorted(seen) == list("12345678")
         assert sum(reader.positions.values()) == 8
         assert reader.read_arrow(wait=0).table.schema == ferromq.to_arrow([]).schema
-        with pytest.raises(ValueError, match="at least one message"):
+        with pytest.raises(ValueError, match="at least 1, not 0"):
             reader.read_arrow(0)
 
 

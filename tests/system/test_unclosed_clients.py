@@ -1,11 +1,10 @@
-"""Clients and embedded brokers that a program forgets to close: a warning, as of files, and no threads for ever."""
+"""Clients and embedded brokers that a program forgets to close: a warning, as of files."""
 
 import asyncio
 import gc
 import os
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,11 +13,8 @@ import pytest
 
 import ferromq
 from ferromq import aio
-from ferromq.client import links, session
 
-Eventually = Callable[[Callable[[], bool]], bool]
 PATIENCE = 20.0
-CLIENTS = tuple(f"ferromq-{each}" for each in ("ack", "heartbeat", "links", "receive", "renew", "submit", "telemetry"))
 
 
 @pytest.fixture
@@ -56,19 +52,12 @@ USES: dict[str, tuple[Callable[[str], Any], Callable[[Any], None]]] = {
 
 @pytest.mark.parametrize("kind", USES)
 @pytest.mark.parametrize("address", ["endpoint", "namesrv"])
-def test_a_client_that_was_used_and_not_closed_warns_and_its_threads_end(
-    kind: str, address: str, mq: ferromq.Embedded, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_was_used_and_not_closed_warns(kind: str, address: str, mq: ferromq.Embedded) -> None:
     """The warning says which client it was; one that was never used, or was closed, is silent."""
-    if address == "namesrv" and kind == "Reader":
-        pytest.skip("a client behind name servers without a group has no heartbeats")
-    monkeypatch.setattr(session, "HEARTBEAT_PERIOD", 0.1)
-    monkeypatch.setattr(links, "_PERIOD", 0.1)
     make, begin = USES[kind]
     where = mq.endpoint if address == "endpoint" else f"namesrv://{mq.namesrv}"
     sender = mq.producer()
     sender.send("orders", b"x")
-    before = set(threading.enumerate())
 
     def use() -> None:
         begin(make(where))
@@ -76,8 +65,6 @@ def test_a_client_that_was_used_and_not_closed_warns_and_its_threads_end(
     (text,) = forgotten(use)
     assert text.startswith(f"<{kind} endpoint=")
     assert text.endswith("was never closed: use it in a with statement, or call close()")
-    assert eventually(lambda: not _own(before)), _own(before)
-
     sender.send("orders", b"x")
 
     def silent() -> None:
@@ -88,41 +75,37 @@ def test_a_client_that_was_used_and_not_closed_warns_and_its_threads_end(
     assert forgotten(silent) == []
 
 
-def _own(before: set[threading.Thread]) -> list[str]:
-    """Return the names of the threads of clients that were not there *before*."""
-    return [each.name for each in threading.enumerate() if each not in before and each.name.startswith(CLIENTS)]
-
-
-def test_what_was_submitted_to_a_forgotten_producer_is_sent(
-    mq: ferromq.Embedded, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And what was acknowledged to a forgotten consumer."""
-    monkeypatch.setattr(session, "HEARTBEAT_PERIOD", 0.1)
-    futures = []
+def test_what_is_left_of_a_client_goes_on(mq: ferromq.Embedded) -> None:
+    """A loop, a transaction and the acknowledgement of a message work on; only the client itself is out of reach."""
+    with mq.admin() as admin:
+        admin.create_topic("payments", message_type="TRANSACTION")
+        admin.create_group("billing")
+    mq.producer().send_all("orders", [b"1", b"2", b"3"])
+    left: list[Any] = []
 
     def use() -> None:
-        producer = ferromq.Producer(mq.endpoint, linger=3600)
-        producer.send("orders", b"x")
-        futures.append(producer.submit("orders", b"late"))
+        left.append(iter(ferromq.Consumer(mq.endpoint, "billing", "orders")))
+        next(left[0])
+        left.append(ferromq.Producer(mq.endpoint, checker=lambda _: ferromq.Resolution.UNKNOWN).transaction())
+        left[1].send("payments", b"x")
+        left.extend(ferromq.Consumer(mq.endpoint, "audit", "orders").receive(1, wait=PATIENCE))
 
-    assert len(forgotten(use)) == 1
-    assert eventually(futures[0].done)
-    assert futures[0].result().topic == "orders"
+    assert forgotten(use)
+    loop, transaction, message = left
+    next(loop).ack()
+    next(loop).ack()
+    transaction.commit()
+    message.ack()
 
 
-def test_clients_of_asyncio_warn_too(
-    mq: ferromq.Embedded, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their threads are those of heartbeats."""
-    monkeypatch.setattr(session, "HEARTBEAT_PERIOD", 0.1)
-    before = set(threading.enumerate())
+def test_clients_of_asyncio_warn_too(mq: ferromq.Embedded) -> None:
+    """With their name."""
 
     async def program() -> None:
         await aio.Producer(mq.endpoint).send("orders", b"x")
 
     (text,) = forgotten(lambda: asyncio.run(program()))
     assert text.startswith("<aio.Producer endpoint=")
-    assert eventually(lambda: not _own(before)), _own(before)
 
 
 def test_an_embedded_broker_that_was_not_closed_warns_and_its_clients_go_on() -> None:

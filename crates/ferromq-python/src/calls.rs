@@ -4,14 +4,15 @@ use std::{cell::RefCell, time::Duration};
 
 use ferromq_client::{
     CallError, Response,
+    codec::Durability,
     sends::{Cause, Failure, Receipt},
 };
 use ferromq_protocol::remoting::codes::framed;
 use pyo3::{
-    IntoPyObjectExt,
+    IntoPyObjectExt, intern,
     prelude::*,
     sync::PyOnceLock,
-    types::{PyBytes, PyString, PyTuple},
+    types::{PyBytes, PyTuple},
 };
 
 use crate::{client::MessageIds, columns::PyRecords, error::raised};
@@ -72,7 +73,10 @@ pub fn sent(py: Python<'_>, outcome: Result<Receipt, Failure>) -> PyResult<Bound
                 PyResult::Ok((class.unbind(), py.get_type::<PyTuple>().getattr("__new__")?.unbind()))
             })?;
             let id = MessageIds(ids).first();
-            let durability = durability.map(|durability| PyString::intern(py, durability.name()));
+            let durability = durability.map(|durability| match durability {
+                Durability::Written => intern!(py, "written"),
+                Durability::Flushed => intern!(py, "flushed"),
+            });
             let place = offset_id.map(|id| PyBytes::new(py, id.as_bytes()));
             let fields = (id, queue_id, queue_offset, &*topic, py.None(), &*broker_name, durability, place);
             // The class's own `__new__` is a function of Python.

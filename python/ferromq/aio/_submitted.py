@@ -123,6 +123,8 @@ class Submitted:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        for batch in self._linger.all():  # submitted while the producer was flushed
+            await self._finish(batch, _closed())
 
 
 def _closed() -> ClientClosed:

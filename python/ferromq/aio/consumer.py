@@ -564,8 +564,7 @@ class Consumer(Shown, Generic[M]):
 
     def __del__(self) -> None:
         if hasattr(self, "_client"):  # not if its arguments were refused
-            self._client.base.abandoned(self)  # async
-            # sync: self._client.abandoned(self, self.close)
+            self._client.base.warn_unclosed(self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -74,7 +74,7 @@ class Reader(Shown, Generic[M]):
         timeout: timedelta | float = 10.0,
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
-        decode: Decode[Any] | None = None,
+        decode: Decode[T] | None = None,
         telemetry: Telemetry | None = None,
         namespace: str = "",
     ) -> None:
@@ -182,8 +182,7 @@ class Reader(Shown, Generic[M]):
 
     def __del__(self) -> None:
         if hasattr(self, "_client"):  # not if its arguments were refused
-            self._client.base.abandoned(self)  # async
-            # sync: self._client.abandoned(self, self.close)
+            self._client.base.warn_unclosed(self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -233,16 +233,16 @@ class Client:
         with self._closing:
             self._at_exit = [each for each in self._at_exit if each() not in {None, finish}]
 
-    def abandoned(self, client: object, close: Callable[[], object] | None = None) -> None:
+    def warn_unclosed(self, client: object) -> None:
         """
-        Warn that nothing refers to a *client* any more which was not closed; its session ends it at the next heartbeat.
+        Warn that nothing refers to a *client* any more which was not closed, as of files; it goes on until the exit.
 
-        The garbage collector calls it in any thread, so it takes no lock. *close* closes it; None: this does.
+        It is not closed here: a loop, a message or a transaction of it may still be in use. The garbage collector calls
+        this in any thread, so it takes no lock.
         """
         if self.is_closed or not self.is_here or not self._is_begun or sys.is_finalizing():
             return
         text = f"{client!r} was never closed: use it in a with statement, or call close()"
-        self.session.on_abandoned = close or self._close_at_exit
         warnings.warn(text, ResourceWarning, source=client, stacklevel=2)
 
     def _close_at_exit(self) -> None:

@@ -560,7 +560,7 @@ class Consumer(Shown, Generic[M]):
 
     def __del__(self) -> None:
         if hasattr(self, "_client"):  # not if its arguments were refused
-            self._client.abandoned(self, self.close)
+            self._client.warn_unclosed(self)
 
     def __enter__(self) -> Self:
         return self

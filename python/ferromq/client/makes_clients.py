@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from ferromq.client.options import ClientOptions
 from ferromq.errors import ClientClosed, ConfigError
 from ferromq.process.clock import Clock
+from ferromq.process.fork import Owner
 from ferromq.protocol.endpoints import parse_address
 from ferromq.terminal.objects import Shown, html
 
@@ -32,6 +33,8 @@ class Host(NamedTuple):
     """From which producers count delays."""
     servers: Mapping[str, "Server"]
     """The broker by its endpoint: clients call it without a socket. Empty where they go over the network."""
+    owner: Owner
+    """The process of the broker; in others, clients go over the network."""
 
 
 C = TypeVar("C", bound=Closable)
@@ -80,7 +83,7 @@ class MakesClients(Shown, Generic[C]):
 
     def _prepare(self, client: "Client") -> None:
         """Let a client call a broker of this process without a socket, before its first use."""
-        if self._host is not None:
+        if self._host is not None and self._host.owner.is_here:
             client.channels.here.update(self._host.servers)
 
     def _forget_closed(self) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, Unpack, overload
+from typing import Generic, Literal, Self, Unpack, overload
 
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import end_of
@@ -72,7 +72,7 @@ class Reader(Shown, Generic[M]):
         timeout: timedelta | float = 10.0,
         attempts: int = 3,
         tls: bool | TlsFile | Tls = False,
-        decode: Decode[Any] | None = None,
+        decode: Decode[T] | None = None,
         telemetry: Telemetry | None = None,
         namespace: str = "",
     ) -> None:
@@ -180,7 +180,7 @@ class Reader(Shown, Generic[M]):
 
     def __del__(self) -> None:
         if hasattr(self, "_client"):  # not if its arguments were refused
-            self._client.abandoned(self, self.close)
+            self._client.warn_unclosed(self)
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,6 @@ Heartbeats are those of the connections, `links`. What they say is decided in `c
 """
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,8 +38,6 @@ class RemotingSession:
         self._bridge = Bridge(self.links, common.endpoints, settings, on_settings, common.now)
         self.on_left: Callable[[str], object] = lambda _endpoint: None
         """Called on the thread of the connections with each broker that is lost and in no route."""
-        self.on_abandoned: Callable[[], object] | None = None
-        """Called at the next heartbeat, to end a client that nothing refers to any more."""
         self._on_orphan: Callable[[str, pb.RecoverOrphanedTransactionCommand], None] | None = None
 
     @property
@@ -85,10 +82,6 @@ class RemotingSession:
 
     def heartbeat(self) -> bytes:
         """Return the body of a heartbeat."""
-        if (close := self.on_abandoned) is not None:
-            self.on_abandoned = None
-            # It waits for the thread that calls this.
-            threading.Thread(target=close, name="ferromq-close", daemon=True).start()
         return membership.heartbeat(self._common.identity.client_id, self._settings(), self._answered_for)
 
     def farewells(self) -> Sequence[Mapping[str, str]]:

@@ -46,8 +46,6 @@ class Session:
         """Called with each broker that was left, on a thread of the session."""
         self.on_orphan: Callable[[str, pb.RecoverOrphanedTransactionCommand], None] | None = None
         """Called with the broker and what it asks when it wants to know what became of a transaction."""
-        self.on_abandoned: Callable[[], object] | None = None
-        """Called at the next heartbeat, to end a client that nothing refers to any more."""
 
     def publish(self, topic: str) -> None:
         """Tell the brokers, all there are and will be, that this producer sends to *topic*."""
@@ -129,9 +127,6 @@ class Session:
         data = request.SerializeToString()
         is_silent = False
         while not self._closed.wait(HEARTBEAT_PERIOD):
-            if self.on_abandoned is not None:
-                self.on_abandoned()
-                return
             try:
                 answer = self._channels.call(endpoint, "Heartbeat", data, _HEARTBEAT_TIMEOUT)
                 check(pb.HeartbeatResponse.FromString(answer).status)

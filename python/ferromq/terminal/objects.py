@@ -23,6 +23,10 @@ _FIELDS = {
         *("topic", "message_id", "queue_id", "queue_offset", "physical_offset", "tag", "keys", "properties"),
         *("reconsume_times", "born_timestamp", "store_timestamp", "body"),
     ),
+    "SendReceipt": (
+        *("message_id", "offset_message_id", "topic", "queue_id", "queue_offset", "broker_name", "durability"),
+        "recall_handle",
+    ),
     "ExpiredFile": ("path", "begin", "end", "oldest_ms", "newest_ms"),
     "DeadLetter": ("group", "topic", "message_id", "origin_message_id", "reason", "exception", "attempts", "broker"),
 }
@@ -66,7 +70,7 @@ def html_of(shown: object) -> str:
         assert dataclasses.is_dataclass(shown)
         names = tuple(field.name for field in dataclasses.fields(shown) if field.repr)
     rows = ((name, _value(shown, name)) for name in names)
-    return html(kind.__name__, (), [row for row in rows if row[1] not in (None, "", b"", (), {})])
+    return html(kind.__name__, (), [row for row in rows if not _is_empty(row[1])])
 
 
 def html(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -91,8 +95,13 @@ def short(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
+def _is_empty(value: object) -> bool:
+    # Values of programs may not know whether they are true: arrays, for example.
+    return value is None or (isinstance(value, (str, bytes, tuple, dict)) and not value)
+
+
 def _value(shown: object, name: str) -> object:
     try:
         return getattr(shown, name)
-    except ValueError as error:  # a body that cannot be decompressed
+    except ValueError as error:  # a body that is damaged
         return error
