@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, Unpack, overload
+from typing import Generic, Literal, Self, Unpack, overload
 
 from ferromq.aio._connection import AsyncClient
 from ferromq.client.client import Options
