@@ -6,15 +6,15 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Future
 
 from ferromq.client.client import Client
 from ferromq.client.connection import remaining
+from ferromq.client.receipt_future import ReceiptFuture, end_unseen
 from ferromq.core import send_plans
 from ferromq.core.batching import Gathered, Linger, size
 from ferromq.core.requests import may_be_one
 from ferromq.errors import ClientClosed
-from ferromq.message import Batch, Message, SendReceipt
+from ferromq.message import Batch, Message
 
 _log = logging.getLogger("ferromq.client")
 
@@ -30,11 +30,11 @@ class Submitted:
     def __init__(self, client: Client, linger: float, limit: int) -> None:
         self._client = client
         self._limit = limit
-        self._linger: Linger[Future[SendReceipt]] = Linger(linger)
-        self._lock = threading.Lock()
+        self._linger: Linger[ReceiptFuture] = Linger(linger)
+        self._lock, self._of_futures = threading.Lock(), threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._ready: deque[Gathered[Future[SendReceipt]]] = deque()
-        self._sending: list[Gathered[Future[SendReceipt]]] = []
+        self._ready: deque[Gathered[ReceiptFuture]] = deque()
+        self._sending: list[Gathered[ReceiptFuture]] = []
         """Those under way; the next ones of the same order wait."""
         self._ending: dict[int, int] = {}
         """How many futures each thread ends just now, by its identity; callbacks run meanwhile."""
@@ -47,9 +47,9 @@ class Submitted:
         reference = weakref.WeakMethod(self._failed)
         client.common.routes.on_failed = lambda endpoint: (failed := reference()) and failed(endpoint)
 
-    def add(self, topic: str, message: Message) -> "Future[SendReceipt]":
+    def add(self, topic: str, message: Message) -> ReceiptFuture:
         """Gather a message and return the future of its receipt; waits while too many bytes are on their way."""
-        future: Future[SendReceipt] = Future()
+        future = ReceiptFuture(self._of_futures)
         length = size(message)
         with self._lock:  # the condition's own, without its detour: this runs for each message
             if not self._threads:
@@ -70,7 +70,7 @@ class Submitted:
                 self._changed.notify_all()
         return future
 
-    def _hand(self, gathered: Iterable[Gathered[Future[SendReceipt]]]) -> None:
+    def _hand(self, gathered: Iterable[Gathered[ReceiptFuture]]) -> None:
         """Give batches to the senders: the time that each has begins."""
         until = time.monotonic() + self._client.common.timeout
         for batch in gathered:
@@ -125,10 +125,10 @@ class Submitted:
         """Return how many of the batches under way are for brokers that are *failing*."""
         return sum(self._is_late(batch, failing) for batch in self._sending)
 
-    def _is_late(self, batch: Gathered[Future[SendReceipt]], failing: set[str]) -> bool:
+    def _is_late(self, batch: Gathered[ReceiptFuture], failing: set[str]) -> bool:
         return bool(failing) and send_plans.brokers_of(self._client.common, batch) <= failing
 
-    def _next(self) -> Gathered[Future[SendReceipt]] | None:
+    def _next(self) -> Gathered[ReceiptFuture] | None:
         with self._changed:
             while True:
                 self._hand(self._linger.due(time.monotonic()))
@@ -141,7 +141,7 @@ class Submitted:
                 self._changed.wait(None if due is None else remaining(due))
                 self._idle -= 1
 
-    def _take(self) -> Gathered[Future[SendReceipt]] | None:
+    def _take(self) -> Gathered[ReceiptFuture] | None:
         failing, given_up = (routes := self._client.common.routes).failing(), routes.given_up()
         has_thread = self._late(failing) < len(self._threads) - 1
         busy = {batch.order for batch in self._sending} - {None}
@@ -170,23 +170,23 @@ class Submitted:
             else:
                 self._finish(batch, sent)
 
-    def _again(self, batch: Gathered[Future[SendReceipt]]) -> None:
+    def _again(self, batch: Gathered[ReceiptFuture]) -> None:
         with self._changed:
             self._ready.extendleft(batch.apart())
             self._leave(batch)
 
-    def _leave(self, batch: Gathered[Future[SendReceipt]]) -> None:
+    def _leave(self, batch: Gathered[ReceiptFuture]) -> None:
         """Let the next batch of its order go."""
         self._sending = [other for other in self._sending if other is not batch]
         self._changed.notify_all()
 
-    def _finish(self, batch: Gathered[Future[SendReceipt]], outcome: Batch | Exception) -> None:
+    def _finish(self, batch: Gathered[ReceiptFuture], outcome: Batch | Exception) -> None:
         thread = threading.get_ident()
         with self._changed:
             outer = self._ending.get(thread, 0)  # a callback closes the producer, which ends others
             self._ending[thread] = outer + len(batch.futures)
             self._changed.notify_all()
-        for index, future in enumerate(batch.futures):
+        for index, future in end_unseen(batch.futures, self._of_futures, outcome):
             try:
                 if not future.set_running_or_notify_cancel():
                     continue
