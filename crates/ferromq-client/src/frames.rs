@@ -4,6 +4,7 @@
 
 use std::{
     io::{self, ErrorKind},
+    mem,
     time::Duration,
 };
 
@@ -38,6 +39,9 @@ pub(crate) struct FrameReader {
     end: usize,
     /// A frame larger than `scratch`, without its length word, and how much of it is here.
     large: Option<LargeFrame>,
+    /// The memory of the large frame before, which serves again once its frame is dropped: new pages cost more than
+    /// the copy into them.
+    spare: BytesMut,
     limits: Limits,
 }
 
@@ -59,7 +63,7 @@ pub(crate) enum Step {
 
 impl FrameReader {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { scratch: vec![0; SCRATCH], begin: 0, end: 0, large: None, limits }
+        Self { scratch: vec![0; SCRATCH], begin: 0, end: 0, large: None, spare: BytesMut::new(), limits }
     }
 
     /// Takes the next frame, and reads once if it is not here yet.
@@ -89,8 +93,12 @@ impl FrameReader {
 
     /// Takes a frame that is here.
     fn take(&mut self) -> io::Result<Option<RemotingCommand>> {
-        if let Some(large) = self.large.take_if(|large| large.filled == large.len) {
-            return self.decode(large.bytes.freeze()).map(Some);
+        if let Some(mut large) = self.large.take_if(|large| large.filled == large.len) {
+            let frame = large.bytes.split().freeze();
+            if large.len <= AHEAD {
+                self.spare = large.bytes;
+            }
+            return self.decode(frame).map(Some);
         }
         if self.large.is_some() {
             return Ok(None);
@@ -114,7 +122,8 @@ impl FrameReader {
             return self.decode(frame).map(Some);
         }
         if LENGTH_BYTES + len > SCRATCH {
-            let mut bytes = BytesMut::with_capacity(len.min(AHEAD));
+            let mut bytes = mem::take(&mut self.spare);
+            bytes.reserve(len.min(AHEAD));
             bytes.extend_from_slice(rest);
             self.large = Some(LargeFrame { filled: bytes.len(), bytes, len });
             (self.begin, self.end) = (0, 0);
@@ -222,6 +231,27 @@ mod tests {
             let mut reader = FrameReader::new(Limits::default());
             while reader.step(&mut socket, Duration::ZERO).is_ok() {}
         }
+    }
+
+    #[test]
+    fn a_large_frame_has_the_memory_of_the_one_before_once_that_is_dropped() {
+        let frames = [1, 2, 3, 4].map(|n| command(&[n; 200_000], i32::from(n)));
+        let bytes = frames.iter().flat_map(|frame| codec::encode(frame).unwrap().to_bytes()).collect();
+        let mut socket = Pieces(vec![bytes], false);
+        let mut reader = FrameReader::new(Limits::default());
+        let mut next = || loop {
+            if let Step::Frame(frame) = reader.step(&mut socket, Duration::ZERO).unwrap() {
+                break frame;
+            }
+        };
+        let first = next();
+        let second = next();
+        assert_ne!(first.body.as_ptr(), second.body.as_ptr());
+        let place = second.body.as_ptr();
+        assert_eq!([first, second], [frames[0].clone(), frames[1].clone()]);
+        let third = next();
+        assert_eq!(third.body.as_ptr(), place);
+        assert_eq!([third, next()], [frames[2].clone(), frames[3].clone()]);
     }
 
     #[test]
