@@ -11,16 +11,19 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from measuring import THREADS, Work, latencies, one_by_one
+from measuring import THREADS, Work, drained, latencies, one_by_one
 
 METHOD = "/floor/Echo"
 ANSWER = 16
 """Bytes that an echo answers."""
 PAGE = 4096
+ANSWER_MESSAGES = 4096
+"""Messages of a large answer."""
 
 
 def fdatasync(work: Work, directory: str) -> dict[str, Any]:
@@ -43,6 +46,15 @@ def _serve_socket(ready: Connection, size: int) -> None:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while peer.recv(size, socket.MSG_WAITALL):
             peer.sendall(b"x" * ANSWER)
+
+
+def _serve_answers(ready: Connection, size: int) -> None:
+    answer = memoryview(bytes(ANSWER_MESSAGES * size))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ready.send(listener.getsockname()[1])
+        peer, _ = listener.accept()
+        while peer.recv(ANSWER):
+            peer.sendall(answer)
 
 
 def _serve_grpc(ready: Connection, _size: int) -> None:
@@ -80,6 +92,22 @@ def round_trip(work: Work) -> dict[str, Any]:
     return figures
 
 
+def large_answers(work: Work) -> dict[str, Any]:
+    """Ask for the bodies of many messages at once, one answer after the other, and copy them out of the socket."""
+    server, port = _beside(_serve_answers, work)
+    room = memoryview(bytearray(ANSWER_MESSAGES * work.size))
+    with socket.create_connection(("127.0.0.1", port)) as peer:
+
+        def take() -> int:
+            peer.sendall(b"x" * ANSWER)
+            peer.recv_into(room, len(room), socket.MSG_WAITALL)
+            return ANSWER_MESSAGES
+
+        figures = drained(replace(work, messages=1_000_000_000), take)
+    server.join()
+    return figures
+
+
 def grpc_echo(work: Work, threads: int) -> dict[str, Any]:
     """Call an echo of grpcio with a body, one by one in each thread."""
     import grpc  # noqa: PLC0415
@@ -99,6 +127,7 @@ def floors(work: Work, directory: Path) -> dict[str, dict[str, Any]]:
     return {
         "fdatasync of 4 KiB": fdatasync(work, str(directory)),
         "socket round trip, 1 thread": round_trip(work),
+        f"socket answers of {ANSWER_MESSAGES:,} bodies": large_answers(work),
         "grpcio unary echo, 1 thread": grpc_echo(work, 1),
         f"grpcio unary echo, {THREADS} threads": grpc_echo(work, THREADS),
     }
