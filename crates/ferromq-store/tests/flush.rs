@@ -17,7 +17,7 @@ use std::{
 use common::{
     ALL, append_durable, asynchronous, bodies,
     fake_disk::{FakeDisk, Op},
-    message, settle, small, synchronous, wait_until,
+    message, settle, small, synchronous, wait_flushed, wait_until,
 };
 use ferromq_store::{
     MessageStore, StoreConfig, StoreError, log::FlushPolicy, record::NewMessage, time::Clock,
@@ -85,6 +85,7 @@ fn answer(store: &Store, topic: &str) -> mpsc::Receiver<bool> {
 fn write_zeros_ahead(store: &Store) {
     append_durable(store, &[message("zeros", 0, b"", b"")]).unwrap();
     settle(store);
+    wait_flushed(store); // `every N` acknowledges it before
 }
 
 fn is_answered(answer: &mpsc::Receiver<bool>) -> bool {
