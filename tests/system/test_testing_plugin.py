@@ -68,6 +68,8 @@ def test_a_project_that_uses_no_fixture_loads_next_to_nothing() -> None:
         "ferromq.message",
         "ferromq.process",
         "ferromq.process.clock",
+        "ferromq.terminal",
+        "ferromq.terminal.objects",
         "ferromq.testing",
     }
 
