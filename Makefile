@@ -165,7 +165,7 @@ bench-peers: setup jars $(CACHE)/kafka-jars.stamp $(CACHE)/spark-kafka-jars.stam
 # fetched is left out, with the reason.
 NATS_SERVER := 2.15.2
 $(CACHE)/clients.stamp: benches/peers/clients/requirements.txt $(CACHE)/wheel.stamp
-	$(PYTHON) -m venv $(CACHE)/clients
+	$(PYTHON) -m venv --clear $(CACHE)/clients
 	$(CACHE)/clients/bin/pip install --quiet --disable-pip-version-check dist/ferromq-*.whl
 	for each in $$(sed 's/#.*//' $<); do $(CACHE)/clients/bin/pip install --quiet --disable-pip-version-check "$$each" || true; done
 	@touch $@
