@@ -1,5 +1,6 @@
 """A closed client raises an error of its own, which no retry loop takes for a lost connection."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from contract import EACH_WAY
 from grpc_proxy import GrpcProxy
 
 import ferromq
+from ferromq import aio
 
 
 @pytest.fixture
@@ -65,6 +67,29 @@ def test_a_closed_producer(mq: ferromq.Embedded, shell: Shell) -> None:
             lambda: producer.send_all("orders", [b"x"]),
         ):
             is_told(call)
+
+
+def test_what_is_submitted_while_a_producer_of_asyncio_closes_ends(
+    mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its future would be pending for ever: no task would send it."""
+
+    async def program() -> None:
+        producer = aio.Producer(mq.endpoint, linger=3600)
+        await producer.send("orders", b"x")
+        flush, late = producer._submitted.flush, list[asyncio.Future[ferromq.SendReceipt]]()
+
+        async def flush_and_submit(until: float) -> bool:
+            is_all = await flush(until)
+            late.append(await producer.submit("orders", b"late"))
+            return is_all
+
+        monkeypatch.setattr(producer._submitted, "flush", flush_and_submit)
+        await producer.close()
+        with pytest.raises(ferromq.ClientClosed):
+            await asyncio.wait_for(late[0], PATIENCE)
+
+    asyncio.run(program())
 
 
 def test_a_closed_administrator(mq: ferromq.Embedded) -> None:

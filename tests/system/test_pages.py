@@ -25,7 +25,7 @@ def test_a_page_runs(page: Path, tmp_path: Path) -> None:
 
 
 UNTYPED = ("no-redef", "assignment", "var-annotated", "union-attr", "import-untyped", "import-not-found")
-"""Errors of mypy that are none here: pages name things again, and annotate nothing that is empty or optional."""
+"""Codes of mypy that do not count on pages: blocks reuse names, and annotate no empty or optional values."""
 
 
 def test_the_python_of_pages_has_the_types_of_what_it_calls(tmp_path: Path) -> None:

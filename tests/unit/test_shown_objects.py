@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from enum import Enum
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,6 +19,7 @@ from ferromq.core.payloads import Decoder
 from ferromq.core.pull_plans import NoLease, Pulled
 from ferromq.process.clock import Clock
 from ferromq.tables import PulledTable, table_of
+from ferromq.terminal.objects import html_of
 from ferromq.testing.clock import VirtualClock
 
 SCRIPT = "<script>alert('hello')</script>"
@@ -130,3 +131,24 @@ def test_parts_of_a_program_show_what_they_are() -> None:
     with ferromq.embedded() as mq:
         assert f'endpoint="{mq.endpoint}"' in repr(mq.broker)
         assert repr(mq.store) == f'<Store directory="{mq.broker.config.store}">'
+
+
+def test_a_value_that_does_not_know_whether_it_is_true_is_shown() -> None:
+    """As an array of NumPy, which a decoder may return."""
+
+    class Ambiguous:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("ambiguous")
+
+        __hash__ = None  # type: ignore[assignment]
+
+        def __repr__(self) -> str:
+            return "array"
+
+    class Shown(NamedTuple):
+        value: object
+        empty: str = ""
+
+    shown = html_of(Shown(Ambiguous()))
+    assert "array" in shown
+    assert "empty" not in shown

@@ -14,7 +14,7 @@ from ferromq.message import MessageView, Resolution
 _log = logging.getLogger("ferromq.client")
 
 _LOOK_AT_LOOP = 1.0
-"""Seconds between looks whether the loop of a checker has ended, which it tells nobody."""
+"""Seconds between checks whether the event loop of a checker was closed: a closed loop sends no notice."""
 
 
 class Checks:

@@ -308,7 +308,7 @@ class Transaction(Shown, Generic[V]):
 
     async def send(self, topic: str, body: Message | V, **options: Unpack[MessageOptions]) -> SendReceipt:
         """
-        Store a message that nobody sees before the commit; keys, tag and properties are as in `Producer.send`.
+        Store a message that consumers receive after the commit. Keys, tag and properties are as in `Producer.send`.
 
         Raises `RuntimeError` once the transaction has ended. One that failed with `OutcomeUnknown` is not repeated;
         should the broker have it nevertheless, it is rolled back.

@@ -267,7 +267,7 @@ class Reading(Generic[M]):
     def _pull(
         self, common: Common, queue: Queue, wish: Wish, tries: Tries, end: int | None
     ) -> Plan[list[MessageView] | MessageTable]:
-        """Read messages of a queue once, and move its position if there is none."""
+        """Pull from a queue once. If the pull brings no message, the position moves to where the broker says."""
         position = self.positions[queue]
         try:
             messages, behind = yield from pull_plans.pull_once(
