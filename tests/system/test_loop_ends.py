@@ -92,7 +92,7 @@ def test_a_loop_does_not_end_before_another_member_has_acknowledged(
     with mq.consumer("billing", "orders") as other, mq.consumer("billing", "orders") as consumer:
         (held,) = other.receive(1, wait=10)
         seen = []
-        for message in consumer.messages(until="end", idle=0.3):
+        for message in consumer.messages(until="end", idle=2):
             message.ack()
             seen.append(message.body)
         assert len(seen) == 1
@@ -118,7 +118,7 @@ def test_a_loop_ends_at_a_time(mq: ferromq.Embedded, eventually: Eventually) -> 
             assert sum(queue.committed_offset or 0 for queue in progress.queues) >= 3
     with mq.consumer("idle", "orders") as consumer:
         seen = 0
-        for message in consumer.messages(idle=0.2):
+        for message in consumer.messages(idle=2):
             message.ack()
             seen += 1
         assert seen == 7
@@ -137,7 +137,7 @@ def test_loops_of_asyncio_end_as_well(mq: ferromq.Embedded, eventually: Eventual
             assert seen == 5
             assert (await consumer.progress()).lag == 0
             await producer.send("orders", b"x")
-            async for message in consumer.messages(idle=0.3):
+            async for message in consumer.messages(idle=2):
                 message.ack()
                 seen += 1
             assert seen == 6

@@ -195,7 +195,7 @@ def test_readers_of_asyncio_do_the_same(mq: ferromq.Embedded, eventually: Eventu
             assert bodies([message async for message in reader.messages(until="end")]) == ["1", "2", "3"]
             positions = reader.positions
             reader.restart()
-            assert bodies([message async for message in reader.messages(idle=0.2)]) == ["1", "2", "3"]
+            assert bodies([message async for message in reader.messages(idle=2)]) == ["1", "2", "3"]
             assert reader.positions == positions
             reading = asyncio.create_task(reader.read(wait=30))
             await asyncio.to_thread(fill, mq, "orders", "4", eventually=eventually)

@@ -107,6 +107,7 @@ class Client:
         self.channels = Channels(identity, self.tls)
         self.common.takes_records = self.channels.takes_records
         self.common.routes.on_avoided, self.common.routes.on_trusted = self.channels.avoid, self.channels.trust
+        self.common.routes.on_changed = self.channels.drop_routes
         self.common.connects = connects
         self.settings = settings
         """What the servers said last; until then what this client says."""

@@ -372,6 +372,12 @@ class Channels:
         if self.sends is not None:
             self.sends.trust(endpoint)
 
+    def drop_routes(self, endpoints: Iterable[str]) -> None:
+        """Let the core's next sends to topics at these brokers take the routes of now."""
+        if self.sends is not None:
+            for endpoint in endpoints:
+                self.sends.drop_routes(endpoint)
+
     def forget(self, endpoint: str) -> None:
         """Close the channel to *endpoint*; it is made anew where it is needed again."""
         with self._lock:

@@ -222,7 +222,7 @@ class _Stream:
         self._outgoing.put(command.SerializeToString)
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="ferromq-telemetry", daemon=True).start()
+        threading.Thread(target=self._live, name="ferromq-telemetry", daemon=True).start()
 
     def promise(self) -> "Future[None]":
         """Return the future of the broker's answer; after a refusal that of another attempt, which begins at once."""
@@ -236,6 +236,11 @@ class _Stream:
         self._ended.set()
         self._again.set()
         self._outgoing.put(None)
+
+    def _live(self) -> None:
+        self._run()
+        if self._ended.is_set() and not self._channels.use.is_needed(self.endpoint):
+            self._channels.forget(self.endpoint)  # an attempt may have made a channel after the broker was left
 
     def _run(self) -> None:
         failures = 0

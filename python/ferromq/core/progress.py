@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from ferromq._ferromq import MessageView
 from ferromq.core import pull_plans
-from ferromq.core.plans import Common
+from ferromq.core.plans import Common, Tries
 from ferromq.core.pull_plans import Queue
-from ferromq.core.requests import Plan
+from ferromq.core.requests import RETRYABLE, Join, Plan
 from ferromq.core.subscriptions import Subscription
 from ferromq.terminal.objects import html, html_of
 
@@ -108,14 +108,25 @@ class Ending:
         self._last_look = -math.inf
 
     def begin(self, common: Common) -> Plan[None]:
-        """Note where the queues end."""
+        """Note where the queues end; without *until* connect to the brokers, so that this is no idle time."""
         subscription = self._subscription
         if self._until is None or self._ends is not None:
+            yield from self._connect(common)
             return
         ends = yield from pull_plans.ends(common, subscription, self._until)
         # In a queue whose messages were all deleted there is nothing to acknowledge.
         firsts = yield from pull_plans.ends(common, subscription, "begin")
         self._ends = {queue: end for queue, end in ends.items() if end > firsts.get(queue, 0)}
+
+    def _connect(self, common: Common) -> Plan[None]:
+        tries = Tries()
+        try:
+            for topic in self._subscription.filters:
+                route = yield from common.route(topic, tries)
+                for endpoint in route.readable:
+                    yield Join(endpoint, common.limit(tries))
+        except RETRYABLE:
+            return  # receiving logs the outage
 
     def waits(self, now: float, before: MessageView | None = None) -> None:
         """Note that the loop asks for a message, after *before*."""

@@ -153,6 +153,8 @@ class Routes:
         """Called with it, and the seconds for which it is asked last."""
         self.on_trusted: Callable[[str], object] = lambda _endpoint: None
         """Called with a broker that answers again."""
+        self.on_changed: Callable[[Iterable[str]], object] = lambda _endpoints: None
+        """Called with the brokers of a route that another one replaced."""
 
     def known(self, topic: str) -> Route | None:
         """Return the route, however old."""
@@ -174,8 +176,10 @@ class Routes:
         with self._lock:
             old = self._routes.get(topic)
             if old and (old[0].in_order, old[0].readable_queues) == (route.in_order, route.readable_queues):
-                route = old[0]
+                route, old = old[0], None
             self._routes[topic] = route, self._now() + MAX_AGE
+        if old is not None:
+            self.on_changed(old[0].endpoints)
         return route
 
     def has(self, endpoint: str) -> bool:
