@@ -36,6 +36,7 @@ MODULES = {
     "aio._checks": "client.transactions",
     "aio._closing": "client.closing",
     "aio._connection": "client.client",
+    "aio._direct_receives": "client.direct_receives",
     "aio._direct_sends": "client.direct_sends",
     "aio._leases": "client.leases",
     "aio._push": "client.push",

@@ -935,6 +935,17 @@ class Cancellation:
         """Have the broker answer what is under way at once. Later calls fail."""
 
 @final
+class BegunPoll:
+    """A receive that was sent. If nothing refers to it any more, the broker stops waiting."""
+
+    def wait(self, timeout: float) -> tuple[int, str | None, Records]:
+        """
+        Wait for the answer, once, and return what `FramedCalls.poll` returns.
+
+        Raises `ConnectionFailed` and `RequestTimeout`.
+        """
+
+@final
 class FramedCalls:
     """
     Calls hot methods of brokers over connections of their own, without HTTP/2.
@@ -962,6 +973,22 @@ class FramedCalls:
         Call *method*, a receive or a pull, and return its status, the text of a failure, and the answer with its records.
 
         *cancellation* ends it. Raises `ConnectionFailed` and `RequestTimeout`.
+        """
+    def poll_behind(
+        self,
+        endpoint: str,
+        acks: bytes,
+        request: bytes,
+        timeout: float,
+        client_id: str,
+        cancellation: Cancellation,
+    ) -> tuple[tuple[int, str | None, bytes], BegunPoll]:
+        """
+        Send a receive, as `poll`, behind the acknowledgement *acks*: both go with one write.
+
+        Return status, text of a failure and response of the acknowledgement, and the receive that was begun. *timeout*
+        is that of the acknowledgement. Raises `ConnectionFailed` and `RequestTimeout`; then the acknowledgement may have
+        done its work.
         """
     def attach(self, endpoint: str, server: Server) -> None:
         """Call the broker at *endpoint* as *server*, which is in this process, without a connection."""

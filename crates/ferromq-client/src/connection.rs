@@ -145,22 +145,34 @@ impl Connection {
     }
 
     /// Sends a request and waits for the answer.
-    pub(crate) fn call(&self, request: Request, patience: Patience<'_>) -> Result<Response, CallError> {
+    pub(crate) fn call(
+        self: &Arc<Self>,
+        request: Request,
+        patience: Patience<'_>,
+    ) -> Result<Response, CallError> {
+        let (call, frame) = self.begin(request)?;
+        self.send_now(&[frame], patience).inspect_err(|error| call.suspect(error))?;
+        call.wait(patience)
+    }
+
+    /// Sends two requests with one write; each call waits for its answer.
+    pub(crate) fn send_both(
+        self: &Arc<Self>,
+        requests: (Request, Request),
+        patience: Patience<'_>,
+    ) -> Result<(SentCall, SentCall), CallError> {
+        let (first, first_frame) = self.begin(requests.0)?;
+        let (second, second_frame) = self.begin(requests.1)?;
+        self.send_now(&[first_frame, second_frame], patience).inspect_err(|error| first.suspect(error))?;
+        Ok((first, second))
+    }
+
+    fn begin(self: &Arc<Self>, request: Request) -> Result<(SentCall, Frame), CallError> {
         let waiter = Arc::new(Waiter::default());
         let (seen, is_poll) = (self.seen(), request.is_poll);
         let (opaque, frame) = self.register(request, Pending::Thread(Arc::clone(&waiter)))?;
-        let outcome = self.send_now(&frame, patience).and_then(|()| self.wait(&waiter, patience));
-        if let Err(error) = &outcome {
-            sync::lock(&self.calls).pending.remove(&opaque);
-            self.suspect(error, seen);
-            if is_poll {
-                self.release();
-            }
-        }
-        if waiter.take_reader() {
-            self.pass_on_reading();
-        }
-        outcome
+        let connection = Arc::clone(self);
+        Ok((SentCall { connection, waiter, opaque, seen, is_poll, is_answered: false }, frame))
     }
 
     /// Sends a request; `done` is called with its outcome, on a thread of the connection, or here if it fails at once.
@@ -214,8 +226,8 @@ impl Connection {
         }
     }
 
-    /// Writes a frame in the calling thread.
-    fn send_now(&self, frame: &Frame, patience: Patience<'_>) -> Result<(), CallError> {
+    /// Writes frames in the calling thread.
+    fn send_now(&self, frames: &[Frame], patience: Patience<'_>) -> Result<(), CallError> {
         let late = || CallError::Timeout { address: Arc::clone(&self.address) };
         let Some(_turn) = self.writing.take(patience.until) else { return Err(late()) };
         if self.is_retired.load(Ordering::Relaxed) {
@@ -227,7 +239,7 @@ impl Connection {
             () if Instant::now() >= patience.until => Err(io::ErrorKind::TimedOut.into()),
             () => Ok(()),
         };
-        match self.socket.write(std::slice::from_ref(frame), pause) {
+        match self.socket.write(frames, pause) {
             Ok(()) => Ok(()),
             Err(error) => {
                 // A part of the frame may be out: what follows could not be read.
@@ -477,6 +489,43 @@ impl Release for Connection {
         self.outgoing.finish();
         if !sync::lock(&self.calls).has_threads {
             self.end_writing();
+        }
+    }
+}
+
+/// A call that was sent, or is about to be. If it is dropped before its answer came, the server's poll ends.
+pub(crate) struct SentCall {
+    connection: Arc<Connection>,
+    waiter: Arc<Waiter>,
+    opaque: i32,
+    seen: Seen,
+    is_poll: bool,
+    is_answered: bool,
+}
+
+impl SentCall {
+    /// Waits for the answer.
+    pub(crate) fn wait(mut self, patience: Patience<'_>) -> Result<Response, CallError> {
+        let outcome = self.connection.wait(&self.waiter, patience);
+        self.is_answered = outcome.is_ok();
+        outcome.inspect_err(|error| self.suspect(error))
+    }
+
+    fn suspect(&self, error: &CallError) {
+        self.connection.suspect(error, self.seen);
+    }
+}
+
+impl Drop for SentCall {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            sync::lock(&self.connection.calls).pending.remove(&self.opaque);
+            if self.is_poll {
+                self.connection.release();
+            }
+        }
+        if self.waiter.take_reader() {
+            self.connection.pass_on_reading();
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use crate::{
     CallError, Cancellation, ClientTls, LocalError, LocalServer, Patience, Release as _, Request, Response,
     TICK,
-    connection::{Callback, Connection},
+    connection::{Callback, Connection, SentCall},
     sync,
 };
 
@@ -118,6 +118,39 @@ impl Connections {
         }
     }
 
+    /// As [`Self::poll`], behind another request: both go with one write. Waits for the answer of `first` alone.
+    ///
+    /// # Errors
+    /// [`CallError`] if the requests may not have been sent whole, or `cancellation` was set before.
+    pub fn poll_behind(
+        &self,
+        address: &str,
+        first: Request,
+        poll: Request,
+        patience: Patience<'_>,
+        cancellation: &Cancellation,
+    ) -> Result<(Result<Response, CallError>, BegunPoll), CallError> {
+        let interrupted = || Err(CallError::Interrupted { address: address.into() });
+        match self.target(address)? {
+            Target::Remote(server) => {
+                let connection = server.connection(patience)?;
+                let place: Weak<Connection> = Arc::downgrade(&connection);
+                if !cancellation.begin(place) {
+                    return interrupted();
+                }
+                let (first, poll) = connection.send_both((first, poll), patience)?;
+                Ok((first.wait(patience), BegunPoll(Place::Remote(poll))))
+            }
+            Target::Local(server) => {
+                if !cancellation.begin(Arc::<dyn LocalServer>::downgrade(&server)) {
+                    return interrupted();
+                }
+                let answer = server.call(first, patience).map_err(|error| error.at(address));
+                Ok((answer, BegunPoll(Place::Local(server, address.into(), poll))))
+            }
+        }
+    }
+
     /// Calls the server at `address` as one in this process, without a connection.
     pub fn attach(&self, address: &str, server: Arc<dyn LocalServer>) {
         sync::lock(&self.table).servers.insert(address.into(), Target::Local(server));
@@ -216,6 +249,36 @@ impl Connections {
         let server = Arc::new(Server::new(address, self.tls.clone()));
         table.servers.insert(Arc::clone(&server.address), Target::Remote(Arc::clone(&server)));
         Ok(Target::Remote(server))
+    }
+}
+
+/// A poll that waits for its answer. If it is dropped before, the server stops waiting.
+pub struct BegunPoll(Place);
+
+enum Place {
+    Remote(SentCall),
+    /// It is called in the thread that waits.
+    Local(Arc<dyn LocalServer>, Arc<str>, Request),
+}
+
+impl BegunPoll {
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn wait(self, patience: Patience<'_>) -> Result<Response, CallError> {
+        match self.0 {
+            Place::Remote(call) => call.wait(patience),
+            Place::Local(server, address, request) => {
+                server.call(request, patience).map_err(|error| error.at(&address))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for BegunPoll {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BegunPoll").finish_non_exhaustive()
     }
 }
 

@@ -30,7 +30,7 @@ mod waiter;
 pub use arrivals::{Arrivals, Watched};
 pub use cancellation::Cancellation;
 pub use completions::Completions;
-pub use connections::Connections;
+pub use connections::{BegunPoll, Connections};
 pub use error::CallError;
 pub use local::{LocalCallback, LocalError, LocalServer, Release};
 pub use outgoing::MAX_QUEUED;

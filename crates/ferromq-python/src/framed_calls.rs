@@ -4,11 +4,12 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use ferromq_client::{
-    Cancellation, ClientTls, Connections, Patience, Request, Response, TlsError, TlsOptions,
+    BegunPoll, Cancellation, ClientTls, Connections, Patience, Request, Response, TlsError, TlsOptions,
     sends::MAX_REQUEST,
 };
 use ferromq_protocol::remoting::{Fields, codes::framed};
-use pyo3::{prelude::*, pybacked::PyBackedBytes};
+use parking_lot::Mutex;
+use pyo3::{exceptions::PyRuntimeError, prelude::*, pybacked::PyBackedBytes};
 
 use crate::{
     calls::{Answer, Polled, answer, exception, interruptible, limit, polled},
@@ -61,6 +62,24 @@ impl PyFramedTls {
             TlsError::Invalid(reason) => raised::ConfigError::new_err(reason),
             error => raised::Unsupported::new_err(error.to_string()),
         })
+    }
+}
+
+/// A receive that was sent. If nothing refers to it any more, the broker stops waiting.
+#[pyclass(name = "BegunPoll", module = "ferromq._ferromq", frozen)]
+pub struct PyBegunPoll(Mutex<Option<BegunPoll>>);
+
+#[pymethods]
+impl PyBegunPoll {
+    /// Wait for the answer, once, and return what `FramedCalls.poll` returns. Raises `ConnectionFailed` and `RequestTimeout`.
+    fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<Polled> {
+        let poll = self.0.lock().take();
+        let poll = poll.ok_or_else(|| PyRuntimeError::new_err("the receive was waited for already"))?;
+        let until = Instant::now() + limit(timeout);
+        let (raised, outcome) =
+            interruptible(py, |is_interrupted| poll.wait(Patience { until, is_interrupted }));
+        raised?;
+        outcome.map(polled).map_err(|failure| exception(&failure))
     }
 }
 
@@ -144,6 +163,36 @@ impl PyFramedCalls {
         });
         raised?;
         outcome.map(polled).map_err(|failure| exception(&failure))
+    }
+
+    /// As `poll`, behind the acknowledgement *acks*: both go with one write. Return its status, the text of a failure and
+    /// its response, and the poll that was begun. *timeout* is that of the acknowledgement.
+    ///
+    /// Raises `ConnectionFailed` and `RequestTimeout`; then the acknowledgement may have done its work.
+    #[allow(clippy::too_many_arguments)] // one call each, without an intermediate object
+    fn poll_behind<'py>(
+        &self,
+        py: Python<'py>,
+        endpoint: &str,
+        acks: PyBackedBytes,
+        request: PyBackedBytes,
+        timeout: f64,
+        client_id: &str,
+        cancellation: &PyCancellation,
+    ) -> PyResult<(Answer<'py>, PyBegunPoll)> {
+        let connections = self.0.get()?;
+        let acks = self::request("AckRecords", acks, client_id)?;
+        let request = self::request("ReceiveMessage", request, client_id)?;
+        let until = Instant::now() + limit(timeout);
+        let (raised, outcome) = interruptible(py, |is_interrupted| {
+            let patience = Patience { until, is_interrupted };
+            let (acked, poll) =
+                connections.poll_behind(endpoint, acks, request, patience, &cancellation.0)?;
+            Ok((acked?, poll))
+        });
+        raised?;
+        let (acked, poll) = outcome.map_err(|failure| exception(&failure))?;
+        Ok((answer(py, acked), PyBegunPoll(Mutex::new(Some(poll)))))
     }
 
     /// Let the broker at *endpoint* answer the receives under way at once.

@@ -58,6 +58,7 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<framed_calls::PyFramedCalls>()?;
     module.add_class::<framed_calls::PyFramedTls>()?;
     module.add_class::<framed_calls::PyCancellation>()?;
+    module.add_class::<framed_calls::PyBegunPoll>()?;
     module.add_class::<sends::PySends>()?;
     module.add_class::<calls::FailedSend>()?;
     module.add_class::<remoting_client::PyRemotingClient>()?;

@@ -141,6 +141,11 @@ class ReceiveAhead:
         if is_time and not self._receiving and self._may_receive():
             self._more.set()
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether messages were received ahead, or are being received."""
+        return bool(self._ahead.waiting) or self._receiving
+
     async def take_ahead(self, count: int, until: float, invisible: float | None = None) -> list[MessageView] | None:
         """
         Return what was received ahead, after a receive under way; None: nothing was. *until* is monotonic.

@@ -228,14 +228,18 @@ class Leases:
             for message in messages:
                 self._in_order.acknowledged(message)
 
+    def send_now(self) -> None:
+        """Begin to send what waits."""
+        while self._queue.endpoints():
+            self._send_soon()
+
     async def flush(self, until: float, endpoints: Container[str] | None = None) -> int:
         """
         Have sent what there is now, at most *until* (monotonic), and return how many of it are not through.
 
         *endpoints* limits it to these brokers; None means all.
         """
-        while self._queue.endpoints():
-            self._send_soon()
+        self.send_now()
         sending = {
             task: count
             for task, (endpoint, count) in self._sending.items()

@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, Self, Unpack, cast, overload
 
 from ferromq.aio._ahead import Iteration, ReceiveAhead, values
 from ferromq.aio._connection import AsyncClient
+from ferromq.aio._direct_receives import DirectReceives
 from ferromq.aio._leases import Leases
 from ferromq.aio._push import Runner
 from ferromq.client.client import Options
@@ -130,6 +131,7 @@ class Consumer(Shown, Generic[M]):
         self._runner: Runner | None = None
         self._prefetch = check_prefetch(prefetch)
         self._ahead = ReceiveAhead(self._client, self._subscription, self._leases, self._invisible, prefetch=prefetch)
+        self._direct = DirectReceives(self._client, self._subscription, self._leases, self._ahead)
 
     async def receive(
         self,
@@ -165,11 +167,14 @@ class Consumer(Shown, Generic[M]):
         decode: Callable[..., Decoded[Any]] = decode_messages,
     ) -> Any:
         """Receive messages until a time (monotonic); *changed*: the invisible duration, if it is not the consumer's."""
+        invisible = self._invisible if changed is None else changed
+        received = await self._direct.receive(max_messages, until, invisible, decode)
+        if received is not None:
+            return received
         await self._leases.flush(time.monotonic() + ACKS_FIRST)
         ahead = await self._ahead.take_ahead(max_messages, until, changed)
         if ahead is not None:
             return ahead
-        invisible = self._invisible if changed is None else changed
         wish = Wish.before(until, time.monotonic(), max_messages, invisible, decode)
         return await self._client.run(
             receive_plans.receive(self._client.common, self._subscription, wish, self._leases)

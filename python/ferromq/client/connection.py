@@ -159,6 +159,11 @@ class Channels:
         """To which the session's stream is open: the thread of grpcio that serves it serves other calls, too."""
 
     @property
+    def frames(self) -> _ferromq.FramedCalls | None:
+        """What calls brokers that take framed calls; None: there are none."""
+        return self._frames
+
+    @property
     def is_begun(self) -> bool:
         """Says whether any channel was made."""
         return bool(self._channels)

@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, Self, Unpack, cast, overload
 
 from ferromq.client.client import Client, Options
 from ferromq.client.connection import end_of
+from ferromq.client.direct_receives import DirectReceives
 from ferromq.client.leases import Leases
 from ferromq.client.options import ConsumerOptions, MessageOptions, PlainConsumerOptions
 from ferromq.client.push import Runner
@@ -128,6 +129,7 @@ class Consumer(Shown, Generic[M]):
         self._runner: Runner | None = None
         self._prefetch = check_prefetch(prefetch)
         self._ahead = ReceiveAhead(self._client, self._subscription, self._leases, self._invisible, prefetch=prefetch)
+        self._direct = DirectReceives(self._client, self._subscription, self._leases, self._ahead)
 
     def receive(
         self,
@@ -163,11 +165,14 @@ class Consumer(Shown, Generic[M]):
         decode: Callable[..., Decoded[Any]] = decode_messages,
     ) -> Any:
         """Receive messages until a time (monotonic); *changed*: the invisible duration, if it is not the consumer's."""
+        invisible = self._invisible if changed is None else changed
+        received = self._direct.receive(max_messages, until, invisible, decode)
+        if received is not None:
+            return received
         self._leases.flush(time.monotonic() + ACKS_FIRST)
         ahead = self._ahead.take_ahead(max_messages, until, changed)
         if ahead is not None:
             return ahead
-        invisible = self._invisible if changed is None else changed
         wish = Wish.before(until, time.monotonic(), max_messages, invisible, decode)
         return self._client.run(receive_plans.receive(self._client.common, self._subscription, wish, self._leases))
 

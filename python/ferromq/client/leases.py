@@ -32,7 +32,7 @@ from ferromq.core.leases import (
 from ferromq.core.requests import seconds
 from ferromq.core.retry import Cause, InOrder
 from ferromq.core.subscriptions import Subscription
-from ferromq.errors import FerromqError
+from ferromq.errors import FerromqError, OutcomeUnknown
 from ferromq.message import MessageView
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ class _Lane:
     queue: AckQueue
     under_way: int = 0
     ended: int = 0
+    again: tuple[list[MessageView], OutcomeUnknown | None] | None = None
+    """What a receive carried in vain, and why its outcome is unknown; it is under way."""
+    is_woken: bool = False
+    """Whether the thread was told of the first that waits, and gathers others for a while."""
     is_left: bool = False
     """Whether the broker is gone: the thread ends once there is nothing to send."""
 
@@ -59,6 +63,21 @@ class _Lane:
     def waiting(self) -> int:
         """How many wait."""
         return self.queue.count(self.endpoint)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to send, and no receive carries what there was before."""
+        return self.again is not None or (self.waiting > 0 and not self.under_way)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the broker is gone, and there is nothing to send."""
+        return self.is_left and not self.under_way and not self.waiting
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what waits is sent at once."""
+        return self.again is not None or self.waiting >= FLUSH_COUNT
 
     @property
     def taken(self) -> int:
@@ -109,7 +128,9 @@ class Leases:
         """Have the acknowledgements of a broker sent; waits while there are very many."""
         with self._changed:
             lane = self._lanes.get(endpoint) or self._open(endpoint)
-            self._changed.notify_all()
+            if not lane.is_woken or lane.is_full:
+                lane.is_woken = True
+                self._changed.notify_all()
             while lane.waiting >= MAX_WAITING_ACKS and not self._stopped:
                 self._changed.wait()
 
@@ -188,13 +209,17 @@ class Leases:
         return failures
 
     def _send_to(
-        self, endpoint: str, messages: list[MessageView], until: float | None = None
+        self,
+        endpoint: str,
+        messages: list[MessageView],
+        until: float | None = None,
+        lost: OutcomeUnknown | None = None,
     ) -> list[tuple[int, FerromqError]]:
         if not messages:
             return []
         timeout = None if until is None else remaining(until)
         try:
-            plan = plans.ack(self._client.common, self._subscription, endpoint, messages, timeout=timeout)
+            plan = plans.ack(self._client.common, self._subscription, endpoint, messages, lost, timeout=timeout)
             refused = self._client.run(plan)
         except FerromqError as error:
             unsettle_all(messages)
@@ -204,8 +229,45 @@ class Leases:
             raise
         finally:
             self._is_done(messages)
-        unsettle(messages, (message_id for message_id, _ in refused))
-        return [(1, error) for _, error in refused]
+        return _failures(messages, refused)
+
+    def take_for_receive(self, endpoint: str) -> list[MessageView] | None:
+        """
+        Take what a receive from a broker carries: all that waits. None: something is on its way, or goes elsewhere.
+
+        `were_sent` or `send_again` follows.
+        """
+        with self._lock:
+            lane = self._lanes.get(endpoint)
+            if any(each.under_way or (each.waiting and each is not lane) for each in self._lanes.values()):
+                return None
+            if lane is None:
+                return []
+            if lane.waiting > MAX_IN_REQUEST or self._stopped:
+                return None
+            messages = self._queue.take(endpoint, MAX_IN_REQUEST)
+            lane.under_way = len(messages)
+            return messages
+
+    def were_sent(self, endpoint: str, messages: list[MessageView], refused: list[tuple[str, FerromqError]]) -> None:
+        """Note what became of acknowledgements that a receive carried."""
+        self._has_sent(self._lanes[endpoint], messages, _failures(messages, refused))
+
+    def send_again(self, endpoint: str, messages: list[MessageView], lost: OutcomeUnknown | None) -> None:
+        """Have the thread send acknowledgements that a receive carried in vain; *lost*: their outcome is unknown."""
+        if not messages:
+            return
+        with self._changed:
+            self._lanes[endpoint].again = messages, lost
+            self._changed.notify_all()
+
+    def _has_sent(self, lane: _Lane, messages: list[MessageView], failures: Sequence[tuple[int, FerromqError]]) -> None:
+        with self._changed:
+            lane.under_way = 0
+            lane.ended += len(messages)
+            self._refusals.add(failures)
+            if self._hurry or lane.waiting or lane.is_left:
+                self._changed.notify_all()
 
     def _is_done(self, messages: list[MessageView]) -> None:
         in_order = self._in_order
@@ -276,6 +338,9 @@ class Leases:
             self._queue.close()
             for lane in self._lanes.values():
                 left = len(self._queue.take(lane.endpoint, MAX_WAITING_ACKS))
+                if lane.again is not None:
+                    left += lane.under_way
+                    lane.again, lane.under_way = None, 0
                 if left:
                     self._refusals.add([(left, plans.no_answer("sending acknowledgements", 0))])
                     lane.ended += left
@@ -302,19 +367,29 @@ class Leases:
     def _run(self, lane: _Lane) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: lane.waiting or lane.is_left or self._stopped)
+                self._changed.wait_for(lambda: lane.is_woken or lane.has_work or lane.is_over or self._stopped)
+                if not lane.is_left:
+                    self._changed.wait_for(lambda: lane.is_full or self._hurry or self._stopped, FLUSH_AFTER)
+                lane.is_woken = False
                 if self._stopped:
                     return
-                if not lane.waiting:
+                if lane.again is not None:
+                    (messages, lost), lane.again = lane.again, None
+                elif lane.has_work:
+                    messages, lost = self._queue.take(lane.endpoint, MAX_IN_REQUEST), None
+                elif lane.is_over:
                     del self._lanes[lane.endpoint]
                     return
-                self._changed.wait_for(lambda: lane.waiting >= FLUSH_COUNT or self._hurry or self._stopped, FLUSH_AFTER)
-                messages = self._queue.take(lane.endpoint, MAX_IN_REQUEST)
+                else:
+                    continue  # a receive carries them
                 lane.under_way = len(messages)
                 self._changed.notify_all()
-            failures = self._send_to(lane.endpoint, messages)
-            with self._changed:
-                lane.under_way = 0
-                lane.ended += len(messages)
-                self._refusals.add(failures)
-                self._changed.notify_all()
+            self._has_sent(lane, messages, self._send_to(lane.endpoint, messages, lost=lost))
+
+
+def _failures(
+    messages: list[MessageView], refused: Sequence[tuple[str, FerromqError]]
+) -> list[tuple[int, FerromqError]]:
+    """Unsettle what was refused, and return each failure and how many messages it concerns."""
+    unsettle(messages, (message_id for message_id, _ in refused))
+    return [(1, error) for _, error in refused]

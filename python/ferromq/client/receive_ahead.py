@@ -192,6 +192,11 @@ class ReceiveAhead:
             if self._ahead.has_surplus():
                 self._renewer.hurry()
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether messages were received ahead, or are being received."""
+        return bool(self._ahead.waiting) or self._receiving
+
     def take_ahead(self, count: int, until: float, invisible: float | None = None) -> list[MessageView] | None:
         """
         Return what was received ahead, after a receive under way; None: nothing was. *until* is monotonic.

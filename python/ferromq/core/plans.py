@@ -288,13 +288,14 @@ def ack(
     subscription: Subscription,
     endpoint: str,
     messages: Sequence[MessageView],
+    lost: OutcomeUnknown | None = None,
     *,
     timeout: float | None = None,
 ) -> Plan[list[tuple[str, FerromqError]]]:
     """
     Acknowledge messages of one broker and return the ids of those that were refused, and why.
 
-    *timeout*: seconds for all of it; None: the client's.
+    *timeout*: seconds for all of it; None: the client's. *lost*: what became of an attempt before, if that is unknown.
     """
     until = common.now() + (common.timeout if timeout is None else timeout)
     topics: dict[str, list[MessageView]] = {}
@@ -302,21 +303,24 @@ def ack(
         topics.setdefault(subscription.topic_of(message), []).append(message)
     if len(topics) < 2:  # noqa: PLR2004 (a request names one topic)
         place = (endpoint, subscription.group, next(iter(topics), subscription.first_topic))
-        return (yield from _ack_of_topic(common, place, messages, until))
+        return (yield from _ack_of_topic(common, place, messages, until, lost))
     refused = []
     for topic, some in topics.items():
         try:
-            refused += yield from _ack_of_topic(common, (endpoint, subscription.group, topic), some, until)
+            refused += yield from _ack_of_topic(common, (endpoint, subscription.group, topic), some, until, lost)
         except FerromqError as error:  # it does not undo the acknowledgements of other topics
             refused += [(message.message_id, error) for message in some]
     return refused
 
 
 def _ack_of_topic(
-    common: Common, place: tuple[str, str, str], messages: Sequence[MessageView], until: float
+    common: Common,
+    place: tuple[str, str, str],
+    messages: Sequence[MessageView],
+    until: float,
+    lost: OutcomeUnknown | None,
 ) -> Plan[list[tuple[str, FerromqError]]]:
     """Acknowledge messages at a *place*: endpoint, group and topic."""
-    lost: OutcomeUnknown | None = None
 
     def once(tries: Tries) -> Plan[list[tuple[str, FerromqError]]]:
         nonlocal lost
@@ -327,7 +331,7 @@ def _ack_of_topic(
             raise
         if code != pb.Code.OK and not failed:
             raise error_of(code, text)
-        return [(message_id, _refusal(error_of(code, text), lost, place[1])) for message_id, code, text in failed]
+        return [(message_id, refusal(error_of(code, text), lost, place[1])) for message_id, code, text in failed]
 
     plan = common.attempt(place[2], once, timeout=max(0.0, until - common.now()))
     return (yield from watched(common.watch, "ack", messages, plan))
@@ -348,7 +352,7 @@ def _ack_once(
     return _ferromq.decode_acked((yield Call(endpoint, "AckMessage", request, common.limit(tries))))
 
 
-def _refusal(error: FerromqError, lost: OutcomeUnknown | None, group: str) -> FerromqError:
+def refusal(error: FerromqError, lost: OutcomeUnknown | None, group: str) -> FerromqError:
     """Return the error of a refusal: a stale handle may mean that the attempt before, *lost*, succeeded."""
     if not isinstance(error, LeaseExpired):
         return error
@@ -419,7 +423,7 @@ def forward_to_dead_letter(
         plan = common.attempt(subscription.topic_of(message), once, timeout=common.timeout)
         yield from watched(common.watch, "forward_to_dead_letter", [message], plan)
     except LeaseExpired as error:
-        raise _refusal(error, lost, subscription.group) from None
+        raise refusal(error, lost, subscription.group) from None
 
 
 def not_changed() -> RequestTimeout:

@@ -258,9 +258,8 @@ def begin_at(common: Common, subscription: Subscription, target: Target, tries: 
     subscription.begun.add(place)
 
 
-def _request(common: Common, subscription: Subscription, wish: Wish, turn: _Turn) -> bytes:
-    """Return an encoded request. Its first part is the same for all receives from a place."""
-    target = turn.target
+def first_part(common: Common, subscription: Subscription, target: Target) -> bytes:
+    """Return the beginning of an encoded request, which is the same for all receives from a place."""
     first = subscription.requests.get(target)
     if first is None:
         name, endpoint, broker_name = target
@@ -274,13 +273,17 @@ def _request(common: Common, subscription: Subscription, wish: Wish, turn: _Turn
             ),
             filter_expression=subscription.filters[name],
         ).SerializeToString()
+    return first
+
+
+def _request(common: Common, subscription: Subscription, wish: Wish, turn: _Turn) -> bytes:
     rest = pb.ReceiveMessageRequest(
         batch_size=wish.max_messages,
         invisible_duration=duration(wish.invisible),
         long_polling_timeout=duration(turn.wait),
         attempt_id=turn.attempt,
     )
-    return first + rest.SerializeToString()
+    return first_part(common, subscription, turn.target) + rest.SerializeToString()
 
 
 def _receive_once(
