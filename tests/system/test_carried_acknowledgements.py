@@ -1,0 +1,152 @@
+"""Acknowledgements that travel with the next receive, and what becomes of them under faults."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fault_proxy import FAULTS, Fault, FaultProxy
+from ports import kept_port
+from tls_files import SHOWN
+
+import ferromq
+
+Eventually = Callable[[Callable[[], bool]], bool]
+PATIENCE = 30.0
+RECEIVED = 10
+
+
+@pytest.fixture
+def proxy() -> Iterator[FaultProxy]:
+    """Yield a proxy whose target port is reserved."""
+    with kept_port() as address, FaultProxy(address) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def mq(proxy: FaultProxy) -> Iterator[ferromq.Embedded]:
+    """Yield a broker with messages, which clients reach by the proxy alone; its time is moved by hand."""
+    options = {"grpc_listen": proxy.target, "grpc_advertise": proxy.address, **SHOWN}
+    with ferromq.embedded(clock=ferromq.Clock.manual(1_700_000_000_000), **options) as mq:
+        with mq.admin() as admin:
+            admin.create_topic("orders", 1)
+        with mq.producer() as producer:
+            producer.send_all("orders", [b"%d" % number for number in range(100)])
+        yield mq
+
+
+def counted(mq: ferromq.Embedded, name: str) -> int:
+    """Return one of the broker's counters."""
+    return int(mq.broker._server.stats()[name])
+
+
+def ready(consumer: ferromq.Consumer, eventually: Eventually) -> ferromq.Consumer:
+    """Return a consumer whose next receives go in frames."""
+    assert len(consumer.receive(1, wait=PATIENCE)) == 1
+    channels = consumer._client.channels
+    assert eventually(lambda: all(channels.takes_records(each) for each in channels.framed) and bool(channels.framed))
+    return consumer
+
+
+def test_each_receive_brings_the_acknowledgements_before_it(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, tls: bool | Path
+) -> None:
+    """The broker has them when the receive returns."""
+    with ready(ferromq.Consumer(proxy.address, "billing", "orders", tls=tls), eventually) as consumer:
+        requests = counted(mq, "remoting_requests")
+        for number in range(RECEIVED):
+            (message,) = consumer.receive(1, wait=PATIENCE)
+            assert counted(mq, "acked") == number
+            message.ack()
+        assert counted(mq, "remoting_requests") - requests <= 2 * RECEIVED
+        assert consumer.receive(3, wait=0)
+        assert counted(mq, "acked") == RECEIVED
+        assert consumer.flush(PATIENCE)
+
+
+def test_a_refusal_is_told_as_that_of_others(mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually) -> None:
+    """By the next call that waits for acknowledgements."""
+    with ready(ferromq.Consumer(proxy.address, "billing", "orders"), eventually) as consumer:
+        (late,) = consumer.receive(1, wait=PATIENCE)
+        mq.clock.advance(hours=1)
+        (message,) = consumer.receive(1, wait=PATIENCE)
+        late.ack()
+        message.ack()
+        consumer.receive(1, wait=0)
+        with pytest.raises(ferromq.LeaseExpired, match="billing"):
+            consumer.flush(PATIENCE)
+        assert consumer.flush(PATIENCE)
+        assert counted(mq, "acked") == 1
+        assert (message.is_settled, late.is_settled) == (True, False)
+
+
+def test_one_whose_answer_is_lost_is_sent_again(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, tls: bool | Path
+) -> None:
+    """The broker knows what it has acknowledged."""
+    with ready(ferromq.Consumer(proxy.address, "billing", "orders", tls=tls), eventually) as consumer:
+        (message,) = consumer.receive(1, wait=PATIENCE)
+        message.ack()
+        proxy.lose()
+        assert len(consumer.receive(1, wait=PATIENCE)) == 1
+        assert consumer.flush(PATIENCE)
+        assert counted(mq, "acked") == 1
+
+
+def test_a_lost_answer_and_a_refused_repetition_leave_the_outcome_unknown(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually
+) -> None:
+    """The first attempt may have succeeded."""
+    with ready(ferromq.Consumer(proxy.address, "billing", "orders"), eventually) as consumer:
+        (late,) = consumer.receive(1, wait=PATIENCE)
+        mq.clock.advance(hours=1)
+        assert consumer.receive(2, wait=PATIENCE)
+        late.ack()
+        proxy.lose()
+        consumer.receive(1, wait=PATIENCE)
+        with pytest.raises(ferromq.OutcomeUnknown, match="the repetition was refused"):
+            consumer.flush(PATIENCE)
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_receive_keeps_its_time_and_loses_no_acknowledgement(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, fault: Fault
+) -> None:
+    """Whatever the broker does with both."""
+    with ready(ferromq.Consumer(proxy.address, "billing", "orders", timeout=PATIENCE), eventually) as consumer:
+        (message,) = consumer.receive(1, wait=PATIENCE)
+        message.ack()
+        fault(proxy)
+        begun = time.monotonic()
+        with pytest.raises(ferromq.OutcomeUnknown):
+            consumer.receive(1, wait=0)
+        assert time.monotonic() - begun < PATIENCE / 3
+        proxy.resume()
+        assert eventually(lambda: counted(mq, "acked") == 1)
+
+
+def test_a_renewed_lease_is_acknowledged_by_its_new_handle(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually
+) -> None:
+    """Which is no part of the record."""
+    with ready(ferromq.Consumer(proxy.address, "billing", "orders"), eventually) as consumer:
+        (message,) = consumer.receive(1, wait=PATIENCE)
+        message.change_invisible_duration(60)
+        message.ack()
+        assert consumer.receive(1, wait=PATIENCE)
+        assert consumer.flush(PATIENCE)
+        assert counted(mq, "acked") == 1
+
+
+def test_acknowledgements_that_no_receive_carries_are_sent_soon(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually
+) -> None:
+    """Also after some that one carried."""
+    with ready(ferromq.Consumer(proxy.address, "billing", "orders"), eventually) as consumer:
+        for number in range(RECEIVED):
+            one, two, three = consumer.receive(3, wait=PATIENCE)
+            one.ack()
+            two.ack()
+            consumer.give_back(consumer.receive(1, wait=PATIENCE))
+            three.ack()
+            assert eventually(lambda: counted(mq, "acked") == 3 * (number + 1))  # noqa: B023 (it waits here)
