@@ -24,6 +24,31 @@ impl<D: Disk> Groups<D> {
         })
     }
 
+    /// As [`Self::ack_in_time`] for messages of one topic; returns the outcome of each.
+    #[must_use]
+    pub fn ack_all_in_time(
+        &self,
+        group: &str,
+        topic: &str,
+        handles: &[ReceiptHandle],
+    ) -> Vec<Result<Option<i64>>> {
+        let now = self.clock.now_ms();
+        let queues = self.progress.group_topic(group, topic);
+        let mut outcomes = Vec::with_capacity(handles.len());
+        for run in handles.chunk_by(|one, next| one.queue_id == next.queue_id) {
+            let queue = queues.as_ref().and_then(|queues| queues.queue(run[0].queue_id));
+            let mut leases = queue.as_ref().map(|queue| queue.lock());
+            outcomes.extend(run.iter().map(|handle| {
+                self.reader.home.check_open()?;
+                let leases = leases.as_deref_mut().ok_or(StoreError::StaleReceipt)?;
+                leases.held_at(handle.queue_offset, handle.pop_time, now)?;
+                end(leases, handle)
+            }));
+        }
+        self.progress.touch();
+        outcomes
+    }
+
     /// Whether a lease is held and has not expired.
     #[must_use]
     pub fn is_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> bool {

@@ -23,6 +23,8 @@ use crate::{
 
 /// Most entries of one request; more take several requests.
 const MAX_ACKS: usize = 1 << 16;
+/// Bytes of an acknowledged record in a request, at least: four numbers.
+const LEAST_ENTRY: usize = 4;
 
 /// Largest request that is answered on the task that read it: some hundred handles.
 const FEW_BYTES: usize = 32 << 10;
@@ -145,30 +147,28 @@ fn acknowledge_records(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed> {
         return Ok(refused(&Refusal::new(code::INVALID_RECEIPT_HANDLE, ANOTHER_BROKER)));
     }
     let topic = marked_topic(topic, group, &mark.to_string()).unwrap_or(Cow::Borrowed(topic));
-    let mut results = Vec::new();
-    put_status(&mut results, 1, code::OK, "OK");
-    let mut index = 0_u64;
+    let mut leases = Vec::with_capacity((entries.len() / LEAST_ENTRY).min(MAX_ACKS));
     while !entries.is_empty() {
-        if index == MAX_ACKS as u64 {
-            let why =
-                format!("too many messages to acknowledge; send up to {MAX_ACKS}, those were acknowledged");
+        if leases.len() == MAX_ACKS {
+            let why = format!("too many messages to acknowledge; send 1 to {MAX_ACKS}");
             return Ok(refused(&Refusal::new(code::BAD_REQUEST, why)));
         }
-        let lease = ReceiptHandle {
+        leases.push(ReceiptHandle {
             queue_id: u32::try_from(take_varint(&mut entries)?)
                 .map_err(|_| Malformed("a queue id is too large"))?,
             queue_offset: take_varint(&mut entries)?,
             pop_time: take_varint(&mut entries)?.cast_signed(),
             invisible_ms: take_varint(&mut entries)?.cast_signed(),
-        };
-        if let Err(error) = hot.progress.ack_in_time(group, &topic, &lease) {
-            let refusal = Refusal::from(error);
-            let mut failed = Vec::new();
-            put_varint_field(&mut failed, 1, index);
-            put_status(&mut failed, 2, refusal.code, &refusal.message);
-            put_bytes_field(&mut results, 2, &failed);
-        }
-        index += 1;
+        });
+    }
+    let mut results = Vec::new();
+    put_status(&mut results, 1, code::OK, "OK");
+    for (index, error) in hot.progress.ack_all_in_time(group, &topic, &leases) {
+        let refusal = Refusal::from(error);
+        let mut failed = Vec::new();
+        put_varint_field(&mut failed, 1, index as u64);
+        put_status(&mut failed, 2, refusal.code, &refusal.message);
+        put_bytes_field(&mut results, 2, &failed);
     }
     Ok(results.into())
 }

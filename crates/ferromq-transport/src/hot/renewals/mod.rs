@@ -92,6 +92,11 @@ impl Renewals {
         })
     }
 
+    /// Whether leases of the group's messages of the topic are renewed.
+    pub(super) fn has_any(&self, group: &str, topic: &str) -> bool {
+        self.find_runs_if_any(group, topic).is_some()
+    }
+
     /// Returns whether a lease is to be renewed at `now`, even if it has expired: the task is late after the machine
     /// slept or the clock jumped.
     pub(super) fn renews(&self, group: &str, topic: &str, handle: &ReceiptHandle, now: i64) -> bool {
