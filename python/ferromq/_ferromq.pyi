@@ -19,6 +19,8 @@ from typing import (
 )
 
 if TYPE_CHECKING:  # noqa: PYI002 (the documentation runs this file before the package is there)
+    from threading import RLock
+
     from ferromq.message import SendReceipt
 
 _T = TypeVar("_T")
@@ -903,6 +905,98 @@ class AckQueue:
         """Tell *in_order* of each message from now on."""
     def close(self) -> None:
         """Have messages checked before they are taken from now on."""
+
+MAX_BATCH: int
+"""Most messages of one receive ahead of their use."""
+
+@final
+class Held:
+    """A message that is used or waits for it; times are monotonic."""
+
+    message: MessageView
+    received: float
+    until: float
+    """When its lease ends."""
+    renew_from: float
+    in_order: Any
+    """Says, where a loop keeps order, whether it may be used: an `InOrder`, or None."""
+    order: str | None
+    """What it shares with those it waits for; None: nothing. Decided once: the group may be another meanwhile."""
+    is_behind: bool
+    """One of its order that is redelivered goes before it."""
+    may_begin: bool
+    is_begun: bool
+    is_over: bool
+    """Its lease is ended, or left to itself: it must not be renewed."""
+    comes_again: bool
+    """The broker was not told its end: what is behind it must not go before it."""
+    renewing: RLock | None
+    """Held while a thread renews it."""
+
+    def __new__(cls, message: MessageView, received: float, until: float, renew_from: float) -> Self: ...
+    def renewed(self, now: float, duration: float, share: float = ...) -> None:
+        """Note that its lease ends *duration* from now, and is to be renewed after a share of that."""
+    def leave(self) -> None:
+        """Let it be renewed no more, and wait while it is: what ends a lease needs its last receipt handle."""
+
+@final
+class Ahead:
+    """
+    The messages a consumer holds, and how many more it may receive. Times are monotonic.
+
+    It holds one message for each worker before there is a rate, and then no more than the workers finish, at the rate
+    that was measured, in half a second or a fifth of a lease. Each call is done before another thread's begins.
+    """
+
+    is_receiving: bool
+    """Whether a receive is under way."""
+    is_due: bool
+    """Whether it is time, since a call of `advance`, to look at `room` and `has_surplus`; unset by who has looked."""
+
+    def __new__(
+        cls, invisible: float, prefetch: int | None = None, in_use: dict[MessageView, Held] | None = None
+    ) -> Self:
+        """*invisible*: seconds of a lease. *prefetch*: most messages. *in_use* is kept for those that end leases."""
+    @property
+    def waiting(self) -> list[Held]:
+        """What waits, in its order."""
+    @property
+    def count(self) -> int:
+        """How many wait."""
+    @property
+    def in_use(self) -> list[Held]:
+        """What is in use, in no order."""
+    def room(self, hungry: int, at_least: int = 1) -> int:
+        """Return how many messages to receive now, while *hungry* workers wait for one; 0: none."""
+    def add(self, messages: list[MessageView], now: float, in_order: Any = None) -> None:
+        """Take messages that were received just now."""
+    def take(self, now: float) -> Held | None:
+        """Return the next message to use, None when there is none; what has expired is dropped: it is redelivered."""
+    def take_one(self, held: Held, now: float) -> Held | None:
+        """Use one of those that wait, unless it has expired or waits no more."""
+    def advance(self, before: Held | None, now: float) -> Held | None:
+        """Note that *before* is no longer in use, let it be renewed no more, and return the next message as `take`."""
+    def take_some(self, count: int, now: float) -> list[Held]:
+        """Return messages to use at once; they are held no longer, unless they are put back."""
+    def put_back(self, taken: Sequence[Held]) -> None:
+        """Hold the first messages of `take_some` again."""
+    def end(self, held: Held, now: float, *, is_used: bool = True) -> bool:
+        """
+        Note that a message is no longer in use, and learn from it unless it was not used at all.
+
+        Return whether it is time to look at `room` and `has_surplus`.
+        """
+    def has_surplus(self) -> bool:
+        """Return whether far more waits than the workers finish in time: they have become slower."""
+    def aging(self, now: float, *, keep: bool) -> tuple[list[Held], list[MessageView]]:
+        """
+        Return what to renew, and the messages to give back, which are held no longer; called often within a lease.
+
+        What waits although a third of its lease is over waits for workers that are slower than before: others may have
+        it. With *keep* it is renewed.
+        """
+    def take_all(self) -> list[MessageView]:
+        """Return the messages that wait; they are held no longer."""
 
 @final
 class Arrivals:

@@ -21,6 +21,7 @@ mod error;
 mod frames;
 mod local;
 mod outgoing;
+mod pace;
 pub mod sends;
 mod socket;
 mod sync;
@@ -34,6 +35,7 @@ pub use connections::{BegunPoll, Connections};
 pub use error::CallError;
 pub use local::{LocalCallback, LocalError, LocalServer, Release};
 pub use outgoing::MAX_QUEUED;
+pub use pace::{MAX_BATCH, Pace};
 pub use tls::{ClientTls, TlsError, TlsOptions};
 
 use std::time::{Duration, Instant};

@@ -10,7 +10,7 @@ use pyo3::{
     types::{PyDict, PyString},
 };
 
-use crate::client::MessageView;
+use crate::{ahead::Held, client::MessageView};
 
 /// Collects acknowledgements by broker; each costs no call of Python.
 #[pyclass(name = "AckQueue", module = "ferromq._ferromq", frozen)]
@@ -64,7 +64,7 @@ impl PyAckQueue {
         if !in_use.is_empty()
             && let Some(held) = in_use.get_item(message)?
         {
-            held.call_method0(intern!(py, "leave"))?;
+            Held::leave(held.cast()?)?;
         }
         if !message.get().settle_now() {
             return Ok(());

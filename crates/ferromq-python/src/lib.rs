@@ -3,6 +3,7 @@
 //! Bindings only. The logic is in the other crates, the policy in Python.
 
 mod ack_queue;
+mod ahead;
 mod arrivals;
 mod calls;
 mod client;
@@ -39,6 +40,7 @@ use pyo3::{prelude::*, types::PyBytes};
 /// Bindings of the Rust core.
 #[pymodule(name = "_ferromq", gil_used = false)]
 fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    ahead::register(module)?;
     client::register(module)?;
     rows::register(module)?;
     module.add_class::<clock::PyClock>()?;

@@ -20,7 +20,7 @@ from ferromq.aio._leases import Leases
 from ferromq.client.connection import remaining
 from ferromq.client.renewing import Aging, Renewer
 from ferromq.core import receive_plans
-from ferromq.core.ahead import Ahead, Held, sort_out
+from ferromq.core.ahead import Ahead, Held, sort_out, take_alike, to_receive
 from ferromq.core.payloads import M
 from ferromq.core.progress import Ending
 from ferromq.core.receive_plans import LONG_POLL, Wish
@@ -53,7 +53,7 @@ class ReceiveAhead:
         self._invisible = invisible
         self._place = place
         """Called with each message that is taken, in their order; None: they are taken by loops that keep order."""
-        self._ahead = Ahead(invisible, prefetch)
+        self._ahead = Ahead(invisible, prefetch, leases.in_use)
         # The thread that renews looks into it, too. Reentrant: the garbage collector may end an abandoned loop.
         self._lock = threading.RLock()
         self.workers = 1
@@ -75,7 +75,7 @@ class ReceiveAhead:
         """What gives back."""
         self._hungry = 0
         """How many wait for a message."""
-        self._receiving = False
+        self._ahead.is_receiving = False
         self._task: asyncio.Task[None] | None = None
         # It ends with its consumer, and with the loop, also where neither is closed.
         aging = weakref.WeakMethod(self._aging)
@@ -119,32 +119,29 @@ class ReceiveAhead:
         if self._stopped:
             return None
         with self._lock:
-            return self._used(self._ahead.take_alike(order, time.monotonic()))
+            return self._placed(take_alike(self._ahead, order, time.monotonic()))
 
     def _taken(self) -> Held | None:
         with self._lock:
-            return self._used(self._ahead.take(time.monotonic()))
+            return self._placed(self._ahead.take(time.monotonic()))
 
-    def _used(self, held: Held | None) -> Held | None:
-        if held is not None:
-            if self._place is not None:
-                self._place(held)
-            self._leases.in_use[held.message] = held
+    def _placed(self, held: Held | None) -> Held | None:
+        if held is not None and self._place is not None:
+            self._place(held)
         return held
 
     def end(self, held: Held, *, is_used: bool = True) -> None:
         """Note that a message is no longer in use; it is not renewed any more."""
         held.is_over = True
-        self._leases.in_use.pop(held.message, None)
         with self._lock:
             is_time = self._ahead.end(held, time.monotonic(), is_used=is_used)
-        if is_time and not self._receiving and self._may_receive():
+        if is_time and not self._ahead.is_receiving and self._may_receive():
             self._more.set()
 
     @property
     def has_messages(self) -> bool:
         """Whether messages were received ahead, or are being received."""
-        return bool(self._ahead.waiting) or self._receiving
+        return self._ahead.count > 0 or self._ahead.is_receiving
 
     async def take_ahead(self, count: int, until: float, invisible: float | None = None) -> list[MessageView] | None:
         """
@@ -152,14 +149,14 @@ class ReceiveAhead:
 
         With *invisible* their leases are changed. What cannot be changed is kept as it is; raises why where it is all.
         """
-        if not self._ahead.waiting and not self._receiving:
+        if not self._ahead.count and not self._ahead.is_receiving:
             return None
         with suppress(TimeoutError):
             async with asyncio.timeout(remaining(until)):
-                while not self._ahead.waiting and self._receiving and not self._stopped:
+                while not self._ahead.count and self._ahead.is_receiving and not self._stopped:
                     await self._changed.wait()
-        if not self._ahead.waiting:
-            return [] if self._receiving else None
+        if not self._ahead.count:
+            return [] if self._ahead.is_receiving else None
         with self._lock:
             taken = self._ahead.take_some(count, time.monotonic())
         if invisible is not None:
@@ -208,7 +205,7 @@ class ReceiveAhead:
         """Return how many messages to receive now."""
         if self._paused:
             return 0
-        return self._ahead.to_receive(self._hungry, self.workers, self.at_least, in_order=self._is_fifo())
+        return to_receive(self._ahead, self._hungry, self.workers, self.at_least, in_order=self._is_fifo())
 
     async def _run(self) -> None:
         outage = await self._introduce()
@@ -260,7 +257,7 @@ class ReceiveAhead:
     async def _receive(self, room: int) -> list[MessageView]:
         """Receive messages; none where a pause ends it."""
         wish = Wish(room, LONG_POLL, self._invisible)
-        self._receiving = True
+        self._ahead.is_receiving = True
         try:
             return await self._client.run(
                 receive_plans.receive(self._client.common, self._subscription, wish, self._leases)
@@ -270,7 +267,7 @@ class ReceiveAhead:
                 raise
             return []
         finally:
-            self._receiving = self._is_cut = False
+            self._ahead.is_receiving = self._is_cut = False
 
     def _add(self, messages: list[MessageView]) -> None:
         if messages and self._paused:
@@ -288,7 +285,7 @@ class ReceiveAhead:
         if self._paused or self._stopped:
             return
         self._paused = True
-        if self._receiving and self._task is not None and not self._is_cut:
+        if self._ahead.is_receiving and self._task is not None and not self._is_cut:
             self._is_cut = True
             self._task.cancel()
         self._give_back_soon(self.take_all())
@@ -360,7 +357,7 @@ class ReceiveAhead:
         """Renew no more, and return what is in use."""
         self._renewer.stop()
         with self._lock:
-            in_use = list(self._ahead.in_use)
+            in_use = self._ahead.in_use
         for held in in_use:
             self._leases.in_use.pop(held.message, None)
         return in_use

@@ -18,7 +18,7 @@ from ferromq.client.connection import LOOK_UP, Cancel, Cancelled, remaining
 from ferromq.client.leases import Leases
 from ferromq.client.renewing import Aging, Renewer
 from ferromq.core import receive_plans
-from ferromq.core.ahead import Ahead, Held, sort_out
+from ferromq.core.ahead import Ahead, Held, sort_out, take_alike, to_receive
 from ferromq.core.payloads import M
 from ferromq.core.progress import Ending
 from ferromq.core.receive_plans import LONG_POLL, Wish
@@ -57,7 +57,7 @@ class ReceiveAhead:
         self._invisible = invisible
         self._place = place
         """Called with each message that is taken, in their order; None: they are taken by loops that keep order."""
-        self._ahead = Ahead(invisible, prefetch)
+        self._ahead = Ahead(invisible, prefetch, leases.in_use)
         self.workers = 1
         """How many take messages, at least."""
         self.at_least = 1
@@ -76,7 +76,7 @@ class ReceiveAhead:
         """Of the next receive, or the one under way."""
         self._hungry = 0
         """How many wait for a message."""
-        self._receiving = False
+        self._ahead.is_receiving = False
         self._thread: threading.Thread | None = None
         self._renewer = Renewer(leases, invisible, self._aging, {})
         client.before_exit(self._finish_at_exit)
@@ -131,17 +131,26 @@ class ReceiveAhead:
         *before* is the one that is no longer in use. A pause is waited for, or ends the wait (*unless_paused*). Raises
         what ended receiving.
         """
-        if before is not None:
-            before.leave()
-        with self._lock:  # the condition's own, without its detour: this runs for each message
-            now = time.monotonic()
+        if self._stopped or self._place is not None:
             if before is not None:
-                self._end(before, now, is_used=True)
-            if not self._stopped:
-                held = self._taken(now)
-                if held is not None:
-                    return held
+                self.end(before)
+        else:  # without the lock: this runs for each message, and the core changes nothing else at the same time
+            held = self._ahead.advance(before, time.monotonic())
+            if self._ahead.is_due:
+                self._look()
+            if held is not None:
+                return held
+        with self._lock:
             return self._wait_for_next(until, unless_paused=unless_paused)
+
+    def _look(self) -> None:
+        """Receive more, or give back what is too much, where it is time."""
+        with self._lock:
+            self._ahead.is_due = False
+            if not self._ahead.is_receiving and self._may_receive():
+                self._changed.notify_all()
+            if self._ahead.has_surplus():
+                self._renewer.hurry()
 
     def _wait_for_next(self, until: float, *, unless_paused: bool) -> Held | None:
         told = self._told  # a failure after that is for all that wait now
@@ -166,36 +175,26 @@ class ReceiveAhead:
         """Return the next message of an order, as `next`, if one was received ahead."""
         with self._lock:
             now = time.monotonic()
-            return None if self._stopped else self._used(self._ahead.take_alike(order, now))
+            return None if self._stopped else self._placed(take_alike(self._ahead, order, now))
 
     def _taken(self, now: float) -> Held | None:
-        return self._used(self._ahead.take(now))
+        return self._placed(self._ahead.take(now))
 
-    def _used(self, held: Held | None) -> Held | None:
-        if held is not None:
-            if self._place is not None:
-                self._place(held)
-            self._leases.in_use[held.message] = held
+    def _placed(self, held: Held | None) -> Held | None:
+        if held is not None and self._place is not None:
+            self._place(held)
         return held
 
     def end(self, held: Held, *, is_used: bool = True) -> None:
         """Note that a message is no longer in use; it is not renewed any more."""
         held.leave()
-        with self._lock:
-            self._end(held, time.monotonic(), is_used=is_used)
-
-    def _end(self, held: Held, now: float, *, is_used: bool) -> None:
-        self._leases.in_use.pop(held.message, None)
-        if self._ahead.end(held, now, is_used=is_used):
-            if not self._receiving and self._may_receive():
-                self._changed.notify_all()
-            if self._ahead.has_surplus():
-                self._renewer.hurry()
+        if self._ahead.end(held, time.monotonic(), is_used=is_used):
+            self._look()
 
     @property
     def has_messages(self) -> bool:
         """Whether messages were received ahead, or are being received."""
-        return bool(self._ahead.waiting) or self._receiving
+        return self._ahead.count > 0 or self._ahead.is_receiving
 
     def take_ahead(self, count: int, until: float, invisible: float | None = None) -> list[MessageView] | None:
         """
@@ -204,13 +203,13 @@ class ReceiveAhead:
         With *invisible* their leases are changed. What cannot be changed is kept as it is; raises why where it is all.
         """
         with self._changed:
-            if not self._ahead.waiting and not self._receiving:
+            if not self._ahead.count and not self._ahead.is_receiving:
                 return None
             self._changed.wait_for(
-                lambda: self._ahead.waiting or not self._receiving or self._stopped, remaining(until)
+                lambda: self._ahead.count or not self._ahead.is_receiving or self._stopped, remaining(until)
             )
-            if not self._ahead.waiting:
-                return [] if self._receiving else None
+            if not self._ahead.count:
+                return [] if self._ahead.is_receiving else None
             taken = self._ahead.take_some(count, time.monotonic())
         if invisible is not None:
             taken = self._change(taken, invisible, until + receive_plans.LATE)
@@ -250,7 +249,7 @@ class ReceiveAhead:
         """Return how many messages to receive now."""
         if self._paused:
             return 0
-        return self._ahead.to_receive(self._hungry, self.workers, self.at_least, in_order=self._is_fifo())
+        return to_receive(self._ahead, self._hungry, self.workers, self.at_least, in_order=self._is_fifo())
 
     def _run(self) -> None:
         outage = self._introduce()
@@ -260,7 +259,7 @@ class ReceiveAhead:
                 if self._stopped:
                     return
                 wish = Wish(self._may_receive(), LONG_POLL, self._invisible)
-                self._receiving, cancel = True, self._cancel
+                self._ahead.is_receiving, cancel = True, self._cancel
             if self._is_fifo():
                 # As long as they wait, what follows is not handed out.
                 self._leases.flush(time.monotonic() + self._client.common.attempt_timeout)
@@ -283,7 +282,7 @@ class ReceiveAhead:
                     self._failure = error
                     self._failures += 1
                     self._thread = None
-                    self._receiving = False
+                    self._ahead.is_receiving = False
                     self._changed.notify_all()
                 return
             if outage:
@@ -309,7 +308,7 @@ class ReceiveAhead:
 
     def _arrived(self, messages: list[MessageView]) -> None:
         with self._changed:
-            self._receiving = False
+            self._ahead.is_receiving = False
             if messages and self._paused:
                 self._give_back_soon(messages)
             elif messages:
@@ -354,7 +353,7 @@ class ReceiveAhead:
     def wait_for_receive(self) -> None:
         """Wait for the end of the receive that a pause ended: what is given back before may be leased for it."""
         with self._changed:
-            self._changed.wait_for(lambda: not (self._receiving and self._paused), _END_OF_RECEIVE)
+            self._changed.wait_for(lambda: not (self._ahead.is_receiving and self._paused), _END_OF_RECEIVE)
 
     def _give_back_soon(self, messages: list[MessageView]) -> None:
         if messages:
@@ -395,7 +394,7 @@ class ReceiveAhead:
         """Renew no more, and return what is in use."""
         self._renewer.stop()
         with self._changed:
-            in_use = list(self._ahead.in_use)
+            in_use = self._ahead.in_use
         for held in in_use:
             self._leases.in_use.pop(held.message, None)
         return in_use
