@@ -1068,6 +1068,23 @@ class FramedCalls:
 
         *cancellation* ends it. Raises `ConnectionFailed` and `RequestTimeout`.
         """
+    def receive(
+        self,
+        endpoint: str,
+        request: bytes,
+        timeout: float,
+        client_id: str,
+        cancellation: Cancellation,
+        ahead: Ahead,
+        receiver: tuple[LeaseKeeper, str | None],
+    ) -> tuple[int, int, list[MessageView]]:
+        """
+        Receive messages that *ahead* will hold; return the status of the call, that of its answer, and the messages.
+
+        It decodes without the interpreter lock, which a loop over *ahead* hands over as soon as the messages are there.
+        *receiver*: what keeps the leases, and the namespace without which topics are named. Raises `ConnectionFailed`,
+        `RequestTimeout`, and `ValueError` for a malformed answer.
+        """
     def poll_behind(
         self,
         endpoint: str,

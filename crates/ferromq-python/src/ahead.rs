@@ -3,10 +3,14 @@
 //! They are kept here so that handing one out costs one call of Python. How many are held is decided in
 //! `ferromq_client::Pace`. The locks are not held while Python runs.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use ferromq_client::{MAX_BATCH, Pace};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use pyo3::{
     intern,
     prelude::*,
@@ -96,8 +100,48 @@ pub struct Ahead {
     invisible: f64,
     /// What is in use, by message, for those that end leases.
     by_message: Option<Py<PyDict>>,
+    handover: Handover,
     inner: Mutex<Inner>,
 }
+
+/// Hands the interpreter lock from a loop to the thread that receives for it.
+///
+/// The thread would wait for the interpreter's switch interval of 5 ms otherwise: the loop needs a message each
+/// microsecond or two.
+#[derive(Default)]
+pub struct Handover {
+    is_asked: AtomicBool,
+    lock: Mutex<()>,
+    taken: Condvar,
+}
+
+impl Handover {
+    /// Asks for the lock: the caller is about to wait for it.
+    pub fn ask(&self) {
+        self.is_asked.store(true, Ordering::Release);
+    }
+
+    /// Notes that the caller has the lock.
+    pub fn take(&self) {
+        self.is_asked.store(false, Ordering::Release);
+        drop(self.lock.lock());
+        self.taken.notify_all();
+    }
+
+    /// Gives the lock to who asks for it.
+    fn give(&self, py: Python<'_>) {
+        if self.is_asked.load(Ordering::Acquire) {
+            py.detach(|| {
+                let mut guard = self.lock.lock();
+                let is_asked = |(): &mut ()| self.is_asked.load(Ordering::Acquire);
+                self.taken.wait_while_for(&mut guard, is_asked, LONGEST_HANDOVER);
+            });
+        }
+    }
+}
+
+/// A loop goes on after this time, whatever became of the thread.
+const LONGEST_HANDOVER: Duration = Duration::from_millis(1);
 
 struct Inner {
     pace: Pace,
@@ -120,7 +164,7 @@ impl Ahead {
             is_receiving: false,
             is_due: false,
         };
-        Self { invisible, by_message: in_use, inner: Mutex::new(inner) }
+        Self { invisible, by_message: in_use, handover: Handover::default(), inner: Mutex::new(inner) }
     }
 
     /// What waits, in its order.
@@ -184,6 +228,7 @@ impl Ahead {
         before: Option<&Bound<'py, Held>>,
         now: f64,
     ) -> PyResult<Option<Bound<'py, Held>>> {
+        self.handover.give(py);
         if let Some(before) = before {
             Held::leave(before)?;
             if self.end(before, now, true)? {
@@ -323,6 +368,11 @@ impl Ahead {
 }
 
 impl Ahead {
+    /// Where the thread that receives asks for the interpreter lock.
+    pub const fn handover(&self) -> &Handover {
+        &self.handover
+    }
+
     fn begin(&self, held: &Bound<'_, Held>, now: f64) -> PyResult<()> {
         {
             let mut inner = self.inner.lock();

@@ -35,7 +35,8 @@ pub fn answer(py: Python<'_>, response: Response) -> Answer<'_> {
     (status(code), remark, PyBytes::new(py, &body))
 }
 
-fn status(code: i32) -> i32 {
+/// The status of a response: gRPC's, 0 for success.
+pub fn status(code: i32) -> i32 {
     if code == 0 { 0 } else { code.saturating_sub(framed::STATUS) }
 }
 

@@ -47,7 +47,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(split_records, module)?)
 }
 
-fn malformed(error: Malformed) -> PyErr {
+pub fn malformed(error: Malformed) -> PyErr {
     PyValueError::new_err(format!("malformed response from the broker: {}", error.0))
 }
 
@@ -261,14 +261,14 @@ enum Source {
 }
 
 /// What all messages of an answer have in common.
-struct Receiver<'py> {
+pub struct Receiver<'py> {
     lease: Bound<'py, PyAny>,
     endpoint: Bound<'py, PyString>,
     namespace: Option<Bound<'py, PyString>>,
 }
 
 impl<'py> Receiver<'py> {
-    fn new(
+    pub fn new(
         lease: Bound<'py, PyAny>,
         endpoint: Bound<'py, PyString>,
         namespace: Option<Bound<'py, PyString>>,
@@ -698,11 +698,21 @@ fn decode_records_answer<'py>(
 ) -> PyResult<ReceivedParts<'py>> {
     let receiver = Receiver::new(lease, endpoint, namespace);
     let decoded = codec::decode_records(&answer.get().0).map_err(malformed)?;
-    let views = PyList::empty(py);
-    for record in decoded.messages {
-        views.append(MessageView::new(Source::Record(record), &receiver))?;
-    }
+    let views = views(py, decoded.messages, &receiver)?;
     Ok((Some((decoded.status.code, decoded.status.message)), views, decoded.next_offset))
+}
+
+/// The messages of an answer for Python.
+pub fn views<'py>(
+    py: Python<'py>,
+    records: Vec<RecordMessage>,
+    receiver: &Receiver<'py>,
+) -> PyResult<Bound<'py, PyList>> {
+    let views = PyList::empty(py);
+    for record in records {
+        views.append(MessageView::new(Source::Record(record), receiver))?;
+    }
+    Ok(views)
 }
 
 type RecordParts = ((i32, String), Option<i64>, PyRecords);

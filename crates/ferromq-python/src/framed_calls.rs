@@ -4,15 +4,22 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use ferromq_client::{
-    BegunPoll, Cancellation, ClientTls, Connections, Patience, Request, Response, TlsError, TlsOptions,
-    sends::MAX_REQUEST,
+    BegunPoll, CallError, Cancellation, ClientTls, Connections, Patience, Request, Response, TlsError, TlsOptions,
+    codec, sends::MAX_REQUEST,
 };
 use ferromq_protocol::remoting::{Fields, codes::framed};
 use parking_lot::Mutex;
-use pyo3::{exceptions::PyRuntimeError, prelude::*, pybacked::PyBackedBytes};
+use pyo3::{
+    exceptions::PyRuntimeError,
+    prelude::*,
+    pybacked::PyBackedBytes,
+    types::{PyList, PyString},
+};
 
 use crate::{
-    calls::{Answer, Polled, answer, exception, interruptible, limit, polled},
+    ahead::Ahead,
+    calls::{Answer, Polled, answer, exception, interruptible, limit, polled, status},
+    client::{Receiver, malformed, views},
     completions::{Outcome, PyCompletions},
     error::raised,
     local_server::LocalBroker,
@@ -163,6 +170,48 @@ impl PyFramedCalls {
         });
         raised?;
         outcome.map(polled).map_err(|failure| exception(&failure))
+    }
+
+    /// Receive messages that *ahead* will hold, and return the status of the call, that of its answer, and the messages.
+    ///
+    /// It decodes without the interpreter lock, which a loop over *ahead* hands over as soon as the messages are there.
+    /// Raises `ConnectionFailed`, `RequestTimeout`, and `ValueError` for a malformed answer.
+    #[allow(clippy::too_many_arguments)] // one call each, without an intermediate object
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        endpoint: Bound<'py, PyString>,
+        request: PyBackedBytes,
+        timeout: f64,
+        client_id: &str,
+        cancellation: &PyCancellation,
+        ahead: &Ahead,
+        receiver: (Bound<'py, PyAny>, Option<Bound<'py, PyString>>),
+    ) -> PyResult<(i32, i32, Bound<'py, PyList>)> {
+        let connections = self.0.get()?;
+        let request = self::request("ReceiveMessage", request, client_id)?;
+        let until = Instant::now() + limit(timeout);
+        let address = endpoint.to_str()?;
+        let (raised, outcome) = interruptible(py, |is_interrupted| {
+            let patience = Patience { until, is_interrupted };
+            let response = connections.poll(address, request, patience, &cancellation.0)?;
+            let decoded = match response.code {
+                0 => Some(codec::decode_records(&response.body)),
+                _ => None,
+            };
+            ahead.handover().ask();
+            Ok((response.code, decoded))
+        });
+        ahead.handover().take();
+        raised?;
+        match outcome.map_err(|failure: CallError| exception(&failure))? {
+            (_, Some(decoded)) => {
+                let decoded = decoded.map_err(malformed)?;
+                let receiver = Receiver::new(receiver.0, endpoint, receiver.1);
+                Ok((0, decoded.status.code, views(py, decoded.messages, &receiver)?))
+            }
+            (code, None) => Ok((status(code), 0, PyList::empty(py))),
+        }
     }
 
     /// As `poll`, behind the acknowledgement *acks*: both go with one write. Return its status, the text of a failure and

@@ -15,6 +15,7 @@ from itertools import islice
 
 from ferromq.client.client import Client
 from ferromq.client.connection import LOOK_UP, Cancel, Cancelled, remaining
+from ferromq.client.direct_receives import DirectPlace
 from ferromq.client.leases import Leases
 from ferromq.client.renewing import Aging, Renewer
 from ferromq.core import receive_plans
@@ -58,6 +59,7 @@ class ReceiveAhead:
         self._place = place
         """Called with each message that is taken, in their order; None: they are taken by loops that keep order."""
         self._ahead = Ahead(invisible, prefetch, leases.in_use)
+        self._direct = DirectPlace(client, subscription)
         self.workers = 1
         """How many take messages, at least."""
         self.at_least = 1
@@ -264,8 +266,7 @@ class ReceiveAhead:
                 # As long as they wait, what follows is not handed out.
                 self._leases.flush(time.monotonic() + self._client.common.attempt_timeout)
             try:
-                plan = receive_plans.receive(self._client.common, self._subscription, wish, self._leases)
-                messages = self._client.run(plan, cancel)
+                messages = self._received(wish, cancel)
             except Cancelled:  # by a pause, or by the end, which is seen above
                 self._arrived([])
                 continue
@@ -289,6 +290,14 @@ class ReceiveAhead:
                 outage = False
                 _log.info("messages again topic=%s", self._subscription.topics)
             self._arrived(messages)
+
+    def _received(self, wish: Wish, cancel: Cancel) -> list[MessageView]:
+        messages = self._direct.receive_ahead(self._ahead, wish, cancel, self._leases)
+        if messages is not None:
+            return messages
+        plan = receive_plans.receive(self._client.common, self._subscription, wish, self._leases)
+        received: list[MessageView] = self._client.run(plan, cancel)
+        return received
 
     def _introduce(self) -> bool:
         """Make the client known to a broker, and return whether none answers."""
