@@ -205,7 +205,10 @@ class ReceiveAhead:
         """Return how many messages to receive now."""
         if self._paused:
             return 0
-        return to_receive(self._ahead, self._hungry, self.workers, self.at_least, in_order=self._is_fifo())
+        in_order, can_be_ended = self._is_fifo(), self._client.base.remoting is None
+        return to_receive(
+            self._ahead, self._hungry, self.workers, self.at_least, in_order=in_order, can_be_ended=can_be_ended
+        )
 
     async def _run(self) -> None:
         outage = await self._introduce()

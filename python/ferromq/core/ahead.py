@@ -27,8 +27,16 @@ def check_prefetch(prefetch: int | None) -> int | None:
     return None if prefetch is None else whole_number("prefetch", prefetch, 1)
 
 
-def to_receive(ahead: Ahead, hungry: int, workers: int, at_least: int, *, in_order: bool) -> int:
-    """Return how many messages to receive now for *workers*, of which *hungry* wait for one; 0: none."""
+def to_receive(
+    ahead: Ahead, hungry: int, workers: int, at_least: int, *, in_order: bool, can_be_ended: bool = True
+) -> int:
+    """
+    Return how many messages to receive now for *workers*, of which *hungry* wait for one; 0: none.
+
+    A receive that cannot be ended would take what is given back; so none begins while messages wait.
+    """
+    if ahead.count and not can_be_ended:
+        return 0
     if not in_order:
         return ahead.room(hungry, at_least)
     if ahead.count or not hungry:
