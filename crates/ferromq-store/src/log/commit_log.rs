@@ -300,7 +300,7 @@ impl<D: Disk> CommitLog<D> {
     where
         D: 'a,
     {
-        let mut run = Vec::new();
+        let mut run = Vec::with_capacity(if is_by_call { 3 * records.size_hint().1.unwrap_or(0) } else { 0 });
         let mut end = tail.end;
         for ((message, record), place) in records {
             if tail.file.is_none() || place != end {
