@@ -251,6 +251,9 @@ def test_many_messages_are_stored_in_the_callers_thread_unless_it_waits_for_the_
             generated = producer.send_all("orders", iter(bodies), on_progress=note)
         assert bool(seen) == has_threads
         for summary in (sent, generated):
+            # A stored message is dispatched to its queue a moment later.
+            while any(mq.store.max_offset("orders", each.queue_id) <= each.queue_offset for each in summary):
+                time.sleep(0.001)
             kept = [mq.store.get("orders", each.queue_id, each.queue_offset)[1][0].body for each in summary]
             assert kept == bodies
 

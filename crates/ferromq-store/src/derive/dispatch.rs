@@ -6,7 +6,7 @@
 use std::{
     sync::{Arc, atomic::Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
@@ -251,53 +251,13 @@ impl<D: Disk> Dispatcher<D> {
 const POLLS_BEFORE_SLEEP: u32 = 50;
 /// A round of so many messages means that the log is busy.
 const BUSY_ROUND: u64 = 2;
-/// A busy dispatcher looks for records so often, so that appenders wake it for none of them.
-const NAP: Duration = Duration::from_micros(100);
-/// Fewer messages in a nap do not make it worth while: an appender wakes the dispatcher for the next one.
-const NAP_MESSAGES: u64 = 4;
-/// A dispatcher that found a record within this time so often in a row is busy.
-const QUICK: (Duration, u32) = (Duration::from_micros(25), 8);
-
-/// Whether the dispatcher takes naps or is woken.
-#[derive(Debug, Default)]
-struct Pace {
-    idle_since: Option<Instant>,
-    /// Times in a row that a record came at once.
-    quick: u32,
-    /// Messages before the nap.
-    before: Option<u64>,
-}
-
-impl Pace {
-    /// Notes that there is nothing to do after so many messages. Returns whether to take a nap.
-    fn is_idle(&mut self, messages: u64) -> bool {
-        if self.before.take().is_some_and(|before| messages - before < NAP_MESSAGES) {
-            self.quick = 0;
-        }
-        let is_busy = self.quick >= QUICK.1;
-        if is_busy {
-            self.before = Some(messages);
-        } else {
-            self.idle_since.get_or_insert_with(Instant::now);
-        }
-        is_busy
-    }
-
-    /// Notes that there are records.
-    fn is_due(&mut self) {
-        if let Some(since) = self.idle_since.take() {
-            self.quick = if since.elapsed() < QUICK.0 { self.quick + 1 } else { 0 };
-        }
-    }
-}
-
 /// Pause after a failed round; appends do not shorten it.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Dispatches until the store stops and everything is dispatched.
 pub(crate) fn run<D: Disk>(shared: &Dispatching<D>, mut dispatcher: Dispatcher<D>) {
     let mut at = shared.dispatched.end();
-    let (mut polls, mut pace) = (0, Pace::default());
+    let mut polls = 0;
     // Logs each offset once, however often it is retried.
     let mut stuck_at = None;
     let mut catching_up = None;
@@ -308,9 +268,7 @@ pub(crate) fn run<D: Disk>(shared: &Dispatching<D>, mut dispatcher: Dispatcher<D
             if shared.files.log.arrived.is_stopped() {
                 return;
             }
-            if pace.is_idle(dispatcher.messages) {
-                thread::sleep(NAP);
-            } else if polls > 0 {
+            if polls > 0 {
                 polls -= 1;
                 thread::yield_now();
             } else if catching_up.is_none() {
@@ -319,7 +277,6 @@ pub(crate) fn run<D: Disk>(shared: &Dispatching<D>, mut dispatcher: Dispatcher<D
             }
             continue;
         }
-        pace.is_due();
         let before = dispatcher.messages;
         let round = {
             let _dispatching = shared.rounds.lock();
@@ -377,41 +334,5 @@ fn catch_up<D: Disk>(shared: &Dispatching<D>, under_way: &mut Option<CatchUp<D>>
     });
     if is_over {
         *under_way = None;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_busy_dispatcher_takes_naps_until_one_is_not_worth_while() {
-        let mut pace = Pace::default();
-        let mut messages = 0;
-        for _ in 0..QUICK.1 {
-            assert!(!pace.is_idle(messages));
-            pace.is_due();
-            // The test itself may be slow.
-            pace.quick = pace.quick.max(u32::try_from(messages).unwrap() + 1);
-            messages += 1;
-        }
-        assert!(pace.is_idle(messages));
-        messages += NAP_MESSAGES;
-        assert!(pace.is_idle(messages), "many came meanwhile");
-        messages += NAP_MESSAGES - 1;
-        assert!(!pace.is_idle(messages), "few came");
-        pace.is_due();
-        assert!(!pace.is_idle(messages));
-    }
-
-    #[test]
-    fn a_dispatcher_that_waits_for_records_takes_no_naps() {
-        let mut pace = Pace::default();
-        for messages in 0..100 {
-            assert!(!pace.is_idle(messages));
-            thread::sleep(QUICK.0);
-            assert!(!pace.is_idle(messages));
-            pace.is_due();
-        }
     }
 }
