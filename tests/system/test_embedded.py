@@ -4,10 +4,11 @@ import contextlib
 import gc
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from machine import in_load
@@ -231,6 +232,30 @@ def test_clients_of_an_embedded_broker_send_without_a_connection_for_frames(open
     with ferromq.embedded() as mq, ferromq.connect(mq.endpoint) as other:
         assert opens(mq, mq.producer(), 1)
         assert opens(mq, other.producer(), 2)
+
+
+@pytest.mark.parametrize(("flush", "has_threads"), [("interval", False), ("group", True)])
+def test_many_messages_are_stored_in_the_callers_thread_unless_it_waits_for_the_disk(
+    flush: Literal["interval", "group"], *, has_threads: bool
+) -> None:
+    """On others they would only take turns with it; several that wait share a flush."""
+    seen: set[str] = set()
+
+    def note(_: int) -> None:
+        seen.update(thread.name for thread in threading.enumerate() if thread.name.startswith("ferromq-send"))
+
+    bodies = [b"%d" % number for number in range(2_000)]
+    with ferromq.embedded(flush=flush) as mq:
+        with mq.producer() as producer:
+            sent = producer.send_all("orders", bodies, on_progress=note)
+            generated = producer.send_all("orders", iter(bodies), on_progress=note)
+        assert bool(seen) == has_threads
+        for summary in (sent, generated):
+            # A stored message is dispatched to its queue a moment later.
+            while any(mq.store.max_offset("orders", each.queue_id) <= each.queue_offset for each in summary):
+                time.sleep(0.001)
+            kept = [mq.store.get("orders", each.queue_id, each.queue_offset)[1][0].body for each in summary]
+            assert kept == bodies
 
 
 def test_clients_of_an_embedded_broker_speak_the_tls_that_they_are_given(opens: Opens) -> None:

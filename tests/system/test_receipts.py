@@ -1,6 +1,7 @@
 """Receipts name the broker that stored the message and the place of its record, and say what was promised."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 
@@ -72,6 +73,10 @@ ALL = [*OVER_GRPC, over_remoting]
 def second_ids(mq: ferromq.Embedded, receipts: Iterable[SendReceipt]) -> list[str]:
     """Return the second ids of the records that the receipts name."""
     places = [(each.topic, each.queue_id, each.queue_offset) for each in receipts]
+    for topic, queue_id, offset in places:
+        # A stored message is dispatched to its queue a moment later.
+        while mq.store.max_offset(topic, queue_id) <= offset:
+            time.sleep(0.001)
     return [mq.store.get(*place, 1)[1][0].offset_message_id for place in places]
 
 

@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use ferromq_client::codec::{self, Batch, Body, Headers, Kind, Received, RecordMessage};
+use ferromq_client::codec::{self, Batch, Body, Headers, Kind, Received, RecordMessage, SendEncoding};
 use ferromq_protocol::{protobuf::Malformed, record::names::without_namespace};
 use parking_lot::Mutex;
 use pyo3::{
@@ -210,7 +210,12 @@ fn encode_send<'py>(
         }
     }
     let batch = Batch { topic, queue_id, born_timestamp, born_host, ids, transaction };
-    Ok(PyBytes::new(py, &codec::encode_send(&batch, items.iter().map(Item::parts))))
+    let encoding = SendEncoding::new(&batch);
+    let parts = || items.iter().map(Item::parts);
+    PyBytes::new_with(py, encoding.len(parts()), |out| {
+        encoding.put(out, parts());
+        Ok(())
+    })
 }
 
 type SendFailure = (usize, i32, String);

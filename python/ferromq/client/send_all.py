@@ -1,9 +1,10 @@
 """Sends many messages of one call, in batches, several of them at once; the asynchronous twin is `aio._send_all`."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from typing import cast
 
 from ferromq.client.client import Client
@@ -31,7 +32,6 @@ def send_all(
     on_progress: Callable[[int], None] | None,
 ) -> SendSummary:
     """Send what *sendable* makes of each message; see `Producer.send_all`."""
-    # One batch leaves threads nothing to do meanwhile.
     is_small = isinstance(messages, Sequence) and len(messages) <= MAX_MESSAGES
     given = cast("Iterable[Sendable]", messages) if sendable is as_is else map(sendable, messages)
     pending: deque[tuple[Slice, Future[Batch]]] = deque()
@@ -44,28 +44,48 @@ def send_all(
             for each in part.apart():
                 stored.add(each, _send_after(client, None, topic, each))
 
-    def collect() -> None:
-        part, future = pending.popleft()
-        take(part, future.result)
-
     try:
         parts = [*batches(given)] if is_small else batches(given)
-        if isinstance(parts, list) and len(parts) == 1:
-            take(parts[0], partial(_send_after, client, None, topic, parts[0]))
-            return in_order(stored.done)
-        with ThreadPoolExecutor(IN_FLIGHT, "ferromq-send") as senders:
-            for part in parts:
-                before = predecessor(part, pending)
-                pending.append((part, senders.submit(_send_after, client, before, topic, part)))
-                if len(pending) >= IN_FLIGHT:
-                    collect()
-            while pending:
-                collect()
+        rest = iter(parts)
+        # One batch leaves threads nothing to do meanwhile. A broker of this process stores in this thread: others would
+        # only take turns with it, unless it waits for its disk.
+        is_alone = isinstance(parts, list) and len(parts) == 1
+        for part in rest if is_alone or client.channels.here else ():
+            take(part, partial(_send_after, client, None, topic, part))
+            if stored.has_waited:
+                break
+        _send_at_once(client, topic, rest, pending, take)
     except Exception as error:
         others = [part for part, future in pending if future.exception() is None]
         note_stored(error, stored.count + sum(len(part.messages) for part in others))
         raise
     return in_order(stored.done)
+
+
+def _send_at_once(
+    client: Client,
+    topic: str,
+    parts: Iterator[Slice],
+    pending: deque[tuple[Slice, Future[Batch]]],
+    take: Callable[[Slice, Callable[[], Batch]], None],
+) -> None:
+    """Send slices on threads, several at once; *pending* has those whose receipts *take* has not got yet."""
+    first = next(parts, None)
+    if first is None:
+        return
+
+    def collect() -> None:
+        part, future = pending.popleft()
+        take(part, future.result)
+
+    with ThreadPoolExecutor(IN_FLIGHT, "ferromq-send") as senders:
+        for part in chain((first,), parts):
+            before = predecessor(part, pending)
+            pending.append((part, senders.submit(_send_after, client, before, topic, part)))
+            if len(pending) >= IN_FLIGHT:
+                collect()
+        while pending:
+            collect()
 
 
 def _send_after(client: Client, before: Future[Batch] | None, topic: str, part: Slice) -> Batch:

@@ -200,6 +200,11 @@ class Stored:
         """How many messages they have, of which *on_progress* is told."""
         self._on_progress = on_progress
 
+    @property
+    def has_waited(self) -> bool:
+        """Says whether the answer to the last one came after a flush."""
+        return self.done[-1][1].records.durability == "flushed"
+
     def add(self, part: Slice, batch: Batch) -> None:
         """Add one."""
         self.done.append((part, batch))

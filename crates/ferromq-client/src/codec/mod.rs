@@ -14,6 +14,7 @@ mod tests;
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
+    mem,
     sync::{
         LazyLock,
         atomic::{AtomicU32, Ordering},
@@ -130,43 +131,93 @@ pub fn encode_send<'a>(
     encode(batch, messages.into_iter().map(|(headers, body)| (headers.encoded(), body)))
 }
 
-fn encode<'a>(
-    batch: &Batch<'_>,
-    messages: impl Iterator<Item = (EncodedHeaders<'a>, &'a [u8])> + Clone,
-) -> Vec<u8> {
-    let topic = resource(batch.topic, 1);
-    let shared = shared_system_properties(batch);
-    let has_kind = batch.transaction.is_none();
-    let lens = |headers: &EncodedHeaders<'_>, body: &[u8]| {
-        let kind_len = if has_kind { headers.kind.len(batch.born_timestamp) } else { 0 };
+/// Encodes the request of [`encode_send`] into memory of the caller's, and copies each body once.
+#[derive(Debug)]
+pub struct SendEncoding<'a, 'b> {
+    batch: &'a Batch<'b>,
+    topic: Vec<u8>,
+    shared: Vec<u8>,
+}
+
+impl<'a, 'b> SendEncoding<'a, 'b> {
+    /// Prepares what all messages of a batch share.
+    #[must_use]
+    pub fn new(batch: &'a Batch<'b>) -> Self {
+        Self { batch, topic: resource(batch.topic, 1), shared: shared_system_properties(batch) }
+    }
+
+    /// Length of the request in bytes.
+    pub fn len<'c>(&self, messages: impl IntoIterator<Item = (&'c Headers, &'c [u8])>) -> usize {
+        self.total(messages.into_iter().map(|(headers, body)| (headers.encoded(), body)))
+    }
+
+    /// Encodes the messages into `out`, which has as many bytes as [`Self::len`] says.
+    pub fn put<'c>(&self, mut out: &mut [u8], messages: impl IntoIterator<Item = (&'c Headers, &'c [u8])>) {
+        let mut head = Vec::new();
+        for ((headers, body), index) in messages.into_iter().zip(0..self.batch.ids.count) {
+            head.clear();
+            self.put_head(&mut head, &headers.encoded(), body, index);
+            for part in [head.as_slice(), body] {
+                if let Some((first, rest)) = mem::take(&mut out).split_at_mut_checked(part.len()) {
+                    first.copy_from_slice(part);
+                    out = rest;
+                }
+            }
+        }
+    }
+
+    /// Whether messages say their kind; those of transactions do it among the shared properties.
+    fn has_kind(&self) -> bool {
+        self.batch.transaction.is_none()
+    }
+
+    /// Lengths of the system properties, and of the message without its own length.
+    fn of(&self, headers: &EncodedHeaders<'_>, body: &[u8]) -> (usize, usize) {
+        let kind_len = if self.has_kind() { headers.kind.len(self.batch.born_timestamp) } else { 0 };
         let system_len = headers.system_properties.len()
             + bytes_field_len(3, MESSAGE_ID_LEN)
-            + shared.len()
+            + self.shared.len()
             + kind_len
             + encoding_len(headers.compression);
-        let len = topic.len()
+        let len = self.topic.len()
             + headers.user_properties.len()
             + bytes_field_len(3, system_len)
             + bytes_field_len(4, body.len());
         (system_len, len)
-    };
-    // Exact: growing the buffer would copy the bodies again.
-    let total = messages.clone().map(|(headers, body)| bytes_field_len(1, lens(&headers, body).1)).sum();
-    let mut out = Vec::with_capacity(total);
-    for ((headers, body), index) in messages.zip(0..batch.ids.count) {
-        let (system_len, len) = lens(&headers, body);
-        put_len_prefix(&mut out, 1, len);
-        out.extend_from_slice(&topic);
+    }
+
+    fn total<'c>(&self, messages: impl Iterator<Item = (EncodedHeaders<'c>, &'c [u8])>) -> usize {
+        messages.map(|(headers, body)| bytes_field_len(1, self.of(&headers, body).1)).sum()
+    }
+
+    /// Appends a message up to its body.
+    fn put_head(&self, out: &mut Vec<u8>, headers: &EncodedHeaders<'_>, body: &[u8], index: u32) {
+        let (system_len, len) = self.of(headers, body);
+        put_len_prefix(out, 1, len);
+        out.extend_from_slice(&self.topic);
         out.extend_from_slice(headers.user_properties);
-        put_len_prefix(&mut out, 3, system_len);
+        put_len_prefix(out, 3, system_len);
         out.extend_from_slice(headers.system_properties);
-        put_bytes_field(&mut out, 3, &batch.ids.text(index));
-        put_encoding(&mut out, headers.compression);
-        out.extend_from_slice(&shared);
-        if has_kind {
-            headers.kind.put(&mut out, batch.born_timestamp);
+        put_bytes_field(out, 3, &self.batch.ids.text(index));
+        put_encoding(out, headers.compression);
+        out.extend_from_slice(&self.shared);
+        if self.has_kind() {
+            headers.kind.put(out, self.batch.born_timestamp);
         }
-        put_bytes_field(&mut out, 4, body);
+        put_len_prefix(out, 4, body.len());
+    }
+}
+
+fn encode<'a>(
+    batch: &Batch<'_>,
+    messages: impl Iterator<Item = (EncodedHeaders<'a>, &'a [u8])> + Clone,
+) -> Vec<u8> {
+    let encoding = SendEncoding::new(batch);
+    // Exact: growing the buffer would copy the bodies again.
+    let mut out = Vec::with_capacity(encoding.total(messages.clone()));
+    for ((headers, body), index) in messages.zip(0..batch.ids.count) {
+        encoding.put_head(&mut out, &headers, body, index);
+        out.extend_from_slice(body);
     }
     out
 }

@@ -59,6 +59,10 @@ fn response(body: &[u8]) -> Vec<u8> {
     };
     let request = encode_send(&batch, [(&headers, body)]);
     assert_eq!(request.capacity(), request.len());
+    let encoding = SendEncoding::new(&batch);
+    let mut placed = vec![0; encoding.len([(&headers, body)])];
+    encoding.put(&mut placed, [(&headers, body)]);
+    assert_eq!(placed, request);
     // `messages` of the request and `message` of the response differ only in their field number.
     let message = Fields::new(&request).next().unwrap().unwrap().1.bytes().unwrap().to_vec();
     let mut out = Vec::new();

@@ -97,8 +97,9 @@ pub trait Region: Send + Sync + 'static {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
     /// Writes `parts` in sequence at `offset`.
     fn write_at(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()>;
-    /// As [`Self::write_at`], for bytes that are flushed at once. It bypasses a map, whose flush costs more.
-    fn write_flushed_soon(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+    /// As [`Self::write_at`], for many bytes, or for bytes that are flushed at once. It bypasses a map, whose pages must
+    /// be faulted in, and whose flush costs more.
+    fn write_by_call(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
         self.write_at(offset, parts)
     }
     /// Makes the bytes of `range` durable before it returns.

@@ -99,7 +99,7 @@ impl Region for MappedRegion {
         Ok(())
     }
 
-    fn write_flushed_soon(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+    fn write_by_call(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         if self.access != Access::Map || self.bounds(offset..offset.saturating_add(len as u64)).is_none() {
             return self.write_at(offset, parts);
@@ -188,15 +188,17 @@ pub(crate) fn of_flush(error: io::Error) -> io::Error {
     if platform::is_shortage(&error) { io::Error::other(format!("flush: {error}")) } else { error }
 }
 
-/// Writes all parts with one system call, or with more after a short write.
+/// Writes all parts with as few system calls as the system allows, or with more after a short write.
 fn write_file(file: &File, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
-    let mut written = platform::write_parts_at(file, parts, offset)?;
     let mut at = offset;
-    for part in parts {
-        let done = written.min(part.len());
-        platform::write_all_at(file, part.get(done..).unwrap_or_default(), at + done as u64)?;
-        written -= done;
-        at += part.len() as u64;
+    for parts in parts.chunks(platform::MAX_PARTS) {
+        let mut written = platform::write_parts_at(file, parts, at)?;
+        for part in parts {
+            let done = written.min(part.len());
+            platform::write_all_at(file, part.get(done..).unwrap_or_default(), at + done as u64)?;
+            written -= done;
+            at += part.len() as u64;
+        }
     }
     Ok(())
 }
@@ -297,9 +299,9 @@ impl<R: Region> MappedFile<R> {
         self.region.write_at(offset.wrapping_sub(self.base), parts).or_io("write", &self.path)
     }
 
-    /// As [`Self::write`], for bytes that are flushed at once.
-    pub(crate) fn write_flushed_soon(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
-        self.region.write_flushed_soon(offset.wrapping_sub(self.base), parts).or_io("write", &self.path)
+    /// As [`Self::write`], for many bytes, or for bytes that are flushed at once.
+    pub(crate) fn write_by_call(&self, offset: u64, parts: &[&[u8]]) -> Result<()> {
+        self.region.write_by_call(offset.wrapping_sub(self.base), parts).or_io("write", &self.path)
     }
 
     /// Writes zeros over a range that is flushed at once.
@@ -309,7 +311,7 @@ impl<R: Region> MappedFile<R> {
         let mut at = range.start;
         while at < range.end {
             let len = (range.end - at).min(ZEROS.len() as u64);
-            self.write_flushed_soon(at, &[ZEROS.get(..len as usize).unwrap_or(ZEROS)])?;
+            self.write_by_call(at, &[ZEROS.get(..len as usize).unwrap_or(ZEROS)])?;
             at += len;
         }
         Ok(())

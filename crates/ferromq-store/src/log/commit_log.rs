@@ -39,6 +39,19 @@ type File<D> = Arc<MappedFile<<D as Disk>::Region>>;
 /// `locked_at_ms` while no append is under way.
 const NOT_LOCKED: i64 = i64::MAX;
 
+/// An append of so many bytes is written by a system call: it needs no page faults, and no zeroed pages.
+const LARGE: u64 = 16 << 10;
+
+/// The places of the records of an append.
+struct Room<D: Disk> {
+    /// Still without queue offsets.
+    locations: Vec<Location>,
+    /// End of the last record.
+    end: u64,
+    /// The files after the current one.
+    files: Vec<File<D>>,
+}
+
 /// An encoded record; the log fills in its offsets and its timestamp.
 pub(crate) struct Pending<D: Disk> {
     pub(crate) encoded: Encoded,
@@ -250,60 +263,63 @@ impl<D: Disk> CommitLog<D> {
         bytes: &mut [u8],
         store_timestamp: i64,
     ) -> Result<Vec<Location>> {
-        let mut locations = Vec::with_capacity(records.size_hint().1.unwrap_or(0));
-        let (planned_end, files) = self.make_room(tail, records.clone().map(|(_, record)| record))?;
+        let Room { mut locations, end: planned_end, files } =
+            self.make_room(tail, records.clone().map(|(_, record)| record))?;
         let begin = (tail.file.clone(), tail.end);
-        for (message, record) in records.clone() {
-            let queue_offset = record.queue.as_ref().map_or(0, |queue| queue.take_next_offset());
-            let location = Location { queue_offset, physical_offset: 0, len: record.encoded.len };
-            match self.write_record(tail, message.body, record, location, store_timestamp, bytes) {
-                Ok(location) => locations.push(location),
-                Err(error) => {
-                    let given = records.take(locations.len() + 1);
-                    given
-                        .filter_map(|(_, record)| record.queue.as_ref())
-                        .for_each(|queue| queue.give_back_offset());
-                    let needed = planned_end - begin.1;
-                    self.undo(tail, begin, planned_end, &files);
-                    return Err(self.full_or(error, needed));
-                }
-            }
+        for ((_, record), location) in records.clone().zip(&mut locations) {
+            location.queue_offset = record.queue.as_ref().map_or(0, |queue| queue.take_next_offset());
+            let Encoded { head_at, sys_flag, .. } = record.encoded;
+            patch(bytes, head_at + QUEUE_OFFSET_AT, location.queue_offset.to_be_bytes());
+            patch(bytes, head_at + PHYSICAL_OFFSET_AT, location.physical_offset.to_be_bytes());
+            patch(bytes, head_at + message::store_timestamp_at(sys_flag), store_timestamp.to_be_bytes());
+            property_crc::seal(bytes, &record.encoded);
+        }
+        let needed = planned_end - begin.1;
+        let is_by_call = self.is_sync() || needed >= LARGE;
+        let places = locations.iter().map(|location| location.physical_offset);
+        if let Err(error) = self.write_at(tail, records.clone().zip(places), bytes, is_by_call) {
+            let queues = records.filter_map(|(_, record)| record.queue.as_ref());
+            queues.for_each(|queue| queue.give_back_offset());
+            self.undo(tail, begin, planned_end, &files);
+            return Err(self.full_or(error, needed));
+        }
+        if !is_by_call {
+            self.ahead.mapped.store(tail.end, Ordering::Relaxed);
         }
         Ok(locations)
     }
 
-    fn write_record(
+    /// Writes complete records at their places: all of a file by one system call, or each through the map.
+    fn write_at<'a>(
         &self,
         tail: &mut Tail<D>,
-        body: &[u8],
-        record: &Pending<D>,
-        location: Location,
-        store_timestamp: i64,
-        bytes: &mut [u8],
-    ) -> Result<Location> {
-        let Encoded { head_at, tail_at, tail_end, len, sys_flag, .. } = record.encoded;
-        let needed = tail.end + u64::from(len) + BLANK_LEN;
-        if tail.file.as_ref().is_none_or(|file| needed > file.end()) {
-            self.roll(tail)?;
+        records: impl Iterator<Item = ((&'a NewMessage<'a>, &'a Pending<D>), u64)>,
+        bytes: &[u8],
+        is_by_call: bool,
+    ) -> Result<()>
+    where
+        D: 'a,
+    {
+        let mut run = Vec::with_capacity(if is_by_call { 3 * records.size_hint().1.unwrap_or(0) } else { 0 });
+        let mut end = tail.end;
+        for ((message, record), place) in records {
+            if tail.file.is_none() || place != end {
+                write_run(tail, &mut run, end)?;
+                self.roll(tail)?;
+                end = place;
+            }
+            let Encoded { head_at, tail_at, tail_end, len, .. } = record.encoded;
+            let head = bytes.get(head_at..tail_at).unwrap_or_default();
+            let parts = [head, message.body, bytes.get(tail_at..tail_end).unwrap_or_default()];
+            end += u64::from(len);
+            if is_by_call {
+                run.extend(parts);
+            } else if let Some(file) = &tail.file {
+                file.write(tail.end, &parts)?;
+                tail.end = end;
+            }
         }
-        let Some(file) = &tail.file else { return Err(StoreError::Closed) };
-        patch(bytes, head_at + QUEUE_OFFSET_AT, location.queue_offset.to_be_bytes());
-        patch(bytes, head_at + PHYSICAL_OFFSET_AT, tail.end.to_be_bytes());
-        patch(bytes, head_at + message::store_timestamp_at(sys_flag), store_timestamp.to_be_bytes());
-        property_crc::seal(bytes, &record.encoded);
-        let parts = [
-            bytes.get(head_at..tail_at).unwrap_or_default(),
-            body,
-            bytes.get(tail_at..tail_end).unwrap_or_default(),
-        ];
-        if self.is_sync() {
-            file.write_flushed_soon(tail.end, &parts)?;
-        } else {
-            file.write(tail.end, &parts)?;
-        }
-        let location = Location { physical_offset: tail.end, ..location };
-        tail.end += u64::from(len);
-        Ok(location)
+        write_run(tail, &mut run, end)
     }
 
     /// Fills the end of the file with a blank record and goes on in the next one.
@@ -320,16 +336,12 @@ impl<D: Disk> CommitLog<D> {
         Ok(())
     }
 
-    /// Reserves files and zeroed space for all records before the first byte is written. Returns their end and the
-    /// files after the current one.
-    fn make_room<'a>(
-        &self,
-        tail: &Tail<D>,
-        pending: impl Iterator<Item = &'a Pending<D>>,
-    ) -> Result<(u64, Vec<File<D>>)>
+    /// Finds the places of all records, and reserves files and zeroed space for them before the first byte is written.
+    fn make_room<'a>(&self, tail: &Tail<D>, pending: impl Iterator<Item = &'a Pending<D>>) -> Result<Room<D>>
     where
         D: 'a,
     {
+        let mut locations = Vec::with_capacity(pending.size_hint().1.unwrap_or(0));
         let mut files = Vec::new();
         let mut end = tail.end;
         let mut file_end = tail.file.as_ref().map_or(end, |file| file.end());
@@ -341,12 +353,13 @@ impl<D: Disk> CommitLog<D> {
                 file_end = file.end();
                 files.push(file);
             }
+            locations.push(Location { queue_offset: 0, physical_offset: end, len: record.encoded.len });
             end += len;
         }
         if end > self.ahead.zeroed() {
             self.zero_until(end)?;
         }
-        Ok((end, files))
+        Ok(Room { locations, end, files })
     }
 
     /// Erases everything written after `begin`, so that its remains cannot follow a later record.
@@ -376,4 +389,16 @@ impl<D: Disk> CommitLog<D> {
             other => other,
         }
     }
+}
+
+/// Writes what was gathered for the current file, up to `end`.
+fn write_run<D: Disk>(tail: &mut Tail<D>, run: &mut Vec<&[u8]>, end: u64) -> Result<()> {
+    if let Some(file) = &tail.file
+        && !run.is_empty()
+    {
+        file.write_by_call(tail.end, run)?;
+        run.clear();
+        tail.end = end;
+    }
+    Ok(())
 }

@@ -13,7 +13,7 @@ use crate::{
     log::commit_log::CommitLog,
 };
 
-/// How far ahead of a busy appender pages are faulted in under asynchronous flush.
+/// How far ahead of a busy appender pages are faulted in under asynchronous flush. Only appends through the map need it.
 const PREFAULT_WINDOW: u64 = 8 << 20;
 /// Bytes faulted in at once.
 const PREFAULT_STEP: u64 = 1 << 20;
@@ -30,8 +30,8 @@ impl<D: Disk> CommitLog<D> {
         let span_end = self.files().end();
         let is_file_due = span_end.saturating_sub(end) < self.files().file_size() / 2;
         let is_zeroing_due = self.ahead.zeroed().saturating_sub(end) < ZERO_WINDOW / 2;
-        let is_prefault_due =
-            self.ahead.prefaulted.load(Ordering::Relaxed).saturating_sub(end) < PREFAULT_WINDOW / 2;
+        let is_prefault_due = self.ahead.mapped.load(Ordering::Relaxed) == end
+            && self.ahead.prefaulted.load(Ordering::Relaxed).saturating_sub(end) < PREFAULT_WINDOW / 2;
         if is_file_due || is_zeroing_due || is_prefault_due {
             self.ahead.asked.store(true, Ordering::Relaxed);
             self.ahead.due.ring();
@@ -79,7 +79,7 @@ impl<D: Disk> CommitLog<D> {
     /// Faults in one step of pages for a busy appender. Returns whether there is more to do.
     fn prefault(&self, end: u64, span_end: u64) -> bool {
         let from = self.ahead.prefaulted.load(Ordering::Acquire).max(end);
-        let goal = span_end.min(end + PREFAULT_WINDOW);
+        let goal = span_end.min(self.ahead.mapped.load(Ordering::Relaxed) + PREFAULT_WINDOW);
         if from >= goal || self.is_sync() {
             return false;
         }

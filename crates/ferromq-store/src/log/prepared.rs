@@ -12,6 +12,8 @@ pub(crate) struct PreparedAhead {
     /// The appender stays below it. `u64::MAX` if nothing is zeroed ahead.
     pub(super) zeroed: AtomicU64,
     pub(super) zeroing: Mutex<()>,
+    /// End of the last append that was written through the map.
+    pub(super) mapped: AtomicU64,
     /// End of the faulted-in pages. `u64::MAX` if none are.
     pub(super) prefaulted: AtomicU64,
     pub(super) prefaulted_at: Mutex<Option<Instant>>,
@@ -28,6 +30,7 @@ impl Default for PreparedAhead {
         Self {
             zeroed: AtomicU64::new(u64::MAX),
             zeroing: Mutex::new(()),
+            mapped: AtomicU64::new(0),
             prefaulted: AtomicU64::new(u64::MAX),
             prefaulted_at: Mutex::new(None),
             is_failing: AtomicBool::new(false),

@@ -105,6 +105,9 @@ pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result
     file.write_all_at(bytes, offset)
 }
 
+/// Most parts of one [`write_parts_at`]: the kernel's `UIO_MAXIOV`.
+pub(crate) const MAX_PARTS: usize = 1024;
+
 /// Writes parts one after the other by one system call; returns how many bytes were written, maybe fewer than given.
 pub(crate) fn write_parts_at(file: &File, parts: &[&[u8]], offset: u64) -> io::Result<usize> {
     let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();

@@ -63,6 +63,9 @@ pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result
     file.write_all_at(bytes, offset)
 }
 
+/// Most parts of one [`write_parts_at`].
+pub(crate) const MAX_PARTS: usize = 1024;
+
 /// Writes nothing: the caller writes each part by itself.
 pub(crate) fn write_parts_at(_file: &File, _parts: &[&[u8]], _offset: u64) -> io::Result<usize> {
     Ok(0)

@@ -112,10 +112,20 @@ impl<'a> SendRequest<'a> {
         self.keys.capacity() * size_of::<&str>() + self.properties.capacity() * size_of::<(&str, &str)>()
     }
 
+    /// As [`Self::parse`], for a request of `count` messages, see [`Self::count`].
+    pub fn parse_counted(request: &'a [u8], count: usize) -> Result<Self, Malformed> {
+        let messages = Vec::with_capacity(count.min(MAX_MESSAGES));
+        Self { messages, ..Self::default() }.parse_all(request)
+    }
+
     /// Parses an encoded request. Unknown fields are skipped. Repeated fields follow protobuf: the last number or text
     /// counts, and embedded messages are merged.
     pub fn parse(request: &'a [u8]) -> Result<Self, Malformed> {
-        let mut parsed = Self::default();
+        Self::default().parse_all(request)
+    }
+
+    fn parse_all(self, request: &'a [u8]) -> Result<Self, Malformed> {
+        let mut parsed = self;
         for field in Fields::new(request) {
             if let (1, value) = field? {
                 if parsed.messages.len() == MAX_MESSAGES {

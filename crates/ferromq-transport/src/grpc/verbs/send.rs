@@ -160,7 +160,7 @@ async fn store(
 fn parse<'a>(request: &'a [u8], count: usize, share: &Share) -> Result<SendRequest<'a>, Status> {
     // Before parsing, so that a request without room costs little time.
     count_extra(share, SendRequest::memory_of_messages(count))?;
-    let request = SendRequest::parse(request).map_err(malformed)?;
+    let request = SendRequest::parse_counted(request, count).map_err(malformed)?;
     count_extra(share, request.memory_of_texts())?;
     Ok(request)
 }

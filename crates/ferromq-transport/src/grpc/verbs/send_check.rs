@@ -133,18 +133,23 @@ fn check_type(
     Ok(kind)
 }
 
+/// Whether a text has nothing but white space. Most have something else at once.
+fn is_blank(text: &str) -> bool {
+    text.chars().all(char::is_whitespace)
+}
+
 /// Checks body, id, tag, keys and message group.
 fn check_texts(request: &SendRequest<'_>, message: &Outgoing<'_>) -> Result<(), Refusal> {
     if message.body.is_empty() {
         return Err(Refusal::new(code::MESSAGE_BODY_EMPTY, "the message body is empty"));
     }
-    if message.message_id.trim().is_empty() || has_control(message.message_id) {
+    if is_blank(message.message_id) || has_control(message.message_id) {
         return Err(Refusal::new(
             code::ILLEGAL_MESSAGE_ID,
             "the message id is blank or has a control character",
         ));
     }
-    let is_bad = |text: &str| !text.is_empty() && text.trim().is_empty() || has_control(text);
+    let is_bad = |text: &str| !text.is_empty() && is_blank(text) || has_control(text);
     let tag = message.tag;
     if is_bad(tag) || tag.contains('|') {
         return Err(Refusal::new(
