@@ -963,6 +963,13 @@ class FramedCalls:
 
         *cancellation* ends it. Raises `ConnectionFailed` and `RequestTimeout`.
         """
+    def begin(self, endpoint: str, method: str, request: bytes, timeout: float, client_id: str) -> BegunCall | None:
+        """
+        Send the request of a receive or a pull, without waiting for the answer.
+
+        Return None if no connection to *endpoint* is open, or if it is a broker of this process. Raises
+        `ConnectionFailed` and `RequestTimeout`.
+        """
     def attach(self, endpoint: str, server: Server) -> None:
         """Call the broker at *endpoint* as *server*, which is in this process, without a connection."""
     def release(self, endpoint: str) -> None:
@@ -990,6 +997,17 @@ class FramedCalls:
         """End the connection to *endpoint*, and the calls on it."""
     def close(self) -> None:
         """End all connections, and the calls on them. Later calls raise `ConnectionFailed`."""
+
+@final
+class BegunCall:
+    """A receive or a pull whose request was sent. Where the object ends first, its answer is given up."""
+
+    def wait(self, cancellation: Cancellation) -> tuple[int, str | None, Records]:
+        """
+        Wait for the answer, and return what `FramedCalls.poll` returns. *cancellation* ends the wait.
+
+        Raises `ConnectionFailed` and `RequestTimeout`, and `RuntimeError` the second time.
+        """
 
 @final
 class FramedTls:
@@ -1173,13 +1191,20 @@ def record_columns(
     Raises `ValueError` with the part and byte of a bad record, or with an unknown column or filter.
     """
 
-def message_columns(records: Records, *, columns: Sequence[str]) -> dict[str, Any]:
+@final
+class MessageColumns:
     """
-    Decode the records of an answer into the buffers of Arrow columns: the result of `record_columns`.
+    The records of one answer or several, as buffers of Arrow columns in the making.
 
-    A body that does not match its checksum or cannot be decompressed is null. Raises `ValueError` for bytes that are no
-    records, and for an unknown column.
+    A body that does not match its checksum or cannot be decompressed is null.
     """
+
+    def __new__(cls, bytes: int, *, columns: Sequence[str]) -> Self:
+        """Begin *columns* of about *bytes* bytes of records. Raises `ValueError` for an unknown column."""
+    def add(self, records: Records) -> None:
+        """Add the records of an answer. Raises `ValueError` for bytes that are no records."""
+    def finish(self) -> dict[str, Any]:
+        """Return the rows: the result of `record_columns`. Raises `ValueError` the second time."""
 
 @final
 class LogScan:

@@ -9,7 +9,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, TryLockError,
+        Arc, Mutex, TryLockError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -20,7 +20,7 @@ use bytes::Bytes;
 use ferromq_protocol::remoting::{HeaderForm, Limits, RemotingCommand, codec};
 
 use crate::{
-    CallError, ClientTls, Patience, Release, Request, Response, TICK,
+    CallError, Cancellation, ClientTls, Patience, Release, Request, Response, TICK,
     frames::{FrameReader, Step},
     outgoing::{Frame, Outgoing},
     socket::Socket,
@@ -85,7 +85,54 @@ enum Read {
 
 enum Pending {
     Thread(Arc<Waiter>),
-    Callback { done: Callback, until: Instant, seen: Seen, is_poll: bool },
+    /// Its thread does something else, and waits later: it cannot read for others.
+    Begun(Arc<Waiter>),
+    Callback {
+        done: Callback,
+        until: Instant,
+        seen: Seen,
+        is_poll: bool,
+    },
+}
+
+/// A call whose request was sent, and whose answer nobody waits for yet. Dropping it gives the answer up.
+pub struct Begun {
+    connection: Arc<Connection>,
+    waiter: Arc<Waiter>,
+    opaque: i32,
+    is_poll: bool,
+}
+
+impl Begun {
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// [`CallError`] if no answer comes, and `Interrupted` if `cancellation` has ended already.
+    pub fn wait(self, patience: Patience<'_>, cancellation: &Cancellation) -> Result<Response, CallError> {
+        let Self { connection, waiter, opaque, is_poll } = &self;
+        let place: Weak<Connection> = Arc::downgrade(connection);
+        if !cancellation.begin(place) {
+            return Err(connection.interrupted());
+        }
+        if let Some(pending) = sync::lock(&connection.calls).pending.get_mut(opaque) {
+            *pending = Pending::Thread(Arc::clone(waiter));
+        }
+        let seen = connection.seen();
+        let outcome = connection.wait(waiter, patience);
+        connection.leave(*opaque, waiter, outcome, seen, *is_poll)
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        sync::lock(&self.connection.calls).pending.remove(&self.opaque);
+    }
+}
+
+impl std::fmt::Debug for Begun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Begun").field("opaque", &self.opaque).finish_non_exhaustive()
+    }
 }
 
 impl Connection {
@@ -150,17 +197,51 @@ impl Connection {
         let (seen, is_poll) = (self.seen(), request.is_poll);
         let (opaque, frame) = self.register(request, Pending::Thread(Arc::clone(&waiter)))?;
         let outcome = self.send_now(&frame, patience).and_then(|()| self.wait(&waiter, patience));
-        if let Err(error) = &outcome {
-            sync::lock(&self.calls).pending.remove(&opaque);
-            self.suspect(error, seen);
-            if is_poll {
-                self.release();
+        self.leave(opaque, &waiter, outcome, seen, is_poll)
+    }
+
+    /// Sends a request, and leaves the wait for the answer to the caller.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        request: Request,
+        patience: Patience<'_>,
+    ) -> Result<Begun, CallError> {
+        let waiter = Arc::new(Waiter::default());
+        let (seen, is_poll) = (self.seen(), request.is_poll);
+        let (opaque, frame) = self.register(request, Pending::Begun(Arc::clone(&waiter)))?;
+        match self.send_now(&frame, patience) {
+            Ok(()) => Ok(Begun { connection: Arc::clone(self), waiter, opaque, is_poll }),
+            Err(error) => {
+                self.give_up(opaque, &error, seen, is_poll);
+                Err(error)
             }
+        }
+    }
+
+    /// Ends a thread's part in a call.
+    fn leave(
+        &self,
+        opaque: i32,
+        waiter: &Waiter,
+        outcome: Result<Response, CallError>,
+        seen: Seen,
+        is_poll: bool,
+    ) -> Result<Response, CallError> {
+        if let Err(error) = &outcome {
+            self.give_up(opaque, error, seen, is_poll);
         }
         if waiter.take_reader() {
             self.pass_on_reading();
         }
         outcome
+    }
+
+    fn give_up(&self, opaque: i32, error: &CallError, seen: Seen, is_poll: bool) {
+        sync::lock(&self.calls).pending.remove(&opaque);
+        self.suspect(error, seen);
+        if is_poll {
+            self.release();
+        }
     }
 
     /// Sends a request; `done` is called with its outcome, on a thread of the connection, or here if it fails at once.
@@ -325,7 +406,7 @@ impl Connection {
         let RemotingCommand { code, remark, fields, body, .. } = command;
         let answer = Ok(Response { code, remark, fields, body });
         match pending {
-            Some(Pending::Thread(waiter)) => waiter.end(answer),
+            Some(Pending::Thread(waiter) | Pending::Begun(waiter)) => waiter.end(answer),
             Some(Pending::Callback { done, .. }) => done(answer),
             // The caller has given up.
             None => {}
@@ -340,7 +421,7 @@ impl Connection {
         }
         let waiting = calls.pending.values().find_map(|pending| match pending {
             Pending::Thread(waiter) => Some(waiter),
-            Pending::Callback { .. } => None,
+            Pending::Begun(_) | Pending::Callback { .. } => None,
         });
         if let Some(waiter) = waiting {
             waiter.make_reader();
@@ -461,7 +542,7 @@ impl Connection {
         for pending in pending.into_values() {
             let lost = CallError::Lost { address: Arc::clone(&self.address), reason: Arc::clone(&reason) };
             match pending {
-                Pending::Thread(waiter) => waiter.end(Err(lost)),
+                Pending::Thread(waiter) | Pending::Begun(waiter) => waiter.end(Err(lost)),
                 Pending::Callback { done, .. } => done(Err(lost)),
             }
         }

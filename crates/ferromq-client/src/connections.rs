@@ -11,7 +11,7 @@ use std::{
 use crate::{
     CallError, Cancellation, ClientTls, LocalError, LocalServer, Patience, Release as _, Request, Response,
     TICK,
-    connection::{Callback, Connection},
+    connection::{Begun, Callback, Connection},
     sync,
 };
 
@@ -115,6 +115,23 @@ impl Connections {
                 }
                 server.call(request, patience).map_err(|error| error.at(address))
             }
+        }
+    }
+
+    /// Sends a request, and leaves the wait for the answer to the caller. `None` if no connection is open, or the server is
+    /// in this process.
+    ///
+    /// # Errors
+    /// [`CallError`] if the request cannot be sent.
+    pub fn begin(
+        &self,
+        address: &str,
+        request: Request,
+        patience: Patience<'_>,
+    ) -> Option<Result<Begun, CallError>> {
+        match self.known(address)? {
+            Target::Remote(server) => Some(server.usable()?.begin(request, patience)),
+            Target::Local(_) => None,
         }
     }
 

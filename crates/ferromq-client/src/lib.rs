@@ -30,6 +30,7 @@ mod waiter;
 pub use arrivals::{Arrivals, Watched};
 pub use cancellation::Cancellation;
 pub use completions::Completions;
+pub use connection::Begun;
 pub use connections::Connections;
 pub use error::CallError;
 pub use local::{LocalCallback, LocalError, LocalServer, Release};

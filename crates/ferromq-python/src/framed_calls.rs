@@ -4,11 +4,12 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use ferromq_client::{
-    Cancellation, ClientTls, Connections, Patience, Request, Response, TlsError, TlsOptions,
+    Begun, Cancellation, ClientTls, Connections, Patience, Request, Response, TlsError, TlsOptions,
     sends::MAX_REQUEST,
 };
 use ferromq_protocol::remoting::{Fields, codes::framed};
-use pyo3::{prelude::*, pybacked::PyBackedBytes};
+use parking_lot::Mutex;
+use pyo3::{exceptions::PyRuntimeError, prelude::*, pybacked::PyBackedBytes};
 
 use crate::{
     calls::{Answer, Polled, answer, exception, interruptible, limit, polled},
@@ -81,6 +82,30 @@ impl PyCancellation {
     }
 }
 
+/// A receive or a pull whose request was sent. Where the object ends first, its answer is given up.
+#[pyclass(name = "BegunCall", module = "ferromq._ferromq", frozen)]
+pub struct PyBegunCall {
+    begun: Mutex<Option<Begun>>,
+    until: Instant,
+}
+
+#[pymethods]
+impl PyBegunCall {
+    /// Wait for the answer, and return what `FramedCalls.poll` returns. *cancellation* ends the wait.
+    ///
+    /// Raises `ConnectionFailed` and `RequestTimeout`, and `RuntimeError` the second time.
+    fn wait(&self, py: Python<'_>, cancellation: &PyCancellation) -> PyResult<Polled> {
+        let begun = self.begun.lock().take();
+        let begun = begun.ok_or_else(|| PyRuntimeError::new_err("the answer was taken already"))?;
+        let until = self.until;
+        let (raised, outcome) = interruptible(py, |is_interrupted| {
+            begun.wait(Patience { until, is_interrupted }, &cancellation.0)
+        });
+        raised?;
+        outcome.map(polled).map_err(|failure| exception(&failure))
+    }
+}
+
 #[pymethods]
 impl PyFramedCalls {
     /// The connections speak TLS with *tls*.
@@ -144,6 +169,30 @@ impl PyFramedCalls {
         });
         raised?;
         outcome.map(polled).map_err(|failure| exception(&failure))
+    }
+
+    /// Send the request of a receive or a pull, without waiting for the answer.
+    ///
+    /// Return None if no connection to *endpoint* is open, or if it is a broker of this process. Raises `ConnectionFailed`
+    /// and `RequestTimeout`.
+    fn begin(
+        &self,
+        py: Python<'_>,
+        endpoint: &str,
+        method: &str,
+        request: PyBackedBytes,
+        timeout: f64,
+        client_id: &str,
+    ) -> PyResult<Option<PyBegunCall>> {
+        let connections = self.0.get()?;
+        let request = self::request(method, request, client_id)?;
+        let until = Instant::now() + limit(timeout);
+        let (raised, outcome) = interruptible(py, |is_interrupted| {
+            connections.begin(endpoint, request, Patience { until, is_interrupted })
+        });
+        raised?;
+        let begun = outcome.transpose().map_err(|failure| exception(&failure))?;
+        Ok(begun.map(|begun| PyBegunCall { begun: Mutex::new(Some(begun)), until }))
     }
 
     /// Let the broker at *endpoint* answer the receives under way at once.

@@ -56,6 +56,7 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ack_queue::PyAckQueue>()?;
     module.add_class::<arrivals::PyArrivals>()?;
     module.add_class::<framed_calls::PyFramedCalls>()?;
+    module.add_class::<framed_calls::PyBegunCall>()?;
     module.add_class::<framed_calls::PyFramedTls>()?;
     module.add_class::<framed_calls::PyCancellation>()?;
     module.add_class::<sends::PySends>()?;
@@ -64,11 +65,11 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<remoting_client::PyPendingAnswer>()?;
     module.add_class::<columns::PyColumnBuffer>()?;
     module.add_class::<columns::PyRecords>()?;
+    module.add_class::<columns::PyMessageColumns>()?;
     module.add_class::<log_scan::PyLogScan>()?;
     module.add_function(wrap_pyfunction!(log_scan::log_files, module)?)?;
     module.add_function(wrap_pyfunction!(log_scan::queue_starts, module)?)?;
     module.add_function(wrap_pyfunction!(columns::record_columns, module)?)?;
-    module.add_function(wrap_pyfunction!(columns::message_columns, module)?)?;
     module.add_function(wrap_pyfunction!(blocking, module)?)?;
     module.add_function(wrap_pyfunction!(crc32, module)?)?;
     module.add_function(wrap_pyfunction!(filters::check_filter, module)?)?;
