@@ -34,6 +34,29 @@ impl GroupProgress {
         self.acked(group, topic, handle, outcome)
     }
 
+    /// As [`Self::ack_in_time`] for each of `handles`. `refused` is given the index and the error of those that fail.
+    pub fn ack_all_in_time(
+        &self,
+        group: &str,
+        topic: &str,
+        handles: &[ReceiptHandle],
+        mut refused: impl FnMut(usize, StoreError),
+    ) {
+        let mut index = 0;
+        let mut note = |outcome: Result<()>| {
+            if let Err(error) = outcome {
+                refused(index, error);
+            }
+            index += 1;
+        };
+        if self.renewals.is_any() {
+            return handles.iter().for_each(|handle| note(self.ack_in_time(group, topic, handle)));
+        }
+        self.store.groups().ack_all_in_time(group, topic, handles, |handle, outcome| {
+            note(self.acked(group, topic, handle, outcome));
+        });
+    }
+
     /// `StaleReceipt` if the lease has expired, even if its message was not redelivered since.
     pub fn check_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<()> {
         let is_in_time = self.store.groups().is_in_time(group, topic, handle)
