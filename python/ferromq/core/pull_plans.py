@@ -34,7 +34,7 @@ from ferromq.tables import PulledTable, html_of_messages
 from ferromq.terminal.objects import html_of
 
 _EMPTY = {pb.Code.OK, pb.Code.MESSAGE_NOT_FOUND}
-_PART, _PART_BYTES = 1024, 1 << 20
+_PART, _PART_BYTES = 512, 512 << 10
 """Messages of a first part, and of a further one, or so many bytes: it is decoded while the next is under way."""
 _LEAST = 256
 """Messages that a further part has at least, unless fewer are wanted."""
