@@ -1029,17 +1029,6 @@ class Cancellation:
         """Have the broker answer what is under way at once. Later calls fail."""
 
 @final
-class BegunPoll:
-    """A receive that was sent. If nothing refers to it any more, the broker stops waiting."""
-
-    def wait(self, timeout: float) -> tuple[int, str | None, Records]:
-        """
-        Wait for the answer, once, and return what `FramedCalls.poll` returns.
-
-        Raises `ConnectionFailed` and `RequestTimeout`.
-        """
-
-@final
 class FramedCalls:
     """
     Calls hot methods of brokers over connections of their own, without HTTP/2.
@@ -1085,21 +1074,22 @@ class FramedCalls:
         *receiver*: what keeps the leases, and the namespace without which topics are named. Raises `ConnectionFailed`,
         `RequestTimeout`, and `ValueError` for a malformed answer.
         """
-    def poll_behind(
-        self,
-        endpoint: str,
-        acks: bytes,
-        request: bytes,
-        timeout: float,
-        client_id: str,
-        cancellation: Cancellation,
-    ) -> tuple[tuple[int, str | None, bytes], BegunPoll]:
+    def begin_behind(
+        self, endpoint: str, acks: bytes, request: bytes, timeouts: tuple[float, float], client_id: str
+    ) -> tuple[tuple[int, str | None, bytes], BegunCall]:
         """
-        Send a receive, as `poll`, behind the acknowledgement *acks*: both go with one write.
+        As `begin`, for a receive behind the acknowledgement *acks*, also at a broker of this process.
 
-        Return status, text of a failure and response of the acknowledgement, and the receive that was begun. *timeout*
-        is that of the acknowledgement. Raises `ConnectionFailed` and `RequestTimeout`; then the acknowledgement may have
-        done its work.
+        Both go with one write. Return status, text of a failure and response of the acknowledgement, and the receive.
+        *timeouts*: of the acknowledgement and of the receive. Raises `ConnectionFailed` and `RequestTimeout`; then the
+        acknowledgement may have done its work.
+        """
+    def begin(self, endpoint: str, method: str, request: bytes, timeout: float, client_id: str) -> BegunCall | None:
+        """
+        Send the request of a receive or a pull, without waiting for the answer.
+
+        Return None if no connection to *endpoint* is open, or if it is a broker of this process. Raises
+        `ConnectionFailed` and `RequestTimeout`.
         """
     def attach(self, endpoint: str, server: Server) -> None:
         """Call the broker at *endpoint* as *server*, which is in this process, without a connection."""
@@ -1128,6 +1118,17 @@ class FramedCalls:
         """End the connection to *endpoint*, and the calls on it."""
     def close(self) -> None:
         """End all connections, and the calls on them. Later calls raise `ConnectionFailed`."""
+
+@final
+class BegunCall:
+    """A receive or a pull whose request was sent. Where the object ends first, its answer is given up."""
+
+    def wait(self, cancellation: Cancellation) -> tuple[int, str | None, Records]:
+        """
+        Wait for the answer, and return what `FramedCalls.poll` returns. *cancellation* ends the wait.
+
+        Raises `ConnectionFailed` and `RequestTimeout`, and `RuntimeError` the second time.
+        """
 
 @final
 class FramedTls:
@@ -1311,13 +1312,20 @@ def record_columns(
     Raises `ValueError` with the part and byte of a bad record, or with an unknown column or filter.
     """
 
-def message_columns(records: Records, *, columns: Sequence[str]) -> dict[str, Any]:
+@final
+class MessageColumns:
     """
-    Decode the records of an answer into the buffers of Arrow columns: the result of `record_columns`.
+    The records of one answer or several, as buffers of Arrow columns in the making.
 
-    A body that does not match its checksum or cannot be decompressed is null. Raises `ValueError` for bytes that are no
-    records, and for an unknown column.
+    A body that does not match its checksum or cannot be decompressed is null.
     """
+
+    def __new__(cls, bytes: int, *, columns: Sequence[str]) -> Self:
+        """Begin *columns* of about *bytes* bytes of records. Raises `ValueError` for an unknown column."""
+    def add(self, records: Records) -> None:
+        """Add the records of an answer. Raises `ValueError` for bytes that are no records."""
+    def finish(self) -> dict[str, Any]:
+        """Return the rows: the result of `record_columns`. Raises `ValueError` the second time."""
 
 @final
 class LogScan:

@@ -23,14 +23,14 @@ def _array(kind: pa.DataType, rows: int, column: Column) -> pa.Array:
     null_count, validity, data = column
     bitmap = None if validity is None else _buffer(validity)
     first, *rest = map(_buffer, data)
+    if not kind.num_fields:
+        return pa.Array.from_buffers(kind, rows, [bitmap, first, *rest], null_count)
     if pa.types.is_list(kind):
         return pa.Array.from_buffers(kind, rows, [bitmap, first], null_count, children=[_texts(kind.value_type, rest)])
-    if pa.types.is_map(kind):
-        keys, values = _texts(kind.key_type, rest[:2]), _texts(kind.item_type, rest[2:])
-        fields = pa.struct([kind.key_field, kind.item_field])
-        entries = pa.Array.from_buffers(fields, len(keys), [None], 0, children=[keys, values])
-        return pa.Array.from_buffers(kind, rows, [bitmap, first], null_count, children=[entries])
-    return pa.Array.from_buffers(kind, rows, [bitmap, first, *rest], null_count)
+    keys, values = _texts(kind.key_type, rest[:2]), _texts(kind.item_type, rest[2:])
+    fields = pa.struct([kind.key_field, kind.item_field])
+    entries = pa.Array.from_buffers(fields, len(keys), [None], 0, children=[keys, values])
+    return pa.Array.from_buffers(kind, rows, [bitmap, first], null_count, children=[entries])
 
 
 def _buffer(data: bytes | ColumnBuffer) -> pa.Buffer:

@@ -1,6 +1,7 @@
 """Received or stored messages as an Arrow table or a data frame; needs pyarrow, of the extra `arrow`."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -184,16 +185,19 @@ def table_of(messages: list[MessageView]) -> MessageTable:
     return MessageTable(to_arrow(messages), lambda: messages)
 
 
-def table_of_records(
-    records: _ferromq.Records, messages: Callable[[], list[MessageView]], named: Callable[[str], str] | None
-) -> MessageTable:
+def message_columns(size: int) -> _ferromq.MessageColumns:
+    """Begin the columns of about *size* bytes of records, which are decoded without a Python object for each."""
+    return _ferromq.MessageColumns(size, columns=list(_COLUMNS))
+
+
+def table_of_columns(columns: _ferromq.MessageColumns, named: Callable[[str], str] | None) -> Any:
     """
-    Return records as columns, decoded without a Python object for each; *messages* makes their messages.
+    Return columns as a `pyarrow.Table`.
 
     *named* returns the name of a topic; None: topics are named as they are.
     """
     pa, schema = _pyarrow()
-    decoded = _ferromq.message_columns(records, columns=list(_COLUMNS))
+    decoded = columns.finish()
     batch = import_module("ferromq.columns").record_batch(decoded["columns"], decoded["rows"], schema)
     table = pa.Table.from_batches([batch], schema=schema)
     if named is not None:
@@ -201,11 +205,16 @@ def table_of_records(
         topics = table.column(column).combine_chunks().dictionary_encode()
         names = pa.array([named(topic) for topic in topics.dictionary.to_pylist()], pa.string())
         table = table.set_column(column, schema.field(column), names.take(topics.indices))
-    return MessageTable(table, messages)
+    return table
 
 
 def _pyarrow() -> tuple[Any, Any]:
     """Return the module pyarrow and the schema of tables."""
+    return _module("pyarrow"), _schema()
+
+
+@cache
+def _schema() -> Any:
     pa = _module("pyarrow")
     time = pa.timestamp("us", "UTC")
     kinds = {
@@ -217,4 +226,4 @@ def _pyarrow() -> tuple[Any, Any]:
         "born_timestamp": time,
         "store_timestamp": time,
     }
-    return pa, pa.schema([(name, kinds.get(name, pa.string())) for name in _COLUMNS])
+    return pa.schema([(name, kinds.get(name, pa.string())) for name in _COLUMNS])

@@ -85,7 +85,65 @@ enum Read {
 
 enum Pending {
     Thread(Arc<Waiter>),
-    Callback { done: Callback, until: Instant, seen: Seen, is_poll: bool },
+    /// Its thread does something else, and waits later: it cannot read for others.
+    Sent(Arc<Waiter>),
+    Callback {
+        done: Callback,
+        until: Instant,
+        seen: Seen,
+        is_poll: bool,
+    },
+}
+
+/// A call whose request was sent, or is about to be. If it is dropped before its answer came, the server's poll ends.
+pub(crate) struct SentCall {
+    connection: Arc<Connection>,
+    waiter: Arc<Waiter>,
+    opaque: i32,
+    seen: Seen,
+    is_poll: bool,
+    is_answered: bool,
+}
+
+impl SentCall {
+    /// Waits for the answer.
+    pub(crate) fn wait(mut self, patience: Patience<'_>) -> Result<Response, CallError> {
+        if let Some(pending) = sync::lock(&self.connection.calls).pending.get_mut(&self.opaque) {
+            *pending = Pending::Thread(Arc::clone(&self.waiter));
+        }
+        self.seen = self.connection.seen();
+        let outcome = self.connection.wait(&self.waiter, patience);
+        self.is_answered = outcome.is_ok();
+        outcome.inspect_err(|error| self.suspect(error))
+    }
+
+    /// The server's address.
+    pub(crate) fn address(&self) -> &Arc<str> {
+        &self.connection.address
+    }
+
+    /// The connection that it was sent on.
+    pub(crate) const fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    fn suspect(&self, error: &CallError) {
+        self.connection.suspect(error, self.seen);
+    }
+}
+
+impl Drop for SentCall {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            sync::lock(&self.connection.calls).pending.remove(&self.opaque);
+            if self.is_poll {
+                self.connection.release();
+            }
+        }
+        if self.waiter.take_reader() {
+            self.connection.pass_on_reading();
+        }
+    }
 }
 
 impl Connection {
@@ -150,12 +208,21 @@ impl Connection {
         request: Request,
         patience: Patience<'_>,
     ) -> Result<Response, CallError> {
-        let (call, frame) = self.begin(request)?;
-        self.send_now(&[frame], patience).inspect_err(|error| call.suspect(error))?;
-        call.wait(patience)
+        self.send(request, patience)?.wait(patience)
     }
 
-    /// Sends two requests with one write; each call waits for its answer.
+    /// Sends a request, and leaves the wait for the answer to the caller.
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        request: Request,
+        patience: Patience<'_>,
+    ) -> Result<SentCall, CallError> {
+        let (call, frame) = self.begin(request)?;
+        self.send_now(&[frame], patience).inspect_err(|error| call.suspect(error))?;
+        Ok(call)
+    }
+
+    /// As [`Self::send`], for two requests with one write.
     pub(crate) fn send_both(
         self: &Arc<Self>,
         requests: (Request, Request),
@@ -170,7 +237,7 @@ impl Connection {
     fn begin(self: &Arc<Self>, request: Request) -> Result<(SentCall, Frame), CallError> {
         let waiter = Arc::new(Waiter::default());
         let (seen, is_poll) = (self.seen(), request.is_poll);
-        let (opaque, frame) = self.register(request, Pending::Thread(Arc::clone(&waiter)))?;
+        let (opaque, frame) = self.register(request, Pending::Sent(Arc::clone(&waiter)))?;
         let connection = Arc::clone(self);
         Ok((SentCall { connection, waiter, opaque, seen, is_poll, is_answered: false }, frame))
     }
@@ -226,7 +293,7 @@ impl Connection {
         }
     }
 
-    /// Writes frames in the calling thread.
+    /// Writes a frame in the calling thread.
     fn send_now(&self, frames: &[Frame], patience: Patience<'_>) -> Result<(), CallError> {
         let late = || CallError::Timeout { address: Arc::clone(&self.address) };
         let Some(_turn) = self.writing.take(patience.until) else { return Err(late()) };
@@ -337,7 +404,7 @@ impl Connection {
         let RemotingCommand { code, remark, fields, body, .. } = command;
         let answer = Ok(Response { code, remark, fields, body });
         match pending {
-            Some(Pending::Thread(waiter)) => waiter.end(answer),
+            Some(Pending::Thread(waiter) | Pending::Sent(waiter)) => waiter.end(answer),
             Some(Pending::Callback { done, .. }) => done(answer),
             // The caller has given up.
             None => {}
@@ -352,7 +419,7 @@ impl Connection {
         }
         let waiting = calls.pending.values().find_map(|pending| match pending {
             Pending::Thread(waiter) => Some(waiter),
-            Pending::Callback { .. } => None,
+            Pending::Sent(_) | Pending::Callback { .. } => None,
         });
         if let Some(waiter) = waiting {
             waiter.make_reader();
@@ -473,7 +540,7 @@ impl Connection {
         for pending in pending.into_values() {
             let lost = CallError::Lost { address: Arc::clone(&self.address), reason: Arc::clone(&reason) };
             match pending {
-                Pending::Thread(waiter) => waiter.end(Err(lost)),
+                Pending::Thread(waiter) | Pending::Sent(waiter) => waiter.end(Err(lost)),
                 Pending::Callback { done, .. } => done(Err(lost)),
             }
         }
@@ -489,43 +556,6 @@ impl Release for Connection {
         self.outgoing.finish();
         if !sync::lock(&self.calls).has_threads {
             self.end_writing();
-        }
-    }
-}
-
-/// A call that was sent, or is about to be. If it is dropped before its answer came, the server's poll ends.
-pub(crate) struct SentCall {
-    connection: Arc<Connection>,
-    waiter: Arc<Waiter>,
-    opaque: i32,
-    seen: Seen,
-    is_poll: bool,
-    is_answered: bool,
-}
-
-impl SentCall {
-    /// Waits for the answer.
-    pub(crate) fn wait(mut self, patience: Patience<'_>) -> Result<Response, CallError> {
-        let outcome = self.connection.wait(&self.waiter, patience);
-        self.is_answered = outcome.is_ok();
-        outcome.inspect_err(|error| self.suspect(error))
-    }
-
-    fn suspect(&self, error: &CallError) {
-        self.connection.suspect(error, self.seen);
-    }
-}
-
-impl Drop for SentCall {
-    fn drop(&mut self) {
-        if !self.is_answered {
-            sync::lock(&self.connection.calls).pending.remove(&self.opaque);
-            if self.is_poll {
-                self.connection.release();
-            }
-        }
-        if self.waiter.take_reader() {
-            self.connection.pass_on_reading();
         }
     }
 }

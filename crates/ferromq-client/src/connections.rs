@@ -118,35 +118,45 @@ impl Connections {
         }
     }
 
-    /// As [`Self::poll`], behind another request: both go with one write. Waits for the answer of `first` alone.
+    /// Sends a request, and leaves the wait for the answer to the caller. `None` if no connection is open, or the server is
+    /// in this process.
     ///
     /// # Errors
-    /// [`CallError`] if the requests may not have been sent whole, or `cancellation` was set before.
-    pub fn poll_behind(
+    /// [`CallError`] if the request cannot be sent.
+    pub fn begin(
+        &self,
+        address: &str,
+        request: Request,
+        patience: Patience<'_>,
+    ) -> Option<Result<Begun, CallError>> {
+        match self.known(address)? {
+            Target::Remote(server) => {
+                let sent = server.usable()?.send(request, patience);
+                Some(sent.map(|call| Begun(Place::Remote(call))))
+            }
+            Target::Local(_) => None,
+        }
+    }
+
+    /// Sends a poll behind another request, both with one write. Waits for the answer of `first` alone.
+    ///
+    /// # Errors
+    /// [`CallError`] if the requests may not have been sent whole, or `first` gets no answer.
+    pub fn begin_behind(
         &self,
         address: &str,
         first: Request,
         poll: Request,
         patience: Patience<'_>,
-        cancellation: &Cancellation,
-    ) -> Result<(Result<Response, CallError>, BegunPoll), CallError> {
-        let interrupted = || Err(CallError::Interrupted { address: address.into() });
+    ) -> Result<(Response, Begun), CallError> {
         match self.target(address)? {
             Target::Remote(server) => {
-                let connection = server.connection(patience)?;
-                let place: Weak<Connection> = Arc::downgrade(&connection);
-                if !cancellation.begin(place) {
-                    return interrupted();
-                }
-                let (first, poll) = connection.send_both((first, poll), patience)?;
-                Ok((first.wait(patience), BegunPoll(Place::Remote(poll))))
+                let (first, poll) = server.connection(patience)?.send_both((first, poll), patience)?;
+                Ok((first.wait(patience)?, Begun(Place::Remote(poll))))
             }
             Target::Local(server) => {
-                if !cancellation.begin(Arc::<dyn LocalServer>::downgrade(&server)) {
-                    return interrupted();
-                }
-                let answer = server.call(first, patience).map_err(|error| error.at(address));
-                Ok((answer, BegunPoll(Place::Local(server, address.into(), poll))))
+                let answer = server.call(first, patience).map_err(|error| error.at(address))?;
+                Ok((answer, Begun(Place::Local(server, address.into(), poll))))
             }
         }
     }
@@ -252,8 +262,8 @@ impl Connections {
     }
 }
 
-/// A poll that waits for its answer. If it is dropped before, the server stops waiting.
-pub struct BegunPoll(Place);
+/// A call whose answer its thread waits for later. If it is dropped before the answer came, the server's poll ends.
+pub struct Begun(Place);
 
 enum Place {
     Remote(SentCall),
@@ -261,12 +271,24 @@ enum Place {
     Local(Arc<dyn LocalServer>, Arc<str>, Request),
 }
 
-impl BegunPoll {
+impl Begun {
     /// Waits for the answer.
     ///
     /// # Errors
-    /// [`CallError`].
-    pub fn wait(self, patience: Patience<'_>) -> Result<Response, CallError> {
+    /// [`CallError`] if no answer comes, and `Interrupted` if `cancellation` has ended already.
+    pub fn wait(self, patience: Patience<'_>, cancellation: &Cancellation) -> Result<Response, CallError> {
+        let (is_on, address) = match &self.0 {
+            Place::Remote(call) => {
+                let place: Weak<Connection> = Arc::downgrade(call.connection());
+                (cancellation.begin(place), call.address())
+            }
+            Place::Local(server, address, _) => {
+                (cancellation.begin(Arc::<dyn LocalServer>::downgrade(server)), address)
+            }
+        };
+        if !is_on {
+            return Err(CallError::Interrupted { address: Arc::clone(address) });
+        }
         match self.0 {
             Place::Remote(call) => call.wait(patience),
             Place::Local(server, address, request) => {
@@ -276,9 +298,9 @@ impl BegunPoll {
     }
 }
 
-impl std::fmt::Debug for BegunPoll {
+impl std::fmt::Debug for Begun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("BegunPoll").finish_non_exhaustive()
+        f.debug_struct("Begun").finish_non_exhaustive()
     }
 }
 

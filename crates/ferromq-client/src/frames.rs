@@ -5,21 +5,25 @@
 use std::{
     io::{self, ErrorKind},
     mem,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use ferromq_protocol::{
     ProtocolError,
     remoting::{Limits, RemotingCommand, codec},
 };
 
-use crate::sync::is_pause;
+use crate::sync::{self, is_pause};
 
 /// Bytes of one read, at most, and of the largest frame that shares one.
 const SCRATCH: usize = 64 << 10;
-/// Memory that a frame gets before its bytes are here. An announced length alone costs no more.
-const AHEAD: usize = 4 << 20;
+/// Memory that a frame gets before its bytes are here: room for an answer with 4 MiB of records. An announced length
+/// alone costs no more.
+const AHEAD: usize = 5 << 20;
+/// Memory that is kept for frames: the parts of an answer, or one that is read while the one before is in use.
+const KEPT: usize = 2 * AHEAD;
 const LENGTH_BYTES: usize = 4;
 /// First bytes of TLS records. No frame within the limits begins with them.
 const TLS_ALERT: u8 = 0x15;
@@ -39,16 +43,41 @@ pub(crate) struct FrameReader {
     end: usize,
     /// A frame larger than `scratch`, without its length word, and how much of it is here.
     large: Option<LargeFrame>,
-    /// The memory of the large frame before, which serves again once its frame is dropped: new pages cost more than
-    /// the copy into them.
-    spare: BytesMut,
+    /// The memory of large frames that were dropped, which serves again: new pages cost more than the copy into them.
+    spare: Spare,
     limits: Limits,
 }
 
+type Spare = Arc<Mutex<Vec<Vec<u8>>>>;
+
 struct LargeFrame {
-    bytes: BytesMut,
+    /// Longer than the frame, if it served a longer one.
+    bytes: Vec<u8>,
     filled: usize,
     len: usize,
+}
+
+/// The bytes of a large frame in use.
+struct Lent {
+    bytes: Vec<u8>,
+    len: usize,
+    home: Spare,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut spare = sync::lock(&self.home);
+        let kept: usize = spare.iter().map(Vec::len).sum();
+        if kept + self.bytes.len() <= KEPT {
+            spare.push(mem::take(&mut self.bytes));
+        }
+    }
 }
 
 /// What one step of reading brought.
@@ -63,7 +92,7 @@ pub(crate) enum Step {
 
 impl FrameReader {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { scratch: vec![0; SCRATCH], begin: 0, end: 0, large: None, spare: BytesMut::new(), limits }
+        Self { scratch: vec![0; SCRATCH], begin: 0, end: 0, large: None, spare: Spare::default(), limits }
     }
 
     /// Takes the next frame, and reads once if it is not here yet.
@@ -93,12 +122,9 @@ impl FrameReader {
 
     /// Takes a frame that is here.
     fn take(&mut self) -> io::Result<Option<RemotingCommand>> {
-        if let Some(mut large) = self.large.take_if(|large| large.filled == large.len) {
-            let frame = large.bytes.split().freeze();
-            if large.len <= AHEAD {
-                self.spare = large.bytes;
-            }
-            return self.decode(frame).map(Some);
+        if let Some(LargeFrame { bytes, len, .. }) = self.large.take_if(|large| large.filled == large.len) {
+            let frame = Lent { bytes, len, home: Arc::clone(&self.spare) };
+            return self.decode(Bytes::from_owner(frame)).map(Some);
         }
         if self.large.is_some() {
             return Ok(None);
@@ -122,10 +148,13 @@ impl FrameReader {
             return self.decode(frame).map(Some);
         }
         if LENGTH_BYTES + len > SCRATCH {
-            let mut bytes = mem::take(&mut self.spare);
-            bytes.reserve(len.min(AHEAD));
-            bytes.extend_from_slice(rest);
-            self.large = Some(LargeFrame { filled: bytes.len(), bytes, len });
+            let mut bytes = sync::lock(&self.spare).pop().unwrap_or_default();
+            if bytes.len() < len.min(AHEAD) {
+                bytes = vec![0; len.next_power_of_two().min(AHEAD)];
+            }
+            let filled = rest.len();
+            bytes.get_mut(..filled).unwrap_or_default().copy_from_slice(rest);
+            self.large = Some(LargeFrame { bytes, filled, len });
             (self.begin, self.end) = (0, 0);
         }
         Ok(None)
@@ -138,12 +167,12 @@ impl FrameReader {
 
 impl LargeFrame {
     fn read(&mut self, socket: &mut impl TimedRead, limit: Duration) -> io::Result<usize> {
-        // The memory grows with what comes: 4 MiB, then twice as much each time.
+        // The memory grows with what comes: 5 MiB, then twice as much each time.
         let room = self.len.min(self.filled.max(AHEAD / 2) * 2);
         if self.bytes.len() < room {
             self.bytes.resize(room, 0);
         }
-        let read = socket.read_within(self.bytes.get_mut(self.filled..).unwrap_or_default(), limit)?;
+        let read = socket.read_within(self.bytes.get_mut(self.filled..room).unwrap_or_default(), limit)?;
         self.filled += read;
         Ok(read)
     }
@@ -248,10 +277,11 @@ mod tests {
         let second = next();
         assert_ne!(first.body.as_ptr(), second.body.as_ptr());
         let place = second.body.as_ptr();
-        assert_eq!([first, second], [frames[0].clone(), frames[1].clone()]);
+        assert_eq!(second, frames[1]);
+        drop(second);
         let third = next();
         assert_eq!(third.body.as_ptr(), place);
-        assert_eq!([third, next()], [frames[2].clone(), frames[3].clone()]);
+        assert_eq!([first, third, next()], [frames[0].clone(), frames[2].clone(), frames[3].clone()]);
     }
 
     #[test]

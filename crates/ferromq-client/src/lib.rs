@@ -31,7 +31,7 @@ mod waiter;
 pub use arrivals::{Arrivals, Watched};
 pub use cancellation::Cancellation;
 pub use completions::Completions;
-pub use connections::{BegunPoll, Connections};
+pub use connections::{Begun, Connections};
 pub use error::CallError;
 pub use local::{LocalCallback, LocalError, LocalServer, Release};
 pub use outgoing::MAX_QUEUED;

@@ -194,7 +194,12 @@ impl Ahead {
 
     /// Take messages that were received just now.
     #[pyo3(signature = (messages, now, in_order=None))]
-    fn add(&self, messages: &Bound<'_, PyList>, now: f64, in_order: Option<Bound<'_, PyAny>>) -> PyResult<()> {
+    fn add(
+        &self,
+        messages: &Bound<'_, PyList>,
+        now: f64,
+        in_order: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         let (until, renew_from) = (now + self.invisible, now + self.invisible / RENEWALS);
         let mut added = Vec::with_capacity(messages.len());
         for message in messages {
@@ -310,7 +315,8 @@ impl Ahead {
             (removed, is_time)
         };
         if let (Some(_), Some(by_message)) = (removed, &self.by_message) {
-            let (by_message, message) = (by_message.bind(held.py()), held.borrow().message.clone_ref(held.py()));
+            let (by_message, message) =
+                (by_message.bind(held.py()), held.borrow().message.clone_ref(held.py()));
             if by_message.contains(&message)? {
                 by_message.del_item(message)?;
             }
@@ -340,7 +346,8 @@ impl Ahead {
         let used = inner.in_use.values().filter(|held| is_old(held) && !held.bind(py).borrow().is_over);
         let mut renewed: Vec<_> = used.map(|held| held.bind(py).clone()).collect();
         if keep {
-            renewed.extend(inner.waiting.iter().filter(|held| is_old(held)).map(|held| held.bind(py).clone()));
+            renewed
+                .extend(inner.waiting.iter().filter(|held| is_old(held)).map(|held| held.bind(py).clone()));
             return (renewed, Vec::new());
         }
         let surplus = inner.pace.surplus(inner.waiting.len());

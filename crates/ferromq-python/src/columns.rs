@@ -3,9 +3,10 @@
 use std::{collections::HashMap, sync::Arc};
 
 use ferromq_scan::columns::{
-    Buffers, ColumnSet, ColumnsError, QueueBegins, QueueStarts, RowBatch, RowFilter,
-    message_columns as decode_messages, record_columns as decode,
+    Buffers, ColumnSet, ColumnsError, MessageColumns, QueueBegins, QueueStarts, RowBatch, RowFilter,
+    record_columns as decode,
 };
+use parking_lot::Mutex;
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -80,17 +81,38 @@ pub fn record_columns<'py>(
     batch_dict(py, batch)
 }
 
-/// Decode the records of an answer into the buffers of Arrow columns. The stub describes the result.
-#[pyfunction]
-#[pyo3(signature = (records, *, columns))]
-pub fn message_columns<'py>(
-    py: Python<'py>,
-    records: &Bound<'py, PyRecords>,
-    columns: Vec<String>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let (wanted, records) = (parse_columns(&columns)?, &records.get().0);
-    let batch = py.detach(|| decode_messages(records, wanted)).map_err(|error| columns_error(&error))?;
-    batch_dict(py, batch)
+/// The records of one answer or several, as buffers of Arrow columns in the making.
+#[pyclass(name = "MessageColumns", module = "ferromq._ferromq", frozen)]
+pub struct PyMessageColumns(Mutex<Option<MessageColumns>>);
+
+#[pymethods]
+impl PyMessageColumns {
+    /// Begin *columns* of about *bytes* bytes of records. Raises `ValueError` for an unknown column.
+    #[new]
+    #[pyo3(signature = (bytes, *, columns))]
+    fn new(bytes: usize, columns: Vec<String>) -> PyResult<Self> {
+        Ok(Self(Mutex::new(Some(MessageColumns::new(parse_columns(&columns)?, bytes)))))
+    }
+
+    /// Add the records of an answer. Raises `ValueError` for bytes that are no records.
+    fn add(&self, py: Python<'_>, records: &Bound<'_, PyRecords>) -> PyResult<()> {
+        let records = &records.get().0;
+        let add = || self.0.lock().as_mut().map(|columns| columns.add(records));
+        match py.detach(add) {
+            Some(added) => added.map_err(|error| columns_error(&error)),
+            None => Err(finished()),
+        }
+    }
+
+    /// Return the rows. The stub describes the result.
+    fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let columns = self.0.lock().take().ok_or_else(finished)?;
+        batch_dict(py, columns.finish())
+    }
+}
+
+fn finished() -> PyErr {
+    PyValueError::new_err("the columns were finished already")
 }
 
 pub(crate) fn parse_columns(columns: &[String]) -> PyResult<ColumnSet> {

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use ferromq_client::{
-    BegunPoll, CallError, Cancellation, ClientTls, Connections, Patience, Request, Response, TlsError, TlsOptions,
-    codec, sends::MAX_REQUEST,
+    Begun, CallError, Cancellation, ClientTls, Connections, Patience, Request, Response, TlsError,
+    TlsOptions, codec, sends::MAX_REQUEST,
 };
 use ferromq_protocol::remoting::{Fields, codes::framed};
 use parking_lot::Mutex;
@@ -72,24 +72,6 @@ impl PyFramedTls {
     }
 }
 
-/// A receive that was sent. If nothing refers to it any more, the broker stops waiting.
-#[pyclass(name = "BegunPoll", module = "ferromq._ferromq", frozen)]
-pub struct PyBegunPoll(Mutex<Option<BegunPoll>>);
-
-#[pymethods]
-impl PyBegunPoll {
-    /// Wait for the answer, once, and return what `FramedCalls.poll` returns. Raises `ConnectionFailed` and `RequestTimeout`.
-    fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<Polled> {
-        let poll = self.0.lock().take();
-        let poll = poll.ok_or_else(|| PyRuntimeError::new_err("the receive was waited for already"))?;
-        let until = Instant::now() + limit(timeout);
-        let (raised, outcome) =
-            interruptible(py, |is_interrupted| poll.wait(Patience { until, is_interrupted }));
-        raised?;
-        outcome.map(polled).map_err(|failure| exception(&failure))
-    }
-}
-
 /// Ends receives and pulls from another thread.
 #[pyclass(name = "Cancellation", module = "ferromq._ferromq", frozen)]
 pub struct PyCancellation(Cancellation);
@@ -104,6 +86,30 @@ impl PyCancellation {
     /// Have the broker answer what is under way at once. Later calls fail.
     fn set(&self, py: Python<'_>) {
         py.detach(|| self.0.set());
+    }
+}
+
+/// A receive or a pull whose request was sent. Where the object ends first, its answer is given up.
+#[pyclass(name = "BegunCall", module = "ferromq._ferromq", frozen)]
+pub struct PyBegunCall {
+    begun: Mutex<Option<Begun>>,
+    until: Instant,
+}
+
+#[pymethods]
+impl PyBegunCall {
+    /// Wait for the answer, and return what `FramedCalls.poll` returns. *cancellation* ends the wait.
+    ///
+    /// Raises `ConnectionFailed` and `RequestTimeout`, and `RuntimeError` the second time.
+    fn wait(&self, py: Python<'_>, cancellation: &PyCancellation) -> PyResult<Polled> {
+        let begun = self.begun.lock().take();
+        let begun = begun.ok_or_else(|| PyRuntimeError::new_err("the answer was taken already"))?;
+        let until = self.until;
+        let (raised, outcome) = interruptible(py, |is_interrupted| {
+            begun.wait(Patience { until, is_interrupted }, &cancellation.0)
+        });
+        raised?;
+        outcome.map(polled).map_err(|failure| exception(&failure))
     }
 }
 
@@ -214,34 +220,55 @@ impl PyFramedCalls {
         }
     }
 
-    /// As `poll`, behind the acknowledgement *acks*: both go with one write. Return its status, the text of a failure and
-    /// its response, and the poll that was begun. *timeout* is that of the acknowledgement.
+    /// As `begin`, for a receive behind the acknowledgement *acks*, also at a broker of this process: both go with one
+    /// write. Return the acknowledgement's status, the text of a failure and its response, and the receive.
     ///
-    /// Raises `ConnectionFailed` and `RequestTimeout`; then the acknowledgement may have done its work.
-    #[allow(clippy::too_many_arguments)] // one call each, without an intermediate object
-    fn poll_behind<'py>(
+    /// *timeouts*: of the acknowledgement and of the receive. Raises `ConnectionFailed` and `RequestTimeout`; then the
+    /// acknowledgement may have done its work.
+    fn begin_behind<'py>(
         &self,
         py: Python<'py>,
         endpoint: &str,
         acks: PyBackedBytes,
         request: PyBackedBytes,
-        timeout: f64,
+        timeouts: (f64, f64),
         client_id: &str,
-        cancellation: &PyCancellation,
-    ) -> PyResult<(Answer<'py>, PyBegunPoll)> {
+    ) -> PyResult<(Answer<'py>, PyBegunCall)> {
         let connections = self.0.get()?;
         let acks = self::request("AckRecords", acks, client_id)?;
         let request = self::request("ReceiveMessage", request, client_id)?;
-        let until = Instant::now() + limit(timeout);
+        let now = Instant::now();
+        let (until, end) = (now + limit(timeouts.0), now + limit(timeouts.1));
         let (raised, outcome) = interruptible(py, |is_interrupted| {
-            let patience = Patience { until, is_interrupted };
-            let (acked, poll) =
-                connections.poll_behind(endpoint, acks, request, patience, &cancellation.0)?;
-            Ok((acked?, poll))
+            connections.begin_behind(endpoint, acks, request, Patience { until, is_interrupted })
         });
         raised?;
-        let (acked, poll) = outcome.map_err(|failure| exception(&failure))?;
-        Ok((answer(py, acked), PyBegunPoll(Mutex::new(Some(poll)))))
+        let (acked, begun) = outcome.map_err(|failure| exception(&failure))?;
+        Ok((answer(py, acked), PyBegunCall { begun: Mutex::new(Some(begun)), until: end }))
+    }
+
+    /// Send the request of a receive or a pull, without waiting for the answer.
+    ///
+    /// Return None if no connection to *endpoint* is open, or if it is a broker of this process. Raises `ConnectionFailed`
+    /// and `RequestTimeout`.
+    fn begin(
+        &self,
+        py: Python<'_>,
+        endpoint: &str,
+        method: &str,
+        request: PyBackedBytes,
+        timeout: f64,
+        client_id: &str,
+    ) -> PyResult<Option<PyBegunCall>> {
+        let connections = self.0.get()?;
+        let request = self::request(method, request, client_id)?;
+        let until = Instant::now() + limit(timeout);
+        let (raised, outcome) = interruptible(py, |is_interrupted| {
+            connections.begin(endpoint, request, Patience { until, is_interrupted })
+        });
+        raised?;
+        let begun = outcome.transpose().map_err(|failure| exception(&failure))?;
+        Ok(begun.map(|begun| PyBegunCall { begun: Mutex::new(Some(begun)), until }))
     }
 
     /// Let the broker at *endpoint* answer the receives under way at once.

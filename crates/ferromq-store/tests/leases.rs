@@ -272,6 +272,28 @@ fn leases_and_offsets_survive_a_clean_restart() {
 }
 
 #[test]
+fn acknowledgements_that_come_together_have_their_own_outcomes() {
+    let directory = TempDir::new().unwrap();
+    let clock = Clock::manual(START);
+    let store = open(directory.path(), &clock);
+    send(&store, 0, 600);
+    let late = receive(&store, 1);
+    clock.advance(10_001);
+    let leased = receive(&store, 600);
+    assert_eq!(leased.len(), 600);
+    let of_no_queue = ReceiptHandle { queue_id: 9, ..leased[0].handle };
+    let mut handles = vec![late[0].handle, of_no_queue];
+    handles.extend(leased.iter().map(|leased| leased.handle));
+    let mut outcomes = Vec::new();
+    store.groups().ack_all_in_time("g", "t", &handles, |handle, outcome| outcomes.push((*handle, outcome)));
+    assert!(outcomes.iter().map(|(handle, _)| handle).eq(&handles));
+    let stale = |at: usize| matches!(outcomes[at].1, Err(StoreError::StaleReceipt));
+    assert!(stale(0) && stale(1), "{:?}", &outcomes[..2]);
+    assert!(outcomes[2..].iter().all(|(_, outcome)| matches!(outcome, Ok(None))));
+    assert_eq!(committed(&store), Some(600));
+}
+
+#[test]
 fn an_extended_lease_keeps_its_handle_and_attempt_and_its_new_end_survives_a_restart() {
     let (directory, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
     let store = open(directory.path(), &clock);

@@ -25,7 +25,9 @@ from ferromq.core.requests import (
     SERVICE,
     Arrive,
     Await,
+    Begin,
     Call,
+    End,
     Join,
     Packets,
     Pause,
@@ -67,6 +69,8 @@ class AsyncClient:
         self._closing: set[asyncio.Task[None]] = set()
         self._giving: set[asyncio.Task[None]] = set()
         """Give back what was leased for receivers that wait no more."""
+        self._begun: set[asyncio.Task[Any]] = set()
+        """Requests whose answers are awaited later."""
         self._connecting: dict[str, asyncio.Future[bool]] = {}
         """The brokers whose connections were released, and the attempts to connect again."""
         self._use = Use()
@@ -117,16 +121,10 @@ class AsyncClient:
         if self.base.remoting is not None and isinstance(step, Call | Stream | Join):
             return await self.run(self.base.remoting.answer(step))
         match step:
-            case Call() | Stream():
-                try:
-                    return await self._call(step)
-                except grpc.RpcError as error:
-                    raise failure(error, step.endpoint, step.method, step.timeout) from None
-                except (asyncio.CancelledError, grpc.aio.UsageError) as error:
-                    # A channel that is closed cancels its calls, too, and refuses new ones.
-                    if isinstance(error, asyncio.CancelledError) and not self._was_closed():
-                        raise
-                    raise ClientClosed("the client was closed meanwhile; make a new one") from None
+            case Call() | Stream() | End():
+                return await (step.begun if isinstance(step, End) else self._answer(step))
+            case Begin(stream):
+                return await self._begin(stream)
             case Join(endpoint, timeout, topic):
                 await self._join(endpoint, timeout, topic)
             case Arrive(watched, timeout):
@@ -137,6 +135,30 @@ class AsyncClient:
                 await asyncio.sleep(duration)
                 self.base.check()
         return None
+
+    async def _answer(self, step: Call | Stream) -> Any:
+        try:
+            return await self._call(step)
+        except grpc.RpcError as error:
+            raise failure(error, step.endpoint, step.method, step.timeout) from None
+        except (asyncio.CancelledError, grpc.aio.UsageError) as error:
+            # A channel that is closed cancels its calls, too, and refuses new ones.
+            if isinstance(error, asyncio.CancelledError) and not self._was_closed():
+                raise
+            raise ClientClosed("the client was closed meanwhile; make a new one") from None
+
+    async def _begin(self, stream: Stream) -> "asyncio.Task[Any]":
+        """Return a task that sends the request, and has begun."""
+        begun = asyncio.create_task(self._take(stream))
+        self._begun.add(begun)
+        begun.add_done_callback(self._ended)
+        await asyncio.sleep(0)
+        return begun
+
+    def _ended(self, begun: "asyncio.Task[Any]") -> None:
+        self._begun.discard(begun)
+        if not begun.cancelled():
+            begun.exception()  # it may have no one that awaits it
 
     def _was_closed(self) -> bool:
         """Say whether a call was cancelled because the client was closed, not because its task was cancelled."""

@@ -346,6 +346,16 @@ class Channels:
         except ValueError:
             raise self._gone(endpoint, method) from None
 
+    def begin(self, step: Stream) -> _ferromq.BegunCall | None:
+        """Send a request without waiting for its answer; None where it does not go in frames."""
+        if self._frames is None or not self.is_framed(step):
+            return None
+        return self._frames.begin(step.endpoint, step.method, step.request, step.timeout, self.identity.client_id)
+
+    def end(self, step: Stream, begun: _ferromq.BegunCall, cancel: "Cancel | None") -> _ferromq.Records:
+        """Wait for the answer of a request that was sent."""
+        return self.framed_answer(step, begun.wait(_ferromq.Cancellation() if cancel is None else cancel.framed))
+
     @property
     def arrivals(self) -> _ferromq.Arrivals:
         """What waits for messages at several brokers."""

@@ -32,7 +32,7 @@ from ferromq.core.payloads import Decode, DecodedMessage, Decoder, Encoder, M, T
 from ferromq.core.progress import Ending, Progress
 from ferromq.core.pull_plans import Pulled, Queue
 from ferromq.core.receive_plans import ACKS_FIRST, Wish, check_count
-from ferromq.core.requests import Decoded, decode_messages, decode_table, seconds
+from ferromq.core.requests import Decoded, decode_columns, decode_messages, decode_table, seconds
 from ferromq.core.retry import Cause, cause_of
 from ferromq.core.subscriptions import Start, Subscription, Topics, filters_of, start_text
 from ferromq.core.watch import Watch, handled, receiving
@@ -456,7 +456,7 @@ class Consumer(Shown, Generic[M]):
         self._client.check()
         check_arrow()
         check_count(max_messages)
-        wish = Wish(max_messages, seconds(wait), 0.0, decode=decode_table)
+        wish = Wish(max_messages, seconds(wait), 0.0, decode=decode_columns)
         plan = pull_plans.pull_table(self._client.common, self._subscription, queue, offset, wish)
         return self._client.run(plan)
 

@@ -140,9 +140,8 @@ class DirectReceives:
         """Send acknowledgements and a receive, and return the answer of the latter by a time (monotonic)."""
         frames, client_id = self._client.channels.frames, self._client.common.identity.client_id
         assert frames is not None
-        limit = wait + GRACE
+        limit = max(0.001, min(wait + GRACE, until - time.monotonic()))
         if not acks:
-            limit = max(0.001, min(limit, until - time.monotonic()))
             return frames.poll(endpoint, "ReceiveMessage", request, limit, client_id, self._cancellation)
         common, subscription = self._client.common, self._subscription
         group, topic = common.whole(subscription.group), common.whole(subscription.first_topic)
@@ -150,11 +149,9 @@ class DirectReceives:
         if encoded is None:  # a lease was renewed
             self._leases.send_again(endpoint, acks, None)
             raise OutcomeUnknown("they were not sent")
-        patience = min(max(ACKS_FIRST, wait), common.attempt_timeout)
+        timeouts = min(max(ACKS_FIRST, wait), common.attempt_timeout), limit
         try:
-            (status, _, answer), poll = frames.poll_behind(
-                endpoint, encoded, request, patience, client_id, self._cancellation
-            )
+            (status, _, answer), begun = frames.begin_behind(endpoint, encoded, request, timeouts, client_id)
         except BaseException as error:
             interrupted = ConnectionFailed(f"the call of broker {endpoint} was interrupted ({ACK_RECORDS})")
             self._leases.send_again(endpoint, acks, error if isinstance(error, OutcomeUnknown) else interrupted)
@@ -165,4 +162,4 @@ class DirectReceives:
         else:
             errors = ((index, refusal(error_of(code, text), None, subscription.group)) for index, code, text in failed)
             self._leases.were_sent(endpoint, acks, [(acks[index].message_id, error) for index, error in errors])
-        return poll.wait(max(0.001, min(limit, until - time.monotonic())))
+        return begun.wait(self._cancellation)

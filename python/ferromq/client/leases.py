@@ -257,6 +257,10 @@ class Leases:
         """Have the thread send acknowledgements that a receive carried in vain; *lost*: their outcome is unknown."""
         if not messages:
             return
+        if lost is not None and self._client.common.attempts == 1:
+            unsettle_all(messages)
+            self._has_sent(self._lanes[endpoint], messages, [(len(messages), lost)])
+            return
         with self._changed:
             self._lanes[endpoint].again = messages, lost
             self._changed.notify_all()

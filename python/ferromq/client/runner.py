@@ -7,7 +7,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Protocol
 
 from ferromq.client.connection import LOOK_UP, Cancel, Channels, end_of, remaining
-from ferromq.core.requests import Arrive, Await, Call, Join, Pause, Plan, Step, Stream, T
+from ferromq.core.requests import Arrive, Await, Begin, Call, End, Join, Pause, Plan, Step, Stream, T
 from ferromq.errors import ClientClosed, FerromqError, RequestTimeout
 
 
@@ -49,8 +49,12 @@ class Runner:
 
     def _take(self, step: Step, cancel: Cancel | None) -> Any:
         match step:
-            case Call() | Stream() | Join():
-                return self._call(step, cancel)
+            case Call() | Stream() | Join() | End(begun=None):
+                return self._call(step.stream if isinstance(step, End) else step, cancel)
+            case Begin(stream):
+                return None if self._remoting is not None else self._channels.begin(stream)
+            case End(stream, begun):
+                return self._channels.end(stream, begun, cancel)
             case Arrive(watched, timeout):
                 return self._channels.arrive(watched, timeout, cancel)
             case Await(future, timeout):
@@ -58,7 +62,7 @@ class Runner:
             case Pause(duration):
                 if self._closed.wait(duration):
                     raise ClientClosed("the client was closed meanwhile; make a new one")
-                return None
+        return None
 
     def _call(self, step: Call | Stream | Join, cancel: Cancel | None) -> Any:
         if self._remoting is not None:

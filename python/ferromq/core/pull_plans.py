@@ -1,21 +1,51 @@
 """What a reader that keeps its own offsets says to servers: pulls and questions about offsets, without I/O."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
-from typing import NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn
 
-from ferromq._ferromq import MessageView
+from ferromq._ferromq import MessageView, Records, split_records
 from ferromq._proto import messages as pb
 from ferromq.core.plans import Common, Tries
 from ferromq.core.receive_plans import LATE, Wish
-from ferromq.core.requests import Call, Join, Plan, Stream, check, duration, error_of, milliseconds
+from ferromq.core.requests import (
+    Begin,
+    Call,
+    ColumnParts,
+    End,
+    Join,
+    MessageParts,
+    Plan,
+    Stream,
+    TableParts,
+    check,
+    decode_columns,
+    decode_messages,
+    decode_table,
+    duration,
+    error_of,
+    milliseconds,
+)
 from ferromq.core.routes import endpoints_message
 from ferromq.core.subscriptions import Subscription
-from ferromq.errors import OutcomeUnknown, RequestError, ServerError
-from ferromq.tables import MessageTable, PulledTable, html_of_messages
+from ferromq.errors import FerromqError, OutcomeUnknown, RequestError, ServerError
+from ferromq.tables import PulledTable, html_of_messages
 from ferromq.terminal.objects import html_of
 
 _EMPTY = {pb.Code.OK, pb.Code.MESSAGE_NOT_FOUND}
+_PART, _PART_BYTES = 512, 512 << 10
+"""Messages of a first part, and of a further one, or so many bytes: it is decoded while the next is under way."""
+_LEAST = 256
+"""Messages that a further part has at least, unless fewer are wanted."""
+_MOST_BYTES = 4 << 20
+"""Bytes of all parts of a pull: as much as a broker answers."""
+_PARTS: dict[Any, Callable[..., Any]] = {
+    decode_messages: lambda lease, endpoint, namespace, _size: MessageParts(lease, endpoint, namespace),
+    decode_columns: ColumnParts,
+    decode_table: TableParts,
+}
+"""What collects the parts of a pull, by what decodes a whole answer."""
 
 
 class Queue(NamedTuple):
@@ -84,23 +114,29 @@ def pull(common: Common, subscription: Subscription, queue: Queue, offset: int, 
 
 
 def pull_table(common: Common, subscription: Subscription, queue: Queue, offset: int, wish: Wish) -> Plan[PulledTable]:
-    """Read messages as `pull` does, as columns; *wish* decodes tables."""
-    messages, next_offset = yield from pull(common, subscription, queue, offset, wish)
-    return PulledTable(cast("MessageTable", messages).table, next_offset)
+    """Read messages as `pull` does, as columns; *wish* decodes columns."""
+    table, next_offset = yield from pull(common, subscription, queue, offset, wish)
+    return PulledTable(table, next_offset)
 
 
 def pull_once(
     common: Common, subscription: Subscription, place: tuple[Queue, int], wish: Wish, tries: Tries
 ) -> Plan[Pulled]:
-    """Read messages from a *place*, a queue and an offset, with one request."""
+    """
+    Read messages from a *place*, a queue and an offset.
+
+    Where its broker answers with records, many messages are read in parts: while one is decoded, the request for the
+    next is under way. All together they have no more messages than *wish* says, and about 4 MiB at most.
+    """
     queue, offset = place
     topic = topic_of(subscription, queue)
     endpoint = yield from _joined(common, topic, queue, tries)
+    in_parts = wish.max_messages > _PART and common.takes_records(endpoint)
     request = pb.PullMessageRequest(
         group=common.resource(subscription.group),
         message_queue=_message_queue(common, topic, queue, endpoint),
         offset=offset,
-        batch_size=wish.max_messages,
+        batch_size=_PART if in_parts else wish.max_messages,
         filter_expression=subscription.filters[topic],
         long_polling_timeout=duration(wish.wait),
     )
@@ -111,15 +147,82 @@ def pull_once(
         common.routes.failed(endpoint)
         raise
     common.routes.answered(endpoint)
+    asked = _Asked(request, endpoint, topic)
+    if in_parts and isinstance(answer, Records):
+        return (yield from _read_parts(common, asked, answer, wish, tries))
     status, messages, next_offset = wish.decode(answer, _NO_LEASE, endpoint, subscription.namespace)
+    return Pulled(messages, _check(status, next_offset, asked))
+
+
+class _Asked(NamedTuple):
+    """A request of a pull, and whom it asks."""
+
+    request: pb.PullMessageRequest
+    endpoint: str
+    topic: str
+
+
+def _check(status: tuple[int, str] | None, next_offset: int | None, asked: _Asked) -> int:
+    """Return where the next pull begins, or raise what the answer says."""
+    request, endpoint, topic = asked
     if status is not None and status[0] not in _EMPTY:
         raise error_of(*status)
     if next_offset is None:
         raise ServerError(f"{endpoint} ended a pull without saying where the next one begins")
-    if next_offset < offset:  # a queue without messages answers where it begins, as over remoting
-        text = f"the offset {offset} is out of range: queue {queue.queue_id} of topic {topic} has no message"
+    if next_offset < request.offset:  # a queue without messages answers where it begins, as over remoting
+        queue_id = request.message_queue.id
+        text = f"the offset {request.offset} is out of range: queue {queue_id} of topic {topic} has no message"
         raise RequestError(f"{text}, the next one has the offset {next_offset}", pb.Code.ILLEGAL_OFFSET, text)
-    return Pulled(messages, next_offset)
+    return next_offset
+
+
+def _read_parts(common: Common, asked: _Asked, answer: Records, wish: Wish, tries: Tries) -> Plan[Pulled]:
+    """Return what *answer* and the ones behind it bring, up to the first that fails."""
+    left, room = wish.max_messages, _MOST_BYTES
+    size = min(_MOST_BYTES, len(answer) * -(-left // asked.request.batch_size))
+    parts = _PARTS[wish.decode](_NO_LEASE, asked.endpoint, common.namespace, size)
+    next_offset = asked.request.offset
+    while True:
+        left, room = left - asked.request.batch_size, room - len(answer)
+        following, begun = _following(asked, answer, left, room), None
+        if following is not None:
+            limit = max(0.001, min(LATE, tries.until - common.now()))
+            stream = Stream(asked.endpoint, "PullMessage", following.request.SerializeToString(), limit)
+            try:
+                begun = yield Begin(stream)
+            except FerromqError:
+                following = None  # the next pull meets it, too
+        status, behind = parts.add(answer)
+        next_offset = _check(status, behind, asked)
+        if following is None:
+            break
+        try:
+            answer = yield End(stream, begun)
+        except FerromqError as error:
+            if isinstance(error, OutcomeUnknown):
+                common.routes.failed(asked.endpoint)
+            break
+        asked = following
+        if not isinstance(answer, Records) or split_records(answer)[0][0] not in _EMPTY:
+            break
+    return Pulled(parts.result(), next_offset)
+
+
+def _following(asked: _Asked, answer: Records, left: int, room: int) -> _Asked | None:
+    """Return what to ask for behind an answer: up to *left* messages of about *room* bytes."""
+    _, next_offset, records = split_records(answer)
+    count = asked.request.batch_size
+    if next_offset is None or next_offset < asked.request.offset + count or not len(records):
+        return None  # the end of the queue, or as much as a broker answers
+    each = len(records) // count + 1
+    count = min(left, room // each, max(_PART, _PART_BYTES // each))
+    if count < min(left, _LEAST) or count < 1:
+        return None
+    request = pb.PullMessageRequest()
+    request.CopyFrom(asked.request)
+    request.offset, request.batch_size = next_offset, count
+    request.ClearField("long_polling_timeout")
+    return _Asked(request, asked.endpoint, asked.topic)
 
 
 def check_offset(offset: object) -> None:

@@ -44,7 +44,7 @@ from ferromq.errors import (
 from ferromq.protocol import naming
 from ferromq.protocol.codes import ResponseCode
 from ferromq.protocol.route import WHOLE
-from ferromq.tables import MessageTable, table_of, table_of_records
+from ferromq.tables import MessageTable, message_columns, table_of, table_of_columns, to_arrow
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -108,6 +108,21 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class Begin:
+    """Send the request of a `Stream`, and do not wait for its answer; what it gives is for `End`."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Wait for the answer of a stream that was begun; where its request was not sent, send it."""
+
+    stream: Stream
+    begun: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Packets:
     """The messages of a stream as they came."""
 
@@ -128,6 +143,77 @@ def decode_messages(
     return _ferromq.decode_records_answer(answer, lease, endpoint, namespace)
 
 
+class MessageParts:
+    """The messages of the answers to one request, or to several that follow each other."""
+
+    def __init__(self, lease: "_ferromq.LeaseKeeper", endpoint: str, namespace: str) -> None:
+        self._origin = (lease, endpoint, namespace)
+        self._messages: list[_ferromq.MessageView] = []
+
+    def add(self, answer: _ferromq.Records) -> tuple[tuple[int, str] | None, int | None]:
+        """Decode an answer; return its status and the next offset."""
+        status, messages, next_offset = _ferromq.decode_records_answer(answer, *self._origin)
+        self._messages += messages
+        return status, next_offset
+
+    def result(self) -> list[_ferromq.MessageView]:
+        """Return the messages of all answers."""
+        return self._messages
+
+
+class ColumnParts:
+    """As `MessageParts`, as columns of a `pyarrow.Table`."""
+
+    def __init__(self, _lease: "_ferromq.LeaseKeeper", _endpoint: str, namespace: str, size: int) -> None:
+        """*size*: bytes of all answers, about."""
+        self._columns = message_columns(size)
+        self._named = partial(naming.without_namespace, namespace) if namespace else None
+
+    def add(self, answer: _ferromq.Records) -> tuple[tuple[int, str] | None, int | None]:
+        """Decode an answer; return its status and the next offset."""
+        status, next_offset, records = _ferromq.split_records(answer)
+        self._columns.add(records)
+        return status, next_offset
+
+    def result(self) -> Any:
+        """Return the rows of all answers."""
+        return table_of_columns(self._columns, self._named)
+
+
+class TableParts(ColumnParts):
+    """As `ColumnParts`, as a `MessageTable`, which keeps the answers."""
+
+    def __init__(self, lease: "_ferromq.LeaseKeeper", endpoint: str, namespace: str, size: int) -> None:
+        super().__init__(lease, endpoint, namespace, size)
+        self._origin = (lease, endpoint, namespace)
+        self._answers: list[_ferromq.Records] = []
+
+    def add(self, answer: _ferromq.Records) -> tuple[tuple[int, str] | None, int | None]:
+        """Decode an answer, and keep it."""
+        self._answers.append(answer)
+        return super().add(answer)
+
+    def result(self) -> MessageTable:
+        """Return the rows of all answers."""
+        return MessageTable(super().result(), self._messages)
+
+    def _messages(self) -> list[_ferromq.MessageView]:
+        answers = [_ferromq.decode_records_answer(answer, *self._origin) for answer in self._answers]
+        return [message for _, messages, _ in answers for message in messages]
+
+
+def decode_columns(
+    answer: Packets | _ferromq.Records, lease: "_ferromq.LeaseKeeper", endpoint: str, namespace: str
+) -> Decoded[Any]:
+    """Decode the answer to a `Stream` into a `pyarrow.Table`; topics are named without the *namespace*."""
+    if isinstance(answer, Packets):
+        status, messages, next_offset = decode_messages(answer, lease, endpoint, namespace)
+        return status, to_arrow(messages), next_offset
+    parts = ColumnParts(lease, endpoint, namespace, len(answer))
+    status, next_offset = parts.add(answer)
+    return status, parts.result(), next_offset
+
+
 def decode_table(
     answer: Packets | _ferromq.Records, lease: "_ferromq.LeaseKeeper", endpoint: str, namespace: str
 ) -> Decoded[MessageTable]:
@@ -135,10 +221,9 @@ def decode_table(
     if isinstance(answer, Packets):
         status, messages, next_offset = decode_messages(answer, lease, endpoint, namespace)
         return status, table_of(messages), next_offset
-    status, next_offset, records = _ferromq.split_records(answer)
-    named = partial(naming.without_namespace, namespace) if namespace else None
-    table = table_of_records(records, lambda: decode_messages(answer, lease, endpoint, namespace)[1], named)
-    return status, table, next_offset
+    parts = TableParts(lease, endpoint, namespace, len(answer))
+    status, next_offset = parts.add(answer)
+    return status, parts.result(), next_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +259,7 @@ class Await:
     timeout: float
 
 
-Step = Call | Stream | Join | Arrive | Pause | Await
+Step = Call | Stream | Begin | End | Join | Arrive | Pause | Await
 Plan = Generator[Step, Any, T]
 """Yields steps, is sent their answers (or thrown their errors), and returns a T."""
 

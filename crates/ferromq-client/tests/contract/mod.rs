@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_client::{CallError, Cancellation, Connections, Patience, Request, Response};
+use ferromq_client::{Begun, CallError, Cancellation, Connections, Patience, Request, Response};
 use ferromq_protocol::remoting::{RemotingCommand, codec};
 use peer::{connections, server};
 
@@ -439,4 +439,51 @@ fn a_look_at_an_open_connection_delays_no_call() {
         is_over.store(true, Ordering::Relaxed);
         assert!(is_prompt);
     });
+}
+
+fn begin(connections: &Connections, address: SocketAddr, body: impl Into<Bytes>) -> Option<Begun> {
+    let patience = Patience { until: Instant::now() + LONG, is_interrupted: &|| false };
+    connections.begin(&address.to_string(), request(body), patience).map(Result::unwrap)
+}
+
+#[test]
+fn the_answer_of_a_call_that_was_begun_comes_to_who_waits_for_it_later() {
+    let address = server(|mut peer| peer.echo());
+    let connections = connections();
+    assert!(begin(&connections, address, "x").is_none(), "no connection is open");
+    echoed(&connections, address, "opens the connection");
+    // Less than the sockets hold: the server answers in turn, and reads nothing meanwhile.
+    let large = vec![7; 200_000];
+    let given_up = begin(&connections, address, large.clone()).unwrap();
+    let begun = begin(&connections, address, large.clone()).unwrap();
+    drop(given_up);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..50).for_each(|n| echoed(&connections, address, &n.to_string())));
+        }
+    });
+    let patience = Patience { until: Instant::now() + LONG, is_interrupted: &|| false };
+    let answer = begun.wait(patience, &Cancellation::default()).unwrap();
+    assert!(answer.body == large);
+    let cancelled = Cancellation::default();
+    cancelled.set();
+    let refused = begin(&connections, address, "y").unwrap().wait(patience, &cancelled);
+    assert!(matches!(refused, Err(CallError::Interrupted { .. })), "{refused:?}");
+    echoed(&connections, address, "next");
+}
+
+#[test]
+fn a_call_that_was_begun_ends_with_its_connection() {
+    let address = server(|mut peer| {
+        let first = peer.request().unwrap();
+        peer.answer(&first);
+        peer.request().unwrap();
+        peer.close();
+    });
+    let connections = connections();
+    echoed(&connections, address, "opens the connection");
+    let begun = begin(&connections, address, "x").unwrap();
+    let patience = Patience { until: Instant::now() + LONG, is_interrupted: &|| false };
+    let lost = begun.wait(patience, &Cancellation::default());
+    assert!(matches!(lost, Err(CallError::Lost { .. })), "{lost:?}");
 }

@@ -1,18 +1,57 @@
 //! RocketMQ's text form of properties: `NAME \x01 VALUE \x02 …`.
 
+use std::{iter, ops::Range};
+
 /// Iterates over names and values; skips parts that are not UTF-8.
 pub fn iter(properties: &[u8]) -> impl Iterator<Item = (&str, &str)> {
-    iter_bytes(properties)
-        .filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?)))
+    // Nearly always all of it is text: then one check is enough.
+    let whole = std::str::from_utf8(properties).ok();
+    places(properties).filter_map(move |(name, value)| match whole {
+        Some(text) => Some((text.get(name)?, text.get(value)?)),
+        None => Some((text_at(properties, name)?, text_at(properties, value)?)),
+    })
 }
 
 /// As [`iter`], for any encoding. Empty names and values count as absent, as in RocketMQ.
 pub fn iter_bytes(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    properties.split(|byte| *byte == 2).filter_map(|pair| {
-        let at = pair.iter().position(|byte| *byte == 1)?;
-        let (name, value) = (pair.get(..at)?, pair.get(at + 1..)?);
-        (!name.is_empty() && !value.is_empty()).then_some((name, value))
+    places(properties).filter_map(|(name, value)| Some((properties.get(name)?, properties.get(value)?)))
+}
+
+fn text_at(properties: &[u8], place: Range<usize>) -> Option<&str> {
+    std::str::from_utf8(properties.get(place)?).ok()
+}
+
+/// Where each name and its value are.
+fn places(properties: &[u8]) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    let mut next = 0;
+    iter::from_fn(move || {
+        loop {
+            let begin = next;
+            let rest = properties.get(begin..).filter(|rest| !rest.is_empty())?;
+            let pair = rest.get(..find(rest, 2).unwrap_or(rest.len()))?;
+            let end = begin + pair.len();
+            next = end + 1;
+            let name_end = begin + find(pair, 1).unwrap_or(pair.len());
+            if name_end > begin && name_end + 1 < end {
+                return Some((begin..name_end, name_end + 1..end));
+            }
+        }
     })
+}
+
+/// The first place of a byte; eight bytes are compared at once.
+fn find(bytes: &[u8], wanted: u8) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (number, word) in words.iter().enumerate() {
+        let differences = u64::from_le_bytes(*word) ^ (ONES * u64::from(wanted));
+        // The lowest bit that is set marks the first byte without a difference.
+        let equal = differences.wrapping_sub(ONES) & !differences & (ONES << 7);
+        if equal != 0 {
+            return Some(number * 8 + equal.trailing_zeros() as usize / 8);
+        }
+    }
+    rest.iter().position(|byte| *byte == wanted).map(|at| words.len() * 8 + at)
 }
 
 /// Returns the value of `name`; the last one of equal names, as in RocketMQ.
@@ -132,6 +171,8 @@ pub use crate::SEQUENCE;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -141,6 +182,39 @@ mod tests {
         assert_eq!(get(text, "END"), Some("z"));
         assert_eq!(get(text, "NO"), None);
         assert_eq!(iter(text).count(), 4);
+    }
+
+    #[test]
+    fn what_is_no_text_is_skipped() {
+        let mixed = b"A\x01\xff\x02B\x01b\x02\xfe\x01c\x02C\x01\xc3\xa9";
+        assert_eq!(iter(mixed).collect::<Vec<_>>(), [("B", "b"), ("C", "\u{e9}")]);
+        assert_eq!(iter_bytes(mixed).count(), 4);
+    }
+
+    proptest! {
+        #[test]
+        fn a_byte_is_found_where_it_is_first(bytes in proptest::collection::vec(0..4_u8, 0..40)) {
+            prop_assert_eq!(find(&bytes, 2), bytes.iter().position(|byte| *byte == 2));
+            let wide: Vec<u8> = bytes.iter().map(|byte| byte | 0x80).collect();
+            prop_assert_eq!(find(&wide, 2), None);
+            prop_assert_eq!(find(&wide, 0x81), wide.iter().position(|byte| *byte == 0x81));
+        }
+
+        #[test]
+        fn any_properties_are_cut_at_their_separators(text in proptest::collection::vec(prop_oneof![0..3_u8, any::<u8>()], 0..60)) {
+            let cut = text.split(|byte| *byte == 2).filter_map(|pair| {
+                let at = pair.iter().position(|byte| *byte == 1)?;
+                let (name, value) = (&pair[..at], &pair[at + 1..]);
+                (!name.is_empty() && !value.is_empty()).then_some((name, value))
+            });
+            let wanted: Vec<_> = cut.collect();
+            let texts: Vec<_> = wanted
+                .iter()
+                .filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, std::str::from_utf8(value).ok()?)))
+                .collect();
+            prop_assert_eq!(iter(&text).collect::<Vec<_>>(), texts);
+            prop_assert_eq!(iter_bytes(&text).collect::<Vec<_>>(), wanted);
+        }
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod row_properties;
 #[cfg(test)]
 mod tests;
 
+use std::sync::LazyLock;
+
 use thiserror::Error;
 
 pub use buffers::Buffers;
@@ -194,8 +196,9 @@ pub fn record_columns(
     end: Option<u64>,
 ) -> Result<RowBatch, ColumnsError> {
     let bytes = parts.iter().map(|part| part.len()).sum();
-    let builder = BatchBuilder::new(wanted, filter, rows_expected(parts, bytes), bytes);
-    add_all(builder, parts, true, end)
+    let mut builder = BatchBuilder::new(wanted, filter, rows_expected(parts, bytes), bytes);
+    add_all(&mut builder, parts, true, end)?;
+    Ok(builder.finish())
 }
 
 /// Builds one batch from the records of an answer, of messages that were received or pulled.
@@ -205,20 +208,60 @@ pub fn record_columns(
 /// # Errors
 /// As [`record_columns`], but for checksums.
 pub fn message_columns(records: &[u8], wanted: ColumnSet) -> Result<RowBatch, ColumnsError> {
-    let (parts, filter) = ([records], RowFilter::default());
-    let mut builder = BatchBuilder::new(wanted, &filter, rows_expected(&parts, records.len()), records.len());
-    builder.table.null_bodies = true;
-    add_all(builder, &parts, false, None)
+    let mut columns = MessageColumns::new(wanted, records.len());
+    columns.add(records)?;
+    Ok(columns.finish())
 }
 
-fn add_all<'a>(
-    mut builder: BatchBuilder<'_>,
-    parts: &[&'a [u8]],
+/// One batch of the records of several answers, as [`message_columns`] makes it of one.
+#[derive(Debug)]
+pub struct MessageColumns {
+    wanted: ColumnSet,
+    /// Expected bytes of all records.
+    bytes: usize,
+    /// Made with the first records, whose size tells the number of rows.
+    builder: Option<BatchBuilder<'static>>,
+}
+
+impl MessageColumns {
+    /// Begins a batch of about `bytes` bytes of records.
+    #[must_use]
+    pub fn new(wanted: ColumnSet, bytes: usize) -> Self {
+        Self { wanted, bytes, builder: None }
+    }
+
+    /// Adds the records of an answer.
+    ///
+    /// # Errors
+    /// As [`message_columns`]; the rows before the error are in the batch.
+    pub fn add(&mut self, records: &[u8]) -> Result<(), ColumnsError> {
+        let builder = self.builder.get_or_insert_with(|| {
+            let rows = rows_expected(&[records], self.bytes);
+            let mut builder = BatchBuilder::new(self.wanted, &NO_FILTER, rows, self.bytes);
+            builder.table.null_bodies = true;
+            builder
+        });
+        add_all(builder, &[records], false, None)
+    }
+
+    /// Finishes the batch.
+    #[must_use]
+    pub fn finish(self) -> RowBatch {
+        let empty = || BatchBuilder::new(self.wanted, &NO_FILTER, 0, 0);
+        self.builder.unwrap_or_else(empty).finish()
+    }
+}
+
+static NO_FILTER: LazyLock<RowFilter> = LazyLock::new(RowFilter::default);
+
+fn add_all(
+    builder: &mut BatchBuilder<'_>,
+    parts: &[&[u8]],
     check: bool,
     end: Option<u64>,
-) -> Result<RowBatch, ColumnsError> {
+) -> Result<(), ColumnsError> {
     for (part, whole) in parts.iter().enumerate() {
-        let mut rest: &'a [u8] = whole;
+        let mut rest = *whole;
         while !rest.is_empty() {
             let at = whole.len() - rest.len();
             let view = MessageView::decode(rest, check).map_err(|reason| ColumnsError::Malformed {
@@ -232,7 +275,7 @@ fn add_all<'a>(
             rest = rest.get(view.total_size as usize..).unwrap_or_default();
         }
     }
-    Ok(builder.finish())
+    Ok(())
 }
 
 /// Estimates the number of rows from the first record's size: records of one queue are mostly alike.

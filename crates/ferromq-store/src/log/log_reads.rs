@@ -30,6 +30,18 @@ impl<D: Disk> CommitLog<D> {
         Ok(file.map(|file| Record::new(Arc::clone(file), physical_offset..end)))
     }
 
+    /// Begins to load the first bytes of a range of `file` into the processor's caches, and does not wait for them.
+    /// Returns whether the file holds the range and readers may see it.
+    pub(crate) fn touch(&self, file: &MappedFile<D::Region>, range: Range<u64>) -> bool {
+        let is_there = file.base() <= range.start
+            && range.end <= file.end().min(self.readable())
+            && self.damages.overlapping(&range).is_none();
+        if is_there {
+            std::hint::black_box(file.read(range).first().copied());
+        }
+        is_there
+    }
+
     /// Finds the open file that holds an offset, trying `file` first. Returns whether the answer is known without
     /// opening a file: the file is open, or does not exist.
     pub(crate) fn find_open(&self, file: &mut Option<File<D>>, physical_offset: u64) -> bool {

@@ -58,9 +58,14 @@ impl KnownPages {
         Self { fresh_from, seen: 0..0 }
     }
 
+    /// Whether a range is known to be in memory without asking the system.
+    pub(crate) fn covers(&self, range: &Range<u64>) -> bool {
+        range.start >= self.fresh_from || (self.seen.start <= range.start && range.end <= self.seen.end)
+    }
+
     /// Whether a range of a log file is in memory.
     pub(crate) fn has<R: Region>(&mut self, file: &MappedFile<R>, range: Range<u64>) -> bool {
-        if range.start >= self.fresh_from || (self.seen.start <= range.start && range.end <= self.seen.end) {
+        if self.covers(&range) {
             return true;
         }
         let end = range.end.max(range.start.saturating_add(LOOK_AHEAD).min(file.end()));

@@ -62,7 +62,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// The topic as the group reads it, if it ever did.
-    pub(super) fn group_topic(&self, group: &str, topic: &str) -> Option<Arc<GroupTopic>> {
+    fn group_topic(&self, group: &str, topic: &str) -> Option<Arc<GroupTopic>> {
         self.groups.read().get(group)?.get(topic).cloned()
     }
 

@@ -6,6 +6,9 @@ use crate::{
     progress::{lease::QueueLeases, receive::Groups, receive_types::ReceiptHandle},
 };
 
+/// Leases of a queue that end under one lock; others of its users get their turn between.
+const ACKS_AT_ONCE: usize = 256;
+
 impl<D: Disk> Groups<D> {
     /// Acknowledges the message. For an ordered queue, returns when it may continue: when its last remaining lease
     /// expires or expired.
@@ -24,29 +27,35 @@ impl<D: Disk> Groups<D> {
         })
     }
 
-    /// As [`Self::ack_in_time`] for messages of one topic; returns the outcome of each.
-    #[must_use]
+    /// As [`Self::ack_in_time`] for each of `handles`, in their order. `ended` is given the outcome of each.
     pub fn ack_all_in_time(
         &self,
         group: &str,
         topic: &str,
         handles: &[ReceiptHandle],
-    ) -> Vec<Result<Option<i64>>> {
+        mut ended: impl FnMut(&ReceiptHandle, Result<Option<i64>>),
+    ) {
         let now = self.clock.now_ms();
-        let queues = self.progress.group_topic(group, topic);
-        let mut outcomes = Vec::with_capacity(handles.len());
-        for run in handles.chunk_by(|one, next| one.queue_id == next.queue_id) {
-            let queue = queues.as_ref().and_then(|queues| queues.queue(run[0].queue_id));
-            let mut leases = queue.as_ref().map(|queue| queue.lock());
-            outcomes.extend(run.iter().map(|handle| {
-                self.reader.home.check_open()?;
-                let leases = leases.as_deref_mut().ok_or(StoreError::StaleReceipt)?;
-                leases.held_at(handle.queue_offset, handle.pop_time, now)?;
-                end(leases, handle)
-            }));
+        let of_one_queue = handles.chunk_by(|one, next| one.queue_id == next.queue_id);
+        for some in of_one_queue.flat_map(|run| run.chunks(ACKS_AT_ONCE)) {
+            let Some(first) = some.first() else { continue };
+            let outcomes = self.with_leases(group, topic, first.queue_id, |leases| {
+                let end_in_time = |handle: &ReceiptHandle| {
+                    leases.held_at(handle.queue_offset, handle.pop_time, now)?;
+                    end(leases, handle)
+                };
+                Ok(some.iter().map(end_in_time).collect::<Vec<_>>())
+            });
+            match outcomes {
+                Ok(outcomes) => {
+                    some.iter().zip(outcomes).for_each(|(handle, outcome)| ended(handle, outcome))
+                }
+                // None was acknowledged; each has its own error.
+                Err(_) => {
+                    some.iter().for_each(|handle| ended(handle, self.ack_in_time(group, topic, handle)))
+                }
+            }
         }
-        self.progress.touch();
-        outcomes
     }
 
     /// Whether a lease is held and has not expired.

@@ -34,29 +34,27 @@ impl GroupProgress {
         self.acked(group, topic, handle, outcome)
     }
 
-    /// As [`Self::ack_in_time`] for messages of one topic; returns the index and the error of each that failed.
+    /// As [`Self::ack_in_time`] for each of `handles`. `refused` is given the index and the error of those that fail.
     pub fn ack_all_in_time(
         &self,
         group: &str,
         topic: &str,
         handles: &[ReceiptHandle],
-    ) -> Vec<(usize, StoreError)> {
-        let acked = |(index, done): (usize, Result<()>)| done.err().map(|error| (index, error));
-        if self.renewals.has_any(group, topic) {
-            let each = handles.iter().map(|handle| self.ack_in_time(group, topic, handle));
-            return each.enumerate().filter_map(acked).collect();
+        mut refused: impl FnMut(usize, StoreError),
+    ) {
+        let mut index = 0;
+        let mut note = |outcome: Result<()>| {
+            if let Err(error) = outcome {
+                refused(index, error);
+            }
+            index += 1;
+        };
+        if self.renewals.is_any() {
+            return handles.iter().for_each(|handle| note(self.ack_in_time(group, topic, handle)));
         }
-        let outcomes = self.store.groups().ack_all_in_time(group, topic, handles);
-        let ended = |outcome: &Result<Option<i64>>| matches!(outcome, Ok(None));
-        self.counters.acked.add(outcomes.iter().filter(|outcome| ended(outcome)).count() as u64);
-        outcomes
-            .into_iter()
-            .zip(handles)
-            .enumerate()
-            .filter(|(_, (outcome, _))| !ended(outcome))
-            .map(|(index, (outcome, handle))| (index, self.acked(group, topic, handle, outcome)))
-            .filter_map(acked)
-            .collect()
+        self.store.groups().ack_all_in_time(group, topic, handles, |handle, outcome| {
+            note(self.acked(group, topic, handle, outcome));
+        });
     }
 
     /// `StaleReceipt` if the lease has expired, even if its message was not redelivered since.

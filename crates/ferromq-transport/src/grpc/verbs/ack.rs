@@ -23,8 +23,6 @@ use crate::{
 
 /// Most entries of one request; more take several requests.
 const MAX_ACKS: usize = 1 << 16;
-/// Bytes of an acknowledged record in a request, at least: four numbers.
-const LEAST_ENTRY: usize = 4;
 
 /// Largest request that is answered on the task that read it: some hundred handles.
 const FEW_BYTES: usize = 32 << 10;
@@ -147,30 +145,39 @@ fn acknowledge_records(hot: &Hot, request: &[u8]) -> Result<Bytes, Malformed> {
         return Ok(refused(&Refusal::new(code::INVALID_RECEIPT_HANDLE, ANOTHER_BROKER)));
     }
     let topic = marked_topic(topic, group, &mark.to_string()).unwrap_or(Cow::Borrowed(topic));
-    let mut leases = Vec::with_capacity((entries.len() / LEAST_ENTRY).min(MAX_ACKS));
-    while !entries.is_empty() {
-        if leases.len() == MAX_ACKS {
-            let why = format!("too many messages to acknowledge; send 1 to {MAX_ACKS}");
-            return Ok(refused(&Refusal::new(code::BAD_REQUEST, why)));
-        }
-        leases.push(ReceiptHandle {
-            queue_id: u32::try_from(take_varint(&mut entries)?)
-                .map_err(|_| Malformed("a queue id is too large"))?,
-            queue_offset: take_varint(&mut entries)?,
-            pop_time: take_varint(&mut entries)?.cast_signed(),
-            invisible_ms: take_varint(&mut entries)?.cast_signed(),
-        });
-    }
     let mut results = Vec::new();
     put_status(&mut results, 1, code::OK, "OK");
-    for (index, error) in hot.progress.ack_all_in_time(group, &topic, &leases) {
+    let mut leases = Vec::with_capacity((entries.len() / LEAST_LEASE).min(MAX_ACKS));
+    let mut outcome = Ok(());
+    while outcome.is_ok() && !entries.is_empty() && leases.len() < MAX_ACKS {
+        outcome = take_lease(&mut entries).map(|lease| leases.push(lease));
+    }
+    hot.progress.ack_all_in_time(group, &topic, &leases, |index, error| {
         let refusal = Refusal::from(error);
         let mut failed = Vec::new();
         put_varint_field(&mut failed, 1, index as u64);
         put_status(&mut failed, 2, refusal.code, &refusal.message);
         put_bytes_field(&mut results, 2, &failed);
+    });
+    // Those before it are acknowledged.
+    outcome?;
+    if !entries.is_empty() {
+        let why = format!("too many messages to acknowledge; send up to {MAX_ACKS}, those were acknowledged");
+        return Ok(refused(&Refusal::new(code::BAD_REQUEST, why)));
     }
     Ok(results.into())
+}
+
+/// Least bytes of a lease in a request.
+const LEAST_LEASE: usize = 4;
+
+fn take_lease(entries: &mut &[u8]) -> Result<ReceiptHandle, Malformed> {
+    Ok(ReceiptHandle {
+        queue_id: u32::try_from(take_varint(entries)?).map_err(|_| Malformed("a queue id is too large"))?,
+        queue_offset: take_varint(entries)?,
+        pop_time: take_varint(entries)?.cast_signed(),
+        invisible_ms: take_varint(entries)?.cast_signed(),
+    })
 }
 
 /// Builds an `AckMessageResponse`.

@@ -38,6 +38,9 @@ use crate::{
     protobuf::{Malformed, put_bytes_field, put_varint, put_varint_field, varint_len},
 };
 
+/// Most bytes of a record's lease in a head.
+const MAX_LEASE: usize = 25;
+
 /// Answers an encoded `ReceiveMessageRequest`. The leases are given back if the answer is not written.
 pub(in crate::grpc) async fn receive_records(
     hot: &Arc<Hot>,
@@ -59,7 +62,7 @@ pub(in crate::grpc) async fn receive_records(
     let topic = topic_name(request.message_queue.as_ref());
     let stored_topic = stored_topic(&leased, topic).to_owned();
     return_unwritten(hot, name(request.group.as_ref()), &stored_topic, &leased);
-    let mut head = Vec::with_capacity(64 + 16 * leased.len());
+    let mut head = Vec::with_capacity(64 + MAX_LEASE * leased.len());
     put_status(&mut head, 1, code::OK, "OK");
     put_bytes_field(&mut head, 16, hot.broker_name.as_bytes());
     if stored_topic != topic {
@@ -67,15 +70,18 @@ pub(in crate::grpc) async fn receive_records(
         put_varint_field(&mut head, 18, u64::from(mark(&stored_topic)));
     }
     put_varint_field(&mut head, 19, u64::from(is_ordered));
-    let mut leases = Vec::with_capacity(12 * leased.len());
-    let records = decodable(leased.iter().map(|leased| (leased, &leased.record)));
-    for (Leased { handle: ReceiptHandle { pop_time, invisible_ms, .. }, attempt, .. }, _) in &records {
-        put_varint(&mut leases, pop_time.cast_unsigned());
-        put_varint(&mut leases, invisible_ms.cast_unsigned());
-        put_varint(&mut leases, u64::from(*attempt));
+    let bytes = leased.iter().map(|leased| leased.record.bytes().len()).sum();
+    let mut answer = Answer::new(head.len() + MAX_LEASE * leased.len() + 16, bytes);
+    let mut leases = Vec::with_capacity(MAX_LEASE * leased.len());
+    for Leased { record, handle: ReceiptHandle { pop_time, invisible_ms, .. }, attempt } in &leased {
+        if answer.put(record) {
+            put_varint(&mut leases, pop_time.cast_unsigned());
+            put_varint(&mut leases, invisible_ms.cast_unsigned());
+            put_varint(&mut leases, u64::from(*attempt));
+        }
     }
     put_bytes_field(&mut head, 20, &leases);
-    Ok(join(&head, records.iter().map(|(_, record)| *record)))
+    Ok(answer.finish(&head))
 }
 
 /// Answers an encoded `ReceiveMessageRequest` with a status once there is a message for it, without the message.
@@ -90,7 +96,7 @@ pub(in crate::grpc) async fn await_messages(
         Ok(true) => {
             let mut head = Vec::new();
             put_status(&mut head, 1, code::OK, "OK");
-            join(&head, std::iter::empty())
+            without_records(&head)
         }
         Ok(false) => no_message(None),
         Err(refusal) => refused(&refusal),
@@ -109,13 +115,16 @@ pub(in crate::grpc) async fn pull_records(
         Ok(found) => found,
         Err(refusal) => return Ok(refused(&refusal)),
     };
-    let records = decodable(found.messages.iter().map(|(_, record)| ((), record)));
-    answer_memory::take(records.iter().map(|(_, record)| record.bytes().len() + MESSAGE_OVERHEAD).sum())
-        .await;
+    let bytes: usize = found.messages.iter().map(|(_, record)| record.bytes().len()).sum();
+    answer_memory::take(bytes + MESSAGE_OVERHEAD * found.messages.len()).await;
     let mut head = Vec::new();
     put_status(&mut head, 1, code::OK, "OK");
     put_varint_field(&mut head, 3, found.next_offset);
-    Ok(join(&head, records.iter().map(|(_, record)| *record)))
+    let mut answer = Answer::new(head.len(), bytes);
+    for (_, record) in &found.messages {
+        answer.put(record);
+    }
+    Ok(answer.finish(&head))
 }
 
 /// Gives the leases back if the answer is not written: the next receive gets the messages before the leases expire.
@@ -125,24 +134,11 @@ fn return_unwritten(hot: &Arc<Hot>, group: &str, topic: &str, leased: &[Leased])
     undo_unless_written(move || hot.progress.give_back(&group, &topic, &handles));
 }
 
-/// The records that can be decoded. They were when they were dispatched, so the disk has changed since; a lease expires.
-fn decodable<'a, T>(records: impl Iterator<Item = (T, &'a Record)>) -> Vec<(T, &'a Record)> {
-    let is_sound = |record: &Record| {
-        let decoded = MessageView::decode(record.bytes(), false);
-        decoded
-            .inspect_err(|reason| {
-                tracing::error!(reason, "record in the log cannot be decoded; not delivered");
-            })
-            .is_ok()
-    };
-    records.filter(|(_, record)| is_sound(record)).collect()
-}
-
 /// The answer to a request that was refused.
 pub(in crate::grpc) fn refused(refusal: &Refusal) -> Bytes {
     let mut head = Vec::new();
     put_status(&mut head, 1, refusal.code, &refusal.message);
-    join(&head, std::iter::empty())
+    without_records(&head)
 }
 
 fn no_message(next_offset: Option<u64>) -> Bytes {
@@ -151,16 +147,59 @@ fn no_message(next_offset: Option<u64>) -> Bytes {
     if let Some(offset) = next_offset {
         put_varint_field(&mut head, 3, offset);
     }
-    join(&head, std::iter::empty())
+    without_records(&head)
 }
 
-/// Head and records, copied once.
-fn join<'a>(head: &[u8], records: impl Iterator<Item = &'a Record> + Clone) -> Bytes {
-    let len: usize = records.clone().map(|record| record.bytes().len()).sum();
-    let head_len = head.len() as u64;
-    let mut answer = Vec::with_capacity(varint_len(head_len) + head.len() + len);
-    put_varint(&mut answer, head_len);
-    answer.extend_from_slice(head);
-    records.for_each(|record| answer.extend_from_slice(record.bytes()));
-    answer.into()
+fn without_records(head: &[u8]) -> Bytes {
+    Answer::new(head.len(), 0).finish(head)
+}
+
+/// An answer in the making. The records come first, behind room for the head, and are copied once.
+struct Answer {
+    bytes: Vec<u8>,
+    /// Where the records begin.
+    records: usize,
+}
+
+impl Answer {
+    /// Makes room for a head of up to `head` bytes and for `records` bytes of records.
+    fn new(head: usize, records: usize) -> Self {
+        let room = head + varint_len(head as u64);
+        let mut bytes = Vec::with_capacity(room + records);
+        bytes.resize(room, 0);
+        Self { bytes, records: room }
+    }
+
+    /// Adds a record that can be decoded, and returns whether it can. It could when it was dispatched, so otherwise the
+    /// disk has changed since; a lease expires.
+    fn put(&mut self, record: &Record) -> bool {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(record.bytes());
+        // The copy is in the processor's caches, the log mostly is not.
+        match MessageView::decode(self.bytes.get(at..).unwrap_or_default(), false) {
+            Ok(_) => true,
+            Err(reason) => {
+                tracing::error!(reason, "record in the log cannot be decoded; not delivered");
+                self.bytes.truncate(at);
+                false
+            }
+        }
+    }
+
+    /// Puts the head before the records.
+    fn finish(mut self, head: &[u8]) -> Bytes {
+        let mut front = Vec::with_capacity(varint_len(head.len() as u64) + head.len());
+        put_varint(&mut front, head.len() as u64);
+        front.extend_from_slice(head);
+        match self.records.checked_sub(front.len()) {
+            Some(begin) => {
+                self.bytes.splice(begin..self.records, front);
+                Bytes::from(self.bytes).slice(begin..)
+            }
+            None => {
+                self.bytes.splice(..self.records, front);
+                self.bytes.into()
+            }
+        }
+    }
 }

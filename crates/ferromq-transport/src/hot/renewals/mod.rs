@@ -92,20 +92,20 @@ impl Renewals {
         })
     }
 
-    /// Whether leases of the group's messages of the topic are renewed.
-    pub(super) fn has_any(&self, group: &str, topic: &str) -> bool {
-        self.find_runs_if_any(group, topic).is_some()
-    }
-
     /// Returns whether a lease is to be renewed at `now`, even if it has expired: the task is late after the machine
     /// slept or the clock jumped.
     pub(super) fn renews(&self, group: &str, topic: &str, handle: &ReceiptHandle, now: i64) -> bool {
         self.find_runs_if_any(group, topic).is_some_and(|runs| runs.lock().renews(handle, now))
     }
 
+    /// Returns whether leases may be renewed, of any group.
+    pub(super) fn is_any(&self) -> bool {
+        self.is_running.load(Ordering::Acquire)
+    }
+
     /// As [`Self::find_runs`]; cheap if nothing is renewed.
     fn find_runs_if_any(&self, group: &str, topic: &str) -> Option<TopicRuns> {
-        self.is_running.load(Ordering::Acquire).then(|| self.find_runs(group, topic))?
+        self.is_any().then(|| self.find_runs(group, topic))?
     }
 
     /// All runs, with their group and topic.

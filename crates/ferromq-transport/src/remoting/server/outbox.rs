@@ -203,8 +203,9 @@ impl OutboxWriter {
                 if frame.body.len() <= COPY_BELOW {
                     buffer.put_slice(&frame.body);
                 } else {
-                    write_all(&mut socket, &mut buffer, &mut progress).await?;
-                    write_all(&mut socket, &mut frame.body, &mut progress).await?;
+                    // Together: a peer that waits is not woken for the head alone.
+                    let mut parts = (&mut buffer).chain(&mut frame.body);
+                    write_all(&mut socket, &mut parts, &mut progress).await?;
                 }
             }
             write_all(&mut socket, &mut buffer, &mut progress).await?;
