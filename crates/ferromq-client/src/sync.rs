@@ -36,21 +36,30 @@ pub(crate) fn wait_until<'a, T>(
 /// A lock that callers take in turn, each with a time limit.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    is_taken: Mutex<bool>,
+    state: Mutex<TurnState>,
     freed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct TurnState {
+    is_taken: bool,
+    /// How many callers wait: to wake none is a system call, too.
+    waiting: usize,
 }
 
 impl Turn {
     /// Takes the turn; `None` if it was not free before `until`.
     pub(crate) fn take(&self, until: Instant) -> Option<TurnGuard<'_>> {
-        let mut is_taken = lock(&self.is_taken);
-        while *is_taken {
+        let mut state = lock(&self.state);
+        while state.is_taken {
             if Instant::now() >= until {
                 return None;
             }
-            is_taken = wait_until(&self.freed, is_taken, until);
+            state.waiting += 1;
+            state = wait_until(&self.freed, state, until);
+            state.waiting -= 1;
         }
-        *is_taken = true;
+        state.is_taken = true;
         Some(TurnGuard(self))
     }
 }
@@ -60,8 +69,11 @@ pub(crate) struct TurnGuard<'a>(&'a Turn);
 
 impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
-        *lock(&self.0.is_taken) = false;
-        self.0.freed.notify_one();
+        let mut state = lock(&self.0.state);
+        state.is_taken = false;
+        if state.waiting > 0 {
+            self.0.freed.notify_one();
+        }
     }
 }
 

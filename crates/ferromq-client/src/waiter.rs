@@ -19,6 +19,8 @@ struct State {
     outcome: Option<Result<Response, CallError>>,
     /// The thread that read for all has stopped, and this one shall go on.
     is_reader: bool,
+    /// Whether the thread waits: to wake none is a system call, too.
+    is_waiting: bool,
 }
 
 /// Why a wait ended.
@@ -34,14 +36,20 @@ pub(crate) enum Woken {
 impl Waiter {
     /// Ends the call.
     pub(crate) fn end(&self, outcome: Result<Response, CallError>) {
-        sync::lock(&self.state).outcome = Some(outcome);
-        self.changed.notify_one();
+        let mut state = sync::lock(&self.state);
+        state.outcome = Some(outcome);
+        if state.is_waiting {
+            self.changed.notify_one();
+        }
     }
 
     /// Makes the thread read for all.
     pub(crate) fn make_reader(&self) {
-        sync::lock(&self.state).is_reader = true;
-        self.changed.notify_one();
+        let mut state = sync::lock(&self.state);
+        state.is_reader = true;
+        if state.is_waiting {
+            self.changed.notify_one();
+        }
     }
 
     /// Returns whether the thread was made the reader since the last call.
@@ -72,7 +80,9 @@ impl Waiter {
             if Instant::now() >= until {
                 return Woken::Late;
             }
+            state.is_waiting = true;
             state = sync::wait_until(&self.changed, state, until);
+            state.is_waiting = false;
         }
     }
 }

@@ -150,6 +150,8 @@ class Consumer(Shown, Generic[M]):
         check_count(max_messages)
         changed = None if invisible_duration is None else lease(invisible_duration)
         until = time.monotonic() + seconds(wait)
+        if self._client.common.watch is None and not self._decoder.is_on:
+            return cast("list[M]", await self._receive(max_messages, until, changed))
         while True:
             with receiving(self._client.common.watch, self._subscription.topics) as received:
                 received.extend(await self._receive(max_messages, until, changed))

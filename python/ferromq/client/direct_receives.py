@@ -63,7 +63,7 @@ class DirectPlace:
             (subscription.begin is None or (topic, broker_name) in subscription.begun)
             and isinstance(client.session, Session)
             and client.session.is_known(endpoint)
-            and client.channels.takes_records(endpoint)
+            and "2" in client.channels.framed.get(endpoint, ())
         )
         return endpoint if is_known else None
 

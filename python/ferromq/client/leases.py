@@ -238,11 +238,11 @@ class Leases:
         `were_sent` or `send_again` follows.
         """
         with self._lock:
-            lane = self._lanes.get(endpoint)
-            if any(each.under_way or (each.waiting and each is not lane) for each in self._lanes.values()):
-                return None
-            if lane is None:
+            if not self._lanes:
                 return []
+            lane = self._lanes.get(endpoint)
+            if lane is None or len(self._lanes) > 1 or lane.under_way:
+                return None
             if lane.waiting > MAX_IN_REQUEST or self._stopped:
                 return None
             messages = self._queue.take(endpoint, MAX_IN_REQUEST)
