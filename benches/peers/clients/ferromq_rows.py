@@ -87,7 +87,7 @@ def iterate(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
 
 
 def receive(count: int) -> Load:
-    """Return the row that receives so many at once, and acknowledges them at once."""
+    """Return the row that receives so many at once; their acknowledgements travel with the next receive."""
 
     def receive(work: Work, mq: ferromq.Connection) -> dict[str, Any]:
         with mq.consumer(work.group, work.topic) as consumer:
@@ -95,10 +95,14 @@ def receive(count: int) -> Load:
             def take() -> int:
                 messages = consumer.receive(count)
                 read(messages)
-                consumer.ack(messages)
+                for message in messages:
+                    message.ack()
                 return len(messages)
 
-            return drained(work, take)
+            try:
+                return drained(work, take)
+            finally:
+                consumer.flush(10)
 
     return receive
 
@@ -258,7 +262,7 @@ async def aio_iterate(work: Work) -> dict[str, Any]:
 
 
 def aio_receive(count: int) -> Row:
-    """Return the row that receives so many at once, and acknowledges them at once."""
+    """Return the row that receives so many at once; their acknowledgements travel with the next receive."""
 
     async def receive(work: Work) -> dict[str, Any]:
         async with aio_consumer(work) as consumer:
@@ -266,10 +270,14 @@ def aio_receive(count: int) -> Row:
             async def take() -> int:
                 messages = await consumer.receive(count)
                 read(messages)
-                await consumer.ack(messages)
+                for message in messages:
+                    message.ack()
                 return len(messages)
 
-            return await drained_by_task(work, take)
+            try:
+                return await drained_by_task(work, take)
+            finally:
+                await consumer.flush(10)
 
     return awaited(receive)
 
