@@ -231,6 +231,15 @@ class Channels:
         is_taken = "2" in announced if isinstance(step, Stream) else not step.metadata
         return is_taken and _ferromq.FramedCalls.takes(step.method, step.request)
 
+    @property
+    def has_here(self) -> bool:
+        """Whether brokers of this process are called without a connection; a client with TLS connects to them, too."""
+        return bool(self.here) and self._tls is None
+
+    def is_here(self, endpoint: str) -> bool:
+        """Return whether a broker is called without a connection."""
+        return endpoint in self.here and self._tls is None
+
     def takes_records(self, endpoint: str) -> bool:
         """Return whether a broker takes acknowledgements of records just now."""
         return "2" in self.framed.get(endpoint, ()) and self._frames is not None and self._frames.is_open(endpoint)
@@ -313,7 +322,7 @@ class Channels:
                 identity = self.identity
                 self._frames = _ferromq.FramedCalls(self._framed_tls)
                 # A client that is given TLS speaks it, to brokers of this process, too.
-                for address, server in self.here.items() if self._tls is None else ():
+                for address, server in self.here.items() if self.has_here else ():
                     self._frames.attach(address, server)
                 self.sends = _ferromq.Sends(self._frames, identity.client_id, identity.process, identity.host)
         reason = self._frames.probe(endpoint, PROBE)

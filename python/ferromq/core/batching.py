@@ -201,9 +201,14 @@ class Stored:
         self._on_progress = on_progress
 
     @property
+    def last(self) -> Batch:
+        """The last batch."""
+        return self.done[-1][1]
+
+    @property
     def has_waited(self) -> bool:
-        """Says whether the answer to the last one came after a flush."""
-        return self.done[-1][1].records.durability == "flushed"
+        """Whether the answer to the last batch came after a flush."""
+        return self.last.records.durability == "flushed"
 
     def add(self, part: Slice, batch: Batch) -> None:
         """Add one."""

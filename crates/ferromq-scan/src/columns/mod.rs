@@ -201,19 +201,9 @@ pub fn record_columns(
     Ok(builder.finish())
 }
 
-/// Builds one batch from the records of an answer, of messages that were received or pulled.
+/// Builds one batch from the records of answers, of messages that were received or pulled.
 ///
 /// A body that does not match its checksum or does not decompress is null, and the rows of other messages are there.
-///
-/// # Errors
-/// As [`record_columns`], but for checksums.
-pub fn message_columns(records: &[u8], wanted: ColumnSet) -> Result<RowBatch, ColumnsError> {
-    let mut columns = MessageColumns::new(wanted, records.len());
-    columns.add(records)?;
-    Ok(columns.finish())
-}
-
-/// One batch of the records of several answers, as [`message_columns`] makes it of one.
 #[derive(Debug)]
 pub struct MessageColumns {
     wanted: ColumnSet,
@@ -233,7 +223,7 @@ impl MessageColumns {
     /// Adds the records of an answer.
     ///
     /// # Errors
-    /// As [`message_columns`]; the rows before the error are in the batch.
+    /// As [`record_columns`], but for checksums; the rows before the error are in the batch.
     pub fn add(&mut self, records: &[u8]) -> Result<(), ColumnsError> {
         let builder = self.builder.get_or_insert_with(|| {
             let rows = rows_expected(&[records], self.bytes);

@@ -377,7 +377,9 @@ fn a_damaged_body_of_an_answer_is_null_and_its_neighbours_are_rows() {
     let compressed = compressed(&body).into_iter();
     let compressed = compressed.map(|(sys_flag, body)| record(&Sent { sys_flag, ..sent(1, &body) }));
     let records: Vec<_> = [good, damaged, only_marked].into_iter().chain(compressed).collect();
-    let batch = message_columns(&records.concat(), ColumnSet::ALL).unwrap();
+    let mut columns = MessageColumns::new(ColumnSet::ALL, 0);
+    columns.add(&records.concat()).unwrap();
+    let batch = columns.finish();
     let found = texts(&batch, "body");
     assert_eq!(found[..3], [Some("0123456789".to_owned()), None, None]);
     assert!(found[3..].iter().all(|found| found.as_ref().is_some_and(|found| found.as_bytes() == body)));

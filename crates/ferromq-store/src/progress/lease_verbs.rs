@@ -6,7 +6,7 @@ use crate::{
     progress::{lease::QueueLeases, receive::Groups, receive_types::ReceiptHandle},
 };
 
-/// Leases of a queue that end under one lock; others of its users get their turn between.
+/// Most leases that end under one lock of their queue; other threads can take the lock between two such groups.
 const ACKS_AT_ONCE: usize = 256;
 
 impl<D: Disk> Groups<D> {
@@ -21,10 +21,7 @@ impl<D: Disk> Groups<D> {
     /// Like [`Self::ack`], but `StaleReceipt` also if the lease has expired, even if the message was not redelivered.
     pub fn ack_in_time(&self, group: &str, topic: &str, handle: &ReceiptHandle) -> Result<Option<i64>> {
         let now = self.clock.now_ms();
-        self.with_leases(group, topic, handle.queue_id, |leases| {
-            leases.held_at(handle.queue_offset, handle.pop_time, now)?;
-            end(leases, handle)
-        })
+        self.with_leases(group, topic, handle.queue_id, |leases| end_in_time(leases, handle, now))
     }
 
     /// As [`Self::ack_in_time`] for each of `handles`, in their order. `ended` is given the outcome of each.
@@ -40,11 +37,7 @@ impl<D: Disk> Groups<D> {
         for some in of_one_queue.flat_map(|run| run.chunks(ACKS_AT_ONCE)) {
             let Some(first) = some.first() else { continue };
             let outcomes = self.with_leases(group, topic, first.queue_id, |leases| {
-                let end_in_time = |handle: &ReceiptHandle| {
-                    leases.held_at(handle.queue_offset, handle.pop_time, now)?;
-                    end(leases, handle)
-                };
-                Ok(some.iter().map(end_in_time).collect::<Vec<_>>())
+                Ok(some.iter().map(|handle| end_in_time(leases, handle, now)).collect::<Vec<_>>())
             });
             match outcomes {
                 Ok(outcomes) => {
@@ -177,6 +170,12 @@ impl<D: Disk> Groups<D> {
         self.progress.touch();
         Ok(done)
     }
+}
+
+/// As [`end`]; `StaleReceipt` also if the lease has expired.
+fn end_in_time(leases: &mut QueueLeases, handle: &ReceiptHandle, now: i64) -> Result<Option<i64>> {
+    leases.held_at(handle.queue_offset, handle.pop_time, now)?;
+    end(leases, handle)
 }
 
 /// Acknowledges a message. For an ordered queue, returns when it may continue.

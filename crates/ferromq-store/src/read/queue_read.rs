@@ -70,7 +70,9 @@ pub(super) struct QueueRead<'a, D: Disk> {
     /// The log file of the previous message.
     file: Option<Arc<MappedFile<D::Region>>>,
     known: KnownPages,
-    /// Records below this queue offset were fetched.
+    /// End of the entries that the walk under way may read …
+    visit_to: u64,
+    /// … and records below this queue offset were fetched.
     fetched_to: u64,
     result: GetResult<D::Region>,
 }
@@ -94,6 +96,7 @@ impl<'a, D: Disk> QueueRead<'a, D> {
             bytes_left: MAX_FRUITLESS_BYTES,
             file: None,
             known: KnownPages::new(reader.log.freshness.from(log_end)),
+            visit_to: request.offset,
             fetched_to: request.offset,
             result: GetResult::empty(GetStatus::NoMatchedMessage, request.offset, min_offset, max_offset),
         }
@@ -112,6 +115,7 @@ impl<'a, D: Disk> QueueRead<'a, D> {
             }
             // Continue after the entries in memory or after a jump; anything else ends the read.
             continues = to < self.result.max_offset;
+            self.visit_to = to;
             let queue = self.queue;
             let walked = queue.walk_to(from, to, |queue_offset, entry| {
                 let step = match self.is_done(queue_offset) {
@@ -207,7 +211,8 @@ impl<'a, D: Disk> QueueRead<'a, D> {
         self.fetched_to = queue_offset + 1;
         let Some(file) = &self.file else { return };
         let (log, filter, known) = (&self.reader.log, self.request.filter, &self.known);
-        let to = self.result.max_offset.min(queue_offset + FETCHED);
+        let wanted = self.request.max_count.saturating_sub(self.result.messages.len()) as u64;
+        let to = self.visit_to.min(queue_offset + FETCHED.min(wanted));
         let fetched_to = &mut self.fetched_to;
         // The visits report what cannot be read.
         let _ = self.queue.walk_to(queue_offset, to, |offset, entry| {

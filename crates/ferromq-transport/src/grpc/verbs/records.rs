@@ -171,7 +171,7 @@ impl Answer {
     }
 
     /// Adds a record that can be decoded, and returns whether it can. It could when it was dispatched, so otherwise the
-    /// disk has changed since; a lease expires.
+    /// disk has changed since. Such a record is left out, and its lease expires.
     fn put(&mut self, record: &Record) -> bool {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(record.bytes());
