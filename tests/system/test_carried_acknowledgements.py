@@ -1,11 +1,14 @@
 """Acknowledgements that travel with the next receive, and what becomes of them under faults."""
 
+import math
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from fault_proxy import FAULTS, Fault, FaultProxy
+from machine import in_load
 from ports import kept_port
 from tls_files import SHOWN
 
@@ -120,9 +123,100 @@ def test_a_receive_keeps_its_time_and_loses_no_acknowledgement(
         begun = time.monotonic()
         with pytest.raises(ferromq.OutcomeUnknown):
             consumer.receive(1, wait=0)
-        assert time.monotonic() - begun < PATIENCE / 3
+        assert time.monotonic() - begun < in_load(3)
         proxy.resume()
         assert eventually(lambda: counted(mq, "acked") == 1)
+
+
+@pytest.mark.parametrize("wait", [0, 0.5])
+def test_a_receive_without_acknowledgements_keeps_its_time(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, wait: float
+) -> None:
+    """Three seconds after its wait, if the broker hangs."""
+    with ready(ferromq.Consumer(proxy.address, "billing", "orders"), eventually) as consumer:
+        proxy.hang()
+        begun = time.monotonic()
+        with pytest.raises(ferromq.OutcomeUnknown):
+            consumer.receive(1, wait=wait)
+        assert time.monotonic() - begun < in_load(3 + wait)
+        proxy.resume()
+        assert eventually(lambda: bool(consumer.receive(1, wait=1)))
+
+
+def test_a_receive_that_is_refused_at_the_call_leaves_acknowledgements_alone(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually
+) -> None:
+    """No protocol has an endless wait."""
+    with ready(ferromq.Consumer(proxy.address, "billing", "orders"), eventually) as consumer:
+        (message,) = consumer.receive(1, wait=PATIENCE)
+        message.ack()
+        with pytest.raises((ValueError, OverflowError)):
+            consumer.receive(1, wait=math.inf)
+        assert consumer.flush(PATIENCE)
+        assert counted(mq, "acked") == 1
+
+
+def test_an_interrupted_receive_loses_no_acknowledgement(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread sends it again."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with ready(ferromq.Consumer(proxy.address, "billing", "orders"), eventually) as consumer:
+        (message,) = consumer.receive(1, wait=PATIENCE)
+        message.ack()
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer._direct, "_refused", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.receive(1, wait=PATIENCE)
+        assert consumer.flush(PATIENCE)
+        assert counted(mq, "acked") == 1
+
+
+def test_what_a_receive_carries_when_its_consumer_is_closed_counts_as_refused(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually
+) -> None:
+    """If the broker has not answered."""
+    consumer = ready(ferromq.Consumer(proxy.address, "billing", "orders"), eventually)
+    (message,) = consumer.receive(1, wait=PATIENCE)
+    message.ack()
+    proxy.hang()
+    receiving = threading.Thread(target=lambda: failed(consumer))
+    receiving.start()
+    assert eventually(lambda: any(lane.under_way for lane in consumer._leases._lanes.values()))
+    consumer.close(0.5)
+    receiving.join(PATIENCE)
+    assert not message.is_settled
+
+
+def failed(consumer: ferromq.Consumer) -> None:
+    """Receive until the consumer is closed."""
+    with pytest.raises(ferromq.FerromqError):
+        consumer.receive(1, wait=PATIENCE)
+
+
+def test_threads_that_receive_and_acknowledge_at_the_same_time(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, tls: bool | Path
+) -> None:
+    """Each message is received once, and all are acknowledged."""
+    seen: list[bytes] = []
+    with ready(ferromq.Consumer(proxy.address, "billing", "orders", tls=tls), eventually) as consumer:
+
+        def receive() -> None:
+            while messages := consumer.receive(3, wait=0.2):
+                for message in messages:
+                    message.ack()
+                    seen.append(message.body)
+
+        threads = [threading.Thread(target=receive) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert consumer.flush(PATIENCE)
+        assert len(seen) == len(set(seen)) == counted(mq, "acked") == 99
 
 
 def test_a_renewed_lease_is_acknowledged_by_its_new_handle(

@@ -151,7 +151,7 @@ impl Connections {
     ) -> Result<(Response, Begun), CallError> {
         match self.target(address)? {
             Target::Remote(server) => {
-                let (first, poll) = server.connection(patience)?.send_both((first, poll), patience)?;
+                let (first, poll) = server.send_both(&(first, poll), patience)?;
                 Ok((first.wait(patience)?, Begun(Place::Remote(poll))))
             }
             Target::Local(server) => {
@@ -350,6 +350,23 @@ impl Server {
             }
             tries += 1;
             match connection.call(request.clone(), patience) {
+                Err(CallError::NotSent { .. }) if tries < TRIES && !connection.is_usable() => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Sends two requests with one write, on another connection if one is being closed since it was chosen.
+    fn send_both(
+        &self,
+        requests: &(Request, Request),
+        patience: Patience<'_>,
+    ) -> Result<(SentCall, SentCall), CallError> {
+        let mut tries = 0;
+        loop {
+            let connection = self.connection(patience)?;
+            tries += 1;
+            match connection.send_both(requests.clone(), patience) {
                 Err(CallError::NotSent { .. }) if tries < TRIES && !connection.is_usable() => {}
                 outcome => return outcome,
             }

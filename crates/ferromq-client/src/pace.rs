@@ -8,7 +8,7 @@ const WINDOW: f64 = 0.25;
 /// Most messages of one receive.
 pub const MAX_BATCH: usize = 1000;
 /// Most messages that wait.
-const MOST: usize = 8 * MAX_BATCH;
+const MOST: usize = 2 * MAX_BATCH;
 
 /// The measured rate of workers, and what follows from it. Times are in seconds, of any clock that does not go back.
 ///

@@ -1,6 +1,9 @@
 //! Framed calls of the Python client: bindings of `ferromq_client`.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use ferromq_client::{
@@ -96,6 +99,18 @@ pub struct PyBegunCall {
     until: Instant,
 }
 
+/// The answer may lie in the socket already.
+const LEAST_WAIT: Duration = Duration::from_millis(100);
+
+impl Drop for PyBegunCall {
+    fn drop(&mut self) {
+        if let Some(begun) = self.begun.get_mut().take() {
+            // Leaving the broker may wait for a thread that needs the interpreter lock.
+            Python::try_attach(|py| py.detach(|| drop(begun)));
+        }
+    }
+}
+
 #[pymethods]
 impl PyBegunCall {
     /// Wait for the answer, and return what `FramedCalls.poll` returns. *cancellation* ends the wait.
@@ -104,7 +119,8 @@ impl PyBegunCall {
     fn wait(&self, py: Python<'_>, cancellation: &PyCancellation) -> PyResult<Polled> {
         let begun = self.begun.lock().take();
         let begun = begun.ok_or_else(|| PyRuntimeError::new_err("the answer was taken already"))?;
-        let until = self.until;
+        // What came while the caller did something else is read, however long that took.
+        let until = self.until.max(Instant::now() + LEAST_WAIT);
         let (raised, outcome) = interruptible(py, |is_interrupted| {
             begun.wait(Patience { until, is_interrupted }, &cancellation.0)
         });

@@ -75,7 +75,6 @@ class ReceiveAhead:
         """What gives back."""
         self._hungry = 0
         """How many wait for a message."""
-        self._ahead.is_receiving = False
         self._task: asyncio.Task[None] | None = None
         # It ends with its consumer, and with the loop, also where neither is closed.
         aging = weakref.WeakMethod(self._aging)

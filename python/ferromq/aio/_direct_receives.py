@@ -1,5 +1,6 @@
 """Receives while acknowledgements are on their way; the synchronous twin is `ferromq.client.direct_receives`."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -24,11 +25,12 @@ class DirectReceives:
     async def receive(
         self, max_messages: int, until: float, invisible: float, decode: Callable[..., Decoded[Any]]
     ) -> Any | None:
-        """Receive messages until a time (monotonic) while acknowledgements are on their way; None: they go first."""
+        """Receive messages until a time (monotonic) behind acknowledgements on their way; None: they are awaited."""
         common = self._client.common
         if self._ahead.has_messages or self._client.base.settings.subscription.fifo or not self._takes_records():
             return None
         self._leases.send_now()
+        await asyncio.sleep(0)  # which begins them
         wish = Wish.before(until, common.now(), max_messages, invisible, decode)
         return await self._client.run(receive_plans.receive(common, self._subscription, wish, self._leases))
 

@@ -167,11 +167,12 @@ class Consumer(Shown, Generic[M]):
         decode: Callable[..., Decoded[Any]] = decode_messages,
     ) -> Any:
         """Receive messages until a time (monotonic); *changed*: the invisible duration, if it is not the consumer's."""
+        acks_until = time.monotonic() + ACKS_FIRST
         invisible = self._invisible if changed is None else changed
         received = self._direct.receive(max_messages, until, invisible, decode)
         if received is not None:
             return received
-        self._leases.flush(time.monotonic() + ACKS_FIRST)
+        self._leases.flush(acks_until)
         ahead = self._ahead.take_ahead(max_messages, until, changed)
         if ahead is not None:
             return ahead

@@ -231,23 +231,22 @@ class Leases:
             self._is_done(messages)
         return _failures(messages, refused)
 
-    def take_for_receive(self, endpoint: str) -> list[MessageView] | None:
+    def take_for_receive(self, endpoint: str, taken: list[MessageView]) -> bool:
         """
-        Take what a receive from a broker carries: all that waits. None: something is on its way, or goes elsewhere.
+        Add all that waits to *taken*, for a receive from a broker. Return False, and take nothing, where it cannot.
 
-        `were_sent` or `send_again` follows.
+        That is so while acknowledgements are on their way, wait for other brokers, or are too many. `were_sent` or
+        `send_again` follows unless there were none.
         """
+        if not self._lanes:
+            return True
         with self._lock:
-            if not self._lanes:
-                return []
             lane = self._lanes.get(endpoint)
-            if lane is None or len(self._lanes) > 1 or lane.under_way:
-                return None
-            if lane.waiting > MAX_IN_REQUEST or self._stopped:
-                return None
-            messages = self._queue.take(endpoint, MAX_IN_REQUEST)
-            lane.under_way = len(messages)
-            return messages
+            if lane is None or len(self._lanes) > 1 or lane.under_way or lane.waiting > MAX_IN_REQUEST or self._stopped:
+                return False
+            taken += self._queue.take(endpoint, MAX_IN_REQUEST)
+            lane.under_way = len(taken)
+            return True
 
     def were_sent(self, endpoint: str, messages: list[MessageView], refused: list[tuple[str, FerromqError]]) -> None:
         """Note what became of acknowledgements that a receive carried."""
@@ -255,15 +254,16 @@ class Leases:
 
     def send_again(self, endpoint: str, messages: list[MessageView], lost: OutcomeUnknown | None) -> None:
         """Have the thread send acknowledgements that a receive carried in vain; *lost*: their outcome is unknown."""
-        if not messages:
-            return
-        if lost is not None and self._client.common.attempts == 1:
-            unsettle_all(messages)
-            self._has_sent(self._lanes[endpoint], messages, [(len(messages), lost)])
-            return
         with self._changed:
-            self._lanes[endpoint].again = messages, lost
-            self._changed.notify_all()
+            lane = self._lanes[endpoint]
+            lane.under_way = len(messages)
+            if not self._stopped and (lost is None or self._client.common.attempts > 1):
+                lane.again = messages, lost
+                self._changed.notify_all()
+                return
+        unsettle_all(messages)
+        failure = lost or plans.no_answer("sending acknowledgements", 0)
+        self._has_sent(lane, messages, [(len(messages), failure)])
 
     def _has_sent(self, lane: _Lane, messages: list[MessageView], failures: Sequence[tuple[int, FerromqError]]) -> None:
         with self._changed:

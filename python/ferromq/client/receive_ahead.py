@@ -78,7 +78,6 @@ class ReceiveAhead:
         """Of the next receive, or the one under way."""
         self._hungry = 0
         """How many wait for a message."""
-        self._ahead.is_receiving = False
         self._thread: threading.Thread | None = None
         self._renewer = Renewer(leases, invisible, self._aging, {})
         client.before_exit(self._finish_at_exit)

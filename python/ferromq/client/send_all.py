@@ -47,8 +47,8 @@ def send_all(
     try:
         parts = [*batches(given)] if is_small else batches(given)
         rest = iter(parts)
-        # One batch leaves threads nothing to do meanwhile. An embedded broker stores in the caller's thread: others would
-        # only take turns with it, unless the broker waits for its disk.
+        # One batch leaves threads nothing to do meanwhile. An embedded broker stores in the caller's thread: others
+        # would only take turns with it, unless the broker waits for its disk.
         is_alone = isinstance(parts, list) and len(parts) == 1
         for part in rest if is_alone or client.channels.has_here else ():
             take(part, partial(_send_after, client, None, topic, part))

@@ -13,6 +13,7 @@ from ferromq.core.plans import Common, Tries
 from ferromq.core.pull_plans import Queue
 from ferromq.core.requests import RETRYABLE, Join, Plan
 from ferromq.core.subscriptions import Subscription
+from ferromq.errors import ClientClosed
 from ferromq.terminal.objects import html, html_of
 
 _log = logging.getLogger("ferromq.client")
@@ -119,14 +120,20 @@ class Ending:
         self._ends = {queue: end for queue, end in ends.items() if end > firsts.get(queue, 0)}
 
     def _connect(self, common: Common) -> Plan[None]:
-        tries = Tries()
-        try:
-            for topic in self._subscription.filters:
+        tries, endpoints = Tries(), dict[str, None]()
+        for topic in self._subscription.filters:
+            try:
                 route = yield from common.route(topic, tries)
-                for endpoint in route.readable:
-                    yield Join(endpoint, common.limit(tries))
-        except RETRYABLE:
-            return  # receiving logs the outage
+            except (*RETRYABLE, ClientClosed):
+                return  # receiving logs an outage
+            endpoints |= dict.fromkeys(route.readable)
+        for endpoint in endpoints:
+            try:
+                yield Join(endpoint, common.attempt_timeout)
+            except RETRYABLE:
+                common.routes.failed(endpoint)
+            except ClientClosed:
+                return
 
     def waits(self, now: float, before: MessageView | None = None) -> None:
         """Note that the loop asks for a message, after *before*."""
