@@ -12,7 +12,7 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -206,22 +206,26 @@ def decode_columns(
     answer: Packets | _ferromq.Records, lease: "_ferromq.LeaseKeeper", endpoint: str, namespace: str
 ) -> Decoded[Any]:
     """Decode the answer to a `Stream` into a `pyarrow.Table`; topics are named without the *namespace*."""
-    if isinstance(answer, Packets):
-        status, messages, next_offset = decode_messages(answer, lease, endpoint, namespace)
-        return status, to_arrow(messages), next_offset
-    parts = ColumnParts(lease, endpoint, namespace, len(answer))
-    status, next_offset = parts.add(answer)
-    return status, parts.result(), next_offset
+    return _decode_rows(answer, (lease, endpoint, namespace), to_arrow, ColumnParts)
 
 
 def decode_table(
     answer: Packets | _ferromq.Records, lease: "_ferromq.LeaseKeeper", endpoint: str, namespace: str
 ) -> Decoded[MessageTable]:
     """Decode the answer to a `Stream` into columns; topics are named without the *namespace*."""
+    return _decode_rows(answer, (lease, endpoint, namespace), table_of, TableParts)
+
+
+def _decode_rows(
+    answer: Packets | _ferromq.Records,
+    origin: tuple["_ferromq.LeaseKeeper", str, str],
+    of_messages: Callable[[list[_ferromq.MessageView]], Any],
+    parts_of: type["ColumnParts"],
+) -> Decoded[Any]:
     if isinstance(answer, Packets):
-        status, messages, next_offset = decode_messages(answer, lease, endpoint, namespace)
-        return status, table_of(messages), next_offset
-    parts = TableParts(lease, endpoint, namespace, len(answer))
+        status, messages, next_offset = decode_messages(answer, *origin)
+        return status, of_messages(messages), next_offset
+    parts = parts_of(*origin, len(answer))
     status, next_offset = parts.add(answer)
     return status, parts.result(), next_offset
 
