@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
+    Final,
     Literal,
     NotRequired,
     Protocol,
@@ -906,7 +907,7 @@ class AckQueue:
     def close(self) -> None:
         """Have messages checked before they are taken from now on."""
 
-MAX_BATCH: int
+MAX_BATCH: Final = 1000
 """Most messages of one receive ahead of their use."""
 
 @final
