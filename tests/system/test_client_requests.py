@@ -190,7 +190,7 @@ def test_a_request_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
         ferromq.connect(grpc, timeout=60) as clients,
         ThreadPoolExecutor(1) as thread,
     ):
-        ports = {"grpc_listen": grpc, "listen": remoting}
+        ports = {"grpc_listen": grpc, "listen": remoting, "fast_listen": "off"}
         producer = clients.producer()
         with ferromq.embedded(tmp_path, **ports) as mq:
             waiting = thread.submit(producer.request, "asked", b"before", timeout=60)
@@ -205,7 +205,7 @@ def test_a_request_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
 def test_a_broker_that_hangs_costs_no_more_than_the_timeout(tmp_path: Path) -> None:
     """And when it goes on, the same producer gets replies again."""
     with kept_port() as remoting, FaultProxy(remoting) as proxy:
-        options = {"listen": remoting, "advertise": proxy.address}
+        options = {"listen": remoting, "advertise": proxy.address, "fast_listen": "off"}
         with ferromq.embedded(tmp_path, **options) as mq, mq.producer() as producer, replying(mq):
             assert producer.request("asked", b"1", timeout=LONG).body == b"re:1"
             proxy.hang()

@@ -54,7 +54,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[Way]:
     """Yield each way."""
     listen, advertise = ("listen", "advertise") if request.param == "namesrv" else ("grpc_listen", "grpc_advertise")
     with kept_port() as address, DamagingProxy(address) as proxy:
-        options: Any = {listen: address, advertise: proxy.address}
+        options: Any = {listen: address, advertise: proxy.address, "fast_listen": "off"}
         with ferromq.embedded(**options) as mq:
             yield Way(request.param, mq, proxy)
 

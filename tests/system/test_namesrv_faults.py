@@ -104,7 +104,7 @@ def test_a_name_server_that_has_just_started_takes_no_topic_away(mq: ferromq.Emb
 def test_sends_and_receives_go_on_after_a_restart_of_the_broker(tmp_path: Path) -> None:
     """A call waits for its return; leases and the client's registration come again."""
     with kept_port() as address, names({"broker-a": {0: address}}) as server:
-        options = {"listen": address, "advertise": address}
+        options = {"listen": address, "advertise": address, "fast_listen": "off"}
         with ferromq.connect(namesrv=server.address, timeout=PATIENCE) as mq, mq.producer() as producer:
             with ferromq.embedded(tmp_path, **options) as first:  # type: ignore[arg-type]
                 with first.admin() as admin:
@@ -128,7 +128,7 @@ def test_a_call_connects_at_once_however_long_a_broker_was_away() -> None:
     with (
         kept_port() as address,
         FaultProxy(address) as proxy,
-        ferromq.embedded(listen=address, advertise=proxy.address) as mq,
+        ferromq.embedded(listen=address, advertise=proxy.address, fast_listen="off") as mq,
         ferromq.connect(namesrv=mq.namesrv, timeout=5) as clients,
         clients.producer() as producer,
     ):

@@ -134,7 +134,11 @@ async def prepared(kind: ModuleType, way: str) -> AsyncIterator[Scene]:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32))
     with kept_port() as address, FaultProxy(address) as proxy:
         prefix = "grpc_" if way == "grpc" else ""
-        options: dict[str, Any] = {f"{prefix}listen": address, f"{prefix}advertise": proxy.address}
+        options: dict[str, Any] = {
+            f"{prefix}listen": address,
+            f"{prefix}advertise": proxy.address,
+            "fast_listen": "off",
+        }
         with ferromq.embedded(clock=ferromq.Clock.manual(), **options) as mq:
             where = proxy.address if way == "grpc" else f"namesrv://{mq.namesrv}"
             with mq.admin() as admin:
