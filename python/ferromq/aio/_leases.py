@@ -261,9 +261,10 @@ class Leases:
             self._timer.cancel()
             self._timer = None
         self._queue.close()
-        left = sum(len(self._queue.take(endpoint, MAX_WAITING_ACKS)) for endpoint in self._queue.endpoints())
+        left = [each for place in self._queue.endpoints() for each in self._queue.take(place, MAX_WAITING_ACKS)]
         if left:
-            self.refusals.add([(left, plans.no_answer("sending acknowledgements", 0))])
+            unsettle_all(left)
+            self.refusals.add([(len(left), plans.no_answer("sending acknowledgements", 0))])
         self.refusals.end()
         for task in self._sending:
             task.cancel()

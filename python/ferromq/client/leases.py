@@ -341,13 +341,14 @@ class Leases:
             self._stopped = True
             self._queue.close()
             for lane in self._lanes.values():
-                left = len(self._queue.take(lane.endpoint, MAX_WAITING_ACKS))
+                left = self._queue.take(lane.endpoint, MAX_WAITING_ACKS)
                 if lane.again is not None:
-                    left += lane.under_way
+                    left += lane.again[0]
                     lane.again, lane.under_way = None, 0
                 if left:
-                    self._refusals.add([(left, plans.no_answer("sending acknowledgements", 0))])
-                    lane.ended += left
+                    unsettle_all(left)
+                    self._refusals.add([(len(left), plans.no_answer("sending acknowledgements", 0))])
+                    lane.ended += len(left)
             self._refusals.end()
             self._changed.notify_all()
 
