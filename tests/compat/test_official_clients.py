@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 from compat_peer import PeerError
+from dispatching import dispatched
 from official_peer import Got, Official, Sent
 
 import ferromq
@@ -318,6 +319,7 @@ def test_higher_priorities_come_first(room: Room) -> None:
     producer, consumer = room.producer(), room.simple()
     for priority in (1, 3, 5):
         room.send(producer, f"{priority}-", 2, priority=priority)
+    dispatched(room.mq)
     for count in range(1, 7):
         room.official.receive(consumer, 1)
         assert len(room.official.taken(consumer)) == count
