@@ -952,7 +952,7 @@ class Ahead:
     is_receiving: bool
     """Whether a receive is under way."""
     is_due: bool
-    """Whether it is time, since a call of `advance`, to look at `room` and `has_surplus`; unset by who has looked."""
+    """Whether `advance` found that it is time to look at `room` and `has_surplus`. The caller unsets it after that look."""
 
     def __new__(
         cls, invisible: float, prefetch: int | None = None, in_use: dict[MessageView, Held] | None = None
@@ -972,7 +972,7 @@ class Ahead:
     def add(self, messages: list[MessageView], now: float, in_order: Any = None) -> None:
         """Take messages that were received just now."""
     def take(self, now: float) -> Held | None:
-        """Return the next message to use, None when there is none; what has expired is dropped: it is redelivered."""
+        """Return the next message to use, or None. It drops expired messages: the broker delivers them again."""
     def take_one(self, held: Held, now: float) -> Held | None:
         """Use one of those that wait, unless it has expired or waits no more."""
     def advance(self, before: Held | None, now: float) -> Held | None:

@@ -15,6 +15,8 @@ from ferromq.testing.running import RunningBehindProxies
 # Modules that several test files import, such as `remoting_peer`.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from fault_proxy import FaultProxy
+from ports import kept_port
 from tls_files import TRUST
 
 PATIENCE = 30.0
@@ -69,6 +71,13 @@ def broker(running: RunningBehindProxies, faults: Faults) -> Iterator[Broker]:
     with Broker(running, faults=faults) as broker:
         yield broker
         faults.end()
+
+
+@pytest.fixture
+def proxy() -> Iterator[FaultProxy]:
+    """Yield a proxy whose target port is reserved."""
+    with kept_port() as address, FaultProxy(address) as proxy:
+        yield proxy
 
 
 @pytest.fixture(params=[False, TRUST], ids=["plain", "tls"])

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from fault_proxy import FAULTS, Fault, FaultProxy
 from machine import in_load
-from ports import kept_port
 from tls_files import SHOWN
 
 import ferromq
@@ -17,13 +16,6 @@ import ferromq
 Eventually = Callable[[Callable[[], bool]], bool]
 PATIENCE = 30.0
 RECEIVED = 10
-
-
-@pytest.fixture
-def proxy() -> Iterator[FaultProxy]:
-    """Yield a proxy whose target port is reserved."""
-    with kept_port() as address, FaultProxy(address) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from dispatching import dispatched
 from fault_proxy import FAULTS, Fault, FaultProxy
-from ports import kept_port
 from tls_files import SHOWN
 
 import ferromq
@@ -21,13 +20,6 @@ from ferromq import aio
 
 Eventually = Callable[[Callable[[], bool]], bool]
 PATIENCE = 30.0
-
-
-@pytest.fixture
-def proxy() -> Iterator[FaultProxy]:
-    """Yield a proxy whose target port is reserved."""
-    with kept_port() as address, FaultProxy(address) as proxy:
-        yield proxy
 
 
 @pytest.fixture

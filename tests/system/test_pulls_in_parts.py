@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from dispatching import dispatched
 from fault_proxy import FaultProxy
-from ports import kept_port
 
 import ferromq
 from ferromq import Message, aio
@@ -15,13 +14,6 @@ Eventually = Callable[[Callable[[], bool]], bool]
 COUNT = 4000
 PART = 512
 """Messages of a first part."""
-
-
-@pytest.fixture
-def proxy() -> Iterator[FaultProxy]:
-    """Yield a proxy whose target port is reserved."""
-    with kept_port() as address, FaultProxy(address) as proxy:
-        yield proxy
 
 
 @pytest.fixture

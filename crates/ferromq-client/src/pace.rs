@@ -18,7 +18,7 @@ const MOST: usize = 2 * MAX_BATCH;
 pub struct Pace {
     horizon: f64,
     prefetch: Option<usize>,
-    /// How many messages are held at the measured rate; 0: there is none.
+    /// How many messages are held at the measured rate; 0 before the first measurement.
     limit: usize,
     /// How many messages were finished since the rate was measured.
     count: usize,

@@ -128,7 +128,7 @@ impl Handover {
         self.taken.notify_all();
     }
 
-    /// Gives the lock to who asks for it.
+    /// Gives the lock to the thread that asked for it.
     fn give(&self, py: Python<'_>) {
         if self.is_asked.load(Ordering::Acquire) {
             py.detach(|| {
@@ -211,7 +211,7 @@ impl Ahead {
         Ok(())
     }
 
-    /// Return the next message to use, None when there is none; what has expired is dropped: it is redelivered.
+    /// Return the next message to use, or None. It drops expired messages: the broker delivers them again.
     fn take<'py>(&self, py: Python<'py>, now: f64) -> PyResult<Option<Bound<'py, Held>>> {
         loop {
             // Not in the condition: the lock would last as long as the block.
@@ -255,7 +255,7 @@ impl Ahead {
         self.inner.lock().is_receiving = is_receiving;
     }
 
-    /// Whether it is time, since a call of `advance`, to look at `room` and `has_surplus`; unset by who has looked.
+    /// Whether `advance` found that it is time to look at `room` and `has_surplus`. The caller unsets it after that look.
     #[getter]
     fn is_due(&self) -> bool {
         self.inner.lock().is_due

@@ -121,11 +121,7 @@ impl PyBegunCall {
         let begun = begun.ok_or_else(|| PyRuntimeError::new_err("the answer was taken already"))?;
         // What came while the caller did something else is read, however long that took.
         let until = self.until.max(Instant::now() + LEAST_WAIT);
-        let (raised, outcome) = interruptible(py, |is_interrupted| {
-            begun.wait(Patience { until, is_interrupted }, &cancellation.0)
-        });
-        raised?;
-        outcome.map(polled).map_err(|failure| exception(&failure))
+        waited(py, until, |patience| begun.wait(patience, &cancellation.0)).map(polled)
     }
 }
 
@@ -163,11 +159,8 @@ impl PyFramedCalls {
         let connections = self.0.get()?;
         let request = self::request(method, request, client_id)?;
         let until = Instant::now() + limit(timeout);
-        let (raised, outcome) = interruptible(py, |is_interrupted| {
-            connections.call(endpoint, request, Patience { until, is_interrupted })
-        });
-        raised?;
-        outcome.map(|response| answer(py, response)).map_err(|failure| exception(&failure))
+        let response = waited(py, until, |patience| connections.call(endpoint, request, patience))?;
+        Ok(answer(py, response))
     }
 
     /// Call *method*, a receive or a pull, and return its status, the text of a failure, and the answer with its records.
@@ -187,11 +180,8 @@ impl PyFramedCalls {
         let connections = self.0.get()?;
         let request = self::request(method, request, client_id)?;
         let until = Instant::now() + limit(timeout);
-        let (raised, outcome) = interruptible(py, |is_interrupted| {
-            connections.poll(endpoint, request, Patience { until, is_interrupted }, &cancellation.0)
-        });
-        raised?;
-        outcome.map(polled).map_err(|failure| exception(&failure))
+        let poll = |patience: Patience<'_>| connections.poll(endpoint, request, patience, &cancellation.0);
+        waited(py, until, poll).map(polled)
     }
 
     /// Receive messages that *ahead* will hold, and return the status of the call, that of its answer, and the messages.
@@ -255,11 +245,8 @@ impl PyFramedCalls {
         let request = self::request("ReceiveMessage", request, client_id)?;
         let now = Instant::now();
         let (until, end) = (now + limit(timeouts.0), now + limit(timeouts.1));
-        let (raised, outcome) = interruptible(py, |is_interrupted| {
-            connections.begin_behind(endpoint, acks, request, Patience { until, is_interrupted })
-        });
-        raised?;
-        let (acked, begun) = outcome.map_err(|failure| exception(&failure))?;
+        let begin = |patience: Patience<'_>| connections.begin_behind(endpoint, acks, request, patience);
+        let (acked, begun) = waited(py, until, begin)?;
         Ok((answer(py, acked), PyBegunCall { begun: Mutex::new(Some(begun)), until: end }))
     }
 
@@ -279,11 +266,8 @@ impl PyFramedCalls {
         let connections = self.0.get()?;
         let request = self::request(method, request, client_id)?;
         let until = Instant::now() + limit(timeout);
-        let (raised, outcome) = interruptible(py, |is_interrupted| {
-            connections.begin(endpoint, request, Patience { until, is_interrupted })
-        });
-        raised?;
-        let begun = outcome.transpose().map_err(|failure| exception(&failure))?;
+        let begin = |patience: Patience<'_>| connections.begin(endpoint, request, patience).transpose();
+        let begun = waited(py, until, begin)?;
         Ok(begun.map(|begun| PyBegunCall { begun: Mutex::new(Some(begun)), until }))
     }
 
@@ -364,6 +348,17 @@ impl PyFramedCalls {
         py.detach(|| connections.close());
         Ok(())
     }
+}
+
+/// Runs a call that waits until `until` at most, without the interpreter lock, and makes its failure an exception.
+fn waited<T: Send>(
+    py: Python<'_>,
+    until: Instant,
+    call: impl FnOnce(Patience<'_>) -> Result<T, CallError> + Send,
+) -> PyResult<T> {
+    let (raised, outcome) = interruptible(py, |is_interrupted| call(Patience { until, is_interrupted }));
+    raised?;
+    outcome.map_err(|failure| exception(&failure))
 }
 
 fn request(method: &str, request: PyBackedBytes, client_id: &str) -> PyResult<Request> {
