@@ -1,4 +1,4 @@
-"""Acknowledgements that travel with the next receive, and what becomes of them under faults."""
+"""Receives with one call of the core: the acknowledgements that travel with them, and what becomes of both under faults."""
 
 import math
 import threading
@@ -236,3 +236,29 @@ def test_acknowledgements_that_no_receive_carries_are_sent_soon(
             consumer.give_back(consumer.receive(1, wait=PATIENCE))
             three.ack()
             assert eventually(lambda: counted(mq, "acked") == 3 * (number + 1))  # noqa: B023 (it waits here)
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_loop_whose_receive_waits_goes_on_after_a_fault(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually, fault: Fault
+) -> None:
+    """It gets what is sent then, whatever became of the receive."""
+    with ready(ferromq.Consumer(proxy.address, "billing", "orders"), eventually) as consumer:
+        messages, seen = iter(consumer), list[bytes]()
+
+        def take() -> None:
+            message = next(messages)
+            message.ack()
+            seen.append(message.body)
+
+        for _ in range(99):
+            take()
+        waiting = threading.Thread(target=take)
+        waiting.start()
+        assert eventually(lambda: consumer._ahead._ahead.is_receiving and consumer._ahead._hungry == 1)
+        fault(proxy)
+        proxy.resume()
+        with mq.producer() as producer:
+            producer.send("orders", b"after")
+        waiting.join(PATIENCE)
+        assert seen[99:] == [b"after"]
