@@ -1,4 +1,4 @@
-"""Receives with one call of the core: the acknowledgements that travel with them, and what becomes of both under faults."""
+"""Receives with one call of the core: acknowledgements that travel with them, and what becomes of both under faults."""
 
 import math
 import threading
