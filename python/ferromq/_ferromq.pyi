@@ -884,13 +884,14 @@ class AckQueue:
         cls,
         check: Callable[[], object],
         grown: Callable[[str], object],
-        in_use: dict[MessageView, Any],
+        in_use: InUse,
         *,
         full: int,
         most: int,
+        waits: bool = True,
     ) -> Self:
         """
-        *check* raises why the consumer may not be used. What is *in_use* is told to `leave`.
+        *check* raises why the consumer may not be used. What is *in_use* is told to `leave`; *waits* goes with it.
 
         *grown* is called with a broker that has its first message, *full* messages, or *most* and more.
         """
@@ -937,8 +938,32 @@ class Held:
     def __new__(cls, message: MessageView, received: float, until: float, renew_from: float) -> Self: ...
     def renewed(self, now: float, duration: float, share: float = ...) -> None:
         """Note that its lease ends *duration* from now, and is to be renewed after a share of that."""
-    def leave(self) -> None:
-        """Let it be renewed no more, and wait while it is: what ends a lease needs its last receipt handle."""
+    def leave(self, *, waits: bool = True) -> None:
+        """Let it be renewed no more, and wait while it is unless told not to: what ends a lease needs its last receipt handle."""
+
+@final
+class InUse:
+    """What a consumer uses, by message: what receives puts it here, and what ends leases looks it up."""
+
+    def __new__(cls) -> Self: ...
+    def __len__(self) -> int: ...
+    def values(self) -> list[Held]:
+        """Return what is in use, in no order."""
+    def get(self, message: MessageView) -> Held | None:
+        """Return the use of a message, or None."""
+
+@final
+class Loop:
+    """
+    Hands out messages that wait and keep no order, each in use until the next one is taken.
+
+    It ends where none waits, and where something is to be done before the next one; it may go on after that.
+    """
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> MessageView: ...
+    def leave(self) -> Held | None:
+        """Return what is in use, if anything is, and leave it to the caller."""
 
 @final
 class Ahead:
@@ -955,7 +980,7 @@ class Ahead:
     """Whether `advance` found that it is time to look at `room` and `has_surplus`. The caller unsets it after that look."""
 
     def __new__(
-        cls, invisible: float, prefetch: int | None = None, in_use: dict[MessageView, Held] | None = None
+        cls, invisible: float, prefetch: int | None = None, in_use: InUse | None = None
     ) -> Self:
         """*invisible*: seconds of a lease. *prefetch*: most messages. *in_use* is kept for those that end leases."""
     @property
@@ -977,6 +1002,12 @@ class Ahead:
         """Use one of those that wait, unless it has expired or waits no more."""
     def advance(self, before: Held | None, now: float) -> Held | None:
         """Note that *before* is no longer in use, let it be renewed no more, and return the next message as `take`."""
+    def loop(self, now: float) -> Loop:
+        """Return a loop over messages that wait; *now* is the time of its begin."""
+    def stop(self) -> None:
+        """Let loops end."""
+    def finish(self) -> list[Held]:
+        """Return what is in use; it is in use no longer."""
     def take_some(self, count: int, now: float) -> list[Held]:
         """Return messages to use at once; they are held no longer, unless they are put back."""
     def put_back(self, taken: Sequence[Held]) -> None:
@@ -1464,7 +1495,11 @@ class Message:
 
 @type_check_only
 class LeaseKeeper(Protocol):
-    """The receiver of messages, which implements their `ack` and `change_invisible_duration`."""
+    """
+    The receiver of messages, which implements their `ack` and `change_invisible_duration`.
+
+    With an `AckQueue` as the attribute `acks`, messages put themselves there instead of calling `ack_later`.
+    """
 
     def ack_later(self, message: MessageView, /) -> None: ...
     def change_invisible_duration(self, message: MessageView, duration: timedelta | float, /) -> Any: ...

@@ -28,6 +28,12 @@ impl Cancellation {
         }
     }
 
+    /// Whether it was set.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        sync::lock(&self.0).is_set
+    }
+
     /// Notes where a poll that begins waits. Returns false if polls are not sent any more.
     pub(crate) fn begin(&self, place: Weak<dyn Release + Send + Sync>) -> bool {
         let mut state = sync::lock(&self.0);

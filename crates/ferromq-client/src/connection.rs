@@ -117,11 +117,6 @@ impl SentCall {
         outcome.inspect_err(|error| self.suspect(error))
     }
 
-    /// The server's address.
-    pub(crate) fn address(&self) -> &Arc<str> {
-        &self.connection.address
-    }
-
     /// The connection that it was sent on.
     pub(crate) const fn connection(&self) -> &Arc<Connection> {
         &self.connection

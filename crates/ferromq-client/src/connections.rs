@@ -272,26 +272,23 @@ enum Place {
 }
 
 impl Begun {
-    /// Waits for the answer.
+    /// Waits for the answer. If `cancellation` was set, the server answers at once: what it leased meanwhile is not lost.
     ///
     /// # Errors
-    /// [`CallError`] if no answer comes, and `Interrupted` if `cancellation` has ended already.
+    /// [`CallError`] if no answer comes, and `Interrupted` if `cancellation` was set before the server was called at all.
     pub fn wait(self, patience: Patience<'_>, cancellation: &Cancellation) -> Result<Response, CallError> {
-        let (is_on, address) = match &self.0 {
+        match self.0 {
             Place::Remote(call) => {
                 let place: Weak<Connection> = Arc::downgrade(call.connection());
-                (cancellation.begin(place), call.address())
+                if !cancellation.begin(place) {
+                    call.connection().release();
+                }
+                call.wait(patience)
             }
-            Place::Local(server, address, _) => {
-                (cancellation.begin(Arc::<dyn LocalServer>::downgrade(server)), address)
-            }
-        };
-        if !is_on {
-            return Err(CallError::Interrupted { address: Arc::clone(address) });
-        }
-        match self.0 {
-            Place::Remote(call) => call.wait(patience),
             Place::Local(server, address, request) => {
+                if !cancellation.begin(Arc::<dyn LocalServer>::downgrade(&server)) {
+                    return Err(CallError::Interrupted { address });
+                }
                 server.call(request, patience).map_err(|error| error.at(&address))
             }
         }

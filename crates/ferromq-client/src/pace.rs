@@ -7,8 +7,8 @@ const SHARE: f64 = 0.2;
 const WINDOW: f64 = 0.25;
 /// Most messages of one receive.
 pub const MAX_BATCH: usize = 1000;
-/// Most messages that wait.
-const MOST: usize = 2 * MAX_BATCH;
+/// Most messages that are held: while some are used, others arrive, and a receive follows them.
+const MOST: usize = 3 * MAX_BATCH;
 
 /// The measured rate of workers, and what follows from it. Times are in seconds, of any clock that does not go back.
 ///
@@ -47,6 +47,12 @@ impl Pace {
             return room.min(MAX_BATCH);
         }
         0
+    }
+
+    /// Whether a receive of `count` messages may follow one of as many, while so many are `held`.
+    #[must_use]
+    pub fn has_room_for_two(&self, count: usize, held: usize) -> bool {
+        held + 2 * count <= self.limit.min(self.prefetch.unwrap_or(usize::MAX))
     }
 
     /// Notes that one more is in use, `in_use` together.

@@ -1,27 +1,26 @@
 //! The acknowledgements of a consumer that wait to be sent.
 
-use std::process;
-
 use parking_lot::Mutex;
-use pyo3::{
-    exceptions::PyRuntimeError,
-    intern,
-    prelude::*,
-    types::{PyDict, PyString},
-};
+use pyo3::{exceptions::PyRuntimeError, intern, prelude::*, types::PyString};
 
-use crate::{ahead::Held, client::MessageView};
+use crate::{
+    ahead::{Held, InUse},
+    client::MessageView,
+    process::here,
+};
 
 /// Collects acknowledgements by broker; each costs no call of Python.
 #[pyclass(name = "AckQueue", module = "ferromq._ferromq", frozen)]
 pub struct PyAckQueue {
-    process: u32,
+    made: u32,
     /// Raises why the consumer may not be used.
     check: Py<PyAny>,
     /// Called with a broker that has its first message, `full` messages, or `most` and more.
     grown: Py<PyAny>,
     /// What is renewed: it is left alone before it ends.
-    in_use: Py<PyDict>,
+    in_use: Py<InUse>,
+    /// Whether it waits for renewals under way; else what sends acknowledgements does.
+    waits: bool,
     full: usize,
     most: usize,
     state: Mutex<State>,
@@ -38,38 +37,38 @@ struct State {
 #[pymethods]
 impl PyAckQueue {
     #[new]
-    #[pyo3(signature = (check, grown, in_use, *, full, most))]
+    #[pyo3(signature = (check, grown, in_use, *, full, most, waits=true))]
     fn new(
         check: Py<PyAny>,
         grown: Py<PyAny>,
-        in_use: Py<PyDict>,
+        in_use: Py<InUse>,
         full: usize,
         most: usize,
+        waits: bool,
     ) -> PyResult<Self> {
         if full == 0 || most < full {
             return Err(PyRuntimeError::new_err(format!(
                 "full is {full} and most {most}; they must be 0 < full <= most"
             )));
         }
-        Ok(Self { process: process::id(), check, grown, in_use, full, most, state: Mutex::default() })
+        Ok(Self { made: here(), check, grown, in_use, waits, full, most, state: Mutex::default() })
     }
 
     /// Take the acknowledgement of a message, unless it is settled.
-    fn put(&self, py: Python<'_>, message: &Bound<'_, MessageView>) -> PyResult<()> {
-        let is_closed = self.state.lock().is_closed;
-        if is_closed || self.process != process::id() {
+    pub fn put(&self, py: Python<'_>, message: &Bound<'_, MessageView>) -> PyResult<()> {
+        let (is_closed, in_order) = {
+            let state = self.state.lock();
+            (state.is_closed, state.in_order.as_ref().map(|in_order| in_order.clone_ref(py)))
+        };
+        if is_closed || self.made != here() {
             self.check.call0(py)?;
         }
-        let in_use = self.in_use.bind(py);
-        if !in_use.is_empty()
-            && let Some(held) = in_use.get_item(message)?
-        {
-            Held::leave(held.cast()?)?;
+        if let Some(held) = self.in_use.get().of(message) {
+            Held::leave(&held, self.waits)?;
         }
         if !message.get().settle_now() {
             return Ok(());
         }
-        let in_order = self.state.lock().in_order.as_ref().map(|in_order| in_order.clone_ref(py));
         if let Some(in_order) = in_order {
             in_order.call_method1(py, intern!(py, "acknowledged"), (message,))?;
         }

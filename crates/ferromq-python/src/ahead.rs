@@ -4,23 +4,22 @@
 //! `ferromq_client::Pace`. The locks are not held while Python runs.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ferromq_client::{MAX_BATCH, Pace};
 use parking_lot::{Condvar, Mutex};
-use pyo3::{
-    intern,
-    prelude::*,
-    types::{PyDict, PyList},
-};
+use pyo3::{intern, prelude::*, types::PyList};
+use rustc_hash::FxHashMap;
 
 /// Adds the classes and constants of this file to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("MAX_BATCH", MAX_BATCH)?;
     module.add_class::<Held>()?;
+    module.add_class::<InUse>()?;
+    module.add_class::<Loop>()?;
     module.add_class::<Ahead>()
 }
 
@@ -78,13 +77,14 @@ impl Held {
         (self.until, self.renew_from) = (now + duration, now + duration * share);
     }
 
-    /// Let it be renewed no more, and wait while it is: what ends a lease needs its last receipt handle.
-    pub fn leave(slf: &Bound<'_, Self>) -> PyResult<()> {
+    /// Let it be renewed no more, and wait while it is unless told not to: what ends a lease needs its last receipt handle.
+    #[pyo3(signature = (*, waits=true))]
+    pub fn leave(slf: &Bound<'_, Self>, waits: bool) -> PyResult<()> {
         let py = slf.py();
         let renewing = {
             let mut held = slf.borrow_mut();
             held.is_over = true;
-            held.renewing.as_ref().map(|lock| lock.clone_ref(py))
+            held.renewing.as_ref().filter(|_| waits).map(|lock| lock.clone_ref(py))
         };
         if let Some(lock) = renewing {
             lock.call_method0(py, intern!(py, "acquire"))?;
@@ -94,13 +94,62 @@ impl Held {
     }
 }
 
+impl Held {
+    fn address(&self, py: Python<'_>) -> usize {
+        address(self.message.bind(py))
+    }
+}
+
+/// What a consumer uses, by message: what receives puts it here, and what ends leases looks it up.
+#[pyclass(module = "ferromq._ferromq", frozen)]
+pub struct InUse(Mutex<FxHashMap<usize, Py<Held>>>);
+
+#[pymethods]
+impl InUse {
+    #[new]
+    fn new() -> Self {
+        Self(Mutex::default())
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// Return what is in use, in no order.
+    fn values(&self, py: Python<'_>) -> Vec<Py<Held>> {
+        self.0.lock().values().map(|held| held.clone_ref(py)).collect()
+    }
+
+    /// Return the use of a message, or None.
+    fn get<'py>(&self, message: &Bound<'py, PyAny>) -> Option<Bound<'py, Held>> {
+        self.of(message)
+    }
+}
+
+impl InUse {
+    pub fn of<'py, T>(&self, message: &Bound<'py, T>) -> Option<Bound<'py, Held>> {
+        let held = self.0.lock().get(&address(message)).map(|held| held.clone_ref(message.py()));
+        held.map(|held| held.into_bound(message.py()))
+    }
+
+    fn add(&self, held: &Bound<'_, Held>) {
+        let before = self.0.lock().insert(held.borrow().address(held.py()), held.clone().unbind());
+        drop(before);
+    }
+
+    fn remove(&self, held: &Bound<'_, Held>) {
+        let before = self.0.lock().remove(&held.borrow().address(held.py()));
+        drop(before);
+    }
+}
+
 /// The messages a consumer holds, and how many more it may receive.
 #[pyclass(module = "ferromq._ferromq", frozen)]
 pub struct Ahead {
     invisible: f64,
-    /// What is in use, by message, for those that end leases.
-    by_message: Option<Py<PyDict>>,
+    in_use: Py<InUse>,
     handover: Handover,
+    is_stopped: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -143,11 +192,49 @@ impl Handover {
 /// A loop goes on after this time, whatever became of the thread.
 const LONGEST_HANDOVER: Duration = Duration::from_millis(1);
 
+/// A message that waits. Most are in use one after the other: a `Held` is made when it is needed.
+enum Waiting {
+    Unordered { message: Py<PyAny>, received: f64, until: f64, renew_from: f64 },
+    Held(Py<Held>),
+}
+
+impl Waiting {
+    fn renew_from(&self, py: Python<'_>) -> f64 {
+        match self {
+            Self::Unordered { renew_from, .. } => *renew_from,
+            Self::Held(held) => held.bind(py).borrow().renew_from,
+        }
+    }
+
+    fn is_ordered(&self, py: Python<'_>) -> bool {
+        match self {
+            Self::Unordered { .. } => false,
+            Self::Held(held) => held.bind(py).borrow().in_order.is_some(),
+        }
+    }
+
+    fn message(&self, py: Python<'_>) -> Py<PyAny> {
+        match self {
+            Self::Unordered { message, .. } => message.clone_ref(py),
+            Self::Held(held) => held.bind(py).borrow().message.clone_ref(py),
+        }
+    }
+
+    fn into_held(self, py: Python<'_>) -> PyResult<Bound<'_, Held>> {
+        match self {
+            Self::Unordered { message, received, until, renew_from } => {
+                Bound::new(py, Held::new(message, received, until, renew_from))
+            }
+            Self::Held(held) => Ok(held.into_bound(py)),
+        }
+    }
+}
+
 struct Inner {
     pace: Pace,
-    waiting: VecDeque<Py<Held>>,
+    waiting: VecDeque<Waiting>,
     /// By address.
-    in_use: HashMap<usize, Py<Held>>,
+    in_use: FxHashMap<usize, Py<Held>>,
     is_receiving: bool,
     is_due: bool,
 }
@@ -156,21 +243,42 @@ struct Inner {
 impl Ahead {
     #[new]
     #[pyo3(signature = (invisible, prefetch=None, in_use=None))]
-    fn new(invisible: f64, prefetch: Option<usize>, in_use: Option<Py<PyDict>>) -> Self {
+    fn new(
+        py: Python<'_>,
+        invisible: f64,
+        prefetch: Option<usize>,
+        in_use: Option<Py<InUse>>,
+    ) -> PyResult<Self> {
+        let in_use = in_use.map_or_else(|| Py::new(py, InUse::new()), Ok)?;
         let inner = Inner {
             pace: Pace::new(invisible, prefetch),
             waiting: VecDeque::new(),
-            in_use: HashMap::new(),
+            in_use: FxHashMap::default(),
             is_receiving: false,
             is_due: false,
         };
-        Self { invisible, by_message: in_use, handover: Handover::default(), inner: Mutex::new(inner) }
+        Ok(Self {
+            invisible,
+            in_use,
+            handover: Handover::default(),
+            is_stopped: AtomicBool::new(false),
+            inner: Mutex::new(inner),
+        })
     }
 
     /// What waits, in its order.
     #[getter]
-    fn waiting(&self, py: Python<'_>) -> Vec<Py<Held>> {
-        self.inner.lock().waiting.iter().map(|held| held.clone_ref(py)).collect()
+    fn waiting(&self, py: Python<'_>) -> PyResult<Vec<Py<Held>>> {
+        self.hold_all(py)?;
+        let inner = self.inner.lock();
+        Ok(inner
+            .waiting
+            .iter()
+            .filter_map(|waiting| match waiting {
+                Waiting::Held(held) => Some(held.clone_ref(py)),
+                Waiting::Unordered { .. } => None,
+            })
+            .collect())
     }
 
     /// How many wait.
@@ -203,9 +311,15 @@ impl Ahead {
         let (until, renew_from) = (now + self.invisible, now + self.invisible / RENEWALS);
         let mut added = Vec::with_capacity(messages.len());
         for message in messages {
-            let mut held = Held::new(message.unbind(), now, until, renew_from);
-            held.in_order = in_order.clone().map(Bound::unbind);
-            added.push(Py::new(messages.py(), held)?);
+            let message = message.unbind();
+            added.push(match &in_order {
+                None => Waiting::Unordered { message, received: now, until, renew_from },
+                Some(in_order) => {
+                    let mut held = Held::new(message, now, until, renew_from);
+                    held.in_order = Some(in_order.clone().unbind());
+                    Waiting::Held(Py::new(messages.py(), held)?)
+                }
+            });
         }
         self.inner.lock().waiting.extend(added);
         Ok(())
@@ -213,16 +327,7 @@ impl Ahead {
 
     /// Return the next message to use, or None. It drops expired messages: the broker delivers them again.
     fn take<'py>(&self, py: Python<'py>, now: f64) -> PyResult<Option<Bound<'py, Held>>> {
-        loop {
-            // Not in the condition: the lock would last as long as the block.
-            let held = self.inner.lock().waiting.pop_front();
-            let Some(held) = held else { return Ok(None) };
-            let held = held.into_bound(py);
-            if now <= held.borrow().until {
-                self.begin(&held, now)?;
-                return Ok(Some(held));
-            }
-        }
+        self.take_if(py, now, |_| true)
     }
 
     /// Note that *before* is no longer in use, let it be renewed no more, and return the next message to use as `take`.
@@ -235,13 +340,20 @@ impl Ahead {
     ) -> PyResult<Option<Bound<'py, Held>>> {
         self.handover.give(py);
         if let Some(before) = before {
-            Held::leave(before)?;
-            if self.end(before, now, true)? {
-                let mut inner = self.inner.lock();
-                inner.is_due |= !inner.is_receiving || inner.pace.has_surplus(inner.waiting.len());
-            }
+            self.leave(before, now)?;
         }
         self.take(py, now)
+    }
+
+    /// Return a loop over messages that wait; *now* is the time of its begin.
+    #[pyo3(name = "loop")]
+    fn make_loop(slf: &Bound<'_, Self>, now: f64) -> Loop {
+        Loop { ahead: slf.clone().unbind(), began: Instant::now(), now, held: Mutex::new(None) }
+    }
+
+    /// Let loops end.
+    fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Release);
     }
 
     /// Whether a receive is under way.
@@ -267,38 +379,39 @@ impl Ahead {
     }
 
     /// Use one of those that wait, unless it has expired or waits no more.
-    fn take_one<'py>(&self, held: &Bound<'py, Held>, now: f64) -> PyResult<Option<Bound<'py, Held>>> {
+    fn take_one<'py>(&self, held: &Bound<'py, Held>, now: f64) -> Option<Bound<'py, Held>> {
         let found = {
             let mut inner = self.inner.lock();
-            let place = inner.waiting.iter().position(|waiting| waiting.is(held));
+            let is_it = |waiting: &Waiting| matches!(waiting, Waiting::Held(known) if known.is(held));
+            let place = inner.waiting.iter().position(is_it);
             place.and_then(|place| inner.waiting.remove(place))
         };
         if found.is_none() || now > held.borrow().until {
-            return Ok(None);
+            return None;
         }
-        self.begin(held, now)?;
-        Ok(Some(held.clone()))
+        self.begin(held, now);
+        Some(held.clone())
     }
 
     /// Return messages to use at once; they are held no longer, unless they are put back.
-    fn take_some<'py>(&self, py: Python<'py>, count: usize, now: f64) -> Vec<Bound<'py, Held>> {
+    fn take_some<'py>(&self, py: Python<'py>, count: usize, now: f64) -> PyResult<Vec<Bound<'py, Held>>> {
         let mut taken = Vec::new();
         while taken.len() < count {
-            let held = self.inner.lock().waiting.pop_front();
-            let Some(held) = held else { break };
-            let held = held.into_bound(py);
+            let waiting = self.inner.lock().waiting.pop_front();
+            let Some(waiting) = waiting else { break };
+            let held = waiting.into_held(py)?;
             if now <= held.borrow().until {
                 taken.push(held);
             }
         }
-        taken
+        Ok(taken)
     }
 
     /// Hold the first messages of `take_some` again.
     fn put_back(&self, taken: Vec<Py<Held>>) {
         let mut inner = self.inner.lock();
         for held in taken.into_iter().rev() {
-            inner.waiting.push_front(held);
+            inner.waiting.push_front(Waiting::Held(held));
         }
     }
 
@@ -306,7 +419,7 @@ impl Ahead {
     ///
     /// Return whether it is time to look at `room` and `has_surplus`.
     #[pyo3(signature = (held, now, *, is_used=true))]
-    fn end(&self, held: &Bound<'_, Held>, now: f64, is_used: bool) -> PyResult<bool> {
+    fn end(&self, held: &Bound<'_, Held>, now: f64, is_used: bool) -> bool {
         let (removed, is_time) = {
             let mut inner = self.inner.lock();
             let removed = inner.in_use.remove(&address(held));
@@ -314,14 +427,10 @@ impl Ahead {
             let is_time = removed.is_some() && inner.pace.end(is_used, waiting, in_use, now);
             (removed, is_time)
         };
-        if let (Some(_), Some(by_message)) = (removed, &self.by_message) {
-            let (by_message, message) =
-                (by_message.bind(held.py()), held.borrow().message.clone_ref(held.py()));
-            if by_message.contains(&message)? {
-                by_message.del_item(message)?;
-            }
+        if removed.is_some() {
+            self.in_use.get().remove(held);
         }
-        Ok(is_time)
+        is_time
     }
 
     /// Return whether far more waits than the workers finish in time: they have become slower.
@@ -340,19 +449,24 @@ impl Ahead {
         py: Python<'py>,
         now: f64,
         keep: bool,
-    ) -> (Vec<Bound<'py, Held>>, Vec<Bound<'py, PyAny>>) {
+    ) -> PyResult<(Vec<Bound<'py, Held>>, Vec<Bound<'py, PyAny>>)> {
+        if keep {
+            self.hold_all(py)?;
+        }
         let is_old = |held: &Py<Held>| held.bind(py).borrow().renew_from <= now;
         let mut inner = self.inner.lock();
         let used = inner.in_use.values().filter(|held| is_old(held) && !held.bind(py).borrow().is_over);
         let mut renewed: Vec<_> = used.map(|held| held.bind(py).clone()).collect();
         if keep {
-            renewed
-                .extend(inner.waiting.iter().filter(|held| is_old(held)).map(|held| held.bind(py).clone()));
-            return (renewed, Vec::new());
+            renewed.extend(inner.waiting.iter().filter_map(|waiting| match waiting {
+                Waiting::Held(held) if is_old(held) => Some(held.bind(py).clone()),
+                _ => None,
+            }));
+            return Ok((renewed, Vec::new()));
         }
         let surplus = inner.pace.surplus(inner.waiting.len());
         let mut given = Vec::new();
-        while let Some(held) = inner.waiting.pop_front_if(|held| is_old(held)) {
+        while let Some(held) = inner.waiting.pop_front_if(|waiting| waiting.renew_from(py) <= now) {
             given.push(held);
         }
         while given.len() < surplus
@@ -364,7 +478,17 @@ impl Ahead {
             inner.pace.slow_down();
         }
         drop(inner);
-        (renewed, messages(py, given))
+        Ok((renewed, messages(py, given)))
+    }
+
+    /// Return what is in use; it is in use no longer.
+    fn finish<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, Held>> {
+        let left = std::mem::take(&mut self.inner.lock().in_use);
+        let left: Vec<_> = left.into_values().map(|held| held.into_bound(py)).collect();
+        for held in &left {
+            self.in_use.get().remove(held);
+        }
+        left
     }
 
     /// Return the messages that wait; they are held no longer.
@@ -380,25 +504,126 @@ impl Ahead {
         &self.handover
     }
 
-    fn begin(&self, held: &Bound<'_, Held>, now: f64) -> PyResult<()> {
+    /// Whether a receive of `count` messages may follow one that is answered, before what it brought is here.
+    pub fn has_room_behind(&self, count: usize) -> bool {
+        let inner = self.inner.lock();
+        let held = inner.waiting.len() + inner.in_use.len();
+        inner.pace.has_room_for_two(count, held) && !self.is_stopped.load(Ordering::Acquire)
+    }
+
+    fn begin(&self, held: &Bound<'_, Held>, now: f64) {
         {
             let mut inner = self.inner.lock();
             inner.in_use.insert(address(held), held.clone().unbind());
             let in_use = inner.in_use.len();
             inner.pace.begin(in_use, now);
         }
-        if let Some(by_message) = &self.by_message {
-            let message = held.borrow().message.clone_ref(held.py());
-            by_message.bind(held.py()).set_item(message, held)?;
+        self.in_use.get().add(held);
+    }
+
+    /// Ends the use of a message, whose lease is renewed no more, and notes whether it is time to look.
+    fn leave(&self, before: &Bound<'_, Held>, now: f64) -> PyResult<()> {
+        Held::leave(before, true)?;
+        if self.end(before, now, true) {
+            let mut inner = self.inner.lock();
+            inner.is_due |= !inner.is_receiving || inner.pace.has_surplus(inner.waiting.len());
+        }
+        Ok(())
+    }
+
+    /// The next message to use, if it is as `fits` says.
+    fn take_if<'py>(
+        &self,
+        py: Python<'py>,
+        now: f64,
+        fits: impl Fn(&Waiting) -> bool,
+    ) -> PyResult<Option<Bound<'py, Held>>> {
+        loop {
+            // Not in the condition: the lock would last as long as the block.
+            let waiting = self.inner.lock().waiting.pop_front_if(|waiting| fits(waiting));
+            let Some(waiting) = waiting else { return Ok(None) };
+            let held = waiting.into_held(py)?;
+            if now <= held.borrow().until {
+                self.begin(&held, now);
+                return Ok(Some(held));
+            }
+        }
+    }
+
+    /// Makes a `Held` of each message that waits. New objects may let Python run: the lock is not held meanwhile.
+    fn hold_all(&self, py: Python<'_>) -> PyResult<()> {
+        let mut made = FxHashMap::default();
+        let found: Vec<_> = {
+            let inner = self.inner.lock();
+            let unordered = inner.waiting.iter().filter_map(|waiting| match waiting {
+                Waiting::Unordered { message, received, until, renew_from } => {
+                    Some(Held::new(message.clone_ref(py), *received, *until, *renew_from))
+                }
+                Waiting::Held(_) => None,
+            });
+            unordered.collect()
+        };
+        for held in found {
+            made.insert(held.address(py), Py::new(py, held)?);
+        }
+        for waiting in &mut self.inner.lock().waiting {
+            if let Waiting::Unordered { message, .. } = waiting
+                && let Some(held) = made.remove(&address(message.bind(py)))
+            {
+                *waiting = Waiting::Held(held);
+            }
         }
         Ok(())
     }
 }
 
-fn address(held: &Bound<'_, Held>) -> usize {
-    held.as_ptr().addr()
+/// Hands out messages that wait and keep no order, each in use until the next one is taken.
+///
+/// It ends where none waits, and where something is to be done before the next one; it may go on after that.
+#[pyclass(module = "ferromq._ferromq", frozen)]
+pub struct Loop {
+    ahead: Py<Ahead>,
+    /// The time in seconds, of Python's clock, and when it was that.
+    now: f64,
+    began: Instant,
+    held: Mutex<Option<Py<Held>>>,
 }
 
-fn messages(py: Python<'_>, some: impl IntoIterator<Item = Py<Held>>) -> Vec<Bound<'_, PyAny>> {
-    some.into_iter().map(|held| held.bind(py).borrow().message.bind(py).clone()).collect()
+#[pymethods]
+impl Loop {
+    const fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let ahead = self.ahead.get();
+        ahead.handover.give(py);
+        let now = self.now + self.began.elapsed().as_secs_f64();
+        if let Some(before) = self.leave(py) {
+            ahead.leave(&before, now)?;
+        }
+        if ahead.is_stopped.load(Ordering::Acquire) || ahead.inner.lock().is_due {
+            return Ok(None);
+        }
+        let taken = ahead.take_if(py, now, |waiting| !waiting.is_ordered(py))?;
+        Ok(taken.map(|held| {
+            let message = held.borrow().message.clone_ref(py);
+            *self.held.lock() = Some(held.unbind());
+            message
+        }))
+    }
+
+    /// Return what is in use, if anything is, and leave it to the caller.
+    fn leave<'py>(&self, py: Python<'py>) -> Option<Bound<'py, Held>> {
+        let held = self.held.lock().take();
+        held.map(|held| held.into_bound(py))
+    }
+}
+
+fn address<T>(object: &Bound<'_, T>) -> usize {
+    object.as_ptr().addr()
+}
+
+fn messages(py: Python<'_>, some: impl IntoIterator<Item = Waiting>) -> Vec<Bound<'_, PyAny>> {
+    some.into_iter().map(|waiting| waiting.message(py).into_bound(py)).collect()
 }

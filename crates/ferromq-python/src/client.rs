@@ -5,7 +5,10 @@
 
 use std::{
     borrow::Cow,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use ferromq_client::codec::{self, Batch, Body, Headers, Kind, Received, RecordMessage, SendEncoding};
@@ -19,6 +22,7 @@ use pyo3::{
 };
 
 use crate::{
+    ack_queue::PyAckQueue,
     client_message::{Message, dict},
     columns::PyRecords,
     shown,
@@ -249,10 +253,7 @@ fn decode_sent<'py>(py: Python<'py>, answer: &[u8]) -> PyResult<SentParts<'py>> 
 #[pyclass(frozen, module = "ferromq")]
 pub struct MessageView {
     message: Source,
-    lease: Py<PyAny>,
-    endpoint: Py<PyString>,
-    /// The namespace without which the topic is named.
-    namespace: Option<Py<PyString>>,
+    receiver: Arc<Receiver>,
     renewed: Mutex<Option<String>>,
     settled: AtomicBool,
 }
@@ -266,30 +267,36 @@ enum Source {
 }
 
 /// What all messages of an answer have in common.
-pub struct Receiver<'py> {
-    lease: Bound<'py, PyAny>,
-    endpoint: Bound<'py, PyString>,
-    namespace: Option<Bound<'py, PyString>>,
+pub struct Receiver {
+    lease: Py<PyAny>,
+    /// Where their acknowledgements wait, if the lease says so.
+    acks: Option<Py<PyAckQueue>>,
+    endpoint: Py<PyString>,
+    /// The namespace without which the topic is named.
+    namespace: Option<Py<PyString>>,
 }
 
-impl<'py> Receiver<'py> {
+impl Receiver {
     pub fn new(
-        lease: Bound<'py, PyAny>,
-        endpoint: Bound<'py, PyString>,
-        namespace: Option<Bound<'py, PyString>>,
-    ) -> Self {
-        let namespace = namespace.filter(|name| name.len().is_ok_and(|len| len > 0));
-        Self { lease, endpoint, namespace }
+        lease: Bound<'_, PyAny>,
+        endpoint: Bound<'_, PyString>,
+        namespace: Option<Bound<'_, PyString>>,
+    ) -> PyResult<Arc<Self>> {
+        let acks = lease.getattr_opt(intern!(lease.py(), "acks"))?;
+        Ok(Arc::new(Self {
+            acks: acks.and_then(|acks| acks.cast_into::<PyAckQueue>().ok()).map(Bound::unbind),
+            lease: lease.unbind(),
+            endpoint: endpoint.unbind(),
+            namespace: namespace.filter(|name| name.len().is_ok_and(|len| len > 0)).map(Bound::unbind),
+        }))
     }
 }
 
 impl MessageView {
-    fn new(message: Source, receiver: &Receiver<'_>) -> Self {
+    fn new(message: Source, receiver: &Arc<Receiver>) -> Self {
         Self {
             message,
-            lease: receiver.lease.clone().unbind(),
-            endpoint: receiver.endpoint.clone().unbind(),
-            namespace: receiver.namespace.clone().map(Bound::unbind),
+            receiver: Arc::clone(receiver),
             renewed: Mutex::new(None),
             settled: AtomicBool::new(false),
         }
@@ -318,7 +325,7 @@ impl MessageView {
 
     /// The broker's endpoint.
     pub fn endpoint_of<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
-        self.endpoint.bind(py).clone()
+        self.receiver.endpoint.bind(py).clone()
     }
 
     fn place(&self) -> (i32, i64, i32) {
@@ -338,7 +345,7 @@ impl MessageView {
             Source::Encoded(answer, message) => message.topic.text(answer.as_bytes(py)),
             Source::Record(message) => message.topic(),
         };
-        Ok(match &self.namespace {
+        Ok(match &self.receiver.namespace {
             Some(namespace) => without_namespace(namespace.to_str(py)?, whole),
             None => whole.into(),
         })
@@ -515,12 +522,16 @@ impl MessageView {
     /// The `host:port` of the broker that delivered it and takes its acknowledgement.
     #[getter]
     fn endpoint(&self, py: Python<'_>) -> Py<PyString> {
-        self.endpoint.clone_ref(py)
+        self.receiver.endpoint.clone_ref(py)
     }
 
     /// Acknowledge the message soon, together with others.
-    fn ack<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.get().lease.bind(slf.py()).call_method1(intern!(slf.py(), "ack_later"), (slf,))
+    fn ack(slf: &Bound<'_, Self>) -> PyResult<()> {
+        if let Some(acks) = &slf.get().receiver.acks {
+            return acks.get().put(slf.py(), slf);
+        }
+        slf.get().receiver.lease.bind(slf.py()).call_method1(intern!(slf.py(), "ack_later"), (slf,))?;
+        Ok(())
     }
 
     /// Let the lease end *duration* (float: seconds) from now; zero releases the message at once.
@@ -529,7 +540,7 @@ impl MessageView {
         duration: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let name = intern!(slf.py(), "change_invisible_duration");
-        slf.get().lease.bind(slf.py()).call_method1(name, (slf, duration))
+        slf.get().receiver.lease.bind(slf.py()).call_method1(name, (slf, duration))
     }
 
     /// Whether this client has acknowledged the message or forwarded it to the dead letters, or is doing so.
@@ -676,7 +687,7 @@ fn decode_received<'py>(
     endpoint: Bound<'py, PyString>,
     namespace: Option<Bound<'py, PyString>>,
 ) -> PyResult<ReceivedParts<'py>> {
-    let receiver = Receiver::new(lease, endpoint, namespace);
+    let receiver = Receiver::new(lease, endpoint, namespace)?;
     let (mut status, mut next_offset) = (None, None);
     let views = PyList::empty(py);
     for packet in packets {
@@ -701,7 +712,7 @@ fn decode_records_answer<'py>(
     endpoint: Bound<'py, PyString>,
     namespace: Option<Bound<'py, PyString>>,
 ) -> PyResult<ReceivedParts<'py>> {
-    let receiver = Receiver::new(lease, endpoint, namespace);
+    let receiver = Receiver::new(lease, endpoint, namespace)?;
     let decoded = codec::decode_records(&answer.get().0).map_err(malformed)?;
     let views = views(py, decoded.messages, &receiver)?;
     Ok((Some((decoded.status.code, decoded.status.message)), views, decoded.next_offset))
@@ -711,7 +722,7 @@ fn decode_records_answer<'py>(
 pub fn views<'py>(
     py: Python<'py>,
     records: Vec<RecordMessage>,
-    receiver: &Receiver<'py>,
+    receiver: &Arc<Receiver>,
 ) -> PyResult<Bound<'py, PyList>> {
     let views = PyList::empty(py);
     for record in records {

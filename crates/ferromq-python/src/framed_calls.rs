@@ -111,17 +111,26 @@ impl Drop for PyBegunCall {
     }
 }
 
+impl PyBegunCall {
+    fn take(&self) -> PyResult<Begun> {
+        let begun = self.begun.lock().take();
+        begun.ok_or_else(|| PyRuntimeError::new_err("the answer was taken already"))
+    }
+
+    /// How long to wait for the answer: what came while the caller did something else is read, however long that took.
+    fn until(&self) -> Instant {
+        self.until.max(Instant::now() + LEAST_WAIT)
+    }
+}
+
 #[pymethods]
 impl PyBegunCall {
     /// Wait for the answer, and return what `FramedCalls.poll` returns. *cancellation* ends the wait.
     ///
     /// Raises `ConnectionFailed` and `RequestTimeout`, and `RuntimeError` the second time.
     fn wait(&self, py: Python<'_>, cancellation: &PyCancellation) -> PyResult<Polled> {
-        let begun = self.begun.lock().take();
-        let begun = begun.ok_or_else(|| PyRuntimeError::new_err("the answer was taken already"))?;
-        // What came while the caller did something else is read, however long that took.
-        let until = self.until.max(Instant::now() + LEAST_WAIT);
-        waited(py, until, |patience| begun.wait(patience, &cancellation.0)).map(polled)
+        let begun = self.take()?;
+        waited(py, self.until(), |patience| begun.wait(patience, &cancellation.0)).map(polled)
     }
 }
 
@@ -184,45 +193,67 @@ impl PyFramedCalls {
         waited(py, until, poll).map(polled)
     }
 
-    /// Receive messages that *ahead* will hold, and return the status of the call, that of its answer, and the messages.
+    /// Receive up to *count* messages that *ahead* will hold: wait for *begun*, or else send *request*.
+    ///
+    /// Return the status of the call, that of its answer, the messages, and, where *ahead* has room for as many again, the
+    /// next receive, whose request was sent before the messages were decoded.
     ///
     /// It decodes without the interpreter lock, which a loop over *ahead* hands over as soon as the messages are there.
     /// Raises `ConnectionFailed`, `RequestTimeout`, and `ValueError` for a malformed answer.
     #[allow(clippy::too_many_arguments)] // one call each, without an intermediate object
+    #[pyo3(signature = (endpoint, request, count, timeout, client_id, cancellation, ahead, receiver, begun=None))]
     fn receive<'py>(
         &self,
         py: Python<'py>,
         endpoint: Bound<'py, PyString>,
         request: PyBackedBytes,
+        count: usize,
         timeout: f64,
         client_id: &str,
         cancellation: &PyCancellation,
         ahead: &Ahead,
         receiver: (Bound<'py, PyAny>, Option<Bound<'py, PyString>>),
-    ) -> PyResult<(i32, i32, Bound<'py, PyList>)> {
+        begun: Option<&PyBegunCall>,
+    ) -> PyResult<(i32, i32, Bound<'py, PyList>, Option<PyBegunCall>)> {
         let connections = self.0.get()?;
         let request = self::request("ReceiveMessage", request, client_id)?;
-        let until = Instant::now() + limit(timeout);
-        let address = endpoint.to_str()?;
+        let timeout = limit(timeout);
+        let (begun, until) = match begun {
+            Some(call) => (Some(call.take()?), call.until()),
+            None => (None, Instant::now() + timeout),
+        };
+        let (address, cancellation) = (endpoint.to_str()?, &cancellation.0);
         let (raised, outcome) = interruptible(py, |is_interrupted| {
             let patience = Patience { until, is_interrupted };
-            let response = connections.poll(address, request, patience, &cancellation.0)?;
+            let response = match begun {
+                Some(begun) => begun.wait(patience, cancellation)?,
+                None => connections.poll(address, request.clone(), patience, cancellation)?,
+            };
+            let mut following = None;
+            if response.code == 0 && !cancellation.is_set() && ahead.has_room_behind(count) {
+                let until = Instant::now() + timeout;
+                // What prevents it is met by the next receive, too.
+                following = connections
+                    .begin(address, request, Patience { until, is_interrupted })
+                    .and_then(Result::ok)
+                    .map(|begun| PyBegunCall { begun: Mutex::new(Some(begun)), until });
+            }
             let decoded = match response.code {
                 0 => Some(codec::decode_records(&response.body)),
                 _ => None,
             };
             ahead.handover().ask();
-            Ok((response.code, decoded))
+            Ok((response.code, decoded, following))
         });
         ahead.handover().take();
         raised?;
         match outcome.map_err(|failure: CallError| exception(&failure))? {
-            (_, Some(decoded)) => {
+            (_, Some(decoded), following) => {
                 let decoded = decoded.map_err(malformed)?;
-                let receiver = Receiver::new(receiver.0, endpoint, receiver.1);
-                Ok((0, decoded.status.code, views(py, decoded.messages, &receiver)?))
+                let receiver = Receiver::new(receiver.0, endpoint, receiver.1)?;
+                Ok((0, decoded.status.code, views(py, decoded.messages, &receiver)?, following))
             }
-            (code, None) => Ok((status(code), 0, PyList::empty(py))),
+            (code, None, _) => Ok((status(code), 0, PyList::empty(py), None)),
         }
     }
 

@@ -4,7 +4,11 @@
 //! shared. So objects of the parent raise `ForkedProcess` in the child. The child starts a runtime of its own for new
 //! objects.
 
-use std::{process, time::Duration};
+use std::{
+    process,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -14,6 +18,14 @@ use crate::error::{self, raised::ForkedProcess};
 
 /// The runtime and the process that made it.
 static RUNTIME: Mutex<Option<(u32, Runtime)>> = Mutex::new(None);
+
+/// How many forks lie between the first process and this one. Reading it is no system call, unlike `process::id`.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// What tells this process from those that it was forked from.
+pub fn here() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
 
 /// Starting the runtime takes far less. A longer wait means that the process was forked while the lock was held.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,13 +49,14 @@ pub fn runtime() -> PyResult<Handle> {
         .build()
         .map_err(|source| error::os_error("cannot start the network threads", &source))?;
     let handle = runtime.handle().clone();
-    *slot = Some((process::id(), runtime));
+    *slot = Some((here(), runtime));
     Ok(handle)
 }
 
-/// Release, in a forked child, the files and the runtime of the parent.
+/// Release, in a forked child, the files and the runtime of the parent. Python calls it before anything else there.
 #[pyfunction]
 pub fn forked_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
     ferromq_store::files::release_in_forked_child();
     if let Some(mut slot) = RUNTIME.try_lock() {
         forget_parents_runtime(&mut slot);
@@ -51,7 +64,7 @@ pub fn forked_child() {
 }
 
 fn forget_parents_runtime(slot: &mut Option<(u32, Runtime)>) {
-    if slot.as_ref().is_some_and(|(owner, _)| *owner != process::id()) {
+    if slot.as_ref().is_some_and(|(owner, _)| *owner != here()) {
         // A drop would wait for threads that only the parent has.
         std::mem::forget(slot.take());
     }
@@ -60,6 +73,7 @@ fn forget_parents_runtime(slot: &mut Option<(u32, Runtime)>) {
 /// A value that only the process that created it may use or drop.
 pub struct Owned<T> {
     what: &'static str,
+    made: u32,
     process: u32,
     value: Option<T>,
 }
@@ -67,7 +81,7 @@ pub struct Owned<T> {
 impl<T> Owned<T> {
     /// Binds `value` to this process. `what` names it in the error in a child.
     pub fn new(what: &'static str, value: T) -> Self {
-        Self { what, process: process::id(), value: Some(value) }
+        Self { what, made: here(), process: process::id(), value: Some(value) }
     }
 
     /// The value, or `ForkedProcess` in a child.
@@ -82,13 +96,13 @@ impl<T> Owned<T> {
 
     /// The value; `None` in a child.
     pub fn here(&self) -> Option<&T> {
-        self.value.as_ref().filter(|_| self.process == process::id())
+        self.value.as_ref().filter(|_| self.made == here())
     }
 }
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        if self.process != process::id() {
+        if self.made != here() {
             // A drop could wait forever for held locks and missing threads.
             std::mem::forget(self.value.take());
         }

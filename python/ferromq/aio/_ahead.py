@@ -359,10 +359,7 @@ class ReceiveAhead:
         """Renew no more, and return what is in use."""
         self._renewer.stop()
         with self._lock:
-            in_use = self._ahead.in_use
-        for held in in_use:
-            self._leases.in_use.pop(held.message, None)
-        return in_use
+            return self._ahead.finish()
 
 
 class Iteration:

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ferromq._ferromq import AckQueue, any_settled, settle_all, unsettle_all
+from ferromq._ferromq import AckQueue, InUse, any_settled, settle_all, unsettle_all
 from ferromq.aio._connection import AsyncClient
 from ferromq.client.connection import remaining
 from ferromq.client.renewing import LeaseCalls
@@ -47,37 +47,37 @@ class Leases:
         self.calls = LeaseCalls(client.base, subscription)
         """What threads call, for which a blocked loop is no obstacle."""
         self.refusals = Refusals()
-        self.in_use: dict[MessageView, Held] = {}
+        self.in_use = InUse()
         """What is in use, and renewed meanwhile."""
         self.renewals: dict[MessageView, Future[None]] = {}
         """The renewals under way; what ends a lease needs the receipt handle they bring."""
         self._in_order: InOrder | None = None
         grown = weakref.WeakMethod(self._grown)
-        self._queue = AckQueue(
+        self.acks = AckQueue(
             client.check,
             lambda endpoint: (left := grown()) and left(endpoint),
-            {},  # which the loop leaves without waiting for a renewal
+            self.in_use,
             full=FLUSH_COUNT,
             most=MAX_WAITING_ACKS,
+            waits=False,
         )
+        """Takes the acknowledgements of messages; it does not wait for renewals, which a loop awaits."""
         self._under_way = 0
         self._timer: asyncio.TimerHandle | None = None
         # Each with the broker and how many it sends.
         self._sending: dict[asyncio.Task[None], tuple[str, int]] = {}
 
     def ack_later(self, message: MessageView) -> None:
-        """Take a message's acknowledgement; called by the message."""
-        self._client.check()
-        self._leave(message)
-        self._queue.put(message)
+        """Take a message's acknowledgement."""
+        self.acks.put(message)
 
     def keep_order(self, in_order: InOrder) -> None:
         """Tell *in_order*, what loops that keep order know of the messages they used, of each acknowledgement."""
         self._in_order = in_order
-        self._queue.keep_order(in_order)
+        self.acks.keep_order(in_order)
 
     def _grown(self, endpoint: str) -> None:
-        if self._queue.count(endpoint) >= FLUSH_COUNT:
+        if self.acks.count(endpoint) >= FLUSH_COUNT:
             self._send_soon()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_AFTER, self._send_soon)
@@ -91,7 +91,7 @@ class Leases:
             waiting = await self.flush(until, {message.endpoint for message in messages})
             if waiting:
                 raise plans.no_answer("sending the acknowledgements before", timeout)
-        for message in messages if self.in_use else ():
+        for message in messages if len(self.in_use) else ():
             self._leave(message)
         refused = await self._send(settle_all(messages), until)
         if refused:
@@ -230,7 +230,7 @@ class Leases:
 
     def send_now(self) -> None:
         """Begin to send what waits."""
-        while self._queue.endpoints():
+        while self.acks.endpoints():
             self._send_soon()
 
     async def flush(self, until: float, endpoints: Container[str] | None = None) -> int:
@@ -260,8 +260,8 @@ class Leases:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._queue.close()
-        left = [each for place in self._queue.endpoints() for each in self._queue.take(place, MAX_WAITING_ACKS)]
+        self.acks.close()
+        left = [each for place in self.acks.endpoints() for each in self.acks.take(place, MAX_WAITING_ACKS)]
         if left:
             unsettle_all(left)
             self.refusals.add([(len(left), plans.no_answer("sending acknowledgements", 0))])
@@ -277,8 +277,8 @@ class Leases:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for endpoint in self._queue.endpoints():
-            some = self._queue.take(endpoint, MAX_IN_REQUEST)
+        for endpoint in self.acks.endpoints():
+            some = self.acks.take(endpoint, MAX_IN_REQUEST)
             self._under_way += len(some)
             task = asyncio.create_task(self._send_taken(endpoint, some))
             self._sending[task] = endpoint, len(some)

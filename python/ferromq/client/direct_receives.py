@@ -21,7 +21,6 @@ from ferromq.errors import ConnectionFailed, FerromqError, OutcomeUnknown, Reque
 from ferromq.message import MessageView
 
 if TYPE_CHECKING:
-    from ferromq._ferromq import Ahead
     from ferromq.client.connection import Cancel
     from ferromq.client.leases import Leases
     from ferromq.client.receive_ahead import ReceiveAhead
@@ -41,6 +40,15 @@ class Place(NamedTuple):
     """The first part of encoded receives."""
 
 
+class _Following(NamedTuple):
+    """A receive whose request was sent, and what ends it."""
+
+    place: Place
+    wish: Wish
+    cancel: "Cancel"
+    begun: "_ferromq.BegunCall"
+
+
 class DirectPlace:
     """Where a group that keeps no order receives with one call: at the only broker of its only topic."""
 
@@ -51,6 +59,12 @@ class DirectPlace:
         self._is_on = len(subscription.filters) == 1 and client.common.watch is None and client.remoting is None
         self._place: Place | None = None
         self._ends: dict[tuple[int, float, float], bytes] = {}
+        self._following: _Following | None = None
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether the request of the next `receive_ahead` is under way."""
+        return self._following is not None
 
     def find(self) -> Place | None:
         """Return the place; None: a plan receives."""
@@ -85,19 +99,29 @@ class DirectPlace:
         return place.first + end
 
     def receive_ahead(
-        self, ahead: "Ahead", wish: Wish, cancel: "Cancel", lease: "_ferromq.LeaseKeeper"
+        self, ahead: "_ferromq.Ahead", wish: Wish, cancel: "Cancel", lease: "_ferromq.LeaseKeeper"
     ) -> list[MessageView] | None:
-        """Receive messages that *ahead* will hold; None: a plan does. Raises `RequestTimeout` and `Cancelled`."""
-        place, frames = self.find(), self._client.channels.frames
+        """
+        Receive messages that *ahead* will hold; None: a plan does. Raises `RequestTimeout` and `Cancelled`.
+
+        While messages flow, the request of the next call is sent before those that arrived are decoded.
+        """
+        following, self._following, frames = self._following, None, self._client.channels.frames
+        begun = None
+        if following is not None:
+            place, wish, cancel, begun = following
+        else:
+            place = self.find()
         if place is None or frames is None:
             return None
-        common = self._client.common
-        request = self.request(place, wish.max_messages, wish.invisible, wish.wait)
+        common, count = self._client.common, wish.max_messages
+        request = self.request(place, count, wish.invisible, wish.wait)
         receiver = (lease, self._subscription.namespace)
         timeout = wish.wait + min(GRACE, wish.grace)
+        client_id = common.identity.client_id
         try:
-            status, code, messages = frames.receive(
-                place.endpoint, request, timeout, common.identity.client_id, cancel.framed, ahead, receiver
+            status, code, messages, begun = frames.receive(
+                place.endpoint, request, count, timeout, client_id, cancel.framed, ahead, receiver, begun
             )
         except OutcomeUnknown as error:
             cancel.check()
@@ -105,6 +129,8 @@ class DirectPlace:
             if isinstance(error, RequestTimeout):
                 raise
             return None
+        if begun is not None:
+            self._following = _Following(place, wish, cancel, begun)
         if status or code not in {_OK, _NO_MESSAGES}:
             return None
         common.routes.answered(place.endpoint)

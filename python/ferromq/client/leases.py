@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ferromq._ferromq import AckQueue, any_settled, settle_all, unsettle_all
+from ferromq._ferromq import AckQueue, InUse, any_settled, settle_all, unsettle_all
 from ferromq.client.client import Client
 from ferromq.client.connection import remaining
 from ferromq.client.renewing import LeaseCalls, each_by_broker
@@ -102,19 +102,19 @@ class Leases:
         self._lanes: dict[str, _Lane] = {}
         self._hurry = 0
         self._stopped = False
-        self.in_use: dict[MessageView, Held] = {}
+        self.in_use = InUse()
         """What is in use, and renewed meanwhile."""
         self._in_order: InOrder | None = None
         grown = weakref.WeakMethod(self._grown)
-        self._queue = AckQueue(
+        self.acks = AckQueue(
             client.check,
             lambda endpoint: (left := grown()) and left(endpoint),
             self.in_use,
             full=FLUSH_COUNT,
             most=MAX_WAITING_ACKS,
         )
-        self.ack_later = self._queue.put
-        """Takes a message's acknowledgement; called by the message."""
+        """Takes the acknowledgements of messages."""
+        self.ack_later = self.acks.put
         client.before_exit(self._finish_at_exit)
         reference = weakref.WeakMethod(self._left)
         client.session.on_left = lambda endpoint: (left := reference()) and left(endpoint)
@@ -122,7 +122,7 @@ class Leases:
     def keep_order(self, in_order: InOrder) -> None:
         """Tell *in_order*, what loops that keep order know of the messages they used, of each acknowledgement."""
         self._in_order = in_order
-        self._queue.keep_order(in_order)
+        self.acks.keep_order(in_order)
 
     def _grown(self, endpoint: str) -> None:
         """Have the acknowledgements of a broker sent; waits while there are very many."""
@@ -143,7 +143,7 @@ class Leases:
             waiting = self.flush(until, {message.endpoint for message in messages})
             if waiting:
                 raise plans.no_answer("sending the acknowledgements before", timeout)
-        for message in messages if self.in_use else ():
+        for message in messages if len(self.in_use) else ():
             self._leave(message)
         refused = self._send(settle_all(messages), until)
         if refused:
@@ -244,7 +244,7 @@ class Leases:
             lane = self._lanes.get(endpoint)
             if lane is None or len(self._lanes) > 1 or lane.under_way or lane.waiting > MAX_IN_REQUEST or self._stopped:
                 return False
-            taken += self._queue.take(endpoint, MAX_IN_REQUEST)
+            taken += self.acks.take(endpoint, MAX_IN_REQUEST)
             lane.under_way = len(taken)
             return True
 
@@ -339,9 +339,9 @@ class Leases:
         """Send no more; what is not sent counts as refused."""
         with self._changed:
             self._stopped = True
-            self._queue.close()
+            self.acks.close()
             for lane in self._lanes.values():
-                left = self._queue.take(lane.endpoint, MAX_WAITING_ACKS)
+                left = self.acks.take(lane.endpoint, MAX_WAITING_ACKS)
                 if lane.again is not None:
                     left += lane.again[0]
                     lane.again, lane.under_way = None, 0
@@ -365,7 +365,7 @@ class Leases:
                 self._changed.notify_all()
 
     def _open(self, endpoint: str) -> _Lane:
-        lane = self._lanes[endpoint] = _Lane(endpoint, self._queue)
+        lane = self._lanes[endpoint] = _Lane(endpoint, self.acks)
         threading.Thread(target=self._run, args=(lane,), name="ferromq-ack", daemon=True).start()
         return lane
 
@@ -381,7 +381,7 @@ class Leases:
                 if lane.again is not None:
                     (messages, lost), lane.again = lane.again, None
                 elif lane.has_work:
-                    messages, lost = self._queue.take(lane.endpoint, MAX_IN_REQUEST), None
+                    messages, lost = self.acks.take(lane.endpoint, MAX_IN_REQUEST), None
                 elif lane.is_over:
                     del self._lanes[lane.endpoint]
                     return

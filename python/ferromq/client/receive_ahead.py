@@ -85,10 +85,19 @@ class ReceiveAhead:
     def messages(self, ending: Ending | None = None) -> Iteration:
         """Yield messages, each in use until the next one is asked for; *ending* says when the loop ends."""
         held: Held | None = None
+        at_hand = self._ahead.loop(time.monotonic())
         try:
             if ending is not None:
                 self._client.run(ending.begin(self._client.common))
-            while (held := self.next(held) if ending is None else self._next_before(ending, held)) is not None:
+            while True:
+                if ending is None and self._place is None:
+                    if held is not None:
+                        self.end(held)
+                        held = None
+                    yield from at_hand  # one call of the core for each
+                held = self.next(held) if ending is None else self._next_before(ending, held)
+                if held is None:
+                    return
                 if held.in_order is None or held.in_order.may_use(held.message):
                     yield held.message
                     continue
@@ -96,8 +105,10 @@ class ReceiveAhead:
                 self._leases.give_back([held.message], time.monotonic() + self._client.common.attempt_timeout)
         finally:
             # In a child that a fork made, threads that are not there may hold the locks.
-            if held is not None and self._client.is_here:
-                self.end(held)
+            if self._client.is_here:
+                for left in (held, at_hand.leave()):
+                    if left is not None:
+                        self.end(left)
 
     def _next_before(self, ending: Ending, before: Held | None) -> Held | None:
         """Return the next message; None when it is stopped, or at the end."""
@@ -259,8 +270,9 @@ class ReceiveAhead:
         outage = self._introduce()
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopped or self._may_receive())
-                if self._stopped:
+                # What is under way is awaited, whatever happened: it may have leased messages.
+                self._changed.wait_for(lambda: self._direct.is_followed or self._stopped or self._may_receive())
+                if self._stopped and not self._direct.is_followed:
                     return
                 wish = Wish(self._may_receive(), LONG_POLL, self._invisible)
                 self._ahead.is_receiving, cancel = True, self._cancel
@@ -319,7 +331,7 @@ class ReceiveAhead:
 
     def _arrived(self, messages: list[MessageView]) -> None:
         with self._changed:
-            self._ahead.is_receiving = False
+            self._ahead.is_receiving = self._direct.is_followed
             if messages and self._paused:
                 self._give_back_soon(messages)
             elif messages:
@@ -382,6 +394,7 @@ class ReceiveAhead:
         """Hand out no more messages."""
         with self._changed:
             self._stopped = True
+            self._ahead.stop()
             self._changed.notify_all()
 
     def stop(self, until: float) -> list[MessageView]:
@@ -405,10 +418,7 @@ class ReceiveAhead:
         """Renew no more, and return what is in use."""
         self._renewer.stop()
         with self._changed:
-            in_use = self._ahead.in_use
-        for held in in_use:
-            self._leases.in_use.pop(held.message, None)
-        return in_use
+            return self._ahead.finish()
 
 
 def values(
