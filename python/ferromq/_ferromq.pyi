@@ -979,9 +979,7 @@ class Ahead:
     is_due: bool
     """Whether `advance` found that it is time to look at `room` and `has_surplus`. The caller unsets it after that look."""
 
-    def __new__(
-        cls, invisible: float, prefetch: int | None = None, in_use: InUse | None = None
-    ) -> Self:
+    def __new__(cls, invisible: float, prefetch: int | None = None, in_use: InUse | None = None) -> Self:
         """*invisible*: seconds of a lease. *prefetch*: most messages. *in_use* is kept for those that end leases."""
     @property
     def waiting(self) -> list[Held]:
@@ -1093,15 +1091,19 @@ class FramedCalls:
         self,
         endpoint: str,
         request: bytes,
+        count: int,
         timeout: float,
         client_id: str,
         cancellation: Cancellation,
         ahead: Ahead,
         receiver: tuple[LeaseKeeper, str | None],
-    ) -> tuple[int, int, list[MessageView]]:
+        begun: BegunCall | None = None,
+    ) -> tuple[int, int, list[MessageView], BegunCall | None]:
         """
-        Receive messages that *ahead* will hold; return the status of the call, that of its answer, and the messages.
+        Receive up to *count* messages that *ahead* will hold: wait for *begun*, or else send *request*.
 
+        Return the status of the call, that of its answer, the messages, and, where *ahead* has room for as many again,
+        the next receive, whose request was sent before the messages were decoded: it must be waited for.
         It decodes without the interpreter lock, which a loop over *ahead* hands over as soon as the messages are there.
         *receiver*: what keeps the leases, and the namespace without which topics are named. Raises `ConnectionFailed`,
         `RequestTimeout`, and `ValueError` for a malformed answer.
@@ -1118,7 +1120,7 @@ class FramedCalls:
         """
     def begin(self, endpoint: str, method: str, request: bytes, timeout: float, client_id: str) -> BegunCall | None:
         """
-        Send the request of a receive or a pull, without waiting for the answer.
+        Send the request of a pull that does not wait for messages, without waiting for the answer.
 
         Return None if no connection to *endpoint* is open, or if it is a broker of this process. Raises
         `ConnectionFailed` and `RequestTimeout`.

@@ -189,6 +189,9 @@ impl Handover {
     }
 }
 
+/// What to renew, and the messages to give back.
+type Aging<'py> = (Vec<Bound<'py, Held>>, Vec<Bound<'py, PyAny>>);
+
 /// A loop goes on after this time, whatever became of the thread.
 const LONGEST_HANDOVER: Duration = Duration::from_millis(1);
 
@@ -449,7 +452,7 @@ impl Ahead {
         py: Python<'py>,
         now: f64,
         keep: bool,
-    ) -> PyResult<(Vec<Bound<'py, Held>>, Vec<Bound<'py, PyAny>>)> {
+    ) -> PyResult<Aging<'py>> {
         if keep {
             self.hold_all(py)?;
         }

@@ -281,7 +281,7 @@ impl PyFramedCalls {
         Ok((answer(py, acked), PyBegunCall { begun: Mutex::new(Some(begun)), until: end }))
     }
 
-    /// Send the request of a receive or a pull, without waiting for the answer.
+    /// Send the request of a pull that does not wait for messages, without waiting for the answer.
     ///
     /// Return None if no connection to *endpoint* is open, or if it is a broker of this process. Raises `ConnectionFailed`
     /// and `RequestTimeout`.
@@ -295,7 +295,8 @@ impl PyFramedCalls {
         client_id: &str,
     ) -> PyResult<Option<PyBegunCall>> {
         let connections = self.0.get()?;
-        let request = self::request(method, request, client_id)?;
+        // Nothing has to end it where its answer is given up.
+        let request = Request { is_poll: false, ..self::request(method, request, client_id)? };
         let until = Instant::now() + limit(timeout);
         let begin = |patience: Patience<'_>| connections.begin(endpoint, request, patience).transpose();
         let begun = waited(py, until, begin)?;

@@ -33,8 +33,6 @@ from ferromq.message import MessageView
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from ferromq.core.ahead import Held
-
 _log = logging.getLogger("ferromq.client")
 
 

@@ -128,6 +128,7 @@ class Consumer(Shown, Generic[M]):
         self._running = threading.RLock()  # a handler of signals may pause
         self._runner: Runner | None = None
         self._prefetch = check_prefetch(prefetch)
+        self._pulls = pull_plans.PullAhead()
         self._ahead = ReceiveAhead(self._client, self._subscription, self._leases, self._invisible, prefetch=prefetch)
         self._direct = DirectReceives(self._client, self._subscription, self._leases, self._ahead)
 
@@ -438,13 +439,14 @@ class Consumer(Shown, Generic[M]):
         """
         Read up to *max_messages* from *offset* on, waiting for the first; nothing is leased.
 
-        The result says where the next pull begins: past what the filter passed over, too. Keep the offset yourself, or
+        The result says where the next pull begins: past what the filter passed over, too. Where such pulls follow each
+        other, the next one is read ahead. Keep the offset yourself, or
         `commit_offset` it for the group. It ends within *wait* and the consumer's `timeout`, whatever hangs. Raises
         `RequestError` for an offset the queue does not hold, saying which it holds.
         """
         self._client.check()
         check_count(max_messages)
-        wish = Wish(max_messages, seconds(wait), 0.0)
+        wish = Wish(max_messages, seconds(wait), 0.0, ahead=self._pulls)
         plan = pull_plans.pull(self._client.common, self._subscription, queue, offset, wish)
         return self._client.run(plan)
 
@@ -459,7 +461,7 @@ class Consumer(Shown, Generic[M]):
         self._client.check()
         check_arrow()
         check_count(max_messages)
-        wish = Wish(max_messages, seconds(wait), 0.0, decode=decode_columns)
+        wish = Wish(max_messages, seconds(wait), 0.0, decode=decode_columns, ahead=self._pulls)
         plan = pull_plans.pull_table(self._client.common, self._subscription, queue, offset, wish)
         return self._client.run(plan)
 

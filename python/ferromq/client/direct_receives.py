@@ -40,8 +40,8 @@ class Place(NamedTuple):
     """The first part of encoded receives."""
 
 
-class _Following(NamedTuple):
-    """A receive whose request was sent, and what ends it."""
+class Following(NamedTuple):
+    """A receive whose request was sent."""
 
     place: Place
     wish: Wish
@@ -59,12 +59,8 @@ class DirectPlace:
         self._is_on = len(subscription.filters) == 1 and client.common.watch is None and client.remoting is None
         self._place: Place | None = None
         self._ends: dict[tuple[int, float, float], bytes] = {}
-        self._following: _Following | None = None
-
-    @property
-    def is_followed(self) -> bool:
-        """Whether the request of the next `receive_ahead` is under way."""
-        return self._following is not None
+        self.following: Following | None = None
+        """The next `receive_ahead`, if its request was sent: it has to be called, with its wish and what ends it."""
 
     def find(self) -> Place | None:
         """Return the place; None: a plan receives."""
@@ -106,12 +102,9 @@ class DirectPlace:
 
         While messages flow, the request of the next call is sent before those that arrived are decoded.
         """
-        following, self._following, frames = self._following, None, self._client.channels.frames
-        begun = None
-        if following is not None:
-            place, wish, cancel, begun = following
-        else:
-            place = self.find()
+        following, self.following = self.following, None
+        place, begun = (self.find(), None) if following is None else (following.place, following.begun)
+        frames = self._client.channels.frames
         if place is None or frames is None:
             return None
         common, count = self._client.common, wish.max_messages
@@ -130,7 +123,7 @@ class DirectPlace:
                 raise
             return None
         if begun is not None:
-            self._following = _Following(place, wish, cancel, begun)
+            self.following = Following(place, wish, cancel, begun)
         if status or code not in {_OK, _NO_MESSAGES}:
             return None
         common.routes.answered(place.endpoint)

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from ferromq._ferromq import AckQueue, InUse, any_settled, settle_all, unsettle_all
 from ferromq.client.client import Client
@@ -34,9 +33,6 @@ from ferromq.core.retry import Cause, InOrder
 from ferromq.core.subscriptions import Subscription
 from ferromq.errors import FerromqError, OutcomeUnknown
 from ferromq.message import MessageView
-
-if TYPE_CHECKING:
-    from ferromq.core.ahead import Held
 
 _log = logging.getLogger("ferromq.client")
 

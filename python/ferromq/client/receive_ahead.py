@@ -269,13 +269,10 @@ class ReceiveAhead:
     def _run(self) -> None:
         outage = self._introduce()
         while True:
-            with self._changed:
-                # What is under way is awaited, whatever happened: it may have leased messages.
-                self._changed.wait_for(lambda: self._direct.is_followed or self._stopped or self._may_receive())
-                if self._stopped and not self._direct.is_followed:
-                    return
-                wish = Wish(self._may_receive(), LONG_POLL, self._invisible)
-                self._ahead.is_receiving, cancel = True, self._cancel
+            what = self._next_wish()
+            if what is None:
+                return
+            wish, cancel = what
             if self._is_fifo():
                 # As long as they wait, what follows is not handed out.
                 self._leases.flush(time.monotonic() + self._client.common.attempt_timeout)
@@ -305,6 +302,19 @@ class ReceiveAhead:
                 _log.info("messages again topic=%s", self._subscription.topics)
             self._arrived(messages)
 
+    def _next_wish(self) -> tuple[Wish, Cancel] | None:
+        """Wait until it is time to receive, and return what and what ends it; None: it is stopped."""
+        with self._changed:
+            # What is under way is awaited, whatever happened: it may have leased messages.
+            self._changed.wait_for(lambda: self._direct.following or self._stopped or self._may_receive())
+            following = self._direct.following
+            if following is None and self._stopped:
+                return None
+            self._ahead.is_receiving = True
+            if following is not None:
+                return following.wish, following.cancel
+            return Wish(self._may_receive(), LONG_POLL, self._invisible), self._cancel
+
     def _received(self, wish: Wish, cancel: Cancel) -> list[MessageView]:
         messages = self._direct.receive_ahead(self._ahead, wish, cancel, self._leases)
         if messages is not None:
@@ -331,7 +341,7 @@ class ReceiveAhead:
 
     def _arrived(self, messages: list[MessageView]) -> None:
         with self._changed:
-            self._ahead.is_receiving = self._direct.is_followed
+            self._ahead.is_receiving = self._direct.following is not None
             if messages and self._paused:
                 self._give_back_soon(messages)
             elif messages:

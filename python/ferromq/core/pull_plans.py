@@ -1,6 +1,7 @@
 """What a reader that keeps its own offsets says to servers: pulls and questions about offsets, without I/O."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, NamedTuple, NoReturn
@@ -40,6 +41,10 @@ _LEAST = 256
 """Messages that a further part has at least, unless fewer are wanted."""
 _MOST_BYTES = 4 << 20
 """Bytes of all parts of a pull: as much as a broker answers."""
+_MOST_AHEAD, _MOST_BYTES_AHEAD = 8, 1 << 20
+"""Answers under way that were not asked for yet, and the bytes of the one before: such an answer fits into a socket."""
+_FRESH = 5.0
+"""Seconds in which such an answer is used: the topic may be another after that."""
 _PARTS: dict[Any, Callable[..., Any]] = {
     decode_messages: lambda lease, endpoint, namespace, _size: MessageParts(lease, endpoint, namespace),
     decode_columns: ColumnParts,
@@ -129,6 +134,11 @@ def pull_once(
     next is under way. All together they have no more messages than *wish* says, and about 4 MiB at most.
     """
     queue, offset = place
+    following = None if wish.ahead is None else wish.ahead.take(queue, offset, wish.max_messages, common.now())
+    if following is not None:
+        answer = yield from _brought(following)
+        if answer is not None:
+            return (yield from _decode(common, queue, following.asked, answer, wish))
     topic = topic_of(subscription, queue)
     endpoint = yield from _joined(common, topic, queue, tries)
     in_parts = wish.max_messages > _PART and common.takes_records(endpoint)
@@ -150,8 +160,74 @@ def pull_once(
     asked = _Asked(request, endpoint, topic)
     if in_parts and isinstance(answer, Records):
         return (yield from _read_parts(common, asked, answer, wish, tries))
-    status, messages, next_offset = wish.decode(answer, _NO_LEASE, endpoint, subscription.namespace)
+    return (yield from _decode(common, queue, asked, answer, wish))
+
+
+def _decode(common: Common, queue: Queue, asked: "_Asked", answer: Any, wish: Wish) -> Plan[Pulled]:
+    """Return what an answer brings, after the next pull was sent where it is expected."""
+    if wish.ahead is not None and isinstance(answer, Records):
+        yield from wish.ahead.go_on(common, queue, asked, answer)
+    status, messages, next_offset = wish.decode(answer, _NO_LEASE, asked.endpoint, common.namespace)
     return Pulled(messages, _check(status, next_offset, asked))
+
+
+def _brought(following: "_Following") -> Plan[Records | None]:
+    """Return the answer to a pull that was sent ahead; None where there is no message in it."""
+    try:
+        answer = yield End(following.stream, following.begun)
+    except FerromqError:
+        return None  # the pull itself meets it, and tells of it
+    if not isinstance(answer, Records):
+        return None
+    (code, _), _, records = split_records(answer)
+    return answer if code == pb.Code.OK and len(records) else None
+
+
+class _Following(NamedTuple):
+    """A pull that was sent before it was asked for; it is used before a time (monotonic)."""
+
+    asked: "_Asked"
+    stream: Stream
+    begun: Any
+    until: float
+
+
+class PullAhead:
+    """
+    Sends the next pull of a queue before it is asked for, once two pulls of as many messages followed each other.
+
+    So the broker reads while the answer before is decoded and used. No more than a few answers are under way.
+    """
+
+    def __init__(self) -> None:
+        self._behind: dict[Queue, int] = {}
+        """Where the last pull of a queue ended."""
+        self._begun: dict[Queue, _Following] = {}
+
+    def take(self, queue: Queue, offset: int, max_messages: int, now: float) -> _Following | None:
+        """Return the pull that was sent ahead; another one of this queue is given up."""
+        following = self._begun.pop(queue, None) if self._begun else None
+        if following is None:
+            return None
+        request = following.asked.request
+        is_asked = request.offset == offset and request.batch_size == max_messages and now < following.until
+        return following if is_asked else None
+
+    def go_on(self, common: Common, queue: Queue, asked: "_Asked", answer: Records) -> Plan[None]:
+        """Send the next pull of a queue, if this one followed another and brought all that it asked for."""
+        follows = self._behind.get(queue) == asked.request.offset
+        self._behind[queue] = split_records(answer)[1] or 0
+        if not follows or len(self._begun) >= _MOST_AHEAD or len(answer) > _MOST_BYTES_AHEAD:
+            return
+        count = asked.request.batch_size
+        following = _following(asked, answer, count, _MOST_BYTES)
+        if following is None or following.request.batch_size != count:
+            return
+        stream = Stream(following.endpoint, "PullMessage", following.request.SerializeToString(), LATE)
+        with suppress(FerromqError):  # the next pull meets it, too
+            begun = yield Begin(stream)
+            if begun is not None:
+                self._begun[queue] = _Following(following, stream, begun, common.now() + _FRESH)
 
 
 class _Asked(NamedTuple):

@@ -30,6 +30,7 @@ from ferromq.errors import OutcomeUnknown, RequestError, ServerError, Unsupporte
 
 if TYPE_CHECKING:
     from ferromq._ferromq import LeaseKeeper
+    from ferromq.core.pull_plans import PullAhead
 
 LATE = 2.8
 """Seconds after its wait in which a receive ends, whatever hangs."""
@@ -66,6 +67,8 @@ class Wish:
     """How long after the wait it may end."""
     decode: Callable[..., Decoded[Any]] = decode_messages
     """Makes of an answer what the plan returns: a list of messages, or a table."""
+    ahead: "PullAhead | None" = None
+    """Sends pulls that follow others before they are asked for."""
 
     @classmethod
     def before(
