@@ -20,30 +20,58 @@ SOME = 5_000
 LEASE = 600
 
 
+class Followed:
+    """Notes that a receive followed another, and acts then once, on the thread that receives: before it awaits it."""
+
+    def __init__(self) -> None:
+        self.is_set = threading.Event()
+        self.act: Callable[[], None] | None = None
+
+    def note(self) -> None:
+        """Act."""
+        self.is_set.set()
+        act, self.act = self.act, None
+        if act is not None:
+            act()
+
+
 @pytest.fixture
-def followed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Return an event that is set once a receive followed another."""
-    event, receive_ahead = threading.Event(), DirectPlace.receive_ahead
+def followed(monkeypatch: pytest.MonkeyPatch) -> Followed:
+    """Return what notes it."""
+    followed, receive_ahead = Followed(), DirectPlace.receive_ahead
 
     def noted(self: DirectPlace, *arguments: Any) -> list[MessageView] | None:
         messages = receive_ahead(self, *arguments)
         if self.following is not None:
-            event.set()
+            followed.note()
         return messages
 
     monkeypatch.setattr(DirectPlace, "receive_ahead", noted)
-    return event
+    return followed
+
+
+def fill(mq: ferromq.Embedded) -> None:
+    """Store the messages."""
+    with mq.admin() as admin:
+        admin.create_topic("orders", 4)
+    with mq.producer() as producer:
+        producer.send_all("orders", [b"%d" % number for number in range(COUNT)])
 
 
 @pytest.fixture
-def mq(proxy: FaultProxy) -> Iterator[ferromq.Embedded]:
-    """Yield a broker with messages, which clients reach by the proxy alone; no lease ends by itself."""
+def mq() -> Iterator[ferromq.Embedded]:
+    """Yield a broker with messages; no lease ends by itself."""
+    with ferromq.embedded(clock=ferromq.Clock.manual()) as mq:
+        fill(mq)
+        yield mq
+
+
+@pytest.fixture
+def behind(proxy: FaultProxy) -> Iterator[ferromq.Embedded]:
+    """Yield such a broker, which clients reach by the proxy alone."""
     options = {"grpc_listen": proxy.target, "grpc_advertise": proxy.address}
     with ferromq.embedded(clock=ferromq.Clock.manual(), **options) as mq:
-        with mq.admin() as admin:
-            admin.create_topic("orders", 4)
-        with mq.producer() as producer:
-            producer.send_all("orders", [b"%d" % number for number in range(COUNT)])
+        fill(mq)
         yield mq
 
 
@@ -63,69 +91,80 @@ def rest(mq: ferromq.Embedded) -> list[MessageView]:
 
 
 def test_a_consumer_that_is_closed_gives_back_what_was_on_its_way(
-    mq: ferromq.Embedded, followed: threading.Event
+    mq: ferromq.Embedded, followed: Followed, eventually: Eventually
 ) -> None:
     """Others get it at once, as a first attempt."""
     seen: list[str] = []
-    with make(mq) as consumer:
-        for message in consumer:
-            seen.append(message.message_id)
-            message.ack()
-            if len(seen) >= SOME and followed.is_set():
-                break
-        consumer.flush(30)
+    consumer = make(mq)
+    closing = threading.Thread(target=consumer.close, args=(30,))
+
+    def close() -> None:
+        closing.start()
+        assert eventually(lambda: consumer._ahead._cancel._is_set)
+
+    for message in consumer:
+        seen.append(message.message_id)
+        message.ack()
+        if len(seen) == SOME:
+            followed.act = close
+    closing.join()
     left = rest(mq)
     assert Counter([*seen, *(message.message_id for message in left)]).most_common(1)[0][1] == 1
     assert len(seen) + len(left) == COUNT
-    assert {message.delivery_attempt for message in left} <= {1}
+    assert {message.delivery_attempt for message in left} == {1}
 
 
-def test_a_pause_gives_back_what_was_on_its_way(mq: ferromq.Embedded, followed: threading.Event) -> None:
+def test_a_pause_gives_back_what_was_on_its_way(mq: ferromq.Embedded, followed: Followed) -> None:
     """And the loop goes on after it, with each message once."""
     seen: list[str] = []
+    paused = threading.Event()
     with make(mq) as consumer:
+
+        def pause() -> None:
+            consumer.pause()
+            paused.set()
+            threading.Timer(0.1, consumer.resume).start()
+
         for message in consumer:
             seen.append(message.message_id)
             message.ack()
             if len(seen) == COUNT:
                 break
             if len(seen) == SOME:
-                assert followed.is_set()
-                consumer.pause()
-                consumer.resume()
+                followed.act = pause
         assert consumer.flush(30)
+    assert paused.is_set()
     assert len({*seen}) == COUNT
 
 
 def test_a_loop_goes_on_where_one_that_follows_is_lost(
-    mq: ferromq.Embedded, proxy: FaultProxy, followed: threading.Event
+    behind: ferromq.Embedded, proxy: FaultProxy, followed: Followed
 ) -> None:
     """The messages of the answer that was lost come again after their leases."""
     seen: set[str] = set()
-    with make(mq) as consumer:
+    with make(behind) as consumer:
         for message in consumer:
             seen.add(message.message_id)
             message.ack()
             if len(seen) == SOME:
-                assert followed.is_set()
+                assert followed.is_set.is_set()
                 proxy.lose()
             if len(seen) == COUNT // 2:
-                mq.clock.advance(seconds=LEASE + 1)
+                behind.clock.advance(seconds=LEASE + 1)
             if len(seen) == COUNT:
                 break
 
 
 def test_a_close_keeps_its_time_where_one_that_follows_hangs(
-    mq: ferromq.Embedded, proxy: FaultProxy, followed: threading.Event
+    behind: ferromq.Embedded, proxy: FaultProxy, followed: Followed
 ) -> None:
     """Its messages come again after their leases."""
-    consumer, seen = make(mq), 0
-    for message in consumer:
-        seen += 1
+    consumer = make(behind)
+    for number, message in enumerate(consumer):
         message.ack()
-        if seen == SOME:
+        if number == SOME:
             break
-    assert followed.is_set()
+    assert followed.is_set.is_set()
     proxy.hang()
     begun = time.monotonic()
     consumer.close(1)
