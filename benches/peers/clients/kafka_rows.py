@@ -136,19 +136,21 @@ def confluent_threads(threads: int) -> Row:
 
 def confluent_iterate(work: Work) -> dict[str, Any]:
     """Poll message by message; offsets are committed in the background every 500 messages."""
-    consumer, count = confluent_consumer(work), 0
+    consumer = confluent_consumer(work)
 
     def take() -> int:
-        nonlocal count
-        message = consumer.poll(POLL)
-        if message is None:
-            return 0
-        check(message.error())
-        message.value()
-        count += 1
-        if count % BATCH == 0:
-            consumer.commit(asynchronous=True)
-        return 1
+        count = 0
+        while count < BATCH:
+            message = consumer.poll(POLL)
+            if message is None:
+                return count
+            error = message.error()
+            if error is not None:
+                check(error)
+            message.value()
+            count += 1
+        consumer.commit(asynchronous=True)
+        return count
 
     try:
         return drained(work, take)
@@ -304,15 +306,12 @@ async def aio_send_tasks(work: Work, tasks: int = TASKS) -> dict[str, Any]:
 async def aio_iterate(work: Work) -> dict[str, Any]:
     """Iterate; offsets are committed every 500 messages."""
     async with aio_consumer(work) as consumer:
-        count = 0
 
         async def take() -> int:
-            nonlocal count
-            await consumer.getone()
-            count += 1
-            if count % BATCH == 0:
-                await consumer.commit()
-            return 1
+            for _ in range(BATCH):
+                await consumer.getone()
+            await consumer.commit()
+            return BATCH
 
         return await drained_by_task(work, take)
 
