@@ -891,7 +891,8 @@ class AckQueue:
         waits: bool = True,
     ) -> Self:
         """
-        *check* raises why the consumer may not be used. What is *in_use* is told to `leave`; *waits* goes with it.
+        *check* raises why the consumer may not be used. What is *in_use* is told to `leave`; *waits* goes with it. Without
+        it the queue is an event loop's, and *check* is called each time.
 
         *grown* is called with a broker that has its first message, *full* messages, or *most* and more.
         """
@@ -962,6 +963,8 @@ class Loop:
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> MessageView: ...
+    def hold(self, held: Held) -> None:
+        """Use a message that was taken elsewhere until the next one is taken."""
     def leave(self) -> Held | None:
         """Return what is in use, if anything is, and leave it to the caller."""
 
@@ -976,8 +979,10 @@ class Ahead:
 
     is_receiving: bool
     """Whether a receive is under way."""
+    hungry: int
+    """How many workers wait for a message."""
     is_due: bool
-    """Whether `advance` found that it is time to look at `room` and `has_surplus`. The caller unsets it after that look."""
+    """Whether `advance` or a `Loop` found that it is time to look at `room` and `has_surplus`. The caller unsets it after that look."""
 
     def __new__(cls, invisible: float, prefetch: int | None = None, in_use: InUse | None = None) -> Self:
         """*invisible*: seconds of a lease. *prefetch*: most messages. *in_use* is kept for those that end leases."""
@@ -1098,12 +1103,15 @@ class FramedCalls:
         ahead: Ahead,
         receiver: tuple[LeaseKeeper, str | None],
         begun: BegunCall | None = None,
+        *,
+        is_followed: bool,
     ) -> tuple[int, int, list[MessageView], BegunCall | None]:
         """
         Receive up to *count* messages that *ahead* will hold: wait for *begun*, or else send *request*.
 
-        Return the status of the call, that of its answer, the messages, and, where *ahead* has room for as many again,
-        the next receive, whose request was sent before the messages were decoded: it must be waited for.
+        Return the status of the call, that of its answer, the messages, and the next receive: if *is_followed*, the
+        answer has messages and *ahead* has room for as many again, its request was sent before the messages were
+        decoded. It must be waited for.
         It decodes without the interpreter lock, which a loop over *ahead* hands over as soon as the messages are there.
         *receiver*: what keeps the leases, and the namespace without which topics are named. Raises `ConnectionFailed`,
         `RequestTimeout`, and `ValueError` for a malformed answer.

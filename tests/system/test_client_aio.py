@@ -127,6 +127,23 @@ def test_a_blocked_loop_does_not_stop_heartbeats(
     assert asyncio.run(use())
 
 
+def test_a_message_is_acknowledged_on_the_loop_alone(mq: ferromq.Embedded) -> None:
+    """Elsewhere it is an error, and the acknowledgement is not taken."""
+
+    async def use() -> None:
+        async with aio.Producer(mq.endpoint) as producer:
+            await producer.send("orders", b"x")
+        async with aio.Consumer(mq.endpoint, "billing", "orders") as consumer:
+            (message,) = await consumer.receive(wait=10)
+            with pytest.raises(RuntimeError, match="no running event loop"):
+                await asyncio.to_thread(message.ack)
+            assert not message.is_settled
+            message.ack()
+            assert await consumer.flush(10)
+
+    asyncio.run(use())
+
+
 def test_a_client_belongs_to_one_loop(mq: ferromq.Embedded) -> None:
     """Using it on another is an error that says what to do."""
     producer = aio.Producer(mq.endpoint)

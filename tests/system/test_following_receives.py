@@ -13,6 +13,7 @@ from machine import in_load
 import ferromq
 from ferromq import MessageView
 from ferromq.client.direct_receives import DirectPlace
+from ferromq.core.ahead import MAX_BATCH
 
 Eventually = Callable[[Callable[[], bool]], bool]
 COUNT = 20_000
@@ -142,17 +143,16 @@ def test_a_loop_goes_on_where_one_that_follows_is_lost(
 ) -> None:
     """The messages of the answer that was lost come again after their leases."""
     seen: set[str] = set()
+    followed.act = proxy.lose
     with make(behind) as consumer:
         for message in consumer:
             seen.add(message.message_id)
             message.ack()
-            if len(seen) == SOME:
-                assert followed.is_set.is_set()
-                proxy.lose()
             if len(seen) == COUNT // 2:
                 behind.clock.advance(seconds=LEASE + 1)
             if len(seen) == COUNT:
                 break
+    assert followed.is_set.is_set()
 
 
 def test_a_close_keeps_its_time_where_one_that_follows_hangs(
@@ -160,13 +160,64 @@ def test_a_close_keeps_its_time_where_one_that_follows_hangs(
 ) -> None:
     """Its messages come again after their leases."""
     consumer = make(behind)
-    for number, message in enumerate(consumer):
+    took: list[float] = []
+
+    def close() -> None:
+        begun = time.monotonic()
+        consumer.close(1)
+        took.append(time.monotonic() - begun)
+
+    closing = threading.Thread(target=close)
+
+    def hang() -> None:
+        proxy.hang()
+        closing.start()
+
+    followed.act = hang
+    for message in consumer:
         message.ack()
-        if number == SOME:
-            break
-    assert followed.is_set.is_set()
-    proxy.hang()
-    begun = time.monotonic()
-    consumer.close(1)
-    assert time.monotonic() - begun < 1 + in_load(1)
+    closing.join()
+    assert took[0] < 1 + in_load(1)
     proxy.resume()
+
+
+def test_a_consumer_whose_loop_has_ended_leases_no_more_than_one_answer(
+    mq: ferromq.Embedded, followed: Followed, eventually: Eventually
+) -> None:
+    """Others get the rest of what comes later."""
+    with make(mq) as consumer:
+        for number, message in enumerate(consumer, 1):
+            message.ack()
+            if number == COUNT:
+                break
+        assert consumer.flush(30)
+        assert followed.is_set.is_set()
+        fill(mq)
+        assert eventually(lambda: consumer._ahead._ahead.count > 0)
+        assert len(rest(mq)) >= COUNT - MAX_BATCH
+
+
+def test_receives_that_follow_each_other_look_at_the_route(
+    mq: ferromq.Embedded, followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan takes over where one call is no longer all it takes: with another broker, or an old route."""
+    answers: list[bool] = []
+    receive_ahead = DirectPlace.receive_ahead
+
+    def noted(self: DirectPlace, *arguments: Any) -> list[MessageView] | None:
+        messages = receive_ahead(self, *arguments)
+        answers.append(messages is not None)
+        return messages
+
+    def forget() -> None:
+        monkeypatch.setattr(DirectPlace, "find", lambda self: None)
+        monkeypatch.setattr(DirectPlace, "receive_ahead", noted)
+
+    followed.act = forget
+    with make(mq) as consumer:
+        for number, message in enumerate(consumer, 1):
+            message.ack()
+            if number == COUNT:
+                break
+    assert answers[0]
+    assert not any(answers[1:])

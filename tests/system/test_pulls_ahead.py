@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from dispatching import dispatched
@@ -11,6 +12,9 @@ from machine import in_load
 
 import ferromq
 from ferromq import Queue, aio
+from ferromq.core import pull_plans
+from ferromq.core.pull_plans import PullAhead
+from ferromq.core.requests import Plan
 
 Eventually = Callable[[Callable[[], bool]], bool]
 COUNT = 1000
@@ -64,7 +68,11 @@ def test_the_second_pull_in_a_row_sends_a_third(
     """One alone sends nothing ahead; what came ahead is used, and all messages come once."""
     before = read(mq)
     first = consumer.pull(queue, 0, SOME)
-    assert read(mq) - before == SOME
+    consumer.pull(queue, COUNT - 1, 1)
+    assert read(mq) - before == SOME + 1
+    before += 1
+    consumer.pull(queue, 0, SOME)
+    before += SOME
     second = consumer.pull(queue, first.next_offset, SOME)
     assert eventually(lambda: read(mq) - before == 3 * SOME)
     third = consumer.pull(queue, second.next_offset, SOME)
@@ -93,19 +101,25 @@ def test_messages_that_come_later_are_found(mq: ferromq.Embedded, consumer: ferr
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_one_sent_ahead_whose_answer_does_not_come_is_pulled_again(
-    consumer: ferromq.Consumer, queue: Queue, proxy: FaultProxy, fault: Fault
+    consumer: ferromq.Consumer, queue: Queue, proxy: FaultProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within the time of a pull; nothing is skipped."""
     consumer.pull(queue, 0, SOME)
-    fault(proxy)
+    go_on = PullAhead.go_on
+
+    def cut_off(self: PullAhead, *arguments: Any) -> Plan[None]:
+        fault(proxy)
+        yield from go_on(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PullAhead, "go_on", cut_off)
+        assert offsets(consumer.pull(queue, SOME, SOME)) == list(range(SOME, 2 * SOME))
     begun = time.monotonic()
     with pytest.raises(ferromq.OutcomeUnknown):
-        consumer.pull(queue, SOME, SOME)
+        consumer.pull(queue, 2 * SOME, SOME)
+    assert time.monotonic() - begun < in_load(6)
     proxy.resume()
-    consumer.pull(queue, SOME, SOME)
-    proxy.lose()
     assert offsets(consumer.pull(queue, 2 * SOME, SOME)) == list(range(2 * SOME, 3 * SOME))
-    assert time.monotonic() - begun < in_load(12)
 
 
 def test_an_answer_that_is_never_taken_holds_up_nothing(consumer: ferromq.Consumer, queue: Queue) -> None:
@@ -118,6 +132,44 @@ def test_an_answer_that_is_never_taken_holds_up_nothing(consumer: ferromq.Consum
     begun = time.monotonic()
     consumer.close()
     assert time.monotonic() - begun < in_load(2)
+
+
+def test_a_queue_that_is_left_in_the_middle_keeps_no_other_from_it(
+    mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    """What was sent ahead for it is given up when it is too old."""
+    monkeypatch.setattr(pull_plans, "_MOST_AHEAD", 1)
+    with ferromq.Producer(mq.endpoint) as producer:
+        producer.send_all("others", [b"x"] * COUNT)
+    dispatched(mq)
+    with ferromq.Consumer(mq.endpoint, "billing", ["orders", "others"]) as consumer:
+        left, other = sorted(consumer.queues(), key=lambda queue: queue.topic)
+        consumer.pull(left, COUNT - 1, 1)
+        assert eventually(lambda: mq.endpoint in consumer._client.channels.framed)
+        ahead = consumer._pulls._begun
+        for queue in (left, other):
+            for offset in (0, SOME):
+                consumer.pull(queue, offset, SOME)
+            assert list(ahead) == [left]
+        ahead[left] = ahead[left]._replace(until=0.0)
+        consumer.pull(other, 2 * SOME, SOME)
+        assert list(ahead) == [other]
+
+
+def test_a_connection_that_ended_behind_an_untaken_answer_is_not_used(
+    mq: ferromq.Embedded, proxy: FaultProxy, eventually: Eventually
+) -> None:
+    """The next call goes on a new one; it needs no second attempt."""
+    with ferromq.Consumer(mq.endpoint, "billing", "orders", attempts=1) as consumer:
+        (queue,) = consumer.queues()
+        consumer.pull(queue, COUNT - 1, 1)
+        assert eventually(lambda: mq.endpoint in consumer._client.channels.framed)
+        before = read(mq)
+        consumer.pull(queue, 0, SOME)
+        consumer.pull(queue, SOME, SOME)
+        assert eventually(lambda: read(mq) - before == 3 * SOME)
+        proxy.drop()
+        consumer.commit_offset(queue, 1)
 
 
 def test_pulls_go_ahead_on_an_event_loop(mq: ferromq.Embedded, eventually: Eventually) -> None:

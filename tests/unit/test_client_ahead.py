@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ferromq._ferromq import InUse
 from ferromq.core.ahead import MAX_BATCH, Ahead, Held, check_prefetch, sort_out
 from ferromq.errors import ConfigError, LeaseExpired, OutcomeUnknown
 
@@ -120,6 +121,72 @@ def test_an_expired_message_is_not_used() -> None:
     work = Work(1)
     work.ahead.add([SimpleNamespace()], 0.0)  # type: ignore[list-item]
     assert work.ahead.take(LEASE + 1) is None
+
+
+def some(count: int) -> list[Any]:
+    """Return what stands for messages."""
+    return [SimpleNamespace(number=number) for number in range(count)]
+
+
+def test_a_loop_uses_a_message_until_it_takes_the_next() -> None:
+    """What ends leases finds the use by the message."""
+    in_use, messages = InUse(), some(3)
+    ahead = Ahead(LEASE, None, in_use)
+    ahead.is_receiving = True  # nothing else is due
+    ahead.add(messages, 0.0)
+    loop = ahead.loop(0.0)
+    for message in messages:
+        assert next(loop) is message
+        assert [held.message for held in in_use.values()] == [message]
+        assert in_use.get(message) is not None
+    assert next(loop, None) is None
+    assert (len(in_use), ahead.in_use, loop.leave()) == (0, [], None)
+
+
+def test_a_loop_that_is_left_leaves_its_message_in_use() -> None:
+    """Its owner ends it."""
+    ahead = Ahead(LEASE)
+    ahead.add(some(2), 0.0)
+    loop = ahead.loop(0.0)
+    next(loop)
+    held = loop.leave()
+    assert held is not None
+    assert ahead.in_use == [held]
+    loop.hold(held)
+    assert loop.leave() is held
+    ahead.end(held, 1.0)
+    assert (ahead.in_use, ahead.count) == ([], 1)
+
+
+@pytest.mark.parametrize("way", ["stopped", "due", "ordered", "expired"])
+def test_a_loop_takes_nothing_where_something_else_comes_first(way: str) -> None:
+    """It goes on when that is done."""
+    ahead = Ahead(LEASE)
+    ahead.add(some(1), 0.0, object() if way == "ordered" else None)
+    loop = ahead.loop(LEASE + 1 if way == "expired" else 0.0)
+    if way == "stopped":
+        ahead.stop()
+    ahead.is_due = way == "due"
+    assert next(loop, None) is None
+    assert ahead.count == (0 if way == "expired" else 1)
+    if way == "due":
+        ahead.is_due = False
+        assert next(loop) is not None
+
+
+def test_what_waits_is_the_same_whenever_it_is_looked_at() -> None:
+    """So a message can be taken out of turn, or be put back."""
+    ahead = Ahead(LEASE)
+    ahead.add(some(3), 0.0)
+    first, second, third = ahead.waiting
+    assert ahead.waiting == [first, second, third]
+    assert ahead.take_one(second, 1.0) is second
+    taken = ahead.take_some(1, 1.0)
+    ahead.put_back(taken)
+    assert (taken, ahead.waiting) == ([first], [first, third])
+    assert ahead.take(1.0) is first
+    assert {held.message.number for held in ahead.finish()} == {0, 1}  # type: ignore[attr-defined]
+    assert ahead.in_use == []
 
 
 @pytest.mark.parametrize("prefetch", [0, -1])

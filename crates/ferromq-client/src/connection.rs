@@ -177,24 +177,34 @@ impl Connection {
         }
     }
 
-    /// Whether a new call may use it. Looks for a server that has closed it while no call was under way.
+    /// Whether a new call may use it. Looks for a server that has closed it while no thread waited for an answer, and reads
+    /// what has come for calls whose threads wait later.
     pub(crate) fn is_usable(&self) -> bool {
         if self.is_retired.load(Ordering::Relaxed) {
             return false;
         }
         let (is_ended, is_idle) = {
             let calls = sync::lock(&self.calls);
-            (calls.ended.is_some(), calls.pending.is_empty() && !calls.has_threads)
+            let is_unread = calls.pending.values().all(|pending| matches!(pending, Pending::Sent(_)));
+            (calls.ended.is_some(), is_unread && !calls.has_threads)
         };
         if is_ended || !is_idle {
             return !is_ended;
         }
         // A thread that reads meanwhile sees the end itself.
         let Ok(mut reading) = self.reading.try_lock() else { return true };
-        let is_open = self.socket.is_open(&mut reading.ciphertext);
+        let mut is_open = true;
+        while is_open && self.has_pending() && self.socket.has_come().is_ok_and(|has_come| has_come) {
+            is_open = self.read(&mut reading, TICK) != Read::Ended;
+        }
+        is_open = is_open && self.socket.is_open(&mut reading.ciphertext);
         drop(reading);
         self.pass_on_reading();
         is_open
+    }
+
+    fn has_pending(&self) -> bool {
+        !sync::lock(&self.calls).pending.is_empty()
     }
 
     /// Sends a request and waits for the answer.

@@ -49,10 +49,12 @@ impl Pace {
         0
     }
 
-    /// Whether a receive of `count` messages may follow one of as many, while so many are `held`.
+    /// Whether a receive of `count` messages may follow one of as many, while so many are `held`. If far more would fit, a
+    /// larger one is better.
     #[must_use]
     pub fn has_room_for_two(&self, count: usize, held: usize) -> bool {
-        held + 2 * count <= self.limit.min(self.prefetch.unwrap_or(usize::MAX))
+        let most = self.limit.min(self.prefetch.unwrap_or(usize::MAX));
+        held + 2 * count <= most && most < 4 * count
     }
 
     /// Notes that one more is in use, `in_use` together.
@@ -132,6 +134,19 @@ mod tests {
             let found = held(&mut Pace::new(30.0, None), 10_000, seconds);
             assert!(found <= most && 2 * found >= most, "{found} of {most} messages of {seconds} s");
         }
+    }
+
+    #[test]
+    fn a_receive_follows_where_both_fit() {
+        let mut pace = Pace::new(30.0, None);
+        assert!(!pace.has_room_for_two(1, 0), "no rate is known");
+        held(&mut pace, 10_000, 0.000_1);
+        assert!(pace.has_room_for_two(MAX_BATCH, MOST - 2 * MAX_BATCH));
+        assert!(!pace.has_room_for_two(MAX_BATCH, MOST - 2 * MAX_BATCH + 1));
+        let mut few = Pace::new(30.0, Some(10));
+        held(&mut few, 10_000, 0.000_1);
+        assert!(few.has_room_for_two(5, 0) && !few.has_room_for_two(5, 1));
+        assert!(!few.has_room_for_two(2, 0), "a larger one fits");
     }
 
     #[test]

@@ -58,16 +58,24 @@ impl Socket {
 
     /// Whether a connection without calls is still open, as far as it shows without waiting.
     pub(crate) fn is_open(&self, ciphertext: &mut Ciphertext) -> bool {
-        let mut byte = [MaybeUninit::uninit()];
-        let has_come = match SockRef::from(&self.stream).recv_with_flags(&mut byte, PEEK_NOW) {
-            Ok(0) => return false,
-            Ok(_) => true,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
-            Err(_) => return false,
-        };
+        let Ok(has_come) = self.has_come() else { return false };
         match &self.session {
             None => true,
             Some(session) => session.is_open(ciphertext, has_come.then_some(&self.stream)),
+        }
+    }
+
+    /// Whether bytes wait to be read.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub(crate) fn has_come(&self) -> io::Result<bool> {
+        let mut byte = [MaybeUninit::uninit()];
+        match SockRef::from(&self.stream).recv_with_flags(&mut byte, PEEK_NOW) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

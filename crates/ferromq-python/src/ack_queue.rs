@@ -19,7 +19,7 @@ pub struct PyAckQueue {
     grown: Py<PyAny>,
     /// What is renewed: it is left alone before it ends.
     in_use: Py<InUse>,
-    /// Whether it waits for renewals under way; else what sends acknowledgements does.
+    /// Whether it waits for renewals under way. An event loop's does not, and calls `check` each time.
     waits: bool,
     full: usize,
     most: usize,
@@ -60,7 +60,7 @@ impl PyAckQueue {
             let state = self.state.lock();
             (state.is_closed, state.in_order.as_ref().map(|in_order| in_order.clone_ref(py)))
         };
-        if is_closed || self.made != here() {
+        if is_closed || self.made != here() || !self.waits {
             self.check.call0(py)?;
         }
         if let Some(held) = self.in_use.get().of(message) {

@@ -240,6 +240,7 @@ struct Inner {
     in_use: FxHashMap<usize, Py<Held>>,
     is_receiving: bool,
     is_due: bool,
+    hungry: usize,
 }
 
 #[pymethods]
@@ -259,6 +260,7 @@ impl Ahead {
             in_use: FxHashMap::default(),
             is_receiving: false,
             is_due: false,
+            hungry: 0,
         };
         Ok(Self {
             invisible,
@@ -370,7 +372,18 @@ impl Ahead {
         self.inner.lock().is_receiving = is_receiving;
     }
 
-    /// Whether `advance` found that it is time to look at `room` and `has_surplus`. The caller unsets it after that look.
+    /// How many workers wait for a message.
+    #[getter]
+    fn hungry(&self) -> usize {
+        self.inner.lock().hungry
+    }
+
+    #[setter]
+    fn set_hungry(&self, hungry: usize) {
+        self.inner.lock().hungry = hungry;
+    }
+
+    /// Whether `advance` or a `Loop` found that it is time to look at `room` and `has_surplus`. The caller unsets it after that look.
     #[getter]
     fn is_due(&self) -> bool {
         self.inner.lock().is_due
@@ -447,12 +460,7 @@ impl Ahead {
     /// What waits although a third of its lease is over waits for workers that are slower than before: others may have it.
     /// With *keep* it is renewed.
     #[pyo3(signature = (now, *, keep))]
-    fn aging<'py>(
-        &self,
-        py: Python<'py>,
-        now: f64,
-        keep: bool,
-    ) -> PyResult<Aging<'py>> {
+    fn aging<'py>(&self, py: Python<'py>, now: f64, keep: bool) -> PyResult<Aging<'py>> {
         if keep {
             self.hold_all(py)?;
         }
@@ -507,11 +515,12 @@ impl Ahead {
         &self.handover
     }
 
-    /// Whether a receive of `count` messages may follow one that is answered, before what it brought is here.
+    /// Whether a receive of `count` messages may follow one that brought some, before those are here: they are used.
     pub fn has_room_behind(&self, count: usize) -> bool {
         let inner = self.inner.lock();
-        let held = inner.waiting.len() + inner.in_use.len();
-        inner.pace.has_room_for_two(count, held) && !self.is_stopped.load(Ordering::Acquire)
+        let in_use = inner.in_use.len();
+        let is_used = in_use + inner.hungry > 0 && !self.is_stopped.load(Ordering::Acquire);
+        is_used && inner.pace.has_room_for_two(count, inner.waiting.len() + in_use)
     }
 
     fn begin(&self, held: &Bound<'_, Held>, now: f64) {
@@ -602,8 +611,11 @@ impl Loop {
         let ahead = self.ahead.get();
         ahead.handover.give(py);
         let now = self.now + self.began.elapsed().as_secs_f64();
-        if let Some(before) = self.leave(py) {
-            ahead.leave(&before, now)?;
+        if let Some(before) = self.leave(py)
+            && let Err(interrupt) = ahead.leave(&before, now)
+        {
+            self.hold(before.unbind());
+            return Err(interrupt);
         }
         if ahead.is_stopped.load(Ordering::Acquire) || ahead.inner.lock().is_due {
             return Ok(None);
@@ -611,9 +623,15 @@ impl Loop {
         let taken = ahead.take_if(py, now, |waiting| !waiting.is_ordered(py))?;
         Ok(taken.map(|held| {
             let message = held.borrow().message.clone_ref(py);
-            *self.held.lock() = Some(held.unbind());
+            self.hold(held.unbind());
             message
         }))
+    }
+
+    /// Use a message that was taken elsewhere until the next one is taken.
+    fn hold(&self, held: Py<Held>) {
+        let before = self.held.lock().replace(held);
+        drop(before);
     }
 
     /// Return what is in use, if anything is, and leave it to the caller.

@@ -26,7 +26,7 @@ use crate::{
     completions::{Outcome, PyCompletions},
     error::raised,
     local_server::LocalBroker,
-    process::Owned,
+    process::{Owned, here},
     server::PyServer,
 };
 
@@ -97,6 +97,7 @@ impl PyCancellation {
 pub struct PyBegunCall {
     begun: Mutex<Option<Begun>>,
     until: Instant,
+    made: u32,
 }
 
 /// The answer may lie in the socket already.
@@ -105,6 +106,10 @@ const LEAST_WAIT: Duration = Duration::from_millis(100);
 impl Drop for PyBegunCall {
     fn drop(&mut self) {
         if let Some(begun) = self.begun.get_mut().take() {
+            if self.made != here() {
+                // Its locks may be held by threads of the parent, and the connection is the parent's.
+                return std::mem::forget(begun);
+            }
             // Leaving the broker may wait for a thread that needs the interpreter lock.
             Python::try_attach(|py| py.detach(|| drop(begun)));
         }
@@ -112,6 +117,10 @@ impl Drop for PyBegunCall {
 }
 
 impl PyBegunCall {
+    fn new(begun: Begun, until: Instant) -> Self {
+        Self { begun: Mutex::new(Some(begun)), until, made: here() }
+    }
+
     fn take(&self) -> PyResult<Begun> {
         let begun = self.begun.lock().take();
         begun.ok_or_else(|| PyRuntimeError::new_err("the answer was taken already"))
@@ -195,13 +204,15 @@ impl PyFramedCalls {
 
     /// Receive up to *count* messages that *ahead* will hold: wait for *begun*, or else send *request*.
     ///
-    /// Return the status of the call, that of its answer, the messages, and, where *ahead* has room for as many again, the
-    /// next receive, whose request was sent before the messages were decoded.
+    /// Return the status of the call, that of its answer, the messages, and the next receive: if *is_followed*, the answer
+    /// has messages and *ahead* has room for as many again, its request was sent before the messages were decoded.
     ///
     /// It decodes without the interpreter lock, which a loop over *ahead* hands over as soon as the messages are there.
     /// Raises `ConnectionFailed`, `RequestTimeout`, and `ValueError` for a malformed answer.
     #[allow(clippy::too_many_arguments)] // one call each, without an intermediate object
-    #[pyo3(signature = (endpoint, request, count, timeout, client_id, cancellation, ahead, receiver, begun=None))]
+    #[pyo3(signature = (
+        endpoint, request, count, timeout, client_id, cancellation, ahead, receiver, begun=None, *, is_followed
+    ))]
     fn receive<'py>(
         &self,
         py: Python<'py>,
@@ -214,6 +225,7 @@ impl PyFramedCalls {
         ahead: &Ahead,
         receiver: (Bound<'py, PyAny>, Option<Bound<'py, PyString>>),
         begun: Option<&PyBegunCall>,
+        is_followed: bool,
     ) -> PyResult<(i32, i32, Bound<'py, PyList>, Option<PyBegunCall>)> {
         let connections = self.0.get()?;
         let request = self::request("ReceiveMessage", request, client_id)?;
@@ -230,13 +242,14 @@ impl PyFramedCalls {
                 None => connections.poll(address, request.clone(), patience, cancellation)?,
             };
             let mut following = None;
-            if response.code == 0 && !cancellation.is_set() && ahead.has_room_behind(count) {
+            let is_followed = is_followed && has_messages(&response) && !cancellation.is_set();
+            if is_followed && ahead.has_room_behind(count) {
                 let until = Instant::now() + timeout;
                 // What prevents it is met by the next receive, too.
                 following = connections
                     .begin(address, request, Patience { until, is_interrupted })
                     .and_then(Result::ok)
-                    .map(|begun| PyBegunCall { begun: Mutex::new(Some(begun)), until });
+                    .map(|begun| PyBegunCall::new(begun, until));
             }
             let decoded = match response.code {
                 0 => Some(codec::decode_records(&response.body)),
@@ -278,7 +291,7 @@ impl PyFramedCalls {
         let (until, end) = (now + limit(timeouts.0), now + limit(timeouts.1));
         let begin = |patience: Patience<'_>| connections.begin_behind(endpoint, acks, request, patience);
         let (acked, begun) = waited(py, until, begin)?;
-        Ok((answer(py, acked), PyBegunCall { begun: Mutex::new(Some(begun)), until: end }))
+        Ok((answer(py, acked), PyBegunCall::new(begun, end)))
     }
 
     /// Send the request of a pull that does not wait for messages, without waiting for the answer.
@@ -300,7 +313,7 @@ impl PyFramedCalls {
         let until = Instant::now() + limit(timeout);
         let begin = |patience: Patience<'_>| connections.begin(endpoint, request, patience).transpose();
         let begun = waited(py, until, begin)?;
-        Ok(begun.map(|begun| PyBegunCall { begun: Mutex::new(Some(begun)), until }))
+        Ok(begun.map(|begun| PyBegunCall::new(begun, until)))
     }
 
     /// Let the broker at *endpoint* answer the receives under way at once.
@@ -391,6 +404,13 @@ fn waited<T: Send>(
     let (raised, outcome) = interruptible(py, |is_interrupted| call(Patience { until, is_interrupted }));
     raised?;
     outcome.map_err(|failure| exception(&failure))
+}
+
+/// Whether the answer to a receive has messages.
+fn has_messages(response: &Response) -> bool {
+    let records = codec::split_records(&response.body);
+    response.code == 0
+        && records.is_ok_and(|answer| answer.status.code == codec::OK && !answer.records.is_empty())
 }
 
 fn request(method: &str, request: PyBackedBytes, client_id: &str) -> PyResult<Request> {

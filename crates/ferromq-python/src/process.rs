@@ -19,7 +19,8 @@ use crate::error::{self, raised::ForkedProcess};
 /// The runtime and the process that made it.
 static RUNTIME: Mutex<Option<(u32, Runtime)>> = Mutex::new(None);
 
-/// How many forks lie between the first process and this one. Reading it is no system call, unlike `process::id`.
+/// How many forks lie between the first process and this one: those of Python's `os.fork`, after which C programs that fork
+/// by themselves have to call `PyOS_AfterFork_Child`. Reading it is no system call, unlike `process::id`.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// What tells this process from those that it was forked from.
@@ -53,7 +54,7 @@ pub fn runtime() -> PyResult<Handle> {
     Ok(handle)
 }
 
-/// Release, in a forked child, the files and the runtime of the parent. Python calls it before anything else there.
+/// Release, in a forked child, the files and the runtime of the parent. Python calls it there after a fork.
 #[pyfunction]
 pub fn forked_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);

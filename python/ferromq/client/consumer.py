@@ -439,10 +439,10 @@ class Consumer(Shown, Generic[M]):
         """
         Read up to *max_messages* from *offset* on, waiting for the first; nothing is leased.
 
-        The result says where the next pull begins: past what the filter passed over, too. Where such pulls follow each
-        other, the next one is read ahead. Keep the offset yourself, or
-        `commit_offset` it for the group. It ends within *wait* and the consumer's `timeout`, whatever hangs. Raises
-        `RequestError` for an offset the queue does not hold, saying which it holds.
+        The result says where the next pull begins: past what the filter passed over, too. Keep the offset yourself, or
+        `commit_offset` it for the group. Where pulls of a queue follow each other, the next one is read ahead. A pull
+        ends within *wait* and the consumer's `timeout`, whatever hangs. Raises `RequestError` for an offset the queue
+        does not hold, saying which it holds.
         """
         self._client.check()
         check_count(max_messages)

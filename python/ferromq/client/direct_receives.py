@@ -103,7 +103,8 @@ class DirectPlace:
         While messages flow, the request of the next call is sent before those that arrived are decoded.
         """
         following, self.following = self.following, None
-        place, begun = (self.find(), None) if following is None else (following.place, following.begun)
+        found = self.find()
+        place, begun = (found, None) if following is None else (following.place, following.begun)
         frames = self._client.channels.frames
         if place is None or frames is None:
             return None
@@ -114,7 +115,16 @@ class DirectPlace:
         client_id = common.identity.client_id
         try:
             status, code, messages, begun = frames.receive(
-                place.endpoint, request, count, timeout, client_id, cancel.framed, ahead, receiver, begun
+                place.endpoint,
+                request,
+                count,
+                timeout,
+                client_id,
+                cancel.framed,
+                ahead,
+                receiver,
+                begun,
+                is_followed=place is found,
             )
         except OutcomeUnknown as error:
             cancel.check()

@@ -76,8 +76,6 @@ class ReceiveAhead:
         self._resumed = -math.inf
         self._cancel = Cancel()
         """Of the next receive, or the one under way."""
-        self._hungry = 0
-        """How many wait for a message."""
         self._thread: threading.Thread | None = None
         self._renewer = Renewer(leases, invisible, self._aging, {})
         client.before_exit(self._finish_at_exit)
@@ -90,9 +88,9 @@ class ReceiveAhead:
             if ending is not None:
                 self._client.run(ending.begin(self._client.common))
             while True:
-                if ending is None and self._place is None:
+                if ending is None and self._place is None and (held is None or held.in_order is None):
                     if held is not None:
-                        self.end(held)
+                        at_hand.hold(held)
                         held = None
                     yield from at_hand  # one call of the core for each
                 held = self.next(held) if ending is None else self._next_before(ending, held)
@@ -166,7 +164,7 @@ class ReceiveAhead:
 
     def _wait_for_next(self, until: float, *, unless_paused: bool) -> Held | None:
         told = self._told  # a failure after that is for all that wait now
-        self._hungry += 1
+        self._ahead.hungry += 1
         try:
             while not self._stopped and not (unless_paused and self._paused) and (left := remaining(until)):
                 held = self._taken(time.monotonic())
@@ -180,7 +178,7 @@ class ReceiveAhead:
                 self._changed.notify_all()
                 self._changed.wait(min(LOOK_UP, left))
         finally:
-            self._hungry -= 1
+            self._ahead.hungry -= 1
         return None
 
     def next_alike(self, order: str) -> Held | None:
@@ -263,7 +261,7 @@ class ReceiveAhead:
             return 0
         in_order, can_be_ended = self._is_fifo(), self._client.remoting is None
         return to_receive(
-            self._ahead, self._hungry, self.workers, self.at_least, in_order=in_order, can_be_ended=can_be_ended
+            self._ahead, self._ahead.hungry, self.workers, self.at_least, in_order=in_order, can_be_ended=can_be_ended
         )
 
     def _run(self) -> None:

@@ -194,9 +194,9 @@ class _Following(NamedTuple):
 
 class PullAhead:
     """
-    Sends the next pull of a queue before it is asked for, once two pulls of as many messages followed each other.
+    Sends the next pull of a queue before it is asked for, once two pulls followed each other.
 
-    So the broker reads while the answer before is decoded and used. No more than a few answers are under way.
+    So the broker reads while the answer before is decoded and used. A few answers are under way at most.
     """
 
     def __init__(self) -> None:
@@ -213,17 +213,27 @@ class PullAhead:
         is_asked = request.offset == offset and request.batch_size == max_messages and now < following.until
         return following if is_asked else None
 
+    def _has_room(self, now: float) -> bool:
+        """Give up what is too old, and say whether another answer may be under way."""
+        if len(self._begun) >= _MOST_AHEAD:
+            for queue, following in list(self._begun.items()):
+                if now >= following.until:
+                    self._begun.pop(queue, None)
+        return len(self._begun) < _MOST_AHEAD
+
     def go_on(self, common: Common, queue: Queue, asked: "_Asked", answer: Records) -> Plan[None]:
         """Send the next pull of a queue, if this one followed another and brought all that it asked for."""
         follows = self._behind.get(queue) == asked.request.offset
         self._behind[queue] = split_records(answer)[1] or 0
-        if not follows or len(self._begun) >= _MOST_AHEAD or len(answer) > _MOST_BYTES_AHEAD:
+        if not follows or len(answer) > _MOST_BYTES_AHEAD or not self._has_room(common.now()):
             return
         count = asked.request.batch_size
         following = _following(asked, answer, count, _MOST_BYTES)
         if following is None or following.request.batch_size != count:
             return
-        stream = Stream(following.endpoint, "PullMessage", following.request.SerializeToString(), LATE)
+        # Where no answer comes there is time left for the pull itself.
+        limit = min(LATE, common.timeout / 2)
+        stream = Stream(following.endpoint, "PullMessage", following.request.SerializeToString(), limit)
         with suppress(FerromqError):  # the next pull meets it, too
             begun = yield Begin(stream)
             if begun is not None:
