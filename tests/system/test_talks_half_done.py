@@ -11,7 +11,7 @@ from machine import in_load
 
 import ferromq
 from ferromq import OutcomeUnknown, TopicNotFound
-from ferromq._ferromq import Request, Server
+from ferromq._ferromq import RemotingClient, Request, Server
 from ferromq.broker.controller import BrokerController
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
@@ -175,7 +175,7 @@ def test_notices_go_on_where_a_broker_does_not_answer(told: Told, fault: Fault, 
     with (
         FaultProxy(told.address) as proxy,
         contextlib.closing(Told()) as other,
-        contextlib.closing(MinBrokerIdNotifier()) as out,
+        contextlib.closing(MinBrokerIdNotifier(RemotingClient())) as out,
     ):
         fault(proxy)
         begin = time.monotonic()

@@ -134,6 +134,12 @@ def test_a_key_of_rocketmqs_store_is_an_option(tmp_path: Path, line: str, option
         ("serverAsyncSemaphoreValue=32", "call_limit", 32),
         ("tls.server.keyPath=/k.pem", "tls_key", "/k.pem"),
         ("tls.server.trustCertPath=/t.pem", "tls_trust", "/t.pem"),
+        ("tls.enable=true", "tls_outgoing", True),
+        ("tls.client.trustCertPath=/t.pem", "tls_outgoing_trust", "/t.pem"),
+        ("tls.client.authServer=true", "tls_outgoing_check", "authority"),
+        ("tls.client.authServer=false", "tls_outgoing_check", "none"),
+        ("tls.client.certPath=/c.pem", "tls_outgoing_certificate", "/c.pem"),
+        ("tls.client.keyPath=/k.pem", "tls_outgoing_key", "/k.pem"),
         ("tls.server.authClient=true\ntls.server.need.client.auth=require", "tls_client_auth", "require"),
     ],
 )

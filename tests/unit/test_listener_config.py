@@ -49,7 +49,7 @@ def test_a_certificate_switches_tls_on_beside_plaintext(tmp_path: Path) -> None:
 
 
 def test_rocketmqs_tls_file_is_read(tmp_path: Path) -> None:
-    """A key of the main file names it, like RocketMQ's `tls.properties`; its client keys are warned of."""
+    """A key of the main file names it, like RocketMQ's `tls.properties`."""
     (tmp_path / "tls.properties").write_text(
         "tls.test.mode.enable=false\ntls.server.need.client.auth=require\ntls.server.authClient=true\n"
         "tls.server.certPath=/x/server.pem\ntls.server.keyPath=/x/server.key\ntls.server.trustCertPath=/x/ca.pem\n"
@@ -59,6 +59,7 @@ def test_rocketmqs_tls_file_is_read(tmp_path: Path) -> None:
     connections = config.connections
     assert (connections.tls_certificate, connections.tls_key) == ("/x/server.pem", "/x/server.key")
     assert (connections.tls_client_auth, connections.tls_trust) == ("require", "/x/ca.pem")
+    assert (connections.tls_outgoing, connections.tls_outgoing_trust) == (False, "/x/ca.pem")
     assert config.keys()["tls.server.need.client.auth"] == "require"
 
 
@@ -67,6 +68,7 @@ def test_rocketmqs_tls_file_is_read(tmp_path: Path) -> None:
     [
         ("tls.test.mode.enable=true", "no test certificate is generated"),
         ("tls.server.keyPassword=secret", "encrypted keys are not supported"),
+        ("tls.client.keyPassword=secret", "encrypted keys are not supported"),
         ("tls.server.mode=perhaps", "disabled, permissive, enforcing"),
         ("tls.server.need.client.auth=maybe", "none, optional, require"),
         ("tls.server.need.client.auth=require\ntls.server.authClient=false", "always checked"),

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ferromq._ferromq import Server
+from ferromq._ferromq import RemotingClient, Server
 from ferromq.broker import rpc
 from ferromq.broker.administration.settings import Settings
 from ferromq.broker.cluster.addresses import fast_address, identify, reserved, unreachable
@@ -211,7 +211,8 @@ class BrokerController(Shown):
     def _connect_name_servers(self, started: contextlib.ExitStack, identity: BrokerIdentity) -> None:
         settings, membership = self.settings, self.config.membership
         period = registration_period(membership.register_interval)
-        self._name_servers = NameServers(self.config.namesrv, identity, membership, period=period)
+        client = RemotingClient(**self.config.connections.outgoing())
+        self._name_servers = NameServers(self.config.namesrv, identity, membership, client, period=period)
         started.callback(self._name_servers.close)
         self._registrar = Registrar(
             self._name_servers, self._clock, period, membership=lambda: settings.config.membership

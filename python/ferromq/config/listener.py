@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ferromq.config.keys import SECONDS, WHOLE, JoinedKeys, Key, Keys
+from ferromq.config.keys import BOOLEAN, SECONDS, WHOLE, JoinedKeys, Key, Keys
 from ferromq.config.reader import Config
 from ferromq.config.values import boolean, check_positive, only
 from ferromq.errors import ConfigError
@@ -19,9 +19,9 @@ RELOAD_INTERVAL = timedelta(seconds=1)
 """How often a server looks for changed certificate files."""
 _MODES = ("disabled", "permissive", "enforcing")
 _CLIENT_AUTH = ("none", "optional", "require")
+_CHECKS = ("name", "authority", "none")
 _SECOND = timedelta(seconds=1)
 _LEAST_MEMORY = 64 << 20
-_CLIENT_SIDE = "it is for clients, and this is a server"
 
 
 def _tls_file(path: str) -> dict[str, Any]:
@@ -35,6 +35,11 @@ def _client_auth(given: Mapping[str, str]) -> dict[str, Any]:
     if wanted != "none" and "tls.server.authClient" in given and not boolean(given["tls.server.authClient"]):
         raise ValueError("client certificates are always checked; set tls.server.authClient=true or omit it")
     return {"tls_client_auth": wanted}
+
+
+def _check_servers(text: str) -> dict[str, Any]:
+    """Return what is checked of servers. RocketMQ never checks the host that a certificate names."""
+    return {"tls_outgoing_check": "authority" if boolean(text) else "none"}
 
 
 @contextlib.contextmanager
@@ -70,6 +75,16 @@ class ListenerConfig(Config):
     """Whether clients need a certificate: `none`, `optional` or `require`."""
     tls_trust: str = ""
     """PEM file of the certificate authorities for clients."""
+    tls_outgoing: bool = False
+    """Whether connections to other servers speak TLS: to name servers, to the master, from a name server to brokers."""
+    tls_outgoing_trust: str = ""
+    """PEM file of the certificate authorities of the other servers."""
+    tls_outgoing_check: str = "name"
+    """What is checked of their certificates: `name` (authority and host), `authority`, or `none`."""
+    tls_outgoing_certificate: str = ""
+    """PEM file of the certificate to show to servers that ask for one."""
+    tls_outgoing_key: str = ""
+    """PEM file of its private key, not encrypted. Files are read again for each connection."""
 
     properties: ClassVar[Keys] = {
         "network_memory": Key("network_memory"),
@@ -83,18 +98,17 @@ class ListenerConfig(Config):
         "tls.server.keyPath": Key("tls_key"),
         "tls.server.keyPassword": lambda text: only(text, "", "encrypted keys are not supported"),
         "tls.server.trustCertPath": Key("tls_trust"),
+        "tls.enable": Key("tls_outgoing", BOOLEAN),
+        "tls.client.trustCertPath": Key("tls_outgoing_trust"),
+        "tls.client.authServer": _check_servers,
+        "tls.client.certPath": Key("tls_outgoing_certificate"),
+        "tls.client.keyPath": Key("tls_outgoing_key"),
+        "tls.client.keyPassword": lambda text: only(text, "", "encrypted keys are not supported"),
         "tls.test.mode.enable": lambda text: only(text, "false", "no test certificate is generated"),
     }
     joined: ClassVar[JoinedKeys] = {
         ("tls.server.need.client.auth", "tls.server.authClient"): _client_auth,
     }
-    without_effect: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        (
-            *("tls.enable", "tls.client.authServer", "tls.client.certPath", "tls.client.keyPassword"),
-            *("tls.client.keyPath", "tls.client.trustCertPath"),
-        ),
-        _CLIENT_SIDE,
-    )
 
     def __post_init__(self) -> None:
         if self.network_memory < _LEAST_MEMORY:
@@ -107,7 +121,8 @@ class ListenerConfig(Config):
         check_positive("idle_time", self.idle_time, timedelta())
         check_positive("one_way_limit", self.one_way_limit, 0)
         check_positive("call_limit", self.call_limit, 0)
-        for name, words in (("tls_mode", ("", *_MODES)), ("tls_client_auth", _CLIENT_AUTH)):
+        choices = {"tls_mode": ("", *_MODES), "tls_client_auth": _CLIENT_AUTH, "tls_outgoing_check": _CHECKS}
+        for name, words in choices.items():
             if getattr(self, name) not in words:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it may be {', '.join(filter(None, words))}")
 
@@ -115,6 +130,25 @@ class ListenerConfig(Config):
     def mode(self) -> str:
         """The mode of TLS in effect."""
         return self.tls_mode or ("permissive" if self.tls_certificate or self.tls_key else "disabled")
+
+    def outgoing(self) -> dict[str, Any]:
+        """Return the arguments of a `RemotingClient` for connections to other servers. Raises `ConfigError`."""
+        if not self.tls_outgoing:
+            return {}
+        if bool(self.tls_outgoing_certificate) != bool(self.tls_outgoing_key):
+            raise ConfigError("tls_outgoing_certificate and tls_outgoing_key belong together; give both or neither")
+        if self.tls_outgoing_check != "none" and not self.tls_outgoing_trust:
+            raise ConfigError(
+                "tls_outgoing takes tls_outgoing_trust (RocketMQ's tls.client.trustCertPath), a PEM file of the "
+                "certificate authorities of the other servers; tls_outgoing_check=none (tls.client.authServer=false) "
+                "accepts any certificate, which protects against eavesdroppers only"
+            )
+        options: dict[str, Any] = {"tls": True, "check_name": self.tls_outgoing_check == "name"}
+        if self.tls_outgoing_check != "none":
+            options["trust"] = self.tls_outgoing_trust
+        if self.tls_outgoing_certificate:
+            options |= {"certificate": self.tls_outgoing_certificate, "key": self.tls_outgoing_key}
+        return options
 
     def limits(self) -> dict[str, Any]:
         """Return the arguments of a `Server`."""

@@ -84,6 +84,11 @@ class BrokerOptions(StoreOptions, total=False):
     tls_key: str | os.PathLike[str]
     tls_client_auth: str
     tls_trust: str | os.PathLike[str]
+    tls_outgoing: bool
+    tls_outgoing_trust: str | os.PathLike[str]
+    tls_outgoing_check: str
+    tls_outgoing_certificate: str | os.PathLike[str]
+    tls_outgoing_key: str | os.PathLike[str]
     # SendConfig
     check_types: str
     mixed_topics: bool

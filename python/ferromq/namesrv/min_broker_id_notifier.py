@@ -20,8 +20,9 @@ _SECONDS = 1.0
 class MinBrokerIdNotifier:
     """Notifies brokers one after the other on a thread, which starts with the first notice."""
 
-    def __init__(self) -> None:
-        self._client = RemotingClient()
+    def __init__(self, client: RemotingClient) -> None:
+        """*client* calls the brokers, and is closed with this object."""
+        self._client = client
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ferromq-notices")
 
     def notify(self, change: MinBrokerIdChange) -> None:

@@ -8,7 +8,7 @@ import logging
 from datetime import timedelta
 from pathlib import Path
 
-from ferromq._ferromq import Server
+from ferromq._ferromq import RemotingClient, Server
 from ferromq.config.listener import RELOAD_INTERVAL, naming
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.kv_config import KvConfig
@@ -45,7 +45,8 @@ class NamesrvController:
         server = self._server = Server(
             self._clock.raw, handler_threads=config.handler_threads, **config.connections.limits()
         )
-        settings, notices = self.settings, MinBrokerIdNotifier()
+        settings = self.settings
+        notices = MinBrokerIdNotifier(RemotingClient(**config.connections.outgoing()))
 
         def minimum_changed(change: MinBrokerIdChange) -> None:
             if settings.config.notify_minimum:

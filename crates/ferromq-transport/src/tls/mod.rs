@@ -22,6 +22,7 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::{
     net::TcpStream,
+    task::spawn_blocking,
     time::{error::Elapsed, timeout},
 };
 use tokio_rustls::{
@@ -35,7 +36,7 @@ use tokio_rustls::{
 };
 use tracing::{debug, info, warn};
 
-use crate::TransportError;
+use crate::{TransportError, connections::log_limiter::LogLimiter};
 use files::{FileContents, certificates, private_key, roots};
 
 /// A handshake takes some round trips; a client that needs longer is malicious.
@@ -322,8 +323,11 @@ fn server_config(options: &ServerTls, contents: &FileContents) -> Result<ServerC
 }
 
 /// Opens TLS on outgoing connections.
-#[derive(Clone)]
-pub(crate) struct Connector(TlsConnector);
+pub(crate) struct Connector {
+    options: ClientTls,
+    current: Mutex<TlsConnector>,
+    rejected: LogLimiter,
+}
 
 impl Connector {
     /// Reads the files.
@@ -331,27 +335,23 @@ impl Connector {
     /// # Errors
     /// `Tls` naming the file.
     pub(crate) fn new(options: &ClientTls) -> Result<Self, TransportError> {
-        let tls_error = |path: &Path, reason: String| TransportError::Tls { path: path.to_owned(), reason };
-        let builder = ClientConfig::builder_with_provider(verify::provider())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| tls_error(Path::new("tls"), error.to_string()))?;
-        let roots = match &options.trust {
-            Some(path) => Some(roots(path, &files::read(path)?)?),
-            None => None,
-        };
-        let verifier = verify::servers(roots.unwrap_or_else(RootCertStore::empty), options)?;
-        let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
-        let config = match &options.identity {
-            None => builder.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let chain = certificates(certificate, &files::read(certificate)?)?;
-                let private = private_key(key, &files::read(key)?)?;
-                builder
-                    .with_client_auth_cert(chain, private)
-                    .map_err(|error| tls_error(key, error.to_string()))?
-            }
-        };
-        Ok(Self(TlsConnector::from(Arc::new(config))))
+        let current = Mutex::new(connector(options)?);
+        Ok(Self { options: options.clone(), current, rejected: LogLimiter::new() })
+    }
+
+    /// What to connect with: the files as they are now. Where they cannot be used, as while they are replaced, what there was
+    /// before.
+    async fn load(&self) -> TlsConnector {
+        let options = self.options.clone();
+        match spawn_blocking(move || connector(&options)).await {
+            Ok(Ok(found)) => self.current.lock().clone_from(&found),
+            Ok(Err(error)) => self.rejected.log(|suppressed| {
+                warn!(%error, suppressed, "tls files of outgoing connections rejected, the old ones stay in use");
+            }),
+            // The runtime ends.
+            Err(_) => {}
+        }
+        self.current.lock().clone()
     }
 
     /// Does the handshake with the server at `address` (`host:port`).
@@ -367,8 +367,32 @@ impl Connector {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
-        within(HANDSHAKE_PATIENCE, self.0.connect(name, stream)).await
+        within(HANDSHAKE_PATIENCE, self.load().await.connect(name, stream)).await
     }
+}
+
+fn connector(options: &ClientTls) -> Result<TlsConnector, TransportError> {
+    let tls_error = |path: &Path, reason: String| TransportError::Tls { path: path.to_owned(), reason };
+    let builder = ClientConfig::builder_with_provider(verify::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| tls_error(Path::new("tls"), error.to_string()))?;
+    let roots = match &options.trust {
+        Some(path) => Some(roots(path, &files::read(path)?)?),
+        None => None,
+    };
+    let verifier = verify::servers(roots.unwrap_or_else(RootCertStore::empty), options)?;
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+    let config = match &options.identity {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = certificates(certificate, &files::read(certificate)?)?;
+            let private = private_key(key, &files::read(key)?)?;
+            builder
+                .with_client_auth_cert(chain, private)
+                .map_err(|error| tls_error(key, error.to_string()))?
+        }
+    };
+    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 async fn within<T>(patience: Duration, handshake: impl Future<Output = io::Result<T>>) -> io::Result<T> {

@@ -75,10 +75,19 @@ class SlaveSync:
     leaves the tables unchanged. After `stop` nothing is taken over any more.
     """
 
-    def __init__(self, replica: Replica, own_address: str, clock: Clock, period: timedelta) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        own_address: str,
+        client: _ferromq.RemotingClient,
+        *,
+        clock: Clock,
+        period: timedelta,
+    ) -> None:
+        """*client* calls the master, and is closed with this object."""
         self._replica = replica
         self._own_address = own_address
-        self._client = _ferromq.RemotingClient()
+        self._client = client
         self._master: str | None = None
         self._failures: dict[str, str] = {}
         self._taking = threading.Lock()

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ferromq._ferromq import Store
+from ferromq._ferromq import RemotingClient, Store
 from ferromq.broker.cluster.name_servers import Master, NameServers
 from ferromq.broker.cluster.registrar import Registrar
 from ferromq.broker.cluster.replication import Replica, SlaveSync
@@ -82,7 +82,13 @@ class Role:
             "no messages and serves no consumers broker_id=%d",
             membership.broker_id,
         )
-        sync = SlaveSync(self._replica, self._name_servers.identity.address, self._clock, membership.sync_interval)
+        sync = SlaveSync(
+            self._replica,
+            self._name_servers.identity.address,
+            RemotingClient(**self._config().connections.outgoing()),
+            clock=self._clock,
+            period=membership.sync_interval,
+        )
         with self._lock:
             self._sync = sync
             self._follow(self._master)
