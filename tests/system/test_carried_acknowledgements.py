@@ -255,7 +255,7 @@ def test_a_loop_whose_receive_waits_goes_on_after_a_fault(
             take()
         waiting = threading.Thread(target=take)
         waiting.start()
-        assert eventually(lambda: consumer._ahead._ahead.is_receiving and consumer._ahead._hungry == 1)
+        assert eventually(lambda: consumer._ahead._ahead.is_receiving and consumer._ahead._ahead.hungry == 1)
         fault(proxy)
         proxy.resume()
         with mq.producer() as producer:

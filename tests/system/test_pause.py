@@ -241,9 +241,9 @@ def test_a_paused_consumer_closes_at_once(mq: ferromq.Embedded, shell: Shell, wa
         consumer.pause()
         worker = Worker(consumer, way, seen)
         if way == "loop":
-            wait_until(lambda: consumer.consumer._ahead._hungry)
+            wait_until(lambda: consumer.consumer._ahead._ahead.hungry)
         else:
-            wait_until(lambda: consumer.consumer._runner and consumer.consumer._runner._ahead._hungry)
+            wait_until(lambda: consumer.consumer._runner and consumer.consumer._runner._ahead._ahead.hungry)
         send(mq, b"1")
         (message,) = consumer.receive(wait=PATIENCE)
         consumer.ack(message)

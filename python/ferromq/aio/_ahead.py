@@ -73,8 +73,6 @@ class ReceiveAhead:
         """Whether `pause` cancelled the receive under way."""
         self._giving: set[asyncio.Task[None]] = set()
         """What gives back."""
-        self._hungry = 0
-        """How many wait for a message."""
         self._task: asyncio.Task[None] | None = None
         # It ends with its consumer, and with the loop, also where neither is closed.
         aging = weakref.WeakMethod(self._aging)
@@ -94,7 +92,7 @@ class ReceiveAhead:
         if held is not None:
             return held
         told = self._told  # a failure after that is for all that wait now
-        self._hungry += 1
+        self._ahead.hungry += 1
         try:
             while not self._stopped and not (unless_paused and self._paused) and (left := remaining(until)):
                 held = self._taken()
@@ -110,7 +108,7 @@ class ReceiveAhead:
                     async with asyncio.timeout(None if left == math.inf else left):
                         await self._changed.wait()
         finally:
-            self._hungry -= 1
+            self._ahead.hungry -= 1
         return None
 
     def next_alike(self, order: str) -> Held | None:
@@ -206,7 +204,7 @@ class ReceiveAhead:
             return 0
         in_order, can_be_ended = self._is_fifo(), self._client.base.remoting is None
         return to_receive(
-            self._ahead, self._hungry, self.workers, self.at_least, in_order=in_order, can_be_ended=can_be_ended
+            self._ahead, self._ahead.hungry, self.workers, self.at_least, in_order=in_order, can_be_ended=can_be_ended
         )
 
     async def _run(self) -> None:
