@@ -1,7 +1,8 @@
 """
 The command lines of ferromq: parses arguments and calls the function of the command.
 
-Exit codes: 0 done or stopped by a signal, 1 failed, 2 wrong usage or configuration.
+Exit codes: 0 done or stopped by a signal, 1 failed, 2 wrong usage or configuration. The commands for running servers,
+`cli.administration`, have more of them.
 """
 
 import argparse
@@ -21,10 +22,25 @@ from ferromq.config.reader import Config
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.process import logs
 
+_HELP = {
+    "demo": "send, consume, query and analyse 336,776 real rows, and survive a kill",
+    "dev": "run a name server and a broker in one process, on 127.0.0.1",
+    "namesrv": "run a name server",
+    "broker": "run a broker",
+    "store": "read a store directory of ferromq or a Java broker, without changes",
+    "pipeline": "run a Spark job: archive, replay, audit, statistics",
+    "version": "print the version",
+}
+"""The commands of this module, with their help. All others administer running servers."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command `ferromq` and return the exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if not words or words[0] not in _HELP:
+        from ferromq.cli.administration import app  # noqa: PLC0415 (servers need no click)
+
+        return app.run(words, _HELP)
 
     def run() -> int:
         parser = _parser(words)
@@ -88,33 +104,31 @@ def _refuse(parser: argparse.ArgumentParser, words: Sequence[str], unknown: str)
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ferromq", description="Apache RocketMQ in one wheel.")
-    line = f"ferromq {ferromq.__version__}"
-    parser.add_argument("--version", action="version", version=line, help="print the version")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    demo = commands.add_parser("demo", help="send, consume, query and analyse 336,776 real rows, and survive a kill")
+    demo = commands.add_parser("demo", help=_HELP["demo"])
     demo.set_defaults(run=_demo)
     if "demo" in words[:1]:
         from ferromq.demo.main import add_arguments  # noqa: PLC0415 (servers need neither clients nor pandas)
 
         add_arguments(demo)
 
-    dev = commands.add_parser("dev", help="run a name server and a broker in one process, on 127.0.0.1")
+    dev = commands.add_parser("dev", help=_HELP["dev"])
     dev.set_defaults(run=servers.run_dev)
     servers.add_dev_options(dev)
 
-    namesrv = commands.add_parser("namesrv", help="run a name server")
+    namesrv = commands.add_parser("namesrv", help=_HELP["namesrv"])
     namesrv.set_defaults(run=servers.run_namesrv)
     servers.add_namesrv_options(namesrv)
 
-    broker = commands.add_parser("broker", help="run a broker")
+    broker = commands.add_parser("broker", help=_HELP["broker"])
     broker.set_defaults(run=servers.run_broker)
     servers.add_broker_options(broker)
 
-    store.add_commands(commands)
-    pipelines.add_commands(commands, words)
+    store.add_commands(commands, _HELP["store"])
+    pipelines.add_commands(commands, words, _HELP["pipeline"])
 
-    version = commands.add_parser("version", help="print the version")
+    version = commands.add_parser("version", help=_HELP["version"])
     version.set_defaults(run=_print_version)
     return parser
 
