@@ -11,16 +11,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import ferromq
-from ferromq.cli import flags, pipelines, servers, store
 from ferromq.cli.output import fail, say
-from ferromq.config.broker import BrokerConfig
-from ferromq.config.namesrv import NameServerConfig
-from ferromq.config.reader import Config
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.process import logs
+
+if TYPE_CHECKING:
+    from ferromq.config.reader import Config
 
 _HELP = {
     "demo": "send, consume, query and analyse 336,776 real rows, and survive a kill",
@@ -55,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def mqnamesrv(arguments: Sequence[str] | None = None) -> int:
     """Run a name server with RocketMQ's command line and RocketMQ's path of the key-value table."""
+    from ferromq.cli import servers  # noqa: PLC0415 (other commands need no servers)
+    from ferromq.config.namesrv import NameServerConfig  # noqa: PLC0415
+
     parser = argparse.ArgumentParser(prog="mqnamesrv", description="Run a name server.", allow_abbrev=False)
     servers.add_namesrv_options(parser)
     parser.set_defaults(kv_config_default=str(Path.home() / "namesrv" / "kvConfig.json"))
@@ -63,6 +65,9 @@ def mqnamesrv(arguments: Sequence[str] | None = None) -> int:
 
 def mqbroker(arguments: Sequence[str] | None = None) -> int:
     """Run a broker with RocketMQ's command line and defaults."""
+    from ferromq.cli import servers  # noqa: PLC0415 (other commands need no servers)
+    from ferromq.config.broker import BrokerConfig  # noqa: PLC0415
+
     parser = argparse.ArgumentParser(prog="mqbroker", description="Run a broker.", allow_abbrev=False)
     servers.add_mqbroker_options(parser)
     return _run_rocketmq_command(parser, arguments, BrokerConfig, servers.run_mqbroker)
@@ -71,9 +76,11 @@ def mqbroker(arguments: Sequence[str] | None = None) -> int:
 def _run_rocketmq_command(
     parser: argparse.ArgumentParser,
     arguments: Sequence[str] | None,
-    kind: type[Config],
+    kind: "type[Config]",
     command: Callable[[argparse.Namespace], int],
 ) -> int:
+    from ferromq.cli import flags  # noqa: PLC0415
+
     options, unknown = parser.parse_known_args(sys.argv[1:] if arguments is None else list(arguments))
 
     def run() -> int:
@@ -103,6 +110,8 @@ def _refuse(parser: argparse.ArgumentParser, words: Sequence[str], unknown: str)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    from ferromq.cli import pipelines, servers, store  # noqa: PLC0415 (commands for running servers need none of them)
+
     parser = argparse.ArgumentParser(prog="ferromq", description="Apache RocketMQ in one wheel.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
