@@ -60,7 +60,7 @@ def test_groups_are_described_behind_moved_and_deleted(servers: Servers, admin: 
             for number in range(6):
                 receipt = producer.send("verbs", b"%d" % number, keys="k")
         with mq.consumer("verbs", "verbs") as consumer:
-            consumer.ack(consumer.receive_many(2, wait=PATIENCE))
+            consumer.ack(consumer.receive_many(2, wait=PATIENCE, invisible_duration=2 * PATIENCE))
             until(lambda: [each.protocol for each in admin.members("verbs")], [None])
             assert admin.describe_group("verbs").subscriptions["verbs"] == "*"
             until(lambda: admin.lag("verbs", topic="verbs").messages, 4)
@@ -101,8 +101,10 @@ def test_a_java_consumer_is_a_member(servers: Servers, admin: ferromq.Admin, cli
 
 def test_brokers_and_options_are_told_and_changed(servers: Servers, admin: ferromq.Admin) -> None:
     """Of brokers and name servers."""
+    # In its first second RocketMQ's broker fails to compute its rates.
+    until(lambda: [each.error for each in admin.cluster()], [None])
     (broker,) = admin.cluster()
-    assert (broker.address, broker.error) == (servers.broker, None)
+    assert broker.address == servers.broker
     assert broker.version is not None
     assert broker.version.startswith("5.")
     assert broker.disk_used is not None
