@@ -87,6 +87,7 @@ def test_a_topic_is_described_with_offsets_times_and_groups(mq: ferromq.Embedded
     last = mq.clock.now_ms() - 1000
     read(mq, "billing", "orders", 1)
     admin.alter_topic("orders", permission="r")
+    assert admin.topics(system=False) == ["orders"]
     found = admin.describe_topic("orders")
     assert [(each.write_queues, each.permission, each.message_type) for each in found.brokers] == [(1, "r", "NORMAL")]
     (queue,) = found.queues
@@ -102,7 +103,8 @@ def test_a_group_is_listed_described_and_deleted(mq: ferromq.Embedded, admin: fe
     """With its settings, subscriptions and members; and a deleted one has no offsets."""
     admin.create_topic("orders", queues=1)
     admin.create_group("billing", fifo=True, retries=3, retry_delays=[1, 2])
-    assert "billing" in admin.groups()
+    assert admin.groups(system=False) == ["billing"]
+    assert {"billing", "TOOLS_CONSUMER"} <= set(admin.groups())
     assert admin.members("billing") == []
     with mq.consumer("billing", "orders", filter="new") as consumer:
         consumer.receive(wait=0.1)
@@ -143,6 +145,8 @@ def test_a_lag_is_told_in_messages_and_in_seconds(mq: ferromq.Embedded, admin: f
     assert (found.messages, found.seconds) == (0, 0.0)
     admin.create_group("idle")
     assert admin.lag("idle").queues == ()
+    with pytest.raises(ferromq.TopicNotFound, match="nowhere"):
+        admin.lag("billing", topic="nowhere")
 
 
 def test_a_group_is_moved_as_the_dry_run_told(mq: ferromq.Embedded, admin: ferromq.Admin) -> None:

@@ -5,15 +5,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
 from fault_proxy import FaultProxy
+from ports import kept_port
 
 import ferromq
+from ferromq.broker.controller import BrokerController
 from ferromq.cli import main as cli
+from ferromq.config.broker import BrokerConfig
+from ferromq.embedding import SMALL_FILES
 
 PATIENCE = 15.0
 Eventually = Callable[[Callable[[], bool]], bool]
@@ -85,7 +90,9 @@ def test_groups_are_made_shown_changed_moved_and_deleted(mq: ferromq.Embedded) -
     ran("topic", "create", "orders", "--queues", "1")
     made = ran("group", "create", "billing", "--retries", "3", "--retry-delay", "1", "--retry-delay", "2.5")
     assert made.code == 0
-    assert "billing" in ran("group", "list", "--json").json
+    assert ran("group", "list", "--json").json == ["billing"]
+    assert "TOOLS_CONSUMER" in ran("group", "list", "--all").out
+    assert ran("lag", "billing", "--topic", "nowhere").code == 3
     assert "3, after 1, 2.5 s" in ran("group", "describe", "billing").out
     assert ran("group", "alter", "billing", "--fifo").code == 0
     assert ran("group", "describe", "billing", "--json").json["fifo"] is True
@@ -99,7 +106,8 @@ def test_groups_are_made_shown_changed_moved_and_deleted(mq: ferromq.Embedded) -
     lag = ran("lag", "billing", "--json").json
     assert (lag["messages"], lag["topics"][0]["topic"], lag["seconds"] >= 0) == (1, "orders", True)
     assert "billing is 1 messages behind" in ran("lag", "billing", "--queues").out
-    assert {"group": "billing", "messages": 1} in ran("lag", "--json").json
+    assert ran("lag", "--json").json == [{"group": "billing", "messages": 1}]
+    assert "TOOLS_CONSUMER" in ran("lag", "--all").out
     told = ran("group", "reset", "billing", "orders", "--to", "begin", "--dry-run", "--json").json
     assert (told["done"], told["replayed"], told["skipped"]) == (False, 2, 0)
     refused = ran("group", "reset", "billing", "orders", "--to", "begin")
@@ -228,6 +236,32 @@ def test_a_server_that_does_not_answer_ends_with_four(fault: str) -> None:
         getattr(proxy, fault)()
         found = ran("topic", "list", "--namesrv", proxy.address, "--timeout", "1")
     assert (found.code, proxy.address in found.error, "ferromq context list" in found.error) == (4, True, True)
+
+
+def test_the_part_of_a_broker_that_is_away_is_told_on_stderr(tmp_path: Path) -> None:
+    """The others' part is printed, and the exit code is the one of a server that does not answer."""
+    with ferromq.embedded() as mq, kept_port() as listen, FaultProxy(listen) as proxy:
+        given = {"store": tmp_path / "b", "name": "b", "namesrv": mq.namesrv, "grpc_listen": "127.0.0.1:0"}
+        given |= {"listen": listen, "advertise": proxy.address, "fast_listen": "off", **SMALL_FILES}
+        with closing(BrokerController(BrokerConfig.from_options(given))):
+            address = ("--namesrv", mq.namesrv, "--timeout", "4")
+            assert ran("topic", "create", "orders", "--queues", "1", *address).code == 0
+            assert ran("group", "create", "billing", *address).code == 0
+            assert ran("group", "reset", "billing", "orders", "--to", "end", "--yes", *address).code == 0
+            proxy.refuse()
+            for words in (
+                ("lag", "billing"),
+                ("lag",),
+                ("topic", "describe", "orders"),
+                ("group", "describe", "billing"),
+            ):
+                found = ran(*words, *address, "--json")
+                assert (found.code, proxy.address in found.error) == (4, True), found
+                assert found.json
+            found = ran("cluster", "list", *address)
+            assert (found.code, "the broker b at" in found.error, "master" in found.out) == (4, True, True)
+            refused = ran("group", "skip", "billing", "--yes", *address)
+            assert (refused.code, refused.out) == (4, "")
 
 
 def test_the_command_runs_as_a_process(mq: ferromq.Embedded) -> None:

@@ -349,17 +349,19 @@ class Admin(Shown):
             inventory.configure(self._calls, address, RequestCode.UPDATE_NAMESRV_CONFIG, options)
 
     @_bounded
-    def groups(self, *, cluster: str | None = None) -> list[str]:
+    def groups(self, *, system: bool = True, cluster: str | None = None) -> list[str]:
         """
-        Return the names of all consumer groups, RocketMQ's own included, sorted; with a namespace, those of its groups.
+        Return the names of all consumer groups, sorted; with a namespace, those of its groups.
 
-        Raises `ConfigError` if several clusters are known and none is given.
+        Without *system*, RocketMQ's own groups are left out. Raises `ConfigError` if several clusters are known and
+        none is given.
         """
         names = inventory.groups(self._calls, self._cluster.masters(cluster))
         return sorted(
             naming.without_namespace(self._namespace, name)
             for name in names
-            if not self._namespace or naming.without_namespace(self._namespace, name) != name
+            if (system or not naming.is_system_group(name))
+            and (not self._namespace or naming.without_namespace(self._namespace, name) != name)
         )
 
     @_bounded
@@ -391,13 +393,16 @@ class Admin(Shown):
         Return how far a consumer group is, in messages and in seconds, in *topic* or in all topics that it has read.
 
         If the group has members, only their subscribed topics count. Brokers that do not answer are `unreachable` in
-        the result. Raises `GroupNotFound`, and `ConfigError` if several clusters are known and none is given.
+        the result. Raises `GroupNotFound`, `TopicNotFound`, and `ConfigError` if several clusters are known and none is
+        given.
         """
         whole, masters = self._whole_group(group), self._cluster.masters(cluster)
         of_topic = None if topic is None else self._whole_topic(topic)
         found = progress.lag(self._calls, masters, whole, of_topic, self._namespace)
         if not found.queues and not found.unreachable:
             progress.check_known(whole, is_known=whole in inventory.groups(self._calls, masters))
+            if of_topic is not None:
+                list(self._cluster.brokers_of(of_topic))  # raises if there is none
         return found
 
     @_bounded

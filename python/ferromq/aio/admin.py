@@ -204,13 +204,14 @@ class Admin(Shown):
         """
         await asyncio.to_thread(self._admin.configure_name_servers, options)
 
-    async def groups(self, *, cluster: str | None = None) -> list[str]:
+    async def groups(self, *, system: bool = True, cluster: str | None = None) -> list[str]:
         """
-        Return the names of all consumer groups, RocketMQ's own included, sorted; with a namespace, those of its groups.
+        Return the names of all consumer groups, sorted; with a namespace, those of its groups.
 
-        Raises `ConfigError` if several clusters are known and none is given.
+        Without *system*, RocketMQ's own groups are left out. Raises `ConfigError` if several clusters are known and
+        none is given.
         """
-        return await asyncio.to_thread(self._admin.groups, cluster=cluster)
+        return await asyncio.to_thread(self._admin.groups, system=system, cluster=cluster)
 
     async def describe_group(self, name: str, *, cluster: str | None = None) -> GroupDescription:
         """
@@ -234,7 +235,8 @@ class Admin(Shown):
         Return how far a consumer group is, in messages and in seconds, in *topic* or in all topics that it has read.
 
         If the group has members, only their subscribed topics count. Brokers that do not answer are `unreachable` in
-        the result. Raises `GroupNotFound`, and `ConfigError` if several clusters are known and none is given.
+        the result. Raises `GroupNotFound`, `TopicNotFound`, and `ConfigError` if several clusters are known and none is
+        given.
         """
         return await asyncio.to_thread(self._admin.lag, group, topic=topic, cluster=cluster)
 

@@ -200,7 +200,11 @@ def remove(output: Output, name: str) -> None:
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
 def completion(current: click.Context, shell: str) -> None:
-    """Print the code that completes commands and names; put it into the shell's start file."""
+    """
+    Print the code that completes words in a shell.
+
+    Put it into the start file of the shell.
+    """
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(current.find_root().command, {}, "ferromq", COMPLETE_VARIABLE).source())

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ferromq.admin import Admin, GroupLag, Member, QueueReset
-from ferromq.cli.administration.output import age, partial
+from ferromq.cli.administration.output import age, fail, partial
 from ferromq.cli.administration.target import (
     Target,
     cluster_option,
@@ -21,6 +21,8 @@ from ferromq.cli.administration.target import (
     yes_option,
 )
 from ferromq.cli.administration.times import Time
+from ferromq.errors import OutcomeUnknown
+from ferromq.protocol import naming
 from ferromq.protocol.retry_policy import Customized, RetryPolicy
 
 _fifo = click.option("--fifo/--no-fifo", default=None, help="Whether it consumes each message group in order.")
@@ -33,6 +35,7 @@ _delays = click.option(
     metavar="SECONDS",
     help="A delay; repeat it for the next ones.",
 )
+_all = click.option("--all", "show_all", is_flag=True, help="RocketMQ's own groups, too.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Only print what would change.")
 
 
@@ -42,12 +45,13 @@ def group() -> None:
 
 
 @group.command("list")
+@_all
 @cluster_option
 @connected
-def list_groups(target: Target, *, cluster: str | None) -> None:
+def list_groups(target: Target, *, show_all: bool, cluster: str | None) -> None:
     """Print the names of all consumer groups."""
     with target.admin() as admin:
-        names = admin.groups(cluster=cluster)
+        names = admin.groups(system=show_all, cluster=cluster)
     if target.output.is_json:
         target.output.document(names)
     for name in () if target.output.is_json else names:
@@ -235,38 +239,52 @@ def _show_resets(target: Target, found: Sequence[QueueReset], *, is_done: bool, 
 @click.option("--queues", is_flag=True, help="A row for each queue.")
 @click.option("--watch", is_flag=True, help="Print it again and again, until Ctrl-C.")
 @click.option("--interval", type=click.FloatRange(0.1), default=2.0, metavar="SECONDS", help="Of --watch (2).")
+@_all
 @cluster_option
 @connected
-def lag(
-    target: Target,
-    group: str | None,
-    *,
-    topic: str | None,
-    queues: bool,
-    watch: bool,
-    interval: float,
-    cluster: str | None,
-) -> int:
+def lag(target: Target, group: str | None, *, watch: bool, interval: float, queues: bool, **options: Any) -> int:
     """
-    Print how far a group is behind, in messages and in time; without GROUP the messages of all groups.
+    Print how far groups are behind.
 
-    The time is the age of the oldest message that the group has yet to read.
+    For GROUP, by topic in messages and in time: the age of the oldest message that it has yet to read. Without GROUP,
+    the messages of all groups.
     """
-    if group is None and (topic is not None or queues):
+    if group is None and (options["topic"] is not None or queues):
         raise click.UsageError("--topic and --queues need a GROUP")
     never = threading.Event()
     with target.admin() as admin:
         while True:
-            if group is None:
-                code = _show_lags(target, admin.lags(cluster=cluster), is_stream=watch)
-            else:
-                found = admin.lag(group, topic=topic, cluster=cluster)
-                code = _show_lag(target, found, by_queue=queues, is_stream=watch)
+            try:
+                code = _look(target, admin, group, by_queue=queues, is_stream=watch, **options)
+            except OutcomeUnknown as error:
+                if not watch:
+                    raise
+                code = fail(error)  # the next look may find the servers again
             if not watch:
                 return code
             never.wait(interval)
             if not target.output.is_json:
                 target.output.text("")
+
+
+def _look(
+    target: Target,
+    admin: Admin,
+    group: str | None,
+    *,
+    topic: str | None,
+    show_all: bool,
+    cluster: str | None,
+    by_queue: bool,
+    is_stream: bool,
+) -> int:
+    if group is not None:
+        found = admin.lag(group, topic=topic, cluster=cluster)
+        return _show_lag(target, found, by_queue=by_queue, is_stream=is_stream)
+    lags = admin.lags(cluster=cluster)
+    return _show_lags(
+        target, [each for each in lags if show_all or not naming.is_system_group(each.group)], is_stream=is_stream
+    )
 
 
 def _show_lags(target: Target, found: Sequence[GroupLag], *, is_stream: bool) -> int:

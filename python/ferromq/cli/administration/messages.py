@@ -44,7 +44,11 @@ def send(
     properties: Sequence[str],
     **options: Any,
 ) -> None:
-    """Send a message: BODY, a file, or stdin if BODY is -. Prints its id."""
+    """
+    Send a message, or many.
+
+    The body is BODY, a file, or stdin if BODY is -. Prints the id of each message.
+    """
     if (body is None) == (file is None):
         raise click.UsageError("give one of BODY and --file; BODY may be - for stdin")
     source = sys.stdin.buffer if body == "-" else file
@@ -135,7 +139,11 @@ def tail(
     count: int | None,
     follow: bool,
 ) -> None:
-    """Print messages of a topic, without a group; --json prints a line for each."""
+    """
+    Print messages of a topic, without a group.
+
+    With --json a line for each. It leaves nothing behind on the brokers.
+    """
     if begin == "end" and not follow:
         raise click.UsageError("at the end there is no message yet; give --follow, too")
     start: Any = {"begin": "first", "end": "last", None: "last" if follow else "first"}.get(begin, begin)  # type: ignore[arg-type]
@@ -229,7 +237,11 @@ _STATES = {
 @click.argument("message_id")
 @connected
 def explain(target: Target, topic: str, message_id: str) -> None:
-    """Print where a message is stored, and what became of it in each group that reads TOPIC."""
+    """
+    Print what became of a message in each group.
+
+    And where it is stored; of each group that reads TOPIC.
+    """
     with target.admin() as admin:
         found = admin.explain(topic, message_id)
     if found is None:

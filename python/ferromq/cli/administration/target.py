@@ -138,11 +138,16 @@ def _complete(names: Callable[[ferromq.Admin], list[str]]) -> Callable[..., list
     return complete
 
 
-topic_argument = click.argument("topic", shell_complete=_complete(lambda admin: admin.topics()))
-group_argument = click.argument("group", shell_complete=_complete(lambda admin: admin.groups()))
-optional_group = click.argument("group", required=False, shell_complete=_complete(lambda admin: admin.groups()))
+topic_argument = click.argument("topic", shell_complete=_complete(lambda admin: admin.topics(system=False)))
+group_argument = click.argument("group", shell_complete=_complete(lambda admin: admin.groups(system=False)))
+optional_group = click.argument(
+    "group", required=False, shell_complete=_complete(lambda admin: admin.groups(system=False))
+)
 topic_option = click.option(
-    "--topic", metavar="NAME", help="Only this topic.", shell_complete=_complete(lambda admin: admin.topics())
+    "--topic",
+    metavar="NAME",
+    help="Only this topic.",
+    shell_complete=_complete(lambda admin: admin.topics(system=False)),
 )
 cluster_option = click.option("--cluster", metavar="NAME", help="Needed only if several clusters are known.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
