@@ -35,7 +35,9 @@ def without_system(calls: Calls, brokers: Iterable[str], topics: Iterable[str]) 
 
     def own(ask: Ask) -> list[str]:
         body = ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, {})
-        return ask.decoded("topics", lambda: list(java_json.loads_object(body).get("topicList") or ()))
+        return ask.decoded(
+            "topics", lambda: [str(name) for name in java_json.loads_object(body).get("topicList") or ()]
+        )
 
     answers, _ = each(calls, brokers, own)
     left_out = {name for _, names in answers for name in names}
@@ -104,31 +106,52 @@ def _groups_at(ask: Ask) -> dict[str, Mapping[str, Any]]:
 
 def group(calls: Calls, brokers: Sequence[str], name: str, namespace: str) -> GroupDescription:
     """Describe a consumer group. Raises `GroupNotFound`."""
-    answers, unreachable = each(calls, brokers, lambda ask: (_groups_at(ask).get(name), _connections(ask, name)))
-    settings = next((found for _, (found, _) in answers if found is not None), None)
-    progress.check_known(name, is_known=settings is not None)
-    assert settings is not None
-    shown = naming.without_namespace(namespace, name)
-    subscriptions: dict[str, str] = {}
-    for _, (_, connections) in answers:
-        for subscribed, data in (connections.get("subscriptionTable") or {}).items():
-            subscriptions[naming.without_namespace(namespace, str(subscribed))] = str(data.get("subString") or "*")
-    return GroupDescription(
-        shown,
-        bool(settings.get("consumeMessageOrderly", False)),
-        int(settings.get("retryMaxTimes", 16)),
-        retry_policy.parse(settings.get("groupRetryPolicy") or {}),
-        bool(settings.get("consumeEnable", True)),
-        dict(sorted(subscriptions.items())),
-        _members(connections for _, (_, connections) in answers),
-        unreachable,
+
+    def question(ask: Ask) -> tuple[GroupDescription | None, dict[str, str], list[Member]]:
+        settings = _groups_at(ask).get(name)
+        connections = _connections(ask, name)
+        found = None if settings is None else ask.decoded("the settings of a group", lambda: _settings(settings))
+        subscribed = ask.decoded("subscriptions", lambda: _subscriptions(connections, namespace))
+        return found, subscribed, _members(ask, connections)
+
+    answers, unreachable = each(calls, brokers, question)
+    found = next((found for _, (found, _, _) in answers if found is not None), None)
+    if found is None:
+        progress.check_known(name, is_known=False)
+    assert found is not None
+    subscriptions = {topic: expression for _, (_, each, _) in answers for topic, expression in each.items()}
+    return replace(
+        found,
+        name=naming.without_namespace(namespace, name),
+        subscriptions=dict(sorted(subscriptions.items())),
+        members=_by_id(found for _, (_, _, found) in answers),
+        unreachable=unreachable,
     )
+
+
+def _settings(group: Mapping[str, Any]) -> GroupDescription:
+    return GroupDescription(
+        "",
+        bool(group.get("consumeMessageOrderly", False)),
+        int(group.get("retryMaxTimes", 16)),
+        retry_policy.parse(group.get("groupRetryPolicy") or {}),
+        bool(group.get("consumeEnable", True)),
+        {},
+        (),
+    )
+
+
+def _subscriptions(connections: Mapping[str, Any], namespace: str) -> dict[str, str]:
+    return {
+        naming.without_namespace(namespace, str(subscribed)): str(data.get("subString") or "*")
+        for subscribed, data in (connections.get("subscriptionTable") or {}).items()
+    }
 
 
 def members(calls: Calls, brokers: Iterable[str], name: str) -> tuple[tuple[Member, ...], tuple[Unreachable, ...]]:
     """Return the connected clients of a group, by id, and the brokers that did not answer."""
-    answers, unreachable = each(calls, brokers, lambda ask: _connections(ask, name))
-    return _members(connections for _, connections in answers), unreachable
+    answers, unreachable = each(calls, brokers, lambda ask: _members(ask, _connections(ask, name)))
+    return _by_id(found for _, found in answers), unreachable
 
 
 def _connections(ask: Ask, name: str) -> dict[str, Any]:
@@ -136,18 +159,23 @@ def _connections(ask: Ask, name: str) -> dict[str, Any]:
     return ask.decoded("connections", lambda: java_json.loads_object(body) if body else {})
 
 
-def _members(answers: Iterable[Mapping[str, Any]]) -> tuple[Member, ...]:
-    found = {
-        str(each["clientId"]): Member(
-            str(each["clientId"]),
-            str(each.get("clientAddr") or ""),
-            str(each.get("language") or ""),
-            version_text(int(each.get("version") or 0)),
-            each.get("protocol"),
+def _members(ask: Ask, connections: Mapping[str, Any]) -> list[Member]:
+    def member(connection: Mapping[str, Any]) -> Member:
+        protocol = connection.get("protocol")
+        return Member(
+            str(connection["clientId"]),
+            str(connection.get("clientAddr") or ""),
+            str(connection.get("language") or ""),
+            version_text(int(connection.get("version") or 0)),
+            None if protocol is None else str(protocol),
         )
-        for connections in answers
-        for each in connections.get("connectionSet") or ()
-    }
+
+    return ask.decoded("connections", lambda: [member(each) for each in connections.get("connectionSet") or ()])
+
+
+def _by_id(answers: Iterable[Iterable[Member]]) -> tuple[Member, ...]:
+    """Return members once: most of them are connected with several brokers."""
+    found = {member.client_id: member for members in answers for member in members}
     return tuple(found[client_id] for client_id in sorted(found))
 
 
