@@ -200,6 +200,7 @@ class Page:
             "FERROMQ_BROKER_LISTEN": f"127.0.0.1:{self._port('10911')}",
             "FERROMQ_BROKER_GRPC_LISTEN": f"127.0.0.1:{self._port('8081')}",
             "FERROMQ_BROKER_FAST_LISTEN": "off",
+            "FERROMQ_CONTEXTS": str(self._directory / "contexts.json"),
         }
 
     def _stop(self) -> None:

@@ -575,6 +575,7 @@ def test_connections_of_consumers_and_producers_have_javas_fields(broker: Broker
     broker.heartbeat("a", 1, "t", consumer=consumer, more=more, language="GO", version=400)
     connections = broker.components.connections
     connection = {"clientAddr": "127.0.0.1:1", "clientId": "a", "language": "GO", "version": 400}
+    connection["protocol"] = "remoting"
     assert parsed(broker.ask(connections.of_consumers, {"consumerGroup": "g"})) == {
         "connectionSet": [connection],
         "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",

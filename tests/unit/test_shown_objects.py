@@ -33,7 +33,16 @@ def classes(module: ModuleType) -> list[type]:
 
 
 @pytest.mark.parametrize(
-    "kind", [*classes(ferromq), *classes(ferromq.aio), BrokerController, VirtualClock, telemetry.OpenTelemetry, Store]
+    "kind",
+    [
+        *classes(ferromq),
+        *classes(ferromq.aio),
+        *classes(ferromq.admin),
+        BrokerController,
+        VirtualClock,
+        telemetry.OpenTelemetry,
+        Store,
+    ],
 )
 def test_every_object_shows_itself(kind: type) -> None:
     """In a log, a debugger, and a notebook."""

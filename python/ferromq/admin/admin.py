@@ -1,21 +1,25 @@
 """
-The administrator: topics, consumer groups, and stored messages by key and by id, over RocketMQ's remoting protocol.
+The administrator: topics, consumer groups, stored messages and brokers, over RocketMQ's remoting protocol.
 
 It asks the name servers for the brokers, and then the brokers; `discovery` finds both by a broker's gRPC endpoint. The
 Rust core decodes records.
 """
 
 import functools
-import ipaddress
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from ferromq._ferromq import StoredMessage, decode_records
+from ferromq._ferromq import StoredMessage
+from ferromq.admin import explanations, inventory, messages, progress
 from ferromq.admin.calls import Calls
 from ferromq.admin.dead_letters import DeadLetter, ResentLetter, listed, send_again
+from ferromq.admin.explanations import Explanation
 from ferromq.admin.name_servers import NameServers
+from ferromq.admin.progress import ResetTo
+from ferromq.admin.results import BrokerStatus, GroupDescription, GroupLag, Member, QueueReset, TopicDescription
 from ferromq.admin.settings import (
     MESSAGE_TYPE,
     TOPIC_FIELDS,
@@ -27,6 +31,7 @@ from ferromq.admin.settings import (
     group_fields,
     java_text,
     new_topic,
+    permission_bits,
     policy,
     shown_group,
     shown_topic,
@@ -39,12 +44,12 @@ from ferromq.errors import (
     GroupNotFound,
     IllegalName,
     OutcomeUnknown,
-    RequestError,
     TopicNotFound,
 )
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.endpoints import parse_endpoints, parse_name_servers
+from ferromq.protocol.route import MASTER
 from ferromq.terminal.objects import Shown
 
 if TYPE_CHECKING:
@@ -55,9 +60,6 @@ __all__ = ["Admin", "MessageType"]
 P = ParamSpec("P")
 T = TypeVar("T")
 _QUEUES = 8
-_END_OF_TIME = 2**63 - 1
-# An offset message id: address, port and physical offset, for IPv4 and IPv6.
-_OFFSET_IDS = {32: 4, 56: 16}
 
 
 def _bounded(call: Callable[Concatenate["Admin", P], T]) -> Callable[Concatenate["Admin", P], T]:
@@ -77,7 +79,7 @@ def _bounded(call: Callable[Concatenate["Admin", P], T]) -> Callable[Concatenate
 
 class Admin(Shown):
     """
-    Creates, alters and deletes topics and consumer groups, and finds messages.
+    Creates, alters, describes and deletes topics and consumer groups, tells and resets offsets, and finds messages.
 
     Thread-safe. Use it in a `with`, or call `close`. *namesrv* is `host:port` of a name server, or several joined by
     `;`. The administrator uses the first one that answers, for as long as it answers. *endpoint*, in place of it, is
@@ -139,13 +141,30 @@ class Admin(Shown):
             self._known = None
 
     @_bounded
-    def topics(self) -> list[str]:
-        """Return the names of all topics, RocketMQ's own included, sorted; with a namespace, those of its topics."""
+    def topics(self, *, system: bool = True) -> list[str]:
+        """
+        Return the names of all topics, sorted; with a namespace, those of its topics.
+
+        Without *system*, RocketMQ's own topics, retries and dead letters are left out.
+        """
         topics = self._cluster.topics()
+        if not system:
+            masters = [broker.address for broker in self._cluster.brokers(None) if broker.broker_id == MASTER]
+            topics = inventory.without_system(self._calls, masters, topics)
         if not self._namespace:
             return sorted(topics)
         names = {topic: naming.without_namespace(self._namespace, topic) for topic in topics}
         return sorted(name for topic, name in names.items() if name != topic)
+
+    @_bounded
+    def describe_topic(self, name: str) -> TopicDescription:
+        """
+        Return a topic's settings on each broker, the offsets and times of its queues, and the groups that read it.
+
+        Brokers that do not answer are `unreachable` in the result. Raises `TopicNotFound`.
+        """
+        whole = self._whole_topic(name)
+        return inventory.topic(self._calls, self._cluster.brokers_of(whole), whole, self._namespace)
 
     @_bounded
     def create_topic(
@@ -196,26 +215,29 @@ class Admin(Shown):
         *,
         queues: int | None = None,
         message_type: MessageType | None = None,
+        permission: str | None = None,
         cluster: str | None = None,
     ) -> None:
         """
         Change the given settings of a topic on every master of a cluster that has it.
 
-        With fewer *queues* than before, consumers no longer read the messages in the removed queues. Raises
-        `TopicNotFound`, `ConfigError` if several clusters are known and none is given, and `RequestError` if a broker
-        refuses.
+        With fewer *queues* than before, consumers no longer read the messages in the removed queues. *permission* is
+        `rw`, `r`, `w` or `none`: what clients may do with the topic. Raises `TopicNotFound`, `ConfigError` if several
+        clusters are known and none is given, and `RequestError` if a broker refuses.
         """
         name = self._whole_topic(name)
         kind = checked_type(message_type)
         check_queues(queues)
-        if queues is None and kind is None:
-            raise ValueError("nothing to alter; give queues or message_type")
+        if queues is None and kind is None and permission is None:
+            raise ValueError("nothing to alter; give queues, message_type or permission")
+        bits = None if permission is None else permission_bits(permission)
         found = {master: self._topic(master, name) for master in self._cluster.masters(cluster)}
         if not any(found.values()):
             raise TopicNotFound(f"there is no topic {name}; create_topic({name!r}) creates it")
         for master, topic in found.items():
             if topic is not None:
                 changed = {"readQueueNums": queues, "writeQueueNums": queues} if queues else {}
+                changed |= {} if bits is None else {"perm": bits}
                 self._put_topic(master, {**topic, **changed}, kind)
 
     @_bounded
@@ -278,6 +300,195 @@ class Admin(Shown):
         """
         for master in self._cluster.masters(cluster):
             self._calls.ask(master, RequestCode.CLEAN_UNUSED_TOPIC, {})
+
+    @_bounded
+    def cluster(self, name: str | None = None) -> list[BrokerStatus]:
+        """
+        Return all brokers of the cluster *name*, or of all clusters, with version, rates and disk.
+
+        A broker that does not answer is in the result with its `error`.
+        """
+        return inventory.cluster(self._calls, self._cluster.brokers(name))
+
+    @_bounded
+    def broker_config(self, broker: str) -> dict[str, str]:
+        """Return the options of a running broker, given by its name (the master) or address, by name."""
+        address = inventory.found_broker(self._cluster.brokers(None), broker)
+        return inventory.configuration(self._calls, address, RequestCode.GET_BROKER_CONFIG)
+
+    @_bounded
+    def configure_broker(self, broker: str, options: Mapping[str, str]) -> None:
+        """
+        Change options of a running broker, given by its name (the master) or address; all of them or none.
+
+        Names are RocketMQ's, or ferromq's. Raises `ConfigError` for an unknown broker, and `RequestError` for an option
+        that the broker does not know or does not change while it runs.
+        """
+        inventory.check_options(options)
+        address = inventory.found_broker(self._cluster.brokers(None), broker)
+        inventory.configure(self._calls, address, RequestCode.UPDATE_BROKER_CONFIG, options)
+
+    @_bounded
+    def name_server_config(self) -> dict[str, dict[str, str]]:
+        """Return the options of each running name server, by its address. Raises `ConfigError` where there is none."""
+        return {
+            address: inventory.configuration(self._calls, address, RequestCode.GET_NAMESRV_CONFIG)
+            for address in self._cluster.name_servers()
+        }
+
+    @_bounded
+    def configure_name_servers(self, options: Mapping[str, str]) -> None:
+        """
+        Change options of every running name server, one after the other.
+
+        Raises `ConfigError` where there is none, and `RequestError` for an option that one does not know or does not
+        change while it runs.
+        """
+        inventory.check_options(options)
+        for address in self._cluster.name_servers():
+            inventory.configure(self._calls, address, RequestCode.UPDATE_NAMESRV_CONFIG, options)
+
+    @_bounded
+    def groups(self, *, system: bool = True, cluster: str | None = None) -> list[str]:
+        """
+        Return the names of all consumer groups, sorted; with a namespace, those of its groups.
+
+        Without *system*, RocketMQ's own groups are left out. Raises `ConfigError` if several clusters are known and
+        none is given.
+        """
+        names = inventory.groups(self._calls, self._cluster.masters(cluster))
+        return sorted(
+            naming.without_namespace(self._namespace, name)
+            for name in names
+            if (system or not naming.is_system_group(name))
+            and (not self._namespace or naming.without_namespace(self._namespace, name) != name)
+        )
+
+    @_bounded
+    def describe_group(self, name: str, *, cluster: str | None = None) -> GroupDescription:
+        """
+        Return a consumer group's settings, and the subscriptions and connections of its members.
+
+        Brokers that do not answer are `unreachable` in the result. Raises `GroupNotFound`, and `ConfigError` if several
+        clusters are known and none is given.
+        """
+        whole = self._whole_group(name)
+        return inventory.group(self._calls, self._cluster.masters(cluster), whole, self._namespace)
+
+    @_bounded
+    def members(self, group: str, *, cluster: str | None = None) -> list[Member]:
+        """
+        Return the connected clients of a consumer group, by id; none if it is unknown or its consumers are away.
+
+        Every master must answer. Raises `ConfigError` if several clusters are known and none is given.
+        """
+        found, unreachable = inventory.members(self._calls, self._cluster.masters(cluster), self._whole_group(group))
+        for broker in unreachable:
+            raise broker.error
+        return list(found)
+
+    @_bounded
+    def lag(self, group: str, *, topic: str | None = None, cluster: str | None = None) -> GroupLag:
+        """
+        Return how far a consumer group is, in messages and in seconds, in *topic* or in all topics that it has read.
+
+        If the group has members, only their subscribed topics count. Brokers that do not answer are `unreachable` in
+        the result. Raises `GroupNotFound`, `TopicNotFound`, and `ConfigError` if several clusters are known and none is
+        given.
+        """
+        whole, masters = self._whole_group(group), self._cluster.masters(cluster)
+        of_topic = None if topic is None else self._whole_topic(topic)
+        found = progress.lag(self._calls, masters, whole, of_topic, self._namespace)
+        if not found.queues and not found.unreachable:
+            progress.check_known(whole, is_known=whole in inventory.groups(self._calls, masters))
+            if of_topic is not None:
+                list(self._cluster.brokers_of(of_topic))  # raises if there is none
+        return found
+
+    @_bounded
+    def lags(self, *, cluster: str | None = None) -> list[GroupLag]:
+        """
+        Return the lag of every consumer group in messages, by one request to each broker; `lag` has the seconds, too.
+
+        It counts from committed offsets, and so messages that retention deleted, too. Brokers that do not answer are
+        `unreachable` in each result. Raises `ConfigError` if several clusters are known and none is given.
+        """
+        return progress.lags(self._calls, self._cluster.masters(cluster), self._namespace)[0]
+
+    @_bounded
+    def reset_offsets(
+        self,
+        group: str,
+        topic: str,
+        to: ResetTo | None = None,
+        *,
+        offset: int | None = None,
+        queue_id: int | None = None,
+        broker: str | None = None,
+        dry_run: bool = False,
+        cluster: str | None = None,
+    ) -> list[QueueReset]:
+        """
+        Move a consumer group in a topic, and return from where to where in each queue.
+
+        *to*: `"begin"`, `"end"`, or a time: the first message stored then or later. *offset*, in place of it, is an
+        offset of the queue *queue_id*. *queue_id* moves the group in that queue only, on every broker or on *broker*, a
+        broker's name or address. With *dry_run* nothing is moved.
+
+        Every broker must answer before the first one moves the group. Members go on at the new offsets.
+
+        Raises `GroupNotFound`, `TopicNotFound`, `ValueError` unless one of *to* and *offset* is given, `ConfigError`
+        for an offset that the queue does not have and if several clusters are known and none is given, and
+        `Unsupported` for one queue of a broker before RocketMQ 5.
+        """
+        if queue_id is not None:
+            whole_number("queue_id", queue_id, 0)
+        if offset is not None:
+            whole_number("offset", offset, 0)
+        target = progress.Target(to, offset, queue_id)
+        whole, masters = self._whole_group(group), self._cluster.masters(cluster)
+        progress.check_known(whole, is_known=whole in inventory.groups(self._calls, masters))
+        chosen = masters if broker is None else [inventory.found_broker(self._cluster.brokers(cluster), broker)]
+        moved = progress.reset(self._calls, chosen, whole, self._whole_topic(topic), target, dry_run=dry_run)
+        return [replace(queue, topic=topic) for queue in moved]
+
+    @_bounded
+    def skip_backlog(
+        self, group: str, *, topic: str | None = None, dry_run: bool = False, cluster: str | None = None
+    ) -> list[QueueReset]:
+        """
+        Move a consumer group to the end of *topic*, or of all topics that it has read, its retries included.
+
+        Returns and raises what `reset_offsets` does; with *dry_run* nothing is moved.
+        """
+        whole, masters = self._whole_group(group), self._cluster.masters(cluster)
+        progress.check_known(whole, is_known=whole in inventory.groups(self._calls, masters))
+        names = [self._whole_topic(topic)] if topic else progress.topics_of(self._calls, masters, whole)
+        target = progress.Target("end", None, None)
+        moved = [
+            queue
+            for name in names
+            for queue in progress.reset(self._calls, masters, whole, name, target, dry_run=dry_run)
+        ]
+        return [replace(queue, topic=naming.without_namespace(self._namespace, queue.topic)) for queue in moved]
+
+    @_bounded
+    def delete_group(self, name: str, *, keep_offsets: bool = False, cluster: str | None = None) -> None:
+        """
+        Delete a consumer group and its committed offsets on every master of a cluster.
+
+        With *keep_offsets* a new group of the name goes on where this one was. Its dead letters and retries stay, in
+        the topics `%DLQ%NAME` and `%RETRY%NAME`. If a consumer still uses the group, a broker that creates groups on
+        first use creates it again.
+
+        Raises `GroupNotFound`, `ConfigError` if several clusters are known and none is given, `IllegalName`, and
+        `RequestError` if a broker refuses.
+        """
+        whole, masters = self._whole_group(name), self._cluster.masters(cluster)
+        progress.check_known(whole, is_known=any(self._group(master, whole) for master in masters))
+        fields = {"groupName": whole, "cleanOffset": java_text(not keep_offsets)}
+        for master in masters:
+            self._calls.ask(master, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
 
     @_bounded
     def create_group(
@@ -352,7 +563,8 @@ class Admin(Shown):
         Each broker answers with at most 4 MiB, or one message.
         """
         whole_number("max_messages", max_messages, 1)
-        return self._query(naming.in_namespace(self._namespace, topic), key, max_messages, unique=False)
+        whole = naming.in_namespace(self._namespace, topic)
+        return messages.query(self._calls, self._cluster.brokers_of(whole), whole, key, max_messages, unique=False)
 
     @_bounded
     def query_by_id(self, topic: str, message_id: str) -> StoredMessage | None:
@@ -361,18 +573,37 @@ class Admin(Shown):
 
         Takes the id in a producer's receipt, or RocketMQ's offset message id, which holds an address and an offset.
         """
-        topic = naming.in_namespace(self._namespace, topic)
-        for message in self._query(topic, message_id, 1, unique=True):
-            return message
-        location = _location(message_id)
-        if location is None:
-            return None
-        address, offset = location
-        try:
-            body = self._calls.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, {"topic": topic, "offset": str(offset)})
-        except (RequestError, OutcomeUnknown):
-            return None  # 32 digits may also be the id of an old producer, which holds no address
-        return next((message for message in decode_records(body) if message.topic == topic), None)
+        whole = naming.in_namespace(self._namespace, topic)
+        return messages.by_id(self._calls, self._cluster.brokers_of(whole), whole, message_id, datetime.now(UTC))
+
+    @_bounded
+    def query_by_offset(
+        self, topic: str, queue_id: int, offset: int, max_messages: int = 1, *, broker: str | None = None
+    ) -> list[StoredMessage]:
+        """
+        Return up to *max_messages* messages of a queue from *offset* on, or from the first one that is kept.
+
+        *broker*, a name or address, is needed only if several brokers have the queue. It takes no lease and commits
+        nothing. Raises `TopicNotFound` if no broker has the queue, and `ConfigError` if several have it.
+        """
+        for name, value, least in (("queue_id", queue_id, 0), ("offset", offset, 0), ("max_messages", max_messages, 1)):
+            whole_number(name, value, least)
+        whole = naming.in_namespace(self._namespace, topic)
+        brokers = list(self._cluster.brokers_of(whole))
+        if broker is not None:
+            brokers = [inventory.found_broker(self._cluster.brokers(None), broker)]
+        return messages.by_place(self._calls, brokers, whole, queue_id, offset=offset, count=max_messages)
+
+    @_bounded
+    def explain(self, topic: str, message_id: str) -> Explanation | None:
+        """
+        Return where a message is stored, and what became of it in each group of *topic*; None: no broker has it.
+
+        *message_id* is the one in a producer's receipt. Every broker of the topic must answer. Raises `TopicNotFound`.
+        """
+        whole = naming.in_namespace(self._namespace, topic)
+        brokers = self._cluster.brokers_of(whole)
+        return explanations.explain(self._calls, brokers, whole, message_id, self._namespace)
 
     @_bounded
     def dead_letters(self, group: str, *, newest_first: bool = True) -> Iterator[DeadLetter]:
@@ -409,23 +640,6 @@ class Admin(Shown):
     def _whole_group(self, name: str) -> str:
         naming.check_group(name, self._namespace)
         return naming.in_namespace(self._namespace, name)
-
-    def _query(self, topic: str, key: str, max_messages: int, *, unique: bool) -> list[StoredMessage]:
-        fields = {
-            "topic": topic,
-            "key": key,
-            "maxNum": str(max_messages),
-            "beginTimestamp": "0",
-            "endTimestamp": str(_END_OF_TIME),
-            "_UNIQUE_KEY_QUERY": str(unique).lower(),
-        }
-        found: list[StoredMessage] = []
-        for address in self._cluster.brokers_of(topic):
-            body = self._calls.ask(address, RequestCode.QUERY_MESSAGE, fields, ResponseCode.QUERY_NOT_FOUND)
-            # The index holds hashes only, so the answer may contain messages with other keys.
-            found += (message for message in decode_records(body) if _has_key(message, key, unique=unique))
-        found.sort(key=lambda message: message.store_timestamp, reverse=True)
-        return found[:max_messages]
 
     def _topic(self, master: str, name: str) -> Mapping[str, Any] | None:
         """Return one broker's settings of a topic."""
@@ -479,22 +693,3 @@ class Admin(Shown):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _has_key(message: StoredMessage, key: str, *, unique: bool) -> bool:
-    return message.message_id == key if unique else key in message.keys
-
-
-def _location(message_id: str) -> tuple[str, int] | None:
-    """Return the address and the physical offset in an offset message id; None for another kind of id."""
-    address_len = _OFFSET_IDS.get(len(message_id))
-    try:
-        raw = bytes.fromhex(message_id)
-    except ValueError:
-        return None
-    if address_len is None:
-        return None
-    address = ipaddress.ip_address(raw[:address_len])
-    port = int.from_bytes(raw[address_len : address_len + 4])
-    host = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004
-    return (f"{host}:{port}", int.from_bytes(raw[address_len + 4 :])) if 0 < port < 1 << 16 else None

@@ -9,20 +9,18 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ferromq._ferromq import StoredMessage, decode_records, queue_of_group
+from ferromq._ferromq import StoredMessage, queue_of_group
 from ferromq.admin.calls import Calls
-from ferromq.errors import FerromqError, Forbidden, NotDurable, ServerError, TopicNotFound
+from ferromq.admin.queues import Queue, held, page
+from ferromq.errors import FerromqError, Forbidden, NotDurable, TopicNotFound
 from ferromq.protocol import java_hash, naming
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.dead_letters import CAUSES, ORIGINS, origin_id, origin_topic
-from ferromq.protocol.message_queue import load_table
 from ferromq.protocol.properties import format_properties
 from ferromq.terminal.objects import html_of
 
 _PAGE = 32
 """Messages of one pull; brokers of RocketMQ answer no more."""
-_WITH_SUBSCRIPTION = 1 << 2
-_NOTHING_HERE = (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
 _KEPT_FLAGS = 0x703
 """Bits of a record's system flag that a producer sets: compressed, several tags, and the kind of compression."""
 _STORED = (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
@@ -123,9 +121,9 @@ def listed(
     sources = []
     with calls.bounded():
         for address in brokers:
-            for number, (begin, end) in _held(calls, address, topic).items():
+            for number, (begin, end) in held(calls, address, topic).items():
                 read = _backward if newest_first else _forward
-                sources.append(read(calls, _Queue(address, topic, number), begin, end))
+                sources.append(read(calls, Queue(address, topic, number), begin, end))
     merged = heapq.merge(*sources, key=lambda pair: pair[1].store_timestamp, reverse=newest_first)
     return (DeadLetter(group, message, address, namespace) for address, message in merged)
 
@@ -154,64 +152,16 @@ def send_again(
     return [sender.send(letter, whole or origin_topic(letter.message.properties)) for letter in each_once.values()]
 
 
-@dataclass(frozen=True, slots=True)
-class _Queue:
-    address: str
-    topic: str
-    number: int
-
-
-def _held(calls: Calls, address: str, topic: str) -> dict[int, tuple[int, int]]:
-    """Return the min and max offset of each queue."""
-    body = calls.ask(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
-    try:
-        table = load_table(body, "offsetTable")
-        return {queue.queue_id: (int(row["minOffset"]), int(row["maxOffset"])) for queue, row in table.items()}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ServerError(f"the offsets of topic {topic!r} at {address} are malformed: {error}") from error
-
-
-def _forward(calls: Calls, queue: _Queue, begin: int, end: int) -> Iterator[tuple[str, StoredMessage]]:
+def _forward(calls: Calls, queue: Queue, begin: int, end: int) -> Iterator[tuple[str, StoredMessage]]:
     for start in range(begin, end, _PAGE):
-        for message in _page(calls, queue, start, min(start + _PAGE, end)):
+        for message in page(calls, queue, start, min(start + _PAGE, end)):
             yield queue.address, message
 
 
-def _backward(calls: Calls, queue: _Queue, begin: int, end: int) -> Iterator[tuple[str, StoredMessage]]:
+def _backward(calls: Calls, queue: Queue, begin: int, end: int) -> Iterator[tuple[str, StoredMessage]]:
     for stop in range(end, begin, -_PAGE):
-        for message in reversed(_page(calls, queue, max(stop - _PAGE, begin), stop)):
+        for message in reversed(page(calls, queue, max(stop - _PAGE, begin), stop)):
             yield queue.address, message
-
-
-def _page(calls: Calls, queue: _Queue, offset: int, end: int) -> list[StoredMessage]:
-    """Return the messages of a range of offsets, without those that were deleted meanwhile."""
-    found: list[StoredMessage] = []
-    with calls.bounded():
-        while offset < end:
-            fields = {
-                "consumerGroup": naming.TOOLS_GROUP,
-                "topic": queue.topic,
-                "queueId": str(queue.number),
-                "queueOffset": str(offset),
-                "maxMsgNums": str(end - offset),
-                "sysFlag": str(_WITH_SUBSCRIPTION),
-                "commitOffset": "0",
-                "suspendTimeoutMillis": "0",
-                "subscription": "*",
-                "expressionType": "TAG",
-                "subVersion": "0",
-            }
-            also = (ResponseCode.PULL_NOT_FOUND, *_NOTHING_HERE)
-            code, answered, body = calls.exchange(queue.address, RequestCode.PULL_MESSAGE, fields, also)
-            if code == ResponseCode.PULL_NOT_FOUND:
-                break
-            if code == ResponseCode.SUCCESS:
-                found += (message for message in decode_records(body) if message.queue_offset < end)
-            following = int(answered["nextBeginOffset"])
-            if following <= offset:
-                raise ServerError(f"{queue.address} does not go on after offset {offset} of {queue.topic}")
-            offset = following
-    return found
 
 
 class _Sender:

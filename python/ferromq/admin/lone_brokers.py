@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from ferromq.admin.calls import Calls
 from ferromq.admin.name_servers import chosen_cluster
-from ferromq.errors import RequestError, ServerError, TopicNotFound
+from ferromq.admin.results import BrokerStatus
+from ferromq.errors import ConfigError, RequestError, ServerError, TopicNotFound
 from ferromq.protocol import java_json
 from ferromq.protocol.broker_description import BrokerDescription
 from ferromq.protocol.codes import RequestCode, ResponseCode
@@ -65,6 +66,20 @@ class LoneBrokers:
         if not masters:
             raise ServerError(f"no master of the cluster {cluster} is among {self}")
         return masters
+
+    def brokers(self, wanted: str | None) -> list[BrokerStatus]:
+        """Return all brokers of the cluster *wanted*, or of all clusters, without what they tell themselves."""
+        if wanted is not None:
+            chosen_cluster({broker.cluster for broker in self._brokers}, wanted, str(self))
+        return [
+            BrokerStatus(broker.cluster, broker.name, broker.broker_id, broker.remoting)
+            for broker in self._brokers
+            if wanted in {None, broker.cluster}
+        ]
+
+    def name_servers(self) -> tuple[str, ...]:
+        """Raise `ConfigError`: there is none."""
+        raise ConfigError(f"{self} registers with no name server, so there is no configuration of one")
 
     def check_routed(self, topic: str, cluster: str | None) -> None:
         """Raise `TopicNotFound`: routes are those of the masters, which were asked."""

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 
 from ferromq.admin.calls import Calls
+from ferromq.admin.results import BrokerStatus
 from ferromq.core.requests import reworded, why_unreachable
 from ferromq.errors import (
     ConfigError,
@@ -64,17 +65,38 @@ class NameServers:
 
     def masters(self, wanted: str | None) -> list[str]:
         """Return the masters of the cluster *wanted*, or of the only cluster."""
+        known = self._registered()
+        cluster = chosen_cluster({broker.cluster for broker in known}, wanted, str(self))
+        masters = [broker.address for broker in known if broker.cluster == cluster and broker.broker_id == MASTER]
+        if not masters:
+            raise ServerError(f"no master of the cluster {cluster} is registered with {self}")
+        return masters
+
+    def brokers(self, wanted: str | None) -> list[BrokerStatus]:
+        """Return all brokers of the cluster *wanted*, or of all clusters, without what they tell themselves."""
+        known = self._registered()
+        if wanted is not None:
+            chosen_cluster({broker.cluster for broker in known}, wanted, str(self))
+        return [broker for broker in known if wanted in {None, broker.cluster}]
+
+    def name_servers(self) -> tuple[str, ...]:
+        """Return the addresses of the name servers."""
+        return self._addresses
+
+    def _registered(self) -> list[BrokerStatus]:
+        """Return the registered brokers, by cluster, name and id."""
         known = java_json.loads_object(self._ask_in_turn(RequestCode.GET_BROKER_CLUSTER_INFO))
         clusters = {name: brokers for name, brokers in (known.get("clusterAddrTable") or {}).items() if brokers}
         if not clusters:
             raise ServerError(f"no broker is registered with {self}")
-        cluster = chosen_cluster(clusters, wanted, str(self))
         table = known.get("brokerAddrTable") or {}
-        brokers = [BrokerData.from_json(table[name]) for name in sorted(clusters[cluster]) if name in table]
-        masters = [broker.master for broker in brokers if broker.master]
-        if not masters:
-            raise ServerError(f"no master of the cluster {cluster} is registered with {self}")
-        return masters
+        return [
+            BrokerStatus(cluster, name, broker_id, address)
+            for cluster in sorted(clusters)
+            for name in sorted(clusters[cluster])
+            if name in table
+            for broker_id, address in sorted(BrokerData.from_json(table[name]).addresses.items())
+        ]
 
     def check_routed(self, topic: str, cluster: str | None) -> None:
         """Raise unless a name server has a route of the topic in the cluster."""

@@ -32,6 +32,28 @@ def new_topic(name: str, queues: int) -> Mapping[str, Any]:
     }
 
 
+PERMISSIONS = {
+    "rw": int(Permission.READ | Permission.WRITE),
+    "r": int(Permission.READ),
+    "w": int(Permission.WRITE),
+    "none": int(Permission.NONE),
+}
+"""The permissions of a topic: read and write, one of them, or none."""
+
+
+def permission_bits(text: str) -> int:
+    """Return RocketMQ's bits of a permission. Raises `ValueError` for an unknown one."""
+    if text not in PERMISSIONS:
+        raise ValueError(f"permission is {text!r}; it may be {', '.join(PERMISSIONS)}")
+    return PERMISSIONS[text]
+
+
+def permission_text(bits: int) -> str:
+    """Return a permission as text, without RocketMQ's mark of a template."""
+    known = bits & int(Permission.READ | Permission.WRITE)
+    return next(text for text, value in PERMISSIONS.items() if value == known)
+
+
 def java_text(value: Any) -> str:
     """Return a value as Java writes it in a header field."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -6,7 +6,7 @@ Requests are rare and short, so each call runs on a thread.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -14,6 +14,9 @@ from typing import Self
 from ferromq._ferromq import StoredMessage
 from ferromq.admin import Admin as BlockingAdmin
 from ferromq.admin.dead_letters import DeadLetter, ResentLetter
+from ferromq.admin.explanations import Explanation
+from ferromq.admin.progress import ResetTo
+from ferromq.admin.results import BrokerStatus, GroupDescription, GroupLag, Member, QueueReset, TopicDescription
 from ferromq.admin.settings import MessageType
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.terminal.objects import Shown
@@ -23,7 +26,7 @@ __all__ = ["Admin"]
 
 class Admin(Shown):
     """
-    Creates, alters and deletes topics and consumer groups, and finds messages.
+    Creates, alters, describes and deletes topics and consumer groups, tells and resets offsets, and finds messages.
 
     Each call runs on a thread; one that is cancelled goes on until it ends by itself. Use it in an `async with`, or
     await `close`. *namesrv* is `host:port` of a name server, or several joined by `;`. The administrator uses the first
@@ -56,9 +59,21 @@ class Admin(Shown):
     ) -> None:
         self._admin = BlockingAdmin(namesrv, endpoint=endpoint, timeout=timeout, tls=tls, namespace=namespace)
 
-    async def topics(self) -> list[str]:
-        """Return the names of all topics, RocketMQ's own included, sorted; with a namespace, those of its topics."""
-        return await asyncio.to_thread(self._admin.topics)
+    async def topics(self, *, system: bool = True) -> list[str]:
+        """
+        Return the names of all topics, sorted; with a namespace, those of its topics.
+
+        Without *system*, RocketMQ's own topics, retries and dead letters are left out.
+        """
+        return await asyncio.to_thread(self._admin.topics, system=system)
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """
+        Return a topic's settings on each broker, the offsets and times of its queues, and the groups that read it.
+
+        Brokers that do not answer are `unreachable` in the result. Raises `TopicNotFound`.
+        """
+        return await asyncio.to_thread(self._admin.describe_topic, name)
 
     async def create_topic(
         self,
@@ -90,17 +105,23 @@ class Admin(Shown):
         *,
         queues: int | None = None,
         message_type: MessageType | None = None,
+        permission: str | None = None,
         cluster: str | None = None,
     ) -> None:
         """
         Change the given settings of a topic on every master of a cluster that has it.
 
-        With fewer *queues* than before, consumers no longer read the messages in the removed queues. Raises
-        `TopicNotFound`, `ConfigError` if several clusters are known and none is given, and `RequestError` if a broker
-        refuses.
+        With fewer *queues* than before, consumers no longer read the messages in the removed queues. *permission* is
+        `rw`, `r`, `w` or `none`: what clients may do with the topic. Raises `TopicNotFound`, `ConfigError` if several
+        clusters are known and none is given, and `RequestError` if a broker refuses.
         """
         await asyncio.to_thread(
-            self._admin.alter_topic, name, queues=queues, message_type=message_type, cluster=cluster
+            self._admin.alter_topic,
+            name,
+            queues=queues,
+            message_type=message_type,
+            permission=permission,
+            cluster=cluster,
         )
 
     async def delete_topic(self, name: str, *, cluster: str | None = None) -> None:
@@ -148,6 +169,145 @@ class Admin(Shown):
         clusters are known and none is given.
         """
         await asyncio.to_thread(self._admin.clean_unused_queues, cluster=cluster)
+
+    async def cluster(self, name: str | None = None) -> list[BrokerStatus]:
+        """
+        Return all brokers of the cluster *name*, or of all clusters, with version, rates and disk.
+
+        A broker that does not answer is in the result with its `error`.
+        """
+        return await asyncio.to_thread(self._admin.cluster, name)
+
+    async def broker_config(self, broker: str) -> dict[str, str]:
+        """Return the options of a running broker, given by its name (the master) or address, by name."""
+        return await asyncio.to_thread(self._admin.broker_config, broker)
+
+    async def configure_broker(self, broker: str, options: Mapping[str, str]) -> None:
+        """
+        Change options of a running broker, given by its name (the master) or address; all of them or none.
+
+        Names are RocketMQ's, or ferromq's. Raises `ConfigError` for an unknown broker, and `RequestError` for an option
+        that the broker does not know or does not change while it runs.
+        """
+        await asyncio.to_thread(self._admin.configure_broker, broker, options)
+
+    async def name_server_config(self) -> dict[str, dict[str, str]]:
+        """Return the options of each running name server, by its address. Raises `ConfigError` where there is none."""
+        return await asyncio.to_thread(self._admin.name_server_config)
+
+    async def configure_name_servers(self, options: Mapping[str, str]) -> None:
+        """
+        Change options of every running name server, one after the other.
+
+        Raises `ConfigError` where there is none, and `RequestError` for an option that one does not know or does not
+        change while it runs.
+        """
+        await asyncio.to_thread(self._admin.configure_name_servers, options)
+
+    async def groups(self, *, system: bool = True, cluster: str | None = None) -> list[str]:
+        """
+        Return the names of all consumer groups, sorted; with a namespace, those of its groups.
+
+        Without *system*, RocketMQ's own groups are left out. Raises `ConfigError` if several clusters are known and
+        none is given.
+        """
+        return await asyncio.to_thread(self._admin.groups, system=system, cluster=cluster)
+
+    async def describe_group(self, name: str, *, cluster: str | None = None) -> GroupDescription:
+        """
+        Return a consumer group's settings, and the subscriptions and connections of its members.
+
+        Brokers that do not answer are `unreachable` in the result. Raises `GroupNotFound`, and `ConfigError` if several
+        clusters are known and none is given.
+        """
+        return await asyncio.to_thread(self._admin.describe_group, name, cluster=cluster)
+
+    async def members(self, group: str, *, cluster: str | None = None) -> list[Member]:
+        """
+        Return the connected clients of a consumer group, by id; none if it is unknown or its consumers are away.
+
+        Every master must answer. Raises `ConfigError` if several clusters are known and none is given.
+        """
+        return await asyncio.to_thread(self._admin.members, group, cluster=cluster)
+
+    async def lag(self, group: str, *, topic: str | None = None, cluster: str | None = None) -> GroupLag:
+        """
+        Return how far a consumer group is, in messages and in seconds, in *topic* or in all topics that it has read.
+
+        If the group has members, only their subscribed topics count. Brokers that do not answer are `unreachable` in
+        the result. Raises `GroupNotFound`, `TopicNotFound`, and `ConfigError` if several clusters are known and none is
+        given.
+        """
+        return await asyncio.to_thread(self._admin.lag, group, topic=topic, cluster=cluster)
+
+    async def lags(self, *, cluster: str | None = None) -> list[GroupLag]:
+        """
+        Return the lag of every consumer group in messages, by one request to each broker; `lag` has the seconds, too.
+
+        It counts from committed offsets, and so messages that retention deleted, too. Brokers that do not answer are
+        `unreachable` in each result. Raises `ConfigError` if several clusters are known and none is given.
+        """
+        return await asyncio.to_thread(self._admin.lags, cluster=cluster)
+
+    async def reset_offsets(
+        self,
+        group: str,
+        topic: str,
+        to: ResetTo | None = None,
+        *,
+        offset: int | None = None,
+        queue_id: int | None = None,
+        broker: str | None = None,
+        dry_run: bool = False,
+        cluster: str | None = None,
+    ) -> list[QueueReset]:
+        """
+        Move a consumer group in a topic, and return from where to where in each queue.
+
+        *to*: `"begin"`, `"end"`, or a time: the first message stored then or later. *offset*, in place of it, is an
+        offset of the queue *queue_id*. *queue_id* moves the group in that queue only, on every broker or on *broker*, a
+        broker's name or address. With *dry_run* nothing is moved.
+
+        Every broker must answer before the first one moves the group. Members go on at the new offsets.
+
+        Raises `GroupNotFound`, `TopicNotFound`, `ValueError` unless one of *to* and *offset* is given, `ConfigError`
+        for an offset that the queue does not have and if several clusters are known and none is given, and
+        `Unsupported` for one queue of a broker before RocketMQ 5.
+        """
+        return await asyncio.to_thread(
+            self._admin.reset_offsets,
+            group,
+            topic,
+            to,
+            offset=offset,
+            queue_id=queue_id,
+            broker=broker,
+            dry_run=dry_run,
+            cluster=cluster,
+        )
+
+    async def skip_backlog(
+        self, group: str, *, topic: str | None = None, dry_run: bool = False, cluster: str | None = None
+    ) -> list[QueueReset]:
+        """
+        Move a consumer group to the end of *topic*, or of all topics that it has read, its retries included.
+
+        Returns and raises what `reset_offsets` does; with *dry_run* nothing is moved.
+        """
+        return await asyncio.to_thread(self._admin.skip_backlog, group, topic=topic, dry_run=dry_run, cluster=cluster)
+
+    async def delete_group(self, name: str, *, keep_offsets: bool = False, cluster: str | None = None) -> None:
+        """
+        Delete a consumer group and its committed offsets on every master of a cluster.
+
+        With *keep_offsets* a new group of the name goes on where this one was. Its dead letters and retries stay, in
+        the topics `%DLQ%NAME` and `%RETRY%NAME`. If a consumer still uses the group, a broker that creates groups on
+        first use creates it again.
+
+        Raises `GroupNotFound`, `ConfigError` if several clusters are known and none is given, `IllegalName`, and
+        `RequestError` if a broker refuses.
+        """
+        await asyncio.to_thread(self._admin.delete_group, name, keep_offsets=keep_offsets, cluster=cluster)
 
     async def create_group(
         self,
@@ -211,6 +371,27 @@ class Admin(Shown):
         Takes the id in a producer's receipt, or RocketMQ's offset message id, which holds an address and an offset.
         """
         return await asyncio.to_thread(self._admin.query_by_id, topic, message_id)
+
+    async def query_by_offset(
+        self, topic: str, queue_id: int, offset: int, max_messages: int = 1, *, broker: str | None = None
+    ) -> list[StoredMessage]:
+        """
+        Return up to *max_messages* messages of a queue from *offset* on, or from the first one that is kept.
+
+        *broker*, a name or address, is needed only if several brokers have the queue. It takes no lease and commits
+        nothing. Raises `TopicNotFound` if no broker has the queue, and `ConfigError` if several have it.
+        """
+        return await asyncio.to_thread(
+            self._admin.query_by_offset, topic, queue_id, offset, max_messages, broker=broker
+        )
+
+    async def explain(self, topic: str, message_id: str) -> Explanation | None:
+        """
+        Return where a message is stored, and what became of it in each group of *topic*; None: no broker has it.
+
+        *message_id* is the one in a producer's receipt. Every broker of the topic must answer. Raises `TopicNotFound`.
+        """
+        return await asyncio.to_thread(self._admin.explain, topic, message_id)
 
     async def dead_letters(self, group: str, *, newest_first: bool = True) -> AsyncIterator[DeadLetter]:
         """

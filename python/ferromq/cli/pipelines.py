@@ -22,17 +22,21 @@ PIPELINES: Mapping[str, str] = {
 """Name on the command line → help text. The module's name has `_` instead of `-`."""
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", words: Sequence[str]) -> None:
+def add_commands(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", words: Sequence[str], text: str
+) -> None:
     """
-    Add the command `pipeline`. If *words*, the command line, name a pipeline, add that pipeline's arguments.
+    Add the command `pipeline` with the help *text*.
+
+    If *words*, the command line, name a pipeline, add that pipeline's arguments.
 
     Raises `ConfigError` with the pip command if the pipeline needs a package that is not installed.
     """
-    pipeline = commands.add_parser("pipeline", help="run a Spark job: archive, replay, audit, statistics")
+    pipeline = commands.add_parser("pipeline", help=text)
     pipeline.set_defaults(run=lambda _options: _usage(pipeline))
     names = pipeline.add_subparsers(title="pipelines", metavar="NAME")
-    for name, text in PIPELINES.items():
-        parser = names.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    for name, told in PIPELINES.items():
+        parser = names.add_parser(name, help=told, description=f"{told[0].upper()}{told[1:]}.")
         if list(words[:2]) == ["pipeline", name]:
             _add_pipeline(parser, name)
 

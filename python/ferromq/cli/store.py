@@ -29,9 +29,9 @@ _MOST_SLOTS = 268_435_455
 _MOST_THREADS = 1024
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command `store`."""
-    store = commands.add_parser("store", help="read a store directory of ferromq or a Java broker, without changes")
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", text: str) -> None:
+    """Add the command `store` with the help *text*."""
+    store = commands.add_parser("store", help=text)
     store.set_defaults(run=lambda _options: _usage(store))
     actions = store.add_subparsers(title="actions", metavar="ACTION")
 

@@ -55,7 +55,16 @@ def load_offsets(body: bytes, field: str) -> dict[MessageQueue, int]:
 
 def load_table(body: bytes, field: str) -> dict[MessageQueue, Any]:
     """Return the table by queue in one field of a body in Java's form. Raises `ValueError` for anything else."""
-    content = java_json.loads_object(_STRING_OR_OBJECT_KEY.sub(_quote_key, body.decode()))
+    return table_of(load_nested(body), field)
+
+
+def load_nested(body: bytes) -> dict[str, Any]:
+    """Parse a body in Java's form, whose keys that are objects become texts. Raises `ValueError` for anything else."""
+    return java_json.loads_object(_STRING_OR_OBJECT_KEY.sub(_quote_key, body.decode()))
+
+
+def table_of(content: Mapping[str, Any], field: str) -> dict[MessageQueue, Any]:
+    """Return the table by queue in one field of what `load_nested` parsed. Raises `ValueError` for anything else."""
     table = content.get(field) or {}
     if not isinstance(table, dict):
         raise ValueError(f"{field} is not a table of offsets")  # noqa: TRY004 (one error for bad bytes)

@@ -85,6 +85,8 @@ def _connection(client: Client) -> dict[str, Any]:
         "clientAddr": client.peer,
         "clientId": client.client_id,
         "language": client.language,
+        # Java does not tell it, and ignores it.
+        "protocol": "grpc" if client.is_grpc else "remoting",
         "version": client.version,
     }
 

@@ -1,0 +1,195 @@
+"""What the commands print: tables for people, JSON for programs, errors with the way out."""
+
+import base64
+import dataclasses
+import importlib
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from ferromq._ferromq import MessageView, StoredMessage
+from ferromq.admin.results import Unreachable
+from ferromq.errors import ConfigError, FerromqError, GroupNotFound, OutcomeUnknown, TopicNotFound
+from ferromq.terminal.formatting import instant, table
+
+DONE, FAILED, WRONG_USAGE, NOT_FOUND, UNREACHABLE = range(5)
+"""The exit codes. UNREACHABLE is also that of a result without the part of a broker that did not answer."""
+STOPPED = 130
+"""The exit code of a question that was answered by Ctrl-C, as shells have it."""
+_COMPRESSED = 1
+
+
+class Missing(FerromqError):  # noqa: N818 (as the others)
+    """What was looked for is not there."""
+
+
+class Output:
+    """Prints results as people or programs read them."""
+
+    def __init__(self, *, is_json: bool) -> None:
+        self.is_json = is_json
+
+    def document(self, value: Any) -> None:
+        """Print one JSON document."""
+        click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+    def line(self, value: Any) -> None:
+        """Print one line of JSON, at once."""
+        click.echo(json.dumps(plain(value), ensure_ascii=False))
+
+    def text(self, text: str) -> None:
+        """Print a line for people."""
+        click.echo(text)
+
+    def done(self, text: str, value: Mapping[str, Any]) -> None:
+        """Print that a change is made, by its text or its value."""
+        if self.is_json:
+            self.document(value)
+        else:
+            click.echo(text)
+
+    def table(self, head: Sequence[str], rows: Iterable[Sequence[object]], alignment: str) -> None:
+        """Print a table; *alignment* has `<` or `>` for each column. By rich if it is there, and at a terminal."""
+        cells = [[shown(cell) for cell in row] for row in rows]
+        rich = _rich() if sys.stdout.isatty() else None
+        if rich is None:
+            for line in table(head, cells, alignment):
+                click.echo(line)
+            return
+        made = rich[1].Table(box=None, pad_edge=False, header_style="bold")
+        for name, side in zip(head, alignment, strict=True):
+            made.add_column(name, justify="left" if side == "<" else "right", overflow="fold")
+        for row in cells:
+            made.add_row(*(rich[2].Text(cell) for cell in row))
+        rich[0].Console().print(made)
+
+
+def _rich() -> tuple[Any, Any, Any] | None:
+    try:
+        return tuple(importlib.import_module(f"rich.{name}") for name in ("console", "table", "text"))  # type: ignore[return-value]
+    except ModuleNotFoundError:
+        return None
+
+
+def shown(value: object) -> str:
+    """Return a cell of a table."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def age(seconds: float | None) -> str:
+    """Return a duration for people: `12 s`, `3 m 5 s`, `2 h 10 m`, `3 d 4 h`."""
+    if seconds is None:
+        return "-"
+    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+    left = round(seconds)
+    parts: list[str] = []
+    for name, length in units:
+        count, left = divmod(left, length)
+        if count or (parts and name != "s"):
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def plain(value: Any) -> Any:
+    """Return a value in JSON's types: of a result its fields and properties."""
+    if isinstance(value, FerromqError):
+        return str(value)
+    if isinstance(value, MessageView | StoredMessage):
+        return message_fields(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        properties = [name for name, each in vars(type(value)).items() if isinstance(each, property) and name[0] != "_"]
+        names = [field.name for field in dataclasses.fields(value)] + properties
+        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value
+
+
+def message_fields(message: MessageView | StoredMessage) -> dict[str, Any]:
+    """Return a message as JSON: the body as text if it is UTF-8, else in base64."""
+    fields: dict[str, Any] = {
+        "topic": message.topic,
+        "message_id": message.message_id,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "keys": list(message.keys),
+        "tag": message.tag,
+        "properties": dict(message.properties),
+        "born_timestamp": message.born_timestamp,
+        "store_timestamp": message.store_timestamp,
+    }
+    if isinstance(message, MessageView):
+        fields["message_group"] = message.message_group
+    elif message.sys_flag & _COMPRESSED:
+        return fields | {"body_base64": base64.b64encode(message.body).decode(), "compressed": True}
+    try:
+        return fields | {"body": message.body.decode()}
+    except UnicodeDecodeError:
+        return fields | {"body_base64": base64.b64encode(message.body).decode()}
+
+
+def message_line(message: MessageView | StoredMessage) -> str:
+    """Return a message on one line, for people."""
+    parts = [
+        instant(message.store_timestamp),
+        f"queue {message.queue_id} offset {message.queue_offset}",
+        message.message_id,
+    ]
+    if message.tag is not None:
+        parts.append(f"tag {message.tag}")
+    if message.keys:
+        parts.append(f"keys {' '.join(message.keys)}")
+    fields = message_fields(message)
+    if fields.get("compressed"):
+        parts.append(f"{len(message.body)} bytes, compressed")
+    elif "body" in fields:
+        parts.append(repr(fields["body"]))
+    else:
+        parts.append(repr(message.body)[1:])
+    return "  ".join(parts)
+
+
+def partial(unreachable: Sequence[Unreachable]) -> int:
+    """Tell on stderr which brokers did not answer, and return the exit code."""
+    for broker in unreachable:
+        click.echo(
+            f"ferromq: the broker at {broker.address} did not answer, its part is missing: {broker.error}", err=True
+        )
+    return UNREACHABLE if unreachable else DONE
+
+
+def fail(error: Exception) -> int:
+    """Tell an error on stderr, with the command that mends it, and return the exit code."""
+    notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
+    click.echo(f"ferromq: {error}{notes}", err=True)
+    code, way_out = _kind(error)
+    if way_out:
+        click.echo(f"  {way_out}", err=True)
+    return code
+
+
+def _kind(error: Exception) -> tuple[int, str]:
+    match error:
+        case TopicNotFound():
+            return NOT_FOUND, "ferromq topic list shows the topics; ferromq topic create NAME creates one"
+        case GroupNotFound():
+            return NOT_FOUND, "ferromq group list shows the groups; ferromq group create NAME creates one"
+        case Missing():
+            return NOT_FOUND, ""
+        case OutcomeUnknown():
+            return (
+                UNREACHABLE,
+                "ferromq cluster list shows which brokers answer; ferromq context list shows the addresses",
+            )
+        case ConfigError() | ValueError():
+            return WRONG_USAGE, ""
+    return FAILED, ""

@@ -1,0 +1,162 @@
+"""The options of each command that say which cluster is meant, and the clients that they make."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+import ferromq
+from ferromq.cli.administration.contexts import Context, Contexts
+from ferromq.cli.administration.output import Output
+from ferromq.errors import ConfigError, FerromqError
+from ferromq.protocol.endpoints import ENDPOINT_VARIABLE, NAMESRV_VARIABLE
+
+_COMPLETION_TIMEOUT = 2.0
+"""Seconds that a completion of names may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The cluster of a command, and how it prints."""
+
+    context: Context
+    timeout: float
+    output: Output
+
+    def admin(self) -> ferromq.Admin:
+        """Return a new administrator."""
+        context = self.context
+        return ferromq.Admin(
+            context.namesrv,
+            endpoint=context.endpoint,
+            timeout=self.timeout,
+            tls=context.tls_options,
+            namespace=context.namespace,
+        )
+
+    def connection(self) -> ferromq.Connection:
+        """Return a new connection."""
+        context = self.context
+        return ferromq.connect(
+            context.endpoint,
+            namesrv=context.namesrv,
+            timeout=self.timeout,
+            tls=context.tls_options,
+            namespace=context.namespace,
+        )
+
+
+ADDRESS_OPTIONS = (
+    click.option("--namesrv", metavar="HOST:PORT", help="Name servers, several joined by ;."),
+    click.option("--endpoint", metavar="HOST:PORT", help="The gRPC address of a ferromq broker, or several."),
+    click.option("--namespace", metavar="NAME", help="The namespace of topics and groups."),
+    click.option("--tls", is_flag=True, default=None, help="Speak TLS."),
+    click.option("--tls-trust", metavar="FILE", help="Certificates to believe (PEM)."),
+    click.option("--tls-certificate", metavar="FILE", help="The certificate to show (PEM)."),
+    click.option("--tls-key", metavar="FILE", help="Its key (PEM)."),
+    click.option("--tls-server-name", metavar="NAME", help="The name in the server's certificate."),
+)
+ADDRESS_NAMES = tuple(Context.__dataclass_fields__)
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--json`, and pass an `Output` in its place."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @functools.wraps(command)
+    def with_output(*arguments: Any, as_json: bool, **options: Any) -> Any:
+        return command(*arguments, Output(is_json=as_json), **options)
+
+    return with_output
+
+
+def connected(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which cluster is meant, and `--json`; pass a `Target` in their place."""
+
+    @click.option("--context", "context_name", metavar="NAME", help="A context of `ferromq context list`.")
+    @click.option(
+        "--timeout", type=click.FloatRange(0, min_open=True), default=10.0, help="Seconds for each call (10)."
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @functools.wraps(command)
+    def with_target(*arguments: Any, context_name: str | None, timeout: float, as_json: bool, **options: Any) -> Any:
+        given = {name: options.pop(name) for name in ADDRESS_NAMES}
+        target = Target(chosen(context_name, given), timeout, Output(is_json=as_json))
+        return command(target, *arguments, **options)
+
+    for option in reversed(ADDRESS_OPTIONS):
+        with_target = option(with_target)
+    return with_target
+
+
+def chosen(name: str | None, given: dict[str, Any]) -> Context:
+    """
+    Return the context of a command.
+
+    Addresses on the command line come first, then `--context`, then FERROMQ_ENDPOINT and NAMESRV_ADDR of the
+    environment, then the current context. The other options change what these say. Raises `ConfigError`.
+    """
+    changes = {field: value for field, value in given.items() if value is not None}
+    if {"namesrv", "endpoint"} & changes.keys():
+        if name is not None:
+            raise ConfigError("--context has an address; leave out --namesrv and --endpoint")
+        return Context(**changes)
+    if name is not None:
+        return _changed(Contexts.load().find(name), changes)
+    for variable, field in ((ENDPOINT_VARIABLE, "endpoint"), (NAMESRV_VARIABLE, "namesrv")):
+        if os.environ.get(variable, "").strip():
+            return Context(**{field: os.environ[variable].strip(), **changes})
+    contexts = Contexts.load()
+    if contexts.current is None:
+        raise ConfigError(
+            f"no cluster is given; use --namesrv HOST:9876 or --endpoint HOST:8081, set {ENDPOINT_VARIABLE} or "
+            f"{NAMESRV_VARIABLE}, or keep an address with ferromq context add NAME --namesrv HOST:9876"
+        )
+    return _changed(contexts.find(contexts.current), changes)
+
+
+def _changed(context: Context, changes: dict[str, Any]) -> Context:
+    return Context(**{**{field: getattr(context, field) for field in ADDRESS_NAMES}, **changes})
+
+
+def _complete(names: Callable[[ferromq.Admin], list[str]]) -> Callable[..., list[CompletionItem]]:
+    def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+        # A shell that completes has no place for errors.
+        with suppress(FerromqError, OSError, ValueError):
+            given = {name: context.params.get(name) for name in ADDRESS_NAMES}
+            found = chosen(context.params.get("context_name"), given)
+            with Target(found, _COMPLETION_TIMEOUT, Output(is_json=False)).admin() as admin:
+                return [CompletionItem(name) for name in names(admin) if name.startswith(begun)]
+        return []
+
+    return complete
+
+
+topic_argument = click.argument("topic", shell_complete=_complete(lambda admin: admin.topics(system=False)))
+group_argument = click.argument("group", shell_complete=_complete(lambda admin: admin.groups(system=False)))
+optional_group = click.argument(
+    "group", required=False, shell_complete=_complete(lambda admin: admin.groups(system=False))
+)
+topic_option = click.option(
+    "--topic",
+    metavar="NAME",
+    help="Only this topic.",
+    shell_complete=_complete(lambda admin: admin.topics(system=False)),
+)
+cluster_option = click.option("--cluster", metavar="NAME", help="Needed only if several clusters are known.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before a change that cannot be undone. Raises `ConfigError` without a terminal, `click.Abort` at a no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} There is no terminal to ask at; give --yes to do it")
+    click.confirm(question, abort=True, err=True)
