@@ -63,7 +63,6 @@ class BrokerOptions(StoreOptions, total=False):
     default_queues: int | str
     client_lease: timedelta | float | str
     handler_threads: int | str
-    trace_topic: str
     # MembershipConfig
     broker_id: int | str
     permission: int | str
@@ -84,6 +83,9 @@ class BrokerOptions(StoreOptions, total=False):
     tls_key: str | os.PathLike[str]
     tls_client_auth: str
     tls_trust: str | os.PathLike[str]
+    # MonitoringConfig
+    metrics_listen: str
+    metrics_limit: int | str
     # SendConfig
     check_types: str
     mixed_topics: bool
@@ -92,6 +94,7 @@ class BrokerOptions(StoreOptions, total=False):
     sql_filters: bool
     store_replies: bool
     trace: bool
+    trace_topic: str
     # ConsumeConfig
     transfer_count: int | str
     transfer_bytes: int | str

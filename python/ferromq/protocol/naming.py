@@ -133,6 +133,11 @@ def is_system_topic(name: str) -> bool:
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
+def is_system_group(name: str) -> bool:
+    """Whether the consumer group belongs to RocketMQ itself, by its name in any case, as RocketMQ's metrics see it."""
+    return name.upper().startswith(_SYSTEM_GROUP_PREFIX)
+
+
 def is_internal_topic(name: str) -> bool:
     """Whether only brokers write to the topic. Clients can read it."""
     return is_system_topic(name) and name not in _WRITTEN_BY_CLIENTS and not name.startswith(TRACE_PREFIX)
