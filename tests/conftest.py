@@ -19,6 +19,9 @@ sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("faults", "pa
 # Tests of a class that several files run.
 pytest.register_assert_rewrite("verbs", "namesrv_verbs")
 
+# Tests run side by side, and the commands' default port is one.
+os.environ |= {f"FERROMQ_{server}_METRICS_LISTEN": "off" for server in ("BROKER", "NAMESRV")}
+
 PATIENCE = 10.0
 _plain_exit = subprocess.Popen.__exit__
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Final,
     Literal,
     NotRequired,
@@ -445,6 +446,9 @@ class Store:
 
     def queues(self) -> dict[str, list[int]]: ...
     def stats(self) -> StoreStats: ...
+    def check_writes(self) -> None:
+        """Raise the error with which the store would refuse any message now: `StoreFull`, `StoreClosed`."""
+
     def put_times(self) -> list[tuple[int, int]]:
         """A histogram of the duration of puts since open: the last millisecond of each bucket, and its count."""
 
@@ -855,10 +859,27 @@ class Server:
 
     def traffic(self) -> dict[str, dict[str, tuple[int, int]]]:
         """
-        Messages and bytes since the start: `put` by topic, `get` and `send_back` by `topic@group`.
+        Messages and bytes since the start: `put` by topic; `get`, `send_back` and `dead` by `topic@group`.
 
-        Removed topics and groups have no counters.
+        Bytes of `dead` are not counted. Removed topics and groups have no counters.
         """
+
+    LATENCY_BOUNDS: ClassVar[list[int]]
+    """The upper bounds of the buckets of `latencies`, milliseconds; the last bucket has none."""
+    SIZE_BOUNDS: ClassVar[list[int]]
+    """The upper bounds of the classes of `message_sizes`, bytes; the last class has none."""
+
+    def latencies(self) -> list[tuple[str, str, int, bool, str, list[int], float]]:
+        """
+        How long requests took: protocol, request, response code, whether it waited, result, counts by bucket, sum.
+
+        The protocol is `remoting` (the request is its code) or `grpc` (the method); `other` stands for requests that
+        are unknown, or more than a table holds. The response code is RocketMQ's; for gRPC it is that of the status,
+        or gRPC's own below 100. The sum is in milliseconds.
+        """
+
+    def message_sizes(self) -> dict[str, list[int]]:
+        """By topic, the number of messages of each class of sizes; those of one send have their mean size."""
 
     def stop(self, timeout: float = 5.0) -> None:
         """Stop listening, wait for requests in progress, close connections. Idempotent."""
@@ -1422,11 +1443,20 @@ def queue_starts(directory: str | Path, *, commit_log_paths: Sequence[str | Path
     physical offset on may not be in queues yet. Call it after `log_files`. Raises the same errors.
     """
 
-def init_logging(filter: str) -> None:
-    """Print Rust logs to stderr with a filter such as `info,ferromq_store=debug`."""
+def init_logging(filter: str, format: str) -> None:
+    """Print Rust logs to stderr with a filter such as `info,ferromq_store=debug`, as `text` or `json`."""
 
 def change_logging(filter: str) -> bool:
     """Replace the filter of Rust logs. Returns False and changes nothing if `init_logging` was not called."""
+
+def keep_warnings() -> bool:
+    """Keep Rust's warnings for `next_warnings`. Returns False and changes nothing if the logs are printed."""
+
+def next_warnings() -> tuple[list[tuple[int, str, str]], int] | None:
+    """Wait for warnings. Returns level, target and text of each, and how many were left out; None after `end_warnings`."""
+
+def end_warnings() -> None:
+    """End the wait of `next_warnings`, until the next `keep_warnings`."""
 
 def forked_child() -> None: ...
 

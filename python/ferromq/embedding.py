@@ -26,7 +26,7 @@ from ferromq.config.options import BrokerOptions, StoreChanges
 from ferromq.connecting import Connection
 from ferromq.errors import ConfigError, StoreLocked
 from ferromq.namesrv.server import NamesrvController
-from ferromq.process import temporary_store
+from ferromq.process import logs, temporary_store
 from ferromq.process.clock import Clock
 from ferromq.process.fork import Owner
 
@@ -84,6 +84,7 @@ class Embedded(Connection):
         self._owner = Owner("embedded broker")
         self._clock = clock
         with contextlib.ExitStack() as started:
+            started.enter_context(logs.warnings_passed())
             if directory is None:
                 directory = temporary_store.make()
                 started.callback(shutil.rmtree, directory, ignore_errors=True)

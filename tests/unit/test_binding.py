@@ -755,7 +755,7 @@ def test_logs_of_rust_are_lines_on_stderr() -> None:
     """Time, level, target, event, key=value."""
     script = (
         "from ferromq._ferromq import *\n"
-        "init_logging('info,ferromq_transport=debug')\n"
+        "init_logging('info,ferromq_transport=debug', 'text')\n"
         "server = Server(Clock.system()); server.listen_remoting('127.0.0.1:0'); server.stop()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
@@ -764,7 +764,23 @@ def test_logs_of_rust_are_lines_on_stderr() -> None:
     assert line[1:3] == ["INFO", "ferromq_transport::server"]
     assert line[-1].startswith("address=127.0.0.1:")
     with pytest.raises(ValueError, match="not a valid log filter"):
-        ferromq._ferromq.init_logging("a=b=c")
+        ferromq._ferromq.init_logging("a=b=c", "text")
+    with pytest.raises(ValueError, match="may be text or json"):
+        ferromq._ferromq.init_logging("info", "xml")
+
+
+def test_logs_of_rust_are_objects_of_json_on_stderr() -> None:
+    """With the fields of Python's lines; the values of an event are in `fields`."""
+    script = (
+        "from ferromq._ferromq import *\n"
+        "init_logging('info', 'json')\n"
+        "server = Server(Clock.system()); server.listen_remoting('127.0.0.1:0'); server.stop()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    line = json.loads(done.stderr.splitlines()[0])
+    assert (line["level"], line["target"]) == ("INFO", "ferromq_transport::server")
+    assert line["message"] == "remoting listener open"
+    assert line["fields"]["address"].startswith("127.0.0.1:")
 
 
 # --- forks -------------------------------------------------------------------------------------------------------

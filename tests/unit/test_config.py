@@ -265,7 +265,6 @@ REFUSALS = {
     "defaultMessageRequestMode": ("POP", "PULL"),
     "timerCongestNumEachSlot": ("1000", "2147483647"),
     "startAcceptSendRequestTimeStamp": ("1", "0"),
-    "metricsExporterType": ("PROM", "DISABLE"),
 }
 
 
@@ -614,7 +613,7 @@ def test_a_role_that_contradicts_itself_is_an_error(tmp_path: Path, lines: str, 
 )
 def test_a_topic_for_traces_is_made_where_asked_for(tmp_path: Path, lines: str, topic: str) -> None:
     """As in RocketMQ, whose name it has by default."""
-    assert BrokerConfig.from_properties(write(tmp_path / "b.conf", lines)).trace_topic == topic
+    assert BrokerConfig.from_properties(write(tmp_path / "b.conf", lines)).sends.trace_topic == topic
 
 
 @pytest.mark.parametrize(

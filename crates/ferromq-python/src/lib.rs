@@ -78,6 +78,9 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(message::decode_records, module)?)?;
     module.add_function(wrap_pyfunction!(logging::init_logging, module)?)?;
     module.add_function(wrap_pyfunction!(logging::change_logging, module)?)?;
+    module.add_function(wrap_pyfunction!(logging::keep_warnings, module)?)?;
+    module.add_function(wrap_pyfunction!(logging::next_warnings, module)?)?;
+    module.add_function(wrap_pyfunction!(logging::end_warnings, module)?)?;
     module.add_function(wrap_pyfunction!(process::forked_child, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // Handlers import this annotation, which the stub declares.

@@ -1,6 +1,7 @@
 //! The Python class `Server`: start, handlers, table entries, listeners, stop.
 
 use std::{
+    collections::HashMap,
     net::TcpListener,
     path::PathBuf,
     sync::Arc,
@@ -12,7 +13,10 @@ use ferromq_store::read::TransferLimits;
 use ferromq_transport::{
     LogLimiter, Server, ServerOptions, Verb, dispatcher,
     grpc::LocalCalls,
-    hot::{ClientPolicy, SendPolicy},
+    hot::{
+        ClientPolicy, SIZE_BOUNDS, SendPolicy,
+        latencies::{BOUNDS_MS, METHODS, OTHER, Outcome, Protocol},
+    },
     tables::{GroupEntry, MessageType, TopicEntry, subscriptions::Subscription},
     tls::{ClientAuth, GrpcTls, ServerTls, TlsMode},
 };
@@ -33,6 +37,21 @@ use crate::{
     server_options::server_options,
     store::PyStore,
 };
+
+/// Protocol, request, code of the response, whether it waited, result, requests by bucket, sum in milliseconds.
+type LatencyOfRequests = (&'static str, String, i32, bool, &'static str, [u64; BOUNDS_MS.len() + 1], f64);
+
+fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Remoting => "remoting",
+        Protocol::Grpc => "grpc",
+    }
+}
+
+fn method_name(position: i32) -> String {
+    let name = usize::try_from(position).ok().and_then(|position| METHODS.get(position));
+    (*name.unwrap_or(&"other")).to_owned()
+}
 
 /// Limits the log, because clients repeat their subscriptions with each heartbeat.
 static BAD_FILTER: LogLimiter = LogLimiter::new();
@@ -498,14 +517,50 @@ impl PyServer {
         Ok(())
     }
 
-    /// Return messages and bytes since the start: `put` by topic, `get` and `send_back` by `topic@group`.
+    /// Return how long requests took, see the stub.
+    fn latencies(&self) -> PyResult<Vec<LatencyOfRequests>> {
+        let rows = self.0.get()?.server.latencies();
+        let rows = rows.into_iter().map(|row| {
+            let request = match row.protocol {
+                _ if row.request == OTHER => "other".to_owned(),
+                Protocol::Remoting => row.request.to_string(),
+                Protocol::Grpc => method_name(row.request),
+            };
+            let protocol = protocol_name(row.protocol);
+            let result = match row.outcome {
+                Outcome::Success => "success",
+                Outcome::OneWay => "oneway",
+                Outcome::WriteFailed => "write_channel_failed",
+            };
+            (protocol, request, row.response, row.waited, result, row.buckets, row.sum.as_secs_f64() * 1e3)
+        });
+        Ok(rows.collect())
+    }
+
+    /// The upper bounds of the buckets of `latencies`, in milliseconds; the last bucket has none.
+    #[classattr]
+    const LATENCY_BOUNDS: [u64; BOUNDS_MS.len()] = BOUNDS_MS;
+
+    /// The upper bounds of the classes of `message_sizes`, in bytes; the last class has none.
+    #[classattr]
+    const SIZE_BOUNDS: [u64; SIZE_BOUNDS.len()] = SIZE_BOUNDS;
+
+    /// Return, by topic, the number of messages of each class of sizes.
+    fn message_sizes(&self) -> PyResult<HashMap<String, [u64; SIZE_BOUNDS.len() + 1]>> {
+        Ok(self.0.get()?.server.hot().map(|hot| hot.traffic.snapshot().sizes).unwrap_or_default())
+    }
+
+    /// Return messages and bytes since the start: `put` by topic, `get`, `send_back` and `dead` by `topic@group`.
     fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let server = &self.0.get()?.server;
         let snapshot = server.hot().map(|hot| hot.traffic.snapshot()).unwrap_or_default();
         let all = PyDict::new(py);
-        for (name, tallies) in
-            [("put", snapshot.put), ("get", snapshot.get), ("send_back", snapshot.send_back)]
-        {
+        for (name, tallies) in [
+            ("put", snapshot.put),
+            ("get", snapshot.get),
+            ("send_back", snapshot.send_back),
+            ("dead", snapshot.dead),
+        ] {
             let sums = PyDict::new(py);
             for (of, tally) in tallies {
                 sums.set_item(of, (tally.messages, tally.bytes))?;

@@ -575,6 +575,11 @@ impl PyStore {
         Ok(dict)
     }
 
+    /// Raise the error with which the store would refuse any message now; return if it would not.
+    fn check_writes(&self, py: Python<'_>) -> PyResult<()> {
+        self.attempt(py, |store| store.admin().check_writes())
+    }
+
     /// Return a histogram of the duration of puts: the last millisecond of each bucket, and its count.
     fn put_times(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
         self.run(py, |store| store.admin().put_times())

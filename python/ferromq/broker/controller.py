@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ferromq._ferromq import RemotingClient, Server
 from ferromq.broker import rpc
@@ -27,17 +27,22 @@ from ferromq.broker.metadata.first_use import FirstUse
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.request_modes import RequestModes
 from ferromq.broker.metadata.topics import RegistrationWait, TopicTable
+from ferromq.broker.reports.readiness import readiness
 from ferromq.broker.reports.statistics import SAMPLE_MS
 from ferromq.broker.store_setup import ArchiveHook, load_archive_hook, log_recovery, open_store, set_archive_hook
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.compat import CompatConfig
 from ferromq.config.consume import ConsumeConfig
 from ferromq.config.listener import RELOAD_INTERVAL, naming
+from ferromq.config.monitoring import BROKER_PORT, OFF
 from ferromq.config.store import StoreConfig
 from ferromq.errors import ConfigError, TopicNotFound
 from ferromq.process.clock import Clock, Timer
 from ferromq.process.fork import Owner
 from ferromq.terminal.objects import Shown
+
+if TYPE_CHECKING:
+    from ferromq.monitoring.endpoint import Endpoint
 
 _log = logging.getLogger("ferromq.broker")
 
@@ -80,11 +85,13 @@ class BrokerController(Shown):
         self._owner = Owner("broker")
         # Stops in reverse order what was started, also when the start fails halfway.
         with contextlib.ExitStack() as started:
+            self._open_endpoint(started)
             with (
                 reserved("listen", self.config.listen) as listen,
                 reserved("grpc_listen", self.config.grpc_listen) as grpc_listen,
             ):
                 self._start(started, listen, grpc_listen)
+            self._report(started)
             self._started = started.pop_all()
         _log.info("broker ready broker=%s remoting=%s grpc=%s", self.identity.name, self.address, self.endpoint)
 
@@ -112,6 +119,11 @@ class BrokerController(Shown):
     def endpoint(self) -> str:
         """The advertised `host:port` of the gRPC listener."""
         return self.identity.grpc_address
+
+    @property
+    def metrics_address(self) -> str | None:
+        """The `host:port` of the HTTP endpoint for metrics and health checks; None without one."""
+        return None if self._endpoint is None else self._endpoint.address
 
     def _facts(self) -> Iterator[tuple[str, object]]:
         yield from (("name", self.identity.name), ("remoting", self.address), ("endpoint", self.endpoint))
@@ -184,6 +196,37 @@ class BrokerController(Shown):
         started.callback(self._role.stop)
         self._role.start()
         self._start_timers(started, self._components)
+
+    def _open_endpoint(self, started: contextlib.ExitStack) -> None:
+        """Serve health checks from now on, if there is an endpoint."""
+        self._endpoint: Endpoint | None = None
+        listen = self.config.monitoring.metrics_listen
+        if listen != OFF:
+            from ferromq.monitoring import endpoint  # noqa: PLC0415 (most embedded brokers have none)
+
+            self._endpoint = endpoint.Endpoint(listen, BROKER_PORT)
+            started.callback(self._endpoint.close)
+
+    def _report(self, started: contextlib.ExitStack) -> None:
+        """Serve the broker's metrics from now on, if there is an endpoint."""
+        if self._endpoint is None:
+            return
+        from ferromq.broker.reports.metrics import BrokerMetrics, Sources  # noqa: PLC0415 (as in `_open_endpoint`)
+
+        settings, components = self.settings, self._components
+        sources = Sources(
+            config=lambda: settings.config,
+            server=self._server,
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            clients=components.clients.table,
+            transactions=components.transactions,
+            now_ms=self._clock.now_ms,
+        )
+        ready = readiness(self.store, self._name_servers, lambda: settings.config.membership.is_slave)
+        self._endpoint.started(BrokerMetrics(sources).collect, ready)
+        started.callback(self._endpoint.stopping)
 
     def _open_store(self, started: contextlib.ExitStack, identity: BrokerIdentity) -> None:
         self.store = open_store(self.config, self._clock, identity, self._archive)

@@ -16,6 +16,7 @@ from ferromq.broker.controller import BrokerController
 from ferromq.cli import flags
 from ferromq.cli.output import say
 from ferromq.config.broker import BrokerConfig
+from ferromq.config.monitoring import AUTO
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.config.properties_file import Place
 from ferromq.embedding import SMALL_FILES
@@ -26,21 +27,30 @@ from ferromq.process import logs
 from ferromq.process.stop_signals import StopSignals
 
 DEV_NAMESRV = "127.0.0.1:9876"
-_DEV = {"listen": "127.0.0.1:10911", "grpc_listen": "127.0.0.1:8081", **SMALL_FILES}
+# A server that runs alone exports its metrics, unless it is told otherwise.
+_MONITORED = {"metrics_listen": AUTO}
+_DEV = {**_MONITORED, "listen": "127.0.0.1:10911", "grpc_listen": "127.0.0.1:8081", **SMALL_FILES}
 _FLAGS = (
     *("store", "listen", "grpc_listen", "advertise", "grpc_advertise", "name", "cluster", "namesrv"),
     *("flush", "retention_age", "retention_total_bytes", "fast_boot", "auto_create_topics", "auto_create_groups"),
-    "compat",
+    *("compat", "metrics_listen"),
 )
 
 
 @contextlib.contextmanager
-def _server_process() -> Iterator[StopSignals]:
+def _server_process(options: argparse.Namespace) -> Iterator[StopSignals]:
     """Set up the process of a server: limits, signals and logs."""
     _raise_open_files()
     with StopSignals() as stop:
-        logs.install(os.environ.get("FERROMQ_LOG", "info"))
+        level = options.log_level or os.environ.get("FERROMQ_LOG", "info")
+        logs.install(level, options.log_format or os.environ.get("FERROMQ_LOG_FORMAT", "text"))
         yield stop
+
+
+def _add_log_options(parser: argparse.ArgumentParser) -> None:
+    add, levels = parser.add_argument, "trace, debug, info, warn, error, off"
+    add("--log-level", metavar="LEVEL", help=f"{levels}; also of parts: info,ferromq_store=debug (or $FERROMQ_LOG)")
+    add("--log-format", metavar="FORMAT", help="text, or json: one object a line (or $FERROMQ_LOG_FORMAT)")
 
 
 def _raise_open_files() -> None:
@@ -65,9 +75,9 @@ def add_dev_options(parser: argparse.ArgumentParser) -> None:
 
 def run_dev(options: argparse.Namespace) -> int:
     """Run a name server and a broker in this process."""
-    with _server_process() as stop, contextlib.ExitStack() as started:
+    with _server_process(options) as stop, contextlib.ExitStack() as started:
         name_server_config = NameServerConfig.load(
-            defaults={"listen": DEV_NAMESRV}, flags={"listen": options.namesrv_listen}
+            defaults={"listen": DEV_NAMESRV, **_MONITORED}, flags={"listen": options.namesrv_listen}
         )
         config = _broker_config(options, _DEV)
         name_server = NamesrvController(name_server_config)
@@ -87,6 +97,7 @@ def add_namesrv_options(parser: argparse.ArgumentParser) -> None:
     add("-p", "--printConfigItem", dest="only_print", action="store_true", help="print the configuration and exit")
     add("-n", "--namesrvAddr", dest="others", metavar="A;B", help="ignored: name servers do not talk to each other")
     add("--kv-config", metavar="FILE", dest="kv_config", help="same as --kv-config-path")
+    _add_log_options(parser)
     parser.set_defaults(kv_config_default=None)
     flags.add_options(parser, NameServerConfig)
 
@@ -94,10 +105,10 @@ def add_namesrv_options(parser: argparse.ArgumentParser) -> None:
 def run_namesrv(options: argparse.Namespace) -> int:
     """Run a name server."""
     file = None if options.config is None else Path(options.config)
-    with _server_process() as stop:
+    with _server_process(options) as stop:
         keys, named = flags.given(options)
         given = {"kv_config_path": options.kv_config, **named}
-        defaults = {"kv_config_path": options.kv_config_default}
+        defaults = {"kv_config_path": options.kv_config_default, **_MONITORED}
         config = NameServerConfig.load(file, defaults=defaults, keys=keys, flags=given)
         if options.only_print:
             say(Settings(config).text().rstrip())
@@ -139,13 +150,19 @@ def _add_broker_options(parser: argparse.ArgumentParser) -> None:
     add("--set", metavar="NAME=VALUE", action="append", default=[], help="set any option; may be repeated")
     add("--auto-create-topics", action=switch, default=None, help="create topics on first use")
     add("--auto-create-groups", action=switch, default=None, help="create consumer groups on first use")
+    add(
+        "--metrics-listen",
+        metavar="HOST:PORT",
+        help="address for metrics and health checks (127.0.0.1:5557); off: none",
+    )
+    _add_log_options(parser)
 
 
 def run_broker(options: argparse.Namespace) -> int:
     """Run a broker."""
     with (
-        _server_process() as stop,
-        contextlib.closing(BrokerController(_broker_config(options, {}), config_file=options.config)) as broker,
+        _server_process(options) as stop,
+        contextlib.closing(BrokerController(_broker_config(options, _MONITORED), config_file=options.config)) as broker,
     ):
         _show(broker)
         stop.wait()
@@ -166,6 +183,8 @@ def _broker_config(options: argparse.Namespace, defaults: Mapping[str, Any]) -> 
 def _show(broker: BrokerController) -> None:
     say(f"broker       {broker.address}")
     say(f"gRPC         {broker.endpoint}")
+    if broker.metrics_address:
+        say(f"metrics      http://{broker.metrics_address}/metrics")
     say(f"store        {os.path.abspath(broker.config.store)}")  # noqa: PTH100 (shown, not used)
     say("ready; stop with Ctrl-C")
 
@@ -181,16 +200,18 @@ def add_mqbroker_options(parser: argparse.ArgumentParser) -> None:
     add("-pm", "--proxyMode", dest="proxy_mode", metavar="MODE", help="only local is accepted")
     add("-p", "--printConfigItem", dest="print_all", action="store_true", help="print all options and exit")
     add("-m", "--printImportantConfig", dest="print_known", action="store_true", help="print RocketMQ's keys and exit")
+    _add_log_options(parser)
     flags.add_options(parser, BrokerConfig)
 
 
 def run_mqbroker(options: argparse.Namespace) -> int:
     """Run a broker with RocketMQ's defaults, and print what RocketMQ's scripts wait for."""
-    with _server_process() as stop:
+    with _server_process(options) as stop:
         defaults = {
             "store": str(Path.home() / "store"),
             "name": socket.gethostname(),
             "namesrv": os.environ.get("NAMESRV_ADDR"),
+            **_MONITORED,
         }
         keys, named = flags.given(options)
         given = {"namesrv": options.namesrv, **named}

@@ -22,6 +22,7 @@ from ferromq.config.keys import (
     written_keys,
 )
 from ferromq.config.listener import ListenerConfig
+from ferromq.config.monitoring import MonitoringConfig
 from ferromq.config.reader import Config
 from ferromq.config.rocketmq_keys import NAME_SERVER_REFUSED, NAME_SERVER_WITHOUT_EFFECT
 from ferromq.config.values import check_address, check_positive, whole
@@ -73,6 +74,8 @@ class NameServerConfig(Config):
     """RocketMQ's keys that cannot be changed at run time, in addition to those that name files."""
     connections: ListenerConfig = field(default_factory=ListenerConfig)
     """The options of its connections. Files, environment and flags name them without `connections`."""
+    monitoring: MonitoringConfig = field(default_factory=MonitoringConfig)
+    """The options of its HTTP endpoint for metrics and health checks, named without `monitoring`."""
 
     prefix: ClassVar[str] = "FERROMQ_NAMESRV_"
     properties: ClassVar[Keys] = {
@@ -97,7 +100,10 @@ class NameServerConfig(Config):
         tuple(_LISTEN): _listen,
         **ListenerConfig.joined,
     }
-    parts: ClassVar[Mapping[str, type[Config]]] = {"connections": ListenerConfig}
+    parts: ClassVar[Mapping[str, type[Config]]] = {
+        "connections": ListenerConfig,
+        "monitoring": MonitoringConfig,
+    }
     without_effect: ClassVar[Mapping[str, str]] = {**NAME_SERVER_WITHOUT_EFFECT, **ListenerConfig.without_effect}
 
     def __post_init__(self) -> None:

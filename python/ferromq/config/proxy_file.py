@@ -95,6 +95,15 @@ def _mode(text: str) -> dict[str, Any]:
     return {}
 
 
+def _metrics(text: str) -> dict[str, Any]:
+    if text not in {"DISABLE", "0"}:
+        raise ValueError(
+            f"{text} is not supported: the broker exports the metrics; use DISABLE, and set metricsExporterType in the "
+            "broker's file"
+        )
+    return {}
+
+
 def _message_size(text: str) -> dict[str, Any]:
     if whole(text) != 4 << 20:
         raise ValueError("maxMessageSize of the broker's file also limits gRPC; set it there and omit it here")
@@ -102,7 +111,8 @@ def _message_size(text: str) -> dict[str, Any]:
 
 
 REFUSED_OF_PROXY: Mapping[str, Callable[[str], dict[str, Any]]] = {
-    **{key: REFUSED[key] for key in ("authenticationEnabled", "authorizationEnabled", "metricsExporterType")},
+    **{key: REFUSED[key] for key in ("authenticationEnabled", "authorizationEnabled")},
+    "metricsExporterType": _metrics,
     "proxyMode": _mode,
     "maxMessageSize": _message_size,
     **dict.fromkeys(("namesrvDomain", "namesrvDomainSubgroup"), fixed("", "name servers are not looked up")),

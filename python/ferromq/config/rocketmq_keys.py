@@ -21,7 +21,7 @@ _CONTROLLER = "there is no controller that elects masters"
 _ROCKSDB = "RocksDB is not used"
 _POP = "messages in flight are kept in the store's lease table, without revive topics and their buffers"
 _WATCH = "statistics have ferromq's own form; mqadmin brokerStatus shows them"
-METRICS = "no metrics are exported"
+METRICS = "metrics are exported for Prometheus alone"
 ACCESS = "access control is not supported"
 _LITE = "lite topics and queues are not supported"
 _COLD = "reads of old messages are not throttled"
@@ -132,8 +132,7 @@ _BROKER_GROUPS: Mapping[str, str] = {
         enableConnectionMetrics enableLagAndDlqMetrics enableMessageStoreMetrics enablePopMetrics enableRemotingMetrics
         enableRequestMetrics enableStatsMetrics enableTransactionMetrics metricGrpcExporterIntervalInMills
         metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints
-        metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
-        metricsPromExporterHost metricsPromExporterPort transactionMetricFlushInterval
+        metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel transactionMetricFlushInterval
     """,
     ACCESS: """
         aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath authenticationMetadataProvider
@@ -275,14 +274,6 @@ def _one_replica(text: str) -> dict[str, Any]:
     return only(str(max(whole(text), 1)), "1", f"{_REPLICAS}, so no send waits for a slave")
 
 
-def _metrics(text: str) -> dict[str, Any]:
-    if text not in {"DISABLE", "0"}:
-        raise ValueError(
-            f"{text} is not supported: {METRICS}; use DISABLE, and mqadmin brokerStatus or rocketmq-exporter"
-        )
-    return {}
-
-
 _CONTAINER = "several brokers in one process are not supported; start a broker for each file"
 _ADDRESS_SERVER = "name servers are not looked up; list them in namesrvAddr"
 _PLAINTEXT: Mapping[str, _Read] = {"useTLS": flag("false", "connections to other servers are not encrypted")}
@@ -338,8 +329,6 @@ REFUSED: Mapping[str, _Read] = {
     "enableRegisterProducer": flag("true", "producers are always registered, for check-backs of transactions"),
     "startAcceptSendRequestTimeStamp": _number(0, "sends are accepted from the start"),
     "validateSystemTopicWhenUpdateTopic": flag("true", "system topics cannot be changed"),
-    # Monitoring.
-    "metricsExporterType": _metrics,
 }
 """Keys of a broker that only one value is accepted for: the one that describes ferromq."""
 

@@ -131,10 +131,16 @@ class Requests:
         self._routes.unregister(_registration(request.fields))
         return success()
 
+    def waits_for_brokers(self) -> bool:
+        """Whether routes are refused, so that all brokers can register first."""
+        config = self._settings.config
+        end = self._started_ms + config.service_wait // _MILLISECOND
+        return config.wait_for_service and self._clock.now_ms() < end
+
     def _route(self, request: Request) -> Answer:
         topic = required(request.fields, "topic")
         config = self._settings.config
-        if config.wait_for_service and self._clock.now_ms() < self._started_ms + config.service_wait // _MILLISECOND:
+        if self.waits_for_brokers():
             remark = f"name server not ready: it waits {config.service_wait} for brokers after its start; try again"
             return failure(ResponseCode.SYSTEM_ERROR, remark)
         # Read before the route: if the routes change meanwhile, the server ignores the put below.

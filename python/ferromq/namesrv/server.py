@@ -5,11 +5,14 @@ A running name server: its sockets, timers and life cycle.
 """
 
 import logging
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ferromq._ferromq import RemotingClient, Server
 from ferromq.config.listener import RELOAD_INTERVAL, naming
+from ferromq.config.monitoring import NAME_SERVER_PORT, OFF
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.kv_config import KvConfig
 from ferromq.namesrv.min_broker_id_notifier import MinBrokerIdNotifier
@@ -21,6 +24,9 @@ from ferromq.namesrv.settings import Settings
 from ferromq.process.clock import Clock, Timer
 from ferromq.process.fork import Owner
 from ferromq.protocol import remoting
+
+if TYPE_CHECKING:
+    from ferromq.monitoring.endpoint import Endpoint
 
 _log = logging.getLogger("ferromq.namesrv")
 _MILLISECOND = timedelta(milliseconds=1)
@@ -62,7 +68,7 @@ class NamesrvController:
             in_order_configurations=orders.brokers,
         )
         self._notices = notices
-        requests = Requests(self._server, self.routes, self.kv_config, self.settings, self._clock)
+        requests = self._requests = Requests(self._server, self.routes, self.kv_config, self.settings, self._clock)
         for code, handler in requests.table().items():
             self._server.register(code, remoting.guarded(handler))
         self._server.on_close(self.routes.close_connection)
@@ -70,17 +76,57 @@ class NamesrvController:
         self._print = Timer("ferromq-kv-config", self._clock, _LOG_INTERVAL, lambda _now: self.kv_config.log())
         self._reload = Timer("ferromq-tls", self._clock, RELOAD_INTERVAL, lambda _now: self._server.reload_tls())
         self.settings.listen(self._configure)
-        has_tls = config.connections.set_up(self._server)
+        self._endpoint = self._open_endpoint(config)
+        try:
+            self._listen(config)
+        except BaseException:
+            self._close_endpoint()
+            raise
+        self._scan.start()
+        self._print.start()
+        if config.connections.mode != "disabled":
+            self._reload.start()
+        self._report()
+        _log.info("name server ready address=%s", self.address)
+
+    def _open_endpoint(self, config: NameServerConfig) -> "Endpoint | None":
+        """Serve health checks from now on, if there is an endpoint."""
+        if config.monitoring.metrics_listen == OFF:
+            return None
+        from ferromq.monitoring import endpoint  # noqa: PLC0415 (most embedded name servers have none)
+
+        return endpoint.Endpoint(config.monitoring.metrics_listen, NAME_SERVER_PORT)
+
+    def _listen(self, config: NameServerConfig) -> None:
+        config.connections.set_up(self._server)
         host, _, _ = config.listen.rpartition(":")
         with naming("set listen (--listen; of ferromq dev --namesrv-listen) to another address"):
             port = self._server.listen_remoting(config.listen)
         self.address = f"{host}:{port}"
         """`host:port` of the listener."""
-        self._scan.start()
-        self._print.start()
-        if has_tls:
-            self._reload.start()
-        _log.info("name server ready address=%s", self.address)
+
+    def _report(self) -> None:
+        """Serve the metrics from now on, if there is an endpoint."""
+        if self._endpoint is not None:
+            from ferromq.namesrv.metrics import NameServerMetrics  # noqa: PLC0415 (as in `_open_endpoint`)
+
+            requests = self._requests
+
+            def reasons() -> Sequence[str]:
+                return (
+                    ("routes are refused until brokers had time to register",) if requests.waits_for_brokers() else ()
+                )
+
+            self._endpoint.started(NameServerMetrics(self.address, self._server, self.routes).collect, reasons)
+
+    def _close_endpoint(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.close()
+
+    @property
+    def metrics_address(self) -> str | None:
+        """The `host:port` of the HTTP endpoint for metrics and health checks; None without one."""
+        return None if self._endpoint is None else self._endpoint.address
 
     def expire(self, now: int) -> None:
         """Remove the brokers whose lease ended before *now* (milliseconds), and close their connections."""
@@ -90,12 +136,15 @@ class NamesrvController:
     def close(self) -> None:
         """Stop. The key-value file stays. Idempotent; does nothing in a forked child."""
         if self._owner.is_here:
+            if self._endpoint is not None:
+                self._endpoint.stopping()
             self._scan.stop()
             self._print.stop()
             self._reload.stop()
             self._server.stop(timeout=0.5)
             self._notices.close()
             self.settings.clear_listeners()
+            self._close_endpoint()
 
     def _configure(self, config: NameServerConfig) -> None:
         self.routes.lease_ms = config.lease // _MILLISECOND

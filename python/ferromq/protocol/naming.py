@@ -134,8 +134,8 @@ def is_system_topic(name: str) -> bool:
 
 
 def is_system_group(name: str) -> bool:
-    """Whether the consumer group belongs to RocketMQ itself."""
-    return name in SYSTEM_GROUPS or name.startswith(_SYSTEM_GROUP_PREFIX)
+    """Whether the consumer group belongs to RocketMQ itself, by its name in any case, as RocketMQ's metrics see it."""
+    return name in SYSTEM_GROUPS or name.upper().startswith(_SYSTEM_GROUP_PREFIX)
 
 
 def is_internal_topic(name: str) -> bool:

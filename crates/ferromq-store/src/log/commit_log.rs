@@ -179,6 +179,18 @@ impl<D: Disk> CommitLog<D> {
         self.files.file_size().saturating_sub(BLANK_LEN)
     }
 
+    /// Returns why an append would be refused now, whatever its messages are.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned`, `Closed`, and `Io` if the free space cannot be read.
+    pub(crate) fn check_writes(&self) -> Result<()> {
+        self.check_space(0)?;
+        if self.is_poisoned() {
+            return Err(StoreError::Poisoned);
+        }
+        if self.tail.lock().is_open { Ok(()) } else { Err(StoreError::Closed) }
+    }
+
     /// Writes records and assigns their offsets: all or none, except the duplicates that `once` finds.
     ///
     /// `bytes` holds the output of [`encode::encode`], `messages` the bodies.

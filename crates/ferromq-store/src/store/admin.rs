@@ -45,6 +45,14 @@ pub struct Admin<D: Disk> {
 }
 
 impl<D: Disk> Admin<D> {
+    /// Returns why the store would refuse any message now.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned`, `Closed`, and `Io` if the free space cannot be read.
+    pub fn check_writes(&self) -> Result<()> {
+        self.files.log.check_writes()
+    }
+
     /// Counters and positions.
     #[must_use]
     pub fn stats(&self) -> StoreStats {

@@ -10,7 +10,7 @@ use crate::{
     TransportError,
     connections::log_limiter::LogLimiter,
     hot::{pop_retries::marked_topic, receive::ORDERED_REVIVE_QUEUE},
-    protobuf::{bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
+    protobuf::{Fields, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
 };
 
 /// The values of `apache.rocketmq.v2.Code` that the hot path answers with.
@@ -144,6 +144,16 @@ pub(super) fn put_status(out: &mut Vec<u8>, number: u32, code: i32, message: &st
     put_len_prefix(out, number, 1 + varint_len(code) + bytes_field_len(2, message.len()));
     put_varint_field(out, 1, code);
     put_bytes_field(out, 2, message.as_bytes());
+}
+
+/// Returns the code of the status that an encoded response has as field 1, as [`put_status`] writes it; 0 without one.
+pub(super) fn status_code(response: &[u8]) -> i32 {
+    let first = |message, number| match Fields::new(message).next() {
+        Some(Ok((found, value))) if found == number => Some(value),
+        _ => None,
+    };
+    let status = first(response, 1).and_then(|status| status.bytes().ok());
+    status.and_then(|status| first(status, 1)).and_then(|code| code.int32().ok()).unwrap_or(0)
 }
 
 /// Appends a `Timestamp` as field `number`.

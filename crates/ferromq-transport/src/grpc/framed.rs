@@ -15,7 +15,7 @@ use super::{
     Inner,
     call::{MAX_ACK, MAX_REQUEST, malformed, missing_client},
     connection::GrpcStream,
-    convert::Refusal,
+    convert::{Refusal, status_code},
     verbs::{
         ack,
         polling::Polling,
@@ -26,7 +26,11 @@ use super::{
 };
 use crate::{
     connections::answer_memory,
-    hot::Hot,
+    hot::{
+        Hot,
+        latencies::{Outcome, Protocol, Timing, method},
+    },
+    protobuf::take_varint,
     remoting::{
         RemotingCommand,
         calls::Calls,
@@ -45,30 +49,30 @@ pub(super) fn begins_frame(first: u8) -> bool {
 }
 
 static METHODS: [HotVerb; 9] = [
-    HotVerb::asynchronous(PROBE, |_, _, command| respond(command, async { Ok(Bytes::new()) })),
+    HotVerb::asynchronous(PROBE, |hot, _, command| respond(hot, command, async { Ok(Bytes::new()) })),
     HotVerb::asynchronous(SEND_MESSAGE, |hot, peer, command| {
-        respond(command, send_message(hot, peer, command))
+        respond(hot, command, send_message(hot, peer, command))
     }),
     HotVerb::asynchronous(ACK_MESSAGE, |hot, peer, command| {
-        respond(command, ack_message(hot, peer, command))
+        respond(hot, command, ack_message(hot, peer, command))
     }),
     HotVerb::asynchronous(ACK_RECORDS, |hot, peer, command| {
-        respond(command, ack_records(hot, peer, command))
+        respond(hot, command, ack_records(hot, peer, command))
     }),
     HotVerb::asynchronous(CHANGE_INVISIBLE_DURATION, |hot, _, command| {
-        respond(command, change_invisible_duration(hot, command))
+        respond(hot, command, change_invisible_duration(hot, command))
     }),
     HotVerb::asynchronous(UPDATE_OFFSET, |hot, peer, command| {
-        respond(command, update_offset(hot, peer, command))
+        respond(hot, command, update_offset(hot, peer, command))
     }),
     HotVerb::framed_query(RECEIVE_MESSAGE, |hot, peer, command| {
-        respond(command, receive_message(hot, peer, command))
+        respond(hot, command, receive_message(hot, peer, command))
     }),
     HotVerb::framed_query(AWAIT_MESSAGES, |hot, peer, command| {
-        respond(command, await_messages(hot, peer, command))
+        respond(hot, command, await_messages(hot, peer, command))
     }),
     HotVerb::framed_query(PULL_MESSAGE, |hot, peer, command| {
-        respond(command, pull_message(hot, peer, command))
+        respond(hot, command, pull_message(hot, peer, command))
     }),
 ];
 
@@ -100,21 +104,55 @@ pub(super) async fn serve(server: &Arc<Inner>, mut stream: GrpcStream, mut stop:
         calls: Calls::new(),
     };
     let drain = async { _ = stop.changed().await };
-    let ends = outbox(server.limits.in_flight);
+    let ends = outbox(server.limits.in_flight, None);
     connection.serve(tokio::io::split(stream), ends, drain, std::future::pending()).await;
 }
 
-/// Makes the response of a method's answer.
+/// Makes the response of a method's answer, and counts the time it took.
 fn respond<'a>(
+    hot: &'a Hot,
     command: &'a RemotingCommand,
     answer: impl Future<Output = Result<Bytes, Status>> + Send + 'a,
 ) -> ResponseFuture<'a> {
     Box::pin(async move {
-        Ok(match answer.await {
-            Ok(body) => RemotingCommand { body, ..command.respond(0, None) },
-            Err(status) => command.respond(STATUS + status.code() as i32, Some(status.message().to_owned())),
-        })
+        let mut timing = Timing::begin(Protocol::Grpc, method(name_of(command.code)));
+        let response = match answer.await {
+            Ok(body) => {
+                timing.response = code_of(command.code, &body);
+                RemotingCommand { body, ..command.respond(0, None) }
+            }
+            Err(status) => {
+                timing.response = status.code() as i32;
+                command.respond(STATUS + status.code() as i32, Some(status.message().to_owned()))
+            }
+        };
+        hot.counters.latencies.record(&timing, Outcome::Success);
+        Ok(response)
     })
+}
+
+/// The name of a method for metrics.
+fn name_of(code: i32) -> &'static str {
+    match code {
+        SEND_MESSAGE => "SendMessage",
+        ACK_MESSAGE => "AckMessage",
+        ACK_RECORDS => "AckRecords",
+        CHANGE_INVISIBLE_DURATION => "ChangeInvisibleDuration",
+        UPDATE_OFFSET => "UpdateOffset",
+        RECEIVE_MESSAGE => "ReceiveMessage",
+        AWAIT_MESSAGES => "AwaitMessages",
+        PULL_MESSAGE => "PullMessage",
+        _ => "Probe",
+    }
+}
+
+/// The code of the status in an answer; those with records begin with the length of their head.
+fn code_of(method: i32, mut answer: &[u8]) -> i32 {
+    if matches!(method, RECEIVE_MESSAGE | AWAIT_MESSAGES | PULL_MESSAGE) && take_varint(&mut answer).is_err()
+    {
+        return 0;
+    }
+    status_code(answer)
 }
 
 async fn send_message(hot: &Arc<Hot>, peer: SocketAddr, command: &RemotingCommand) -> Result<Bytes, Status> {

@@ -17,7 +17,7 @@ use super::{
     call::{CLIENT_ID, MAX_REQUEST, SMALL_ANSWER, deadline_exceeded, malformed, missing_client_id},
     codec::{BytesCodec, UnbufferedCodec},
     connection::Link,
-    convert::{Refusal, put_status},
+    convert::{Refusal, put_status, status_code},
     counted_body::{AnswerStream, CountedAnswer, CountedBody, UnsentAnswers},
     deadline::Deadline,
     extras,
@@ -37,7 +37,10 @@ use crate::{
         budget::{Share, kept},
     },
     handler::Answered,
-    hot::Hot,
+    hot::{
+        Hot,
+        latencies::{Outcome, Protocol, Timing, method},
+    },
     remoting::{Fields, Language},
 };
 
@@ -196,7 +199,10 @@ impl ServerStreamingService<Bytes> for HotStream {
         let terms = CallTerms { peer: self.call.link.peer(), form, deadline: deadline.remaining(), polling };
         let body = request.into_inner();
         let share = Arc::new(self.call.link.allowance().share());
-        Box::pin(answer_memory::scope(Arc::clone(&share), async move {
+        let mut timing =
+            Timing::begin(Protocol::Grpc, method(if is_pull { "PullMessage" } else { "ReceiveMessage" }));
+        let counters = Arc::clone(&self.server.counters);
+        let answering = answer_memory::scope(Arc::clone(&share), async move {
             if deadline.has_passed() {
                 return Err(deadline_exceeded());
             }
@@ -219,7 +225,16 @@ impl ServerStreamingService<Bytes> for HotStream {
                 response.metadata_mut().insert(MIN_OFFSET, MetadataValue::from(offset));
             }
             Ok(response)
-        }))
+        });
+        Box::pin(async move {
+            let answered = answering.await;
+            timing.response = match &answered {
+                Ok(response) => response.get_ref().status_code(form.is_packed()),
+                Err(status) => status.code() as i32,
+            };
+            counters.latencies.record(&timing, Outcome::Success);
+            answered
+        })
     }
 }
 
@@ -236,6 +251,9 @@ impl UnaryService<Bytes> for ColdCall {
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
         let (server, link, verb) = (Arc::clone(&self.server), self.call.link.clone(), self.verb.clone());
+        let name = if let Verb::Rpc(name) = &verb { name } else { "" };
+        let mut timing = Timing::begin(Protocol::Grpc, method(name));
+        let counters = Arc::clone(&server.counters);
         if matches!(&verb, Verb::Rpc(method) if method == "NotifyClientTermination") {
             link.forget_client(client_id(request.metadata()));
         }
@@ -264,7 +282,7 @@ impl UnaryService<Bytes> for ColdCall {
             drop(handler_link);
             answer
         });
-        Box::pin(async move {
+        let answering = async move {
             let no_answer = || Status::internal("the handler gave no answer");
             let Answered { answer, memory } =
                 answer.await.map_err(|_| no_answer())?.map_err(|_| no_answer())?;
@@ -274,6 +292,15 @@ impl UnaryService<Bytes> for ColdCall {
                 Err(error @ TransportError::Busy(_)) => Err(Status::resource_exhausted(error.to_string())),
                 Err(error) => Err(Status::internal(error.to_string())),
             }
+        };
+        Box::pin(async move {
+            let answered = answering.await;
+            timing.response = match &answered {
+                Ok(response) => status_code(response.get_ref()),
+                Err(status) => status.code() as i32,
+            };
+            counters.latencies.record(&timing, Outcome::Success);
+            answered
         })
     }
 }

@@ -16,7 +16,11 @@ use ferromq_store::progress::ReceiptHandle;
 use tokio_stream::Stream;
 use tonic::Status;
 
-use crate::{hot::Hot, protobuf::put_varint};
+use super::convert::{code, status_code};
+use crate::{
+    hot::Hot,
+    protobuf::{put_varint, take_varint},
+};
 
 /// Size in bytes from which a packed gRPC message is full.
 const PACKET: usize = 1 << 20;
@@ -93,6 +97,18 @@ pub(super) struct ResponseStream {
 }
 
 impl ResponseStream {
+    /// The code of the stream's status; OK if it begins with a message.
+    pub(super) fn status_code(&self, is_packed: bool) -> i32 {
+        let mut first = self.items.front().map_or(&[] as &[u8], |(bytes, _)| bytes);
+        if is_packed && take_varint(&mut first).is_err() {
+            return code::OK;
+        }
+        match status_code(first) {
+            0 => code::OK,
+            known => known,
+        }
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.items.iter().map(|(bytes, _)| bytes.len()).sum()
     }

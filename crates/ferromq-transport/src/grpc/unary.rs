@@ -17,6 +17,7 @@ use tonic::{Status, body::Body};
 use super::{
     call::{MAX_ACK, MAX_REQUEST, MAX_SEND, SMALL_ANSWER, deadline_exceeded, malformed, missing_client_id},
     connection::Link,
+    convert::status_code,
     counted_body::{CountedBody, PREFIX},
     deadline::Deadline,
     hot_method::UnaryMethod,
@@ -28,7 +29,10 @@ use super::{
 };
 use crate::{
     connections::budget::kept,
-    hot::{DeadLetterCause, Hot},
+    hot::{
+        DeadLetterCause, Hot,
+        latencies::{Outcome, Protocol, Timing, method},
+    },
 };
 
 /// Requests above this size get a task of their own, so that other calls of the connection do not wait for them.
@@ -48,6 +52,17 @@ fn limit(method: UnaryMethod) -> usize {
         UnaryMethod::Ack => MAX_ACK,
         UnaryMethod::ChangeInvisible | UnaryMethod::Forward | UnaryMethod::UpdateOffset => MAX_REQUEST,
     }
+}
+
+/// The number of a method for metrics.
+fn number_of(unary: UnaryMethod) -> i32 {
+    method(match unary {
+        UnaryMethod::Send => "SendMessage",
+        UnaryMethod::Ack => "AckMessage",
+        UnaryMethod::ChangeInvisible => "ChangeInvisibleDuration",
+        UnaryMethod::Forward => "ForwardMessageToDeadLetterQueue",
+        UnaryMethod::UpdateOffset => "UpdateOffset",
+    })
 }
 
 /// Answers a call. `stall` limits the client's pauses in the middle of its request.
@@ -71,11 +86,18 @@ pub(super) async fn answer(
         response.headers_mut().insert(ACCEPT_ENCODING, IDENTITY);
         return response;
     }
+    let mut timing = Timing::begin(Protocol::Grpc, number_of(method));
     let answered = deadline.limit(try_answer(hot, method, link, request, stall, deadline)).await;
-    match answered.unwrap_or_else(|| Err(deadline_exceeded())) {
-        Ok(answer) => answer,
-        Err(status) => status.into_http(),
-    }
+    let (response, code) = match answered.unwrap_or_else(|| Err(deadline_exceeded())) {
+        Ok(message) => (response(link, &message), status_code(&message)),
+        Err(status) => {
+            let code = status.code() as i32;
+            (status.into_http(), code)
+        }
+    };
+    timing.response = code;
+    hot.counters.latencies.record(&timing, Outcome::Success);
+    response
 }
 
 async fn try_answer(
@@ -85,7 +107,7 @@ async fn try_answer(
     request: http::Request<Incoming>,
     stall: Duration,
     deadline: Deadline,
-) -> Result<http::Response<Body>, Status> {
+) -> Result<Bytes, Status> {
     let refusal = missing_client_id(request.headers());
     let form = if request.headers().contains_key(RECEIPTS) { ReceiptForm::Whole } else { ReceiptForm::Plain };
     let cause = if method == UnaryMethod::Forward {
@@ -105,19 +127,19 @@ async fn try_answer(
         return Err(deadline_exceeded());
     }
     if let Some(refusal) = refusal {
-        return Ok(response(link, &ack::refused(&refusal)));
+        return Ok(ack::refused(&refusal));
     }
     let peer = link.peer();
     let answer = match method {
         UnaryMethod::Send => {
-            return Ok(response(link, &send::send_message(hot, &message, peer, &share, form).await?));
+            return send::send_message(hot, &message, peer, &share, form).await;
         }
         UnaryMethod::Ack => ack::ack_message(hot, &message, peer).await,
         UnaryMethod::ChangeInvisible => ack::change_invisible_duration(hot, message),
         UnaryMethod::Forward => dead_letter::forward(hot, message, peer, cause).await,
         UnaryMethod::UpdateOffset => ack::update_offset(hot, message, peer).await,
     };
-    answer.map(|answer| response(link, &answer)).map_err(malformed)
+    answer.map_err(malformed)
 }
 
 /// Reads the one message of a request, of at most `limit` bytes. A message that arrives in one piece is not copied.

@@ -19,6 +19,7 @@ static MOVE_FAILED: LogLimiter = LogLimiter::new();
 static APPEND_FAILED: LogLimiter = LogLimiter::new();
 static ACK_FAILED: LogLimiter = LogLimiter::new();
 static CAUSE_LEFT_OUT: LogLimiter = LogLimiter::new();
+static STORED: LogLimiter = LogLimiter::new();
 
 /// A dead-letter topic has one queue.
 pub(crate) const DLQ_QUEUES: u32 = 1;
@@ -286,8 +287,18 @@ impl Hot {
         let appended = appended?;
         let consumed = properties::get(&text, "RETRY_TOPIC").unwrap_or(message.topic);
         self.traffic.count_send_back(consumed, group, 1, u64::from(message.total_size));
-        self.counters.dead.add(1);
+        self.count_dead(consumed, group, reconsume_times);
         Ok(appended.end)
+    }
+
+    /// Counts a message of `group` that was stored as a dead letter, and logs it.
+    pub(crate) fn count_dead(&self, consumed: &str, group: &str, deliveries: i32) {
+        let topic = retried_topic(consumed, group);
+        self.counters.dead.add(1);
+        self.traffic.count_dead(topic, group);
+        STORED.log(|suppressed| {
+            tracing::info!(topic, group, deliveries, suppressed, "message stored as a dead letter");
+        });
     }
 
     async fn record_at(&self, topic: &str, handle: &ReceiptHandle) -> Result<Record, TransportError> {

@@ -9,6 +9,7 @@ mod counters;
 pub(crate) mod dead_letters;
 mod demote;
 pub mod half_message;
+pub mod latencies;
 pub mod long_poll;
 mod lookup;
 pub mod message_group;
@@ -39,7 +40,7 @@ use ferromq_store::{
 pub use counters::{Counter, Counters};
 pub(crate) use policy::MAX_WAIT;
 pub use policy::{ClientPolicy, SendPolicy, TypeChecks, Waits};
-pub use traffic::{Tally, Traffic, TrafficSnapshot};
+pub use traffic::{SIZE_BOUNDS, Tally, Traffic, TrafficSnapshot};
 
 use crate::{ColdHandler, TransportError, tables::Tables};
 pub use ack::GroupProgress;

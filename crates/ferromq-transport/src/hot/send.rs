@@ -17,7 +17,7 @@ use ferromq_store::{
 use tokio::sync::oneshot;
 
 use super::{Counters, Traffic};
-use crate::tables::TopicEntry;
+use crate::{connections::log_limiter::LogLimiter, tables::TopicEntry};
 
 /// Which messages of a send are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,6 +149,12 @@ impl Sends {
                 None => known.unwrap_or(Ok(())),
             }
         }
+    }
+
+    /// Logs that a send was refused.
+    pub(crate) fn log_refused(peer: SocketAddr, why: &dyn std::fmt::Display) {
+        static REFUSED: LogLimiter = LogLimiter::new();
+        REFUSED.log(|suppressed| tracing::warn!(%peer, suppressed, "send refused: {why}"));
     }
 
     fn count(&self, messages: &[NewMessage<'_>], appended: &Appended) {

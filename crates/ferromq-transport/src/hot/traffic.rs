@@ -12,6 +12,9 @@ use parking_lot::RwLock;
 use crate::tables::shards::Shards;
 
 const SHARDS: usize = 32;
+/// Upper bounds of the classes of message sizes but the last, in bytes; RocketMQ's.
+pub const SIZE_BOUNDS: [u64; 6] = [1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
+const SIZES: usize = SIZE_BOUNDS.len() + 1;
 
 /// Messages and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,14 +34,19 @@ pub struct TrafficSnapshot {
     pub get: HashMap<String, Tally>,
     /// Sent back to be consumed later, by topic and group.
     pub send_back: HashMap<String, Tally>,
+    /// Stored as dead letters, by topic and group; bytes are not counted.
+    pub dead: HashMap<String, Tally>,
+    /// Messages by the mean size of the records of their send, by topic; the last class has no bound.
+    pub sizes: HashMap<String, [u64; SIZES]>,
 }
 
 /// The counters. The first count of a name allocates it; later ones take a shared lock of its shard.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    put: ShardedMap<AtomicTally>,
+    put: ShardedMap<PutTally>,
     get: ShardedMap<HashMap<Box<str>, AtomicTally>>,
     send_back: ShardedMap<HashMap<Box<str>, AtomicTally>>,
+    dead: ShardedMap<HashMap<Box<str>, AtomicTally>>,
 }
 
 impl Traffic {
@@ -57,16 +65,22 @@ impl Traffic {
         count_for(&self.send_back, topic, group, messages, bytes);
     }
 
+    /// Counts a message of a group that was stored as a dead letter.
+    pub fn count_dead(&self, topic: &str, group: &str) {
+        count_for(&self.dead, topic, group, 1, 0);
+    }
+
     /// Removes a deleted topic.
     pub fn forget_topic(&self, topic: &str) {
         self.put.remove(topic);
         self.get.remove(topic);
         self.send_back.remove(topic);
+        self.dead.remove(topic);
     }
 
     /// Removes a deleted group.
     pub fn forget_group(&self, group: &str) {
-        for table in [&self.get, &self.send_back] {
+        for table in [&self.get, &self.send_back, &self.dead] {
             for shard in table.0.iter() {
                 shard.write().retain(|_, groups| {
                     groups.remove(group);
@@ -81,9 +95,17 @@ impl Traffic {
     pub fn snapshot(&self) -> TrafficSnapshot {
         let mut snapshot = TrafficSnapshot::default();
         for shard in self.put.0.iter() {
-            snapshot.put.extend(shard.read().iter().map(|(topic, tally)| (topic.to_string(), tally.load())));
+            for (topic, PutTally { tally, sizes }) in shard.read().iter() {
+                snapshot.put.insert(topic.to_string(), tally.load());
+                let sizes = std::array::from_fn(|class| sizes[class].load(Ordering::Relaxed));
+                snapshot.sizes.insert(topic.to_string(), sizes);
+            }
         }
-        for (table, out) in [(&self.get, &mut snapshot.get), (&self.send_back, &mut snapshot.send_back)] {
+        for (table, out) in [
+            (&self.get, &mut snapshot.get),
+            (&self.send_back, &mut snapshot.send_back),
+            (&self.dead, &mut snapshot.dead),
+        ] {
             for shard in table.0.iter() {
                 for (topic, groups) in shard.read().iter() {
                     out.extend(
@@ -126,6 +148,24 @@ impl AtomicTally {
 
     fn load(&self) -> Tally {
         Tally { messages: self.messages.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
+    }
+}
+
+/// The tally of a topic, and its messages by the mean size of their send.
+#[derive(Debug, Default)]
+struct PutTally {
+    tally: AtomicTally,
+    sizes: [AtomicU64; SIZES],
+}
+
+impl PutTally {
+    fn add(&self, messages: u64, bytes: u64) -> bool {
+        let mean = bytes.checked_div(messages).unwrap_or(0);
+        if messages > 0 {
+            let class = SIZE_BOUNDS.iter().position(|bound| mean <= *bound).unwrap_or(SIZES - 1);
+            self.sizes[class].fetch_add(messages, Ordering::Relaxed);
+        }
+        self.tally.add(messages, bytes)
     }
 }
 
@@ -187,11 +227,21 @@ mod tests {
     }
 
     #[test]
+    fn messages_are_counted_by_the_mean_size_of_their_send() {
+        let traffic = Traffic::default();
+        for (messages, bytes) in [(1, 1 << 10), (4, 4 << 10), (1, (1 << 10) + 1), (1, 5 << 20), (0, 0)] {
+            traffic.count_put("flights", messages, bytes);
+        }
+        assert_eq!(traffic.snapshot().sizes["flights"], [5, 1, 0, 0, 0, 0, 1]);
+    }
+
+    #[test]
     fn deleted_names_are_removed() {
         let traffic = Traffic::default();
         traffic.count_put("flights", 1, 1);
         traffic.count_get("flights", "audit", 1, 1);
         traffic.count_send_back("trains", "audit", 1, 1);
+        traffic.count_dead("flights", "audit");
         traffic.forget_topic("flights");
         assert_eq!(traffic.snapshot().send_back.len(), 1);
         traffic.forget_group("audit");

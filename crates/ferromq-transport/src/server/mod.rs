@@ -34,7 +34,7 @@ use crate::{
     ColdHandler, TransportError,
     connections::{budget::Budget, log_limiter::LogLimiter, slots::Slots, sockets},
     grpc::{GrpcLimits, GrpcServer, LocalCalls},
-    hot::{Counters, Hot},
+    hot::{Counters, Hot, latencies::LatencyRow},
     remoting::{
         RemotingCommand,
         calls::Calls,
@@ -286,7 +286,14 @@ impl Server {
     pub fn stats(&self) -> Vec<(&'static str, u64)> {
         let mut stats = self.0.counters.snapshot();
         stats.push(("memory_held", self.0.budget.held()));
+        stats.push(("connection_limit", self.0.slots.limit() as u64));
         stats
+    }
+
+    /// How long requests took.
+    #[must_use]
+    pub fn latencies(&self) -> Vec<LatencyRow> {
+        self.0.counters.latencies.snapshot()
     }
 
     /// Sends an encoded `TelemetryCommand` on a stream. Returns false if the stream has ended or its buffer is full.
@@ -392,7 +399,7 @@ impl Server {
         sockets::set_up(&stream);
         let id = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
         let limits = inner.options.connection;
-        let (outbox, writer) = outbox(limits.in_flight);
+        let (outbox, writer) = outbox(limits.in_flight, Some(Arc::clone(&inner.counters)));
         let (allowance, calls) = (inner.budget.allowance(peer.ip()), Calls::new());
         let handle = Arc::new(Peer {
             address: peer,

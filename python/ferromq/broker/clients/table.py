@@ -350,6 +350,19 @@ class ClientTable:
                 for group, members in self._producers.items()
             }
 
+    def all_consumers(self) -> list[tuple[str, str, Client]]:
+        """Return every member of a consumer group, with its group and how it consumes, in RocketMQ's words."""
+        with self._lock:
+            return [
+                (
+                    name,
+                    entry.consume_type if entry.client.is_grpc else group.consume_settings.consume_type,
+                    entry.client,
+                )
+                for name, group in self._groups.items()
+                for entry in group.members.values()
+            ]
+
     def producer(self, client_id: str) -> Client | None:
         """Return the remoting producer with an id; of an id on two connections, the one seen last."""
         return self._by_id.get(client_id)

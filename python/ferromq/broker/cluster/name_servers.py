@@ -110,6 +110,15 @@ class NameServers:
         return bool(self._sessions)
 
     @property
+    def count(self) -> int:
+        """How many name servers there are."""
+        return len(self._sessions)
+
+    def failing(self) -> list[str]:
+        """Return the addresses of those that did not accept the last registration."""
+        return [session.address for session in self._sessions if session.is_failing]
+
+    @property
     def identity(self) -> BrokerIdentity:
         """The broker's identity in registrations."""
         return self._identity

@@ -8,7 +8,8 @@ are one append: after a crash both exist or neither, so a transaction is committ
 
 import logging
 import re
-from collections import OrderedDict
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -121,6 +122,13 @@ class TransactionEnder:
         self._seldom = LimitedLog(_log)
         self._recent: OrderedDict[tuple[str | None, int, str | None], Decision] = OrderedDict()
         """The last decisions: readers of the store do not see them at once."""
+        self._ended: Counter[tuple[str, str]] = Counter()
+        self._counting = threading.Lock()
+
+    def ended(self) -> dict[tuple[str, str], int]:
+        """Return how many transactions ended since the start, by decision (`COMMIT`, `ROLLBACK`) and topic."""
+        with self._counting:
+            return dict(self._ended)
 
     def end_transaction(self, request: Request) -> Answer:
         """Answer request 37: end a half message as its producer decided; repeated requests change nothing."""
@@ -201,6 +209,8 @@ class TransactionEnder:
             self._recent[identity(half)] = decision
             if len(self._recent) > _RECENT:
                 self._recent.popitem(last=False)
+        with self._counting:
+            self._ended[decision.name, half.properties.get(REAL_TOPIC, "")] += 1
         if decision is Decision.COMMIT:
             self._count_put(messages[0]["topic"], 1, places[0][2])
         return True

@@ -28,7 +28,8 @@ use crate::{
         convert::{Refusal, check_topic, code, put_status},
     },
     hot::{
-        Hot, batches::MAX_INLINE_MESSAGES, message_group::queue_of_group, recall_handle, send::Deduplication,
+        Hot, Sends, batches::MAX_INLINE_MESSAGES, message_group::queue_of_group, recall_handle,
+        send::Deduplication,
     },
     protobuf::{
         CHOSEN_QUEUE, DURABILITY, FLUSHED, PHYSICAL_OFFSETS, STORE_HOST, WRITTEN, bytes_field_len,
@@ -75,6 +76,7 @@ pub(in crate::grpc) async fn send_message(
         Err(refusal) => Err(refusal),
     };
     Ok(answer.unwrap_or_else(|refusal| {
+        Sends::log_refused(peer, &refusal.message);
         let mut out = Vec::new();
         put_status(&mut out, 1, refusal.code, &refusal.message);
         out.into()

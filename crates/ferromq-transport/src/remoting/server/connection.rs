@@ -35,7 +35,10 @@ use crate::{
         read_closed::{self, ReadClosed},
         unwritten::Unwritten,
     },
-    hot::{Counters, Hot},
+    hot::{
+        Counters, Hot,
+        latencies::{Protocol, Timing},
+    },
     remoting::{
         Decoder, Limits, RemotingCommand,
         calls::Calls,
@@ -275,9 +278,11 @@ impl Connection {
             debug!(connection = self.id, code = command.code, "one-way query dropped");
             return Ok(true);
         }
+        let timing = Timing::begin(Protocol::Remoting, command.code);
         let cost = frame + command.fields.memory() + REQUEST_OVERHEAD;
         memory.wait(cost.saturating_sub(memory.taken())).await;
-        let permit = self.admit(command.is_one_way(), memory, context).await?;
+        let mut permit = self.admit(command.is_one_way(), memory, context).await?;
+        permit.timing = Some(timing);
         self.dispatch(command, permit, context);
         Ok(true)
     }
@@ -314,7 +319,7 @@ impl Connection {
         Ok(Permit::new([Some(connection_permit), server_permit], memory))
     }
 
-    fn dispatch(&self, command: RemotingCommand, permit: Permit, context: &RequestContext) {
+    fn dispatch(&self, command: RemotingCommand, mut permit: Permit, context: &RequestContext) {
         self.counters.remoting_requests.add(1);
         if command.code == request::GET_ROUTEINFO_BY_TOPIC
             && let Some(response) = self.routes.answer(&command)
@@ -329,6 +334,9 @@ impl Connection {
             (None, _, Some(cold)) => self.call_cold(cold, command, permit, &context.outbox),
             _ => {
                 debug!(connection = self.id, peer = %self.peer, code = command.code, "request code not supported");
+                if let Some(timing) = &mut permit.timing {
+                    timing.is_unknown();
+                }
                 reply(&command, &command.respond_unsupported(), permit, &context.outbox);
             }
         }
@@ -346,7 +354,9 @@ impl Connection {
         let mut answering: Pin<Box<dyn Future<Output = RemotingCommand> + Send>> = match verb
             .begin(&hot, self.peer, &command)
         {
-            BeginOutcome::Answered(response) if is_one_way => return drop((response, permit)),
+            BeginOutcome::Answered(response) if is_one_way => {
+                return context.outbox.drop_one_way(&response, permit);
+            }
             BeginOutcome::Answered(response) => return context.outbox.answer(&response, permit),
             // The flush sends the response; no task waits for it.
             BeginOutcome::Stored(response, end) => {
@@ -372,10 +382,11 @@ impl Connection {
         };
         // Most requests are answered at once, in the order received; only those that wait cost a task.
         if let Poll::Ready(response) = answering.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            if !is_one_way {
-                context.outbox.answer(&response, permit);
-            }
+            reply_to(is_one_way, &response, permit, &context.outbox);
             return;
+        }
+        if verb.is_query {
+            permit.waited();
         }
         permit.memory().count(TASK_OVERHEAD);
         let outbox = context.outbox.clone();
@@ -384,9 +395,7 @@ impl Connection {
                 response = answering => response,
                 () = outbox.closed() => return,
             };
-            if !is_one_way {
-                outbox.answer(&response, permit);
-            }
+            reply_to(is_one_way, &response, permit, &outbox);
         });
     }
 
@@ -442,7 +451,13 @@ fn detach_small_body(command: &mut RemotingCommand) {
 
 /// Answers a request, unless it is one-way.
 fn reply(request: &RemotingCommand, response: &RemotingCommand, permit: Permit, outbox: &Outbox) {
-    if !request.is_one_way() {
+    reply_to(request.is_one_way(), response, permit, outbox);
+}
+
+fn reply_to(is_one_way: bool, response: &RemotingCommand, permit: Permit, outbox: &Outbox) {
+    if is_one_way {
+        outbox.drop_one_way(response, permit);
+    } else {
         outbox.answer(response, permit);
     }
 }

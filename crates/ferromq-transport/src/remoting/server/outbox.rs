@@ -25,6 +25,10 @@ use crate::{
     connections::{
         budget::Share, log_limiter::LogLimiter, progress_deadline::ProgressDeadline, unwritten::Unwritten,
     },
+    hot::{
+        Counters,
+        latencies::{Outcome, Timing},
+    },
     remoting::{Fields, Frame, RemotingCommand, codec, codes::response},
 };
 
@@ -47,12 +51,14 @@ pub(crate) struct Permit {
     reserved: Option<Arc<Share>>,
     /// What to undo if the response is not written.
     unwritten: Option<Arc<Unwritten>>,
+    /// How long the request takes, if that is measured.
+    pub(crate) timing: Option<Timing>,
 }
 
 impl Permit {
     /// Joins permits of the connection and of the server with memory.
     pub(crate) fn new(permits: [Option<OwnedSemaphorePermit>; 2], memory: Share) -> Self {
-        Self { _permits: permits, memory, reserved: None, unwritten: None }
+        Self { _permits: permits, memory, reserved: None, unwritten: None, timing: None }
     }
 
     /// Adds the memory reserved for the response.
@@ -63,6 +69,13 @@ impl Permit {
     /// Adds what to undo if the response is not written.
     pub(crate) fn with_unwritten(self, unwritten: Option<Arc<Unwritten>>) -> Self {
         Self { unwritten, ..self }
+    }
+
+    /// Marks the request as one that waited for messages.
+    pub(crate) fn waited(&mut self) {
+        if let Some(timing) = &mut self.timing {
+            timing.waited = true;
+        }
     }
 
     fn written(&self) {
@@ -97,6 +110,16 @@ struct OutboxState {
     /// Time of the last write, in milliseconds since `begun`.
     last_write: AtomicU64,
     pushes: Arc<Semaphore>,
+    /// Where the times of requests are counted.
+    counters: Option<Arc<Counters>>,
+}
+
+impl OutboxState {
+    fn count(&self, permit: &Permit, outcome: Outcome, end: std::time::Instant) {
+        if let (Some(counters), Some(timing)) = (&self.counters, &permit.timing) {
+            counters.latencies.record_at(timing, outcome, end);
+        }
+    }
 }
 
 /// The sending end. The writer ends once all clones are dropped and the queue is empty.
@@ -118,17 +141,21 @@ pub(crate) struct OutboxWriter {
     state: Arc<OutboxState>,
 }
 
-/// Makes both ends for a connection with up to `in_flight` queued responses.
-pub(crate) fn outbox(in_flight: u16) -> (Outbox, OutboxWriter) {
+/// Makes both ends for a connection with up to `in_flight` queued responses. `counters` get the times of requests.
+pub(crate) fn outbox(in_flight: u16, counters: Option<Arc<Counters>>) -> (Outbox, OutboxWriter) {
     let (sender, receiver) = mpsc::channel(usize::from(in_flight) + MAX_PUSHES);
     let pushes = Arc::new(Semaphore::new(MAX_PUSHES));
-    let state = Arc::new(OutboxState { begun: Instant::now(), last_write: AtomicU64::new(0), pushes });
+    let state =
+        Arc::new(OutboxState { begun: Instant::now(), last_write: AtomicU64::new(0), pushes, counters });
     (Outbox { queue: sender, state: Arc::clone(&state) }, OutboxWriter { queue: receiver, state })
 }
 
 impl Outbox {
     /// Queues a response under the permit of its request.
-    pub(crate) fn answer(&self, response: &RemotingCommand, permit: Permit) {
+    pub(crate) fn answer(&self, response: &RemotingCommand, mut permit: Permit) {
+        if let Some(timing) = &mut permit.timing {
+            timing.response = response.code;
+        }
         let frame = codec::encode(response).or_else(|error| {
             static BAD: LogLimiter = LogLimiter::new();
             BAD.log(|suppressed| {
@@ -146,6 +173,14 @@ impl Outbox {
         if let Ok(frame) = frame {
             self.put(frame, permit);
         }
+    }
+
+    /// Drops the response to a one-way request.
+    pub(crate) fn drop_one_way(&self, response: &RemotingCommand, mut permit: Permit) {
+        if let Some(timing) = &mut permit.timing {
+            timing.response = response.code;
+        }
+        self.state.count(&permit, Outcome::OneWay, std::time::Instant::now());
     }
 
     /// Queues a frame; drops it if the writer has ended.
@@ -197,22 +232,12 @@ impl OutboxWriter {
         let mut batch = Vec::new();
         let mut buffer = BytesMut::new();
         while self.queue.recv_many(&mut batch, WRITE_BATCH).await > 0 {
-            let mut progress = ProgressDeadline::new(time_limit);
-            for QueuedFrame { frame, .. } in &mut batch {
-                buffer.put_slice(&frame.head);
-                if frame.body.len() <= COPY_BELOW {
-                    buffer.put_slice(&frame.body);
-                } else {
-                    // Together: a peer that waits is not woken for the head alone.
-                    let mut parts = (&mut buffer).chain(&mut frame.body);
-                    write_all(&mut socket, &mut parts, &mut progress).await?;
-                }
-            }
-            write_all(&mut socket, &mut buffer, &mut progress).await?;
-            // TLS buffers written bytes until a flush.
-            timeout(time_limit, socket.flush())
-                .await
-                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+            let written = write_batch(&mut socket, &mut batch, &mut buffer, time_limit).await;
+            let outcome = if written.is_ok() { Outcome::Success } else { Outcome::WriteFailed };
+            // One reading of the clock for all: they were written together.
+            let end = std::time::Instant::now();
+            batch.iter().for_each(|QueuedFrame { permit, .. }| self.state.count(permit, outcome, end));
+            written?;
             batch.drain(..).for_each(|QueuedFrame { permit, .. }| permit.written());
             let kept = if self.queue.is_empty() { KEPT_WHILE_IDLE } else { KEPT_BUFFER };
             // Written bytes no longer count as capacity, but still occupy memory.
@@ -225,6 +250,29 @@ impl OutboxWriter {
         // Over TLS the shutdown is written, too, possibly to a peer that does not read.
         timeout(time_limit, socket.shutdown()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
+}
+
+/// Writes frames, small ones together.
+async fn write_batch(
+    socket: &mut (impl AsyncWrite + Unpin),
+    batch: &mut [QueuedFrame],
+    buffer: &mut BytesMut,
+    time_limit: Duration,
+) -> io::Result<()> {
+    let mut progress = ProgressDeadline::new(time_limit);
+    for QueuedFrame { frame, .. } in batch {
+        buffer.put_slice(&frame.head);
+        if frame.body.len() <= COPY_BELOW {
+            buffer.put_slice(&frame.body);
+        } else {
+            // Together: a peer that waits is not woken for the head alone.
+            let mut parts = (&mut *buffer).chain(&mut frame.body);
+            write_all(socket, &mut parts, &mut progress).await?;
+        }
+    }
+    write_all(socket, buffer, &mut progress).await?;
+    // TLS buffers written bytes until a flush.
+    timeout(time_limit, socket.flush()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Writes all bytes. Fails once the peer misses a deadline of `progress`; the total time is unlimited.
@@ -270,7 +318,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_that_does_not_take_the_shutdown_times_out() {
-        let (outbox, writer) = outbox(1);
+        let (outbox, writer) = outbox(1, None);
         drop(outbox);
         let ended = writer.write(NeverShutDown, Duration::from_millis(10)).await;
         assert_eq!(ended.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));

@@ -24,7 +24,7 @@ use ferromq_store::StoreError;
 
 use crate::{
     TransportError,
-    hot::Hot,
+    hot::{Hot, Sends},
     remoting::{Fields, RemotingCommand, codes::request},
 };
 use refused::Refused;
@@ -129,7 +129,10 @@ impl HotVerb {
         };
         match stored {
             None => BeginOutcome::Pending,
-            Some(Err(error)) => BeginOutcome::Answered(refused::failed(command, &error)),
+            Some(Err(error)) => {
+                Sends::log_refused(peer, &error);
+                BeginOutcome::Answered(refused::failed(command, &error))
+            }
             Some(Ok(send::StoredSend { response, flush_to: None })) => BeginOutcome::Answered(response),
             Some(Ok(send::StoredSend { response, flush_to: Some(end) })) => {
                 match hot.sends.durable_now(end) {
@@ -156,7 +159,10 @@ impl HotVerb {
         }
         let outcome = match self.handler {
             Handler::Inline(run) => run(&hot, &command),
-            Handler::Send => Box::pin(send::send(&hot, peer, &command)).await.map_err(Refused::from),
+            Handler::Send => Box::pin(send::send(&hot, peer, &command)).await.map_err(|error| {
+                Sends::log_refused(peer, &error);
+                Refused::from(error)
+            }),
             Handler::Async(run) => run(&hot, peer, &command).await,
         };
         refused::to_response(&command, outcome)

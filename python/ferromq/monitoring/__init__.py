@@ -1,0 +1,1 @@
+"""Metrics and health checks of servers, over HTTP."""

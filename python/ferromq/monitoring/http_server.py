@@ -1,0 +1,202 @@
+"""
+A small HTTP server for metrics and health checks: a few pages, read by GET, on a thread of its own.
+
+A client costs little and cannot hold the server up: connections, the size of a request and the time of an exchange are
+limited, and each connection serves one request. Pages are made on two threads beside it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+from ferromq.process.limited_log import LimitedLog
+
+_log = logging.getLogger("ferromq.http")
+
+MAX_CONNECTIONS: Final = 64
+"""Open connections; further ones are closed."""
+MAX_REQUEST: Final = 8 << 10
+"""Bytes of a request line and its header."""
+REQUEST_SECONDS: Final = 5.0
+"""The time in which a client must send its request."""
+ANSWER_SECONDS: Final = 30.0
+"""The time in which an answer is made, and in which a client must have read it."""
+_END: Final = b"\r\n\r\n"
+_TEXT: Final = "text/plain; charset=utf-8"
+_STOP_SECONDS: Final = 2.0
+
+
+class Page(NamedTuple):
+    """An answer."""
+
+    body: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    content_type: str = _TEXT
+
+
+class Asked(NamedTuple):
+    """What a request asks for."""
+
+    path: str
+    wants_body: bool
+
+
+class BadRequest(Exception):  # noqa: N818 (an answer, not a failure of ours)
+    """A request that is not served; the text is for the client."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+def parse(head: bytes) -> Asked:
+    """
+    Return the path of a request (RFC 9112, section 3), without its query. Raises `BadRequest`.
+
+    *head* is its request line and header. The fields of the header do not matter: no page depends on them.
+    """
+    line, _, _ = head.partition(b"\r\n")
+    words = line.split(b" ")
+    if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not line.isascii():  # noqa: PLR2004 (of a line)
+        raise BadRequest(HTTPStatus.BAD_REQUEST, "the request line is not METHOD PATH HTTP/1.1")
+    method, target, _ = line.decode("ascii").split(" ")
+    if method not in {"GET", "HEAD"}:
+        raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are served")
+    return Asked(target.partition("?")[0], wants_body=method == "GET")
+
+
+def written(page: Page, *, wants_body: bool = True) -> bytes:
+    """Return the response with *page*, after which the connection ends."""
+    head = (
+        f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\nContent-Type: {page.content_type}\r\n"
+        f"Content-Length: {len(page.body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode("ascii") + (page.body if wants_body else b"")
+
+
+class HttpServer:
+    """
+    Serves pages at `host:port`, port 0 for a free one, from the constructor's return until `close`.
+
+    *pages* are functions by path; each may take a while and is called by one thread at a time. Raises `OSError` if the
+    address is in use.
+    """
+
+    def __init__(self, address: str, pages: Mapping[str, Callable[[], Page]]) -> None:
+        self._pages = dict(pages)
+        self._loop = asyncio.new_event_loop()
+        self._workers = ThreadPoolExecutor(2, thread_name_prefix="ferromq-http")
+        self._turns = {path: asyncio.Lock() for path in pages}
+        self._open = 0
+        self._limited_log = LimitedLog(_log)
+        host, _, port = address.rpartition(":")
+        try:
+            self._server = self._loop.run_until_complete(
+                asyncio.start_server(self._accept, host.strip("[]"), int(port), limit=MAX_REQUEST)
+            )
+        except BaseException:
+            self._workers.shutdown(wait=False)
+            self._loop.close()
+            raise
+        self.address = f"{host}:{self._server.sockets[0].getsockname()[1]}"
+        """Its `host:port`."""
+        self._thread = threading.Thread(target=self._run, name="ferromq-http", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; connections end at once. Idempotent."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOP_SECONDS)
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        # Breaks the references to what makes the pages.
+        self._pages.clear()
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._end())
+        self._loop.close()
+
+    async def _end(self) -> None:
+        """Listen no more, and end the connections."""
+        self._server.close()
+        # Also those of connections that were accepted last, and have not begun.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._open >= MAX_CONNECTIONS:
+            self._limited_log.log(logging.WARNING, "connection refused: %d are open", self._open)
+            writer.transport.abort()
+            return
+        self._open += 1
+        try:
+            await self._serve(reader, writer)
+        except (OSError, TimeoutError):
+            _log.debug("connection ended", exc_info=True)
+        finally:
+            self._open -= 1
+            # What a client has not taken in time is dropped.
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        wants_body = True
+        try:
+            asked = parse(await _head(reader))
+            wants_body = asked.wants_body
+            async with asyncio.timeout(ANSWER_SECONDS):
+                page = await self._make(asked.path)
+        except BadRequest as refused:
+            page = Page(f"{refused}\n".encode(), refused.status)
+        except asyncio.IncompleteReadError:
+            return
+        writer.write(written(page, wants_body=wants_body))
+        await _within(ANSWER_SECONDS, writer.drain())
+        writer.write_eof()
+        # The end of the client's side: closing with unread bytes would reset the connection before it reads the answer.
+        await _within(REQUEST_SECONDS, _read_rest(reader))
+
+    async def _make(self, path: str) -> Page:
+        make = self._pages.get(path)
+        if make is None:
+            known = ", ".join(sorted(self._pages))
+            raise BadRequest(HTTPStatus.NOT_FOUND, f"there is no page {path[:100]}; there are {known}")
+        async with self._turns[path]:
+            try:
+                return await self._loop.run_in_executor(self._workers, make)
+            except Exception:  # noqa: BLE001 (a page must not end the server)
+                self._limited_log.log(logging.ERROR, "page failed path=%s", path, exc_info=True)
+                raise BadRequest(HTTPStatus.INTERNAL_SERVER_ERROR, "the page failed; the log has the error") from None
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    """Read a request. Raises `BadRequest` if it is too large or too slow, `IncompleteReadError` if it has no end."""
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            return await reader.readuntil(_END)
+    except asyncio.LimitOverrunError:
+        raise BadRequest(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the request has more than {MAX_REQUEST} bytes"
+        ) from None
+    except TimeoutError:
+        raise BadRequest(
+            HTTPStatus.REQUEST_TIMEOUT, f"the request did not arrive within {REQUEST_SECONDS:g} s"
+        ) from None
+
+
+async def _read_rest(reader: asyncio.StreamReader) -> None:
+    for _ in range(MAX_REQUEST):
+        if not await reader.read(MAX_REQUEST):
+            return
+
+
+async def _within(seconds: float, awaited: Awaitable[None]) -> None:
+    async with asyncio.timeout(seconds):
+        await awaited
