@@ -27,6 +27,7 @@ from ferromq.broker.metadata.first_use import FirstUse
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.request_modes import RequestModes
 from ferromq.broker.metadata.topics import RegistrationWait, TopicTable
+from ferromq.broker.metadata.users import open_users
 from ferromq.broker.reports.statistics import SAMPLE_MS
 from ferromq.broker.store_setup import ArchiveHook, load_archive_hook, log_recovery, open_store, set_archive_hook
 from ferromq.config.broker import BrokerConfig
@@ -211,7 +212,9 @@ class BrokerController(Shown):
     def _connect_name_servers(self, started: contextlib.ExitStack, identity: BrokerIdentity) -> None:
         settings, membership = self.settings, self.config.membership
         period = registration_period(membership.register_interval)
-        self._name_servers = NameServers(self.config.namesrv, identity, membership, period=period)
+        self._name_servers = NameServers(
+            self.config.namesrv, identity, membership, period=period, credentials=self.config.access.inner()
+        )
         started.callback(self._name_servers.close)
         self._registrar = Registrar(
             self._name_servers, self._clock, period, membership=lambda: settings.config.membership
@@ -237,6 +240,7 @@ class BrokerController(Shown):
             lambda: settings.config, directory, now_ms, hot_path.push_group, hot_path.push_forbidden
         )
         self._modes = RequestModes(directory)
+        self._users = open_users(self.config, self._server, directory)
         self._role = Role(
             lambda: settings.config,
             self._clock,
@@ -261,6 +265,7 @@ class BrokerController(Shown):
                 topics=self.topics,
                 groups=self.groups,
                 modes=self._modes,
+                users=self._users,
                 routes=self._routes,
             ),
             started,

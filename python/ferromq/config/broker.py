@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from ferromq.config.access import AccessConfig
 from ferromq.config.compat import CompatConfig
 from ferromq.config.consume import ConsumeConfig
 from ferromq.config.grpc import GrpcConfig
@@ -92,6 +93,8 @@ class BrokerConfig(Config):
     """The options of the broker as a member of its cluster."""
     connections: ListenerConfig = field(default_factory=ListenerConfig)
     """The options of its connections."""
+    access: AccessConfig = field(default_factory=AccessConfig)
+    """The options for access control."""
     sends: SendConfig = field(default_factory=SendConfig)
     """The options for messages that producers send."""
     reads: ConsumeConfig = field(default_factory=ConsumeConfig)
@@ -126,6 +129,7 @@ class BrokerConfig(Config):
         **MembershipConfig.properties,
         "channelExpiredTimeout": Key("client_lease", MILLISECONDS),
         **ListenerConfig.properties,
+        **AccessConfig.properties,
         **StoreConfig.properties,
     }
     joined: ClassVar[JoinedKeys] = {
@@ -139,6 +143,7 @@ class BrokerConfig(Config):
     parts: ClassVar[Mapping[str, type[Config]]] = {
         "membership": MembershipConfig,
         "connections": ListenerConfig,
+        "access": AccessConfig,
         "sends": SendConfig,
         "reads": ConsumeConfig,
         "grpc": GrpcConfig,

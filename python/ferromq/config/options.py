@@ -84,6 +84,14 @@ class BrokerOptions(StoreOptions, total=False):
     tls_key: str | os.PathLike[str]
     tls_client_auth: str
     tls_trust: str | os.PathLike[str]
+    # AccessConfig
+    authentication_enabled: bool
+    authorization_enabled: bool
+    initial_user: str
+    inner_credentials: str
+    authentication_whitelist: Sequence[str] | str
+    authorization_whitelist: Sequence[str] | str
+    show_passwords: bool
     # SendConfig
     check_types: str
     mixed_topics: bool

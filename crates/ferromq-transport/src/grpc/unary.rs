@@ -5,7 +5,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -15,8 +14,10 @@ use hyper::body::Incoming;
 use tonic::{Status, body::Body};
 
 use super::{
+    Inner,
     call::{MAX_ACK, MAX_REQUEST, MAX_SEND, SMALL_ANSWER, deadline_exceeded, malformed, missing_client_id},
     connection::Link,
+    convert::Refusal,
     counted_body::{CountedBody, PREFIX},
     deadline::Deadline,
     hot_method::UnaryMethod,
@@ -50,13 +51,13 @@ fn limit(method: UnaryMethod) -> usize {
     }
 }
 
-/// Answers a call. `stall` limits the client's pauses in the middle of its request.
+/// Answers a call.
 pub(super) async fn answer(
+    server: &Inner,
     hot: &Arc<Hot>,
     method: UnaryMethod,
     link: &Link,
     request: http::Request<Incoming>,
-    stall: Duration,
 ) -> http::Response<Body> {
     if request.method() != Method::POST {
         return Status::unimplemented(format!("gRPC calls use POST, not {}", request.method())).into_http();
@@ -71,7 +72,7 @@ pub(super) async fn answer(
         response.headers_mut().insert(ACCEPT_ENCODING, IDENTITY);
         return response;
     }
-    let answered = deadline.limit(try_answer(hot, method, link, request, stall, deadline)).await;
+    let answered = deadline.limit(try_answer(server, hot, method, link, request, deadline)).await;
     match answered.unwrap_or_else(|| Err(deadline_exceeded())) {
         Ok(answer) => answer,
         Err(status) => status.into_http(),
@@ -79,14 +80,15 @@ pub(super) async fn answer(
 }
 
 async fn try_answer(
+    server: &Inner,
     hot: &Arc<Hot>,
     method: UnaryMethod,
     link: &Link,
     request: http::Request<Incoming>,
-    stall: Duration,
     deadline: Deadline,
 ) -> Result<http::Response<Body>, Status> {
     let refusal = missing_client_id(request.headers());
+    let admission = server.access.admit(method.name(), |name| text(request.headers(), name), link.peer());
     let form = if request.headers().contains_key(RECEIPTS) { ReceiptForm::Whole } else { ReceiptForm::Plain };
     let cause = if method == UnaryMethod::Forward {
         dead_letter::cause(request.headers())
@@ -95,7 +97,7 @@ async fn try_answer(
     };
     // Held to the end of this function: the request's bytes count until it is answered.
     let share = Arc::new(link.allowance().share());
-    let body = CountedBody::new(request.into_body(), Arc::clone(&share), Some(stall));
+    let body = CountedBody::new(request.into_body(), Arc::clone(&share), Some(server.stall));
     let message = message(body, limit(method)).await?;
     if message.len() > LARGE {
         OwnTask::default().await;
@@ -104,7 +106,8 @@ async fn try_answer(
     if deadline.has_passed() {
         return Err(deadline_exceeded());
     }
-    if let Some(refusal) = refusal {
+    let refused = admission.and_then(|admission| admission.check(&message)).err().map(Refusal::from);
+    if let Some(refusal) = refused.or(refusal) {
         return Ok(response(link, &ack::refused(&refusal)));
     }
     let peer = link.peer();
@@ -118,6 +121,11 @@ async fn try_answer(
         UnaryMethod::UpdateOffset => ack::update_offset(hot, message, peer).await,
     };
     answer.map(|answer| response(link, &answer)).map_err(malformed)
+}
+
+/// The text of a header; `None` if it is missing or has other bytes.
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
 }
 
 /// Reads the one message of a request, of at most `limit` bytes. A message that arrives in one piece is not copied.

@@ -10,6 +10,7 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
+from ferromq.config.access import SECRETS
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.compat import effective, in_milliseconds
 from ferromq.config.consume import ConsumeConfig
@@ -31,6 +32,8 @@ _NEVER_FORCIBLY, _CLEAN_FORCIBLY = 100, "85"
 _PLAIN_KEYS = {
     key: BrokerConfig.properties[key]
     for key in (
+        "authenticationEnabled",
+        "authorizationEnabled",
         "autoCreateSubscriptionGroup",
         "autoCreateTopicEnable",
         "brokerClusterName",
@@ -69,10 +72,14 @@ _PLAIN_KEYS = {
 
 
 def as_lines(options: Mapping[str, Any], shown: Mapping[str, str] | None = None) -> str:
-    """Return lines NAME=VALUE of every option, RocketMQ's names first; *shown* overrides their values."""
+    """Return lines NAME=VALUE of every option but secrets, RocketMQ's names first; *shown* overrides their values."""
     lines = [
         *(shown or rocketmq_names(options)).items(),
-        *((name, own_text(value)) for name, value in sorted({**options, **effective(options)}.items())),
+        *(
+            (name, own_text(value))
+            for name, value in sorted({**options, **effective(options)}.items())
+            if name not in SECRETS
+        ),
     ]
     return "".join(f"{name}={value}\n" for name, value in lines)
 

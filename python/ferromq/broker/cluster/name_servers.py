@@ -85,13 +85,19 @@ class NameServers:
     """The name servers of one broker; thread-safe. A hanging one does not block the others."""
 
     def __init__(
-        self, addresses: tuple[str, ...], identity: BrokerIdentity, membership: MembershipConfig, *, period: timedelta
+        self,
+        addresses: tuple[str, ...],
+        identity: BrokerIdentity,
+        membership: MembershipConfig,
+        *,
+        period: timedelta,
+        credentials: tuple[str, str] | None = None,
     ) -> None:
         self._identity = identity
         self._membership = membership
         self._timeout = membership.register_timeout.total_seconds()
         self._lease_ms = max(_LEASE_MS, _PERIODS_IN_A_LEASE * (period // timedelta(milliseconds=1)))
-        self._client = _ferromq.RemotingClient()
+        self._client = _ferromq.RemotingClient(credentials=credentials)
         self._sessions = [NameServerSession(address, self._register_round) for address in addresses]
         self.retry_soon: Callable[[], object] = lambda: None
         """Called if a name server lost this broker, or may lack part of its registration."""

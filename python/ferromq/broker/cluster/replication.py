@@ -75,10 +75,18 @@ class SlaveSync:
     leaves the tables unchanged. After `stop` nothing is taken over any more.
     """
 
-    def __init__(self, replica: Replica, own_address: str, clock: Clock, period: timedelta) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        own_address: str,
+        clock: Clock,
+        period: timedelta,
+        *,
+        credentials: tuple[str, str] | None = None,
+    ) -> None:
         self._replica = replica
         self._own_address = own_address
-        self._client = _ferromq.RemotingClient()
+        self._client = _ferromq.RemotingClient(credentials=credentials)
         self._master: str | None = None
         self._failures: dict[str, str] = {}
         self._taking = threading.Lock()

@@ -82,7 +82,13 @@ class Role:
             "no messages and serves no consumers broker_id=%d",
             membership.broker_id,
         )
-        sync = SlaveSync(self._replica, self._name_servers.identity.address, self._clock, membership.sync_interval)
+        sync = SlaveSync(
+            self._replica,
+            self._name_servers.identity.address,
+            self._clock,
+            membership.sync_interval,
+            credentials=self._config().access.inner(),
+        )
         with self._lock:
             self._sync = sync
             self._follow(self._master)
