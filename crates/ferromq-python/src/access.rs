@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ferromq_protocol::signing::Signer;
-use ferromq_transport::access::{Actions, Exceptions, Kind, Pattern, Policy, PolicyEntry, Rules, User};
+use ferromq_transport::access::{Actions, Exceptions, Pattern, Policy, PolicyEntry, Rules, User};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 /// A user: (name, secret key, is super, is enabled, entries of its policy, entries of its default policy).

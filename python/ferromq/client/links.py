@@ -21,7 +21,7 @@ from ferromq.core.credentials import Credentials
 from ferromq.core.replies import Waiting
 from ferromq.core.request_plans import REQUESTERS, Answer, Requests, heartbeat
 from ferromq.core.requests import Identity, T, backoff, why_unreachable
-from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError, RequestTimeout
+from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError, Forbidden, RequestTimeout
 from ferromq.protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -256,8 +256,11 @@ class Links:
                 code, remark, _, _ = await link.call(next(self._opaques), RequestCode.HEART_BEAT, {}, body)
         except TimeoutError:
             raise _no_answer(link.who, _CONNECT) from None
+        text = f"{link.who} refused a heartbeat: {remark}"
+        if code == ResponseCode.NO_PERMISSION:
+            raise Forbidden(text, code, remark or "")
         if code != ResponseCode.SUCCESS:
-            raise ConnectionFailed(f"{link.who} refused a heartbeat: {remark}")
+            raise ConnectionFailed(text)
 
 
 class _Link:

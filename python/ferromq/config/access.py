@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ferromq.config.keys import BOOLEAN, Form, Key, Keys
+from ferromq.config.keys import Form, JoinedKeys, Key, Keys
 from ferromq.config.reader import Config
 from ferromq.config.rocketmq_keys import flag
-from ferromq.config.values import split_list
+from ferromq.config.values import boolean, split_list
 from ferromq.errors import ConfigError
 
 SECRETS = frozenset({"initial_user", "inner_credentials"})
@@ -32,6 +32,19 @@ _CLASSES: Mapping[str, tuple[str, ...]] = {
         f"{_AUTH}.authorization.strategy.{kind}AuthorizationStrategy" for kind in ("Stateless", "Stateful")
     ),
 }
+
+
+def _enabled(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return what is checked; the second needs the first."""
+    checked = {
+        "authentication_enabled": boolean(given.get("authenticationEnabled", "false")),
+        "authorization_enabled": boolean(given.get("authorizationEnabled", "false")),
+    }
+    if checked["authorization_enabled"] and not checked["authentication_enabled"]:
+        raise ValueError(
+            "authorizationEnabled needs authenticationEnabled: without signatures a request can name any user; set both"
+        )
+    return checked
 
 
 def _class(key: str) -> Callable[[str], dict[str, Any]]:
@@ -90,8 +103,6 @@ class AccessConfig(Config):
     """Whether super users get the secret keys of users, as in RocketMQ."""
 
     properties: ClassVar[Keys] = {
-        "authenticationEnabled": Key("authentication_enabled", BOOLEAN),
-        "authorizationEnabled": Key("authorization_enabled", BOOLEAN),
         "initAuthenticationUser": Key("initial_user", _pair("username", "password")),
         "innerClientAuthenticationCredentials": Key("inner_credentials", _pair("accessKey", "secretKey")),
         "authenticationWhitelist": Key("authentication_whitelist", _COMMAS),
@@ -101,6 +112,8 @@ class AccessConfig(Config):
         ),
         **{key: _class(key) for key in _CLASSES},
     }
+
+    joined: ClassVar[JoinedKeys] = {("authenticationEnabled", "authorizationEnabled"): _enabled}
 
     def inner(self) -> tuple[str, str] | None:
         """Return name and secret key with which the broker signs its own requests."""

@@ -137,6 +137,7 @@ class BrokerConfig(Config):
         tuple(_TRACE): _trace,
         **MembershipConfig.joined,
         **ListenerConfig.joined,
+        **AccessConfig.joined,
         **GrpcConfig.joined,
         **StoreConfig.joined,
     }

@@ -101,14 +101,14 @@ def _message_size(text: str) -> dict[str, Any]:
     return {}
 
 
-def _too(option: str) -> Callable[[str], dict[str, Any]]:
-    """Return the function that turns an option on: the proxy of a broker cannot turn off what the broker's file has."""
-    return lambda text: {option: True} if boolean(text) else {}
+def _too(*options: str) -> Callable[[str], dict[str, Any]]:
+    """Return the function that turns options on: the proxy of a broker cannot turn off what the broker's file has."""
+    return lambda text: dict.fromkeys(options, True) if boolean(text) else {}
 
 
 REFUSED_OF_PROXY: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "authenticationEnabled": _too("authentication_enabled"),
-    "authorizationEnabled": _too("authorization_enabled"),
+    "authorizationEnabled": _too("authentication_enabled", "authorization_enabled"),
     "metricsExporterType": REFUSED["metricsExporterType"],
     "proxyMode": _mode,
     "maxMessageSize": _message_size,

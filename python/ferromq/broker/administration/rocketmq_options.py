@@ -32,8 +32,6 @@ _NEVER_FORCIBLY, _CLEAN_FORCIBLY = 100, "85"
 _PLAIN_KEYS = {
     key: BrokerConfig.properties[key]
     for key in (
-        "authenticationEnabled",
-        "authorizationEnabled",
         "autoCreateSubscriptionGroup",
         "autoCreateTopicEnable",
         "brokerClusterName",
@@ -132,6 +130,8 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
     age, used = options["retention_age"], effective(options)
     named = {
         **written_keys(_PLAIN_KEYS, options),
+        "authenticationEnabled": own_text(options["authentication_enabled"]),
+        "authorizationEnabled": own_text(options["authorization_enabled"]),
         "bindAddress": host,
         "brokerIP1": options["advertise"].partition(":")[0],
         "brokerId": str(options["broker_id"]),
