@@ -171,7 +171,9 @@ def test_an_unknown_protected_key_is_refused() -> None:
 def test_every_key_of_rocketmqs_with_an_effect_is_known_by_what_it_sets() -> None:
     """So that it can be protected. Other files, and keys with one value, set nothing by themselves."""
     keys = BrokerConfig.properties.keys() - REFUSED.keys()
-    others = {"tls.config.file", "tls.server.keyPassword", "tls.test.mode.enable"}
+    others = {"tls.config.file", "tls.server.keyPassword", "tls.test.mode.enable", "migrateAuthFromV1Enabled"}
+    parts = ("Provider", "MetadataProvider", "Strategy")
+    others |= {f"{what}{part}" for what in ("authentication", "authorization") for part in parts}
     assert {key for key in keys if not fields_of(key)} == others
 
 

@@ -233,7 +233,7 @@ def test_an_unknown_key_is_an_error_with_the_nearest_name(tmp_path: Path, text: 
 REFUSALS = {
     **dict.fromkeys(
         (
-            *("aclEnable", "authenticationEnabled", "authorizationEnabled", "useTLS"),
+            *("aclEnable", "useTLS"),
             *("allAckInSyncStateSet", "enableAutoInSyncReplicas", "duplicationEnable", "lockInStrictMode"),
             *("enableSlaveActingMaster", "enableRemoteEscape", "enableDLegerCommitLog", "enableControllerMode"),
             *("inBrokerContainer", "fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup"),
@@ -608,7 +608,7 @@ def test_a_role_that_contradicts_itself_is_an_error(tmp_path: Path, lines: str, 
 )
 def test_a_topic_for_traces_is_made_where_asked_for(tmp_path: Path, lines: str, topic: str) -> None:
     """As in RocketMQ, whose name it has by default."""
-    assert BrokerConfig.from_properties(write(tmp_path / "b.conf", lines)).trace_topic == topic
+    assert BrokerConfig.from_properties(write(tmp_path / "b.conf", lines)).sends.trace_topic == topic
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def table() -> Table:
 @pytest.fixture
 def told(peers: Peers, table: Table, monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServers]:
     """Return the name servers as the broker sees them, which have its table."""
-    monkeypatch.setattr(module._ferromq, "RemotingClient", lambda: peers)
+    monkeypatch.setattr(module._ferromq, "RemotingClient", lambda **_options: peers)
     identity = BrokerIdentity("broker", "c", "h:10911", "h:8081")
     found = NameServers(("a:1", "b:1"), identity, MembershipConfig(), period=timedelta(seconds=30))
     assert found.register(table.read).is_complete

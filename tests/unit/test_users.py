@@ -138,6 +138,14 @@ def test_rocketmqs_keys_are_options(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text(
         "authenticationEnabled=true\nauthorizationEnabled=true\n"
+        "authorizationWhitelist=\nmigrateAuthFromV1Enabled=false\n"
+        "authenticationStrategy=org.apache.rocketmq.auth.authentication.strategy.StatefulAuthenticationStrategy\n"
+        "authorizationStrategy=org.apache.rocketmq.auth.authorization.strategy.StatelessAuthorizationStrategy\n"
+        "authenticationMetadataProvider="
+        "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider\n"
+        "authorizationProvider=org.apache.rocketmq.auth.authorization.provider.DefaultAuthorizationProvider\n"
+        "authorizationMetadataProvider="
+        "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider\n"
         "authenticationProvider=org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider\n"
         'initAuthenticationUser={"username":"root","password":"a:b"}\n'
         'innerClientAuthenticationCredentials={"accessKey":"inner","secretKey":"s"}\n'
@@ -152,6 +160,24 @@ def test_rocketmqs_keys_are_options(tmp_path: Path) -> None:
         authentication_whitelist=("10", "apache.rocketmq.v2.HeartbeatRequest"),
     )
     assert "a:b" not in repr(access)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("authorizationEnabled=true", "needs authenticationEnabled"),
+        ("authenticationProvider=com.example.Mine", "com.example.Mine is not supported"),
+        ("migrateAuthFromV1Enabled=true", "createUser"),
+        ("initAuthenticationUser=topsecret", "it is not JSON"),
+        ('innerClientAuthenticationCredentials={"accessKey":"topsecret"}', "it is not JSON"),
+    ],
+)
+def test_keys_that_ask_for_more_are_refused(tmp_path: Path, line: str, words: str) -> None:
+    """With what to do instead."""
+    path = tmp_path / "broker.conf"
+    path.write_text(line)
+    with pytest.raises(ConfigError, match=words):
+        BrokerConfig.from_properties(path)
 
 
 @pytest.mark.parametrize(

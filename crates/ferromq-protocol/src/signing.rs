@@ -64,7 +64,9 @@ impl<'a> Authorization<'a> {
             }
         }
         match (access_key, signature) {
-            (Some(access_key), Some(signature)) if !access_key.is_empty() => Ok(Self { access_key, signature }),
+            (Some(access_key), Some(signature)) if !access_key.is_empty() => {
+                Ok(Self { access_key, signature })
+            }
             (Some(_), None) => Err("it has no Signature"),
             _ => Err("it has no Credential"),
         }
@@ -120,8 +122,7 @@ impl Signer {
     fn of_command(&self, command: &RemotingCommand) -> Hmac<Sha1> {
         let mut fields = Vec::with_capacity(command.fields.len());
         fields.extend(command.fields.iter().filter(|(name, _)| {
-            *name != SIGNATURE
-                && !(*name == UNIQUE_KEY_QUERY && command.version <= LAST_WITHOUT_QUERY_FLAG)
+            *name != SIGNATURE && !(*name == UNIQUE_KEY_QUERY && command.version <= LAST_WITHOUT_QUERY_FLAG)
         }));
         // Stable: the last of equal names counts, as everywhere.
         fields.sort_by_key(|(name, _)| *name);

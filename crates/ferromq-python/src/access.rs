@@ -20,12 +20,13 @@ pub fn rules(
     unsigned: &[String],
     unrestricted: &[String],
 ) -> PyResult<Rules> {
-    let users = users.into_iter().map(|(name, secret_key, is_super, is_enabled, entries, default_entries)| {
-        let (policy, default_policy) = (policy(entries)?, policy(default_entries)?);
-        let signer = Signer::new(&secret_key);
-        let user = User { signer, is_super, is_enabled, policy, default_policy };
-        Ok((name.into_boxed_str(), Arc::new(user)))
-    });
+    let users =
+        users.into_iter().map(|(name, secret_key, is_super, is_enabled, entries, default_entries)| {
+            let (policy, default_policy) = (policy(entries)?, policy(default_entries)?);
+            let signer = Signer::new(&secret_key);
+            let user = User { signer, is_super, is_enabled, policy, default_policy };
+            Ok((name.into_boxed_str(), Arc::new(user)))
+        });
     Ok(Rules {
         authorizes,
         cluster: cluster.into(),
@@ -37,15 +38,17 @@ pub fn rules(
 
 fn exceptions(names: &[String]) -> PyResult<Exceptions> {
     Exceptions::parse(names.iter().map(String::as_str)).map_err(|name| {
-        wrong(format!("{name:?} is no request: a code, or a name such as apache.rocketmq.v2.HeartbeatRequest"))
+        wrong(format!(
+            "{name:?} is no request: a code, or a name such as apache.rocketmq.v2.HeartbeatRequest"
+        ))
     })
 }
 
 fn policy(entries: Vec<PyEntry>) -> PyResult<Policy> {
     let entries = entries.into_iter().map(|(resource, actions, sources, allows)| {
-        let actions = actions.iter().map(|name| {
-            Actions::named(name).ok_or_else(|| wrong(format!("the action {name:?} is unknown")))
-        });
+        let actions = actions
+            .iter()
+            .map(|name| Actions::named(name).ok_or_else(|| wrong(format!("the action {name:?} is unknown"))));
         let all: Vec<Actions> = actions.collect::<PyResult<_>>()?;
         let actions = all.into_iter().reduce(Actions::or);
         let sources = sources.iter().map(|source| source.parse().map_err(|error| wrong(format!("{error}"))));

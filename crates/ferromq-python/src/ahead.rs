@@ -447,12 +447,7 @@ impl Ahead {
     /// What waits although a third of its lease is over waits for workers that are slower than before: others may have it.
     /// With *keep* it is renewed.
     #[pyo3(signature = (now, *, keep))]
-    fn aging<'py>(
-        &self,
-        py: Python<'py>,
-        now: f64,
-        keep: bool,
-    ) -> PyResult<Aging<'py>> {
+    fn aging<'py>(&self, py: Python<'py>, now: f64, keep: bool) -> PyResult<Aging<'py>> {
         if keep {
             self.hold_all(py)?;
         }

@@ -24,32 +24,23 @@ from ferromq.config.store import StoreConfig
 from ferromq.config.timer import TimerConfig
 from ferromq.config.transactions import TransactionConfig
 from ferromq.config.values import (
-    boolean,
     check_address,
     check_positive,
     split_advertised,
     whole,
 )
-from ferromq.errors import ConfigError, IllegalName
-from ferromq.protocol import naming
+from ferromq.errors import ConfigError
 
 LIMIT_FOR_QUEUES = 65_536
 """The most queues of a topic."""
 # RocketMQ's joined keys, and their defaults there.
 _LISTEN = {"bindAddress": "0.0.0.0", "listenPort": "10911"}  # noqa: S104 (RocketMQ's default)
-_TRACE = {"traceTopicEnable": "false", "msgTraceTopicName": naming.TRACE_TOPIC}
 
 
 def _listen(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the address of RocketMQ's two keys."""
     host, port = (given.get(key, default) for key, default in _LISTEN.items())
     return {"listen": f"{host}:{whole(port)}"}
-
-
-def _trace(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the topic of traces, if it is enabled."""
-    asked, name = (given.get(key, default) for key, default in _TRACE.items())
-    return {"trace_topic": name if boolean(asked) else ""}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +77,6 @@ class BrokerConfig(Config):
     """Threads that answer the requests of the control plane."""
     archive: str = ""
     """`module:function` of the archive hook. With an argument after a blank, the function returns the hook for it."""
-    trace_topic: str = ""
-    """Topic for the traces of clients, created at the start. Empty: none."""
     # Files, environment and flags name the options of a group without the group.
     membership: MembershipConfig = field(default_factory=MembershipConfig)
     """The options of the broker as a member of its cluster."""
@@ -134,8 +123,8 @@ class BrokerConfig(Config):
     }
     joined: ClassVar[JoinedKeys] = {
         tuple(_LISTEN): _listen,
-        tuple(_TRACE): _trace,
         **MembershipConfig.joined,
+        **SendConfig.joined,
         **ListenerConfig.joined,
         **AccessConfig.joined,
         **GrpcConfig.joined,
@@ -173,20 +162,6 @@ class BrokerConfig(Config):
         if not 1 <= self.default_queues <= LIMIT_FOR_QUEUES:
             raise ConfigError(f"default_queues is {self.default_queues}; it may be 1 to {LIMIT_FOR_QUEUES}")
         check_positive("client_lease", self.client_lease, timedelta())
-        self._check_trace_topic()
         check_positive("handler_threads", self.handler_threads, 0)
         known = [*BrokerConfig.keys_known(), *BrokerConfig.names()]
         check_known(dict.fromkeys(self.membership.protected_keys), known, "option in configBlackList (protected_keys)")
-
-    def _check_trace_topic(self) -> None:
-        if not self.trace_topic:
-            return
-        try:
-            naming.check_topic(self.trace_topic)
-        except IllegalName as error:
-            raise ConfigError(f"trace_topic: {error}") from error
-        if naming.is_internal_topic(self.trace_topic):
-            raise ConfigError(
-                f"trace_topic is {self.trace_topic}, which clients cannot write; use {naming.TRACE_TOPIC}, a name "
-                f"that begins with {naming.TRACE_PREFIX}, or one that is no system topic"
-            )

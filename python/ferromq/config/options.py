@@ -63,7 +63,6 @@ class BrokerOptions(StoreOptions, total=False):
     default_queues: int | str
     client_lease: timedelta | float | str
     handler_threads: int | str
-    trace_topic: str
     # MembershipConfig
     broker_id: int | str
     permission: int | str
@@ -100,6 +99,7 @@ class BrokerOptions(StoreOptions, total=False):
     sql_filters: bool
     store_replies: bool
     trace: bool
+    trace_topic: str
     # ConsumeConfig
     transfer_count: int | str
     transfer_bytes: int | str

@@ -107,8 +107,6 @@ def _too(*options: str) -> Callable[[str], dict[str, Any]]:
 
 
 REFUSED_OF_PROXY: Mapping[str, Callable[[str], dict[str, Any]]] = {
-    "authenticationEnabled": _too("authentication_enabled"),
-    "authorizationEnabled": _too("authentication_enabled", "authorization_enabled"),
     "metricsExporterType": REFUSED["metricsExporterType"],
     "proxyMode": _mode,
     "maxMessageSize": _message_size,
@@ -144,6 +142,8 @@ class ProxyKeys(BrokerConfig):
             key: CompatConfig.properties[key]
             for key in ("minInvisibleTimeMillsForRecv", "maxInvisibleTimeMills", "maxDelayTimeMills")
         },
+        "authenticationEnabled": _too("authentication_enabled"),
+        "authorizationEnabled": _too("authentication_enabled", "authorization_enabled"),
         **REFUSED_OF_PROXY,
     }
     joined: ClassVar[JoinedKeys] = GrpcConfig.joined

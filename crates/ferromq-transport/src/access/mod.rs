@@ -207,7 +207,10 @@ impl Admission {
 }
 
 impl Rules {
-    fn signer_of<'a>(&'a self, command: &'a RemotingCommand) -> Result<(&'a str, &'a Arc<User>), AccessRefused> {
+    fn signer_of<'a>(
+        &'a self,
+        command: &'a RemotingCommand,
+    ) -> Result<(&'a str, &'a Arc<User>), AccessRefused> {
         let name = command.field(ACCESS_KEY).filter(|name| !name.is_empty()).ok_or_else(unsigned)?;
         self.verified(name, |user| user.signer.verifies(command))
     }

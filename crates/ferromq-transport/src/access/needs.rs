@@ -72,9 +72,10 @@ pub(super) fn of_code(code: i32) -> Option<&'static [Need]> {
         request::POLLING_INFO | request::QUERY_CONSUMER_OFFSET => {
             &[Topic("topic", READ), Group("consumerGroup", READ)]
         }
-        request::BATCH_ACK_MESSAGE => {
-            &[Body(Kind::Topic, &["acks", "t|topic"], SUB), Body(Kind::Group, &["acks", "c|consumerGroup"], SUB)]
-        }
+        request::BATCH_ACK_MESSAGE => &[
+            Body(Kind::Topic, &["acks", "t|topic"], SUB),
+            Body(Kind::Group, &["acks", "c|consumerGroup"], SUB),
+        ],
         request::UPDATE_CONSUMER_OFFSET => &[Topic("topic", COMMIT), Group("consumerGroup", COMMIT)],
         request::CONSUMER_SEND_MSG_BACK => &[Group("group", SUB)],
         // Names a temporary topic of the client that waits for the reply; needs a signature alone.
@@ -280,7 +281,10 @@ static METHODS: [(&str, &[CallNeed]); 24] = [
     ("AckMessage", GROUP_AND_TOPIC),
     ("AckRecords", &[CallNeed::Text(Kind::Group, &[1], SUB), CallNeed::Text(Kind::Topic, &[2], SUB)]),
     ("PullMessage", GROUP_AND_QUEUE),
-    ("UpdateOffset", &[CallNeed::Name(Kind::Group, &[1], COMMIT), CallNeed::Name(Kind::Topic, &[2, 1], COMMIT)]),
+    (
+        "UpdateOffset",
+        &[CallNeed::Name(Kind::Group, &[1], COMMIT), CallNeed::Name(Kind::Topic, &[2, 1], COMMIT)],
+    ),
     ("ChangeInvisibleDuration", &[CallNeed::Name(Kind::Group, &[1], SUB)]),
     ("ForwardMessageToDeadLetterQueue", GROUP_AND_TOPIC),
     ("RecallMessage", TOPIC_SENT),

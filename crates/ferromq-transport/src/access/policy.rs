@@ -121,7 +121,9 @@ impl Pattern {
 
 /// A text that names no resources.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} names no resources; use *, or Topic:, Group: or Cluster: and a name, a prefix with * behind it, or *")]
+#[error(
+    "{0:?} names no resources; use *, or Topic:, Group: or Cluster: and a name, a prefix with * behind it, or *"
+)]
 pub struct NotAPattern(String);
 
 impl FromStr for Pattern {
@@ -134,7 +136,8 @@ impl FromStr for Pattern {
         }
         let (kind, name) = text.split_once(':').ok_or_else(wrong)?;
         let kinds = [Kind::Topic, Kind::Group, Kind::Cluster];
-        let kind = kinds.into_iter().find(|known| known.to_string().eq_ignore_ascii_case(kind)).ok_or_else(wrong)?;
+        let kind =
+            kinds.into_iter().find(|known| known.to_string().eq_ignore_ascii_case(kind)).ok_or_else(wrong)?;
         let (name, is_prefix) = match name.strip_suffix('*') {
             Some(name) => (name, true),
             None => (name, false),
@@ -197,7 +200,11 @@ impl FromStr for Network {
         };
         let (bits, is_v4) = bits_of(address.parse().map_err(|_| wrong())?);
         let width = if is_v4 { 32 } else { 128 };
-        let left = width - prefix.filter(|prefix| *prefix <= width).or(prefix.is_none().then_some(width)).ok_or_else(wrong)?;
+        let left = width
+            - prefix
+                .filter(|prefix| *prefix <= width)
+                .or(prefix.is_none().then_some(width))
+                .ok_or_else(wrong)?;
         let mask = u128::MAX.checked_shl(left).unwrap_or(0);
         Ok(Self { bits: bits & mask, mask, is_v4 })
     }

@@ -29,7 +29,8 @@ fn user(secret: &str, is_super: bool, entries: Vec<PolicyEntry>) -> Arc<User> {
 
 /// Rules with a super user `root` and a user `ada`, whose secret keys are their names.
 fn rules(entries: Vec<PolicyEntry>) -> Rules {
-    let users = [("root".into(), user("root", true, Vec::new())), ("ada".into(), user("ada", false, entries))];
+    let users =
+        [("root".into(), user("root", true, Vec::new())), ("ada".into(), user("ada", false, entries))];
     Rules { authorizes: true, cluster: "c".into(), users: users.into(), ..Rules::default() }
 }
 
@@ -75,7 +76,10 @@ fn with(number: u32, inner: &[u8]) -> Vec<u8> {
 #[test]
 fn without_rules_every_request_passes() {
     let access = Access::default();
-    assert!(may(&access, &RemotingCommand::request(request::SEND_MESSAGE_V2, Fields::default(), Bytes::new())));
+    assert!(may(
+        &access,
+        &RemotingCommand::request(request::SEND_MESSAGE_V2, Fields::default(), Bytes::new())
+    ));
     assert!(access.admit("SendMessage", |_| None, peer()).unwrap().check(b"").is_ok());
     access.set(Some(rules(Vec::new())));
     assert!(access.admit("SendMessage", |_| None, peer()).is_err());
@@ -187,7 +191,8 @@ fn a_retry_topic_belongs_to_its_group() {
 
 #[test]
 fn names_in_a_body_are_checked() {
-    let access = access(rules(vec![entry("Group:g", Actions::SUB, true), entry("Topic:t", Actions::SUB, true)]));
+    let access =
+        access(rules(vec![entry("Group:g", Actions::SUB, true), entry("Topic:t", Actions::SUB, true)]));
     let beat = |body| may(&access, &signed("ada", request::HEART_BEAT, &[], body));
     assert!(beat(br#"{"clientID":"x","producerDataSet":[{"groupName":"p"}]}"#));
     assert!(beat(br#"{"consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"t"},{"topic":"%RETRY%g"}]}]}"#));
@@ -242,7 +247,10 @@ fn every_hot_request_is_listed() {
         "ReceiveMessage",
         "PullMessage",
     ] {
-        assert!(crate::grpc::hot_method::HotMethod::named(method).is_some() && is_listed(&Verb::Rpc(method.into())));
+        assert!(
+            crate::grpc::hot_method::HotMethod::named(method).is_some()
+                && is_listed(&Verb::Rpc(method.into()))
+        );
     }
     for code in 32_000..=32_008 {
         assert!(is_listed(&Verb::Rpc(framed_method(code).into())), "{code}");

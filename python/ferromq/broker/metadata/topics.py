@@ -434,8 +434,8 @@ def _system_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
         TopicConfig(naming.HALF_TOPIC, 1, 1),
         TopicConfig(naming.OP_TOPIC, 1, 1),
     ]
-    if config.trace_topic:
-        topics.append(TopicConfig(config.trace_topic, 1, 1))
+    if config.sends.trace_topic:
+        topics.append(TopicConfig(config.sends.trace_topic, 1, 1))
     if config.auto_create_topics:
         topics.append(TopicConfig(naming.AUTO_CREATE_TOPIC, config.default_queues, config.default_queues, inherited))
     return {topic.name: topic for topic in topics}

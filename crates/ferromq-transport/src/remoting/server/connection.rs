@@ -442,7 +442,11 @@ impl Connection {
 }
 
 /// The response to a remoting request that access control refuses.
-pub(crate) fn refusal(access: &Access, command: &RemotingCommand, peer: SocketAddr) -> Option<RemotingCommand> {
+pub(crate) fn refusal(
+    access: &Access,
+    command: &RemotingCommand,
+    peer: SocketAddr,
+) -> Option<RemotingCommand> {
     let refused = access.check_command(command, peer).err()?;
     Some(command.respond(response::NO_PERMISSION, Some(refused.to_string())))
 }
