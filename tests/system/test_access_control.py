@@ -293,6 +293,8 @@ def test_a_broker_without_any_user_does_not_start(tmp_path: Path) -> None:
     """It would let nobody in."""
     with pytest.raises(ConfigError, match="initial_user"):
         ferromq.embedded(tmp_path, authentication_enabled=True)
+    with pytest.raises(ConfigError, match="needs authentication_enabled"):
+        ferromq.embedded(tmp_path, authorization_enabled=True)
 
 
 def test_super_users_see_passwords_where_the_option_says_so(tmp_path: Path) -> None:

@@ -183,7 +183,6 @@ def test_keys_that_ask_for_more_are_refused(tmp_path: Path, line: str, words: st
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"authorization_enabled": True}, "authentication_enabled"),
         ({"initial_user": "topsecret"}, "NAME:SECRET"),
         ({"inner_credentials": "a b:topsecret"}, "NAME:SECRET"),
         ({"authentication_whitelist": ("Heartbeat",)}, "apache.rocketmq.v2"),

@@ -216,9 +216,14 @@ def open_users(config: BrokerConfig, server: Server, directory: Path) -> UserTab
     """
     Open the table, create the users of the options, and have *server* check requests; None if access control is off.
 
-    Raises `CorruptStore`, `ConfigError` for a white list with unknown requests, and `OSError`.
+    Raises `CorruptStore`, `ConfigError` for options that do not fit together and for unknown requests, and `OSError`.
     """
     access = config.access
+    if access.authorization_enabled and not access.authentication_enabled:
+        raise ConfigError(
+            "authorization_enabled needs authentication_enabled: without signatures a request can name any user; set "
+            "both"
+        )
     if not access.authentication_enabled:
         return None
 
