@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from compat_peer import Clients, PeerError
@@ -40,12 +39,12 @@ def mq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ferromq.Embedded]:
         yield embedded
 
 
-def test_mqadmin_makes_users_and_policies(clients: Clients, mq: ferromq.Embedded, tmp_path: Path) -> None:
+def test_mqadmin_makes_users_and_policies(clients: Clients, mq: ferromq.Embedded) -> None:
     """It sees them as it made them, without their passwords; unsigned it may do nothing."""
     broker = ("-b", mq.remoting)
 
     def signed(*words: str) -> str:
-        return clients.signed_admin(ROOT, *words, *broker)
+        return clients.signed_admin(ROOT, *words, "-b", mq.remoting)
 
     assert "success" in signed("createUser", "-u", "bob", "-p", "bob-s-secret")
     assert "success" in signed("createAcl", "-s", "User:bob", "-r", "Topic:a*,Group:*", "-a", "Pub,Sub", "-d", "Allow")
@@ -69,7 +68,7 @@ def test_an_official_client_sends_and_receives_with_its_keys(official: Official,
     official.producer("signed", mq.endpoint, "orders", security=security)
     official.send("signed", [("orders", "two teas", {})])
     official.simple("reading", mq.endpoint, "billing", "orders", security=security)
-    (got,) = official.receive_until("reading", lambda found: bool(found))
+    (got,) = official.receive_until("reading", bool)
     assert got.body == "two teas"
     official.ask("close", "signed")
     official.ask("close", "reading")

@@ -170,6 +170,21 @@ def test_policies_decide_what_a_user_may_do(mq: ferromq.Embedded, ask: Ask) -> N
             producer.send("orders", b"two")
 
 
+def test_a_message_is_found_by_its_id_in_its_own_topic_alone(mq: ferromq.Embedded, ask: Ask) -> None:
+    """A user who may read one topic cannot read others by their offsets."""
+    create(ask)
+    allow(ask, "Topic:mine", "Get")
+    with ferromq.connect(mq.endpoint, **keys(ROOT)) as here, here.producer() as producer:
+        message_id = producer.send("orders", b"secret").offset_message_id
+    assert message_id is not None
+    offset = {"offset": str(int(message_id[-16:], 16))}
+    assert b"secret" in ask(RequestCode.VIEW_MESSAGE_BY_ID, {**offset, "topic": "orders"})[3]
+    for topic in ("orders", "mine"):
+        code, _, _, body = ask(RequestCode.VIEW_MESSAGE_BY_ID, {**offset, "topic": topic}, who=ADA)
+        assert code != ResponseCode.SUCCESS
+        assert body == b""
+
+
 def test_users_are_created_changed_shown_and_deleted(ask: Ask) -> None:
     """Passwords are never shown; an update without one keeps it, and a user without one is refused."""
     create(ask, userType="normal")

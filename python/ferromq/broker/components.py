@@ -109,7 +109,7 @@ def make_components(dependencies: Dependencies, started: ExitStack) -> Component
         description=Description(dependencies.name_servers, settings.config.namesrv, _dedup_window_ms(settings)),
         grpc_offsets=GrpcOffsets(store, topics, groups, dependencies.role.reads_refused),
         layouts=layouts,
-        messages=MessageQueries(store),
+        messages=MessageQueries(store, is_guarded=settings.config.access.authorization_enabled),
         offset_resets=OffsetResets(
             dependencies.server, identity.name, table=clients.table, store=store, topics=topics, groups=groups
         ),
