@@ -587,6 +587,7 @@ class Request:
     @property
     def body(self) -> bytes: ...
 
+_Entry: TypeAlias = tuple[str, list[str], list[str], bool]
 Response: TypeAlias = bytes | tuple[int, str | None, dict[str, str], bytes]
 """gRPC: the encoded message. Remoting: (code, remark, extFields, body)."""
 
@@ -647,6 +648,27 @@ class Server:
 
     def on_close(self, handler: Callable[[int], None]) -> None:
         """Call *handler*(connection) after a connection was closed."""
+
+    def set_access(
+        self,
+        users: Sequence[tuple[str, str, bool, bool, list[_Entry], list[_Entry]]],
+        *,
+        cluster: str,
+        authorizes: bool,
+        unsigned: list[str],
+        unrestricted: list[str],
+    ) -> None:
+        """
+        Turn access control on with these users, or replace them.
+
+        A user: name, secret key, whether it is super and enabled, and the entries of its policy and of its default policy.
+        An entry: resource, actions, source addresses, whether it allows them. *authorizes*: policies are checked, too.
+        *unsigned* and *unrestricted*: requests that need no signature and no policy. Raises `ValueError`.
+        """
+
+    @staticmethod
+    def lists_access(route: int | str) -> bool:
+        """Return whether access control lists what *route* needs; without that, it is for super users alone."""
 
     def set_tls(
         self,
@@ -1058,8 +1080,8 @@ class Ahead:
 class Arrivals:
     """Waits until brokers have messages, and leases none of them. Thread-safe."""
 
-    def __new__(cls, client_id: str, tls: FramedTls | None = None) -> Self:
-        """The connections speak TLS with *tls*."""
+    def __new__(cls, client_id: str, tls: FramedTls | None = None, fields: Sequence[tuple[str, str]] = ()) -> Self:
+        """The connections speak TLS with *tls*. Each request has *fields* besides its own."""
     def wait(self, watched: Sequence[tuple[str, str, bytes]], timeout: float) -> list[str]:
         """
         Wait until one of the brokers has messages, and return the names of those that have.
@@ -1092,8 +1114,8 @@ class FramedCalls:
     A call waits in its thread, without the interpreter lock. Thread-safe.
     """
 
-    def __new__(cls, tls: FramedTls | None = None) -> Self:
-        """The connections speak TLS with *tls*."""
+    def __new__(cls, tls: FramedTls | None = None, fields: Sequence[tuple[str, str]] = ()) -> Self:
+        """The connections speak TLS with *tls*. Each request has *fields* besides its own."""
     @staticmethod
     def takes(method: str, request: bytes) -> bool:
         """Return whether *method* can be called in frames with *request*."""
@@ -1289,11 +1311,13 @@ class RemotingClient:
         check_name: bool = True,
         certificate: str | Path | None = None,
         key: str | Path | None = None,
+        credentials: tuple[str, str] | None = None,
     ) -> RemotingClient:
         """
         *tls*: use TLS with every peer. *trust*: PEM file of the servers' certificate authorities; None accepts any
         certificate (RocketMQ's `tls.client.authServer=false`). *check_name*: the certificate must name the host;
-        RocketMQ does not check it. *certificate*, *key*: PEM files for servers that ask for them. Raises `ConfigError`
+        RocketMQ does not check it. *certificate*, *key*: PEM files for servers that ask for them. *credentials*: access key and secret key
+        with which requests are signed. Raises `ConfigError`
         with the file's name.
         """
 

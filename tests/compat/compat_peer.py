@@ -202,6 +202,12 @@ class Clients(Driven):
         self.ask("admin", str(answered), *words)
         return answered.read_text()
 
+    def signed_admin(self, keys: tuple[str, str], *words: object) -> str:
+        """Run mqadmin with an access key and a secret key; return what it printed."""
+        answered = self.file()
+        self.ask("signed", str(answered), *keys, *words)
+        return answered.read_text()
+
 
 class Taken(NamedTuple):
     """A message a Java consumer got."""

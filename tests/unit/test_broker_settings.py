@@ -172,6 +172,9 @@ def test_every_key_of_rocketmqs_with_an_effect_is_known_by_what_it_sets() -> Non
     """So that it can be protected. Other files, and keys with one value, set nothing by themselves."""
     keys = BrokerConfig.properties.keys() - REFUSED.keys()
     others = {"tls.config.file", "tls.server.keyPassword", "tls.client.keyPassword", "tls.test.mode.enable"}
+    others.add("migrateAuthFromV1Enabled")
+    parts = ("Provider", "MetadataProvider", "Strategy")
+    others |= {f"{what}{part}" for what in ("authentication", "authorization") for part in parts}
     assert {key for key in keys if not fields_of(key)} == others
 
 

@@ -239,7 +239,7 @@ def test_an_unknown_key_is_an_error_with_the_nearest_name(tmp_path: Path, text: 
 REFUSALS = {
     **dict.fromkeys(
         (
-            *("aclEnable", "authenticationEnabled", "authorizationEnabled", "useTLS"),
+            *("aclEnable", "useTLS"),
             *("allAckInSyncStateSet", "enableAutoInSyncReplicas", "duplicationEnable", "lockInStrictMode"),
             *("enableSlaveActingMaster", "enableRemoteEscape", "enableDLegerCommitLog", "enableControllerMode"),
             *("inBrokerContainer", "fetchNamesrvAddrByAddressServer", "fetchNameSrvAddrByDnsLookup"),

@@ -12,8 +12,6 @@ from ferromq.errors import ConfigError
 
 # Each refused key with a value that is refused; the value that works is RocketMQ's default.
 REFUSALS = {
-    "authenticationEnabled": (True, False),
-    "authorizationEnabled": (True, False),
     "metricsExporterType": ("PROM", "DISABLE"),
     "proxyMode": ("CLUSTER", "local"),
     "maxMessageSize": (1000, 4194304),
@@ -122,3 +120,11 @@ def test_another_command_says_which_one_takes_it(tmp_path: Path) -> None:
     """A proxy's file is no file of a broker."""
     with pytest.raises(ConfigError, match="mqbroker --enable-proxy takes"):
         BrokerConfig.load(write(tmp_path, {}), environment={})
+
+
+def test_a_proxy_turns_access_control_on_but_not_off(tmp_path: Path) -> None:
+    """What the broker's file turns on holds for its proxy, too."""
+    assert options_of(write(tmp_path, {"authenticationEnabled": False, "authorizationEnabled": False})) == {}
+    assert options_of(write(tmp_path, {"authenticationEnabled": True})) == {"authentication_enabled": True}
+    both = {"authentication_enabled": True, "authorization_enabled": True}
+    assert options_of(write(tmp_path, {"authorizationEnabled": True})) == both

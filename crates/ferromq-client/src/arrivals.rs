@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{CallError, Cancellation, ClientTls, Connections, Patience, Request, Response, TICK, sync};
+use crate::{CallError, Cancellation, Connections, Patience, Request, Response, TICK, sync};
 
 /// How long a request waits at its server, and the answer on its way.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -59,10 +59,10 @@ impl Arrivals {
         Self::default()
     }
 
-    /// Watches nothing yet, and calls servers with TLS.
+    /// Watches nothing yet, and calls servers over these connections.
     #[must_use]
-    pub fn over_tls(tls: ClientTls) -> Self {
-        Self { shared: Arc::new(Shared { connections: Connections::over_tls(tls), ..Shared::default() }) }
+    pub fn over(connections: Connections) -> Self {
+        Self { shared: Arc::new(Shared { connections, ..Shared::default() }) }
     }
 
     /// Sends the requests that are not under way, and waits for the first answers. Returns none if none came in time, if

@@ -17,7 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ferromq_protocol::remoting::{HeaderForm, Limits, RemotingCommand, codec};
+use ferromq_protocol::remoting::{Fields, HeaderForm, Limits, RemotingCommand, codec};
 
 use crate::{
     CallError, ClientTls, Patience, Release, Request, Response, TICK,
@@ -38,6 +38,8 @@ pub(crate) type Callback = Box<dyn FnOnce(Result<Response, CallError>) + Send>;
 pub(crate) struct Connection {
     address: Arc<str>,
     socket: Socket,
+    /// Fields that each request has besides its own.
+    fields: Arc<Fields>,
     /// The thread that holds it reads for all.
     reading: Mutex<Reading>,
     /// A frame is written whole before the next.
@@ -168,6 +170,7 @@ impl Connection {
         Self {
             address,
             socket,
+            fields: Arc::default(),
             reading: Mutex::new(reading),
             writing: Turn::default(),
             calls: Mutex::default(),
@@ -175,6 +178,10 @@ impl Connection {
             received: AtomicU64::new(0),
             is_retired: AtomicBool::new(false),
         }
+    }
+
+    pub(crate) fn with_fields(self, fields: Arc<Fields>) -> Self {
+        Self { fields, ..self }
     }
 
     /// Whether a new call may use it. Looks for a server that has closed it while no thread waited for an answer, and reads
@@ -267,7 +274,8 @@ impl Connection {
     }
 
     /// Gives a call its number. If the connection has ended, or the frame is too large, the call ends here.
-    fn register(&self, request: Request, pending: Pending) -> Result<(i32, Frame), CallError> {
+    fn register(&self, mut request: Request, pending: Pending) -> Result<(i32, Frame), CallError> {
+        self.fields.iter().for_each(|(name, value)| request.fields.push(name, value));
         let mut calls = sync::lock(&self.calls);
         let opaque = calls.next_opaque;
         let command = RemotingCommand {

@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ferromq_protocol::remoting::Fields;
+
 use crate::{
     CallError, Cancellation, ClientTls, LocalError, LocalServer, Patience, Release as _, Request, Response,
     TICK,
@@ -25,6 +27,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub struct Connections {
     table: Mutex<Table>,
     tls: Option<ClientTls>,
+    fields: Arc<Fields>,
 }
 
 #[derive(Default)]
@@ -43,6 +46,8 @@ enum Target {
 struct Server {
     address: Arc<str>,
     tls: Option<ClientTls>,
+    /// Fields that each request has besides its own.
+    fields: Arc<Fields>,
     link: Mutex<Link>,
     /// Connections that new calls do not use.
     retired: Mutex<Vec<Weak<Connection>>>,
@@ -71,6 +76,12 @@ impl Connections {
     #[must_use]
     pub fn over_tls(tls: ClientTls) -> Self {
         Self { tls: Some(tls), ..Self::default() }
+    }
+
+    /// Adds fields to each request to another process: what tells a server who sends it.
+    #[must_use]
+    pub fn with_fields(self, fields: Fields) -> Self {
+        Self { fields: Arc::new(fields), ..self }
     }
 
     /// Sends a request to the server at `address`, `host:port`, and waits for its answer in this thread.
@@ -256,7 +267,7 @@ impl Connections {
         if let Some(target) = table.servers.get(address) {
             return Ok(target.clone());
         }
-        let server = Arc::new(Server::new(address, self.tls.clone()));
+        let server = Arc::new(Server::new(address, self.tls.clone(), Arc::clone(&self.fields)));
         table.servers.insert(Arc::clone(&server.address), Target::Remote(Arc::clone(&server)));
         Ok(Target::Remote(server))
     }
@@ -320,10 +331,11 @@ impl std::fmt::Debug for Connections {
 const CLOSED: &str = "the client is closed";
 
 impl Server {
-    fn new(address: &str, tls: Option<ClientTls>) -> Self {
+    fn new(address: &str, tls: Option<ClientTls>, fields: Arc<Fields>) -> Self {
         Self {
             address: address.into(),
             tls,
+            fields,
             link: Mutex::default(),
             retired: Mutex::default(),
             opened: Condvar::new(),
@@ -433,7 +445,8 @@ impl Server {
         let opened = (*self.address).to_socket_addrs().and_then(|targets| {
             Connection::open(&self.address, &targets.collect::<Vec<_>>(), self.tls.as_ref(), patience)
         });
-        opened.map(Arc::new).map_err(|error| match error.kind() {
+        let with_fields = |connection: Connection| connection.with_fields(Arc::clone(&self.fields));
+        opened.map(with_fields).map(Arc::new).map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => CallError::Interrupted { address: Arc::clone(&self.address) },
             _ => self.not_sent(&format!("no connection: {error}")),
         })

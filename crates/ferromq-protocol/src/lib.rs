@@ -8,6 +8,7 @@ pub mod protobuf;
 pub mod reader;
 pub mod record;
 pub mod remoting;
+pub mod signing;
 
 pub use compression::MAX_DECOMPRESSED;
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use ferromq_client::{Arrivals, Patience, Request, Watched, codec::decode_records};
+use ferromq_client::{Arrivals, Connections, Patience, Request, Watched, codec::decode_records};
 use ferromq_protocol::remoting::{Fields, codes::framed};
 use pyo3::{prelude::*, pybacked::PyBackedBytes};
 
@@ -28,14 +28,15 @@ type Asked = (String, String, PyBackedBytes);
 
 #[pymethods]
 impl PyArrivals {
-    /// The connections speak TLS with *tls*.
+    /// The connections speak TLS with *tls*. Each request has *fields* besides its own.
     #[new]
-    #[pyo3(signature = (client_id, tls=None))]
-    fn new(client_id: String, tls: Option<&PyFramedTls>) -> Self {
-        let arrivals = match tls {
-            Some(tls) => Arrivals::over_tls(tls.options()),
-            None => Arrivals::new(),
+    #[pyo3(signature = (client_id, tls=None, fields=Vec::new()))]
+    fn new(client_id: String, tls: Option<&PyFramedTls>, fields: Vec<(String, String)>) -> Self {
+        let connections = match tls {
+            Some(tls) => Connections::over_tls(tls.options()),
+            None => Connections::new(),
         };
+        let arrivals = Arrivals::over(connections.with_fields(fields.into()));
         Self { arrivals: Owned::new("client", Arc::new(arrivals)), client_id }
     }
 

@@ -145,14 +145,15 @@ impl PyBegunCall {
 
 #[pymethods]
 impl PyFramedCalls {
-    /// The connections speak TLS with *tls*.
+    /// The connections speak TLS with *tls*. Each request has *fields* besides its own.
     #[new]
-    #[pyo3(signature = (tls=None))]
-    fn new(tls: Option<&PyFramedTls>) -> Self {
+    #[pyo3(signature = (tls=None, fields=Vec::new()))]
+    fn new(tls: Option<&PyFramedTls>, fields: Vec<(String, String)>) -> Self {
         let connections = match tls {
             Some(tls) => Connections::over_tls(tls.options()),
             None => Connections::new(),
         };
+        let connections = connections.with_fields(fields.into());
         Self(Owned::new("client", Arc::new(connections)))
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Bindings only. The logic is in the other crates, the policy in Python.
 
+mod access;
 mod ack_queue;
 mod ahead;
 mod arrivals;

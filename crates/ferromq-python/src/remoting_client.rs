@@ -3,7 +3,13 @@
 use std::{path::PathBuf, time::Duration};
 
 use bytes::Bytes;
-use ferromq_transport::{TransportError, client::RemotingClient, remoting::RemotingCommand, tls::ClientTls};
+use ferromq_protocol::signing::Signer;
+use ferromq_transport::{
+    TransportError,
+    client::{Credentials, RemotingClient},
+    remoting::RemotingCommand,
+    tls::ClientTls,
+};
 use parking_lot::Mutex;
 use pyo3::{
     exceptions::{PyRuntimeError, PyValueError},
@@ -29,7 +35,8 @@ pub struct PyRemotingClient(Owned<(Handle, RemotingClient)>);
 #[pymethods]
 impl PyRemotingClient {
     #[new]
-    #[pyo3(signature = (*, tls=false, trust=None, check_name=true, certificate=None, key=None))]
+    #[pyo3(signature = (*, tls=false, trust=None, check_name=true, certificate=None, key=None, credentials=None))]
+    #[allow(clippy::too_many_arguments)] // one per keyword argument in Python
     fn new(
         py: Python<'_>,
         tls: bool,
@@ -37,14 +44,19 @@ impl PyRemotingClient {
         check_name: bool,
         certificate: Option<PathBuf>,
         key: Option<PathBuf>,
+        credentials: Option<(String, String)>,
     ) -> PyResult<Self> {
         let runtime = runtime()?;
+        let credentials = credentials.map(|(access_key, secret_key)| {
+            let signer = Signer::new(&secret_key);
+            Credentials { access_key, signer }
+        });
         let client = if tls {
             let options = ClientTls { trust, check_name, identity: certificate.zip(key) };
-            py.detach(|| RemotingClient::with_tls(runtime.clone(), &options))
+            py.detach(|| RemotingClient::with_tls(runtime.clone(), &options, credentials))
                 .map_err(|failure| error::transport_error(py, &failure))?
         } else {
-            RemotingClient::new(runtime.clone())
+            RemotingClient::new(runtime.clone(), credentials)
         };
         Ok(Self(Owned::new("RemotingClient", (runtime, client))))
     }

@@ -29,6 +29,7 @@ use pyo3::{
 use tokio::runtime::Handle;
 
 use crate::{
+    access::{self, PyUser},
     clock::PyClock,
     error::{self, raised},
     handler::Handlers,
@@ -109,10 +110,7 @@ impl PyServer {
 
     /// Answer *route* with *handler* (None: no answer). Raises `ValueError` if *route* is a hot verb.
     fn register(&self, py: Python<'_>, route: &Bound<'_, PyAny>, handler: Py<PyAny>) -> PyResult<()> {
-        let route = match route.extract::<i32>() {
-            Ok(code) => Verb::Code(code),
-            Err(_) => Verb::Rpc(route.extract()?),
-        };
+        let route = verb(route)?;
         dispatcher::ensure_cold(&route).map_err(|refused| error::transport_error(py, &refused))?;
         self.0.get()?.handlers.register(route, callable(py, handler)?);
         Ok(())
@@ -134,6 +132,28 @@ impl PyServer {
     fn on_close(&self, py: Python<'_>, handler: Py<PyAny>) -> PyResult<()> {
         self.0.get()?.handlers.set_close(callable(py, handler)?);
         Ok(())
+    }
+
+    /// Turn access control on with these users, or replace them; see the stub.
+    #[pyo3(signature = (users, *, cluster, authorizes, unsigned, unrestricted))]
+    #[allow(clippy::needless_pass_by_value)] // PyO3 passes them by value
+    fn set_access(
+        &self,
+        users: Vec<PyUser>,
+        cluster: &str,
+        authorizes: bool,
+        unsigned: Vec<String>,
+        unrestricted: Vec<String>,
+    ) -> PyResult<()> {
+        let rules = access::rules(users, cluster, authorizes, &unsigned, &unrestricted)?;
+        self.0.get()?.server.set_access(Some(rules));
+        Ok(())
+    }
+
+    /// Return whether access control lists what *route* needs; without that, it is for super users alone.
+    #[staticmethod]
+    fn lists_access(route: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(ferromq_transport::access::is_listed(&verb(route)?))
     }
 
     /// Serve gRPC on `host:port` (port 0: any) and return the port. Raises `OSError` with the address.
@@ -613,4 +633,11 @@ fn callable(py: Python<'_>, handler: Py<PyAny>) -> PyResult<Py<PyAny>> {
 
 fn value_error(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
+}
+
+fn verb(route: &Bound<'_, PyAny>) -> PyResult<Verb> {
+    Ok(match route.extract::<i32>() {
+        Ok(code) => Verb::Code(code),
+        Err(_) => Verb::Rpc(route.extract()?),
+    })
 }

@@ -3,6 +3,7 @@
 //! This crate answers hot verbs, whose rate grows with the message rate. All other requests are *cold*: the
 //! [`ColdHandler`] of the control plane answers them. This crate knows no Python.
 
+pub mod access;
 pub mod client;
 mod connections;
 pub mod dispatcher;

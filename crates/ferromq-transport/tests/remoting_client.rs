@@ -12,7 +12,7 @@ use support::{ECHO, HELD, PATIENCE, Peer, Rig, request};
 use tokio::{io::AsyncWriteExt, net::TcpListener, runtime::Handle, time::timeout};
 
 fn client() -> RemotingClient {
-    RemotingClient::new(Handle::current())
+    RemotingClient::new(Handle::current(), None)
 }
 
 fn echo(text: &'static str) -> RemotingCommand {

@@ -76,12 +76,12 @@ async fn echo(rig: &Rig, client: &RemotingClient, body: Vec<u8>) -> Result<Bytes
 }
 
 async fn echo_over_tls(rig: &Rig, options: &ClientTls) -> Result<Bytes, TransportError> {
-    let client = RemotingClient::with_tls(Handle::current(), options).unwrap();
+    let client = RemotingClient::with_tls(Handle::current(), options, None).unwrap();
     echo(rig, &client, b"secret".to_vec()).await
 }
 
 async fn echo_in_plaintext(rig: &Rig) -> Result<Bytes, TransportError> {
-    echo(rig, &RemotingClient::new(Handle::current()), b"open".to_vec()).await
+    echo(rig, &RemotingClient::new(Handle::current(), None), b"open".to_vec()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,7 +102,7 @@ async fn each_mode_accepts_the_same_connections_as_rocketmq() {
 async fn large_and_empty_bodies_pass_through_tls_on_one_connection() {
     let rig = Rig::new();
     rig.server.set_tls(Files::of("first").options(TlsMode::Enforcing)).unwrap();
-    let client = RemotingClient::with_tls(Handle::current(), &trusting()).unwrap();
+    let client = RemotingClient::with_tls(Handle::current(), &trusting(), None).unwrap();
     let body: Vec<u8> = (0..3_000_000_u32).map(|number| number as u8).collect();
     assert_eq!(echo(&rig, &client, body.clone()).await.unwrap(), body);
     assert_eq!(echo(&rig, &client, Vec::new()).await.unwrap(), "");

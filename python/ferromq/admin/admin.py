@@ -39,6 +39,7 @@ from ferromq.admin.settings import (
 )
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core.arguments import whole_number
+from ferromq.core.credentials import credentials_of
 from ferromq.errors import (
     ConfigError,
     GroupNotFound,
@@ -89,6 +90,8 @@ class Admin(Shown):
     *tls* is as of `Producer`, and holds for all connections: with name servers and brokers over remoting, and with
     *endpoint* over gRPC. True trusts the file of certificates that Python's `ssl` finds on the system.
 
+    Requests are signed with *access_key* and *secret_key*, as of `Producer`.
+
     Topics and groups are in *namespace*, and are named without it. A `StoredMessage` is as it is stored: its topic has
     the whole name.
 
@@ -108,13 +111,15 @@ class Admin(Shown):
         timeout: timedelta | float = 10.0,
         tls: bool | TlsFile | Tls = False,
         namespace: str = "",
+        access_key: str | None = None,
+        secret_key: str | None = None,
     ) -> None:
         if (namesrv is None) == (endpoint is None):
             raise ConfigError(
                 f"an administrator needs {'one of' if namesrv is None else 'only one of'} two addresses: the name "
                 "servers, Admin('HOST:9876'), or a ferromq broker, Admin(endpoint='HOST:8081')"
             )
-        self._calls = Calls(timeout, tls=tls)
+        self._calls = Calls(timeout, tls=tls, credentials=credentials_of(access_key, secret_key))
         naming.check_namespace(namespace)
         self._tls = tls
         self._namespace = namespace

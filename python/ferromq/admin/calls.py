@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from ferromq._ferromq import RemotingClient
 from ferromq.client.tls import Tls, TlsFile, remoting_options
+from ferromq.core.credentials import Credentials
 from ferromq.core.requests import refusal, seconds
 from ferromq.errors import ClientClosed, ConnectionFailed, RequestTimeout
 from ferromq.process.fork import Owner
@@ -24,11 +25,20 @@ class _Deadline(threading.local):
 class Calls:
     """Asks servers within the deadline of the current call. Thread-safe."""
 
-    def __init__(self, timeout: timedelta | float, *, tls: bool | TlsFile | Tls = False) -> None:
+    def __init__(
+        self,
+        timeout: timedelta | float,
+        *,
+        tls: bool | TlsFile | Tls = False,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._owner = Owner("administrator")
         self._timeout = seconds(timeout)
         self._speaks_tls = tls is not False
-        self._client = RemotingClient(**remoting_options(tls))
+        self.credentials = credentials
+        """What requests are signed with."""
+        pair = None if credentials is None else credentials.pair()
+        self._client = RemotingClient(**remoting_options(tls), credentials=pair)
         self._deadline = _Deadline()
         self._changed = threading.Condition()
         self._running = 0

@@ -19,7 +19,7 @@ def discover(endpoints: tuple[str, ...], calls: Calls, tls: bool | TlsFile | Tls
     """
     lone: list[BrokerDescription] = []
     failure: FerromqError | None = None
-    channels = Channels(Identity(), read_tls(tls))
+    channels = Channels(Identity(calls.credentials), read_tls(tls))
     try:
         for endpoint in endpoints:
             try:

@@ -37,6 +37,8 @@ class Admin(Shown):
     *tls* is as of `Producer`, and holds for all connections: with name servers and brokers over remoting, and with
     *endpoint* over gRPC. True trusts the file of certificates that Python's `ssl` finds on the system.
 
+    Requests are signed with *access_key* and *secret_key*, as of `Producer`.
+
     Topics and groups are in *namespace*, and are named without it. A `StoredMessage` is as it is stored: its topic has
     the whole name.
 
@@ -56,8 +58,18 @@ class Admin(Shown):
         timeout: timedelta | float = 10.0,
         tls: bool | TlsFile | Tls = False,
         namespace: str = "",
+        access_key: str | None = None,
+        secret_key: str | None = None,
     ) -> None:
-        self._admin = BlockingAdmin(namesrv, endpoint=endpoint, timeout=timeout, tls=tls, namespace=namespace)
+        self._admin = BlockingAdmin(
+            namesrv,
+            endpoint=endpoint,
+            timeout=timeout,
+            tls=tls,
+            namespace=namespace,
+            access_key=access_key,
+            secret_key=secret_key,
+        )
 
     async def topics(self, *, system: bool = True) -> list[str]:
         """

@@ -28,6 +28,7 @@ from ferromq.client.options import (
     ReaderOptions,
 )
 from ferromq.client.tls import Tls, TlsFile
+from ferromq.core.credentials import credentials_of
 from ferromq.core.payloads import DecodedMessage, T, V
 from ferromq.core.subscriptions import Topics
 from ferromq.message import MessageView
@@ -126,6 +127,8 @@ class Connection(MakesClients[Client]):
     def _make_admin(self, options: AdminOptions) -> Admin:
         shared: AdminOptions = {"timeout": self._options["timeout"], "tls": self._options["tls"]}
         shared["namespace"] = self._options["namespace"]
+        shared["access_key"] = self._options.get("access_key")
+        shared["secret_key"] = self._options.get("secret_key")
         whole: AdminOptions = {**shared, **options}
         namesrv, endpoint = self._admin_addresses
         return Admin(namesrv, endpoint=endpoint, **whole)
@@ -159,6 +162,8 @@ def connect(
     tls: bool | TlsFile | Tls = False,
     telemetry: Telemetry | None = None,
     namespace: str = "",
+    access_key: str | None = None,
+    secret_key: str | None = None,
 ) -> Connection:
     """
     Return a connection to the broker at *endpoint*, or to those behind *namesrv*, without calling them yet.
@@ -175,8 +180,8 @@ def connect(
     *endpoint* may be a broker of this process, too, `ferromq.embedded()`: its hot methods are then called without a
     socket. Close the connection before the broker.
 
-    *timeout*, *attempts*, *tls*, *telemetry* and *namespace* are as of `Producer`. All clients of the connection have
-    them, unless they are given others.
+    *timeout*, *attempts*, *tls*, *telemetry*, *namespace*, *access_key* and *secret_key* are as of `Producer`. All
+    clients of the connection have them, unless they are given others.
 
     Raises `ConfigError` without an address, with both, for one that is not `host:port`, and for a wrong option;
     `TypeError` for an option of a wrong type; `IllegalName` for a namespace with other characters than letters, digits,
@@ -184,8 +189,10 @@ def connect(
     """
     check_namespace(namespace)
     check_shared(timeout, attempts, tls, telemetry)
+    credentials_of(access_key, secret_key)
     options: ClientOptions = {"timeout": timeout, "attempts": attempts, "tls": tls, "telemetry": telemetry}
     options["namespace"] = namespace
+    options["access_key"], options["secret_key"] = access_key, secret_key
     host: Host | None = None
     if isinstance(endpoint, MakesClients):
         endpoint, host = endpoint_and_host(endpoint)

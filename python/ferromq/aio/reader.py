@@ -77,10 +77,15 @@ class Reader(Shown, Generic[M]):
         decode: Decode[T] | None = None,
         telemetry: Telemetry | None = None,
         namespace: str = "",
+        access_key: str | None = None,
+        secret_key: str | None = None,
     ) -> None:
         self._reading: Reading[M] = Reading(filters_of(topics, filter, namespace), begin, namespace, decode)
         settings = self._reading.subscription.settings()
-        self._client = AsyncClient("reader", Options(endpoint, timeout, attempts, tls, namespace=namespace), settings)
+        options = Options(
+            endpoint, timeout, attempts, tls, namespace=namespace, access_key=access_key, secret_key=secret_key
+        )
+        self._client = AsyncClient("reader", options, settings)
         self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, namespace=namespace)
         self._lock = asyncio.Lock()
 

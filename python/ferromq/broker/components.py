@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from ferromq._ferromq import Server, Store
+from ferromq.broker.administration.access_requests import AccessRequests
 from ferromq.broker.administration.catalog import Catalog
 from ferromq.broker.administration.grpc_offsets import GrpcOffsets
 from ferromq.broker.administration.offset_resets import OffsetResets
@@ -29,6 +30,7 @@ from ferromq.broker.messages.write_layouts import WriteLayouts, without_steps
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.request_modes import RequestModes
 from ferromq.broker.metadata.topics import TopicTable
+from ferromq.broker.metadata.users import UserTable
 from ferromq.broker.reports.consume_progress import ConsumeProgress
 from ferromq.broker.reports.runtime_info import RuntimeInfo
 from ferromq.broker.reports.statistics import Statistics
@@ -54,6 +56,8 @@ class Dependencies:
     topics: TopicTable
     groups: GroupTable
     modes: RequestModes
+    users: UserTable | None
+    """None while access control is off."""
     routes: RouteCache | None
     """None for a broker without name servers."""
 
@@ -62,6 +66,7 @@ class Dependencies:
 class Components:
     """The components of the control plane."""
 
+    access: AccessRequests
     catalog: Catalog
     clients: ClientComponents
     description: Description
@@ -98,12 +103,13 @@ def make_components(dependencies: Dependencies, started: ExitStack) -> Component
     layouts = _open_layouts(dependencies)
     started.callback(layouts.close)
     return Components(
+        access=AccessRequests(dependencies.users, settings.config.access),
         catalog=Catalog(topics, groups),
         clients=clients,
         description=Description(dependencies.name_servers, settings.config.namesrv, _dedup_window_ms(settings)),
         grpc_offsets=GrpcOffsets(store, topics, groups, dependencies.role.reads_refused),
         layouts=layouts,
-        messages=MessageQueries(store),
+        messages=MessageQueries(store, is_guarded=settings.config.access.authorization_enabled),
         offset_resets=OffsetResets(
             dependencies.server, identity.name, table=clients.table, store=store, topics=topics, groups=groups
         ),

@@ -27,6 +27,7 @@ from ferromq.broker.metadata.first_use import FirstUse
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.request_modes import RequestModes
 from ferromq.broker.metadata.topics import RegistrationWait, TopicTable
+from ferromq.broker.metadata.users import open_users
 from ferromq.broker.reports.readiness import readiness
 from ferromq.broker.reports.statistics import SAMPLE_MS
 from ferromq.broker.store_setup import ArchiveHook, load_archive_hook, log_recovery, open_store, set_archive_hook
@@ -254,7 +255,7 @@ class BrokerController(Shown):
     def _connect_name_servers(self, started: contextlib.ExitStack, identity: BrokerIdentity) -> None:
         settings, membership = self.settings, self.config.membership
         period = registration_period(membership.register_interval)
-        client = RemotingClient(**self.config.connections.outgoing())
+        client = RemotingClient(**self.config.outgoing())
         self._name_servers = NameServers(self.config.namesrv, identity, membership, client, period=period)
         started.callback(self._name_servers.close)
         self._registrar = Registrar(
@@ -281,6 +282,7 @@ class BrokerController(Shown):
             lambda: settings.config, directory, now_ms, hot_path.push_group, hot_path.push_forbidden
         )
         self._modes = RequestModes(directory)
+        self._users = open_users(self.config, self._server, directory)
         self._role = Role(
             lambda: settings.config,
             self._clock,
@@ -305,6 +307,7 @@ class BrokerController(Shown):
                 topics=self.topics,
                 groups=self.groups,
                 modes=self._modes,
+                users=self._users,
                 routes=self._routes,
             ),
             started,

@@ -151,6 +151,7 @@ def table(
         RequestCode.QUERY_ASSIGNMENT: clients.assignments.query,
         RequestCode.SET_MESSAGE_REQUEST_MODE: clients.assignments.set_mode,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: clients.assignments.all_modes,
+        **components.access.handlers(),
         **dict.fromkeys(_LITE, _remoting.refused(lite_topics.REFUSED)),
     }
     grpc: dict[int | str, Callable[[Request], Response]] = {

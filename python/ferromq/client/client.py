@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from ferromq.client.runner import Runner
 from ferromq.client.session import Session
 from ferromq.client.tls import Tls, TlsFile, check_tls, read_tls
 from ferromq.core.arguments import whole_number
+from ferromq.core.credentials import credentials_of
 from ferromq.core.plans import ATTEMPT, Common, no_answer
 from ferromq.core.requests import Identity, Plan, T, duration, seconds
 from ferromq.core.retry import Retry
@@ -60,6 +61,9 @@ class Options:
     """Seconds that one attempt may take, at most."""
     namespace: str = ""
     """In which its topics and groups are."""
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    """With which requests are signed; None: those of the environment."""
 
 
 def check_shared(timeout: timedelta | float, attempts: int, tls: bool | TlsFile | Tls, telemetry: object) -> None:
@@ -80,7 +84,7 @@ class Client:
         naming.check_namespace(options.namespace)
         self._owner = Owner(what)
         self._what = what
-        identity = Identity()
+        identity = Identity(credentials_of(options.access_key, options.secret_key))
         endpoints, are_name_servers = parse_address(options.endpoint)
         self.common = Common(identity, endpoints, seconds(options.timeout), options.attempts, Routes())
         self.common.has_name_servers = are_name_servers
@@ -203,8 +207,7 @@ class Client:
                 from ferromq.client.links import make_requests  # noqa: PLC0415 (asyncio and ssl, which few clients need)
 
                 is_requester = self.settings.HasField("publishing")
-                client_id = self.common.identity.client_id
-                self._requests = make_requests(client_id, self._tls_options, is_requester=is_requester)
+                self._requests = make_requests(self.common.identity, self._tls_options, is_requester=is_requester)
             return self._requests[0]
 
     def _join(self, endpoint: str, timeout: float, topic: str | None) -> None:

@@ -320,7 +320,7 @@ class Channels:
                 return None
             if self._frames is None:
                 identity = self.identity
-                self._frames = _ferromq.FramedCalls(self._framed_tls)
+                self._frames = _ferromq.FramedCalls(self._framed_tls, identity.of_frames())
                 # A client that is given TLS speaks it, to brokers of this process, too.
                 for address, server in self.here.items() if self.has_here else ():
                     self._frames.attach(address, server)
@@ -372,7 +372,7 @@ class Channels:
             if self._closed:
                 raise ClientClosed("the client is closed; make a new one")
             if self._arrivals is None:
-                self._arrivals = _ferromq.Arrivals(self.identity.client_id, self._framed_tls)
+                self._arrivals = _ferromq.Arrivals(self.identity.client_id, self._framed_tls, self.identity.of_frames())
             return self._arrivals
 
     def arrive(self, watched: list[tuple[str, str, bytes]], timeout: float, cancel: "Cancel | None") -> list[str]:

@@ -115,11 +115,15 @@ class Consumer(Shown, Generic[M]):
         decode: Decode[T] | None = None,
         telemetry: Telemetry | None = None,
         namespace: str = "",
+        access_key: str | None = None,
+        secret_key: str | None = None,
     ) -> None:
         naming.check_group(group, namespace)
         start = None if begin is None else start_text(begin)
         self._subscription = Subscription(group, filters_of(topics, filter, namespace), start, namespace=namespace)
-        options = Options(endpoint, timeout, attempts, tls, namespace=namespace)
+        options = Options(
+            endpoint, timeout, attempts, tls, namespace=namespace, access_key=access_key, secret_key=secret_key
+        )
         self._client = Client("consumer", options, self._subscription.settings())
         self._invisible = lease(invisible_duration)
         self._decoder: Decoder[Any] = Decoder(decode)

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ferromq.client.connection import remaining
 from ferromq.client.tls import Tls, TlsFile, ssl_context
+from ferromq.core.credentials import Credentials
 from ferromq.core.replies import Waiting
 from ferromq.core.request_plans import REQUESTERS, Answer, Requests, heartbeat
-from ferromq.core.requests import T, backoff, why_unreachable
-from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError, RequestTimeout
+from ferromq.core.requests import Identity, T, backoff, why_unreachable
+from ferromq.errors import ClientClosed, ConnectionFailed, FerromqError, Forbidden, RequestTimeout
 from ferromq.protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -88,19 +89,30 @@ class Requester:
         return bool(len(self._waiting))
 
 
-def make_requests(client_id: str, tls: bool | TlsFile | Tls, *, is_requester: bool) -> "tuple[Requests, Links]":
+def make_requests(identity: Identity, tls: bool | TlsFile | Tls, *, is_requester: bool) -> "tuple[Requests, Links]":
     """Return the requests of a client, and their connections. Raises `ConfigError` for options of TLS."""
     # Brokers know the client over gRPC, too, by its own id.
-    own_id, waiting = f"{client_id}@requests", Waiting()
-    links = Links(tls, Requester(own_id, waiting) if is_requester else None)
+    own_id, waiting = f"{identity.client_id}@requests", Waiting()
+    links = Links(tls, Requester(own_id, waiting) if is_requester else None, credentials=identity.credentials)
     return Requests(links, own_id, waiting), links
 
 
 class Links:
     """One connection for each broker, opened at its first use; thread-safe."""
 
-    def __init__(self, tls: bool | TlsFile | Tls, member: Member | None = None) -> None:
-        """*tls*: the options of the client. A *member* is known to brokers by its heartbeats."""
+    def __init__(
+        self,
+        tls: bool | TlsFile | Tls,
+        member: Member | None = None,
+        *,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """
+        *tls*: the options of the client. A *member* is known to brokers by its heartbeats.
+
+        Requests are signed with *credentials*.
+        """
+        self.credentials = credentials
         self.member = member
         self.tls: ssl.SSLContext | None = ssl_context(tls)
         self.server_name = tls.server_name if isinstance(tls, Tls) else None
@@ -244,8 +256,11 @@ class Links:
                 code, remark, _, _ = await link.call(next(self._opaques), RequestCode.HEART_BEAT, {}, body)
         except TimeoutError:
             raise _no_answer(link.who, _CONNECT) from None
+        text = f"{link.who} refused a heartbeat: {remark}"
+        if code == ResponseCode.NO_PERMISSION:
+            raise Forbidden(text, code, remark or "")
         if code != ResponseCode.SUCCESS:
-            raise ConnectionFailed(f"{link.who} refused a heartbeat: {remark}")
+            raise ConnectionFailed(text)
 
 
 class _Link:
@@ -284,7 +299,9 @@ class _Link:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[opaque] = answer
         try:
-            self._writer.write(_frame(code, opaque, 0, fields, body))
+            credentials = self._links.credentials
+            signed = fields if credentials is None else credentials.signed(fields, body)
+            self._writer.write(_frame(code, opaque, 0, signed, body))
             await self._writer.drain()
             return await answer
         except OSError as error:

@@ -35,6 +35,8 @@ class AdminOptions(TypedDict, total=False):
     timeout: timedelta | float
     tls: bool | TlsFile | Tls
     namespace: str
+    access_key: str | None
+    secret_key: str | None
 
 
 class ClientOptions(AdminOptions, total=False):

@@ -58,7 +58,8 @@ class Producer(Shown, Generic[V]):
     sending thread. A `request` is not compressed.
 
     *telemetry* is told of each operation; see `ferromq.telemetry`. Topics are in *namespace*, and are named without it;
-    docs/reference/namespaces.md has more.
+    docs/reference/namespaces.md has more. Requests are signed with *access_key* and *secret_key*; without them, with
+    those of the environment, FERROMQ_ACCESS_KEY and FERROMQ_SECRET_KEY.
     *idempotent*: a repetition goes to the queue of the attempt before it, if that one may be stored, and the broker
     stores each message once, as docs/reference/sending.md says. This takes ferromq brokers: at others the first send
     raises `Unsupported`. Single sends take longer, as each is a request of its own. Messages of transactions are not
@@ -86,12 +87,17 @@ class Producer(Shown, Generic[V]):
         compress: Compression | None = None,
         compress_over: int = COMPRESS_OVER,
         namespace: str = "",
+        access_key: str | None = None,
+        secret_key: str | None = None,
     ) -> None:
         for topic in topics:
             naming.check_topic(topic, namespace)
         function("checker", checker)
         whole_number("max_pending_bytes", max_pending_bytes, 1)
-        self._client = Client("producer", Options(endpoint, timeout, attempts, tls, clock, namespace=namespace))
+        options = Options(
+            endpoint, timeout, attempts, tls, clock, namespace=namespace, access_key=access_key, secret_key=secret_key
+        )
+        self._client = Client("producer", options)
         self._client.common.watch = None if telemetry is None else Watch(telemetry, endpoint, namespace=namespace)
         if flag("idempotent", idempotent):
             self._client.common.numbering = Numbering()

@@ -34,7 +34,7 @@ class RemotingSession:
         self._common = common
         self._settings = settings
         self._topics: frozenset[str] = frozenset()
-        self.links = Links(tls, self)
+        self.links = Links(tls, self, credentials=common.identity.credentials)
         self._bridge = Bridge(self.links, common.endpoints, settings, on_settings, common.now)
         self.on_left: Callable[[str], object] = lambda _endpoint: None
         """Called on the thread of the connections with each broker that is lost and in no route."""

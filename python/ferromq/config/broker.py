@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from ferromq.config.access import AccessConfig
 from ferromq.config.compat import CompatConfig
 from ferromq.config.consume import ConsumeConfig
 from ferromq.config.grpc import GrpcConfig
@@ -84,6 +85,8 @@ class BrokerConfig(Config):
     """The options of its connections."""
     monitoring: BrokerMonitoringConfig = field(default_factory=BrokerMonitoringConfig)
     """The options of its HTTP endpoint for metrics and health checks."""
+    access: AccessConfig = field(default_factory=AccessConfig)
+    """The options for access control."""
     sends: SendConfig = field(default_factory=SendConfig)
     """The options for messages that producers send."""
     reads: ConsumeConfig = field(default_factory=ConsumeConfig)
@@ -119,6 +122,7 @@ class BrokerConfig(Config):
         "channelExpiredTimeout": Key("client_lease", MILLISECONDS),
         **ListenerConfig.properties,
         **BrokerMonitoringConfig.properties,
+        **AccessConfig.properties,
         **StoreConfig.properties,
     }
     joined: ClassVar[JoinedKeys] = {
@@ -127,6 +131,7 @@ class BrokerConfig(Config):
         **MembershipConfig.joined,
         **ListenerConfig.joined,
         **BrokerMonitoringConfig.joined,
+        **AccessConfig.joined,
         **GrpcConfig.joined,
         **StoreConfig.joined,
     }
@@ -134,6 +139,7 @@ class BrokerConfig(Config):
         "membership": MembershipConfig,
         "connections": ListenerConfig,
         "monitoring": BrokerMonitoringConfig,
+        "access": AccessConfig,
         "sends": SendConfig,
         "reads": ConsumeConfig,
         "grpc": GrpcConfig,
@@ -165,3 +171,7 @@ class BrokerConfig(Config):
         check_positive("handler_threads", self.handler_threads, 0)
         known = [*BrokerConfig.keys_known(), *BrokerConfig.names()]
         check_known(dict.fromkeys(self.membership.protected_keys), known, "option in configBlackList (protected_keys)")
+
+    def outgoing(self) -> dict[str, Any]:
+        """Return the arguments of a `RemotingClient` that calls name servers and the master. Raises `ConfigError`."""
+        return {**self.connections.outgoing(), "credentials": self.access.inner()}

@@ -91,6 +91,14 @@ class BrokerOptions(StoreOptions, total=False):
     # MonitoringConfig
     metrics_listen: str
     metrics_limit: int | str
+    # AccessConfig
+    authentication_enabled: bool
+    authorization_enabled: bool
+    initial_user: str
+    inner_credentials: str
+    authentication_whitelist: Sequence[str] | str
+    authorization_whitelist: Sequence[str] | str
+    show_passwords: bool
     # SendConfig
     check_types: str
     mixed_topics: bool

@@ -14,7 +14,7 @@ from ferromq.config.compat import CompatConfig
 from ferromq.config.grpc import GrpcConfig
 from ferromq.config.keys import LIST, JoinedKeys, Key, Keys
 from ferromq.config.properties_file import Place
-from ferromq.config.rocketmq_keys import ACCESS, METRICS, REFUSED, WITHOUT_EFFECT, by_key, fixed, flag
+from ferromq.config.rocketmq_keys import ACCESS, METRICS, WITHOUT_EFFECT, by_key, fixed, flag
 from ferromq.config.values import boolean, whole
 from ferromq.errors import ConfigError
 
@@ -110,8 +110,12 @@ def _message_size(text: str) -> dict[str, Any]:
     return {}
 
 
+def _too(*options: str) -> Callable[[str], dict[str, Any]]:
+    """Return the function that turns options on: the proxy of a broker cannot turn off what the broker's file has."""
+    return lambda text: dict.fromkeys(options, True) if boolean(text) else {}
+
+
 REFUSED_OF_PROXY: Mapping[str, Callable[[str], dict[str, Any]]] = {
-    **{key: REFUSED[key] for key in ("authenticationEnabled", "authorizationEnabled")},
     "metricsExporterType": _metrics,
     "proxyMode": _mode,
     "maxMessageSize": _message_size,
@@ -147,6 +151,8 @@ class ProxyKeys(BrokerConfig):
             key: CompatConfig.properties[key]
             for key in ("minInvisibleTimeMillsForRecv", "maxInvisibleTimeMills", "maxDelayTimeMills")
         },
+        "authenticationEnabled": _too("authentication_enabled"),
+        "authorizationEnabled": _too("authentication_enabled", "authorization_enabled"),
         **REFUSED_OF_PROXY,
     }
     joined: ClassVar[JoinedKeys] = GrpcConfig.joined

@@ -22,7 +22,7 @@ _ROCKSDB = "RocksDB is not used"
 _POP = "messages in flight are kept in the store's lease table, without revive topics and their buffers"
 _WATCH = "statistics have ferromq's own form; mqadmin brokerStatus shows them"
 METRICS = "metrics are exported for Prometheus alone"
-ACCESS = "access control is not supported"
+ACCESS = "users and policies are in memory, and in a file of the store directory"
 _LITE = "lite topics and queues are not supported"
 _COLD = "reads of old messages are not throttled"
 _TIMERS = "delivery times are kept in ferromq's own way"
@@ -135,12 +135,10 @@ _BROKER_GROUPS: Mapping[str, str] = {
         metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel transactionMetricFlushInterval
     """,
     ACCESS: """
-        aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath authenticationMetadataProvider
-        authenticationProvider authenticationStrategy authenticationWhitelist authorizationMetadataProvider
-        authorizationProvider authorizationStrategy authorizationWhitelist clusterName configName initAuthenticationUser
-        innerClientAuthenticationCredentials migrateAuthFromV1Enabled statefulAuthenticationCacheExpiredSecond
-        statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
-        userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
+        aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath clusterName configName
+        statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
+        statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum userCacheExpiredSecond userCacheMaxNum
+        userCacheRefreshSecond
     """,
     _LITE: """
         enableLiteEventMode enableLitePopLog enableLmqQuota enableLmqStats liteEventCheckInterval
@@ -280,7 +278,9 @@ _PLAINTEXT: Mapping[str, _Read] = {"useTLS": flag("false", "connections to other
 
 REFUSED: Mapping[str, _Read] = {
     # Access control.
-    **dict.fromkeys(("aclEnable", "authenticationEnabled", "authorizationEnabled"), flag("false", ACCESS)),
+    "aclEnable": flag(
+        "false", "access control is that of RocketMQ 5.3; use authenticationEnabled and authorizationEnabled"
+    ),
     **_PLAINTEXT,
     # Replication and the election of masters.
     **dict.fromkeys(("inSyncReplicas", "minInSyncReplicas", "totalReplicas"), _one_replica),

@@ -39,7 +39,6 @@ class SendConfig(Config):
     """Whether replies are stored, in addition to being sent to the requesting client."""
     trace: bool = True
     """Whether producers are told that traces of their messages are kept."""
-
     trace_topic: str = ""
     """Topic for the traces of clients, created at the start. Empty: none."""
 
@@ -53,9 +52,7 @@ class SendConfig(Config):
         "traceOn": Key("trace", BOOLEAN),
     }
 
-    joined: ClassVar[JoinedKeys] = {
-        tuple(_TRACE): _trace,
-    }
+    joined: ClassVar[JoinedKeys] = {tuple(_TRACE): _trace}
 
     def __post_init__(self) -> None:
         if self.check_types not in _TYPE_CHECKS:

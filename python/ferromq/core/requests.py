@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 
 from ferromq import _ferromq
 from ferromq._proto import messages as pb
+from ferromq.core.credentials import AUTHORIZATION, DATE_TIME, Credentials
 from ferromq.errors import (
     ConnectionFailed,
     FerromqError,
@@ -276,7 +277,9 @@ _clients = itertools.count()
 class Identity:
     """Names this client to servers."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        self.credentials = credentials
+        """What its requests are signed with."""
         self._whole: Metadata = ()
         self.take_name()
 
@@ -306,9 +309,20 @@ class Identity:
         return (
             *self._fixed,
             *self._whole,
-            ("x-mq-date-time", time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())),
+            *self.signature(),
             ("x-mq-request-id", f"{self.client_id}-{next(self._requests):x}"),
         )
+
+    def signature(self) -> Metadata:
+        """Return the time, and its signature if there are credentials."""
+        date_time = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        if self.credentials is None:
+            return ((DATE_TIME, date_time),)
+        return (DATE_TIME, date_time), (AUTHORIZATION, self.credentials.authorization(date_time))
+
+    def of_frames(self) -> list[tuple[str, str]]:
+        """Return the fields of each framed call that say who sends it; servers do not look at the age of the time."""
+        return [] if self.credentials is None else list(self.signature())
 
     def user_agent(self) -> pb.UA:
         """Return what the settings say of this program."""

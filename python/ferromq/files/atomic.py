@@ -4,11 +4,17 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace *path* by *content* and keep the old file as `.bak`. The content is on disk when this returns."""
+def replace_file(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """
+    Replace *path* by *content* and keep the old file as `.bak`. The content is on disk when this returns.
+
+    *mode* has the most permissions of the file; the process's mask may leave fewer.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
-    with fresh.open("wb") as file:
+    # What an interrupted write left may have other permissions.
+    fresh.unlink(missing_ok=True)
+    with open(fresh, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -60,6 +60,6 @@ def _set_aside(path: Path, failure: ValueError, used: Path) -> None:
         _log.warning("damaged file not renamed: %s", error)
 
 
-def write(path: Path, value: dict[str, Any]) -> None:
+def write(path: Path, value: dict[str, Any], mode: int = 0o666) -> None:
     """Replace *path* by *value*; see `atomic.replace_file`."""
-    atomic.replace_file(path, json.dumps(value, ensure_ascii=False, allow_nan=False, indent="\t").encode())
+    atomic.replace_file(path, json.dumps(value, ensure_ascii=False, allow_nan=False, indent="\t").encode(), mode)

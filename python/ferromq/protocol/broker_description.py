@@ -6,10 +6,11 @@ Request and answer are JSON; see docs/wire-format.md.
 
 from typing import NamedTuple
 
+from ferromq.errors import Forbidden
 from ferromq.protocol import java_json
 
 DESCRIBE_BROKER = "DescribeBroker"
-_OK = 20000
+_OK, _UNAUTHORIZED = 20000, 40100
 
 
 class BrokerDescription(NamedTuple):
@@ -33,8 +34,11 @@ def encode(description: BrokerDescription) -> bytes:
 
 
 def decode(answer: bytes) -> BrokerDescription:
-    """Return the description in an answer. Raises `ValueError` for bytes that are no such answer."""
+    """Return the description in an answer. Raises `Forbidden`, and `ValueError` for bytes that are no such answer."""
     content = java_json.loads_object(answer)
+    if content.get("code") == _UNAUTHORIZED:
+        text = str(content.get("message"))
+        raise Forbidden(text, _UNAUTHORIZED, text)
     if content.get("code") != _OK:
         raise ValueError(f"code {content.get('code')}: {content.get('message')}")
     name, cluster, broker_id, remoting, namesrv, window = (content.get(field) for field in BrokerDescription._fields)

@@ -1,8 +1,12 @@
 import java.io.PrintStream;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.common.message.MessageClientIDSetter;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.protocol.NamespaceUtil;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
@@ -21,6 +25,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * lite NAME NAMESRV GROUP TOPIC            a DefaultLitePullConsumer
  * replier NAME NAMESRV GROUP TOPIC         a consumer that answers each message
  * admin FILE ARGUMENT…                     mqadmin itself; what it prints goes to FILE, failures with their traces
+ * signed FILE ACCESS SECRET ARGUMENT…     the same, with credentials
  * wrap NAME NAMESPACE                      NAME in NAMESPACE, and that without it, as NamespaceUtil has them, comma-joined
  * time KEY                                 when a message of this unique key was sent, milliseconds since 1970
  * close NAME
@@ -47,7 +52,11 @@ public final class Clients {
         clients.put(name, Taker.start(command, name, args));
         return "";
       case "admin":
-        admin(name, args);
+        admin(name, args, null);
+        return "";
+      case "signed":
+        RPCHook hook = new AclClientRPCHook(new SessionCredentials(args[0], args[1]));
+        admin(name, Arrays.copyOfRange(args, 2, args.length), hook);
         return "";
       case "wrap":
         String whole = NamespaceUtil.wrapNamespace(args[0], name);
@@ -62,13 +71,13 @@ public final class Clients {
     }
   }
 
-  private static void admin(String file, String[] args) throws Exception {
+  private static void admin(String file, String[] args, RPCHook hook) throws Exception {
     PrintStream out = System.out;
     PrintStream err = System.err;
     try (PrintStream captured = new PrintStream(file, "UTF-8")) {
       System.setOut(captured);
       System.setErr(captured);
-      MQAdminStartup.main0(args, null);
+      MQAdminStartup.main0(args, hook);
     } finally {
       System.setOut(out);
       System.setErr(err);

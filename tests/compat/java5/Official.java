@@ -1,10 +1,13 @@
 import java.util.HashMap;
 import java.util.Map;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 
 /**
  * RocketMQ's own gRPC client for Java, driven line by line as {@code Clients.java} is; {@code node/official.js} understands
- * the same commands. FROM is the subscription: a topic, an expression, and {@code tag} or {@code sql}.
+ * the same commands. SECURITY is {@code plain} or {@code tls}, and then {@code :ACCESS:SECRET} or nothing. FROM is the
+ * subscription: a topic, an expression, and {@code tag} or {@code sql}.
  *
  * <pre>
  * producer NAME ENDPOINT SECURITY VERDICT TOPIC…     see {@link OfficialProducer}; VERDICT is what it answers to a check-back
@@ -39,9 +42,14 @@ public final class Official {
   }
 
   static ClientConfiguration configuration(String endpoint, String security) {
-    return ClientConfiguration.newBuilder()
+    String[] words = security.split(":");
+    ClientConfigurationBuilder builder = ClientConfiguration.newBuilder();
+    if (words.length > 1) {
+      builder.setCredentialProvider(new StaticSessionCredentialsProvider(words[1], words[2]));
+    }
+    return builder
         .setEndpoints(endpoint)
-        .enableSsl(security.equals("tls"))
+        .enableSsl(words[0].equals("tls"))
         // The default of 3 s is short where two cores are busy.
         .setRequestTimeout(java.time.Duration.ofSeconds(20))
         .build();

@@ -22,7 +22,9 @@ const logger = { info() {}, debug() {}, warn: complain, error: complain };
 
 function options(endpoints, security) {
   // The default of 3 s is short where two cores are busy.
-  return { endpoints, namespace: '', sslEnabled: security === 'tls', requestTimeout: 20_000, logger };
+  const [mode, accessKey, accessSecret] = security.split(':');
+  const sessionCredentials = accessKey === undefined ? undefined : { accessKey, accessSecret };
+  return { endpoints, namespace: '', sslEnabled: mode === 'tls', requestTimeout: 20_000, logger, sessionCredentials };
 }
 
 function lines(file) {

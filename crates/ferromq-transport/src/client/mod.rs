@@ -2,4 +2,4 @@
 
 mod remoting;
 
-pub use remoting::RemotingClient;
+pub use remoting::{Credentials, RemotingClient};

@@ -14,6 +14,7 @@ use std::{
 };
 
 use bytes::BytesMut;
+use ferromq_protocol::signing::Signer;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -58,24 +59,38 @@ struct ClientInner {
     closed: AtomicBool,
     next_opaque: AtomicI32,
     tls: Option<Connector>,
+    credentials: Option<Credentials>,
+}
+
+/// What a client signs its requests with.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    /// The name of the user.
+    pub access_key: String,
+    /// Signs with its secret key.
+    pub signer: Signer,
 }
 
 impl RemotingClient {
-    /// Makes a client whose connections run on `runtime`.
+    /// Makes a client whose connections run on `runtime`, and whose requests are signed with `credentials`.
     #[must_use]
-    pub fn new(runtime: Handle) -> Self {
-        Self::make(runtime, None)
+    pub fn new(runtime: Handle, credentials: Option<Credentials>) -> Self {
+        Self::make(runtime, None, credentials)
     }
 
     /// Makes a client that speaks TLS to every peer.
     ///
     /// # Errors
     /// `Tls` naming the file.
-    pub fn with_tls(runtime: Handle, options: &ClientTls) -> Result<Self, TransportError> {
-        Connector::new(options).map(|tls| Self::make(runtime, Some(tls)))
+    pub fn with_tls(
+        runtime: Handle,
+        options: &ClientTls,
+        credentials: Option<Credentials>,
+    ) -> Result<Self, TransportError> {
+        Connector::new(options).map(|tls| Self::make(runtime, Some(tls), credentials))
     }
 
-    fn make(runtime: Handle, tls: Option<Connector>) -> Self {
+    fn make(runtime: Handle, tls: Option<Connector>, credentials: Option<Credentials>) -> Self {
         Self(Arc::new(ClientInner {
             runtime,
             limits: Limits::default(),
@@ -84,6 +99,7 @@ impl RemotingClient {
             closed: AtomicBool::new(false),
             next_opaque: AtomicI32::new(1),
             tls,
+            credentials,
         }))
     }
 
@@ -96,9 +112,12 @@ impl RemotingClient {
     pub async fn call(
         &self,
         address: &str,
-        request: RemotingCommand,
+        mut request: RemotingCommand,
         limit: Duration,
     ) -> Result<RemotingCommand, TransportError> {
+        if let Some(Credentials { access_key, signer }) = &self.0.credentials {
+            signer.sign(access_key, &mut request);
+        }
         let mut sent = None;
         let answer = timeout(limit, async {
             let connection = self.connect(address).await?;

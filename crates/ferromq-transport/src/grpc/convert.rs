@@ -8,6 +8,7 @@ use ferromq_store::{StoreError, progress::ReceiptHandle, record::names};
 
 use crate::{
     TransportError,
+    access::AccessRefused,
     connections::log_limiter::LogLimiter,
     hot::{pop_retries::marked_topic, receive::ORDERED_REVIVE_QUEUE},
     protobuf::{Fields, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
@@ -35,6 +36,7 @@ pub mod code {
     pub const CLIENT_ID_REQUIRED: i32 = 40_017;
     pub const ILLEGAL_POLLING_TIME: i32 = 40_018;
     pub const ILLEGAL_OFFSET: i32 = 40_019;
+    pub const UNAUTHORIZED: i32 = 40_100;
     pub const FORBIDDEN: i32 = 40_300;
     pub const MESSAGE_NOT_FOUND: i32 = 40_401;
     pub const TOPIC_NOT_FOUND: i32 = 40_402;
@@ -78,6 +80,12 @@ impl Refusal {
                 "consumer group {group} does not exist; create it, or let the broker create groups on first use"
             ),
         )
+    }
+}
+
+impl From<AccessRefused> for Refusal {
+    fn from(refused: AccessRefused) -> Self {
+        Self::new(code::UNAUTHORIZED, refused.to_string())
     }
 }
 

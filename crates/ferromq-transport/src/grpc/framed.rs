@@ -25,6 +25,7 @@ use super::{
     },
 };
 use crate::{
+    access::{Access, framed_method},
     connections::answer_memory,
     hot::{
         Hot,
@@ -94,6 +95,8 @@ pub(super) async fn serve(server: &Arc<Inner>, mut stream: GrpcStream, mut stop:
         cold: None,
         hot: server.hot.clone(),
         find_verb: find,
+        access: Arc::clone(&server.access),
+        refusal,
         routes: Arc::default(),
         is_draining: Arc::clone(&server.is_draining),
         one_way: Arc::new(Semaphore::new(1)),
@@ -106,6 +109,18 @@ pub(super) async fn serve(server: &Arc<Inner>, mut stream: GrpcStream, mut stop:
     let drain = async { _ = stop.changed().await };
     let ends = outbox(server.limits.in_flight, None);
     connection.serve(tokio::io::split(stream), ends, drain, std::future::pending()).await;
+}
+
+/// The response to a call that access control refuses, in the form of its method.
+fn refusal(access: &Access, command: &RemotingCommand, peer: SocketAddr) -> Option<RemotingCommand> {
+    let admission = access.admit(framed_method(command.code), |name| command.field(name), peer);
+    let refused = admission.and_then(|admission| admission.check(&command.body)).err()?;
+    let (refusal, mut response) = (Refusal::from(refused), command.respond(0, None));
+    response.body = match command.code {
+        RECEIVE_MESSAGE | AWAIT_MESSAGES | PULL_MESSAGE => records::refused(&refusal),
+        _ => ack::refused(&refusal),
+    };
+    Some(response)
 }
 
 /// Makes the response of a method's answer, and counts the time it took.

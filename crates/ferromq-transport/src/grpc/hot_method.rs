@@ -24,6 +24,29 @@ pub(crate) enum StreamingMethod {
     Pull,
 }
 
+impl UnaryMethod {
+    /// RocketMQ's name.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "SendMessage",
+            Self::Ack => "AckMessage",
+            Self::ChangeInvisible => "ChangeInvisibleDuration",
+            Self::Forward => "ForwardMessageToDeadLetterQueue",
+            Self::UpdateOffset => "UpdateOffset",
+        }
+    }
+}
+
+impl StreamingMethod {
+    /// RocketMQ's name.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Receive => "ReceiveMessage",
+            Self::Pull => "PullMessage",
+        }
+    }
+}
+
 impl HotMethod {
     /// Returns the hot method with this name.
     pub(crate) fn named(name: &str) -> Option<Self> {

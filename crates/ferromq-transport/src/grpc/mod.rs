@@ -34,6 +34,7 @@ use tokio::{net::TcpListener, runtime::Handle};
 
 use crate::{
     ColdHandler, TransportError,
+    access::Access,
     connections::{budget::Budget, log_limiter::LogLimiter, slots::Slots},
     hot::{Counters, Hot},
     remoting::server::connection::ConnectionLimits,
@@ -63,6 +64,8 @@ pub struct GrpcLimits {
     pub handshake: Duration,
     /// Limits of a connection that carries framed calls; over HTTP/2 only that of writes counts.
     pub connection: ConnectionLimits,
+    /// Access control, shared with the other protocol.
+    pub(crate) access: Arc<Access>,
     /// Limits the log lines about refused connections.
     pub(crate) refused: Arc<LogLimiter>,
 }
@@ -72,6 +75,7 @@ pub struct GrpcLimits {
 pub struct GrpcServer(Arc<Inner>);
 
 struct Inner {
+    access: Arc<Access>,
     hot: Option<Arc<Hot>>,
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,
@@ -99,10 +103,12 @@ impl GrpcServer {
         tls: Arc<Tls>,
     ) -> Self {
         let (stall, connection_limits) = (limits.stall, limits.connection);
+        let access = Arc::clone(&limits.access);
         let connections =
             Connections::new(Arc::clone(&cold), Arc::clone(&counters), next_connection, limits, tls);
-        let telemetry = TelemetryStreams::new(Arc::clone(&cold), Arc::clone(&counters));
+        let telemetry = TelemetryStreams::new(Arc::clone(&cold), Arc::clone(&counters), Arc::clone(&access));
         Self(Arc::new(Inner {
+            access,
             hot,
             cold,
             counters,

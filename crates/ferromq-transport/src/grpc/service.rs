@@ -32,6 +32,7 @@ use super::{
 };
 use crate::{
     ColdRequest, Reply, TransportError, Verb,
+    access::{AccessRefused, known_method},
     connections::{
         answer_memory,
         budget::{Share, kept},
@@ -58,6 +59,8 @@ const FRAMED_CALLS: [&str; 2] = ["1", "2"];
 /// Metadata key by which a telemetry stream announces compressed bodies that gRPC has no word for, and its values.
 const COMPRESSIONS: &str = "x-ferromq-compression";
 const COMPRESSION_NAMES: [&str; 2] = ["lz4", "zstd"];
+/// Methods of ferromq whose answers are JSON.
+const ANSWERED_IN_JSON: [&str; 2] = ["DescribeBroker", "KeepWriteLayout"];
 /// Metadata key of a pulled queue's min offset: from there on, nothing had aged out at the time of the read.
 const MIN_OFFSET: &str = "x-ferromq-min-offset";
 
@@ -71,7 +74,7 @@ pub(super) async fn route(
 ) -> http::Response<Body> {
     let method = request.uri().path().strip_prefix(SERVICE);
     if let (Some(HotMethod::Unary(method)), Some(hot)) = (method.and_then(HotMethod::named), &server.hot) {
-        return unary::answer(hot, method, &link, request, server.stall).await;
+        return unary::answer(&server, hot, method, &link, request).await;
     }
     if request.method() == Method::CONNECT {
         let mut refused = http::Response::new(Body::empty());
@@ -188,6 +191,8 @@ impl ServerStreamingService<Bytes> for HotStream {
         let form = AnswerForm::asked(asked, is_pull);
         let deadline = self.call.deadline;
         let refusal = missing_client_id(request.metadata().as_ref());
+        let get = |name: &str| request.metadata().get(name).and_then(|value| value.to_str().ok());
+        let admission = self.server.access.admit(self.method.name(), get, self.call.link.peer());
         let client = Client { link: self.call.link.clone(), id: client_id(request.metadata()).to_owned() };
         let polling = match is_pull || form.is_packed() {
             true => Polling::Asked,
@@ -206,7 +211,8 @@ impl ServerStreamingService<Bytes> for HotStream {
             if deadline.has_passed() {
                 return Err(deadline_exceeded());
             }
-            if let Some(refusal) = refusal {
+            let refused = admission.and_then(|admission| admission.check(&body)).err().map(Refusal::from);
+            if let Some(refusal) = refused.or(refusal) {
                 return Ok(Response::new(refused_stream(form.is_packed(), &refusal)));
             }
             let (stream, min_offset) = if is_pull {
@@ -251,6 +257,13 @@ impl UnaryService<Bytes> for ColdCall {
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
         let (server, link, verb) = (Arc::clone(&self.server), self.call.link.clone(), self.verb.clone());
+        if let Verb::Rpc(method) = &verb {
+            let get = |name: &str| request.metadata().get(name).and_then(|value| value.to_str().ok());
+            let admission = server.access.admit(known_method(method), get, link.peer());
+            if let Err(refused) = admission.and_then(|admission| admission.check(request.get_ref())) {
+                return Box::pin(std::future::ready(refused_call(method, refused)));
+            }
+        }
         let name = if let Verb::Rpc(name) = &verb { name } else { "" };
         let mut timing = Timing::begin(Protocol::Grpc, method(name));
         let counters = Arc::clone(&server.counters);
@@ -334,6 +347,21 @@ impl StreamingService<Bytes> for Telemetry {
             response
         }))
     }
+}
+
+/// The answer to a cold call that access control refuses: a response with a status, in the form of the method.
+fn refused_call(method: &str, refused: AccessRefused) -> Result<Response<Bytes>, Status> {
+    let refusal = Refusal::from(refused);
+    if ANSWERED_IN_JSON.contains(&method) {
+        let answer = serde_json::json!({"code": refusal.code, "message": refusal.message});
+        return Ok(Response::new(answer.to_string().into()));
+    }
+    if method.contains('/') {
+        return Err(Status::permission_denied(refusal.message));
+    }
+    let mut status = Vec::new();
+    put_status(&mut status, 1, refusal.code, &refusal.message);
+    Ok(Response::new(status.into()))
 }
 
 /// Returns the client id; empty if it is missing or not text.

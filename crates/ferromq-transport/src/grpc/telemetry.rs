@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -18,11 +19,13 @@ use tonic::{Code, Status, Streaming};
 use super::{
     call::{CLIENT_ID, MAX_REQUEST},
     connection::Link,
+    convert::{Refusal, put_status},
     counted_body::{AnswerStream, PREFIX, StreamAnswer},
     verbs::proto::ProtoDuration,
 };
 use crate::{
     ColdHandler,
+    access::{Access, known_method},
     connections::budget::{Share, kept},
     hot::Counters,
     protobuf::{self, Malformed},
@@ -49,16 +52,26 @@ pub(super) struct TelemetryStreams {
     request_timeouts: RwLock<HashMap<Box<str>, (u64, Duration)>>,
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,
+    access: Arc<Access>,
 }
 
 impl TelemetryStreams {
-    pub(super) fn new(cold: Arc<dyn ColdHandler>, counters: Arc<Counters>) -> Arc<Self> {
-        Arc::new(Self { open: Mutex::default(), request_timeouts: RwLock::default(), cold, counters })
+    pub(super) fn new(cold: Arc<dyn ColdHandler>, counters: Arc<Counters>, access: Arc<Access>) -> Arc<Self> {
+        Arc::new(Self { open: Mutex::default(), request_timeouts: RwLock::default(), cold, counters, access })
     }
 
     /// Returns how long a client waits for an answer by its settings, while its stream is open.
     pub(super) fn request_timeout(&self, client: &str) -> Option<Duration> {
         self.request_timeouts.read().get(client).map(|(_, timeout)| *timeout)
+    }
+
+    /// Returns the command that tells a client why its own is refused; `None` if it is not.
+    fn refusal(&self, fields: &Fields, peer: SocketAddr, command: &[u8]) -> Option<Bytes> {
+        let admission = self.access.admit(known_method("Telemetry"), |name| fields.get(name), peer);
+        let refused = admission.and_then(|admission| admission.check(command)).err()?;
+        let (refusal, mut status) = (Refusal::from(refused), Vec::new());
+        put_status(&mut status, 1, refusal.code, &refusal.message);
+        Some(status.into())
     }
 
     /// Stores the request timeout of a client's settings, which its receives use.
@@ -131,6 +144,14 @@ impl TelemetryStreams {
                 let command = match command {
                     Ok(Some(command)) => {
                         share.give_back(PREFIX);
+                        // As RocketMQ's proxy does: the command is dropped, and the stream stays.
+                        if let Some(refusal) = streams.refusal(&fields, link.peer(), &command) {
+                            share.give_back(command.len());
+                            if !streams.send(stream, refusal) {
+                                return;
+                            }
+                            continue;
+                        }
                         streams.note_request_timeout(stream, &fields, &command);
                         // The command counts until the control plane is done with it.
                         let waiting = share.split(command.len());

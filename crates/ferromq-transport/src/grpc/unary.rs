@@ -5,7 +5,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -15,9 +14,10 @@ use hyper::body::Incoming;
 use tonic::{Status, body::Body};
 
 use super::{
+    Inner,
     call::{MAX_ACK, MAX_REQUEST, MAX_SEND, SMALL_ANSWER, deadline_exceeded, malformed, missing_client_id},
     connection::Link,
-    convert::status_code,
+    convert::{Refusal, status_code},
     counted_body::{CountedBody, PREFIX},
     deadline::Deadline,
     hot_method::UnaryMethod,
@@ -65,13 +65,13 @@ fn number_of(unary: UnaryMethod) -> i32 {
     })
 }
 
-/// Answers a call. `stall` limits the client's pauses in the middle of its request.
+/// Answers a call.
 pub(super) async fn answer(
+    server: &Inner,
     hot: &Arc<Hot>,
     method: UnaryMethod,
     link: &Link,
     request: http::Request<Incoming>,
-    stall: Duration,
 ) -> http::Response<Body> {
     if request.method() != Method::POST {
         return Status::unimplemented(format!("gRPC calls use POST, not {}", request.method())).into_http();
@@ -87,7 +87,7 @@ pub(super) async fn answer(
         return response;
     }
     let mut timing = Timing::begin(Protocol::Grpc, number_of(method));
-    let answered = deadline.limit(try_answer(hot, method, link, request, stall, deadline)).await;
+    let answered = deadline.limit(try_answer(server, hot, method, link, request, deadline)).await;
     let (response, code) = match answered.unwrap_or_else(|| Err(deadline_exceeded())) {
         Ok(message) => (response(link, &message), status_code(&message)),
         Err(status) => {
@@ -101,14 +101,15 @@ pub(super) async fn answer(
 }
 
 async fn try_answer(
+    server: &Inner,
     hot: &Arc<Hot>,
     method: UnaryMethod,
     link: &Link,
     request: http::Request<Incoming>,
-    stall: Duration,
     deadline: Deadline,
 ) -> Result<Bytes, Status> {
     let refusal = missing_client_id(request.headers());
+    let admission = server.access.admit(method.name(), |name| text(request.headers(), name), link.peer());
     let form = if request.headers().contains_key(RECEIPTS) { ReceiptForm::Whole } else { ReceiptForm::Plain };
     let cause = if method == UnaryMethod::Forward {
         dead_letter::cause(request.headers())
@@ -117,7 +118,7 @@ async fn try_answer(
     };
     // Held to the end of this function: the request's bytes count until it is answered.
     let share = Arc::new(link.allowance().share());
-    let body = CountedBody::new(request.into_body(), Arc::clone(&share), Some(stall));
+    let body = CountedBody::new(request.into_body(), Arc::clone(&share), Some(server.stall));
     let message = message(body, limit(method)).await?;
     if message.len() > LARGE {
         OwnTask::default().await;
@@ -126,7 +127,8 @@ async fn try_answer(
     if deadline.has_passed() {
         return Err(deadline_exceeded());
     }
-    if let Some(refusal) = refusal {
+    let refused = admission.and_then(|admission| admission.check(&message)).err().map(Refusal::from);
+    if let Some(refusal) = refused.or(refusal) {
         return Ok(ack::refused(&refusal));
     }
     let peer = link.peer();
@@ -140,6 +142,11 @@ async fn try_answer(
         UnaryMethod::UpdateOffset => ack::update_offset(hot, message, peer).await,
     };
     answer.map_err(malformed)
+}
+
+/// The text of a header; `None` if it is missing or has other bytes.
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
 }
 
 /// Reads the one message of a request, of at most `limit` bytes. A message that arrives in one piece is not copied.

@@ -32,6 +32,7 @@ use tracing::{info, warn};
 
 use crate::{
     ColdHandler, TransportError,
+    access::{Access, Rules},
     connections::{budget::Budget, log_limiter::LogLimiter, slots::Slots, sockets},
     grpc::{GrpcLimits, GrpcServer, LocalCalls},
     hot::{Counters, Hot, latencies::LatencyRow},
@@ -40,7 +41,7 @@ use crate::{
         calls::Calls,
         codes::framed,
         server::{
-            connection::Connection,
+            connection::{self, Connection},
             outbox::{Outbox, OutboxWriter, outbox},
             peers::{Peer, Peers},
         },
@@ -77,6 +78,7 @@ struct ServerInner {
     cold: Arc<dyn ColdHandler>,
     counters: Arc<Counters>,
     tables: Arc<Tables>,
+    access: Arc<Access>,
     hot: Option<Arc<Hot>>,
     grpc: GrpcServer,
     routes: Arc<Routes>,
@@ -127,9 +129,10 @@ impl Server {
             stall: options.grpc_stall,
             handshake: options.handshake,
             connection: options.connection,
+            access: Arc::default(),
             refused: Arc::default(),
         };
-        let refused = Arc::clone(&limits.refused);
+        let (refused, access) = (Arc::clone(&limits.refused), Arc::clone(&limits.access));
         let grpc_tls = Arc::new(Tls::speaking(&[b"h2", framed::ALPN]));
         let (grpc_cold, grpc_counters) = (Arc::clone(&cold), Arc::clone(&counters));
         let tls = Arc::clone(&grpc_tls);
@@ -140,6 +143,7 @@ impl Server {
             cold,
             counters,
             tables,
+            access,
             hot,
             grpc,
             routes: Arc::default(),
@@ -205,6 +209,11 @@ impl Server {
     #[must_use]
     pub fn tables(&self) -> &Tables {
         &self.0.tables
+    }
+
+    /// Turns access control on with these rules, or replaces them; `None` turns it off. Holds from the next request on.
+    pub fn set_access(&self, rules: Option<Rules>) {
+        self.0.access.set(rules);
     }
 
     /// Encoded routes pushed by the control plane of a name server.
@@ -418,6 +427,8 @@ impl Server {
             cold: Some(Arc::clone(&inner.cold)),
             hot: inner.hot.clone(),
             find_verb: verbs::find,
+            access: Arc::clone(&self.0.access),
+            refusal: connection::refusal,
             routes: Arc::clone(&inner.routes),
             is_draining: Arc::clone(&inner.is_draining),
             one_way: Arc::clone(&inner.one_way),

@@ -10,6 +10,7 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
+from ferromq.config.access import SECRETS
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.compat import effective, in_milliseconds
 from ferromq.config.consume import ConsumeConfig
@@ -69,10 +70,14 @@ _PLAIN_KEYS = {
 
 
 def as_lines(options: Mapping[str, Any], shown: Mapping[str, str] | None = None) -> str:
-    """Return lines NAME=VALUE of every option, RocketMQ's names first; *shown* overrides their values."""
+    """Return lines NAME=VALUE of every option but secrets, RocketMQ's names first; *shown* overrides their values."""
     lines = [
         *(shown or rocketmq_names(options)).items(),
-        *((name, own_text(value)) for name, value in sorted({**options, **effective(options)}.items())),
+        *(
+            (name, own_text(value))
+            for name, value in sorted({**options, **effective(options)}.items())
+            if name not in SECRETS
+        ),
     ]
     return "".join(f"{name}={value}\n" for name, value in lines)
 
@@ -125,6 +130,8 @@ def rocketmq_names(options: Mapping[str, Any]) -> dict[str, str]:
     age, used = options["retention_age"], effective(options)
     named = {
         **written_keys(_PLAIN_KEYS, options),
+        "authenticationEnabled": own_text(options["authentication_enabled"]),
+        "authorizationEnabled": own_text(options["authorization_enabled"]),
         "bindAddress": host,
         "brokerIP1": options["advertise"].partition(":")[0],
         "brokerId": str(options["broker_id"]),

@@ -85,7 +85,7 @@ class Role:
         sync = SlaveSync(
             self._replica,
             self._name_servers.identity.address,
-            RemotingClient(**self._config().connections.outgoing()),
+            RemotingClient(**self._config().outgoing()),
             clock=self._clock,
             period=membership.sync_interval,
         )

@@ -13,10 +13,15 @@ _END_OF_TIME = 2**63 - 1
 
 
 class MessageQueries:
-    """Answers requests 12 and 33 from the store."""
+    """
+    Answers requests 12 and 33 from the store.
 
-    def __init__(self, store: Store) -> None:
+    *is_guarded*: policies were checked for the topic of a request, so a message of another topic is not answered.
+    """
+
+    def __init__(self, store: Store, *, is_guarded: bool = False) -> None:
         self._store = store
+        self._is_guarded = is_guarded
 
     def by_key(self, request: Request) -> Answer:
         """
@@ -48,6 +53,9 @@ class MessageQueries:
         """Answer request 33: the record at a physical offset."""
         offset = integer(request.fields, "offset")
         message = self._store.message_at(offset) if offset >= 0 else None
+        if message is not None and self._is_guarded and message.topic != request.fields.get("topic"):
+            topic = request.fields.get("topic", "")
+            return failure(ResponseCode.SYSTEM_ERROR, f"no message of {topic} begins at the physical offset {offset}")
         if message is None:
             nearest = self._store.nearest_message(max(offset, 0))
             hint = "" if nearest is None else f"; the nearest one begins at {nearest}"

@@ -6,6 +6,7 @@ from contextlib import closing
 from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
 from ferromq.client.connection import Channels
+from ferromq.core.credentials import credentials_of, pair_of_environment
 from ferromq.core.requests import Identity, decoded
 from ferromq.errors import ConnectionFailed, FerromqError, ServerError
 from ferromq.spark.options import ClusterAddress
@@ -46,7 +47,7 @@ def _over_grpc(queue: Queue, group: str) -> int | None:
             topic=pb.Resource(name=queue.topic), id=queue.queue_id, broker=pb.Broker(name=queue.broker_name)
         ),
     )
-    with closing(Channels(Identity(), None)) as channels:
+    with closing(Channels(Identity(credentials_of(None, None)), None)) as channels:
         try:
             packet = channels.call(queue.endpoint, "GetOffset", request.SerializeToString(), _TIMEOUT)
             answer = decoded(pb.GetOffsetResponse, packet, queue.endpoint, "GetOffset")
@@ -66,7 +67,7 @@ def _over_remoting(queue: Queue, group: str) -> int | None:
         "queueId": str(queue.queue_id),
         "setZeroIfNotFound": "false",
     }
-    client = RemotingClient()
+    client = RemotingClient(credentials=pair_of_environment())
     try:
         code, remark, found, _ = client.call(queue.endpoint, _QUERY_CONSUMER_OFFSET, fields, timeout=_TIMEOUT)
     finally:

@@ -14,6 +14,7 @@ import grpc
 
 from ferromq._proto import messages as pb
 from ferromq.client.connection import Channels, failure
+from ferromq.core.credentials import credentials_of
 from ferromq.core.requests import PACKED, Identity, Metadata, decoded, error_of, named
 from ferromq.core.routes import endpoint_of, endpoints_message
 from ferromq.errors import ConfigError, ServerError
@@ -37,7 +38,7 @@ class GrpcBroker:
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self._channels = Channels(Identity(), None)
+        self._channels = Channels(Identity(credentials_of(None, None)), None)
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from ferromq._ferromq import PendingAnswer, RemotingClient
+from ferromq.core.credentials import pair_of_environment
 from ferromq.errors import ConnectionFailed, RequestTimeout, ServerError, TopicNotFound
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.broker_removal import GONE, start_or_take_out
@@ -44,7 +45,7 @@ class RemotingBroker:
 
     def __init__(self, address: str) -> None:
         self.endpoint = address
-        self._client = RemotingClient()
+        self._client = RemotingClient(credentials=pair_of_environment())
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +127,7 @@ class NameServers:
 
     def __init__(self, addresses: str) -> None:
         self._addresses = parse_endpoints(addresses)
-        self._client = RemotingClient()
+        self._client = RemotingClient(credentials=pair_of_environment())
 
     def __enter__(self) -> Self:
         return self

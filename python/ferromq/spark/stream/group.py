@@ -13,6 +13,7 @@ import grpc
 from ferromq._ferromq import PendingAnswer, RemotingClient
 from ferromq._proto import messages as pb
 from ferromq.client.connection import Channels
+from ferromq.core.credentials import credentials_of, pair_of_environment
 from ferromq.core.requests import Identity, decoded
 from ferromq.errors import FerromqError
 from ferromq.spark.read.plan import Queue
@@ -29,7 +30,7 @@ class GroupOffsets:
 
     def __init__(self, group: str) -> None:
         self._group = group
-        self._channels = Channels(Identity(), None)
+        self._channels = Channels(Identity(credentials_of(None, None)), None)
         self._remoting: RemotingClient | None = None
         self._written: dict[QueueKey, int] = {}
         self._is_failing = False
@@ -74,7 +75,7 @@ class GroupOffsets:
 
     def _over_remoting(self, queue: Queue, offset: int) -> PendingAnswer | str:
         if self._remoting is None:
-            self._remoting = RemotingClient()
+            self._remoting = RemotingClient(credentials=pair_of_environment())
         fields = {
             "consumerGroup": self._group,
             "topic": queue.topic,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ferromq._ferromq import RemotingClient
+from ferromq.core.credentials import pair_of_environment
 from ferromq.errors import (
     ConfigError,
     ConnectionFailed,
@@ -199,7 +200,7 @@ def broker_of(queue: str) -> str:
 
 def registered_brokers(namesrv: str) -> set[str]:
     """Return the names of the brokers that have a master registered with the first name server that answers."""
-    client = RemotingClient()
+    client = RemotingClient(credentials=pair_of_environment())
     failure: FerromqError | None = None
     try:
         for address in parse_endpoints(namesrv):

@@ -27,6 +27,7 @@ use tracing::{debug, warn};
 
 use crate::{
     ColdHandler, ColdRequest, ColdResponse, Reply, TransportError, Verb,
+    access::Access,
     connections::{
         answer_memory,
         budget::{Allowance, Share},
@@ -42,7 +43,7 @@ use crate::{
     remoting::{
         Decoder, Limits, RemotingCommand,
         calls::Calls,
-        codes::request,
+        codes::{request, response},
         server::{
             incoming::{COPY_LIMIT, Incoming, name_other_protocol},
             outbox::{Outbox, OutboxWriter, Permit},
@@ -98,6 +99,9 @@ pub(crate) struct Connection {
     pub hot: Option<Arc<Hot>>,
     /// Finds the hot verb of a request code.
     pub find_verb: fn(i32) -> Option<&'static HotVerb>,
+    pub access: Arc<Access>,
+    /// The response to a request that access control refuses.
+    pub refusal: fn(&Access, &RemotingCommand, SocketAddr) -> Option<RemotingCommand>,
     pub routes: Arc<Routes>,
     /// The server accepts no new requests. Once one connection has seen this, no other accepts any.
     pub is_draining: Arc<AtomicBool>,
@@ -321,6 +325,10 @@ impl Connection {
 
     fn dispatch(&self, command: RemotingCommand, mut permit: Permit, context: &RequestContext) {
         self.counters.remoting_requests.add(1);
+        if let Some(response) = (self.refusal)(&self.access, &command, self.peer) {
+            debug!(connection = self.id, peer = %self.peer, code = command.code, "request refused by access control");
+            return reply(&command, &response, permit, &context.outbox);
+        }
         if command.code == request::GET_ROUTEINFO_BY_TOPIC
             && let Some(response) = self.routes.answer(&command)
         {
@@ -440,6 +448,16 @@ impl Connection {
     fn io(&self, source: io::Error) -> TransportError {
         TransportError::Io { peer: self.peer.to_string(), source }
     }
+}
+
+/// The response to a remoting request that access control refuses.
+pub(crate) fn refusal(
+    access: &Access,
+    command: &RemotingCommand,
+    peer: SocketAddr,
+) -> Option<RemotingCommand> {
+    let refused = access.check_command(command, peer).err()?;
+    Some(command.respond(response::NO_PERMISSION, Some(refused.to_string())))
 }
 
 /// Copies a small body, so that a waiting request does not keep the whole read buffer alive.
