@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from fault_proxy import FaultProxy
 from ports import kept_port
+from tls_files import SHOWN, TRUST
 
 import ferromq
 from ferromq.broker.controller import BrokerController
@@ -293,6 +294,38 @@ def test_the_command_runs_as_a_process(mq: ferromq.Embedded) -> None:
         assert json.loads(followed.stdout.readline())["body"] == "tea"
         followed.send_signal(2)
         assert followed.wait(PATIENCE) == 0
+
+
+def test_a_question_is_asked_at_a_terminal(mq: ferromq.Embedded) -> None:
+    """A no changes nothing, a yes does it."""
+    with mq.admin() as admin:
+        admin.create_topic("orders")
+        for answer, code in ((b"n\n", 130), (b"y\n", 0)):
+            assert "orders" in admin.topics()
+            keyboard, terminal = os.openpty()
+            command = [sys.executable, "-m", "ferromq", "topic", "delete", "orders", "--namesrv", mq.namesrv]
+            with subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+                os.write(keyboard, answer)
+                _, error = process.communicate(timeout=PATIENCE * 2)
+            os.close(keyboard)
+            os.close(terminal)
+            assert process.returncode == code
+            assert b"Delete the topic orders with its messages from namesrv" in error
+        assert "orders" not in admin.topics()
+
+
+def test_a_context_keeps_tls(tmp_path: Path) -> None:
+    """Without the certificate that signed the broker's, it is not believed."""
+    shown = {name.removeprefix("grpc_"): path for name, path in SHOWN.items()} | SHOWN
+    given = {"store": tmp_path / "a", "listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0", "fast_listen": "off"}
+    options = BrokerConfig.from_options({**given, **shown, **SMALL_FILES})
+    with closing(BrokerController(options)) as secure:
+        assert ran("context", "add", "safe", "--endpoint", secure.endpoint, "--tls-trust", str(TRUST)).code == 0
+        assert ran("topic", "create", "orders").code == 0
+        assert ran("send", "orders", "tea").code == 0
+        assert ran("tail", "orders", "--json").lines[0]["body"] == "tea"
+        elsewhere = ran("topic", "list", "--tls-trust", str(TRUST.with_name("elsewhere.pem")), "--timeout", "2")
+        assert elsewhere.code == 4
 
 
 def test_servers_import_no_click() -> None:
