@@ -50,6 +50,8 @@ def lone(tmp_path: Path) -> Iterator[ferromq.Admin]:
         with ferromq.Producer(alone.endpoint) as producer:
             for number in range(3):
                 producer.send("orders", b"%d" % number)
+        while admin.describe_topic("orders").messages < 3:
+            pass
         yield admin
 
 
@@ -60,11 +62,13 @@ def broker(directory: Path, name: str, **options: Any) -> BrokerController:
 
 
 def send(mq: ferromq.Embedded, topic: str, count: int) -> None:
-    """Send numbered messages to the only queue of a topic, a second after one another."""
+    """Send numbered messages to the only queue of a topic, a second after one another, and wait for its entries."""
     with mq.producer() as producer:
         for number in range(count):
-            producer.send(topic, b"%d" % number)
+            last = producer.send(topic, b"%d" % number).queue_offset
             mq.clock.advance(seconds=1)
+    while mq.store.max_offset(topic, 0) <= last:
+        pass
 
 
 def read(mq: ferromq.Embedded, group: str, topic: str, count: int) -> list[bytes]:
@@ -211,6 +215,7 @@ def test_wrong_moves_are_refused_before_any_change(mq: ferromq.Embedded, admin: 
 
 def test_brokers_tell_version_rates_and_disk(mq: ferromq.Embedded, admin: ferromq.Admin) -> None:
     """Each with its role and address."""
+    admin.create_topic("orders", queues=1)
     send(mq, "orders", 2)
     (found,) = admin.cluster()
     assert (found.address, found.broker_id, found.error) == (mq.remoting, 0, None)
@@ -326,8 +331,12 @@ def test_the_part_of_a_broker_that_is_away_is_told_to_be_missing(
         with pytest.raises(ferromq.OutcomeUnknown):
             admin.reset_offsets("billing", "orders", "end")
         assert first.store.committed_offset("billing", "orders", 0) == 0
+        for call in (admin.members, admin.describe_group, admin.delete_group):
+            with pytest.raises(ferromq.OutcomeUnknown):
+                call("billing" if call == admin.members else "unknown")
         with pytest.raises(ferromq.OutcomeUnknown):
-            admin.members("billing")
+            admin.groups()
+        assert admin.topics(system=False) == ["orders"]
 
 
 def test_a_queue_that_several_brokers_have_needs_a_broker(pair: tuple[str, BrokerController, FaultProxy]) -> None:
