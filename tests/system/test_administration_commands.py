@@ -318,6 +318,22 @@ def test_a_question_is_asked_at_a_terminal(mq: ferromq.Embedded) -> None:
         assert "orders" not in admin.topics()
 
 
+def test_a_table_at_a_terminal_keeps_addresses_whole(mq: ferromq.Embedded) -> None:
+    """By rich, whose colours the terminal gets; a pipe gets plain text."""
+    pytest.importorskip("rich")
+    command = [sys.executable, "-m", "ferromq", "cluster", "list", "--namesrv", mq.namesrv]
+    screen, terminal = os.openpty()
+    environment = {**os.environ, "TERM": "xterm"}
+    assert subprocess.run(command, stdout=terminal, env=environment, timeout=PATIENCE * 2, check=False).returncode == 0
+    os.close(terminal)
+    shown = os.read(screen, 1 << 16).decode()
+    os.close(screen)
+    piped = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+    assert mq.remoting in shown
+    assert mq.remoting in piped
+    assert ("\x1b[1m" in shown, "\x1b" in piped) == (True, False)
+
+
 def test_a_context_keeps_tls(tmp_path: Path) -> None:
     """Without the certificate that signed the broker's, it is not believed."""
     shown = {name.removeprefix("grpc_"): path for name, path in SHOWN.items()} | SHOWN
