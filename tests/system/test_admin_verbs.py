@@ -19,6 +19,7 @@ from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.embedding import SMALL_FILES
 from ferromq.namesrv.server import NamesrvController
+from ferromq.protocol.codes import RequestCode
 from ferromq.protocol.retry_policy import Customized
 
 FREE = "127.0.0.1:0"
@@ -391,3 +392,30 @@ def test_a_message_is_explained_in_each_group(
     assert found is not None
     assert (found.broker, found.message.body, found.groups[0].reason) == (mq.remoting, b"1", "no customer")
     assert admin.explain("orders", "unknown") is None
+
+
+def test_a_message_that_waits_for_its_retry_is_explained(
+    mq: ferromq.Embedded, admin: ferromq.Admin, eventually: Eventually
+) -> None:
+    """While its copy is delayed, and while it lies in the retries; and it is behind once that is consumed."""
+    admin.create_topic("orders", queues=1)
+    admin.create_group("billing")
+    with mq.producer() as producer:
+        receipt = producer.send("orders", b"tea")
+    assert receipt.offset_message_id is not None
+    read(mq, "billing", "orders", 1)
+    place = int(receipt.offset_message_id[-16:], 16)
+    back = {"offset": str(place), "group": "billing", "delayLevel": "3", "originMsgId": receipt.message_id}
+    more = {"originTopic": "orders", "unitMode": "false", "maxReconsumeTimes": "16"}
+    admin._calls.ask(mq.remoting, RequestCode.CONSUMER_SEND_MSG_BACK, back | more)
+
+    def state() -> tuple[str, int | None] | None:
+        found = admin.explain("orders", receipt.message_id)
+        return None if found is None or not found.groups else (found.groups[0].state, found.groups[0].attempts)
+
+    assert eventually(lambda: state() == ("retrying", 1))
+    mq.clock.advance(seconds=30)
+    assert eventually(lambda: mq.store.max_offset("%RETRY%billing", 0) == 1)
+    assert eventually(lambda: state() == ("retrying", 1))
+    assert read(mq, "billing", "%RETRY%billing", 1) == [b"tea"]
+    assert eventually(lambda: state() == ("behind", 2))
