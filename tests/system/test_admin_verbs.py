@@ -19,6 +19,7 @@ from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.embedding import SMALL_FILES
 from ferromq.namesrv.server import NamesrvController
+from ferromq.protocol.codes import RequestCode
 from ferromq.protocol.retry_policy import Customized
 
 FREE = "127.0.0.1:0"
@@ -50,6 +51,8 @@ def lone(tmp_path: Path) -> Iterator[ferromq.Admin]:
         with ferromq.Producer(alone.endpoint) as producer:
             for number in range(3):
                 producer.send("orders", b"%d" % number)
+        while admin.describe_topic("orders").messages < 3:
+            pass
         yield admin
 
 
@@ -60,11 +63,13 @@ def broker(directory: Path, name: str, **options: Any) -> BrokerController:
 
 
 def send(mq: ferromq.Embedded, topic: str, count: int) -> None:
-    """Send numbered messages to the only queue of a topic, a second after one another."""
+    """Send numbered messages to the only queue of a topic, a second after one another, and wait for its entries."""
     with mq.producer() as producer:
         for number in range(count):
-            producer.send(topic, b"%d" % number)
+            last = producer.send(topic, b"%d" % number).queue_offset
             mq.clock.advance(seconds=1)
+    while mq.store.max_offset(topic, 0) <= last:
+        pass
 
 
 def read(mq: ferromq.Embedded, group: str, topic: str, count: int) -> list[bytes]:
@@ -211,6 +216,7 @@ def test_wrong_moves_are_refused_before_any_change(mq: ferromq.Embedded, admin: 
 
 def test_brokers_tell_version_rates_and_disk(mq: ferromq.Embedded, admin: ferromq.Admin) -> None:
     """Each with its role and address."""
+    admin.create_topic("orders", queues=1)
     send(mq, "orders", 2)
     (found,) = admin.cluster()
     assert (found.address, found.broker_id, found.error) == (mq.remoting, 0, None)
@@ -326,8 +332,12 @@ def test_the_part_of_a_broker_that_is_away_is_told_to_be_missing(
         with pytest.raises(ferromq.OutcomeUnknown):
             admin.reset_offsets("billing", "orders", "end")
         assert first.store.committed_offset("billing", "orders", 0) == 0
+        for call in (admin.members, admin.describe_group, admin.delete_group):
+            with pytest.raises(ferromq.OutcomeUnknown):
+                call("billing" if call == admin.members else "unknown")
         with pytest.raises(ferromq.OutcomeUnknown):
-            admin.members("billing")
+            admin.groups()
+        assert admin.topics(system=False) == ["orders"]
 
 
 def test_a_queue_that_several_brokers_have_needs_a_broker(pair: tuple[str, BrokerController, FaultProxy]) -> None:
@@ -382,3 +392,30 @@ def test_a_message_is_explained_in_each_group(
     assert found is not None
     assert (found.broker, found.message.body, found.groups[0].reason) == (mq.remoting, b"1", "no customer")
     assert admin.explain("orders", "unknown") is None
+
+
+def test_a_message_that_waits_for_its_retry_is_explained(
+    mq: ferromq.Embedded, admin: ferromq.Admin, eventually: Eventually
+) -> None:
+    """While its copy is delayed, and while it lies in the retries; and it is behind once that is consumed."""
+    admin.create_topic("orders", queues=1)
+    admin.create_group("billing")
+    with mq.producer() as producer:
+        receipt = producer.send("orders", b"tea")
+    assert receipt.offset_message_id is not None
+    read(mq, "billing", "orders", 1)
+    place = int(receipt.offset_message_id[-16:], 16)
+    back = {"offset": str(place), "group": "billing", "delayLevel": "3", "originMsgId": receipt.message_id}
+    more = {"originTopic": "orders", "unitMode": "false", "maxReconsumeTimes": "16"}
+    admin._calls.ask(mq.remoting, RequestCode.CONSUMER_SEND_MSG_BACK, back | more)
+
+    def state() -> tuple[str, int | None] | None:
+        found = admin.explain("orders", receipt.message_id)
+        return None if found is None or not found.groups else (found.groups[0].state, found.groups[0].attempts)
+
+    assert eventually(lambda: state() == ("retrying", 1))
+    mq.clock.advance(seconds=30)
+    assert eventually(lambda: mq.store.max_offset("%RETRY%billing", 0) == 1)
+    assert eventually(lambda: state() == ("retrying", 1))
+    assert read(mq, "billing", "%RETRY%billing", 1) == [b"tea"]
+    assert eventually(lambda: state() == ("behind", 2))

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from fault_proxy import FaultProxy
 from ports import kept_port
+from tls_files import SHOWN, TRUST
 
 import ferromq
 from ferromq.broker.controller import BrokerController
@@ -100,6 +101,8 @@ def test_groups_are_made_shown_changed_moved_and_deleted(mq: ferromq.Embedded) -
         for number in range(3):
             producer.send("orders", b"%d" % number)
         consumer.ack(consumer.receive_many(2, wait=PATIENCE))
+        while mq.store.max_offset("orders", 0) < 3:
+            pass
         (member,) = ran("group", "members", "billing", "--json").json
         assert (member["language"], member["protocol"]) == ("PYTHON", "grpc")
         assert "grpc" in ran("group", "members", "billing").out
@@ -131,11 +134,13 @@ def test_messages_are_sent_read_and_found(mq: ferromq.Embedded, eventually: Even
     body.write_bytes(b"\xff\x00")
     assert ran("send", "orders", "--file", str(body)).code == 0
     assert ran("send", "orders", "-", stdin=b"from stdin").code == 0
+    assert eventually(lambda: len(ran("tail", "orders", "--json").lines) == 3)
     lines = ran("tail", "orders", "--json")
     assert [each.get("body", each.get("body_base64")) for each in lines.lines] == ["two teas", "/wA=", "from stdin"]
     assert (lines.lines[0]["keys"], lines.lines[0]["properties"]) == (["o-1"], {"table": "7"})
     ran("topic", "create", "copies", "--queues", "1")
     assert len(ran("send", "copies", "-", "--json-lines", stdin=lines.out).out.split()) == 3
+    assert eventually(lambda: len(ran("tail", "copies", "--json").lines) == 3)
     copies = ran("tail", "copies", "--json", "--count", "2").lines
     assert [each.get("body") for each in copies] == ["two teas", None]
     assert copies[0]["keys"] == ["o-1"]
@@ -293,6 +298,55 @@ def test_the_command_runs_as_a_process(mq: ferromq.Embedded) -> None:
         assert json.loads(followed.stdout.readline())["body"] == "tea"
         followed.send_signal(2)
         assert followed.wait(PATIENCE) == 0
+
+
+def test_a_question_is_asked_at_a_terminal(mq: ferromq.Embedded) -> None:
+    """A no changes nothing, a yes does it."""
+    with mq.admin() as admin:
+        admin.create_topic("orders")
+        for answer, code in ((b"n\n", 130), (b"y\n", 0)):
+            assert "orders" in admin.topics()
+            keyboard, terminal = os.openpty()
+            command = [sys.executable, "-m", "ferromq", "topic", "delete", "orders", "--namesrv", mq.namesrv]
+            with subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+                os.write(keyboard, answer)
+                _, error = process.communicate(timeout=PATIENCE * 2)
+            os.close(keyboard)
+            os.close(terminal)
+            assert process.returncode == code
+            assert b"Delete the topic orders with its messages from namesrv" in error
+        assert "orders" not in admin.topics()
+
+
+def test_a_table_at_a_terminal_keeps_addresses_whole(mq: ferromq.Embedded) -> None:
+    """By rich, whose colours the terminal gets; a pipe gets plain text."""
+    pytest.importorskip("rich")
+    command = [sys.executable, "-m", "ferromq", "cluster", "list", "--namesrv", mq.namesrv]
+    screen, terminal = os.openpty()
+    environment = {**os.environ, "TERM": "xterm"}
+    assert subprocess.run(command, stdout=terminal, env=environment, timeout=PATIENCE * 2, check=False).returncode == 0
+    os.close(terminal)
+    shown = os.read(screen, 1 << 16).decode()
+    os.close(screen)
+    piped = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+    assert mq.remoting in shown
+    assert mq.remoting in piped
+    assert ("\x1b[1m" in shown, "\x1b" in piped) == (True, False)
+
+
+def test_a_context_keeps_tls(tmp_path: Path) -> None:
+    """Without the certificate that signed the broker's, it is not believed."""
+    shown = {name.removeprefix("grpc_"): path for name, path in SHOWN.items()} | SHOWN
+    given = {"store": tmp_path / "a", "listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0", "fast_listen": "off"}
+    options = BrokerConfig.from_options({**given, **shown, **SMALL_FILES})
+    with closing(BrokerController(options)) as secure:
+        assert ran("context", "add", "safe", "--endpoint", secure.endpoint, "--tls-trust", str(TRUST)).code == 0
+        assert ran("topic", "create", "orders").code == 0
+        assert ran("send", "orders", "tea").code == 0
+        found = ran("tail", "orders", "--follow", "--from", "begin", "--count", "1", "--json")
+        assert found.lines[0]["body"] == "tea"
+        elsewhere = ran("topic", "list", "--tls-trust", str(TRUST.with_name("elsewhere.pem")), "--timeout", "2")
+        assert elsewhere.code == 4
 
 
 def test_servers_import_no_click() -> None:

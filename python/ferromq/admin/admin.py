@@ -50,7 +50,6 @@ from ferromq.errors import (
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.endpoints import parse_endpoints, parse_name_servers
-from ferromq.protocol.route import MASTER
 from ferromq.terminal.objects import Shown
 
 if TYPE_CHECKING:
@@ -154,8 +153,7 @@ class Admin(Shown):
         """
         topics = self._cluster.topics()
         if not system:
-            masters = [broker.address for broker in self._cluster.brokers(None) if broker.broker_id == MASTER]
-            topics = inventory.without_system(self._calls, masters, topics)
+            topics = inventory.without_system(self._calls, self._cluster.brokers(None), topics)
         if not self._namespace:
             return sorted(topics)
         names = {topic: naming.without_namespace(self._namespace, topic) for topic in topics}
@@ -387,10 +385,7 @@ class Admin(Shown):
 
         Every master must answer. Raises `ConfigError` if several clusters are known and none is given.
         """
-        found, unreachable = inventory.members(self._calls, self._cluster.masters(cluster), self._whole_group(group))
-        for broker in unreachable:
-            raise broker.error
-        return list(found)
+        return inventory.members(self._calls, self._cluster.masters(cluster), self._whole_group(group))
 
     @_bounded
     def lag(self, group: str, *, topic: str | None = None, cluster: str | None = None) -> GroupLag:

@@ -24,14 +24,19 @@ from ferromq.admin.settings import permission_text, type_of
 from ferromq.errors import ConfigError, OutcomeUnknown, ServerError, TopicNotFound
 from ferromq.protocol import java_json, naming, retry_policy
 from ferromq.protocol.codes import RequestCode, ResponseCode
+from ferromq.protocol.route import MASTER
 
 _FIRST_REGULAR, _PER_MAJOR, _PER_MINOR, _PER_PATCH = 212, 200, 20, 2
 """RocketMQ numbers its versions since 4.0.0 regularly: each patch is a snapshot and a release, each minor has ten."""
 _MAJOR = 4
 
 
-def without_system(calls: Calls, brokers: Iterable[str], topics: Iterable[str]) -> set[str]:
-    """Return topics without those of RocketMQ and of its brokers, and without retries and dead letters."""
+def without_system(calls: Calls, brokers: Iterable[BrokerStatus], topics: Iterable[str]) -> set[str]:
+    """
+    Return topics without those of RocketMQ and of its brokers, and without retries and dead letters.
+
+    Each broker has the same ones, beside those of its name and cluster, so one that is away is not missed.
+    """
 
     def own(ask: Ask) -> list[str]:
         body = ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, {})
@@ -39,8 +44,10 @@ def without_system(calls: Calls, brokers: Iterable[str], topics: Iterable[str]) 
             "topics", lambda: [str(name) for name in java_json.loads_object(body).get("topicList") or ()]
         )
 
-    answers, _ = each(calls, brokers, own)
+    known = list(brokers)
+    answers, _ = each(calls, (broker.address for broker in known if broker.broker_id == MASTER), own)
     left_out = {name for _, names in answers for name in names}
+    left_out.update(name for broker in known for name in (broker.name, broker.cluster))
     return {
         name
         for name in topics
@@ -55,6 +62,7 @@ def topic(calls: Calls, brokers: Iterable[str], name: str, namespace: str) -> To
     answers, unreachable = each(calls, brokers, lambda ask: _topic_at(ask, name))
     found = [answer for _, answer in answers if answer is not None]
     if not found:
+        _check_all(unreachable)
         raise TopicNotFound(f"there is no topic {name}; create_topic({name!r}) creates it")
     queues = sorted((queue for _, ranges, _ in found for queue in ranges), key=lambda one: (one.broker, one.queue_id))
     groups = {naming.without_namespace(namespace, group) for _, _, groups in found for group in groups}
@@ -91,8 +99,13 @@ def readers(ask: Ask, topic: str) -> list[str]:
 
 
 def groups(calls: Calls, brokers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """Return the settings of all groups by name, in RocketMQ's fields, as the first broker that has each tells them."""
-    answers, _ = each(calls, brokers, _groups_at)
+    """
+    Return the settings of all groups by name, in RocketMQ's fields, as the first broker that has each tells them.
+
+    Every broker must answer: a group may be on one of them only.
+    """
+    answers, unreachable = each(calls, brokers, _groups_at)
+    _check_all(unreachable)
     found: dict[str, Mapping[str, Any]] = {}
     for _, table in answers:
         found = {**table, **found}
@@ -117,7 +130,8 @@ def group(calls: Calls, brokers: Sequence[str], name: str, namespace: str) -> Gr
     answers, unreachable = each(calls, brokers, question)
     found = next((found for _, (found, _, _) in answers if found is not None), None)
     if found is None:
-        progress.check_known(name, is_known=False)
+        _check_all(unreachable)
+    progress.check_known(name, is_known=found is not None)
     assert found is not None
     subscriptions = {topic: expression for _, (_, each, _) in answers for topic, expression in each.items()}
     return replace(
@@ -148,10 +162,17 @@ def _subscriptions(connections: Mapping[str, Any], namespace: str) -> dict[str, 
     }
 
 
-def members(calls: Calls, brokers: Iterable[str], name: str) -> tuple[tuple[Member, ...], tuple[Unreachable, ...]]:
-    """Return the connected clients of a group, by id, and the brokers that did not answer."""
+def members(calls: Calls, brokers: Iterable[str], name: str) -> list[Member]:
+    """Return the connected clients of a group, by id. Every broker must answer."""
     answers, unreachable = each(calls, brokers, lambda ask: _members(ask, _connections(ask, name)))
-    return _by_id(found for _, found in answers), unreachable
+    _check_all(unreachable)
+    return list(_by_id(found for _, found in answers))
+
+
+def _check_all(unreachable: Iterable[Unreachable]) -> None:
+    """Raise the first failure, if there is one."""
+    for broker in unreachable:
+        raise broker.error
 
 
 def _connections(ask: Ask, name: str) -> dict[str, Any]:
@@ -254,7 +275,7 @@ def check_options(options: Mapping[str, str]) -> None:
 def found_broker(brokers: Sequence[BrokerStatus], wanted: str) -> str:
     """Return the address of the broker with this address or name, of its master. Raises `ConfigError`."""
     for broker in brokers:
-        if wanted == broker.address or (wanted == broker.name and broker.broker_id == 0):
+        if wanted == broker.address or (wanted == broker.name and broker.broker_id == MASTER):
             return broker.address
     names = ", ".join(f"{broker.name} ({broker.address})" for broker in brokers)
     raise ConfigError(f"broker is {wanted!r}, which is neither name nor address of a known one: {names}")

@@ -7,7 +7,7 @@ Exit codes: 0 done, or a stream that was ended by Ctrl-C; 1 failed; 2 wrong usag
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import click
 
@@ -22,6 +22,18 @@ _COMMANDS: tuple[click.Command, ...] = (
     *(brokers.cluster, brokers.config, brokers.context, brokers.completion),
 )
 _STREAMS = ("--follow", "--watch")
+
+
+class _Formatter(click.HelpFormatter):
+    """Writes usage as the other commands do."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        """Write the line of the usage."""
+        super().write_usage(prog, args, "usage: " if prefix is None else prefix)
+
+
+class _Context(click.Context):
+    formatter_class = _Formatter
 
 
 class _Root(click.Group):
@@ -53,8 +65,23 @@ def root() -> None:
     """Apache RocketMQ in one wheel."""
 
 
-for _command in _COMMANDS:
-    root.add_command(_command)
+def _take(parent: click.Group, commands: Iterable[click.Command]) -> None:
+    """Add commands to a group, with the formatter."""
+    parent.context_class = _Context
+    for command in commands:
+        command.context_class = _Context
+        parent.add_command(command)
+        if isinstance(command, click.Group):
+            _take(command, list(command.commands.values()))
+
+
+_take(root, _COMMANDS)
+
+
+def _check(words: Sequence[str]) -> None:
+    """Raise `click.UsageError` for a command line without a command; a shell that completes gives none."""
+    if not words and brokers.COMPLETE_VARIABLE not in os.environ:
+        raise click.UsageError("a COMMAND is missing; ferromq --help lists all", _Context(root, info_name="ferromq"))
 
 
 def run(words: Sequence[str], others: Mapping[str, str]) -> int:
@@ -62,6 +89,7 @@ def run(words: Sequence[str], others: Mapping[str, str]) -> int:
     assert isinstance(root, _Root)
     root.others = others
     try:
+        _check(words)
         code = root.main(list(words), "ferromq", complete_var=brokers.COMPLETE_VARIABLE, standalone_mode=False)
         sys.stdout.flush()
     except click.UsageError as error:

@@ -20,6 +20,8 @@ DONE, FAILED, WRONG_USAGE, NOT_FOUND, UNREACHABLE = range(5)
 STOPPED = 130
 """The exit code of a question that was answered by Ctrl-C, as shells have it."""
 _COMPRESSED = 1
+_WIDE = 4096
+"""Columns of a table at most."""
 
 
 class Missing(FerromqError):  # noqa: N818 (as the others)
@@ -61,10 +63,11 @@ class Output:
             return
         made = rich[1].Table(box=None, pad_edge=False, header_style="bold")
         for name, side in zip(head, alignment, strict=True):
-            made.add_column(name, justify="left" if side == "<" else "right", overflow="fold")
+            made.add_column(name, justify="left" if side == "<" else "right", no_wrap=True)
         for row in cells:
             made.add_row(*(rich[2].Text(cell) for cell in row))
-        rich[0].Console().print(made)
+        # Narrower, rich would break ids and addresses apart; the terminal wraps lines that are too long.
+        rich[0].Console(width=_WIDE).print(made)
 
 
 def _rich() -> tuple[Any, Any, Any] | None:
