@@ -256,9 +256,9 @@ class BrokerMetrics:
         yield gauge("ferromq_log_bytes", "Bytes of the log", [((), end - stats["min_physical_offset"])])
         yield gauge("ferromq_set_aside_queues", "Queues that cannot be written", [((), stats["set_aside_queues"])])
         yield gauge(
-            "ferromq_dispatch_stalled_milliseconds",
-            "Time for which dispatch has been stalled; from 10,000 on sends are refused",
-            [((), stats["dispatch_stalled_ms"])],
+            "ferromq_dispatch_stalled_seconds",
+            "Time for which dispatch has been stalled; from 10 on sends are refused",
+            [((), stats["dispatch_stalled_ms"] / 1000)],
         )
         values: Mapping[str, object] = {**stats}
         for key, (name, text) in _OF_STORE.items():
