@@ -13,11 +13,11 @@ PYTHON_SOURCES := pyproject.toml README.md $(shell find python -type f -not -nam
 
 # Recipes share one venv and install into it; tests and builds run in parallel inside a recipe.
 .NOTPARALLEL:
-.PHONY: help demo docs test check fmt sync setup unit rust-test system compat matrix spark bench bench-peers bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean
+.PHONY: help demo docs test check fmt sync setup unit rust-test system compat matrix spark bench bench-peers bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean rules
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "also: setup fmt sync unit rust-test system compat matrix spark bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean"
+	@echo "also: setup fmt sync unit rust-test system compat matrix spark bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean rules"
 
 # --- set-up --------------------------------------------------------------------------------------------------
 
@@ -41,6 +41,20 @@ $(CACHE)/wheel.stamp: $(CACHE)/venv.stamp $(RUST_SOURCES) $(PYTHON_SOURCES)
 	@touch $@
 
 setup: $(CACHE)/wheel.stamp
+
+# --- alerts --------------------------------------------------------------------------------------------------
+
+# promtool, of Debian's package prometheus, tests the alert rules and reads the pages of metrics.
+PROMTOOL := $(CACHE)/promtool
+$(PROMTOOL):
+	@mkdir -p $(CACHE)/prometheus
+	cd $(CACHE)/prometheus && rm -f prometheus_*.deb && apt-get download prometheus \
+	  && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && mv usr/bin/promtool ../promtool
+	rm -rf $(CACHE)/prometheus
+
+rules: $(PROMTOOL)
+	$(PROMTOOL) check rules deploy/prometheus/ferromq.rules.yml
+	$(PROMTOOL) test rules deploy/prometheus/ferromq.rules.test.yml
 
 # --- the main job --------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,10 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         (("broker", "--set", "commit_log_file_size=1"), {}, "commit_log_file_size is 1; it must be 4 KiB"),
         (("broker", "--retention-age", "old"), {}, "retention_age is 'old': expected a duration"),
         (("namesrv",), {"FERROMQ_LOG": "loud"}, "loud"),
+        (("namesrv", "--log-level", "info,ferromq_store=loud"), {}, "'loud'; it may be trace, debug, info"),
+        (("namesrv", "--log-format", "xml"), {}, "the log format is 'xml'; it may be text or json"),
+        (("broker",), {"FERROMQ_LOG_FORMAT": "xml"}, "the log format is 'xml'; it may be text or json"),
+        (("broker", "--metrics-listen", "5557"), {}, "metrics_listen is '5557'; expected HOST:PORT"),
         (("namesrv", "--colour"), {}, "--colour"),
         (("fly",), {}, "fly"),
         ((), {}, "COMMAND"),
@@ -274,3 +279,29 @@ def test_logs_of_both_languages_look_alike(tmp_path: Path) -> None:
     assert (level, target) == ("INFO", "ferromq::broker")
     assert "broker=broker-a" in event
     assert "ferromq::namesrv" not in errors
+
+
+def test_logs_are_objects_of_json_if_asked(tmp_path: Path) -> None:
+    """One a line, with the same fields from both languages; the level is a flag, too."""
+    command = [*COMMAND, *dev(tmp_path, "--log-format", "json", "--log-level", "info")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any(line.startswith("ready") for line in process.stdout)
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert all(line.keys() == {"time", "level", "target", "message", "fields"} for line in lines)
+    by_message = {line["message"]: line for line in lines}
+    assert by_message["broker ready"]["fields"]["broker"] == "broker-a"
+    assert by_message["remoting listener open"]["target"] == "ferromq_transport::server"
+    assert by_message["remoting listener open"]["fields"]["address"].startswith("127.0.0.1:")
+
+
+def test_servers_say_where_their_metrics_are(tmp_path: Path) -> None:
+    """A flag sets the address; the page has the figures of the process, too."""
+    with running(*dev(tmp_path, "--metrics-listen", FREE)) as server:
+        with urllib.request.urlopen(server.shown["metrics"], timeout=20) as page:
+            text = page.read().decode()
+        assert "\nferromq_ready 1.0\n" in text
+        assert "\nprocess_resident_memory_bytes " in text
+        assert server.stop()[:2] == (0, "")

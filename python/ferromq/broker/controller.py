@@ -222,7 +222,8 @@ class BrokerController(Shown):
             topics=self.topics,
             groups=self.groups,
             clients=components.clients.table,
-            transactions=components.transactions,
+            transactions=components.transactions.counts,
+            ended=components.transactions.ends.ended,
             now_ms=self._clock.now_ms,
         )
         ready = readiness(self.store, self._name_servers, lambda: settings.config.membership.is_slave)

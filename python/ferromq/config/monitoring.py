@@ -43,7 +43,7 @@ class MonitoringConfig(Config):
 class BrokerMonitoringConfig(MonitoringConfig):
     """The same of a broker, with the limit of its metrics."""
 
-    metrics_limit: int = 5_000
+    metrics_limit: int = 2_000
     """Most topics, and most pairs of a topic and a group, that metrics name; further ones are summed as `other`."""
 
     properties: ClassVar[Keys] = {

@@ -129,15 +129,17 @@ pub struct LatencyRow {
 struct Slot {
     /// 0: free.
     key: AtomicU64,
-    buckets: [AtomicU64; BUCKETS],
+    buckets: [AtomicU64; BOUNDS_MS.len()],
+    /// The last bucket, which has no bound.
+    beyond: AtomicU64,
     micros: AtomicU64,
 }
 
 impl Slot {
     fn add(&self, elapsed: Duration) {
-        let bucket = BOUNDS_MS.iter().position(|bound| elapsed <= Duration::from_millis(*bound));
-        let bucket = &self.buckets[bucket.unwrap_or(BUCKETS - 1)];
-        bucket.fetch_add(1, Ordering::Relaxed);
+        let mut bounded = BOUNDS_MS.iter().zip(&self.buckets);
+        let bucket = bounded.find(|(bound, _)| elapsed <= Duration::from_millis(**bound));
+        bucket.map_or(&self.beyond, |(_, bucket)| bucket).fetch_add(1, Ordering::Relaxed);
         let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         self.micros.fetch_add(micros, Ordering::Relaxed);
     }
@@ -154,7 +156,9 @@ impl Slot {
                 1 => Outcome::OneWay,
                 _ => Outcome::WriteFailed,
             },
-            buckets: std::array::from_fn(|bucket| self.buckets[bucket].load(Ordering::Relaxed)),
+            buckets: std::array::from_fn(|bucket| {
+                self.buckets.get(bucket).unwrap_or(&self.beyond).load(Ordering::Relaxed)
+            }),
             sum: Duration::from_micros(self.micros.load(Ordering::Relaxed)),
         }
     }
@@ -164,12 +168,14 @@ impl Slot {
 #[derive(Debug)]
 pub struct Latencies {
     slots: Box<[Slot]>,
-    shared: [Slot; 2],
+    other_remoting: Slot,
+    other_grpc: Slot,
 }
 
 impl Default for Latencies {
     fn default() -> Self {
-        Self { slots: (0..SLOTS).map(|_| Slot::default()).collect(), shared: Default::default() }
+        let slots = (0..SLOTS).map(|_| Slot::default()).collect();
+        Self { slots, other_remoting: Slot::default(), other_grpc: Slot::default() }
     }
 }
 
@@ -188,8 +194,7 @@ impl Latencies {
         let key = timing.key(outcome);
         // The upper bits of a product with an odd number depend on all bits of the key.
         let first = usize::try_from(key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 55).unwrap_or(0);
-        for probe in 0..PROBES {
-            let slot = &self.slots[(first + probe) % SLOTS];
+        for slot in (0..PROBES).filter_map(|probe| self.slots.get((first + probe) % SLOTS)) {
             let known = slot.key.load(Ordering::Relaxed);
             let is_ours = known == key
                 || known == 0
@@ -201,18 +206,19 @@ impl Latencies {
                 return slot;
             }
         }
-        &self.shared[usize::from(timing.protocol == Protocol::Grpc)]
+        match timing.protocol {
+            Protocol::Remoting => &self.other_remoting,
+            Protocol::Grpc => &self.other_grpc,
+        }
     }
 
     /// Returns the histograms that have counted anything. Counts made meanwhile may or may not be included.
     #[must_use]
     pub fn snapshot(&self) -> Vec<LatencyRow> {
         let known = self.slots.iter().map(|slot| (slot, slot.key.load(Ordering::Relaxed)));
-        let shared = self
-            .shared
-            .iter()
-            .zip([Protocol::Remoting, Protocol::Grpc])
-            .map(|(slot, protocol)| (slot, Timing::begin(protocol, OTHER).key(Outcome::Success)));
+        let other = [(&self.other_remoting, Protocol::Remoting), (&self.other_grpc, Protocol::Grpc)];
+        let shared =
+            other.map(|(slot, protocol)| (slot, Timing::begin(protocol, OTHER).key(Outcome::Success)));
         let rows = known.filter(|(_, key)| *key != 0).chain(shared).map(|(slot, key)| slot.row(key));
         rows.filter(|row| row.buckets.iter().any(|count| *count > 0)).collect()
     }

@@ -97,7 +97,9 @@ impl Traffic {
         for shard in self.put.0.iter() {
             for (topic, PutTally { tally, sizes }) in shard.read().iter() {
                 snapshot.put.insert(topic.to_string(), tally.load());
-                let sizes = std::array::from_fn(|class| sizes[class].load(Ordering::Relaxed));
+                let sizes = std::array::from_fn(|class| {
+                    sizes.get(class).map_or(0, |count| count.load(Ordering::Relaxed))
+                });
                 snapshot.sizes.insert(topic.to_string(), sizes);
             }
         }
@@ -162,8 +164,10 @@ impl PutTally {
     fn add(&self, messages: u64, bytes: u64) -> bool {
         let mean = bytes.checked_div(messages).unwrap_or(0);
         if messages > 0 {
-            let class = SIZE_BOUNDS.iter().position(|bound| mean <= *bound).unwrap_or(SIZES - 1);
-            self.sizes[class].fetch_add(messages, Ordering::Relaxed);
+            let class = SIZE_BOUNDS.iter().position(|bound| mean <= *bound).unwrap_or(SIZE_BOUNDS.len());
+            if let Some(count) = self.sizes.get(class) {
+                count.fetch_add(messages, Ordering::Relaxed);
+            }
         }
         self.tally.add(messages, bytes)
     }

@@ -25,7 +25,6 @@ from ferromq.protocol.client_version import version_name
 
 if TYPE_CHECKING:
     from ferromq._ferromq import StoreStats
-    from ferromq.broker.transactions.components import TransactionComponents
 
 _STORAGE = ("storage_type", "storage_medium")
 _DISK: Final[Labels] = ("local", "disk")
@@ -56,7 +55,10 @@ class Sources:
     topics: TopicTable
     groups: GroupTable
     clients: ClientTable
-    transactions: "TransactionComponents"
+    transactions: Callable[[], Mapping[str, str]]
+    """Returns the counts of transactions that `brokerStatus` prints."""
+    ended: Callable[[], Mapping[tuple[str, str], int]]
+    """Returns how many transactions ended, by decision and topic."""
     now_ms: Callable[[], int]
 
 
@@ -216,7 +218,7 @@ class BrokerMetrics:
         )
 
     def _of_transactions(self) -> Iterator[Metric]:
-        counts, ended = self._from.transactions.counts(), self._from.transactions.ends.ended()
+        counts, ended = self._from.transactions(), self._from.ended()
         gauge, counter = self._families.gauge, self._families.counter
         for decision, name in (
             ("COMMIT", "rocketmq_commit_messages_total"),
@@ -254,9 +256,9 @@ class BrokerMetrics:
         yield gauge("ferromq_log_bytes", "Bytes of the log", [((), end - stats["min_physical_offset"])])
         yield gauge("ferromq_set_aside_queues", "Queues that cannot be written", [((), stats["set_aside_queues"])])
         yield gauge(
-            "ferromq_dispatch_stalled_milliseconds",
-            "Time for which dispatch has been stalled; from 10,000 on sends are refused",
-            [((), stats["dispatch_stalled_ms"])],
+            "ferromq_dispatch_stalled_seconds",
+            "Time for which dispatch has been stalled; from 10 on sends are refused",
+            [((), stats["dispatch_stalled_ms"] / 1000)],
         )
         values: Mapping[str, object] = {**stats}
         for key, (name, text) in _OF_STORE.items():
