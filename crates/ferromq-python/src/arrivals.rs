@@ -30,7 +30,10 @@ type Asked = (String, String, PyBackedBytes);
 impl PyArrivals {
     /// The connections speak TLS with *tls*. Each request has *fields* besides its own.
     #[new]
-    #[pyo3(signature = (client_id, tls=None, fields=Vec::new()))]
+    #[pyo3(
+        signature = (client_id, tls=None, fields=Vec::new()),
+        text_signature = "(client_id, tls=None, fields=())"
+    )]
     fn new(client_id: String, tls: Option<&PyFramedTls>, fields: Vec<(String, String)>) -> Self {
         let connections = match tls {
             Some(tls) => Connections::over_tls(tls.options()),

@@ -147,7 +147,7 @@ impl PyBegunCall {
 impl PyFramedCalls {
     /// The connections speak TLS with *tls*. Each request has *fields* besides its own.
     #[new]
-    #[pyo3(signature = (tls=None, fields=Vec::new()))]
+    #[pyo3(signature = (tls=None, fields=Vec::new()), text_signature = "(tls=None, fields=())")]
     fn new(tls: Option<&PyFramedTls>, fields: Vec<(String, String)>) -> Self {
         let connections = match tls {
             Some(tls) => Connections::over_tls(tls.options()),

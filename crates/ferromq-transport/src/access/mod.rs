@@ -18,7 +18,9 @@ use std::{
 use arc_swap::ArcSwap;
 use ferromq_protocol::signing::{ACCESS_KEY, AUTHORIZATION, Authorization, DATE_TIME, Signer};
 
-use crate::{Verb, remoting::RemotingCommand};
+use tracing::warn;
+
+use crate::{LogLimiter, Verb, remoting::RemotingCommand};
 pub(crate) use needs::framed_method;
 pub use policy::{Actions, Kind, Network, NotANetwork, NotAPattern, Pattern, Policy, PolicyEntry};
 
@@ -103,6 +105,14 @@ impl Exceptions {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct AccessRefused(String);
+
+impl AccessRefused {
+    /// Logs it, at most once a while: a client may repeat its request without end.
+    pub(crate) fn log(&self) {
+        static REFUSED: LogLimiter = LogLimiter::new();
+        REFUSED.log(|suppressed| warn!(reason = %self, suppressed, "request refused by access control"));
+    }
+}
 
 /// Access control of a server; shared by its listeners.
 #[derive(Debug, Default)]
@@ -285,7 +295,7 @@ impl Caller<'_> {
         Err(AccessRefused(format!(
             "the user {} may not {actions} {kind}:{} from {}: {why}",
             shown(user_name),
-            name.chars().take(SHOWN).collect::<String>(),
+            name.chars().take(SHOWN).collect::<String>().escape_debug(),
             self.source
         )))
     }

@@ -85,6 +85,7 @@ impl Refusal {
 
 impl From<AccessRefused> for Refusal {
     fn from(refused: AccessRefused) -> Self {
+        refused.log();
         Self::new(code::UNAUTHORIZED, refused.to_string())
     }
 }

@@ -326,7 +326,6 @@ impl Connection {
     fn dispatch(&self, command: RemotingCommand, mut permit: Permit, context: &RequestContext) {
         self.counters.remoting_requests.add(1);
         if let Some(response) = (self.refusal)(&self.access, &command, self.peer) {
-            debug!(connection = self.id, peer = %self.peer, code = command.code, "request refused by access control");
             return reply(&command, &response, permit, &context.outbox);
         }
         if command.code == request::GET_ROUTEINFO_BY_TOPIC
@@ -457,6 +456,7 @@ pub(crate) fn refusal(
     peer: SocketAddr,
 ) -> Option<RemotingCommand> {
     let refused = access.check_command(command, peer).err()?;
+    refused.log();
     Some(command.respond(response::NO_PERMISSION, Some(refused.to_string())))
 }
 
