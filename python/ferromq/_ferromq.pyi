@@ -921,7 +921,7 @@ class Completions:
 
 @final
 class AckQueue:
-    """Collects acknowledgements by broker; each costs no call of Python."""
+    """Collects acknowledgements by broker, which messages put there without a call of Python."""
 
     def __new__(
         cls,
@@ -939,8 +939,6 @@ class AckQueue:
 
         *grown* is called with a broker that has its first message, *full* messages, or *most* and more.
         """
-    def put(self, message: MessageView) -> None:
-        """Take the acknowledgement of a message, unless it is settled."""
     def count(self, endpoint: str) -> int:
         """Return how many messages of the broker at *endpoint* wait."""
     def endpoints(self) -> list[str]:

@@ -5,7 +5,6 @@ use pyo3::{exceptions::PyRuntimeError, intern, prelude::*, types::PyString};
 
 use crate::{
     ahead::{Held, InUse},
-    client::MessageView,
     process::here,
 };
 
@@ -28,7 +27,7 @@ pub struct PyAckQueue {
 
 #[derive(Default)]
 struct State {
-    brokers: Vec<(Py<PyString>, Vec<Py<MessageView>>)>,
+    brokers: Vec<(Py<PyString>, Vec<Py<PyAny>>)>,
     /// Told of each message, if loops keep order.
     in_order: Option<Py<PyAny>>,
     is_closed: bool,
@@ -54,32 +53,6 @@ impl PyAckQueue {
         Ok(Self { made: here(), check, grown, in_use, waits, full, most, state: Mutex::default() })
     }
 
-    /// Take the acknowledgement of a message, unless it is settled.
-    pub fn put(&self, py: Python<'_>, message: &Bound<'_, MessageView>) -> PyResult<()> {
-        let (is_closed, in_order) = {
-            let state = self.state.lock();
-            (state.is_closed, state.in_order.as_ref().map(|in_order| in_order.clone_ref(py)))
-        };
-        if is_closed || self.made != here() || !self.waits {
-            self.check.call0(py)?;
-        }
-        if let Some(held) = self.in_use.get().of(message) {
-            Held::leave(&held, self.waits)?;
-        }
-        if !message.get().settle_now() {
-            return Ok(());
-        }
-        if let Some(in_order) = in_order {
-            in_order.call_method1(py, intern!(py, "acknowledged"), (message,))?;
-        }
-        let endpoint = message.get().endpoint_of(py);
-        let count = self.state.lock().add(&endpoint, message.clone().unbind())?;
-        if count == 1 || count == self.full || count >= self.most {
-            self.grown.call1(py, (endpoint,))?;
-        }
-        Ok(())
-    }
-
     /// Return how many messages of the broker at *endpoint* wait.
     fn count(&self, endpoint: &Bound<'_, PyString>) -> PyResult<usize> {
         Ok(self.state.lock().messages(endpoint)?.map_or(0, |messages| messages.len()))
@@ -93,7 +66,7 @@ impl PyAckQueue {
     }
 
     /// Take the first *most* messages of the broker at *endpoint*.
-    fn take(&self, endpoint: &Bound<'_, PyString>, most: usize) -> PyResult<Vec<Py<MessageView>>> {
+    fn take(&self, endpoint: &Bound<'_, PyString>, most: usize) -> PyResult<Vec<Py<PyAny>>> {
         let mut state = self.state.lock();
         Ok(match state.messages(endpoint)? {
             Some(messages) if messages.len() > most => messages.drain(..most).collect(),
@@ -113,8 +86,41 @@ impl PyAckQueue {
     }
 }
 
+impl PyAckQueue {
+    /// Takes the acknowledgement of a message of the broker at `endpoint`, if `settle` says that it is not settled yet.
+    pub fn put(
+        &self,
+        message: &Bound<'_, PyAny>,
+        endpoint: &Bound<'_, PyString>,
+        settle: impl FnOnce() -> bool,
+    ) -> PyResult<()> {
+        let py = message.py();
+        let (is_closed, in_order) = {
+            let state = self.state.lock();
+            (state.is_closed, state.in_order.as_ref().map(|in_order| in_order.clone_ref(py)))
+        };
+        if is_closed || self.made != here() || !self.waits {
+            self.check.call0(py)?;
+        }
+        if let Some(held) = self.in_use.get().of(message) {
+            Held::leave(&held, self.waits)?;
+        }
+        if !settle() {
+            return Ok(());
+        }
+        if let Some(in_order) = in_order {
+            in_order.call_method1(py, intern!(py, "acknowledged"), (message,))?;
+        }
+        let count = self.state.lock().add(endpoint, message.clone().unbind())?;
+        if count == 1 || count == self.full || count >= self.most {
+            self.grown.call1(py, (endpoint,))?;
+        }
+        Ok(())
+    }
+}
+
 impl State {
-    fn messages(&mut self, endpoint: &Bound<'_, PyString>) -> PyResult<Option<&mut Vec<Py<MessageView>>>> {
+    fn messages(&mut self, endpoint: &Bound<'_, PyString>) -> PyResult<Option<&mut Vec<Py<PyAny>>>> {
         for (known, messages) in &mut self.brokers {
             if known.is(endpoint) || known.bind(endpoint.py()).as_any().eq(endpoint)? {
                 return Ok(Some(messages));
@@ -124,7 +130,7 @@ impl State {
     }
 
     /// Adds a message, and returns how many of its broker wait.
-    fn add(&mut self, endpoint: &Bound<'_, PyString>, message: Py<MessageView>) -> PyResult<usize> {
+    fn add(&mut self, endpoint: &Bound<'_, PyString>, message: Py<PyAny>) -> PyResult<usize> {
         if let Some(messages) = self.messages(endpoint)? {
             messages.push(message);
             return Ok(messages.len());

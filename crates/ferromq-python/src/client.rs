@@ -318,13 +318,13 @@ impl MessageView {
         }
     }
 
-    /// Whether the client has acknowledged the message or forwarded it to the dead letters.
-    pub fn settle_now(&self) -> bool {
+    /// Settles the message; false if it was.
+    fn settle_now(&self) -> bool {
         !self.settled.swap(true, Ordering::AcqRel)
     }
 
     /// The broker's endpoint.
-    pub fn endpoint_of<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
+    fn endpoint_of<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
         self.receiver.endpoint.bind(py).clone()
     }
 
@@ -528,7 +528,8 @@ impl MessageView {
     /// Acknowledge the message soon, together with others.
     fn ack(slf: &Bound<'_, Self>) -> PyResult<()> {
         if let Some(acks) = &slf.get().receiver.acks {
-            return acks.get().put(slf.py(), slf);
+            let view = slf.get();
+            return acks.get().put(slf.as_any(), view.receiver.endpoint.bind(slf.py()), || view.settle_now());
         }
         slf.get().receiver.lease.bind(slf.py()).call_method1(intern!(slf.py(), "ack_later"), (slf,))?;
         Ok(())

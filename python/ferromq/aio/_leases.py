@@ -67,7 +67,7 @@ class Leases:
 
     def ack_later(self, message: MessageView) -> None:
         """Take a message's acknowledgement."""
-        self.acks.put(message)
+        message.ack()
 
     def keep_order(self, in_order: InOrder) -> None:
         """Tell *in_order*, what loops that keep order know of the messages they used, of each acknowledgement."""

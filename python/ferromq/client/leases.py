@@ -110,10 +110,13 @@ class Leases:
             most=MAX_WAITING_ACKS,
         )
         """Takes the acknowledgements of messages."""
-        self.ack_later = self.acks.put
         client.before_exit(self._finish_at_exit)
         reference = weakref.WeakMethod(self._left)
         client.session.on_left = lambda endpoint: (left := reference()) and left(endpoint)
+
+    def ack_later(self, message: MessageView) -> None:
+        """Take a message's acknowledgement."""
+        message.ack()
 
     def keep_order(self, in_order: InOrder) -> None:
         """Tell *in_order*, what loops that keep order know of the messages they used, of each acknowledgement."""
