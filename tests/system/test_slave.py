@@ -13,6 +13,7 @@ import ferromq
 from ferromq._ferromq import RemotingClient, Request, Server
 from ferromq.broker.cluster.name_servers import Master as Known
 from ferromq.broker.controller import BrokerController
+from ferromq.broker.metadata.topics import TopicConfig
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.route_types import RegisteredTopics, Registration
@@ -564,3 +565,15 @@ def test_a_slave_takes_no_messages(slave: BrokerController, clock: Clock) -> Non
     slave.configure(broker_id=0)
     assert client.call(slave.address, SEND, fields, b"body")[0] == SUCCESS
     client.close()
+
+
+def test_it_signs_what_it_asks_a_master_that_checks_signatures(
+    start: Callable[..., BrokerController], clock: Clock
+) -> None:
+    """With its inner credentials; without them the master refuses it."""
+    users = {"authentication_enabled": True, "authorization_enabled": True, "initial_user": "root:secret"}
+    master = start(broker_id=0, fast_listen="off", **users)
+    master.topics.put(TopicConfig("orders", 3, 3), {}, "test")
+    slaves = [start(broker_id=1, inner_credentials="root:secret", **users), start(broker_id=2, **users)]
+    clock.advance(seconds=3)
+    assert [slave.topics.get("orders") is not None for slave in slaves] == [True, False]

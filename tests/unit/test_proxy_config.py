@@ -128,3 +128,5 @@ def test_a_proxy_turns_access_control_on_but_not_off(tmp_path: Path) -> None:
     assert options_of(write(tmp_path, {"authenticationEnabled": True})) == {"authentication_enabled": True}
     both = {"authentication_enabled": True, "authorization_enabled": True}
     assert options_of(write(tmp_path, {"authorizationEnabled": True})) == both
+    names = "apache.rocketmq.v2.HeartbeatRequest"
+    assert options_of(write(tmp_path, {"authenticationWhitelist": names})) == {"authentication_whitelist": (names,)}

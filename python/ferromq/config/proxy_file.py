@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ferromq.config.access import AccessConfig
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.compat import CompatConfig
 from ferromq.config.grpc import GrpcConfig
@@ -151,6 +152,7 @@ class ProxyKeys(BrokerConfig):
             key: CompatConfig.properties[key]
             for key in ("minInvisibleTimeMillsForRecv", "maxInvisibleTimeMills", "maxDelayTimeMills")
         },
+        **AccessConfig.properties,
         "authenticationEnabled": _too("authentication_enabled"),
         "authorizationEnabled": _too("authentication_enabled", "authorization_enabled"),
         **REFUSED_OF_PROXY,
