@@ -6,14 +6,13 @@ Nothing here opens a store or a socket.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, ClassVar
 
 from ferromq.config.access import AccessConfig
 from ferromq.config.compat import CompatConfig
 from ferromq.config.consume import ConsumeConfig
 from ferromq.config.grpc import GrpcConfig
-from ferromq.config.keys import BOOLEAN, LIST, MILLISECONDS, WHOLE, JoinedKeys, Key, Keys
+from ferromq.config.keys import BOOLEAN, LIST, WHOLE, JoinedKeys, Key, Keys
 from ferromq.config.known_names import check_known
 from ferromq.config.listener import ListenerConfig
 from ferromq.config.membership import MembershipConfig
@@ -72,8 +71,6 @@ class BrokerConfig(Config):
     """Whether any client may create a consumer group by using it."""
     default_queues: int = 8
     """Queues of a topic created on first use."""
-    client_lease: timedelta = timedelta(seconds=120)
-    """A client without a heartbeat for this long is forgotten."""
     handler_threads: int = 32
     """Threads that answer the requests of the control plane."""
     archive: str = ""
@@ -119,7 +116,6 @@ class BrokerConfig(Config):
         **TimerConfig.properties,
         **TransactionConfig.properties,
         **MembershipConfig.properties,
-        "channelExpiredTimeout": Key("client_lease", MILLISECONDS),
         **ListenerConfig.properties,
         **BrokerMonitoringConfig.properties,
         **AccessConfig.properties,
@@ -167,7 +163,6 @@ class BrokerConfig(Config):
                 raise ConfigError(f"{name} is empty")
         if not 1 <= self.default_queues <= LIMIT_FOR_QUEUES:
             raise ConfigError(f"default_queues is {self.default_queues}; it may be 1 to {LIMIT_FOR_QUEUES}")
-        check_positive("client_lease", self.client_lease, timedelta())
         check_positive("handler_threads", self.handler_threads, 0)
         known = [*BrokerConfig.keys_known(), *BrokerConfig.names()]
         check_known(dict.fromkeys(self.membership.protected_keys), known, "option in configBlackList (protected_keys)")

@@ -2,10 +2,12 @@
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import ClassVar
 
-from ferromq.config.keys import BOOLEAN, WHOLE, Key, Keys, divided, written_keys
+from ferromq.config.keys import BOOLEAN, MILLISECONDS, WHOLE, Key, Keys, divided, written_keys
 from ferromq.config.reader import Config
+from ferromq.config.values import check_positive
 from ferromq.errors import ConfigError
 
 _ENTRY_BYTES = 20
@@ -51,14 +53,21 @@ class ConsumeConfig(Config):
     """Messages that one filtered read may skip; or the number the client asks for, if that is larger."""
     notify_consumers: bool = True
     """Whether a group's members are notified when a member joins or leaves; otherwise they notice within 20 s."""
+    client_lease: timedelta = timedelta(seconds=120)
+    """A client without a heartbeat for this long is forgotten."""
 
-    properties: ClassVar[Keys] = {**_LIMIT_KEYS, "notifyConsumerIdsChangedEnable": Key("notify_consumers", BOOLEAN)}
+    properties: ClassVar[Keys] = {
+        **_LIMIT_KEYS,
+        "notifyConsumerIdsChangedEnable": Key("notify_consumers", BOOLEAN),
+        "channelExpiredTimeout": Key("client_lease", MILLISECONDS),
+    }
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
             if not least <= value <= most:
                 raise ConfigError(f"{name} is {value}; it may be {least} to {most}")
+        check_positive("client_lease", self.client_lease, timedelta())
 
     @property
     def near_span(self) -> int:

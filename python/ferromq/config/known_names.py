@@ -7,7 +7,7 @@ from typing import Any
 from ferromq.errors import ConfigError
 
 # Longer lists of names are not part of an error.
-_LISTED = 100
+_LISTED = 150
 
 
 def check_known(values: Mapping[str, Any], known: list[str], what: str) -> None:

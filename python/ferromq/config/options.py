@@ -61,7 +61,6 @@ class BrokerOptions(StoreOptions, total=False):
     auto_create_topics: bool
     auto_create_groups: bool
     default_queues: int | str
-    client_lease: timedelta | float | str
     handler_threads: int | str
     # MembershipConfig
     broker_id: int | str
@@ -116,6 +115,7 @@ class BrokerOptions(StoreOptions, total=False):
     near_memory_ratio: int | str
     filter_scan_entries: int | str
     notify_consumers: bool
+    client_lease: timedelta | float | str
     # GrpcConfig
     grpc_tls_mode: str
     grpc_tls_certificate: str | os.PathLike[str]

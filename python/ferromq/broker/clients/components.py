@@ -47,7 +47,7 @@ class ClientComponents:
         self._server = server
         self._locks = QueueLocks(on_change=server.put_locked)
         self.rebalance = Rebalance(server, groups, notify=lambda: config().reads.notify_consumers)
-        self.table = ClientTable(config().client_lease // _MILLISECOND, self.rebalance.changed)
+        self.table = ClientTable(config().reads.client_lease // _MILLISECOND, self.rebalance.changed)
         table = self.table
         self.assignments = Assignments(identity.name, modes, table=table, topics=topics, groups=groups, routes=routes)
         # Half of the threads stay free for other requests.
