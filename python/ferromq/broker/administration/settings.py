@@ -28,7 +28,7 @@ _CHANGEABLE = frozenset(
     | {"region", "trace", "transaction_timeout", "transaction_check_interval", "transaction_check_max"}
     | {"recall", "reject_transactions", "sql_filters"}
     | (frozenset(CompatConfig.names()) - {"compat"})
-    | (frozenset(ConsumeConfig.names()) - {"notify_consumers"})
+    | (frozenset(ConsumeConfig.names()) - {"notify_consumers", "client_lease"})
     | {name for name in StoreConfig.names() if name.startswith("retention_")}
 )
 """The options that can change while the broker runs."""
