@@ -467,8 +467,9 @@ fn the_answer_of_a_call_that_was_begun_comes_to_who_waits_for_it_later() {
     assert!(answer.body == large);
     let cancelled = Cancellation::default();
     cancelled.set();
-    let refused = begin(&connections, address, "y").unwrap().wait(patience, &cancelled);
-    assert!(matches!(refused, Err(CallError::Interrupted { .. })), "{refused:?}");
+    // It was sent: what the server did for it is not lost.
+    let answer = begin(&connections, address, "y").unwrap().wait(patience, &cancelled).unwrap();
+    assert!(answer.body == "y");
     echoed(&connections, address, "next");
 }
 
