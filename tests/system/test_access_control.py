@@ -185,6 +185,51 @@ def test_a_message_is_found_by_its_id_in_its_own_topic_alone(mq: ferromq.Embedde
         assert body == b""
 
 
+def test_requests_that_name_little_reach_no_other_topic(mq: ferromq.Embedded, ask: Ask) -> None:
+    """A reply is not stored in any topic, and no other topic's message is passed on to a client."""
+    create(ask)
+    allow(ask, "Group:billing", "Sub")
+    with ferromq.connect(mq.endpoint, **keys(ROOT)) as here, here.producer() as producer:
+        message_id = producer.send("orders", b"secret").offset_message_id
+    assert message_id is not None
+    for code, field in ((RequestCode.SEND_REPLY_MESSAGE, "topic"), (RequestCode.SEND_REPLY_MESSAGE_V2, "b")):
+        refused, remark, _, _ = ask(code, {field: "orders"}, {}, who=ADA)
+        assert refused == ResponseCode.NO_PERMISSION
+        assert remark is not None
+        assert "Topic:orders" in remark
+    fields = {"consumerGroup": "billing", "clientId": "ada", "msgId": message_id}
+    refused, remark, _, _ = ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, who=ADA)
+    assert refused != ResponseCode.SUCCESS
+    assert remark is not None
+    assert "no message of" in remark
+
+
+def test_a_body_of_many_values_is_refused_before_it_is_read(ask: Ask) -> None:
+    """They would take many times its bytes."""
+    create(ask)
+    body = [{"": 0}] * (1 << 18)
+    code, remark, _, _ = ask(RequestCode.HEART_BEAT, {}, body, who=ADA)
+    assert code == ResponseCode.NO_PERMISSION
+    assert remark is not None
+    assert "1048576" in remark
+
+
+def test_the_last_super_user_stays(ask: Ask) -> None:
+    """Whatever the change; another one makes way for it."""
+    create(ask)
+    changes = [
+        ({"userStatus": "disable"}, RequestCode.AUTH_UPDATE_USER),
+        ({"userType": "Normal"}, RequestCode.AUTH_UPDATE_USER),
+    ]
+    for body, request in [*changes, (None, RequestCode.AUTH_DELETE_USER)]:
+        code, remark, _, _ = ask(request, {"username": ROOT[0]}, body)
+        assert code != ResponseCode.SUCCESS
+        assert remark is not None
+        assert "super user" in remark
+    assert ask(RequestCode.AUTH_UPDATE_USER, {"username": ADA[0]}, {"userType": "Super"})[0] == ResponseCode.SUCCESS
+    assert ask(RequestCode.AUTH_DELETE_USER, {"username": ROOT[0]})[0] == ResponseCode.SUCCESS
+
+
 def test_users_are_created_changed_shown_and_deleted(ask: Ask) -> None:
     """Passwords are never shown; an update without one keeps it, and a user without one is refused."""
     create(ask, userType="normal")

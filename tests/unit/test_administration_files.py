@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ferromq.cli.administration import times
 from ferromq.cli.administration.contexts import Context, Contexts, parse
 from ferromq.cli.administration.messages import parse_line
-from ferromq.cli.administration.output import age
+from ferromq.cli.administration.output import age, visible
 from ferromq.errors import ConfigError
 
 JSON = st.recursive(
@@ -117,6 +117,13 @@ def test_any_text_is_a_time_or_a_value_error(text: str) -> None:
     except ValueError:
         return
     assert isinstance(found, int) or found.tzinfo is not None
+
+
+def test_text_of_others_gives_a_terminal_no_orders() -> None:
+    """Characters that it would obey, or not show, are printed as escapes; the rest is as it was."""
+    assert visible("caf\u00e9 \u4e2d") == "caf\u00e9 \u4e2d"
+    assert visible("\x1b[2J\n\x9b\u202e\ud800") == r"\u001b[2J\n\u009b\u202e\ud800"
+    assert visible("a\nb\r", "\n") == "a\nb\\r"
 
 
 @pytest.mark.parametrize(

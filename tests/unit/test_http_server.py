@@ -103,6 +103,26 @@ def test_pages_are_served(server: HttpServer) -> None:
     assert b"/page" in missing.value.read()
 
 
+def test_a_page_that_takes_no_time_waits_for_no_other() -> None:
+    """Whatever the others wait for."""
+    go_on = threading.Event()
+
+    def wait() -> Page:
+        assert go_on.wait(PATIENCE)
+        return Page(b"late")
+
+    pages = {f"/{number}": wait for number in range(4)}
+    with contextlib.closing(HttpServer("127.0.0.1:0", pages, {"/healthz": lambda: Page(b"ok")})) as server:
+        waiting = [connect(server) for _ in pages]
+        for client, path in zip(waiting, pages, strict=True):
+            client.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        assert read(server, "/healthz") == b"ok"
+        go_on.set()
+        for client in waiting:
+            with client:
+                assert b"".join(iter(lambda client=client: client.recv(1 << 16), b"")).endswith(b"late")
+
+
 def test_a_page_that_fails_is_an_error_and_the_next_is_served(
     server: HttpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,7 +143,7 @@ def test_a_huge_request_is_refused(server: HttpServer) -> None:
 
 def test_a_client_that_says_nothing_is_cut_off(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the time for a request; others are served meanwhile."""
-    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 1.0)
     with connect(server) as silent, connect(server) as halfway:
         halfway.sendall(b"GET /page HTTP/1.1\r\nHo")
         assert read(server, "/page") == b"text"

@@ -186,6 +186,8 @@ def test_keys_that_ask_for_more_are_refused(tmp_path: Path, line: str, words: st
         ({"initial_user": "topsecret"}, "NAME:SECRET"),
         ({"inner_credentials": "a b:topsecret"}, "NAME:SECRET"),
         ({"authentication_whitelist": ("Heartbeat",)}, "apache.rocketmq.v2"),
+        ({"authentication_whitelist": ("105", "3005")}, "users and policies"),
+        ({"authorization_whitelist": ("3001",)}, "users and policies"),
     ],
 )
 def test_wrong_options_are_refused_without_showing_secrets(options: dict[str, Any], words: str) -> None:

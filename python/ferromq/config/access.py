@@ -129,6 +129,12 @@ class AccessConfig(Config):
                         f"{name} has {request!r}; use the code of a request, such as 105, or the name of a gRPC "
                         f"request, such as {_PACKAGE}QueryRouteRequest"
                     )
+                if request in _OF_USERS:
+                    raise ConfigError(f"{name} has {request}, which changes or tells users and policies; leave it out")
+
+
+_OF_USERS = frozenset(map(str, range(3001, 3011)))
+"""The requests of users and policies: who sends them must be known."""
 
 
 def credentials(what: str, text: str) -> tuple[str, str] | None:

@@ -47,10 +47,11 @@ class Endpoint(Collector):
         self._collect: Callable[[], Iterable[Metric]] = _nothing
         self._reasons = _reason("the server is starting: it opens its files and recovers what a crash left")
         self._process = ProcessCollector(registry=None)
-        pages = {"/metrics": self._metrics, "/healthz": _alive, "/readyz": self._ready}
+        pages = {"/metrics": self._metrics, "/readyz": self._ready}
         self._server: HttpServer | None = None
         try:
-            self._server = HttpServer(f"{_LOOPBACK}:{auto_port}" if listen == AUTO else listen, pages)
+            address = f"{_LOOPBACK}:{auto_port}" if listen == AUTO else listen
+            self._server = HttpServer(address, pages, {"/healthz": _alive})
         except OSError as error:
             if listen != AUTO or error.errno != errno.EADDRINUSE:
                 text = f"{error.strerror}; set metrics_listen (--metrics-listen) to another address, or to off"

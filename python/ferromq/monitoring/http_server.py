@@ -83,12 +83,18 @@ class HttpServer:
     """
     Serves pages at `host:port`, port 0 for a free one, from the constructor's return until `close`.
 
-    *pages* are functions by path; each may take a while and is called by one thread at a time. Raises `OSError` if the
-    address is in use.
+    *pages* are functions by path; each may take a while and is called by one thread at a time. Those of *at_once* take
+    no time: they wait for no other page. Raises `OSError` if the address is in use.
     """
 
-    def __init__(self, address: str, pages: Mapping[str, Callable[[], Page]]) -> None:
+    def __init__(
+        self,
+        address: str,
+        pages: Mapping[str, Callable[[], Page]],
+        at_once: Mapping[str, Callable[[], Page]] | None = None,
+    ) -> None:
         self._pages = dict(pages)
+        self._at_once = dict(at_once or {})
         self._loop = asyncio.new_event_loop()
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="ferromq-http")
         self._turns = {path: asyncio.Lock() for path in pages}
@@ -164,9 +170,11 @@ class HttpServer:
         await _within(REQUEST_SECONDS, _read_rest(reader))
 
     async def _make(self, path: str) -> Page:
+        if path in self._at_once:
+            return self._at_once[path]()
         make = self._pages.get(path)
         if make is None:
-            known = ", ".join(sorted(self._pages))
+            known = ", ".join(sorted({*self._pages, *self._at_once}))
             raise BadRequest(HTTPStatus.NOT_FOUND, f"there is no page {path[:100]}; there are {known}")
         async with self._turns[path]:
             try:

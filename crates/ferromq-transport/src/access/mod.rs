@@ -10,7 +10,7 @@ use std::{
     collections::{HashMap, HashSet},
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -222,7 +222,7 @@ impl Rules {
         command: &'a RemotingCommand,
     ) -> Result<(&'a str, &'a Arc<User>), AccessRefused> {
         let name = command.field(ACCESS_KEY).filter(|name| !name.is_empty()).ok_or_else(unsigned)?;
-        self.verified(name, |user| user.signer.verifies(command))
+        self.verified(name, |signer| signer.verifies(command))
     }
 
     fn caller<'a, 'b: 'a>(
@@ -238,17 +238,20 @@ impl Rules {
                 "the metadata {DATE_TIME} is missing; the signature in {AUTHORIZATION} covers it"
             ))
         })?;
-        self.verified(parsed.access_key, |user| user.signer.verifies_call(&parsed, date_time))
+        self.verified(parsed.access_key, |signer| signer.verifies_call(&parsed, date_time))
     }
 
-    /// Finds a user. An unknown user and a wrong signature get the same answer, so that names cannot be guessed.
+    /// Finds a user. An unknown user and a wrong signature get the same answer, after the same work, so that names cannot be
+    /// guessed.
     fn verified<'a>(
         &'a self,
         name: &'a str,
-        verifies: impl FnOnce(&User) -> bool,
+        verifies: impl FnOnce(&Signer) -> bool,
     ) -> Result<(&'a str, &'a Arc<User>), AccessRefused> {
         let shown = shown(name);
-        let Some(user) = self.users.get(name).filter(|user| verifies(user)) else {
+        let user = self.users.get(name);
+        let is_right = verifies(user.map_or(&*UNKNOWN, |user| &user.signer));
+        let Some(user) = user.filter(|_| is_right) else {
             return Err(AccessRefused(format!(
                 "the access key {shown} is unknown, or its secret key is another one; check both"
             )));
@@ -259,6 +262,9 @@ impl Rules {
         Ok((name, user))
     }
 }
+
+/// Verifies the signatures of users that are not there.
+static UNKNOWN: LazyLock<Signer> = LazyLock::new(|| Signer::new(""));
 
 fn unsigned() -> AccessRefused {
     AccessRefused(

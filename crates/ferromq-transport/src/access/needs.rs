@@ -78,8 +78,8 @@ pub(super) fn of_code(code: i32) -> Option<&'static [Need]> {
         ],
         request::UPDATE_CONSUMER_OFFSET => &[Topic("topic", COMMIT), Group("consumerGroup", COMMIT)],
         request::CONSUMER_SEND_MSG_BACK => &[Group("group", SUB)],
-        // Names a temporary topic of the client that waits for the reply; needs a signature alone.
-        request::SEND_REPLY_MESSAGE | request::SEND_REPLY_MESSAGE_V2 => &[],
+        // The broker may store the reply in the topic.
+        request::SEND_REPLY_MESSAGE | request::SEND_REPLY_MESSAGE_V2 => SENT,
         request::RECALL_MESSAGE => &[Topic("topic", PUB)],
         // Clients before 5.0 do not name the topic.
         request::END_TRANSACTION => &[GivenTopic("topic", PUB)],
@@ -227,7 +227,16 @@ fn group(name: &str, actions: Actions, check: Check<'_>) -> Result<(), AccessRef
     check(Kind::Group, name.strip_prefix(RETRY).unwrap_or(name), actions)
 }
 
+/// A larger body is refused: its values take many times its bytes.
+const MAX_JSON: usize = 1 << 20;
+
 fn json(body: &[u8]) -> Result<Value, AccessRefused> {
+    if body.len() > MAX_JSON {
+        return Err(AccessRefused(format!(
+            "the body, which names what the request is about, has {} bytes; it may have {MAX_JSON}",
+            body.len()
+        )));
+    }
     serde_json::from_slice(body).map_err(|error| {
         AccessRefused(format!("the body, which names what the request is about, is no JSON: {error}"))
     })

@@ -70,7 +70,9 @@ class ClientCalls:
         topics: TopicTable,
         groups: GroupTable,
         limit: int,
+        is_guarded: bool = False,
     ) -> None:
+        """*is_guarded*: policies were checked for a request's topic, so no message of another topic is passed on."""
         self._server = server
         self._grpc = grpc
         self._broker_name = broker_name
@@ -79,6 +81,7 @@ class ClientCalls:
         self._topics = topics
         self._groups = groups
         self._limit = limit
+        self._is_guarded = is_guarded
         self._free = threading.BoundedSemaphore(limit)
 
     def running_info(self, request: Request) -> Answer:
@@ -104,8 +107,10 @@ class ClientCalls:
             fields["groupSysFlag"] = str(group.others.get("groupSysFlag", 0))
         offset = physical_offset(required(fields, "msgId"))
         message = self._store.message_at(offset)
-        if message is None:
-            return failure(ResponseCode.SYSTEM_ERROR, f"no message begins at the physical offset {offset}")
+        if message is None or (self._is_guarded and message.topic != topic):
+            of_topic = f" of {topic or ''}" if self._is_guarded else ""
+            text = f"no message{of_topic} begins at the physical offset {offset}"
+            return failure(ResponseCode.SYSTEM_ERROR, text)
         client = self._table.member(required(fields, "consumerGroup"), fields.get("clientId", ""))
         if client is not None and client.is_grpc:
             return self._verify(client, fields["consumerGroup"], message)

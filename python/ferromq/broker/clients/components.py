@@ -54,7 +54,15 @@ class ClientComponents:
         limit = max(1, config().handler_threads // 2)
         grpc_calls = GrpcCalls(server.send_telemetry)
         self.calls = ClientCalls(
-            server, grpc_calls, identity.name, table=table, store=store, topics=topics, groups=groups, limit=limit
+            server,
+            grpc_calls,
+            identity.name,
+            table=table,
+            store=store,
+            topics=topics,
+            groups=groups,
+            limit=limit,
+            is_guarded=config().access.authorization_enabled,
         )
         self.connections = ConnectionQueries(table, store, identity.address)
         self.grpc = GrpcSessions(

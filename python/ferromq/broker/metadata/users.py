@@ -207,6 +207,8 @@ class UserTable:
             change(users)
             if users == self._users:
                 return
+            if _has_super(self._users.values()) and not _has_super(users.values()):
+                raise BadAccess("no enabled super user would be left to undo this; make another one first")
             json_file.write(self._path, _table(users.values()), _OWNER_ALONE)
             self._users = users
             self._push([user.pushed() for user in users.values()])
@@ -245,12 +247,16 @@ def open_users(config: BrokerConfig, server: Server, directory: Path) -> UserTab
         wanted = credentials(option, getattr(access, option))
         if wanted is not None and table.get(wanted[0]) is None:
             table.create(*wanted, SUPER, ENABLED)
-    if not table.all():
+    if not _has_super(table.all()):
         raise ConfigError(
-            "authentication_enabled is on, but there are no users, so no client could connect; set initial_user "
-            "(initAuthenticationUser)"
+            "authentication_enabled is on, but no enabled super user is there to administer the broker; set "
+            "initial_user (initAuthenticationUser) to one with a new name"
         )
     return table
+
+
+def _has_super(users: Iterable[User]) -> bool:
+    return any(user.is_super and user.status == ENABLED for user in users)
 
 
 def subject_name(subject: str) -> str:

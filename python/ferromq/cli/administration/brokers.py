@@ -8,7 +8,7 @@ from click.shell_completion import get_completion_class
 
 from ferromq.admin import Admin
 from ferromq.cli.administration.contexts import Context, Contexts
-from ferromq.cli.administration.output import DONE, UNREACHABLE, Missing, Output
+from ferromq.cli.administration.output import DONE, UNREACHABLE, Missing, Output, visible
 from ferromq.cli.administration.target import ADDRESS_OPTIONS, Target, confirm, connected, json_option, yes_option
 from ferromq.errors import ConfigError
 from ferromq.protocol.route import MASTER
@@ -44,7 +44,9 @@ def list_brokers(target: Target, cluster: str | None) -> int:
         target.output.table(head, rows, "<<<<<>>>>")
     for each in found:
         if each.error is not None:
-            click.echo(f"ferromq: the broker {each.name} at {each.address} told nothing: {each.error}", err=True)
+            click.echo(
+                visible(f"ferromq: the broker {each.name} at {each.address} told nothing: {each.error}"), err=True
+            )
     return UNREACHABLE if any(each.error for each in found) else DONE
 
 

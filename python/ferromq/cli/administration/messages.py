@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import click
 
 from ferromq import Message, Producer
-from ferromq.cli.administration.output import FAILED, Missing, message_line
+from ferromq.cli.administration.output import FAILED, Missing, message_line, visible
 from ferromq.cli.administration.target import Target, confirm, connected, group_argument, topic_argument, yes_option
 from ferromq.cli.administration.times import Time
 from ferromq.errors import ConfigError
@@ -313,5 +313,5 @@ def resend(target: Target, group: str, *, ids: Sequence[str], all_letters: bool,
     else:
         target.output.text(f"sent {len(results) - len(failed):,} dead letters again")
     for each in failed:
-        click.echo(f"ferromq: {each.letter.message_id} is not known to be sent: {each.error}", err=True)
+        click.echo(visible(f"ferromq: {each.letter.message_id} is not known to be sent: {each.error}"), err=True)
     return FAILED if failed else 0

@@ -24,6 +24,16 @@ _WIDE = 4096
 """Columns of a table at most."""
 
 
+_LINES = "\n"
+
+
+def visible(text: str, but: str = "") -> str:
+    """Return *text* with characters that a terminal would obey, or not show, as escapes; those of *but* stay."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in but else json.dumps(each)[1:-1] for each in text)
+
+
 class Missing(FerromqError):  # noqa: N818 (as the others)
     """What was looked for is not there."""
 
@@ -36,22 +46,22 @@ class Output:
 
     def document(self, value: Any) -> None:
         """Print one JSON document."""
-        click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+        click.echo(visible(json.dumps(plain(value), indent=2, ensure_ascii=False), _LINES))
 
     def line(self, value: Any) -> None:
         """Print one line of JSON, at once."""
-        click.echo(json.dumps(plain(value), ensure_ascii=False))
+        click.echo(visible(json.dumps(plain(value), ensure_ascii=False)))
 
     def text(self, text: str) -> None:
         """Print a line for people."""
-        click.echo(text)
+        click.echo(visible(text, _LINES))
 
     def done(self, text: str, value: Mapping[str, Any]) -> None:
         """Print that a change is made, by its text or its value."""
         if self.is_json:
             self.document(value)
         else:
-            click.echo(text)
+            self.text(text)
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[object]], alignment: str) -> None:
         """Print a table; *alignment* has `<` or `>` for each column. By rich if it is there, and at a terminal."""
@@ -83,7 +93,7 @@ def shown(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else visible(str(value))
 
 
 def age(seconds: float | None) -> str:
@@ -158,22 +168,21 @@ def message_line(message: MessageView | StoredMessage) -> str:
         parts.append(repr(fields["body"]))
     else:
         parts.append(repr(message.body)[1:])
-    return "  ".join(parts)
+    return visible("  ".join(parts))
 
 
 def partial(unreachable: Sequence[Unreachable]) -> int:
     """Tell on stderr which brokers did not answer, and return the exit code."""
     for broker in unreachable:
-        click.echo(
-            f"ferromq: the broker at {broker.address} did not answer, its part is missing: {broker.error}", err=True
-        )
+        text = f"ferromq: the broker at {broker.address} did not answer, its part is missing: {broker.error}"
+        click.echo(visible(text), err=True)
     return UNREACHABLE if unreachable else DONE
 
 
 def fail(error: Exception) -> int:
     """Tell an error on stderr, with the command that mends it, and return the exit code."""
     notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-    click.echo(f"ferromq: {error}{notes}", err=True)
+    click.echo(visible(f"ferromq: {error}{notes}", _LINES), err=True)
     code, way_out = _kind(error)
     if way_out:
         click.echo(f"  {way_out}", err=True)

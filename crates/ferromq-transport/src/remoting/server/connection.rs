@@ -325,6 +325,14 @@ impl Connection {
 
     fn dispatch(&self, command: RemotingCommand, mut permit: Permit, context: &RequestContext) {
         self.counters.remoting_requests.add(1);
+        let cold = self.cold.as_deref().filter(|cold| cold.serves(&Verb::Code(command.code)));
+        let is_known = cold.is_some() || (self.find_verb)(command.code).is_some();
+        if !is_known
+            && command.code != request::GET_ROUTEINFO_BY_TOPIC
+            && let Some(timing) = &mut permit.timing
+        {
+            timing.is_unknown();
+        }
         if let Some(response) = (self.refusal)(&self.access, &command, self.peer) {
             return reply(&command, &response, permit, &context.outbox);
         }
@@ -335,15 +343,11 @@ impl Connection {
             reply(&command, &response, permit, &context.outbox);
             return;
         }
-        let cold = self.cold.as_deref().filter(|cold| cold.serves(&Verb::Code(command.code)));
         match ((self.find_verb)(command.code), &self.hot, cold) {
             (Some(verb), Some(hot), _) => self.call_hot(verb, Arc::clone(hot), command, permit, context),
             (None, _, Some(cold)) => self.call_cold(cold, command, permit, &context.outbox),
             _ => {
                 debug!(connection = self.id, peer = %self.peer, code = command.code, "request code not supported");
-                if let Some(timing) = &mut permit.timing {
-                    timing.is_unknown();
-                }
                 reply(&command, &command.respond_unsupported(), permit, &context.outbox);
             }
         }
