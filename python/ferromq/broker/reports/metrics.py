@@ -180,13 +180,14 @@ class BrokerMetrics:
         store, lag = self._from.store, _Lag()
         for queue_id, committed in offsets.items():
             end = store.max_offset(topic, queue_id)
-            if committed >= end:
+            first = max(committed, store.min_offset(topic, queue_id))  # retention may have deleted what comes before
+            if first >= end:
                 continue
             held = store.in_flight(group, topic, queue_id)
-            following = max([committed, *(offset + 1 for offset, _, _ in held)])
-            oldest = store.stored_time(topic, queue_id, committed)
-            ready = oldest if following == committed else store.stored_time(topic, queue_id, following)
-            lag.add(_Lag(end - committed, len(held), max(0, end - following), oldest, ready))
+            following = max([first, *(offset + 1 for offset, _, _ in held)])
+            oldest = store.stored_time(topic, queue_id, first)
+            ready = oldest if following == first else store.stored_time(topic, queue_id, following)
+            lag.add(_Lag(end - first, len(held), max(0, end - following), oldest, ready))
         return lag
 
     def _of_clients(self) -> Iterator[Metric]:
