@@ -193,7 +193,7 @@ def test_notices_end_at_once(no_thread_left: None, told: Told) -> None:
     """Though many wait for a broker that does not answer."""
     with FaultProxy(told.address) as proxy:
         proxy.hang()
-        out = MinBrokerIdNotifier()
+        out = MinBrokerIdNotifier(RemotingClient())
         for number in range(100):
             out.notify(MinBrokerIdChange("b", number, "h:1", None, None, (proxy.address,)))
         begin = time.monotonic()

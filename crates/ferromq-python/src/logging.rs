@@ -12,12 +12,12 @@ use parking_lot::{Condvar, Mutex};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use serde_json::{Map, Value};
 use tracing::{
-    Event, Level, Subscriber,
+    Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
+    level_filters::LevelFilter,
 };
 use tracing_subscriber::{
-    EnvFilter, Layer,
-    filter::LevelFilter,
+    EnvFilter, Layer, Registry,
     fmt::{
         FmtContext, FormatEvent, FormatFields,
         format::Writer,
@@ -25,10 +25,15 @@ use tracing_subscriber::{
     },
     layer::{Context, SubscriberExt},
     registry::LookupSpan,
+    reload,
 };
 
-/// Replaces the filter. Set once logs are printed.
-static REPLACE_FILTER: OnceLock<Box<dyn Fn(EnvFilter) -> bool + Send + Sync>> = OnceLock::new();
+type Output = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// Where logs go; set with the first output. None: another subscriber is in the process.
+static OUTPUT: OnceLock<Option<reload::Handle<Output, Registry>>> = OnceLock::new();
+/// How lines look; set once logs are printed.
+static PRINTED: OnceLock<LineFormat> = OnceLock::new();
 /// Warnings for Python.
 static WARNINGS: Warnings = Warnings { waiting: Mutex::new(Waiting::new()), changed: Condvar::new() };
 /// Warnings that wait for Python; further ones are counted.
@@ -133,16 +138,10 @@ pub fn init_logging(filter: &str, format: &str) -> PyResult<()> {
             )));
         }
     };
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(parse(filter)?)
-        .with_ansi(false)
-        .with_writer(io::stderr)
-        .event_format(format)
-        .with_filter_reloading();
-    let handle = builder.reload_handle();
-    // Fails if a subscriber is installed: the first caller, the command line, decides.
-    if tracing::subscriber::set_global_default(builder.finish()).is_ok() {
-        _ = REPLACE_FILTER.set(Box::new(move |filter| handle.reload(filter).is_ok()));
+    let filter = parse(filter)?;
+    // The first caller, the command line, decides.
+    if PRINTED.get().is_none() && put(printing(format, filter)) {
+        _ = PRINTED.set(format);
     }
     Ok(())
 }
@@ -151,7 +150,26 @@ pub fn init_logging(filter: &str, format: &str) -> PyResult<()> {
 #[pyfunction]
 pub fn change_logging(filter: &str) -> PyResult<bool> {
     let filter = parse(filter)?;
-    Ok(REPLACE_FILTER.get().is_some_and(|replace| replace(filter)))
+    Ok(PRINTED.get().is_some_and(|format| put(printing(*format, filter))))
+}
+
+fn printing(format: LineFormat, filter: EnvFilter) -> Output {
+    let lines =
+        tracing_subscriber::fmt::layer().with_ansi(false).with_writer(io::stderr).event_format(format);
+    filter.and_then(lines).boxed()
+}
+
+/// Makes an output the only one. Returns false if the logs are another subscriber's.
+fn put(output: Output) -> bool {
+    let mut first = Some(output);
+    let handle = OUTPUT.get_or_init(|| {
+        let (layer, handle) = reload::Layer::new(first.take()?);
+        tracing::subscriber::set_global_default(Registry::default().with(layer)).ok().map(|()| handle)
+    });
+    match (handle, first) {
+        (Some(handle), Some(output)) => handle.reload(output).is_ok(),
+        (handle, _) => handle.is_some(),
+    }
 }
 
 fn parse(filter: &str) -> PyResult<EnvFilter> {
@@ -195,6 +213,14 @@ impl Warnings {
 struct ToPython;
 
 impl<S: Subscriber> Layer<S> for ToPython {
+    fn enabled(&self, metadata: &Metadata<'_>, _context: Context<'_, S>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::WARN)
+    }
+
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let (metadata, mut parts) = (event.metadata(), Parts::default());
         event.record(&mut parts);
@@ -212,13 +238,9 @@ impl<S: Subscriber> Layer<S> for ToPython {
 /// Keep Rust's warnings for `next_warnings`. Returns False and changes nothing if the logs are printed.
 #[pyfunction]
 pub fn keep_warnings(py: Python<'_>) -> bool {
-    static IS_KEPT: OnceLock<bool> = OnceLock::new();
     py.detach(|| {
         WARNINGS.waiting.lock().is_ended = false;
-        *IS_KEPT.get_or_init(|| {
-            let subscriber = tracing_subscriber::registry().with(ToPython.with_filter(LevelFilter::WARN));
-            tracing::subscriber::set_global_default(subscriber).is_ok()
-        })
+        PRINTED.get().is_none() && put(ToPython.boxed())
     })
 }
 
