@@ -123,3 +123,14 @@ def test_a_channel_closed_before_its_call_is_no_closed_client(monkeypatch: pytes
     channels._closed = True
     with pytest.raises(ClientClosed):
         channels.call("a:1", "QueryRoute", b"", 1)
+
+
+def test_a_channel_that_does_not_end_holds_up_no_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after Ctrl-C inside grpcio, whose channel then waits for ever; others are closed."""
+    monkeypatch.setattr(connection, "_LONGEST_CLOSE", 0.05)
+    ends, closed = threading.Event(), threading.Event()
+    hanging: Any = SimpleNamespace(close=ends.wait)
+    other: Any = SimpleNamespace(close=closed.set)
+    connection.close_all([hanging, other])
+    assert closed.wait(20)
+    ends.set()

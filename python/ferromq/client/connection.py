@@ -85,9 +85,31 @@ def failure(error: Any, endpoint: str, method: str, timeout: float) -> FerromqEr
     return transport_error(error.code().name, error.details(), endpoint, method, timeout)
 
 
+_LONGEST_CLOSE = 1.0
+"""Seconds; closing a channel takes some milliseconds."""
+
+
 def is_ending() -> bool:
     """Say whether the interpreter ends: from Python 3.12 on it starts no more threads then, and forks no more."""
     return not threading.main_thread().is_alive()
+
+
+def close_all(channels: "Iterable[grpc.Channel]") -> None:
+    """
+    Close channels, and wait a while for their end.
+
+    A call that Ctrl-C interrupted inside grpcio never ends for it, and its channel waits for that.
+    """
+    if is_ending():
+        for channel in channels:
+            channel.close()
+        return
+    closing = [threading.Thread(target=channel.close, name="ferromq-close", daemon=True) for channel in channels]
+    for thread in closing:
+        thread.start()
+    until = time.monotonic() + _LONGEST_CLOSE
+    for thread in closing:
+        thread.join(remaining(until))
 
 
 def check_known(step: Call | Stream) -> None:
@@ -439,8 +461,7 @@ class Channels:
             self._frames.close()
         if self._arrivals is not None:
             self._arrivals.close()
-        for channel in channels:
-            channel.close()
+        close_all(channels)
 
 
 class Cancelled(Exception):  # noqa: N818 (what happened, on purpose)
