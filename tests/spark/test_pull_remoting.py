@@ -141,6 +141,9 @@ def test_times_of_many_queues_are_queried_over_remoting_concurrently(monkeypatch
             return (0, None, {"offset": self._queue_id}, b"") if is_known else (1, "who?", {}, b"")
 
     class Client:
+        def __init__(self, **_options: object) -> None:
+            pass
+
         def begin(self, _address: str, _code: int, fields: dict[str, str], *, timeout: float) -> Call:
             said.append(f"ask {fields['queueId']} {timeout:g}")
             return Call(fields["queueId"])
