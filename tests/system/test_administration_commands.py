@@ -1,6 +1,5 @@
 """The commands of `ferromq` for running servers: what they print, and how they end."""
 
-import contextlib
 import json
 import os
 import signal
@@ -271,13 +270,12 @@ def test_the_part_of_a_broker_that_is_away_is_told_on_stderr(tmp_path: Path) -> 
             assert (refused.code, refused.out) == (4, "")
 
 
-def interrupted(process: "subprocess.Popen[str]") -> int:
-    """Press Ctrl-C until the process ends: Python drops one that comes inside a finalizer."""
-    for _ in range(4):
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(PATIENCE)
-    raise AssertionError("the process does not end")
+OBEYING = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("ferromq", run_name="__main__")
+"""
+"""The command with Ctrl-C, which a shell has ignored for what it runs in the background."""
 
 
 def test_the_command_runs_as_a_process(mq: ferromq.Embedded) -> None:
@@ -299,7 +297,7 @@ def test_the_command_runs_as_a_process(mq: ferromq.Embedded) -> None:
     assert completed.stdout.strip() == "plain,orders"
     assert "_FERROMQ_COMPLETE" in run("completion", "zsh").stdout
     followed = subprocess.Popen(
-        [sys.executable, "-m", "ferromq", "tail", "orders", "--from", "begin", "--follow", "--json"],
+        [sys.executable, "-c", OBEYING, "tail", "orders", "--from", "begin", "--follow", "--json"],
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
@@ -307,7 +305,8 @@ def test_the_command_runs_as_a_process(mq: ferromq.Embedded) -> None:
     with followed:
         assert followed.stdout is not None
         assert json.loads(followed.stdout.readline())["body"] == "tea"
-        assert interrupted(followed) == 0
+        followed.send_signal(signal.SIGINT)
+        assert followed.wait(PATIENCE) == 0
 
 
 def test_a_question_is_asked_at_a_terminal(mq: ferromq.Embedded) -> None:
