@@ -350,7 +350,7 @@ def test_a_white_list_lets_requests_pass(tmp_path: Path) -> None:
 
 
 def test_a_broker_without_any_user_does_not_start(tmp_path: Path) -> None:
-    """It would let nobody in."""
+    """No client could connect."""
     with pytest.raises(ConfigError, match="initial_user"):
         ferromq.embedded(tmp_path, authentication_enabled=True)
     with pytest.raises(ConfigError, match="needs authentication_enabled"):

@@ -28,7 +28,7 @@ def test_the_time_of_a_grpc_id_is_in_seconds_since_2021() -> None:
 
 @pytest.mark.parametrize("prefix", ["7F000001162818B4AAC2", "00" * 16 + "162818B4AAC2"])
 def test_the_time_of_a_remoting_id_is_the_last_one_in_a_month(prefix: str) -> None:
-    """A time that is still to come this month was in the last month, and one that no month has is none."""
+    """A later day of this month means last month. A day that no month has gives no time."""
     ago = timedelta(days=3)
     month = NOW.replace(day=1, hour=0, minute=0)
     assert sent_at(remoting_id(NOW - ago - month, prefix), NOW) == NOW - ago

@@ -333,7 +333,7 @@ class Admin(Shown):
 
     @_bounded
     def name_server_config(self) -> dict[str, dict[str, str]]:
-        """Return the options of each running name server, by its address. Raises `ConfigError` where there is none."""
+        """Return the options of each running name server, by address. Raises `ConfigError` without a name server."""
         return {
             address: inventory.configuration(self._calls, address, RequestCode.GET_NAMESRV_CONFIG)
             for address in self._cluster.name_servers()
@@ -344,7 +344,7 @@ class Admin(Shown):
         """
         Change options of every running name server, one after the other.
 
-        Raises `ConfigError` where there is none, and `RequestError` for an option that one does not know or does not
+        Raises `ConfigError` without a name server, and `RequestError` for an option that one does not know or does not
         change while it runs.
         """
         inventory.check_options(options)
@@ -402,7 +402,7 @@ class Admin(Shown):
         if not found.queues and not found.unreachable:
             progress.check_known(whole, is_known=whole in inventory.groups(self._calls, masters))
             if of_topic is not None:
-                list(self._cluster.brokers_of(of_topic))  # raises if there is none
+                list(self._cluster.brokers_of(of_topic))  # raises without a broker
         return found
 
     @_bounded

@@ -211,7 +211,7 @@ def version_text(number: int) -> str:
 
 
 def cluster(calls: Calls, brokers: Iterable[BrokerStatus]) -> list[BrokerStatus]:
-    """Return brokers with what each tells of itself, or its error."""
+    """Return each broker with its version, rates and disk, or its error."""
     known = list(brokers)
     found = []
     for number, broker in enumerate(known):

@@ -78,7 +78,7 @@ class LoneBrokers:
         ]
 
     def name_servers(self) -> tuple[str, ...]:
-        """Raise `ConfigError`: there is none."""
+        """Raise `ConfigError`: a lone broker has no name server."""
         raise ConfigError(f"{self} registers with no name server, so there is no configuration of one")
 
     def check_routed(self, topic: str, cluster: str | None) -> None:

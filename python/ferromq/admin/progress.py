@@ -268,7 +268,7 @@ def _check_takes_queues(ask: Ask) -> None:
 
 
 def runtime(ask: Ask) -> dict[str, str]:
-    """Return what a broker tells of itself, under RocketMQ's names."""
+    """Return a broker's runtime statistics, by RocketMQ's names."""
     body = ask(RequestCode.GET_BROKER_RUNTIME_INFO, {})
     return ask.decoded(
         "figures",

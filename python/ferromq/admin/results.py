@@ -208,7 +208,7 @@ class QueueReset(_Shown):
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus(_Shown):
-    """A registered broker, and what it tells of itself."""
+    """A registered broker, with its version, rates and disk."""
 
     cluster: str
     name: str

@@ -204,14 +204,14 @@ class Admin(Shown):
         await asyncio.to_thread(self._admin.configure_broker, broker, options)
 
     async def name_server_config(self) -> dict[str, dict[str, str]]:
-        """Return the options of each running name server, by its address. Raises `ConfigError` where there is none."""
+        """Return the options of each running name server, by address. Raises `ConfigError` without a name server."""
         return await asyncio.to_thread(self._admin.name_server_config)
 
     async def configure_name_servers(self, options: Mapping[str, str]) -> None:
         """
         Change options of every running name server, one after the other.
 
-        Raises `ConfigError` where there is none, and `RequestError` for an option that one does not know or does not
+        Raises `ConfigError` without a name server, and `RequestError` for an option that one does not know or does not
         change while it runs.
         """
         await asyncio.to_thread(self._admin.configure_name_servers, options)

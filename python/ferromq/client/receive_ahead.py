@@ -267,10 +267,10 @@ class ReceiveAhead:
     def _run(self) -> None:
         outage = self._introduce()
         while True:
-            what = self._next_wish()
-            if what is None:
+            receive = self._next_wish()
+            if receive is None:
                 return
-            wish, cancel = what
+            wish, cancel = receive
             if self._is_fifo():
                 # As long as they wait, what follows is not handed out.
                 self._leases.flush(time.monotonic() + self._client.common.attempt_timeout)
@@ -301,7 +301,7 @@ class ReceiveAhead:
             self._arrived(messages)
 
     def _next_wish(self) -> tuple[Wish, Cancel] | None:
-        """Wait until it is time to receive, and return what and what ends it; None: it is stopped."""
+        """Wait until it is time to receive; return the wish and what cancels it. None: it is stopped."""
         with self._changed:
             # What is under way is awaited, whatever happened: it may have leased messages.
             self._changed.wait_for(lambda: self._direct.following or self._stopped or self._may_receive())

@@ -176,7 +176,7 @@ def _brought(following: "_Following") -> Plan[Records | None]:
     try:
         answer = yield End(following.stream, following.begun)
     except FerromqError:
-        return None  # the pull itself meets it, and tells of it
+        return None  # the pull itself sends a request, and raises its error
     if not isinstance(answer, Records):
         return None
     (code, _), _, records = split_records(answer)

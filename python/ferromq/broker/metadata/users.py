@@ -299,7 +299,7 @@ def canonical_resource(text: object) -> str:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a user. Raises `BadAccess` if it is none."""
+    """Return a valid user name. Raises `BadAccess` for another text."""
     if not USER_NAME.match(name):
         raise BadAccess(f"the name of the user is {name!r}; it may have {USER_NAME_RULE}")
     return name
