@@ -13,11 +13,11 @@ PYTHON_SOURCES := pyproject.toml README.md $(shell find python -type f -not -nam
 
 # Recipes share one venv and install into it; tests and builds run in parallel inside a recipe.
 .NOTPARALLEL:
-.PHONY: help demo docs test check fmt sync setup unit rust-test system compat matrix spark bench bench-peers bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean rules
+.PHONY: help demo docs test check fmt sync setup unit rust-test system compat matrix spark browser chromium screenshots dashboard-files bench bench-peers bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean rules image
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "also: setup fmt sync unit rust-test system compat matrix spark bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean rules"
+	@echo "also: setup fmt sync unit rust-test system compat matrix spark browser screenshots dashboard-files bench-clients proto jars node-client wheels sdist workflows nightly soak fuzz clean rules image"
 
 # --- set-up --------------------------------------------------------------------------------------------------
 
@@ -42,13 +42,22 @@ $(CACHE)/wheel.stamp: $(CACHE)/venv.stamp $(RUST_SOURCES) $(PYTHON_SOURCES)
 
 setup: $(CACHE)/wheel.stamp
 
+# --- deployment ----------------------------------------------------------------------------------------------
+
+# A container image of the wheel, made by the first of these tools.
+image: setup
+	@tool=$$(command -v buildah || command -v podman || command -v docker) \
+	  || { echo "an image needs buildah, podman or docker; Debian: apt-get install buildah" >&2; exit 1; }; \
+	$$tool build --file deploy/container/Containerfile --tag ferromq $(IMAGE_OPTIONS) .
+
 # --- alerts --------------------------------------------------------------------------------------------------
 
-# promtool, of Debian's package prometheus, tests the alert rules and reads the pages of metrics.
+# promtool, of Debian's package prometheus, tests the alert rules.
 PROMTOOL := $(CACHE)/promtool
 $(PROMTOOL):
 	@mkdir -p $(CACHE)/prometheus
-	cd $(CACHE)/prometheus && rm -f prometheus_*.deb && apt-get download prometheus \
+	cd $(CACHE)/prometheus && rm -f prometheus_*.deb \
+	  && { apt-get download prometheus || { apt-get update --quiet && apt-get download prometheus; }; } \
 	  && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && mv usr/bin/promtool ../promtool
 	rm -rf $(CACHE)/prometheus
 
@@ -67,7 +76,7 @@ demo: setup
 test:
 	@mkdir -p $(CACHE)
 	@$(MAKE) --no-print-directory jars node-client &>/dev/null & $(MAKE) --no-print-directory rust-test; code=$$?; wait; exit $$code
-	@$(MAKE) --no-print-directory unit system compat spark
+	@$(MAKE) --no-print-directory unit system compat spark browser
 
 # Many tests wait for a timer, so there are two threads a core. A test that hangs is named, and ended with its program.
 rust-test:
@@ -75,6 +84,7 @@ rust-test:
 	  --config 'target."cfg(all())".runner = "$(CURDIR)/tools/limited.sh"'
 
 unit: setup
+	@$(MAKE) --no-print-directory $(PROMTOOL) || echo "promtool could not be fetched (see above); its tests are skipped"
 	$(BIN)/pytest tests/unit -n $(JOBS)
 
 # The tests marked `alone` measure a promise in time and get the machine for themselves.
@@ -92,11 +102,31 @@ compat: setup
 spark: setup
 	$(BIN)/pytest tests/spark -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
+# The dashboard in Chromium. The screenshots of the documentation are made by the same tests, if asked for.
+browser: setup
+	@$(MAKE) --no-print-directory chromium || echo "Chromium could not be fetched (see above); its tests are skipped"
+	$(BIN)/pytest tests/browser
+
+screenshots: setup chromium
+	FERROMQ_SCREENSHOTS=docs/images $(BIN)/pytest tests/browser/test_screenshots.py
+
+# Debian's packages: installed by root, or else unpacked into the cache with the libraries that are missing.
+chromium:
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null || test -x $(CACHE)/chromium/usr/bin/chromedriver; then exit 0; fi; \
+	if test "$$(id -u)" = 0; then \
+	  apt-get install --yes --quiet --no-install-recommends chromium chromium-driver \
+	    || { apt-get update --quiet && apt-get install --yes --quiet --no-install-recommends chromium chromium-driver; }; exit; fi; \
+	rm -rf $(CACHE)/chromium-debs && mkdir -p $(CACHE)/chromium-debs && cd $(CACHE)/chromium-debs \
+	  && apt-get --simulate install --no-install-recommends chromium chromium-driver | sed -n 's/^Inst \([^ ]*\).*/\1/p' > names \
+	  && test -s names && xargs apt-get download < names \
+	  && for each in *.deb; do dpkg-deb --extract "$$each" ../chromium; done
+
 # Clients of RocketMQ, of all kinds and versions, against the original and against ours; prints a table.
 ONLY ?=
 COMPAT ?=
+ACCESS ?=
 matrix: setup jars
-	$(BIN)/python tests/matrix/run.py --only "$(ONLY)" --compat "$(COMPAT)"
+	$(BIN)/python tests/matrix/run.py --only "$(ONLY)" --compat "$(COMPAT)" $(if $(ACCESS),--access)
 
 # --- checks --------------------------------------------------------------------------------------------------
 
@@ -130,6 +160,18 @@ fmt: $(CACHE)/venv.stamp
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# The chart library of the dashboard, from npm: one version, with its checksum.
+UPLOT := 1.6.32
+UPLOT_SHA256 := 4b8a8191e425658e3ea8c8c1314b0fc679c861ee3a1af2b20c7b16ba50b5133d
+DASHBOARD_STATIC := python/ferromq/dashboard/static
+dashboard-files:
+	@mkdir -p $(CACHE)
+	cd $(CACHE) && npm pack --silent uplot@$(UPLOT) && echo "$(UPLOT_SHA256)  uplot-$(UPLOT).tgz" | sha256sum --check --quiet
+	cd $(CACHE) && rm -rf package && tar -xzf uplot-$(UPLOT).tgz package/LICENSE package/dist
+	cp $(CACHE)/package/dist/uPlot.iife.min.js $(CACHE)/package/dist/uPlot.min.css $(DASHBOARD_STATIC)
+	cp $(CACHE)/package/LICENSE $(DASHBOARD_STATIC)/uPlot.LICENSE
+	rm -rf $(CACHE)/package
+
 # The synchronous modules of the client, from those for asyncio.
 sync: $(CACHE)/venv.stamp
 	$(BIN)/python tools/sync_from_async.py
@@ -157,7 +199,7 @@ bench: setup
 	$(BIN)/python benches/wake.py
 
 # The released Apache RocketMQ from Maven, fetched once.
-jars: $(CACHE)/jars.stamp $(CACHE)/client-jars.stamp
+jars: $(CACHE)/jars.stamp $(CACHE)/jars-4.stamp $(CACHE)/client-jars.stamp
 $(CACHE)/%.stamp: benches/peers/%.xml
 	@mkdir -p $(CACHE)/$*
 	mvn -q -B -ntp -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(CACHE)/$* -DincludeScope=runtime
@@ -225,12 +267,14 @@ nightly: setup
 	FERROMQ_KILL_ROUNDS=100 $(BIN)/pytest tests/system/test_kill.py
 	FERROMQ_IDEMPOTENT_KILLS=100 $(BIN)/pytest tests/system/test_idempotent.py
 	FERROMQ_TRANSACTION_KILL_ROUNDS=50 $(BIN)/pytest tests/system/test_transactions.py
+	FERROMQ_DRAIN_SECONDS=45 $(BIN)/pytest tests/compat/test_rolling_restart_java.py
 	FERROMQ_STREAM_KILLS=10 $(BIN)/pytest tests/spark/test_stream_kill.py
 	FERROMQ_CLUSTER_FILES=1 $(BIN)/pytest tests/spark/test_cluster.py
 	FERROMQ_AUDIT_ROUNDS=30 $(BIN)/pytest tests/spark/test_audit.py
 	FERROMQ_LIFE_CASES=500 $(BIN)/pytest tests/system/test_delivery_life.py --timeout=7200
 	$(MAKE) fuzz
-	@failed=; $(MAKE) matrix || failed=1; $(MAKE) matrix COMPAT=rocketmq || failed=1; test -z "$$failed"
+	@failed=; $(MAKE) matrix || failed=1; $(MAKE) matrix COMPAT=rocketmq || failed=1; \
+	$(MAKE) matrix ACCESS=1 || failed=1; test -z "$$failed"
 
 # Every kind of message for half an hour, a broker that is killed at random moments, and an account of every message.
 MINUTES ?= 30

@@ -1,13 +1,15 @@
-//! How long does a remoting frame take: decoding a send request of a 1 KiB message and encoding its answer?
+//! How long does a remoting frame take: decoding a send request of a 1 KiB message, its signature, and encoding its answer?
 //!
-//! The baseline is a copy of the frame and its CRC32. `cargo bench --package ferromq-transport --bench codec`.
+//! The baseline is a copy of the frame and its CRC32; that of a signature is SHA-1 of the same bytes. `cargo bench --package ferromq-transport --bench codec`.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::hint::black_box;
 
 use bytes::{Bytes, BytesMut};
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use ferromq_protocol::signing::Signer;
 use ferromq_transport::remoting::{Decoder, Fields, HeaderForm, RemotingCommand, codec};
+use sha1::{Digest as _, Sha1};
 
 /// A send request of the Java producer: short names, and properties with separators that JSON escapes.
 fn send(form: HeaderForm) -> BytesMut {
@@ -33,6 +35,10 @@ fn send(form: HeaderForm) -> BytesMut {
     BytesMut::from(&frame.to_bytes()[..])
 }
 
+fn decode_one(frame: &BytesMut) -> RemotingCommand {
+    Decoder::default().next(&mut BytesMut::from(&frame[..])).unwrap().unwrap()
+}
+
 fn answer(request: &RemotingCommand) -> RemotingCommand {
     let fields = Fields::default()
         .with("msgId", "7F0000012A9F0000000000001234ABCD")
@@ -50,18 +56,36 @@ fn codec_of_a_send(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("copy_and_crc32", name), |bencher| {
             bencher.iter(|| crc32fast::hash(&BytesMut::from(&frame[..])));
         });
-        let decode =
-            |frame: &BytesMut| Decoder::default().next(&mut BytesMut::from(&frame[..])).unwrap().unwrap();
         group.bench_function(BenchmarkId::new("copy_and_decode", name), |bencher| {
             bencher.iter(|| {
-                let command = decode(&frame);
+                let command = decode_one(&frame);
                 black_box((command.field("b"), command.field("e"), command.field("i").map(str::len)));
             });
         });
         group.bench_function(BenchmarkId::new("copy_decode_and_answer", name), |bencher| {
-            bencher.iter(|| -> Bytes { codec::encode(&answer(&decode(&frame))).unwrap().head });
+            bencher.iter(|| -> Bytes { codec::encode(&answer(&decode_one(&frame))).unwrap().head });
         });
     }
+    let request = decode_one(&send(HeaderForm::Json));
+    let signer = Signer::new("a long secret");
+    group.bench_function("sha1", |bencher| {
+        let signed: Vec<u8> = request
+            .fields
+            .iter()
+            .flat_map(|(_, value)| value.bytes())
+            .chain(request.body.iter().copied())
+            .collect();
+        bencher.iter(|| Sha1::digest(&signed));
+    });
+    let sign = |mut request| {
+        signer.sign("ada", &mut request);
+        request
+    };
+    group.bench_function("sign", |bencher| {
+        bencher.iter_batched(|| request.clone(), sign, BatchSize::SmallInput);
+    });
+    let signed = sign(request);
+    group.bench_function("verify", |bencher| bencher.iter(|| assert!(signer.verifies(&signed))));
     group.finish();
 }
 

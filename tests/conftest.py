@@ -13,14 +13,17 @@ from types import TracebackType
 
 import pytest
 
-# The kit for calls between processes, `fault_proxy`, and the runner of the documents' blocks, `page_blocks`.
-sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("faults", "pages")]
+# The kit for calls between processes, the runner of the documents' blocks, and the visitor of dashboards.
+sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("faults", "pages", "browser")]
 
 # Tests of a class that several files run.
 pytest.register_assert_rewrite("verbs", "namesrv_verbs")
 
 # Tests run side by side, and the commands' default port is one.
 os.environ |= {f"FERROMQ_{server}_METRICS_LISTEN": "off" for server in ("BROKER", "NAMESRV")}
+
+# Servers that tests start read their configuration again at this signal, which `nohup` ignores for all children.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 PATIENCE = 10.0
 _plain_exit = subprocess.Popen.__exit__

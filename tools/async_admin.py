@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 WORDS = {
     "Thread-safe": "Each call runs on a thread; one that is cancelled goes on until it ends by itself",
+    "on the thread of the call": "on a worker thread, not that of the event loop",
     "Use it in a `with`, or call `close`": "Use it in an `async with`, or await `close`",
 }
 """What differs in docstrings."""

@@ -17,6 +17,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+LARGEST = 8_000_000
+"""Bytes of a finished wheel."""
 RELATIVE_IMAGE = re.compile(r"!\[[^\]]*\]\((?!https?:)[^)]*\)")
 RELATIVE_LINK = re.compile(r"\[([^\[\]]+)\]\((?!https?:|mailto:|#)[^)]*\)")
 
@@ -86,7 +88,11 @@ def main() -> int:
     options = parser.parse_args()
     for wheel in options.wheels:
         finish(wheel, options.symbols or wheel.parent / "symbols")
-        sys.stdout.write(f"{wheel}  {wheel.stat().st_size / 1e6:.1f} MB\n")
+        size = wheel.stat().st_size
+        sys.stdout.write(f"{wheel}  {size / 1e6:.1f} MB\n")
+        if size > LARGEST:
+            sys.stderr.write(f"{wheel} is larger than {LARGEST / 1e6:.0f} MB, the most of a wheel: see what it holds\n")
+            return 1
     return 0
 
 

@@ -38,6 +38,7 @@ from ferromq.errors import (
     MessageTooLarge,
     NotDurable,
     OutcomeUnknown,
+    PolicyNotFound,
     Reject,
     RequesterGone,
     RequestError,
@@ -53,6 +54,7 @@ from ferromq.errors import (
     TopicNotFound,
     Undecodable,
     Unsupported,
+    UserNotFound,
 )
 from ferromq.message import Message, MessageView, Reply, Resolution, SendReceipt, SendSummary
 from ferromq.process.clock import Clock
@@ -112,6 +114,7 @@ __all__ = [
     "NameServerConfig",
     "NotDurable",
     "OutcomeUnknown",
+    "PolicyNotFound",
     "Producer",
     "Progress",
     "Pulled",
@@ -144,6 +147,7 @@ __all__ = [
     "Transaction",
     "Undecodable",
     "Unsupported",
+    "UserNotFound",
     "connect",
     "embedded",
     "to_arrow",

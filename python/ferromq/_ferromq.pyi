@@ -69,6 +69,15 @@ class StoredMessage:
         """The stored body: compressed if `sys_flag` has bit 1."""
 
     @property
+    def plain_body(self) -> bytes:
+        """
+        The body as it was sent, decompressed if needed.
+
+        Raises `CorruptMessage`, a `ValueError`, if it is marked as compressed but cannot be decompressed, or would be larger
+        than 64 MiB.
+        """
+
+    @property
     def properties(self) -> dict[str, str]:
         """All properties of the record, RocketMQ's own among them."""
 
@@ -294,15 +303,31 @@ class NewStoredMessage(TypedDict):
     prepared_transaction_offset: NotRequired[int]
 
 @final
+class RecoveryProgress:
+    """How far the recovery of a store is that is being opened on another thread."""
+
+    def __new__(cls) -> RecoveryProgress: ...
+    def bytes(self) -> tuple[int, int]:
+        """Bytes of the log that are walked, and the most that will be; both 0 before the walk."""
+
+@final
 class Store:
     """
     The message store of one directory.
 
     Raises `StoreLocked`, `CorruptStore`, `StoreFull`, `StoreClosed`, `MessageTooLarge` (from `ferromq.errors`), and
-    `ConfigError` with the option's name.
+    `ConfigError` with the option's name. *recovery* shows another thread how far the recovery is, which then logs no
+    progress.
     """
 
-    def __new__(cls, directory: str, clock: Clock, **options: Unpack[StoreOptions]) -> Store: ...
+    def __new__(
+        cls,
+        directory: str,
+        clock: Clock,
+        *,
+        recovery: RecoveryProgress | None = None,
+        **options: Unpack[StoreOptions],
+    ) -> Self: ...
     @staticmethod
     def check(**options: Unpack[StoreOptions]) -> dict[str, Any]:
         """All options of a store with these, including defaults. Raises `ConfigError` for a wrong option."""
@@ -433,6 +458,19 @@ class Store:
     def in_flight(self, group: str, topic: str, queue_id: int) -> list[tuple[int, int, bool]]:
         """Return the messages that a group has in flight: queue offset, deliveries, and whether the consumer changed when each comes again."""
 
+    def delivery(
+        self, group: str, topic: str, queue_id: int, queue_offset: int
+    ) -> tuple[int, bool, int | None, int | None] | None:
+        """
+        Return the state of a message in a group.
+
+        The committed offset of its queue, whether the group is done with the message, its deliveries, and the end of its
+        lease in ms since 1970; None without a committed offset.
+        """
+
+    def next_and_in_flight(self, group: str, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the next message that a group has not received, and how many it has in flight."""
+
     def forget_group(self, group: str, topic: str | None = None) -> int:
         """Delete, durably, a group's progress in all topics or one; return the number of topics."""
 
@@ -451,6 +489,12 @@ class Store:
 
     def put_times(self) -> list[tuple[int, int]]:
         """A histogram of the duration of puts since open: the last millisecond of each bucket, and its count."""
+
+    FLUSH_BOUNDS: ClassVar[list[int]]
+    """The upper bounds of the buckets of `flush_times`, milliseconds; the last bucket has none."""
+
+    def flush_times(self) -> tuple[list[int], float]:
+        """A histogram of the duration of flushes since open: the count of each bucket, and the sum in milliseconds."""
 
     def recovery(self) -> dict[str, Any]:
         """The report of the recovery at open: `is_clean`, `walked_bytes`, `messages`, `cut_bytes`, `elapsed`, …"""
@@ -474,6 +518,21 @@ def inspect_store(
 
     Raises `StoreError` if it is not a store directory or cannot be read.
     """
+
+def flushed_end(directory: str) -> int | None:
+    """The end of the log at the last flush of a store that ferromq has, or had, open; None if it is unknown."""
+
+@final
+class StoreLock:
+    """Locks a store directory, so that no broker can open it. Raises `StoreLocked` if one has it open, and `OSError`."""
+
+    def __new__(cls, directory: str) -> StoreLock: ...
+    @staticmethod
+    def is_held(directory: str) -> bool:
+        """Whether a broker has the store open, or another `StoreLock` of it exists. Raises `OSError`."""
+
+    def close(self) -> None:
+        """Release the lock. Idempotent."""
 
 @final
 class StoreVerification:
@@ -569,6 +628,17 @@ class Request:
         """`host:port` of the client."""
 
     @property
+    def user(self) -> str | None:
+        """The user that access control verified; None without one."""
+
+    @property
+    def certificate(self) -> str | None:
+        """
+        The subject of the certificate that the client has shown, in the form of RFC 4514 (`CN=ada,O=Acme`); None without
+        one. `(empty)` or `(malformed)` for a certificate without a readable subject. At most 1,000 bytes in UTF-8.
+        """
+
+    @property
     def language(self) -> str:
         """The language in the header of a remoting client (`JAVA`); `OTHER` for gRPC."""
 
@@ -602,11 +672,21 @@ class ServerLimits(TypedDict, total=False):
     Open connections of both protocols. The default is what the descriptor limit leaves after the files of stores, for
     all servers of the process together, at most 16,384.
     """
+    max_connections_by_address: int
+    """Open connections of one address; without it, as many as `max_connections` allows."""
+    backlog: int
+    """Connections that can wait to be accepted."""
+    send_buffer: int
+    """Bytes that the system buffers of a connection's answers; without it, as the system decides."""
+    receive_buffer: int
+    """The same for its requests."""
     memory: int
     """
     Bytes of memory for requests in progress, and for answers that clients have not read; default 256 MiB. A connection
     may hold a quarter of it; an eighth is reserved for small requests.
     """
+    frame: int
+    """Bytes of the largest remoting request; default 16 MiB."""
     one_way: int
     """One-way remoting requests in progress over all connections; default 256. Above it, their connections are not read."""
     calls: int
@@ -643,8 +723,14 @@ class Server:
         the default topic.
         """
 
-    def on_telemetry(self, handler: Callable[[int, int, str, dict[str, str], bytes | None], None]) -> None:
-        """*handler*(stream, connection, peer, metadata, message); message None: the stream ended. Calls of one stream come in order."""
+    def on_telemetry(
+        self, handler: Callable[[int, tuple[int, str, str | None, str | None], dict[str, str], bytes | None], None]
+    ) -> None:
+        """
+        *handler*(stream, (connection, peer, user, certificate), metadata, message); message None: the stream ended.
+
+        *user* and *certificate* are as in `Request`. Calls of one stream come in order.
+        """
 
     def on_close(self, handler: Callable[[int], None]) -> None:
         """Call *handler*(connection) after a connection was closed."""
@@ -664,6 +750,33 @@ class Server:
         A user: name, secret key, whether it is super and enabled, and the entries of its policy and of its default policy.
         An entry: resource, actions, source addresses, whether it allows them. *authorizes*: policies are checked, too.
         *unsigned* and *unrestricted*: requests that need no signature and no policy. Raises `ValueError`.
+        """
+
+    def set_limits(
+        self,
+        rules: Sequence[
+            tuple[
+                str | None,
+                str | None,
+                tuple[tuple[int | None, int | None], tuple[int | None, int | None]] | None,
+                int | None,
+            ]
+        ],
+    ) -> None:
+        """
+        Replace the limits of a broker. What was used up of rates is forgotten; the oldest connections of a user keep
+        their places. A name server has none.
+
+        A rule is user, topic, messages and bytes a second that are stored and that are handed out, and open
+        connections, where 2**63 - 1 is no limit. A user or topic of None stands for all together, `*` for each without
+        a rule of its own. Rates or connections of None are those of the next closest rule.
+        """
+
+    def allows(self, user: str | None, peer: str, topic: str, action: str) -> bool:
+        """
+        Return whether a user may take an action on a topic from `host:port` *peer*; None is no user.
+
+        It is true while policies are not checked. Raises `ValueError` for another action or peer.
         """
 
     @staticmethod
@@ -687,12 +800,19 @@ class Server:
         """
 
     def set_grpc_tls(
-        self, mode: str = "permissive", *, certificate: Path | None = None, key: Path | None = None
+        self,
+        mode: str = "permissive",
+        *,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        client_auth: str = "none",
+        trust: Path | None = None,
     ) -> None:
         """
         Set TLS of new gRPC connections: `disabled`, `permissive` (TLS and plaintext) or `enforcing`.
 
-        Without files a certificate is generated. Raises ConfigError with the name of a wrong file.
+        Without files a certificate is generated; certificates of clients are checked with files only, as in `set_tls`.
+        Raises ConfigError with the name of a wrong file.
         """
 
     def reload_tls(self) -> bool:
@@ -863,12 +983,14 @@ class Server:
         min_invisible_ms: int,
         max_invisible_ms: int,
         max_delay_ms: int | None,
+        max_send: int,
         creates_topics: bool,
         redelivers_from_first: bool,
     ) -> None:
         """
         Set the limits of gRPC clients, and the redelivery of ordered groups.
 
+        max_send: bytes of the largest request that sends messages.
         creates_topics: if off, a send to an unknown topic has the wrong type, as in RocketMQ.
         redelivers_from_first: redeliver all messages from the first unacknowledged one on, not only unacknowledged ones.
         """
@@ -881,9 +1003,11 @@ class Server:
 
     def traffic(self) -> dict[str, dict[str, tuple[int, int]]]:
         """
-        Messages and bytes since the start: `put` by topic; `get`, `send_back` and `dead` by `topic@group`.
+        Messages and bytes since the start: `put` by topic, and the part of it that producers sent, `sent`; `get`,
+        `send_back` and `dead` by `topic@group`; refused sends and reads, `refused`, by `topic@reason`: `user_limit`,
+        `topic_limit`, `user_topic_limit`, or protocol and code of a refused send as `remoting:16`.
 
-        Bytes of `dead` are not counted. Removed topics and groups have no counters.
+        Bytes of `dead` and `refused` are not counted. Removed topics and groups have no counters.
         """
 
     LATENCY_BOUNDS: ClassVar[list[int]]
@@ -898,6 +1022,17 @@ class Server:
         The protocol is `remoting` (the request is its code) or `grpc` (the method); `other` stands for requests that
         are unknown, or more than a table holds. The response code is RocketMQ's; for gRPC it is that of the status,
         or gRPC's own below 100. The sum is in milliseconds.
+        """
+
+    def record_spans(self, *, on: bool) -> None:
+        """Begin or end the recording of spans: of requests whose client samples its trace, by W3C's `traceparent`."""
+
+    def take_spans(self) -> list[tuple[tuple[int, int, int], str, str, int, str, int, int]]:
+        """
+        Return the spans that have ended since the last call, 8,192 at most.
+
+        The ids of the trace, of the client's span and of the span; protocol, request, response code and result as of
+        `latencies`; begin and end in nanoseconds since 1970.
         """
 
     def message_sizes(self) -> dict[str, list[int]]:

@@ -19,6 +19,8 @@ Each branch tells the caller what to do next. Classes with a builtin base can al
     │ ├ AlreadyExists                       it exists with other settings: alter it, or choose another name
     │ ├ TopicNotFound                       create the topic
     │ ├ GroupNotFound                       create the consumer group
+    │ ├ UserNotFound                        create the user
+    │ ├ PolicyNotFound                      the user has no such entry: see its policies
     │ ├ MessageTooLarge (ValueError)        make the message smaller
     │ ├ IllegalName (ValueError)            choose another topic or group name
     │ ├ IllegalFilter (ValueError)          correct the expression
@@ -68,6 +70,7 @@ __all__ = [
     "MessageTooLarge",
     "NotDurable",
     "OutcomeUnknown",
+    "PolicyNotFound",
     "Reject",
     "RequestError",
     "RequestTimeout",
@@ -83,6 +86,7 @@ __all__ = [
     "TopicNotFound",
     "Undecodable",
     "Unsupported",
+    "UserNotFound",
 ]
 
 
@@ -171,6 +175,14 @@ class TopicNotFound(RequestError):
 
 class GroupNotFound(RequestError):
     """The consumer group does not exist and cannot be created on first use."""
+
+
+class UserNotFound(RequestError):
+    """No broker has the user."""
+
+
+class PolicyNotFound(RequestError):
+    """The user has no such entry in its policies."""
 
 
 class MessageTooLarge(RequestError, ValueError):

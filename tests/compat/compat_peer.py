@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Self
 
 from compat_messages import Message, Placed
 
@@ -16,6 +16,8 @@ SOURCES = Path(__file__).parent / "java"
 """Programs over RocketMQ's own classes."""
 JARS = ROOT / ".cache" / "jars"
 """RocketMQ and its dependencies."""
+JARS_4 = ROOT / ".cache" / "jars-4"
+"""RocketMQ 4 and its dependencies."""
 CLIENT_JARS = ROOT / ".cache" / "client-jars"
 """RocketMQ's gRPC client with its dependencies, apart from the servers' jars."""
 
@@ -24,13 +26,13 @@ class PeerError(RuntimeError):
     """The error that the Java side answered."""
 
 
-def missing() -> str | None:
-    """Return what is missing for a Java process, if anything."""
+def missing(*others: Path) -> str | None:
+    """Return what is missing for a Java process, if anything; *others* are directories of jars that few tests need."""
     for program in ("java", "javac"):
         if shutil.which(program) is None:
             return f"no {program} on the PATH: tests against Apache RocketMQ need a JDK"
     # Written last: without it the download is incomplete.
-    for jars in (JARS, CLIENT_JARS):
+    for jars in (JARS, CLIENT_JARS, *others):
         if not jars.with_suffix(".stamp").is_file() or not any(jars.glob("rocketmq-*.jar")):
             return f"no jars of RocketMQ in .cache/{jars.name}: `make jars` fetches them (needs Maven and the network)"
     return None
@@ -74,6 +76,12 @@ class Driven:
                 cwd=directory,
                 env={**os.environ, **(environment or {})},
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.end()
 
     def ask(self, command: str, name: str, *words: object) -> str:
         """Send a command and return its answer; raises `PeerError`."""

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "matrix"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import compat_peer
 import official_peer
+from java_processes import JavaBroker, JavaNameServer, JavaServers
 
 # Files that run first, since they take the longest; then a worker is not left with one of them at the end.
 _FIRST = (
@@ -61,9 +63,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Workers:
 @pytest.fixture(scope="session")
 def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[compat_peer.Peer]:
     """Run one Java process for all tests; each opens stores under names of its own, and closes them."""
-    peer = compat_peer.Peer(tmp_path_factory.mktemp("peer"))
-    yield peer
-    peer.end()
+    with compat_peer.Peer(tmp_path_factory.mktemp("peer")) as peer:
+        yield peer
 
 
 @pytest.fixture
@@ -83,9 +84,19 @@ def new_peer(tmp_path: Path) -> Iterator[Callable[[], compat_peer.Peer]]:
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[compat_peer.Clients]:
     """Run one Java process for the clients of a module's tests; each uses names of its own."""
-    clients = compat_peer.Clients(tmp_path_factory.mktemp("clients"))
-    yield clients
-    clients.end()
+    with compat_peer.Clients(tmp_path_factory.mktemp("clients")) as clients:
+        yield clients
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaServers]:
+    """Run RocketMQ's name server, and its broker behind it."""
+    directory = tmp_path_factory.mktemp("servers")
+    with (
+        JavaNameServer(directory / "namesrv") as names,
+        JavaBroker(directory / "broker", names.address) as broker,
+    ):
+        yield JavaServers(names.address, broker.address)
 
 
 @pytest.fixture(scope="module", params=["java", pytest.param("node", marks=pytest.mark.node)])

@@ -14,9 +14,9 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
-from compat_peer import JARS
+from compat_peer import JARS, JARS_4
 
 from ferromq._ferromq import RemotingClient
 from ferromq.errors import FerromqError
@@ -27,8 +27,8 @@ _PORTS = range(12_000, 30_000, 10)
 _BOOT_SECONDS = 120.0
 _STOP_SECONDS = 30.0
 _PAUSE = 0.1
-_CLUSTERS = 106
-"""GET_BROKER_CLUSTER_INFO."""
+_CLUSTERS, _CONFIGURE = 106, 25
+"""GET_BROKER_CLUSTER_INFO and UPDATE_BROKER_CONFIG."""
 
 
 def free_port() -> int:
@@ -43,14 +43,16 @@ def free_port() -> int:
     raise RuntimeError(f"no four free ports in a row between {_PORTS.start} and {_PORTS.stop}")
 
 
-def _java(directory: Path, heap: Sequence[str]) -> list[str]:
+def _java(directory: Path, heap: Sequence[str], jars: Path = JARS) -> list[str]:
     home = directory / "home"
     home.mkdir(parents=True, exist_ok=True)
     return [
         *("java", *heap, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
         *(f"-Duser.home={home}", f"-Drocketmq.home.dir={directory}", f"-Drocketmq.client.logRoot={home / 'logs'}"),
         *("-Djava.net.preferIPv4Stack=true", "--add-opens=java.base/java.nio=ALL-UNNAMED"),
-        *("--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "-cp", f"{JARS}/*"),
+        # The last is for RocketMQ 4, which deletes files with it.
+        *("--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED"),
+        *("-cp", f"{jars}/*"),
     ]
 
 
@@ -62,17 +64,46 @@ def _configured(directory: Path, config: Mapping[str, object]) -> list[str]:
     return ["-c", str(file)]
 
 
+def access_options(
+    root: tuple[str, str], inner: tuple[str, str] | None = None, *, proxy: bool = False
+) -> dict[str, str]:
+    """
+    Return the keys that turn access control on: of a broker, or of a proxy in cluster mode.
+
+    *root* is a super user, *inner* signs the requests to other servers: *root* by default.
+    """
+    auth = "org.apache.rocketmq.auth"
+    access_key, secret_key = inner or root
+    metadata = "org.apache.rocketmq.proxy.auth.Proxy" if proxy else ""
+    authentication, authorization = (
+        f"{metadata}{kind}MetadataProvider" if proxy else f"{auth}.{kind.lower()}.provider.Local{kind}MetadataProvider"
+        for kind in ("Authentication", "Authorization")
+    )
+    return {
+        "authenticationEnabled": "true",
+        "authenticationProvider": f"{auth}.authentication.provider.DefaultAuthenticationProvider",
+        "authenticationMetadataProvider": authentication,
+        "authorizationEnabled": "true",
+        "authorizationProvider": f"{auth}.authorization.provider.DefaultAuthorizationProvider",
+        "authorizationMetadataProvider": authorization,
+        "initAuthenticationUser": json.dumps({"username": root[0], "password": root[1]}),
+        "innerClientAuthenticationCredentials": json.dumps({"accessKey": access_key, "secretKey": secret_key}),
+        **({"enableAclRpcHookForClusterMode": "true"} if proxy else {}),
+    }
+
+
 class JavaProcess:
     """A server of RocketMQ; it serves when the constructor returns. Raises `RuntimeError` with its output otherwise."""
 
     _ready = "boot success"
+    jars = JARS
 
     def __init__(self, directory: Path, main: str, words: Sequence[str], heap: Sequence[str]) -> None:
         self.directory = directory
         self._output = directory / "output"
         with self._output.open("w") as output:
             self._process = subprocess.Popen(
-                [*_java(directory, heap), main, *words],
+                [*_java(directory, heap, self.jars), main, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -164,27 +195,71 @@ class JavaBroker(JavaProcess):
             "diskMaxUsedSpaceRatio": 98,
             # On two busy cores a send may wait longer than the default of 200 ms.
             "waitTimeMillsInSendQueue": 10_000,
+            # Its service of these files keeps a core busy for the first of these intervals, which is ten seconds.
+            "transactionMetricFlushInterval": 100,
             **options,
         }
         heap = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=1g")
         words = _configured(directory, config)
         super().__init__(directory, "org.apache.rocketmq.broker.BrokerStartup", words, heap)
+        inner = json.loads(str(options.get("innerClientAuthenticationCredentials", "{}")))
+        keys = (inner["accessKey"], inner["secretKey"]) if inner else None
         for name_server in namesrv.split(";"):
-            self._wait_until_known(name_server)
+            self._wait_until_known(name_server, keys)
 
-    def _wait_until_known(self, name_server: str) -> None:
+    def _wait_until_known(self, name_server: str, keys: tuple[str, str] | None) -> None:
         """
         Wait until *name_server*, if given, has it in a cluster.
 
-        It reports its start even if its first registration failed; until one arrives, name servers refuse its
-        registrations of single topics.
+        It registers when it starts, without effect if its connection is not there yet, and again after ten seconds.
+        Until one arrives, name servers refuse its registrations of single topics. A change of its permission makes it
+        register, too.
         """
         pause, client = threading.Event(), RemotingClient()
-        with contextlib.closing(client), contextlib.suppress(ConnectionError, FerromqError, OSError):
+        with (
+            contextlib.closing(client),
+            contextlib.closing(RemotingClient(credentials=keys)) as admin,
+            contextlib.suppress(ConnectionError, FerromqError, OSError),
+        ):
             for _ in range(int(_BOOT_SECONDS / _PAUSE)):
                 if self.address.encode() in client.call(name_server, _CLUSTERS, {}, timeout=20)[3]:
                     return
+                admin.call(self.address, _CONFIGURE, {}, b"brokerPermission=6", timeout=20)
                 pause.wait(_PAUSE)
+
+
+def _without_logs(directory: Path, name: str) -> None:
+    """Write the logging configuration without which a server of RocketMQ 4 does not start."""
+    conf = directory / "conf"
+    conf.mkdir(parents=True)
+    (conf / f"logback_{name}.xml").write_text('<configuration><root level="OFF"/></configuration>')
+
+
+class JavaNameServer4(JavaNameServer):
+    """The name server of RocketMQ 4."""
+
+    jars = JARS_4
+
+    def __init__(self, directory: Path, **options: object) -> None:
+        _without_logs(directory, "namesrv")
+        super().__init__(directory, **options)
+
+
+class JavaBroker4(JavaBroker):
+    """The broker of RocketMQ 4."""
+
+    jars = JARS_4
+
+    def __init__(self, directory: Path, namesrv: str, **options: object) -> None:
+        _without_logs(directory, "broker")
+        super().__init__(directory, namesrv, **options)
+
+
+class JavaServers(NamedTuple):
+    """The addresses of RocketMQ's name server and of a broker behind it."""
+
+    namesrv: str
+    broker: str
 
 
 class JavaProxy(JavaProcess):

@@ -1,20 +1,40 @@
 """
-An administrator's day with RocketMQ's `mqadmin`, and the facts in its output.
+An administrator's day with RocketMQ's `mqadmin`, or with `ferromq mqadmin`, and the facts in the output.
 
 The same steps run against Apache RocketMQ and against ferromq. Times, ports and counts of memory differ from run to run
-and are no facts; names, offsets, permissions, numbers of queues and codes of failures are.
+and are no facts; names, offsets, permissions, numbers of queues and codes of failures are. Two tools print nearly the
+same about one cluster: see `alike`.
 """
 
+import contextlib
+import io
 import re
+import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from compat_peer import Clients
 
+from ferromq.cli.mqadmin import app
+
 BROKER: Final = "broker-a"
 CLUSTER: Final = "DefaultCluster"
 Facts = Callable[[str], object]
+Tool = Callable[..., str]
+"""Runs a command, and returns what it printed."""
+FAILED: Final = "Exception"
+"""What only a command that failed prints."""
+READS: Final = frozenset(
+    {
+        *("topicRoute", "topicStatus", "topicClusterList", "topicList", "statsAll", "clusterList", "brokerStatus"),
+        *("getBrokerConfig", "getNamesrvConfig", "getConsumerConfig", "consumerProgress", "brokerConsumeStats"),
+        *("consumerConnection", "consumerStatus", "producerConnection", "producer"),
+        *("queryMsgByKey", "queryMsgByUniqueKey", "queryMsgById", "queryMsgByOffset", "queryCq", "printMsg"),
+    }
+)
+"""The commands that change nothing."""
 
 _NOISE = re.compile(r"\|-(INFO|WARN) in |^\s+at |^\s*\.\.\. \d+ more|^For more information|^See https")
 _MASKS = (
@@ -41,14 +61,52 @@ def lines(text: str) -> list[str]:
     return found
 
 
+_PRINTING = threading.Lock()
+_MOMENTS = re.compile(
+    r"-?\d+\.\d+(ms|w)?|\b\d+ms|\d{13}(?=/)|(?<=lastUpdateTimestamp=)\d+|(?<=trackType=)(CONSUMED|NOT_CONSUME_YET)"
+    r"|\b\d+(?=-\d+\()"  # how late the timer is, in seconds
+)
+
+
+def own(*words: str) -> str:
+    """Run `ferromq mqadmin`, and return what it printed; an exit code other than 0 as an exception."""
+    printed = io.StringIO()
+    # consumerStatus writes files where it is run.
+    with (
+        _PRINTING,
+        tempfile.TemporaryDirectory() as directory,
+        contextlib.chdir(directory),
+        contextlib.redirect_stdout(printed),
+    ):
+        code = app.run(words)
+    return printed.getvalue() + (f"{FAILED}: exit code {code}" if code else "")
+
+
+def alike(words: str, text: str) -> object:
+    """Return what does not change from one moment to the next; the order is that of hash tables."""
+    if FAILED in text:
+        return "failed"
+    if words.startswith("brokerStatus"):
+        return sorted(line.partition(":")[0].strip() for line in text.splitlines() if not _NOISE.search(line))
+    found = []
+    for line in text.splitlines():
+        if not _NOISE.search(line) and line.strip():
+            steady = _MOMENTS.sub("NOW", line)
+            if words.startswith("statsAll") or words == "consumerProgress":
+                steady = re.sub(r"(?<=\s)\d+(?=\s|$)", "COUNT", steady)  # rates, and what is committed now and then
+            steady = re.sub(r"\{[^{}]*\}", lambda match: "".join(sorted(match[0])), steady)
+            found.append(" ".join(steady.split()))
+    return sorted(found)
+
+
 def unordered(text: str) -> list[str]:
     """Return the lines without their order, which is that of a hash table."""
     return sorted(lines(text))
 
 
 def without_decimals(text: str) -> list[str]:
-    """Return the lines without rates, which depend on the moment."""
-    return sorted(re.sub(r"\d+\.\d+(ms|w)?", "RATE", line) for line in lines(text))
+    """Return the lines without rates and delays, which depend on the moment."""
+    return sorted(re.sub(r"\d+\.\d+(ms|w)?|\b\d+(?=-\d+\()", "RATE", line) for line in lines(text))
 
 
 def progress(text: str) -> list[str]:
@@ -119,8 +177,9 @@ STEPS: Final[tuple[Step | Do, ...]] = (
     Step("clusterList -m"),
     Step("queryMsgByKey -t orders -k key-1", lambda text: re.findall(r"ID +(\d+ +\d+)", "\n".join(lines(text)))),
     Step("queryMsgByUniqueKey -t orders -i {unique}"),
-    Step("queryMsgById -t orders -i {id}"),
     Step("queryMsgByOffset -t orders -b broker-a -i 0 -o 0"),
+    Step("queryMsgById -t orders -i {id} -f UTF-8"),
+    Step("queryMsgById -t orders -i none"),
     Step("queryCq -t orders -q 0 -i 0 -c 3 -b {broker}"),
     Step("printMsg -t orders -d true", queues_and_bodies),
     Do("leave", lambda clients, _: clients.ask("close", "reader")),
@@ -165,28 +224,37 @@ STEPS: Final[tuple[Step | Do, ...]] = (
 )
 
 
-def run(clients: Clients, namesrv: str, broker: str) -> dict[str, str]:
-    """Do all steps one after the other; return each command's output."""
+def run(
+    clients: Clients, namesrv: str, broker: str, tool: Tool, second: Tool | None = None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """
+    Do all steps in their order, and return each command's output.
+
+    Commands that change nothing are run by a *second* tool, too, and its outputs are returned beside.
+    """
     printed: dict[str, str] = {}
+    beside: dict[str, str] = {}
     ids = {"broker": broker, "unique": "none", "id": "none"}
     for step in STEPS:
         if isinstance(step, Do):
             step.action(clients, namesrv)
             continue
-        text = _answered(clients, *step.words.format(**ids).split(), "-n", namesrv)
-        printed[step.words] = text
-        if step.words.startswith("sendMessage"):
-            ids["unique"] = _found(r"\b[0-9A-F]{56}\b|\b[0-9A-F]{32}\b", text)
-        elif step.words.startswith("queryMsgByUniqueKey"):
-            ids["id"] = _found(r"OffsetID:\s+([0-9A-F]{32})\b", text)
+        words = [*step.words.format(**ids).split(), "-n", namesrv]
+        printed[step.words] = _answered(tool, *words)
+        if second is not None and words[0] in READS:
+            beside[step.words] = second(*words)
+        if words[0] == "sendMessage":
+            ids["unique"] = _found(r"\b[0-9A-F]{32,56}\b", printed[step.words])
+        elif words[0] == "queryMsgByOffset":
+            ids["id"] = _found(r"OffsetID:\s+([0-9A-F]{32})\b", printed[step.words])
     clients.ask("close", "writer")
-    return printed
+    return printed, beside
 
 
-def _answered(clients: Clients, *words: str) -> str:
+def _answered(tool: Tool, *words: str) -> str:
     """Run a command, and again if no answer came in time: a busy machine is no fact."""
     for _ in range(3):
-        text = clients.admin(*words)
+        text = tool(*words)
         if "RemotingTimeoutException" not in text:
             break
     return text

@@ -1,40 +1,24 @@
 """The administrator and the command line on RocketMQ's own broker behind its name server."""
 
-import contextlib
 import json
+import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from compat_peer import Clients
-from java_processes import JavaBroker, JavaNameServer
+from java_processes import JavaServers
 
 import ferromq
 from ferromq.admin import QueueReset
 from ferromq.cli import main as cli
+from ferromq.protocol.codes import RequestCode
 
 PATIENCE = 60.0
 
 
-class Servers(NamedTuple):
-    """RocketMQ's servers."""
-
-    namesrv: str
-    broker: str
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Run them."""
-    directory = tmp_path_factory.mktemp("servers")
-    with contextlib.ExitStack() as stack:
-        names = stack.enter_context(JavaNameServer(directory / "namesrv"))
-        broker = stack.enter_context(JavaBroker(directory / "broker", names.address))
-        yield Servers(names.address, broker.address)
-
-
 @pytest.fixture
-def admin(servers: Servers) -> Iterator[ferromq.Admin]:
+def admin(servers: JavaServers) -> Iterator[ferromq.Admin]:
     """Yield an administrator."""
     with ferromq.Admin(servers.namesrv, timeout=PATIENCE) as admin:
         yield admin
@@ -51,7 +35,7 @@ def until(condition: Callable[[], Any], told: Any) -> None:
         pass
 
 
-def test_groups_are_described_behind_moved_and_deleted(servers: Servers, admin: ferromq.Admin) -> None:
+def test_groups_are_described_behind_moved_and_deleted(servers: JavaServers, admin: ferromq.Admin) -> None:
     """As on a broker of ferromq."""
     admin.create_topic("verbs", queues=1)
     admin.create_group("verbs", retries=5)
@@ -74,6 +58,10 @@ def test_groups_are_described_behind_moved_and_deleted(servers: Servers, admin: 
     assert moves(admin.reset_offsets("verbs", "verbs", "begin")) == [(5, 0, 5, 0)]
     skipped = admin.skip_backlog("verbs", topic="verbs")
     assert moves(skipped) == [(0, 6, 0, 6)]
+    shrink = {"topic": "verbs", "readQueueNums": "1", "writeQueueNums": "2", "perm": "6", "defaultTopic": "TBW102"}
+    shrink |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+    admin._calls.ask(servers.broker, RequestCode.UPDATE_AND_CREATE_TOPIC, shrink)
+    assert [each.queue_id for each in admin.reset_offsets("verbs", "verbs", "end")] == [0, 1]
     described = admin.describe_topic("verbs")
     assert (described.messages, described.brokers[0].permission) == (6, "rw")
     assert "verbs" in described.groups
@@ -86,7 +74,7 @@ def test_groups_are_described_behind_moved_and_deleted(servers: Servers, admin: 
         admin.describe_group("verbs")
 
 
-def test_a_java_consumer_is_a_member(servers: Servers, admin: ferromq.Admin, clients: Clients) -> None:
+def test_a_java_consumer_is_a_member(servers: JavaServers, admin: ferromq.Admin, clients: Clients) -> None:
     """With the version that its number means."""
     admin.create_topic("javas", queues=1)
     admin.create_group("javas")
@@ -99,7 +87,7 @@ def test_a_java_consumer_is_a_member(servers: Servers, admin: ferromq.Admin, cli
         clients.ask("close", "member")
 
 
-def test_brokers_and_options_are_told_and_changed(servers: Servers, admin: ferromq.Admin) -> None:
+def test_brokers_and_options_are_told_and_changed(servers: JavaServers, admin: ferromq.Admin) -> None:
     """Of brokers and name servers."""
     # In its first second RocketMQ's broker fails to compute its rates.
     until(lambda: [each.error for each in admin.cluster()], [None])
@@ -114,7 +102,7 @@ def test_brokers_and_options_are_told_and_changed(servers: Servers, admin: ferro
     assert admin.name_server_config()[servers.namesrv]["returnOrderTopicConfigToBroker"] == "false"
 
 
-def test_the_commands_work_there(servers: Servers, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_work_there(servers: JavaServers, capsys: pytest.CaptureFixture[str]) -> None:
     """Through the same parser as on a broker of ferromq."""
 
     def ran(*words: str) -> str:
@@ -125,6 +113,9 @@ def test_the_commands_work_there(servers: Servers, capsys: pytest.CaptureFixture
     assert "commands" in ran("topic", "list")
     ran("group", "create", "commands")
     assert json.loads(ran("send", "commands", "two teas", "--key", "o-1", "--json"))["queue_offset"] == 0
+    for command in ("send", "receive"):
+        assert json.loads(ran("bench", command, "--count", "40", "--size", "10", "--json"))["bytes"] == 400
+    assert "ferromq-bench" not in ran("topic", "list")
     found = ran("tail", "commands", "--from", "begin", "--follow", "--count", "1", "--json")
     assert json.loads(found)["body"] == "two teas"
     assert json.loads(ran("group", "reset", "commands", "commands", "--to", "end", "--yes", "--json"))["skipped"] == 1
@@ -133,3 +124,29 @@ def test_the_commands_work_there(servers: Servers, capsys: pytest.CaptureFixture
     ran("group", "delete", "commands", "--yes")
     ran("topic", "delete", "commands", "--yes")
     assert "commands" not in ran("topic", "list").split()
+
+
+def test_a_trace_goes_on_before_a_second_that_has_more_than_one_answer(
+    servers: JavaServers, admin: ferromq.Admin
+) -> None:
+    """As its index has no finer times; what is older is found all the same."""
+    admin.create_topic("traces", queues=1)
+
+    def write(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            fields = ("SubBefore", f"{number}", "r", "g", f"req-{number}", "many", "0", "k")
+            producer.send("traces", "\x01".join(fields).encode(), keys="many")
+
+    with ferromq.connect(namesrv=servers.namesrv, timeout=PATIENCE) as mq, mq.producer() as producer:
+        write(0, 40)
+        until(lambda: len(admin.trace("many", topic="traces").consumptions), 40)
+        threading.Event().wait(1.5)  # the broker's clock passes a second, the finest time of its index
+        write(40, 200)
+
+    def newest() -> int:
+        return max(one.began or 0 for one in admin.trace("many", topic="traces").consumptions)
+
+    until(newest, 239)
+    found = admin.trace("many", topic="traces")
+    assert {one.began for one in found.consumptions} >= set(range(40))
+    assert found.is_complete == (len(found.consumptions) == 240)

@@ -3,13 +3,13 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from threading import Event
 from typing import NamedTuple
 
 import official_peer
 import pytest
 from compat_peer import Clients
 from official_peer import Official
+from waiting import eventually
 
 from ferromq import Clock, Embedded, embedded
 from ferromq.broker.metadata.groups import GroupConfig
@@ -19,7 +19,7 @@ COUNT = 12
 ALL = frozenset(range(COUNT))
 LARGE = 20_000
 HOUR_MS = 3_600_000
-PATIENCE, PAUSE = 120, 0.1
+PATIENCE = 120
 
 
 class Kind(NamedTuple):
@@ -129,12 +129,6 @@ def let_time_pass(mq: Embedded, kind: Kind) -> None:
 def stored(mq: Embedded, topic: str) -> int:
     """Return how many messages a topic has had."""
     return sum(mq.store.max_offset(topic, queue) for queue in range(4))
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Wait until *condition* holds, and return whether it does."""
-    pause = Event()
-    return any(condition() or pause.wait(PAUSE) for _ in range(int(PATIENCE / PAUSE)))
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.remoting])

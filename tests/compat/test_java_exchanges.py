@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from compat_peer import Clients
+from waiting import eventually
 
 import ferromq
 
 COUNT = 60
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-PATIENCE, PAUSE = 120, 0.1
+PATIENCE = 120
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +43,6 @@ def create(mq: ferromq.Embedded, topic: str, group: str) -> None:
     with mq.admin() as admin:
         admin.create_topic(topic, queues=4)
         admin.create_group(group)
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Wait until *condition* holds, and return whether it does."""
-    pause = threading.Event()
-    return any(condition() or pause.wait(PAUSE) for _ in range(int(PATIENCE / PAUSE)))
 
 
 def stored(mq: ferromq.Embedded, topic: str) -> int:

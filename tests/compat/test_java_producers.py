@@ -2,13 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from threading import Event
 
 import pytest
 from compat_peer import Clients
+from mqadmin_script import own
 
 import ferromq
 from ferromq._ferromq import RemotingClient, StoredMessage
+from ferromq.admin import MessageTrace
 
 COUNT = 200
 PATIENCE, PAUSE = 30.0, 0.05
@@ -134,13 +137,62 @@ def test_the_trace_of_a_message_is_kept_and_found_by_mqadmin(mq: ferromq.Embedde
     assert clients.send("traced", "sync", "traced-from-java", "m-", 1, 0) == 1
     (message,) = all_of(mq, "traced-from-java", 1)
     # Before the client ends: it sends its traces later, and its end drops unsent ones.
-    (trace,) = all_of(mq, "RMQ_SYS_TRACE_TOPIC", 1)
+    ours = traced(mq, message.message_id, sends=1)
     clients.ask("close", "traced")
     unique = message.properties["UNIQ_KEY"]
-    assert unique in trace.keys
-    printed = clients.admin("queryMsgTraceById", "-i", unique, "-n", mq.namesrv)
+    assert any(unique in trace.keys for trace in stored(mq, "RMQ_SYS_TRACE_TOPIC"))
+    printed = clients.admin(*(words := ("queryMsgTraceById", "-i", unique, "-n", mq.namesrv)))
+    assert shown(own(*words)) == shown(printed)
     assert "traced-producers" in printed, printed
     assert "success" in printed
     made = mq.broker.topics.find("RMQ_SYS_TRACE_TOPIC")
     assert made is not None
     assert (made.read_queues, made.write_queues) == (4, 4)
+    (send,) = ours.sends
+    assert f"{send.latency}ms" in printed
+    assert (send.group, send.is_success, send.topic) == ("traced-producers", True, "traced-from-java")
+    assert (send.client in printed, send.broker, send.body_size) == (True, mq.remoting, 3)
+
+
+def shown(printed: str) -> list[str]:
+    """Return the lines about traces, as they are."""
+    return [line.rstrip() for line in printed.splitlines() if line.startswith(("#", "Pub", "Sub"))]
+
+
+def traced(mq: ferromq.Embedded, message_id: str, **counts: int) -> MessageTrace:
+    """Wait until a trace has so many of its parts, and return it."""
+    pause = Event()
+    with mq.admin() as admin:
+        for _ in range(int(PATIENCE / PAUSE)):
+            with suppress(ferromq.TopicNotFound):
+                found = admin.trace(message_id)
+                if all(len(getattr(found, name)) >= count for name, count in counts.items()):
+                    assert (found.unreadable, found.is_complete, found.message_id) == (0, True, message_id)
+                    return found
+            pause.wait(PAUSE)
+    raise AssertionError(f"{message_id} was not traced")
+
+
+def test_a_trace_tells_each_consumption_and_the_end_of_a_transaction(mq: ferromq.Embedded, clients: Clients) -> None:
+    """A committed message is half, committed, failed by its consumer once, and delivered again."""
+    topic = "traced-transactions"
+    clients.start("traced-transactions", "half-traced", mq.namesrv, "traced-halves")
+    clients.start("push", "traced-taker", mq.namesrv, "traced-takers", topic, "traced", "1")
+    assert clients.ask("transact", "half-traced", topic, "m-", "1") == "1"
+    assert clients.ask("await", "traced-taker", "1", "30") == "1"
+    (message,) = all_of(mq, topic, 1)
+    found = traced(mq, message.message_id, sends=1, transaction_ends=1, consumptions=2)
+    clients.ask("close", "half-traced")
+    clients.ask("close", "traced-taker")
+    words = ("queryMsgTraceById", "-i", message.message_id, "-n", mq.namesrv)
+    lines = shown(own(*words))
+    assert lines == shown(clients.admin(*words))
+    assert [line.split()[0] for line in lines] == ["#Type", "Pub", "#Type", "Sub", "Sub"]
+    (send,), (end,) = found.sends, found.transaction_ends
+    assert (send.kind, send.topic, send.group) == ("transaction", topic, "traced-halves")
+    assert (end.state, end.is_checked, end.group) == ("commit", False, "traced-halves")
+    first, second = found.consumptions
+    assert (first.result, first.deliveries_before, first.group) == ("failed", 0, "traced-takers")
+    assert (second.result, second.deliveries_before, second.group) == ("success", 1, "traced-takers")
+    assert send.began <= end.at
+    assert first.client == second.client == send.client

@@ -1,14 +1,14 @@
 """Brokers and name servers of both kinds in one cluster: registration, and slaves of the other kind's masters."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import compat_peer
 import pytest
 from java_processes import JavaBroker, JavaNameServer, free_port
+from waiting import eventually
 
 import ferromq
 from ferromq import _ferromq
@@ -17,25 +17,12 @@ from ferromq.broker.controller import BrokerController
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
-from ferromq.protocol.route import TopicRoute
+from ferromq.protocol.route import READ_WRITE, Permission, TopicRoute
 
 UPDATE_TOPIC, COMMIT_OFFSET, UPDATE_GROUP = 17, 15, 200
 GET_KV, ROUTE, CLUSTER, QUERY_VERSION = 101, 105, 106, 322
 # A Java slave asks for the first time a minute after its start.
-PATIENCE = 150.0
-PAUSE = 0.2
 SMALL = {"commit_log_file_size": "16MiB", "grpc_listen": "127.0.0.1:0"}
-
-
-def eventually(condition: Callable[[], Any]) -> Any:
-    """Wait until *condition* holds, and return its value; false if it never does."""
-    pause = threading.Event()
-    for _ in range(int(PATIENCE / PAUSE)):
-        found = condition()
-        if found:
-            return found
-        pause.wait(PAUSE)
-    return False
 
 
 class Asking:
@@ -265,3 +252,47 @@ def test_one_topic_lies_on_brokers_of_both_kinds(
         assert {message.broker for message in taken} == {"ours", "theirs"}
         for client in (sender, taker):
             clients.ask("close", client)
+
+
+def test_a_drained_broker_is_read_only_at_javas_name_server(
+    java_namesrv: JavaNameServer, ask: Asking, tmp_path: Path
+) -> None:
+    """It takes the permission under the changed version, and takes it back; ordered topics keep theirs."""
+    options = {
+        **SMALL,
+        "listen": "127.0.0.1:0",
+        "fast_listen": "off",
+        "namesrv": java_namesrv.address,
+        "name": "drains",
+    }
+    broker = BrokerController(BrokerConfig.from_options({"store": tmp_path, **options}))
+    try:
+        with ferromq.Admin(java_namesrv.address) as admin:
+            for topic, kind in (("drained", "NORMAL"), ("in-order", "FIFO")):
+                admin.create_topic(topic, queues=2, message_type=kind, cluster="DefaultCluster")
+            configured = admin.order_configurations()
+        broker.drain(quiet=timedelta(hours=1), timeout=timedelta(hours=1))
+        assert eventually(lambda: permission(ask, java_namesrv.address, "drained") == Permission.READ)
+        assert permission(ask, java_namesrv.address, "in-order") == READ_WRITE
+        ask.topic(broker.address, "new-meanwhile")
+        assert eventually(lambda: permission(ask, java_namesrv.address, "new-meanwhile") == Permission.READ)
+        with ferromq.Admin(java_namesrv.address) as admin:
+            assert admin.order_configurations() == configured
+        broker.resume()
+        assert eventually(lambda: permission(ask, java_namesrv.address, "drained") == READ_WRITE)
+        assert permission(ask, java_namesrv.address, "new-meanwhile") == READ_WRITE
+        with ferromq.Admin(java_namesrv.address) as admin:
+            assert "drains" in admin.order_configurations()["in-order"]
+            assert not admin.retire_broker("drains", force=True).is_retired
+            assert eventually(lambda: permission(ask, java_namesrv.address, "in-order") == Permission.READ)
+            assert eventually(lambda: admin.retire_broker("drains", quiet=0, force=True).is_retired)
+            assert "drains" not in admin.order_configurations().get("in-order", {})
+        assert permission(ask, java_namesrv.address, "drained") is None
+    finally:
+        broker.close()
+
+
+def permission(ask: Asking, name_server: str, topic: str) -> Permission | None:
+    """Return the permission of the broker `drains` in a route."""
+    route = ask.route(name_server, topic)
+    return next((queue.permission for queue in route.queues if queue.broker_name == "drains"), None) if route else None

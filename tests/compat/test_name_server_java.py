@@ -13,17 +13,13 @@ from typing import NamedTuple
 import pytest
 from compat_peer import Clients
 from java_processes import JavaBroker, JavaNameServer
+from waiting import eventually
 
+from ferromq.config.access import AccessConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
 
 BROKER = "broker-java"
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Wait until *condition* holds, at most a minute, and return whether it does."""
-    pause = threading.Event()
-    return any(condition() or pause.wait(0.1) for _ in range(600))
 
 
 class Cluster(NamedTuple):
@@ -130,10 +126,11 @@ def options(printed: str) -> dict[str, str]:
 
 
 def test_options_are_shown_under_the_same_keys(both: Callable[..., tuple[str, str]]) -> None:
-    """With the same default values, except files, addresses, threads, the seed's scan, and our lease."""
+    """With the same default values, except files, addresses, threads, limits, our lease, and access control."""
     java, ours = (options(printed) for printed in both("getNamesrvConfig"))
     own = {"lease", "listenPort", "kvConfigPath", "bindAddress", "scanNotActiveBrokerInterval", "configBlackList"}
-    own |= {"defaultThreadPoolNums", "network_memory", "max_connections"}
+    own |= {"defaultThreadPoolNums", "network_memory", "max_connections", "max_connections_by_address"}
+    own |= {"serverSocketBacklog", "authConfigPath", *AccessConfig.names(), *AccessConfig.keys_known()}
     assert {key: ours[key] for key in ours.keys() - own} == {key: java.get(key) for key in ours.keys() - own}
     assert len(ours) > 10
 

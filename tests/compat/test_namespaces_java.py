@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 from compat_peer import Clients
 from java_processes import JavaBroker, JavaNameServer, JavaProxy
+from waiting import eventually
 
 import ferromq
 from ferromq import MessageView, Resolution
@@ -160,6 +161,7 @@ def test_topics_are_acknowledged_and_buried_in_the_namespace(
         consumer.forward_to_dead_letter(message)
     with ferromq.Admin(servers.namesrv, timeout=PATIENCE) as plain:
         assert "%DLQ%shop%several" in plain.topics()
+    assert eventually(lambda: list(admin.dead_letters("several")))
     (letter,) = admin.dead_letters("several")
     assert (letter.message.body, letter.topic) == (b"dead", "several_a")
 

@@ -221,6 +221,7 @@ def test_messages_of_one_group_come_in_order_to_one_receiver_at_a_time(room: Roo
     room.create("FIFO", queues=1, fifo=True)
     producer, first, second = room.producer(), room.simple(), room.simple()
     room.send(producer, "m-", 6, group="g")
+    dispatched(room.mq)
     assert room.official.receive(first, 2, 30_000) == 2
     assert room.official.receive(second, 32, 30_000) == 0
     for number in range(2):

@@ -6,7 +6,7 @@ from pathlib import Path
 from compat_checks import JAVAS, OURS, V4_BROKER
 from compat_messages import Message
 from compat_peer import Peer
-from test_pops_move import eventually
+from waiting import eventually
 
 import ferromq
 from ferromq._ferromq import RemotingClient, decode_records
@@ -73,7 +73,7 @@ def test_we_go_on_in_the_order_a_java_broker_left(peer: Peer, tmp_path: Path) ->
     began = int(time.time() * 1000)
     popper = Popper(peer.ask("address", "ordered"))
     handles: dict[int, str] = {}
-    eventually(lambda: bool(handles.update(popper.pop("first", 4)) or handles))
+    assert eventually(lambda: bool(handles.update(popper.pop("first", 4)) or handles))
     assert list(handles) == [0, 1, 2, 3]
     popper.acknowledge(1, handles[1])
     popper.close()
@@ -102,7 +102,7 @@ def test_a_java_broker_goes_on_in_the_order_we_left(peer: Peer, tmp_path: Path) 
             admin.create_group(GROUP, fifo=True)
         for number in range(COUNT):
             mq.store.append(TOPIC, 0, b"%d" % number)
-        eventually(lambda: mq.store.max_offset(TOPIC, 0) == COUNT)
+        assert eventually(lambda: mq.store.max_offset(TOPIC, 0) == COUNT)
         popper = Popper(mq.remoting)
         handles = popper.pop("first", 4)
         assert list(handles) == [0, 1, 2, 3]
@@ -113,13 +113,13 @@ def test_a_java_broker_goes_on_in_the_order_we_left(peer: Peer, tmp_path: Path) 
     peer.open("left-in-order", directory, JAVAS, broker=True)
     popper = Popper(peer.ask("address", "left-in-order"))
     popper.acknowledge(1, handles[1])
-    eventually(lambda: peer.ask("committed", "left-in-order", GROUP, TOPIC, 0) == "3")
+    assert eventually(lambda: peer.ask("committed", "left-in-order", GROUP, TOPIC, 0) == "3")
     assert popper.pop("other") == {}
     again: dict[int, str] = {}
-    eventually(lambda: bool(again.update(popper.pop("first")) or again))
+    assert eventually(lambda: bool(again.update(popper.pop("first")) or again))
     assert list(again) == [3, 4, 5]
     for offset, handle in again.items():
         popper.acknowledge(offset, handle)
-    eventually(lambda: peer.ask("committed", "left-in-order", GROUP, TOPIC, 0) == str(COUNT))
+    assert eventually(lambda: peer.ask("committed", "left-in-order", GROUP, TOPIC, 0) == str(COUNT))
     popper.close()
     peer.close("left-in-order")

@@ -1,13 +1,12 @@
 """Leases of pop consumers move with the directory: leased here, acknowledged there, the rest is redelivered."""
 
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from compat_checks import JAVAS, OURS, V4_BROKER
 from compat_messages import Message
 from compat_peer import Peer
+from waiting import eventually
 
 import ferromq
 from ferromq._ferromq import RemotingClient, decode_records
@@ -17,7 +16,6 @@ COUNT = 1_000
 AGAIN, AGAIN_COUNT = "again", 20
 INVISIBLE_MS = 60_000
 POP, ACK = 200_050, 200_051
-PATIENCE = 60.0
 
 
 class Popper:
@@ -36,7 +34,7 @@ class Popper:
                 handles.update(batch)
             return len(handles) >= count
 
-        eventually(has_all)
+        assert eventually(has_all)
         return handles
 
     def _pop_once(self) -> dict[int, str]:
@@ -79,12 +77,6 @@ class Popper:
         self._client.close()
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for an effect of another process that it does not report."""
-    pause = threading.Event()
-    assert any(condition() or pause.wait(0.1) for _ in range(int(PATIENCE * 10)))
-
-
 def test_we_redeliver_the_leases_of_a_java_broker(peer: Peer, tmp_path: Path) -> None:
     """
     1,000 leased, every other one acknowledged: nothing comes until the leases expire, then the other 500.
@@ -108,8 +100,8 @@ def test_we_redeliver_the_leases_of_a_java_broker(peer: Peer, tmp_path: Path) ->
     for offset in range(0, COUNT, 2):
         popper.acknowledge(offset, handles[offset])
     popper.close()
-    eventually(lambda: peer.ask("committed", "left", GROUP, TOPIC, 0) == str(COUNT))
-    eventually(lambda: peer.ask("end", "left", f"%RETRY%{GROUP}_{AGAIN}") == str(AGAIN_COUNT))
+    assert eventually(lambda: peer.ask("committed", "left", GROUP, TOPIC, 0) == str(COUNT))
+    assert eventually(lambda: peer.ask("end", "left", f"%RETRY%{GROUP}_{AGAIN}") == str(AGAIN_COUNT))
     peer.close("left")
 
     clock = ferromq.Clock.manual(began)
@@ -137,7 +129,7 @@ def test_a_java_broker_redelivers_our_leases(peer: Peer, tmp_path: Path) -> None
             admin.create_group(GROUP)
         for number in range(COUNT):
             mq.store.append(TOPIC, 0, b"%d" % number)
-        eventually(lambda: mq.store.max_offset(TOPIC, 0) == COUNT)
+        assert eventually(lambda: mq.store.max_offset(TOPIC, 0) == COUNT)
         popper = Popper(mq.remoting)
         handles = popper.pop(COUNT)
         for offset in range(COUNT // 2):

@@ -1,13 +1,11 @@
 """Requests and replies on RocketMQ's own broker: the same bytes work there, once the client knows its address."""
 
-import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import pytest
 from compat_peer import Clients
-from java_processes import JavaBroker, JavaNameServer, JavaProxy
+from java_processes import JavaProxy, JavaServers
 
 import ferromq
 from ferromq.protocol.broker_description import BrokerDescription
@@ -15,55 +13,43 @@ from ferromq.protocol.broker_description import BrokerDescription
 PATIENCE = 60.0
 
 
-class Servers(NamedTuple):
-    """RocketMQ's servers."""
-
-    namesrv: str
-    broker: str
-    endpoint: str
-
-
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Run them, with the topics of the tests."""
-    directory = tmp_path_factory.mktemp("servers")
-    with contextlib.ExitStack() as stack:
-        names = stack.enter_context(JavaNameServer(directory / "namesrv"))
-        broker = stack.enter_context(JavaBroker(directory / "broker", names.address))
-        with ferromq.Admin(names.address, timeout=PATIENCE) as admin:
-            for name in ("asks_java", "asks_ours", "refused"):
-                admin.create_topic(name, queues=1, message_type="NORMAL")
-                admin.create_group(name)
-        proxy = stack.enter_context(JavaProxy(directory / "proxy", names.address))
-        yield Servers(names.address, broker.address, proxy.address)
+def endpoint(servers: JavaServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run RocketMQ's proxy before its broker, with the topics of the tests, and yield its address."""
+    with ferromq.Admin(servers.namesrv, timeout=PATIENCE) as admin:
+        for name in ("asks_java", "asks_ours", "refused"):
+            admin.create_topic(name, queues=1, message_type="NORMAL")
+            admin.create_group(name)
+    with JavaProxy(tmp_path_factory.mktemp("proxy"), servers.namesrv) as proxy:
+        yield proxy.address
 
 
-def introduce(servers: Servers, client: ferromq.Producer | ferromq.Consumer) -> None:
+def introduce(servers: JavaServers, client: ferromq.Producer | ferromq.Consumer, endpoint: str) -> None:
     """Tell a client what ferromq's brokers tell themselves: the remoting address behind the proxy."""
     description = BrokerDescription("broker-java", "DefaultCluster", 0, servers.broker, (servers.namesrv,))
-    client._client.requests._brokers[servers.endpoint] = description
+    client._client.requests._brokers[endpoint] = description
 
 
-def test_a_java_replier_answers_our_requests(servers: Servers, clients: Clients) -> None:
+def test_a_java_replier_answers_our_requests(servers: JavaServers, endpoint: str, clients: Clients) -> None:
     """Through RocketMQ's broker, which hands the reply to our connection."""
     clients.start("replier", "replier-on-java", servers.namesrv, "asks_java", "asks_java")
     try:
-        with ferromq.Producer(servers.endpoint, timeout=PATIENCE) as producer:
-            introduce(servers, producer)
+        with ferromq.Producer(endpoint, timeout=PATIENCE) as producer:
+            introduce(servers, producer, endpoint)
             for body in (b"1", b"2", bytes(100_000)):
                 assert producer.request("asks_java", body).body == b"re:" + body
     finally:
         clients.ask("close", "replier-on-java")
 
 
-def test_our_replies_reach_java_requesters(servers: Servers, clients: Clients) -> None:
+def test_our_replies_reach_java_requesters(servers: JavaServers, endpoint: str, clients: Clients) -> None:
     """Received over gRPC through the proxy, answered over remoting."""
     clients.start("producer", "asking-on-java", servers.namesrv, "asking_on_java")
     try:
-        with ferromq.Consumer(servers.endpoint, "asks_ours", "asks_ours", timeout=PATIENCE) as consumer:
-            introduce(servers, consumer)
+        with ferromq.Consumer(endpoint, "asks_ours", "asks_ours", timeout=PATIENCE) as consumer:
+            introduce(servers, consumer, endpoint)
             # Through RocketMQ's proxy a new group that waits before the first message often gets nothing for 20 s.
-            with ferromq.Producer(servers.endpoint, timeout=PATIENCE) as producer:
+            with ferromq.Producer(endpoint, timeout=PATIENCE) as producer:
                 producer.send("asks_ours", b"first")
             consumer.ack(consumer.receive(wait=PATIENCE))
 
@@ -82,14 +68,14 @@ def test_our_replies_reach_java_requesters(servers: Servers, clients: Clients) -
         clients.ask("close", "asking-on-java")
 
 
-def test_a_requester_that_is_gone_is_recognized_by_rocketmqs_remark(servers: Servers) -> None:
+def test_a_requester_that_is_gone_is_recognized_by_rocketmqs_remark(servers: JavaServers, endpoint: str) -> None:
     """RocketMQ has no code of its own for it."""
-    with ferromq.Consumer(servers.endpoint, "refused", "refused", timeout=PATIENCE) as consumer:
-        with ferromq.Producer(servers.endpoint, timeout=PATIENCE) as producer:
-            introduce(servers, producer)
+    with ferromq.Consumer(endpoint, "refused", "refused", timeout=PATIENCE) as consumer:
+        with ferromq.Producer(endpoint, timeout=PATIENCE) as producer:
+            introduce(servers, producer, endpoint)
             with pytest.raises(ferromq.RequestTimeout, match="refused"):
                 producer.request("refused", b"x", timeout=2)
-        introduce(servers, consumer)
+        introduce(servers, consumer, endpoint)
         (message,) = consumer.receive(wait=PATIENCE)
         with pytest.raises(ferromq.RequesterGone):
             consumer.reply(message, b"y")

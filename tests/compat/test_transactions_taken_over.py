@@ -3,9 +3,8 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from threading import Event
 
 from compat_peer import Clients
 from java_processes import JavaBroker, JavaNameServer
@@ -15,6 +14,7 @@ from ferromq._ferromq import Clock, Store, decode_records
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
 from remoting_peer import Peer
+from waiting import eventually
 
 COUNT = 30
 TOPIC = "orders"
@@ -22,18 +22,12 @@ TOPIC = "orders"
 ENDED = Counter(f"m-{number}".encode() for number in range(COUNT) if number % 3 != 1)
 FILES = {"commit_log_file_size": 16 << 20, "consume_queue_file_entries": 10_000}
 FILES |= {"index_slots": 10_000, "index_entries": 40_000}
-PATIENCE, PAUSE = 150.0, 0.2
+PATIENCE = 150.0
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 SEND, END_TRANSACTION, CHECK = 310, 37, 39
 COMMIT, ROLLBACK = 8, 12
 GROUP = "payers"
 NOWHERE = "127.0.0.1:1"
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Wait until a condition holds: Java's clients send a heartbeat every 30 s."""
-    pause = Event()
-    return any(condition() or pause.wait(PAUSE) for _ in range(int(PATIENCE / PAUSE)))
 
 
 def visible(store: Store) -> Counter[bytes]:

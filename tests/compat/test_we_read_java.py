@@ -1,7 +1,6 @@
 """A directory written by a broker of Apache RocketMQ, opened by ferromq."""
 
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,18 +15,12 @@ from compat_checks import (
 )
 from compat_messages import Log, Message, Placed, bulk, lines_by_queue, odd_ones, open_ours, read_ours, store_ours
 from compat_peer import Peer, PeerError
+from waiting import eventually
 
 import ferromq
 from ferromq.files import json_file
 
-PATIENCE = 30.0
 WAITING = "SCHEDULE_TOPIC_XXXX"
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for an effect of another process that it does not report."""
-    pause = threading.Event()
-    assert any(condition() or pause.wait(0.1) for _ in range(int(PATIENCE * 10)))
 
 
 def serve(peer: Peer, name: str, directory: Path) -> list[str]:
@@ -50,13 +43,13 @@ def serve(peer: Peer, name: str, directory: Path) -> list[str]:
         (places,) = peer.keys(name, [("orders", "late1")])
         return len(places) == 1
 
-    eventually(is_delivered)
+    assert eventually(is_delivered)
 
     def is_noted() -> bool:
         peer.ask("persist", name)
         return delay_offsets(directory).get("1") == 1
 
-    eventually(is_noted)
+    assert eventually(is_noted)
     peer.ask("settle", name)
     return peer.queues(name)
 

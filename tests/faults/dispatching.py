@@ -3,17 +3,20 @@
 import threading
 
 import ferromq
+from ferromq._ferromq import Store
+from ferromq.broker.controller import BrokerController
 
 PATIENCE = 20.0
 PAUSE = 0.005
 
 
-def dispatched(mq: ferromq.Embedded) -> None:
+def dispatched(mq: ferromq.Embedded | BrokerController | Store) -> None:
     """Return once every stored message is in its queue."""
-    end = mq.store.stats()["max_physical_offset"]
+    store = mq if isinstance(mq, Store) else mq.store
+    end = store.stats()["max_physical_offset"]
     pause = threading.Event()
     for _ in range(int(PATIENCE / PAUSE)):
-        if mq.store.stats()["dispatched_offset"] >= end:
+        if store.stats()["dispatched_offset"] >= end:
             return
         pause.wait(PAUSE)
-    raise AssertionError(f"what was stored before {end} is not in its queues: {mq.store.stats()}")
+    raise AssertionError(f"what was stored before {end} is not in its queues: {store.stats()}")

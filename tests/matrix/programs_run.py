@@ -49,6 +49,8 @@ class Programs:
             "MATRIX_CHECKS": " ".join(row.checks),
             "HOME": str(directory),
         }
+        if row.keys:
+            environment |= zip(("MATRIX_ACCESS_KEY", "MATRIX_SECRET_KEY"), row.keys, strict=True)
         with output.open("wb") as log, self._lock:
             if self._ended:
                 raise RuntimeError("the run has ended")
@@ -90,6 +92,14 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def _verdict(row: Row, passed: bool, seen: str) -> Verdict:
+    if not row.refusal:
+        return Verdict(passed, seen)
+    if passed:
+        return Verdict(passed=False, seen="accepted")
+    return Verdict(re.search(row.refusal, seen) is not None, seen)
+
+
 def read_checks(row: Row, output: str, end: str) -> dict[str, Verdict]:
     """Read the `CHECK` lines; a check of the row without a line was not reached."""
     found: dict[str, Verdict] = {}
@@ -98,7 +108,7 @@ def read_checks(row: Row, output: str, end: str) -> dict[str, Verdict]:
         if name in found:
             found[name] = Verdict(passed=False, seen="the program printed two verdicts")
         else:
-            found[name] = Verdict(verdict == "ok", seen or "")
+            found[name] = _verdict(row, verdict == "ok", seen or "")
     unknown = found.keys() - set(row.checks)
     if unknown:
         raise RuntimeError(f"{row.client} {row.version} prints checks that the row does not list: {sorted(unknown)}")

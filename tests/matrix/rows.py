@@ -69,6 +69,10 @@ class Row:
     """The program's time limit; its missing checks then fail."""
     beside: bool = True
     """Whether the program can run against RocketMQ and ferromq at the same time."""
+    keys: tuple[str, str] | None = None
+    """The access key and the secret key of its clients."""
+    refusal: str = ""
+    """A regular expression of the failure that each check must see; "": each must pass."""
     topics: Mapping[str, str | None] = field(default_factory=dict)
     """The topics of this client's own checks, as in `TOPICS`; other names are topics without a check."""
 

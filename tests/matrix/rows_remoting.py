@@ -35,6 +35,7 @@ _OLD_NETTY: Final = (
 )
 """The network library of client 4.3.0 is older than Java 17."""
 _FOLDER: Final = "java-remoting"
+_SIGNED_BY_ACL: Final = ("4.9.8", "5.1.4")
 
 
 def _row(client: str, version: str, prepare: partial[Sequence[str]], *more: str) -> Row:
@@ -45,7 +46,9 @@ def _row(client: str, version: str, prepare: partial[Sequence[str]], *more: str)
 
 def _java(version: str, newer: bool, directory: Path) -> Sequence[str]:
     files = [path for path in sources(_FOLDER, ".java") if newer or path.parent.name == _FOLDER]
-    java, *words = java_program(directory, files, "Matrix", f"org.apache.rocketmq:rocketmq-client:{version}")
+    # The class that signs is in an artifact of its own, until it moved into the client.
+    signing = [f"org.apache.rocketmq:rocketmq-acl:{version}"] if version in _SIGNED_BY_ACL else []
+    java, *words = java_program(directory, files, "Matrix", f"org.apache.rocketmq:rocketmq-client:{version}", *signing)
     return [java, *_OLD_NETTY, *words]
 
 

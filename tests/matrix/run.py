@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "compat"))
 import compat_peer
 import differences
 import fetching
+import rows_access
 import rows_frameworks
 import rows_grpc
 import rows_remoting
@@ -38,13 +39,15 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="clients of RocketMQ against the original and against ours")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--compat", default="", help="the option `compat` of our broker")
+    parser.add_argument("--access", action="store_true", help="clients with right, wrong and missing keys instead")
     parser.add_argument("--checks", default="", help="the checks to make, all by default")
     parser.add_argument(
         "--skip", action="store_true", help="end with 77 if all that is wrong is what cannot be fetched"
     )
     parser.add_argument("--ours", action="store_true", help="what fails on the original alone is not wrong")
     given = parser.parse_args(words)
-    chosen = [row for row in ROWS if given.only.lower() in row.slug or given.only in f"{row.client} {row.version}"]
+    rows = rows_access.ROWS if given.access else ROWS
+    chosen = [row for row in rows if given.only.lower() in row.slug or given.only in f"{row.client} {row.version}"]
     if not chosen:
         parser.error(f"no row contains {given.only!r}")
     if given.checks:
@@ -56,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"the original cannot be started: {missing}")
         return 77 if given.skip else 1
     reasons = differences.read()
-    results = _run(chosen, reasons, given.compat)
+    results = _run(chosen, reasons, given.compat, given.access)
     if given.ours:
         results = [result.where_ours_fails() for result in results]
     found = [result for result in results if not result.missing]
@@ -65,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 1 if wrong(results, reasons, given.compat) else 0
 
 
-def _run(chosen: Sequence[Row], reasons: Sequence[differences.Reason], compat: str) -> list[Result]:
+def _run(chosen: Sequence[Row], reasons: Sequence[differences.Reason], compat: str, is_closed: bool) -> list[Result]:
     """Run the rows and print the table; interrupted, print the table so far."""
     run = f"r{secrets.token_hex(4)}"
     directory = CACHE / "runs" / run
@@ -73,9 +76,12 @@ def _run(chosen: Sequence[Row], reasons: Sequence[differences.Reason], compat: s
     with contextlib.ExitStack() as stack:
         print(f"logs: {directory}", file=sys.stderr)
         both = (
-            stack.enter_context(sides.original(directory / "original")),
-            stack.enter_context(sides.ours(directory / "ours", compat)),
+            stack.enter_context(sides.original(directory / "original", is_closed=is_closed)),
+            stack.enter_context(sides.ours(directory / "ours", compat, is_closed=is_closed)),
         )
+        if is_closed:
+            for side in both:
+                side.admit(rows_access.USERS, rows_access.ENTITLED, [f"{name}_{run}*" for name in rows_access.CHECKS])
         try:
             for number, row in enumerate(chosen):
                 print(f"{row.client} {row.version} …", file=sys.stderr)

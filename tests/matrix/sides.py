@@ -6,12 +6,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from java_processes import JavaBroker, JavaNameServer, JavaProxy, free_port
+from java_processes import JavaBroker, JavaNameServer, JavaProxy, access_options, free_port
 from rows import DEAD_AFTER, ORDERED, RETRY_DELAYS, Row
 
 import ferromq
@@ -19,6 +19,7 @@ import ferromq
 _HOST: Final = "127.0.0.1"
 _QUEUES: Final = 4
 _START_S: Final = 60.0
+_ROOT: Final = ("root", "a long secret")
 _PAUSE_S: Final = 0.1
 # The same on both sides. RocketMQ looks for open transactions every 30 s.
 _BROKER: Final[Mapping[str, object]] = {
@@ -41,10 +42,24 @@ class Side:
     """`original` or `ours`."""
     namesrv: str
     endpoint: str
+    is_closed: bool = False
+    """Whether it has access control."""
+
+    def _admin(self) -> ferromq.Admin:
+        keys = dict(zip(("access_key", "secret_key"), _ROOT, strict=True)) if self.is_closed else {}
+        return ferromq.Admin(self.namesrv, timeout=_START_S, **keys)
+
+    def admit(self, users: Iterable[tuple[str, str]], entitled: str, names: Sequence[str]) -> None:
+        """Create users; one is entitled to use the topics and groups of these names."""
+        with self._admin() as admin:
+            for user, secret in users:
+                admin.create_user(user, secret)
+            admin.create_acl(entitled, [f"Topic:{name}" for name in names], ["Pub", "Sub", "Get"])
+            admin.create_acl(entitled, [f"Group:{name}" for name in names], "Sub")
 
     def create(self, row: Row, run: str) -> None:
         """Create the topics and groups of a row."""
-        with ferromq.Admin(self.namesrv, timeout=_START_S) as admin:
+        with self._admin() as admin:
             created = []
             for name, kind in row.kinds().items():
                 word = f"{name}_{run}"
@@ -67,23 +82,30 @@ class Side:
 
 
 @contextlib.contextmanager
-def original(directory: Path) -> Iterator[Side]:
-    """Run RocketMQ's name server, broker and proxy in cluster mode."""
+def original(directory: Path, *, is_closed: bool = False) -> Iterator[Side]:
+    """Run RocketMQ's name server, broker and proxy in cluster mode; *is_closed*: with access control."""
     with contextlib.ExitStack() as stack:
         namesrv = stack.enter_context(JavaNameServer(directory / "namesrv"))
-        stack.enter_context(JavaBroker(directory / "broker", namesrv.address, **_BROKER, **_ORIGINAL))
-        proxy = stack.enter_context(JavaProxy(directory / "proxy", namesrv.address))
-        yield Side("original", namesrv.address, proxy.address)
+        access = access_options(_ROOT) if is_closed else {}
+        stack.enter_context(JavaBroker(directory / "broker", namesrv.address, **_BROKER, **_ORIGINAL, **access))
+        access = access_options(_ROOT, proxy=True) if is_closed else {}
+        proxy = stack.enter_context(JavaProxy(directory / "proxy", namesrv.address, **access))
+        yield Side("original", namesrv.address, proxy.address, is_closed)
     shutil.rmtree(directory / "broker" / "store", ignore_errors=True)
 
 
 @contextlib.contextmanager
-def ours(directory: Path, compat: str) -> Iterator[Side]:
-    """Run `ferromq namesrv` and `ferromq broker`; *compat* is the broker's option, "" for its default."""
+def ours(directory: Path, compat: str, *, is_closed: bool = False) -> Iterator[Side]:
+    """
+    Run `ferromq namesrv` and `ferromq broker`.
+
+    *compat* is the broker's option, "" for its default; *is_closed*: with access control.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     namesrv, broker, endpoint = (f"{_HOST}:{free_port()}" for _ in range(3))
     config = directory / "broker.conf"
-    config.write_text("".join(f"{key}={value}\n" for key, value in _BROKER.items()))
+    access = access_options(_ROOT) if is_closed else {}
+    config.write_text("".join(f"{key}={value}\n" for key, value in {**_BROKER, **access}.items()))
     listeners = ("--listen", broker, "--grpc-listen", endpoint, "--store", str(directory / "store"))
     options = ("--set", f"compat={compat}") if compat else ()
     with contextlib.ExitStack() as stack:
@@ -91,7 +113,7 @@ def ours(directory: Path, compat: str) -> Iterator[Side]:
         stack.enter_context(
             _process(directory, "broker", endpoint, "--namesrv", namesrv, "-c", str(config), *listeners, *options)
         )
-        yield Side("ours", namesrv, endpoint)
+        yield Side("ours", namesrv, endpoint, is_closed)
     shutil.rmtree(directory / "store", ignore_errors=True)
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from dispatching import dispatched
 from pyspark.errors import AnalysisException
 
 import ferromq
@@ -32,7 +33,9 @@ def send(mq: ferromq.Embedded, count: int, topic: str = "orders", size: int = 10
         for number in range(count)
     ]
     with mq.producer() as producer:
-        return list(producer.send_all(topic, messages))
+        receipts = list(producer.send_all(topic, messages))
+    dispatched(mq)
+    return receipts
 
 
 def test_every_column_is_read(session: Any, mq: ferromq.Embedded) -> None:

@@ -136,7 +136,7 @@ def test_columns_tags_and_keys_are_lists() -> None:
             ["'startingOffset'", "'latest'", "did you mean 'startingOffsets'?", "minPartitions"],
         ),
         ("maxOffsetsPerTrigger", "5", ["'maxOffsetsPerTrigger'", "'5'", "belongs to readStream"]),
-        ("path", "flights", ["'path'", "'flights'", "is not known. Allowed: endpoint, namesrv, topic, "]),
+        ("path", "flights", ["'path'", "'flights'", "is not known. Allowed: endpoint, namesrv, tls, "]),
     ],
 )
 def test_a_wrong_option_says_what_is_allowed(option: str, value: str, words: list[str]) -> None:

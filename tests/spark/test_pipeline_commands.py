@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dispatching import dispatched
 
 import ferromq
 from ferromq.cli import main as cli
@@ -28,6 +29,7 @@ def test_rows_come_from_a_topic_a_log_and_an_archive(
         with mq.producer() as producer:
             messages = [ferromq.Message(b"%d" % number, keys=f"k{number % 5}") for number in range(30)]
             producer.send_all("orders", messages)
+        dispatched(mq)
         to = ("--to", "again", "--rate", "100000", "--exactly-once", "once")
         assert summary(capsys, "replay", "--endpoint", mq.endpoint, "--topic", "orders", *to)["sent"] == 30
     log = archive.log_parts([str(tmp_path / "store")])

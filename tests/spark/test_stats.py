@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dispatching import dispatched
 from pipeline_rows import BEGIN, frame, row
 
 import ferromq
@@ -130,6 +131,7 @@ def test_brokers_are_queried_for_the_lag_of_a_group() -> None:
             admin.create_topic("orders", 1)
         with mq.producer() as producer:
             producer.send_all("orders", [b"x"] * 5)
+        dispatched(mq)
         with mq.consumer("billing", "orders") as consumer:
             (queue,) = consumer.queues()
             consumer.commit_offset(queue, 2)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dispatching import dispatched
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 import ferromq
@@ -23,6 +24,7 @@ def send(mq: ferromq.Embedded, topic: str, numbers: range) -> list[tuple[int, in
     """Send a message for each number, and return their positions."""
     with mq.producer() as producer:
         receipts = list(producer.send_all(topic, [ferromq.Message(b"%d" % number) for number in numbers]))
+    dispatched(mq)
     return [(receipt.queue_id, receipt.queue_offset) for receipt in receipts]
 
 

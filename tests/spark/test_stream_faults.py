@@ -83,7 +83,7 @@ def test_offsets_for_display_keep_a_stream_no_longer_than_one_answer(
     """All queues are written concurrently; failed ones are written the next time; a failure is logged once."""
     queues = talk.queues()
     assert len(queues) == QUEUES
-    group = GroupOffsets("display")
+    group = GroupOffsets("display", None)
     fault(talk.broker)
     for _ in range(2):
         in_time(lambda: group.write([(queue, 3) for queue in queues]))
@@ -105,7 +105,7 @@ def test_offsets_for_display_keep_a_stream_no_longer_than_one_answer(
 def test_lags_of_a_group_are_returned_or_fail_in_time(talk: Talk, fault: Fault) -> None:
     """A failure never looks like a group without committed offsets."""
     (queue, *_) = talk.queues()
-    group = GroupOffsets("display")
+    group = GroupOffsets("display", None)
     group.write([(queue, 3)])
     group.close()
     fault(talk.broker)
@@ -159,7 +159,7 @@ def test_a_name_server_that_misbehaves_is_queried_last(talk: Talk, fault: Fault)
         in_time(lambda: pull.queues(both, ORDERS))
         in_time(lambda: pull.queues(both, ORDERS), 0.0)
         assert len(pull.queues(both, Topics.matching("ord.*"))) == QUEUES
-        assert registered_brokers(talk.namesrv.address) == {"broker-a"}
+        assert registered_brokers(ClusterAddress(namesrv=talk.namesrv.address)) == {"broker-a"}
 
 
 @faults
@@ -170,7 +170,7 @@ def test_registered_brokers_are_listed_or_it_fails_in_time(talk: Talk, fault: Fa
 
     def ask() -> None:
         with pytest.raises(OutcomeUnknown):
-            registered_brokers(talk.namesrv.address)
+            registered_brokers(ClusterAddress(namesrv=talk.namesrv.address))
 
     in_time(ask)
 
@@ -179,6 +179,6 @@ def test_many_brokers_that_hang_are_waited_for_together(talk: Talk) -> None:
     """Writing display offsets of all their queues takes the time of one answer."""
     (queue, *_) = talk.queues()
     talk.broker.hang()
-    group = GroupOffsets("display")
+    group = GroupOffsets("display", None)
     in_time(lambda: group.write([(replace(queue, queue_id=number), 3) for number in range(400)]))
     group.close()

@@ -46,7 +46,7 @@ class Brokers:
         if where.namesrv is not None and self.down:
             raise ServerError(f"the broker {min(self.down)} is away and may have queues")
 
-    def registered(self, _: str) -> set[str]:
+    def registered(self, _: ClusterAddress) -> set[str]:
         """Behave like name servers."""
         return {"a", "b"} - self.down
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from dispatching import dispatched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -207,12 +208,13 @@ def test_a_group_shows_the_next_offset_to_read(mq: ferromq.Embedded, protocol: A
     """Over both protocols; it is not the last offset that was read."""
     with mq.producer() as producer:
         receipts = list(producer.send_all("orders", [ferromq.Message(b"m") for _ in range(9)]))
+    dispatched(mq)
     with mq.admin() as admin:
         admin.create_group("display")  # over gRPC it would be created
     queue_id = receipts[0].queue_id
     endpoint = mq.endpoint if protocol == "grpc" else mq.remoting
     queue = Queue("orders", "broker-a", endpoint, queue_id, 0, 9, protocol)
-    group = GroupOffsets("display")
+    group = GroupOffsets("display", None)
     group.write([(queue, 1)])
     assert mq.store.committed_offset("display", "orders", queue_id) == 1
     group.write([(queue, 2)])
@@ -223,7 +225,7 @@ def test_a_group_shows_the_next_offset_to_read(mq: ferromq.Embedded, protocol: A
 def test_offsets_that_cannot_be_written_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """A display group never stops a query."""
     queues = [Queue("orders", "a", "127.0.0.1:1", 0, 0, 9), Queue("orders", "a", "127.0.0.1:1", 0, 0, 9, "remoting")]
-    group = GroupOffsets("display")
+    group = GroupOffsets("display", None)
     with caplog.at_level(logging.WARNING):
         group.write([(queue, 5) for queue in queues])
         group.write([(queue, 6) for queue in queues])
@@ -235,6 +237,6 @@ def test_offsets_that_cannot_be_written_are_logged_once(caplog: pytest.LogCaptur
 
 def test_name_servers_list_the_registered_brokers(mq: ferromq.Embedded) -> None:
     """The first one that answers counts; without an answer it is an error."""
-    assert registered_brokers(f"127.0.0.1:1;{mq.namesrv}") == {"broker-a"}
+    assert registered_brokers(ClusterAddress(namesrv=f"127.0.0.1:1;{mq.namesrv}")) == {"broker-a"}
     with pytest.raises(ConnectionFailed):
-        registered_brokers("127.0.0.1:1")
+        registered_brokers(ClusterAddress(namesrv="127.0.0.1:1"))

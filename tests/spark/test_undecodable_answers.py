@@ -40,7 +40,7 @@ def queue() -> Iterator[Queue]:
 def test_a_read_fails(queue: Queue) -> None:
     """One request, and several at once, raise `OutcomeUnknown`."""
     request = pb.QueryRouteRequest(topic=pb.Resource(name="orders"))
-    with GrpcBroker(queue.endpoint) as broker:
+    with GrpcBroker(queue.endpoint, None) as broker:
         with pytest.raises(OutcomeUnknown, match=f"QueryRoute failed at {queue.endpoint}: {TEXT}"):
             broker.ask("QueryRoute", request, pb.QueryRouteResponse)
         with pytest.raises(OutcomeUnknown, match=f"QueryRoute failed at {queue.endpoint}: {TEXT}"):
@@ -56,7 +56,7 @@ def test_a_query_of_lags_fails(queue: Queue, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_offsets_for_display_log_it(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     """A failed write has no other effect."""
-    group = GroupOffsets("display")
+    group = GroupOffsets("display", None)
     group.write([(queue, 1)])
     group.close()
     assert [TEXT in record.message for record in caplog.records] == [True]

@@ -1,9 +1,9 @@
 """Fixtures of the system tests."""
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +15,18 @@ from ferromq.testing.running import RunningBehindProxies
 # Modules that several test files import, such as `remoting_peer`.
 sys.path.insert(0, str(Path(__file__).parent))
 
+import waiting
 from fault_proxy import FaultProxy
 from ports import kept_port
 from tls_files import TRUST
 
-PATIENCE = 30.0
-PAUSE = 0.01
+PATIENCE, PAUSE = 30.0, 0.01
 
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], bool]:
-    """
-    Return a function that waits until a condition holds, at most thirty seconds, and returns whether it does.
-
-    For events without an answer to wait for: dispatch, a closed connection, the end of a process.
-    """
-    pause = threading.Event()
-
-    def wait(condition: Callable[[], bool]) -> bool:
-        return any(condition() or pause.wait(PAUSE) for _ in range(int(PATIENCE / PAUSE)))
-
-    return wait
+    """Return a function that waits until a condition holds, at most thirty seconds, and returns whether it does."""
+    return partial(waiting.eventually, patience=PATIENCE, pause=PAUSE)
 
 
 @pytest.fixture

@@ -170,6 +170,22 @@ def test_policies_decide_what_a_user_may_do(mq: ferromq.Embedded, ask: Ask) -> N
             producer.send("orders", b"two")
 
 
+@pytest.mark.parametrize("code", [RequestCode.CHANGE_BROKER_STATE, RequestCode.RELOAD_CONFIG])
+def test_draining_and_reloading_need_a_policy_for_the_cluster(ask: Ask, code: RequestCode) -> None:
+    """A policy for other resources, or for other actions, is not enough; no request without a signature passes."""
+    create(ask)
+    fields = {"state": "serving"}
+    for resource, actions in (("Topic:*", ("All",)), ("Cluster:*", ("Create", "Get", "List"))):
+        allow(ask, resource, *actions)
+        assert ask(code, fields, None, ADA)[0] == ResponseCode.NO_PERMISSION
+    assert ask(code, fields, None, None)[0] == ResponseCode.NO_PERMISSION
+    allow(ask, "Cluster:DefaultCluster", "Update")
+    for user in (ADA, ROOT):
+        answer, remark, _, _ = ask(code, fields, None, user)
+        allowed = {RequestCode.CHANGE_BROKER_STATE: ResponseCode.SUCCESS}.get(code, ResponseCode.INVALID_PARAMETER)
+        assert answer == allowed, remark
+
+
 def test_a_message_is_found_by_its_id_in_its_own_topic_alone(mq: ferromq.Embedded, ask: Ask) -> None:
     """A user who may read one topic cannot read others by their offsets."""
     create(ask)
@@ -183,6 +199,66 @@ def test_a_message_is_found_by_its_id_in_its_own_topic_alone(mq: ferromq.Embedde
         code, _, _, body = ask(RequestCode.VIEW_MESSAGE_BY_ID, {**offset, "topic": topic}, who=ADA)
         assert code != ResponseCode.SUCCESS
         assert body == b""
+    remarks = [
+        ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place, "topic": "mine"}, who=ADA)[1].replace(place, "N")
+        for place in (offset["offset"], "999999")
+    ]
+    assert remarks[0] == remarks[1], "whether there is a message of another topic is not told"
+
+
+def test_a_message_is_given_back_by_readers_of_its_topic_alone(mq: ferromq.Embedded, ask: Ask) -> None:
+    """Otherwise a user could have any message copied into the retries of its own group."""
+    create(ask)
+    allow(ask, "Group:billing", "Sub")
+    allow(ask, "Topic:orders", "Sub")
+    offsets = {}
+    with ferromq.connect(mq.endpoint, **keys(ROOT)) as here, here.producer() as producer:
+        here.admin().create_group("billing")
+        for topic in ("orders", "secret"):
+            message_id = producer.send(topic, b"body").offset_message_id
+            assert message_id is not None
+            offsets[topic] = str(int(message_id[-16:], 16))
+    for topic, wanted in (("secret", ResponseCode.NO_PERMISSION), ("orders", ResponseCode.SUCCESS)):
+        fields = {"group": "billing", "offset": offsets[topic], "delayLevel": "0", "originTopic": "orders"}
+        code, remark, _, _ = ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields, who=ADA)
+        assert code == wanted, remark
+        assert "secret" not in (remark or "")
+
+
+@pytest.mark.parametrize("white_list", ["", "37"])
+def test_a_transaction_is_ended_by_users_who_may_send_to_its_topic(tmp_path: Path, white_list: str) -> None:
+    """Old clients name no topic, and others could name another one; a white list holds here, too."""
+    with started(tmp_path, authorization_whitelist=white_list) as mq:
+        root, ada = RemotingClient(credentials=ROOT), RemotingClient(credentials=ADA)
+        with ferromq.connect(mq.endpoint, **keys(ROOT)) as here:
+            here.admin().create_topic("orders")
+        body = json.dumps({"password": ADA[1]}).encode()
+        root.call(mq.remoting, RequestCode.AUTH_CREATE_USER, {"username": ADA[0]}, body)
+        entry = {"resource": "Topic:mine", "actions": ["Pub"], "decision": "Allow"}
+        policies = json.dumps({"policies": [{"entries": [entry]}]}).encode()
+        root.call(mq.remoting, RequestCode.AUTH_CREATE_ACL, {"subject": "User:ada"}, policies)
+        half = {
+            "a": "payers",
+            "b": "orders",
+            "e": "0",
+            "f": "4",
+            "g": "1",
+            "i": "TRAN_MSG\x01true\x02PGROUP\x01payers\x02",
+        }
+        stored = root.call(mq.remoting, 310, {**half, "c": "TBW102", "d": "1", "h": "0", "j": "0"}, b"paid")
+        assert stored[0] == ResponseCode.SUCCESS, stored[1]
+        end = {
+            "producerGroup": "payers",
+            "tranStateTableOffset": stored[2]["queueOffset"],
+            "commitLogOffset": str(int(stored[2]["msgId"][16:], 16)),
+            "commitOrRollback": "8",
+        }
+        wanted = ResponseCode.SUCCESS if white_list else ResponseCode.NO_PERMISSION
+        for named in ({}, {"topic": "mine"}):
+            assert ada.call(mq.remoting, RequestCode.END_TRANSACTION, {**end, **named})[0] == wanted
+        assert root.call(mq.remoting, RequestCode.END_TRANSACTION, end)[0] == ResponseCode.SUCCESS
+        root.close()
+        ada.close()
 
 
 def test_requests_that_name_little_reach_no_other_topic(mq: ferromq.Embedded, ask: Ask) -> None:

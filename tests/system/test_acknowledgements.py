@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from consumer_shells import PATIENCE, SHELLS, AioShell, Shell, SyncShell
 from contract import EACH_WAY
+from dispatching import dispatched
 from grpc_proxy import GrpcProxy
 
 import ferromq
@@ -55,6 +56,7 @@ def test_an_acknowledged_message_cannot_become_a_dead_letter(mq: ferromq.Embedde
         for message in (one, two):
             with pytest.raises(ferromq.LeaseExpired, match=f"{message.message_id} is acknowledged or a dead letter"):
                 consumer.forward(message, "bad")
+    dispatched(mq)
     with mq.admin() as admin:
         assert [letter.origin_message_id for letter in admin.dead_letters("billing")] == [two.message_id]
 

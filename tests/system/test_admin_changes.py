@@ -174,18 +174,18 @@ def test_two_clusters_are_never_changed_by_one_call(tmp_path: Path) -> None:
 
 
 class Interrupted:
-    """Loses one name server at the end of a deletion, in place of `Calls.ask`."""
+    """Loses one name server at the end of a deletion, in place of `Calls.exchange`."""
 
     lost = ""
 
     def __init__(self, calls: Calls) -> None:
-        self._ask = calls.ask
+        self._exchange = calls.exchange
 
-    def ask(self, address: str, code: int, *rest: Any, **options: Any) -> bytes:
+    def exchange(self, address: str, code: int, *rest: Any, **options: Any) -> tuple[int, Mapping[str, str], bytes]:
         """Fail for the lost name server."""
         if address == self.lost and code == DELETE_ROUTE:
             raise ferromq.ConnectionFailed("away for a moment")
-        return self._ask(address, code, *rest, **options)  # type: ignore[arg-type]
+        return self._exchange(address, code, *rest, **options)  # type: ignore[arg-type]
 
 
 def test_a_broker_that_is_registered_anywhere_is_not_removed(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_deletion_that_failed_halfway_is_finished_by_asking_again(
         both = f"{first.address};{second.address}"
         with closing(broker(tmp_path, both, "b1")), ferromq.Admin(both) as admin:
             calls = Interrupted(admin._calls)
-            monkeypatch.setattr(admin._calls, "ask", calls.ask)
+            monkeypatch.setattr(admin._calls, "exchange", calls.exchange)
             admin.create_topic("orders", queues=1)
             calls.lost = second.address
             with pytest.raises(ferromq.ConnectionFailed):

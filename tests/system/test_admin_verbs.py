@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dispatching import dispatched
 from fault_proxy import FaultProxy
 from ports import kept_port
 
 import ferromq
 from ferromq import aio
 from ferromq.admin import QueueReset
+from ferromq.broker.administration import offsets
 from ferromq.broker.controller import BrokerController
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.embedding import SMALL_FILES
 from ferromq.namesrv.server import NamesrvController
 from ferromq.protocol.codes import RequestCode
+from ferromq.protocol.delivery import LEASED_UNTIL
 from ferromq.protocol.retry_policy import Customized
 
 FREE = "127.0.0.1:0"
@@ -188,6 +191,20 @@ def test_a_backlog_is_skipped_in_all_topics_that_were_read(mq: ferromq.Embedded,
     assert [(each.topic, each.skipped) for each in told] == [("orders", 2), ("returns", 0)]
     assert admin.lag("billing").messages == 2
     admin.skip_backlog("billing")
+    assert admin.lag("billing").messages == 0
+
+
+def test_the_backlog_of_a_queue_that_is_only_written_is_skipped_too(mq: ferromq.Embedded, admin: ferromq.Admin) -> None:
+    """So that no lag stays."""
+    admin.create_topic("orders", queues=2)
+    with mq.producer() as producer:
+        while not all(mq.store.max_offset("orders", queue) for queue in range(2)):
+            producer.send("orders", b"tea")
+    read(mq, "billing", "orders", 1)
+    place = {"topic": "orders", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "2", "perm": "6"}
+    place |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+    admin._calls.ask(mq.remoting, RequestCode.UPDATE_AND_CREATE_TOPIC, place)
+    assert {each.queue_id for each in admin.skip_backlog("billing") if each.topic == "orders"} == {0, 1}
     assert admin.lag("billing").messages == 0
 
 
@@ -370,7 +387,7 @@ def test_the_same_verbs_are_there_for_asyncio(mq: ferromq.Embedded) -> None:
 def test_a_message_is_explained_in_each_group(
     mq: ferromq.Embedded, admin: ferromq.Admin, eventually: Eventually
 ) -> None:
-    """Dead, behind or pending, with what the broker still knows."""
+    """Dead, behind or ready, with what the broker still knows."""
     admin.create_topic("orders", queues=1)
     with mq.producer() as producer:
         first, second = (producer.send("orders", body) for body in (b"1", b"2"))
@@ -386,12 +403,61 @@ def test_a_message_is_explained_in_each_group(
             return {} if found is None else {each.group: each.state for each in found.groups}
 
         assert eventually(lambda: states(first).get("billing") == "dead")
-        assert states(first) == {"billing": "dead", "new": "pending", "shipping": "behind"}
-        assert states(second) == {"billing": "pending", "new": "pending", "shipping": "pending"}
+        assert states(first) == {"billing": "dead", "new": "leased", "shipping": "behind"}
+        assert states(second) == {"billing": "ready", "new": "ready", "shipping": "ready"}
     found = admin.explain("orders", first.message_id)
     assert found is not None
     assert (found.broker, found.message.body, found.groups[0].reason) == (mq.remoting, b"1", "no customer")
+    by_place = admin.explain("orders", found.message.offset_message_id)
+    assert by_place is not None
+    assert (by_place.broker, [each.state for each in by_place.groups]) == (
+        found.broker,
+        [each.state for each in found.groups],
+    )
     assert admin.explain("orders", "unknown") is None
+    mq.clock.advance(seconds=1)
+    assert [each.error for each in admin.resend_dead_letters(admin.dead_letters("billing"))] == [None]
+
+    def again() -> dict[str, str]:
+        found = admin.explain("orders", first.message_id)
+        assert found is not None
+        return {each.group: each.state for each in found.groups} if found.message.queue_offset == 2 else {}
+
+    assert eventually(lambda: again().get("billing") == "ready"), "the letter is that of the first copy"
+    read(mq, "billing", "orders", 2)
+    assert again()["billing"] == "behind"
+
+
+def test_leases_and_acknowledgements_out_of_order_are_explained(
+    mq: ferromq.Embedded, admin: ferromq.Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the broker tells them; an older broker, and RocketMQ, tell the committed offset alone."""
+    admin.create_topic("orders", queues=1)
+    with mq.producer() as producer:
+        sent = [producer.send("orders", body) for body in (b"1", b"2", b"3")]
+    dispatched(mq)
+
+    def explained() -> list[tuple[str, int | None, int | None]]:
+        found = [admin.explain("orders", receipt.message_id) for receipt in sent]
+        states = [group for each in found if each is not None for group in each.groups]
+        return [(each.state, each.attempts, each.leased_until) for each in states]
+
+    with mq.consumer("billing", "orders") as consumer:
+        messages = consumer.receive_many(2, wait=PATIENCE, invisible_duration=60)
+        consumer.ack(messages[1])
+        until = mq.clock.now_ms() + 60_000
+        assert explained() == [("leased", 1, until), ("acknowledged", None, None), ("ready", None, None)]
+        with monkeypatch.context() as older:
+            older.setattr(offsets, "DELIVERY_OF", "unknown")
+            assert explained() == [("pending", None, None)] * 3
+        with monkeypatch.context() as broken:
+            broken.setattr(offsets, "_delivery", lambda *_: {"offset": "0", LEASED_UNTIL: "soon"})
+            with pytest.raises(ferromq.ServerError, match=r"the progress of a group at .* malformed"):
+                admin.explain("orders", sent[0].message_id)
+        mq.clock.advance(seconds=60)
+        assert explained()[0] == ("ready", 1, None)
+        consumer.ack(consumer.receive_many(1, wait=PATIENCE))
+        assert [state for state, *_ in explained()] == ["behind", "behind", "ready"]
 
 
 def test_a_message_that_waits_for_its_retry_is_explained(
@@ -419,3 +485,24 @@ def test_a_message_that_waits_for_its_retry_is_explained(
     assert eventually(lambda: state() == ("retrying", 1))
     assert read(mq, "billing", "%RETRY%billing", 1) == [b"tea"]
     assert eventually(lambda: state() == ("behind", 2))
+
+
+def test_all_name_servers_change_or_none(mq: ferromq.Embedded) -> None:
+    """One that refuses, or does not answer, leaves the others as they were."""
+    protected = NameServerConfig.from_options({"listen": FREE, "protected_keys": ("enableTopicList",)})
+    with (
+        closing(NamesrvController(protected)) as second,
+        FaultProxy(second.address) as proxy,
+        ferromq.Admin(f"{mq.namesrv};{proxy.address}", timeout=PATIENCE) as admin,
+    ):
+        admin.configure_name_servers({"enableAllTopicList": "false"})
+        before = admin.name_server_config()
+        assert [options["enableAllTopicList"] for options in before.values()] == ["false", "false"]
+        with pytest.raises(ferromq.RequestError, match="enableTopicList"):
+            admin.configure_name_servers({"enableTopicList": "false", "enableAllTopicList": "true"})
+        assert admin.name_server_config() == before
+        proxy.refuse()
+        with pytest.raises(ferromq.OutcomeUnknown):
+            admin.configure_name_servers({"enableAllTopicList": "true"})
+        proxy.resume()
+        assert admin.name_server_config() == before

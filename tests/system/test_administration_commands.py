@@ -2,26 +2,37 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
-from fault_proxy import FaultProxy
+from dispatching import dispatched
+from fault_proxy import FAULTS, Fault, FaultProxy
 from ports import kept_port
 from tls_files import SHOWN, TRUST
 
 import ferromq
 from ferromq.broker.controller import BrokerController
 from ferromq.cli import main as cli
+from ferromq.cli.administration import groups, messages
+from ferromq.cli.administration.output import DONE, UNREACHABLE
+from ferromq.cli.administration.target import TLS_VARIABLES
 from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.embedding import SMALL_FILES
+from ferromq.namesrv.server import NamesrvController
 
+FREE = "127.0.0.1:0"
+CREDENTIALS = ("FERROMQ_ACCESS_KEY", "FERROMQ_SECRET_KEY")
 PATIENCE = 15.0
 Eventually = Callable[[Callable[[], bool]], bool]
 
@@ -55,7 +66,7 @@ def ran(*words: str, stdin: str | bytes = "") -> Ran:
 def no_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep contexts in a directory of the test, without addresses of the environment."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    for name in ("FERROMQ_CONTEXTS", "FERROMQ_ENDPOINT", "NAMESRV_ADDR"):
+    for name in ("FERROMQ_CONTEXTS", "FERROMQ_ENDPOINT", "NAMESRV_ADDR", *CREDENTIALS, *TLS_VARIABLES.values()):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -94,6 +105,8 @@ def test_groups_are_made_shown_changed_moved_and_deleted(mq: ferromq.Embedded) -
     assert made.code == 0
     assert ran("group", "list", "--json").json == ["billing"]
     assert "TOOLS_CONSUMER" in ran("group", "list", "--all").out
+    refused = ran("group", "create", "TOOLS_CONSUMER")
+    assert (refused.code, "is a system group; choose another name" in refused.error) == (2, True)
     assert ran("lag", "billing", "--topic", "nowhere").code == 3
     assert "3, after 1, 2.5 s" in ran("group", "describe", "billing").out
     assert ran("group", "alter", "billing", "--fifo").code == 0
@@ -101,15 +114,20 @@ def test_groups_are_made_shown_changed_moved_and_deleted(mq: ferromq.Embedded) -
     with mq.producer() as producer, mq.consumer("billing", "orders") as consumer:
         for number in range(3):
             producer.send("orders", b"%d" % number)
+        dispatched(mq)
         consumer.ack(consumer.receive_many(2, wait=PATIENCE))
-        while mq.store.max_offset("orders", 0) < 3:
-            pass
         (member,) = ran("group", "members", "billing", "--json").json
         assert (member["language"], member["protocol"]) == ("PYTHON", "grpc")
         assert "grpc" in ran("group", "members", "billing").out
+        assert ran("group", "skip", "billing").code == 1  # before it asks, for which there is no terminal
+        refused = ran("group", "skip", "billing", "--yes")
+        assert (refused.code, "a connected consumer" in refused.error, "--force" in refused.error) == (1, True, True)
+        assert mq.store.committed_offset("billing", "orders", 0) == 2
+        assert ran("group", "skip", "billing", "--force", "--yes", "--json").json["skipped"] == 1
+        assert ran("group", "reset", "billing", "orders", "--offset", "2", "--queue", "0", "--yes").code == 0
     lag = ran("lag", "billing", "--json").json
     assert (lag["messages"], lag["topics"][0]["topic"], lag["seconds"] >= 0) == (1, "orders", True)
-    assert "billing is 1 messages behind" in ran("lag", "billing", "--queues").out
+    assert "billing is 1 message behind, the oldest is" in ran("lag", "billing", "--queues").out
     assert ran("lag", "--json").json == [{"group": "billing", "messages": 1}]
     assert "TOOLS_CONSUMER" in ran("lag", "--all").out
     told = ran("group", "reset", "billing", "orders", "--to", "begin", "--dry-run", "--json").json
@@ -158,7 +176,10 @@ def test_messages_are_sent_read_and_found(mq: ferromq.Embedded, eventually: Even
     for words in (("get", "orders", "no id"), ("find", "orders", "o-2"), ("queue", "orders", "0", "9")):
         assert ran("message", *words).code == 3
     wrong = ran("send", "orders", "-", "--json-lines", stdin='{"body": "a"}\n{"bodi": "b"}\n')
-    assert (wrong.code, "line 2: unknown field 'bodi'" in wrong.error) == (2, True)
+    assert (wrong.code, "line 2: unknown field 'bodi'" in wrong.error) == (1, True)
+    assert ("sent from the lines before it: 1 message\n" in wrong.error, len(wrong.out.split())) == (True, 1)
+    nothing = ran("send", "orders", "-", "--json-lines", stdin='{"bodi": "b"}\n{"body": "a"}\n')
+    assert (nothing.code, nothing.out) == (2, "")
     assert ran("tail", "nowhere").code == 3
 
 
@@ -175,9 +196,121 @@ def test_dead_letters_are_listed_and_sent_again(mq: ferromq.Embedded, eventually
     assert "no customer" in ran("dlq", "list", "billing", "--max", "1").out
     chosen = letters[0]["message"]["message_id"]
     assert ran("dlq", "resend", "billing").code == 2
+    ran("group", "create", "empty")
+    assert ran("dlq", "list", "empty").code == 0
+    assert ran("dlq", "list", "unknown").code == 3
+    assert ran("dlq", "resend", "unknown", "--all", "--yes").code == 3
+    assert ran("dlq", "resend", "empty", "--all", "--yes").code == 0
+    assert ran("group", "members", "unknown").code == 3
+    assert ran("group", "members", "empty").out == "no client of empty is connected\n"
     assert ran("dlq", "resend", "billing", "--id", "unknown", "--yes").code == 3
     assert ran("dlq", "resend", "billing", "--id", chosen, "--yes", "--json").lines[0]["error"] is None
     assert ran("dlq", "resend", "billing", "--all", "--yes").out == "sent 2 dead letters again\n"
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_repeated_resend_goes_on_where_one_ended(
+    monkeypatch: pytest.MonkeyPatch, eventually: Eventually, *, is_read: bool
+) -> None:
+    """At a broker that hangs while letters are read, or sent: the command names the place."""
+    count, original, steps = 20, ferromq.Admin.resend_dead_letters, list[int]()
+    monkeypatch.setattr(messages, "_STEP", 3)
+    with kept_port() as listen, FaultProxy(listen) as proxy:
+        given = {"listen": listen, "advertise": proxy.address, "fast_listen": "off"}
+        with ferromq.embedded(**given) as mq:
+            with mq.producer() as producer, mq.consumer("billing", "orders") as consumer:
+                for number in range(count):
+                    producer.send("orders", b"%d" % number)
+                    (message,) = consumer.receive(wait=PATIENCE)
+                    consumer.forward_to_dead_letter(message)
+            address = ("--namesrv", mq.namesrv, "--yes", "--json")
+            assert eventually(lambda: len(ran("dlq", "list", "billing", *address[:2], "--json").lines) == count)
+
+            def resend(admin: ferromq.Admin, letters: Any, **options: Any) -> Any:
+                steps.append(len(letters))
+                if len(steps) == 2 and not is_read:
+                    proxy.hang()
+                found = original(admin, letters, **options)
+                if len(steps) == 4:  # the pages of 4 and 8 letters are sent
+                    proxy.hang()
+                return found
+
+            monkeypatch.setattr(ferromq.Admin, "resend_dead_letters", resend)
+            first = ran("dlq", "resend", "billing", "--all", "--timeout", "2", *address)
+            proxy.resume()
+            monkeypatch.setattr(ferromq.Admin, "resend_dead_letters", original)
+            (place,) = re.findall(r" --after (\w+)", first.error)
+            assert (first.code != 0, place) == (True, first.lines[-1]["letter"]), first
+            assert f"not sent: {count - len(first.lines)} dead letters" in first.error
+            second = ran("dlq", "resend", "billing", "--all", "--after", place, *address)
+            assert second.code == 0, second
+            asked = [*first.lines, *second.lines]
+            assert len({each["letter"] for each in asked}) == len(asked) == count
+            sent = [True] * 12 if is_read else [True, True, True, False]
+            assert [each["error"] is None for each in first.lines] == sent
+            dispatched(mq)
+            with mq.admin() as admin:
+                assert len(list(admin.browse("orders"))) >= count * 2 - (not is_read)
+            gone = ran("dlq", "resend", "billing", "--all", "--after", "0" * 32, *address)
+            assert (gone.code, "--oldest shows those that are left" in gone.error) == (3, True)
+
+
+def test_messages_are_found_beside_a_broker_that_hangs(tmp_path: Path) -> None:
+    """Though it is the first one asked; its part is named."""
+    with ferromq.embedded() as mq, kept_port() as listen, FaultProxy(listen) as proxy:
+        given = {"store": tmp_path / "a", "name": "a", "namesrv": mq.namesrv, "grpc_listen": "127.0.0.1:0"}
+        given |= {"listen": listen, "advertise": proxy.address, "fast_listen": "off", **SMALL_FILES}
+        with closing(BrokerController(BrokerConfig.from_options(given))):
+            address = ("--namesrv", mq.namesrv, "--timeout", "4", "--json")
+            assert ran("topic", "create", "orders", "--queues", "1", *address).code == 0
+            with mq.producer() as producer:
+                receipts = [producer.send("orders", b"x", keys="k") for _ in range(8)]
+            receipt = next(each for each in receipts if each.broker_name == "broker-a")
+            dispatched(mq)
+            proxy.hang()
+            for words in (("message", "get"), ("explain",)):
+                found = ran(*words, "orders", receipt.message_id, *address)
+                assert (found.code, f"the part of the broker at {proxy.address}" in found.error) == (4, True), found
+                assert receipt.message_id in found.out
+                missing = ran(*words, "orders", "unknown", *address)
+                assert (missing.code, missing.out, proxy.address in missing.error) == (4, "", True), missing
+            found = ran("message", "find", "orders", "k", *address)
+            assert (found.code, proxy.address in found.error) == (4, True), found
+            assert receipt.message_id in [each["message_id"] for each in found.json]
+
+
+def test_a_lost_broker_leaves_the_ordered_topics() -> None:
+    """At every name server; one that is registered is refused."""
+    with closing(NamesrvController(NameServerConfig(listen=FREE))) as namesrv:
+        namesrv.kv_config.put("ORDER_TOPIC_CONFIG", "accounts", "a:4;b:4")
+        command = ("cluster", "remove", "b", "--namesrv", namesrv.address)
+        assert ran(*command).code == 2  # it does not ask without a terminal
+        assert ran(*command, "--yes").out == "took b out of accounts\n"
+        assert namesrv.kv_config.get("ORDER_TOPIC_CONFIG", "accounts") == "a:4"
+        assert ran(*command, "--yes", "--json").json == {"removed": "b", "topics": []}
+    with ferromq.embedded() as mq:
+        refused = ran("cluster", "remove", "broker-a", "--yes", "--namesrv", mq.namesrv)
+        assert (refused.code, "is registered" in refused.error) == (1, True)
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_lost_broker_leaves_a_name_server_that_failed_with_the_next_command(fault: Fault) -> None:
+    """The first one ends with the exit code of a server that is not reached, after the other was changed."""
+    servers = [NamesrvController(NameServerConfig(listen=FREE)) for _ in range(2)]
+    with ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.close)
+            server.kv_config.put("ORDER_TOPIC_CONFIG", "accounts", "a:4;b:4")
+        assert servers[1].address
+        proxy = stack.enter_context(FaultProxy(servers[1].address))
+        command = ("cluster", "remove", "b", "--yes", "--namesrv", f"{servers[0].address};{proxy.address}")
+        fault(proxy)
+        failed = ran(*command, "--timeout", "0.5")
+        assert (failed.code, proxy.address in failed.error) == (UNREACHABLE, True), failed
+        assert servers[0].kv_config.get("ORDER_TOPIC_CONFIG", "accounts") == "a:4"
+        proxy.resume()
+        assert ran(*command).code == DONE
+        assert [server.kv_config.get("ORDER_TOPIC_CONFIG", "accounts") for server in servers] == ["a:4"] * 2
 
 
 def test_brokers_and_options_are_shown_and_changed(mq: ferromq.Embedded) -> None:
@@ -188,6 +321,9 @@ def test_brokers_and_options_are_shown_and_changed(mq: ferromq.Embedded) -> None
     assert ran("config", "set", "transactionCheckMax=7", "--yes").code == 0
     assert ran("config", "get", "transactionCheckMax").out == "transactionCheckMax=7\n"
     assert ran("config", "get", "noSuchOption").code == 3
+    for words in (("get", "--broker", "broker-a"), ("set", "x=1", "--broker", "broker-a"), ("reload", "broker-a")):
+        refused = ran("config", *words, "--name-servers")
+        assert (refused.code, "not both" in refused.error) == (2, True)
     refused = ran("config", "set", "noSuchOption=1", "--yes")
     assert (refused.code, "noSuchOption" in refused.error) == (1, True)
     assert list(ran("config", "get", "listenPort", "--name-servers", "--json").json) == [mq.namesrv]
@@ -195,7 +331,10 @@ def test_brokers_and_options_are_shown_and_changed(mq: ferromq.Embedded) -> None
 
 def test_contexts_name_addresses(mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line comes before --context, that before the environment, that before the current context."""
-    assert ran("context", "add", "gone", "--namesrv", "127.0.0.1:1").code == 0
+    assert ran("context", "add", "gone", "--namesrv", "127.0.0.1:2").code == 0
+    again = ran("context", "add", "gone", "--namesrv", "127.0.0.1:1")
+    assert (again.code, "give --replace" in again.error, "127.0.0.1:2" in again.error) == (1, True, True)
+    assert ran("context", "add", "gone", "--namesrv", "127.0.0.1:1", "--replace").code == 0
     assert ran("context", "list", "--json").json["current"] == "here"
     assert ran("topic", "list").code == 0
     assert ran("topic", "list", "--context", "gone", "--timeout", "1").code == 4
@@ -226,6 +365,19 @@ def test_contexts_name_addresses(mq: ferromq.Embedded, monkeypatch: pytest.Monke
         (("topic", "list", "--namesrv", "nonsense"), "host:port"),
         (("config", "set", "x"), "is not NAME=VALUE"),
         (("topic", "create", "a b", "--namesrv", "127.0.0.1:1"), "has the character ' '"),
+        (("cluster", "drain", "b", "--within", "99999999999h"), "expected a duration of 0s to 1d, such as"),
+        (("cluster", "drain", "b", "--within", "forever"), "expected a duration of 0s to 1d, such as"),
+        (("cluster", "drain", "b", "--quiet", "abc"), "expected a duration of 0s to 1d, such as"),
+        (("cluster", "retire", "b", "--within", "99999999999h"), "expected a duration of 0s to 100000000d, or forever"),
+        (("context", "add", "a b", "--namesrv", "h:1"), "has blanks or control characters"),
+        (("context", "add", "a\x1b", "--namesrv", "h:1"), "has blanks or control characters"),
+        (("lag", "--interval", "nan"), "nan is not in the range 0.1<=x<=1e+09"),
+        (("lag", "--timeout", "nan"), "nan is not in the range 0<x<=1e+09"),
+        (("lag", "--timeout", "inf"), "inf is not in the range 0<x<=1"),
+        (("lag", "--timeout", "1e300"), "1e+300 is not in the range 0<x<=1"),
+        (("bench", "send", "--rate", "nan"), "nan is not in the range 0.001<=x<=1e+09"),
+        (("bench", "receive", "--duration", "nan"), "nan is not in the range 0<x<=1e+09"),
+        (("group", "create", "g", "--retry-delay", "inf"), "inf is not in the range 0<=x<=1"),
     ],
 )
 def test_wrong_usage_ends_with_two_and_the_reason(words: tuple[str, ...], told: str) -> None:
@@ -244,6 +396,26 @@ def test_a_server_that_does_not_answer_ends_with_four(fault: str) -> None:
     assert (found.code, proxy.address in found.error, "ferromq context list" in found.error) == (4, True, True)
 
 
+def test_a_watched_lag_waits_for_brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A name server without one is not the end; without --watch it is."""
+    with ExitStack() as stack:
+        names = stack.enter_context(closing(NamesrvController(NameServerConfig.from_options({"listen": FREE}))))
+        looks: list[float] = []
+
+        def wait(_event: threading.Event, seconds: float) -> None:
+            looks.append(seconds)
+            if len(looks) > 1:
+                raise KeyboardInterrupt
+            given = {"store": tmp_path / "b", "namesrv": names.address, "listen": FREE, "grpc_listen": FREE}
+            stack.enter_context(closing(BrokerController(BrokerConfig.from_options({**given, **SMALL_FILES}))))
+
+        assert ran("lag", "--namesrv", names.address).code == 1
+        monkeypatch.setattr(groups, "threading", SimpleNamespace(Event=type("Event", (), {"wait": wait})))
+        found = ran("lag", "--watch", "--interval", "7", "--namesrv", names.address)
+        assert (found.code, looks, "no broker is registered" in found.error) == (0, [7.0, 7.0], True)
+        assert "behind" in found.out
+
+
 def test_the_part_of_a_broker_that_is_away_is_told_on_stderr(tmp_path: Path) -> None:
     """The others' part is printed, and the exit code is the one of a server that does not answer."""
     with ferromq.embedded() as mq, kept_port() as listen, FaultProxy(listen) as proxy:
@@ -260,16 +432,28 @@ def test_the_part_of_a_broker_that_is_away_is_told_on_stderr(tmp_path: Path) -> 
                 ("lag",),
                 ("topic", "describe", "orders"),
                 ("group", "describe", "billing"),
+                ("group", "list"),
             ):
                 found = ran(*words, *address, "--json")
                 assert (found.code, proxy.address in found.error) == (4, True), found
                 assert found.json
+            found = ran("group", "members", "billing", *address)
+            assert (found.code, proxy.address in found.error) == (4, True), found
+            place = "7F000001000000010000000000000000"
+            found = ran("message", "get", "orders", place, "--namesrv", mq.namesrv, "--timeout", "4")
+            assert (found.code, proxy.address in found.error) == (4, True), found
             found = ran("cluster", "list", *address)
             assert (found.code, "the broker b at" in found.error, "master" in found.out) == (4, True, True)
             refused = ran("group", "skip", "billing", "--yes", *address)
             assert (refused.code, refused.out) == (4, "")
 
 
+CLOSED = """
+import os, sys
+os.close(1)
+os.execv(sys.executable, [sys.executable, "-m", "ferromq", *sys.argv[1:]])
+"""
+"""The command without stdout, as `>&-` runs it."""
 OBEYING = """
 import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -283,10 +467,12 @@ def test_the_command_runs_as_a_process(mq: ferromq.Embedded) -> None:
     environment = {**os.environ, "NAMESRV_ADDR": mq.namesrv}
     environment.pop("FERROMQ_ENDPOINT", None)
 
-    def run(*words: str, **more: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "ferromq", *words]
-        given = {**environment, **more}
-        return subprocess.run(command, capture_output=True, text=True, env=given, timeout=PATIENCE * 2, check=False)
+    def run(
+        *words: str, program: tuple[str, ...] = ("-m", "ferromq"), stdout: Any = subprocess.PIPE, **more: str
+    ) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, *program, *words]
+        given = {"env": {**environment, **more}, "timeout": PATIENCE * 2, "text": True, "check": False}
+        return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, **given)  # noqa: PLW1510 (it is in `given`)
 
     with mq.producer() as producer:
         producer.send("orders", b"tea")
@@ -296,6 +482,14 @@ def test_the_command_runs_as_a_process(mq: ferromq.Embedded) -> None:
     completed = run(COMP_WORDS="ferromq topic describe ord", COMP_CWORD="3", _FERROMQ_COMPLETE="bash_complete")
     assert completed.stdout.strip() == "plain,orders"
     assert "_FERROMQ_COMPLETE" in run("completion", "zsh").stdout
+    shown = run(*("-c", CLOSED, "topic", "list"), program=())
+    assert (shown.returncode, shown.stderr) == (0, "")
+    for words in (("tail", "orders"), ("tail", "orders", "--json")):
+        read, write = os.pipe()
+        os.close(read)
+        with os.fdopen(write, "w") as gone:
+            ended = run(*words, stdout=gone)
+        assert (ended.returncode, ended.stderr) == (0, "")
     followed = subprocess.Popen(
         [sys.executable, "-c", OBEYING, "tail", "orders", "--from", "begin", "--follow", "--json"],
         stdout=subprocess.PIPE,
@@ -307,6 +501,29 @@ def test_the_command_runs_as_a_process(mq: ferromq.Embedded) -> None:
         assert json.loads(followed.stdout.readline())["body"] == "tea"
         followed.send_signal(signal.SIGINT)
         assert followed.wait(PATIENCE) == 0
+
+
+def test_a_slow_stream_is_sent_as_it_comes(mq: ferromq.Embedded) -> None:
+    """Each line soon after it is written; Ctrl-C tells how many are stored."""
+    ran("topic", "create", "orders", "--queues", "1")
+    sending = subprocess.Popen(
+        [sys.executable, "-c", OBEYING, "send", "orders", "-", "--json-lines", "--json", "--endpoint", mq.endpoint],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    with sending:
+        assert sending.stdin is not None
+        assert sending.stdout is not None
+        for offset in range(3):
+            sending.stdin.write(json.dumps({"body": f"line {offset}"}) + "\n")
+            assert json.loads(sending.stdout.readline())["queue_offset"] == offset
+        sending.send_signal(signal.SIGINT)
+        assert sending.wait(PATIENCE) == 130
+        assert sending.stderr is not None
+        assert "ended by Ctrl-C; stored: 3 messages" in sending.stderr.read()
 
 
 def test_a_question_is_asked_at_a_terminal(mq: ferromq.Embedded) -> None:
@@ -358,7 +575,57 @@ def test_a_context_keeps_tls(tmp_path: Path) -> None:
         assert elsewhere.code == 4
 
 
-def test_servers_import_no_click() -> None:
-    """Nor does the package: the dependency is the command line's alone."""
-    program = "import sys, ferromq, ferromq.cli.main, ferromq.cli.servers; sys.exit('click' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+@pytest.mark.parametrize(
+    ("program", "absent"),
+    [
+        ("import ferromq; ferromq.embedded", {"click"}),
+        ("import ferromq.pipeline.replay", {"click"}),
+        ("from ferromq.cli.main import main; main(['topic', '--help'])", {"ferromq.broker", "pyspark", "argparse"}),
+        ("from ferromq.cli.main import main; main(['--help'])", {"ferromq.broker", "ferromq.admin", "pyspark"}),
+    ],
+)
+def test_a_program_imports_what_it_needs(program: str, absent: set[str]) -> None:
+    """The package and Spark's workers no click, commands for running servers no servers."""
+    program += f"; import sys; found = {absent} & sys.modules.keys(); sys.exit(' '.join(found) or None)"
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_context_keeps_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All commands sign with them, the environment comes before them, and no command prints the secret one."""
+    secret = "a long secret"
+    (tmp_path / "key").write_text(f"{secret}\n")
+    with ferromq.embedded(authentication_enabled=True, authorization_enabled=True, initial_user=f"root:{secret}") as mq:
+        add = ("context", "add", "safe", "--namesrv", mq.namesrv)
+        assert ran(*add, "--access-key", "root").code == 2
+        assert ran(*add, "--secret-file", str(tmp_path / "key")).code == 2
+        assert ran(*add, "--access-key", "root", "--secret-file", "-", stdin=secret).code == 0
+        assert ran("topic", "create", "orders", "--queues", "1").code == 0
+        assert ran("send", "orders", "tea").code == 0
+        assert ran("bench", "send", "orders", "--count", "1", "--yes").code == 0
+        assert "orders" in ran("mqadmin", "topicList").out
+        assert ran("topic", "list", "--namesrv", mq.namesrv).code == 0  # the address of the context
+        assert ran("mqadmin", "topicList", "-n", mq.namesrv).code == 0
+        assert ran("topic", "list", "--endpoint", mq.endpoint).code == 1  # another address gets no keys
+        shown = [ran("context", "list"), ran("context", "list", "--json"), ran("topic", "list", "--timeout", "0.001")]
+        assert "root" in shown[0].out
+        assert secret not in "".join(str(each) for each in shown)
+        for name in CREDENTIALS:
+            monkeypatch.setenv(name, "eve")
+        assert ran("topic", "list").code == 1
+
+
+def test_tls_of_the_context_and_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The context's holds for its own address, also where the environment or the command gives it."""
+    shown = {name.removeprefix("grpc_"): path for name, path in SHOWN.items()} | {"tls_mode": "enforcing"}
+    with closing(NamesrvController(NameServerConfig.from_options({"listen": FREE, **shown}))) as names:
+        assert ran("context", "add", "safe", "--namesrv", names.address, "--tls-trust", str(TRUST)).code == 0
+        assert ran("mqadmin", "topicList", "-n", names.address).code == 0
+        monkeypatch.setenv("NAMESRV_ADDR", names.address)
+        assert "no broker is registered" in ran("topic", "list").error
+        assert ran("context", "remove", "safe").code == 0
+        monkeypatch.setenv("FERROMQ_TLS_TRUST", str(TRUST))
+        assert ran("mqadmin", "topicList").code == 0
+        assert "no broker is registered" in ran("topic", "list").error
+        monkeypatch.setenv("FERROMQ_TLS_TRUST", str(TRUST.with_name("elsewhere.pem")))
+        assert ran("topic", "list", "--timeout", "2").code == 4

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from consumer_shells import PATIENCE, SHELLS, Shell
+from dispatching import dispatched
 
 import ferromq
 from ferromq import Failed, Message, MessageView, Reject, RetryAfter
@@ -125,6 +126,7 @@ def test_a_message_that_is_rejected_in_order_does_not_hold_its_followers(mq: fer
     with mq.producer() as producer:
         for number in range(5):
             producer.send("orders", Message(b"%d" % number, message_group="a"))
+    dispatched(mq)
     batches: list[list[int]] = []
     with shell(mq, "billing", "orders") as consumer:
 

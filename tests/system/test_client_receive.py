@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from consumer_shells import Shell
 from contract import EACH_WAY
+from dispatching import dispatched
 from machine import in_load
 
 import ferromq
@@ -248,6 +249,7 @@ def test_a_receive_sends_all_acknowledgements_that_wait(mq: ferromq.Embedded, mo
     monkeypatch.setattr("ferromq.client.leases.MAX_IN_REQUEST", 3)
     monkeypatch.setattr("ferromq.client.leases.FLUSH_AFTER", 3600)
     send(mq, *[b"%d" % number for number in range(20)])
+    dispatched(mq)
     with mq.consumer("g", "orders") as consumer:
         for message in consumer.receive(20, wait=SOON):
             message.ack()

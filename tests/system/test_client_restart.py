@@ -189,8 +189,9 @@ import ferromq
 from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read.pull import queues
 from ferromq.spark.topics import Topics
-with ferromq.embedded() as mq, mq.producer(attempts=1) as producer:
+with ferromq.embedded() as mq, mq.producer(attempts=1) as producer, mq.consumer("billing", "orders") as consumer:
     producer.send("orders", b"x")
+    assert len(consumer.receive(wait=20)) == 1
     assert sum(queue.max_offset for queue in queues(ClusterAddress(mq.endpoint), Topics(("orders",)))) == 1
 """
 

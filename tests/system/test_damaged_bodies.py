@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from dispatching import dispatched
 from fault_proxy import FaultProxy
 from ports import kept_port
 
@@ -43,6 +44,7 @@ class Way:
         with self.mq.producer() as producer:
             for body in BODIES:
                 producer.send("orders", body)
+        dispatched(self.mq)
 
     def is_taken(self, consumer: Any) -> bool:
         """Return whether a consumer's next call goes this way."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from dispatching import dispatched
 
 import ferromq
 from ferromq._ferromq import RemotingClient
@@ -164,6 +165,7 @@ def test_a_message_over_remoting_decides_where_its_kind_is_checked(tmp_path: Pat
     fifo = "__SHARDINGKEY\x01k\x02"
     with ferromq.embedded(tmp_path / "grpc") as mq, mq.producer() as producer:
         assert remoting_send(mq, "java", fifo)[0] == 0
+        dispatched(mq)
         assert type_of(mq.broker, "java") is None
         with pytest.raises(ferromq.RequestError, match="java takes NORMAL messages"):
             producer.send("java", b"1", message_group="anna")

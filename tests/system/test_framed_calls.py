@@ -149,6 +149,7 @@ def test_a_send_is_repeated_with_its_id_when_the_broker_answers_again(
         receipt = producer.send("orders", b"x")
         timer.join()
         producer.send("orders", b"after")
+    dispatched(mq)
     with mq.consumer("auditors", "orders") as consumer:
         ids = {
             message.message_id

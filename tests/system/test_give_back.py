@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from consumer_shells import PATIENCE, SHELLS, Shell
+from dispatching import dispatched
 from grpc_proxy import GrpcProxy
 
 import ferromq
@@ -30,6 +31,7 @@ def test_a_failing_give_back_stops_no_other(mq: ferromq.Embedded, shell: Shell, 
         admin.create_group("walker", fifo=True)
     with mq.producer() as producer:
         producer.send_all("steps", [Message(b"%d" % number, message_group=f"{number}") for number in range(TOTAL)])
+    dispatched(mq)
     begun, go_on = threading.Semaphore(0), threading.Event()
     seen: list[bytes] = []
 

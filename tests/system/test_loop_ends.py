@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from dispatching import dispatched
 
 import ferromq
 from ferromq import aio
@@ -190,6 +191,7 @@ def test_a_loop_goes_on_though_one_message_fails(real: ferromq.Embedded, *, is_a
     count = 40
     with real.producer() as producer:
         producer.send_all("orders", [b"%d" % number for number in range(count)])
+    dispatched(real)
     seen: list[bytes] = []
 
     def handle(message: ferromq.MessageView) -> None:

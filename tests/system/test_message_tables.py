@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from dispatching import dispatched
 
 import ferromq
 import ferromq.aio
@@ -95,6 +96,7 @@ def _sent(mq: ferromq.Embedded) -> None:
     with mq.producer() as producer:
         producer.send("orders", Message(b"one" * 5000, keys=["a", "b"], tag="new", properties={"colour": "red"}))
         producer.send("orders", b"two")
+    dispatched(mq)
 
 
 def test_a_received_table_has_the_rows_of_its_messages_and_is_acknowledged_as_one() -> None:

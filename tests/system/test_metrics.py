@@ -1,6 +1,7 @@
 """The HTTP endpoint of servers: metrics, health and readiness, with real brokers and clients."""
 
 import contextlib
+import itertools
 import json
 import logging
 import socket
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dispatching import dispatched
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from remoting_peer import Peer
 
 import ferromq
 from ferromq.broker.controller import BrokerController
@@ -23,6 +26,7 @@ from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock
+from ferromq.protocol.codes import RequestCode
 
 PATIENCE = 30
 ANY = "127.0.0.1:0"
@@ -71,6 +75,7 @@ def test_messages_are_counted_by_topic_and_group(mq: ferromq.Embedded, clock: Cl
     """Sent, received, waiting and in flight, with their ages."""
     with mq.producer() as producer:
         producer.send_all("orders", [b"tea"] * 5)
+    dispatched(mq)
     clock.advance(seconds=7)
     topic = {"topic": "orders", "cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
     pair = {**topic, "consumer_group": "billing", "is_retry": "false", "is_system": "false"}
@@ -99,6 +104,76 @@ def test_messages_are_counted_by_topic_and_group(mq: ferromq.Embedded, clock: Cl
     latency = "rocketmq_rpc_latency_milliseconds"
     assert value(found, latency, f"{latency}_count", **sends) >= 1
     assert value(found, "ferromq_ready", "ferromq_ready") == 1
+
+
+def test_acknowledgements_out_of_order_are_neither_ready_nor_late(
+    mq: ferromq.Embedded, clock: Clock, eventually: Eventually
+) -> None:
+    """The last of three received messages is acknowledged, the first two are held: two are ready, since they came."""
+    with mq.producer() as producer:
+        producer.send_all("orders", [b"tea"] * 3)
+        clock.advance(seconds=7)
+        producer.send_all("orders", [b"tea"] * 2)
+    dispatched(mq)
+    clock.advance(seconds=3)
+
+    def of_group(name: str) -> float:
+        name = f"rocketmq_consumer_{name}"
+        return value(families(mq.broker.metrics_address), name, name, consumer_group="billing", topic="orders")
+
+    with mq.consumer("billing", "orders", prefetch=1) as consumer:
+        received = consumer.receive(3)
+        received[2].ack()
+        assert eventually(lambda: of_group("inflight_messages") == 2)
+        assert of_group("ready_messages") == 2
+        assert of_group("queueing_latency_milliseconds") == 3_000
+        assert of_group("lag_messages") == 4
+        assert of_group("lag_latency_milliseconds") == 10_000
+
+
+def test_counters_do_not_go_down_when_topics_are_deleted(clock: Clock) -> None:
+    """Neither the sum of the topics beyond the limit, nor, when a place becomes free, that of a topic that gets it."""
+    with ferromq.embedded(clock=clock, metrics_listen=ANY, metrics_limit=1) as mq, mq.producer() as producer:
+
+        def totals() -> dict[str, float]:
+            samples = families(mq.broker.metrics_address)["rocketmq_messages_in"].samples
+            return {each.labels["topic"]: each.value for each in samples if each.name.endswith("_total")}
+
+        producer.send("a", b"tea")
+        assert totals() == {"a": 1}
+        for _ in range(3):
+            producer.send("b", b"tea")
+        producer.send("c", b"tea")
+        assert totals() == {"a": 1, "(other)": 4}
+        with mq.admin() as admin:
+            admin.delete_topic("c")
+            assert totals() == {"a": 1, "(other)": 4}
+            admin.delete_topic("a")
+        assert totals() == {"b": 0, "(other)": 4}
+        producer.send("b", b"tea")
+        assert totals() == {"b": 1, "(other)": 4}
+
+
+def test_a_page_that_is_made_while_the_server_stops_is_that_of_a_stopping_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it reads from is closed meanwhile; the log has no failure."""
+    addresses = {"listen": ANY, "grpc_listen": ANY, "fast_listen": "off", "metrics_listen": ANY}
+    config = BrokerConfig.from_options({"store": tmp_path, "commit_log_file_size": 1 << 20, **addresses})
+    with contextlib.closing(BrokerController(config)) as broker:
+        endpoint = broker._endpoint
+        assert endpoint is not None
+        made = endpoint._collect
+
+        def stops_meanwhile() -> Any:
+            yield from itertools.islice(made(), 5)
+            endpoint.stopping()
+            raise ferromq.errors.StoreClosed("expected by the test")
+
+        endpoint._collect = stops_meanwhile
+        status, text = read(broker.metrics_address, "/metrics")
+        assert (status, "ferromq_ready 0.0" in text) == (200, True)
+    assert "page failed" not in caplog.text
 
 
 def test_the_labels_are_rocketmqs(mq: ferromq.Embedded) -> None:
@@ -151,6 +226,34 @@ def test_a_refused_send_is_counted(mq: ferromq.Embedded) -> None:
             producer.send("orders", b"tea")
     found = families(mq.broker.metrics_address)
     assert value(found, "ferromq_refused_sends", "ferromq_refused_sends_total", reason="forbidden") >= 1
+    of_topic = {"topic": "orders", "reason": "forbidden"}
+    assert value(found, "ferromq_refused_by_topic", "ferromq_refused_by_topic_total", **of_topic) >= 1
+
+
+def test_refusals_of_topics_beyond_the_limit_are_summed(clock: Clock) -> None:
+    """A topic that does not exist has no series, and its sum with others does not go down."""
+    options: dict[str, Any] = {"metrics_limit": 2, "limits": ["topic=* send=1"], "auto_create_topics": False}
+    with ferromq.embedded(clock=clock, metrics_listen=ANY, **options) as mq, Peer(mq.broker.address) as peer:
+        names = ["a", "b", "c", "d"]
+        with mq.admin() as admin:
+            for name in names:
+                admin.create_topic(name, queues=1)
+        for _ in range(3):
+            for name in [*names, "missing"]:
+                send = {"a": "producer", "b": name, "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1", "h": "0"}
+                peer.call(RequestCode.SEND_MESSAGE_V2, send | {"i": "", "j": "0", "k": "false", "m": "false"}, b"x")
+        samples = families(mq.broker.metrics_address)["ferromq_refused_by_topic"].samples
+        found = {(each.labels["topic"], each.labels["reason"]): each.value for each in samples}
+        assert found == {("a", "topic_limit"): 2, ("b", "topic_limit"): 2, ("(other)", "topic_limit"): 4}
+
+
+def test_flushes_are_timed() -> None:
+    """One observation for each flush of the log."""
+    with ferromq.embedded(metrics_listen=ANY, flush="each") as mq, mq.producer() as producer:
+        producer.send("orders", b"tea")
+        found = families(mq.broker.metrics_address)
+        timed = value(found, "ferromq_flush_latency_milliseconds", "ferromq_flush_latency_milliseconds_count")
+        assert timed > 0
 
 
 REFUSED = """
@@ -195,7 +298,7 @@ def test_topics_beyond_the_limit_are_summed(clock: Clock) -> None:
         assert value(found, "rocketmq_messages_in", "rocketmq_messages_in_total", topic="(other)") == 10
 
 
-def test_dead_letters_are_counted_and_logged(mq: ferromq.Embedded) -> None:
+def test_dead_letters_are_counted(mq: ferromq.Embedded) -> None:
     """By the topic and the group of the message."""
     with mq.producer() as producer, mq.consumer("billing", "orders") as consumer:
         producer.send("orders", b"tea")

@@ -128,10 +128,11 @@ def test_handlers_and_loops_are_given_names_without_the_namespace(shop: Any, bat
     assert {"receive", "process", "ack"} <= {name for name, _, _ in told}
 
 
-def test_pulls_readers_and_tables_name_topics_without_the_namespace(shop: Any) -> None:
+def test_pulls_readers_and_tables_name_topics_without_the_namespace(mq: ferromq.Embedded, shop: Any) -> None:
     """Queues go back into pulls, and positions into `seek`."""
     with shop.producer() as producer, shop.consumer("billing", "orders") as consumer:
         receipt = producer.send("orders", b"x")
+        dispatched(mq)
         queue = next(each for each in consumer.queues() if each.queue_id == receipt.queue_id)
         (message,) = consumer.pull(queue, 0).messages
         assert (type(message), message.topic, message.body) == (MessageView, "orders", b"x")
@@ -331,7 +332,9 @@ def test_connections_show_their_namespace(mq: ferromq.Embedded) -> None:
 
 
 @pytest.mark.parametrize("address", ["endpoint", "namesrv"])
-def test_a_namespace_holds_at_an_endpoint_and_behind_name_servers(mq: ferromq.Embedded, address: str) -> None:
+def test_a_namespace_holds_at_an_endpoint_and_behind_name_servers(
+    mq: ferromq.Embedded, address: str, eventually: Callable[[Callable[[], bool]], bool]
+) -> None:
     """With the telemetry of a reader, too."""
     told: list[Operation] = []
 
@@ -352,7 +355,8 @@ def test_a_namespace_holds_at_an_endpoint_and_behind_name_servers(mq: ferromq.Em
             assert message.topic == "orders"
             consumer.forward_to_dead_letter(message)
         with connection.admin() as admin:
-            dispatched(mq)
+            # The topic of dead letters is made by the first one, and name servers hear of it a moment later.
+            assert eventually(lambda: bool(list(admin.dead_letters("billing"))))
             assert [(letter.topic, letter.group) for letter in admin.dead_letters("billing")] == [("orders", "billing")]
     (operation,) = told
     assert (operation.topic, operation.message_id) == ("orders", message_id)

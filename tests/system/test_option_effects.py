@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from grpc import RpcError
+from grpc_peer import GrpcPeer
 from remoting_peer import Frame, Peer
 
-from ferromq._ferromq import RemotingClient
+from ferromq._ferromq import FramedCalls, RemotingClient
+from ferromq._proto import messages as pb
 from ferromq.broker.controller import BrokerController
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
@@ -20,6 +23,7 @@ START = 1_700_000_000_000
 SEND, PULL, ROUTE, MEMBERS, RECALL, SET_CONFIG, GET_CONFIG = 310, 11, 105, 38, 370, 25, 26
 PUT_KV, REGISTER = 100, 103
 QUERY, VIEW = 12, 33
+HEARTBEAT, LOCK, BUSY = 34, 41, 2
 SUCCESS, SYSTEM_ERROR, ILLEGAL, FORBIDDEN, NO_TOPIC, NOT_FOUND, NO_GROUP = 0, 1, 13, 16, 17, 22, 26
 # Small files, so that nothing large is made.
 SMALL = "mappedFileSizeCommitLog=1048576\nmaxHashSlotNum=100\nmaxIndexNum=400\nbindAddress=127.0.0.1\nlistenPort=0\n"
@@ -229,6 +233,69 @@ def test_a_broker_announces_what_its_file_says(start: Start) -> None:
         assert (told["brokerName"], told["cluster"]) == ("b", "C")
         with reach(broker) as peer:
             assert b"brokerIP1=10.0.0.7\n" in peer.call(GET_CONFIG).body
+
+
+def test_a_larger_frame_ends_its_connection(start: Start) -> None:
+    """Below the limit it is answered, also above RocketMQ's 16 MiB."""
+    with reach(start("com.rocketmq.remoting.frameMaxLength=2097152")) as peer:
+        assert send(peer, b"x" * (1 << 20)).code == ILLEGAL, "the log file is small"
+        with pytest.raises(ConnectionError):
+            send(peer, b"x" * (2 << 20))
+    with reach(start("com.rocketmq.remoting.frameMaxLength=33554432")) as peer:
+        assert send(peer, b"x" * (20 << 20)).code == ILLEGAL
+
+
+def test_a_larger_grpc_request_is_refused_over_http2_and_in_frames(start: Start) -> None:
+    """The option changes while the broker runs."""
+    broker = start("grpcMaxInboundMessageSize=4194304")
+    message = pb.Message(topic=pb.Resource(name="orders"), body=b"x" * (5 << 20))
+    message.system_properties.message_id = "id"
+    request = pb.SendMessageRequest(messages=[message])
+    with GrpcPeer(broker.endpoint) as grpc, reach(broker) as peer:
+        frames = FramedCalls()
+
+        def framed() -> tuple[int, str | None]:
+            return frames.call(broker.endpoint, "SendMessage", request.SerializeToString(), 10, "me")[:2]
+
+        with pytest.raises(RpcError, match="over the limit of 4194304 bytes"):
+            grpc.call("SendMessage", request)
+        assert framed() == (8, "the request is over the limit of 4194304 bytes")
+        assert peer.call(SET_CONFIG, body=b"grpcMaxInboundMessageSize=8388608").code == SUCCESS
+        assert grpc.call("SendMessage", request).status.code == pb.Code.MESSAGE_BODY_TOO_LARGE
+        assert framed() == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("client_memory_by_connection=1048576", "of the clients of this connection"),
+        ("client_memory=8388608", "all clients"),
+    ],
+)
+def test_clients_may_occupy_what_the_file_says(start: Start, line: str, refused: str) -> None:
+    """A heartbeat beyond that is refused, and names the limit and the option."""
+    option, _, limit = line.partition("=")
+    broker = start(line)
+    groups = [{"groupName": f"group-{number}"} for number in range(1_000)]
+    with contextlib.ExitStack() as stack:
+        answers = []
+        for number in range(9):
+            peer = stack.enter_context(reach(broker))
+            body = {"clientID": f"me@{number}", "producerDataSet": groups, "consumerDataSet": []}
+            answers.append(peer.call(HEARTBEAT, body=json.dumps(body).encode()))
+    assert answers[-1].code == ILLEGAL
+    remark = answers[-1].remark or ""
+    assert [text for text in (refused, f"{limit} are allowed", f"have {option} raised") if text not in remark] == []
+
+
+def test_locks_may_occupy_what_the_file_says(start: Start) -> None:
+    """A lock beyond that is refused, and names the limit and the option."""
+    with reach(start("lock_memory=1048576")) as peer:
+        queues = [{"topic": "orders", "brokerName": "broker-a", "queueId": number} for number in range(4_000)]
+        body = {"consumerGroup": "g", "clientId": "me", "mqSet": queues}
+        answer = peer.call(LOCK, body=json.dumps(body).encode())
+    assert (answer.code, "1048576 are allowed" in (answer.remark or "")) == (BUSY, True)
+    assert "have lock_memory raised" in (answer.remark or "")
 
 
 def test_a_protected_option_is_refused_from_outside(start: Start) -> None:

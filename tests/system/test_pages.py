@@ -17,10 +17,11 @@ SPARK = {"archive.md", "pipelines.md", "spark.md"}
     [page for page in PAGES if page.name not in SPARK and any(map(is_run, blocks(page.read_text())))],
     ids=lambda page: page.name,
 )
+@pytest.mark.timeout(240)  # a page may start dozens of programs
 def test_a_page_runs(page: Path, tmp_path: Path) -> None:
     """From top to bottom, in one process; the output is the printed one."""
     program = [sys.executable, str(RUNNER), str(page)]
-    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=50, cwd=tmp_path)
+    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -28,6 +29,7 @@ UNTYPED = ("no-redef", "assignment", "var-annotated", "union-attr", "import-unty
 """Codes of mypy that do not count on pages: blocks reuse names, and annotate no empty or optional values."""
 
 
+@pytest.mark.timeout(240)
 def test_the_python_of_pages_has_the_types_of_what_it_calls(tmp_path: Path) -> None:
     """A reader's type checker takes it, too."""
     for page in PAGES:
@@ -38,7 +40,7 @@ def test_the_python_of_pages_has_the_types_of_what_it_calls(tmp_path: Path) -> N
         (tmp_path / f"page_{page.stem.replace('-', '_')}.py").write_text(text)
     options = [word for code in UNTYPED for word in ("--disable-error-code", code)]
     command = [sys.executable, "-m", "mypy", "--config-file=", "--cache-dir", tmp_path / "cache", *options, tmp_path]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=55, cwd=tmp_path)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
 
 

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from dispatching import dispatched
 from fault_proxy import FaultProxy
 from grpc_proxy import GrpcProxy
 from ports import kept_port
@@ -58,8 +59,8 @@ def test_pain_7_a_call_on_an_event_loop_takes_no_thread() -> None:
 def test_pain_7_a_cancelled_send_ends_at_once() -> None:
     """Its number of an idempotent producer is for the next send, though something refers to the cancelled task."""
 
-    async def use(endpoint: str) -> int:
-        async with aio.Producer(endpoint, idempotent=True) as producer:
+    async def use(mq: ferromq.Embedded) -> int:
+        async with aio.Producer(mq.endpoint, idempotent=True) as producer:
             await producer.send("orders", b"x")
             cancelled = []
             for _ in range(MANY):
@@ -70,11 +71,12 @@ def test_pain_7_a_cancelled_send_ends_at_once() -> None:
                 cancelled.append(sending)
             receipts = [await producer.send("orders", b"last") for _ in range(2)]
             assert all(receipt.queue_offset >= 0 for receipt in receipts)
-        with ferromq.Consumer(endpoint, "billing", "orders") as consumer:
+        dispatched(mq)
+        with ferromq.Consumer(mq.endpoint, "billing", "orders") as consumer:
             return len({message.message_id for message in consumer.receive(2 * MANY, wait=PATIENCE)})
 
     with ferromq.embedded(default_queues=1, dedup_writers=MANY // 10) as mq:
-        assert asyncio.run(use(mq.endpoint)) >= 3
+        assert asyncio.run(use(mq)) >= 3
 
 
 def test_pain_7_a_task_that_waits_for_a_hung_broker_does_not_block_the_loop() -> None:

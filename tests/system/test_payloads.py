@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from consumer_shells import PATIENCE, Shell
 from contract import EACH_WAY
+from dispatching import dispatched
 
 import ferromq
 from ferromq import MessageView
@@ -108,6 +109,7 @@ def test_a_decoder_may_postpone_a_message(shell: Shell) -> None:
 
     with ferromq.embedded(clock=ferromq.Clock.manual()) as mq, mq.producer() as producer:
         producer.send("orders", b"x")
+        dispatched(mq)
         with shell(mq, "billing", "orders", decode=decode) as consumer:
             assert consumer.receive(wait=0.05) == []
             is_ready = True
@@ -118,6 +120,7 @@ def test_a_decoder_may_postpone_a_message(shell: Shell) -> None:
 
 def test_pulled_messages_are_decoded_on_request(mq: ferromq.Embedded, shell: Shell) -> None:
     """They have no lease, so a bad body is an error of the call."""
+    dispatched(mq)
     with shell(mq, "billing", "orders", decode=dict) as each:
         consumer = each.consumer
         (queue,) = each.call(consumer.queues())

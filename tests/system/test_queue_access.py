@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dispatching import dispatched
 
 import ferromq
 
@@ -29,6 +30,7 @@ def queues_used(mq: ferromq.Embedded, producer: ferromq.Producer | None = None) 
 
 def queues_read(mq: ferromq.Embedded) -> set[int]:
     """Receive what a new group gets and return the queues it came from."""
+    dispatched(mq)
     with mq.consumer(f"readers-{next(GROUPS)}", "orders") as consumer:
         found = set()
         while batch := consumer.receive(32, wait=0.2):

@@ -4,11 +4,18 @@ import logging
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import ferromq
+from ferromq._ferromq import RecoveryProgress
+from ferromq.broker.controller import BrokerController
+from ferromq.config.broker import BrokerConfig
+from ferromq.embedding import SMALL_FILES
+
+FREE = "127.0.0.1:0"
 
 KILLED = """
 import sys, ferromq
@@ -42,6 +49,18 @@ def test_a_recovery_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert [text.startswith("store was not closed, recovered walked_bytes=") for text in warned] == (
             [] if is_clean else [True]
         )
+
+
+def test_a_recovery_can_be_watched(tmp_path: Path) -> None:
+    """By another thread than the one that opens the store: at its end all bytes of the walk are done."""
+    kill(tmp_path)
+    recovery = RecoveryProgress()
+    assert recovery.bytes() == (0, 0)
+    options = BrokerConfig.load(flags={"store": str(tmp_path), "listen": FREE, "grpc_listen": FREE, **SMALL_FILES})
+    with closing(BrokerController(options, recovery=recovery)) as broker:
+        walked = broker.store.recovery()["walked_bytes"]
+    done, total = recovery.bytes()
+    assert 0 < done == walked <= total
 
 
 def test_damage_in_the_middle_is_named_and_never_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,7 @@ import pytest
 from children import command as command_line
 from machine import in_load
 
+import ferromq
 from ferromq._ferromq import RemotingClient
 from ferromq.protocol.route import TopicRoute
 
@@ -103,6 +104,30 @@ def test_dev_is_a_whole_broker_until_a_signal(tmp_path: Path, client: RemotingCl
     assert seconds < in_load(3)
     # RocketMQ's file that says "not closed cleanly".
     assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_dev_serves_a_dashboard(tmp_path: Path) -> None:
+    """It prints the address; one that is taken is an error if it was given."""
+    with running(*dev(tmp_path / "store", "--dashboard-listen", FREE)) as server:
+        url = server.shown["dashboard"]
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            assert b"broker-a" in answer.read()
+        taken = run(*dev(tmp_path / "other", "--dashboard-listen", url.removeprefix("http://")))
+        assert taken.returncode != 0
+        assert f"the dashboard cannot listen on {url.removeprefix('http://')}" in taken.stderr
+        files = Path(__file__).parents[1] / "fixtures" / "tls"
+        options = ("--set", "tls_mode=enforcing", "--set", f"tls_certificate={files / 'first.pem'}")
+        options += ("--set", f"tls_key={files / 'first.key'}", "--dashboard-listen", FREE)
+        with running(*dev(tmp_path / "tls", *options)) as enforcing:
+            assert "take TLS alone" in enforcing.shown["dashboard"]
+
+
+def test_dev_refuses_a_dashboard_for_others_before_it_starts(tmp_path: Path) -> None:
+    """The text names options that it has."""
+    refused = run(*dev(tmp_path / "store", "--dashboard-listen", "0.0.0.0:0"))
+    assert refused.returncode == 2
+    assert "--no-dashboard" in refused.stderr
+    assert not (tmp_path / "store").exists()
 
 
 def test_name_server_and_broker_run_apart(tmp_path: Path, client: RemotingClient, eventually: Eventually) -> None:
@@ -197,6 +222,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         (("broker", "--advertise", "host:port"), {}, "HOST:PORT"),
         (("broker", "--listen", FREE, "--grpc-listen", FREE, "--advertise", "no.invalid"), {}, "is 'no.invalid'"),
         (("broker", "--listen", "no.invalid:0"), {}, "listen is 'no.invalid:0'"),
+        (("broker", "--name", "a:8;b"), {}, "name is 'a:8;b'; it may have 1 to 255 characters"),
         (("broker",), {"FERROMQ_BROKER_FLUHS": "group"}, "did you mean FERROMQ_BROKER_FLUSH"),
         (("broker", "--flush", "sync"), {}, "flush is 'sync'; it must be `each`, `group`, `every N`, `interval`"),
         (("broker", "--set", "fluhs=group"), {}, "did you mean flush"),
@@ -208,7 +234,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         (("namesrv", "--log-format", "xml"), {}, "the log format is 'xml'; it may be text or json"),
         (("broker",), {"FERROMQ_LOG_FORMAT": "xml"}, "the log format is 'xml'; it may be text or json"),
         (("broker", "--metrics-listen", "5557"), {}, "metrics_listen is '5557'; expected HOST:PORT"),
-        (("namesrv", "--colour"), {}, "--colour"),
+        (("namesrv", "--colour"), {}, "unknown flag: colour"),
         (("fly",), {}, "fly"),
         ((), {}, "COMMAND"),
     ],
@@ -293,8 +319,32 @@ def test_logs_are_objects_of_json_if_asked(tmp_path: Path) -> None:
     assert all(line.keys() == {"time", "level", "target", "message", "fields"} for line in lines)
     by_message = {line["message"]: line for line in lines}
     assert by_message["broker ready"]["fields"]["broker"] == "broker-a"
+    for name in ("broker", "name server"):
+        assert by_message[f"{name} stopped"]["fields"]["reason"] == "SIGTERM"
+        assert by_message[f"{name} stopped"]["fields"]["seconds"] >= 0
     assert by_message["remoting listener open"]["target"] == "ferromq_transport::server"
     assert by_message["remoting listener open"]["fields"]["address"].startswith("127.0.0.1:")
+
+
+def test_dead_letters_and_refused_sends_are_logged(tmp_path: Path) -> None:
+    """With what they are about, and with the number of lines that a limit left out."""
+    with running(*dev(tmp_path, "--log-format", "json", "--log-level", "info")) as server:
+        with (
+            ferromq.connect(server.shown["gRPC"]) as mq,
+            mq.producer() as producer,
+            mq.consumer("billing", "orders") as consumer,
+        ):
+            producer.send("orders", b"tea")
+            (message,) = consumer.receive(1, wait=20)
+            consumer.forward_to_dead_letter(message, "not tea")
+            with pytest.raises(ferromq.FerromqError):
+                producer.send("orders", b"later", delay=3_600)
+        lines = [json.loads(line) for line in server.stop()[1].splitlines()]
+    (dead,) = [line["fields"] for line in lines if line["message"] == "message stored as a dead letter"]
+    assert (dead["topic"], dead["group"], dead["suppressed"]) == ("orders", "billing", 0)
+    (refused,) = [line for line in lines if line["message"].startswith("send refused: ")]
+    assert (refused["level"], refused["fields"]["suppressed"]) == ("WARN", 0)
+    assert refused["fields"]["peer"].startswith("127.0.0.1:")
 
 
 def test_servers_say_where_their_metrics_are(tmp_path: Path) -> None:
@@ -305,3 +355,103 @@ def test_servers_say_where_their_metrics_are(tmp_path: Path) -> None:
         assert "\nferromq_ready 1.0\n" in text
         assert "\nprocess_resident_memory_bytes " in text
         assert server.stop()[:2] == (0, "")
+
+
+def drained(store: Path, quiet: str) -> tuple[str, ...]:
+    """Return the arguments of a broker that drains at SIGTERM."""
+    options = ("--listen", FREE, "--grpc-listen", FREE, "--set", "fast_listen=off", "--metrics-listen", "off")
+    return ("broker", "--store", str(store), *options, "--drain", "60s", "--set", f"drain_quiet={quiet}")
+
+
+def test_a_broker_that_drains_ends_when_it_is_quiet(tmp_path: Path) -> None:
+    """One signal is enough."""
+    with running(*drained(tmp_path, "0s")) as broker:
+        code, errors, _ = broker.stop()
+    assert code == 0
+    assert "draining" in errors
+    assert "drained: no send came" in errors
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_a_drain(tmp_path: Path, second: int) -> None:
+    """The broker still closes its store."""
+    with running(*drained(tmp_path, "50s")) as broker:
+        broker.process.send_signal(signal.SIGTERM)
+        assert broker.process.stderr is not None
+        assert any("draining" in line for line in broker.process.stderr)
+        code, errors, seconds = broker.stop(second)
+    assert (code, "drained" in errors) == (0, False)
+    assert in_load(seconds) < 10
+    assert not (tmp_path / "abort").exists()
+
+
+def test_ctrl_c_does_not_wait_for_senders(tmp_path: Path) -> None:
+    """A drain follows SIGTERM alone."""
+    with running(*drained(tmp_path, "50s")) as broker:
+        code, errors, _ = broker.stop(signal.SIGINT)
+    assert (code, "draining" in errors) == (0, False)
+
+
+@pytest.mark.parametrize(("command", "said"), [("stop", "stops"), ("drain", "it stops within 60s")])
+def test_a_broker_is_stopped_by_a_command(tmp_path: Path, command: str, said: str) -> None:
+    """From its own machine, without access control; a drain with its own times."""
+    more = ("--quiet", "0s") if command == "drain" else ()
+    with running(*drained(tmp_path, "50s")) as broker:
+        done = run("cluster", command, "broker-a", *more, "--yes", "--endpoint", broker.shown["gRPC"])
+        assert (done.returncode, said in done.stdout) == (0, True), done.stderr
+        assert broker.process.wait(20) == 0
+
+
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
+def test_the_configuration_is_read_again(tmp_path: Path, client: RemotingClient, server: str) -> None:
+    """At SIGHUP and by the command; a wrong file changes nothing, and the log or the command says why."""
+    file = tmp_path / "server.toml"
+    command: tuple[str, ...]
+    if server == "broker":
+        options = drained(tmp_path / "store", "0s")
+        first, second, key = "default_queues = 3\n", "default_queues = 4\nname = 'other'\n", "defaultTopicQueueNums"
+        before, after, shown, restart = "3", "4", "gRPC", "name"
+        command, show = ("config", "reload", "broker-a", "--endpoint"), 26
+    else:
+        options = ("namesrv", "--listen", FREE, "--metrics-listen", "off")
+        first, second, key = "lease = '100s'\n", "lease = '50s'\nhandler_threads = 3\n", "lease"
+        before, after, shown, restart = "100000ms", "50000ms", "name server", "handler_threads"
+        command, show = ("config", "reload", "--name-servers", "--namesrv"), 319
+    file.write_text(first)
+    with running(*options, "--config", str(file)) as process:
+        remoting = process.shown["broker" if server == "broker" else "name server"]
+
+        def value() -> str:
+            body = client.call(remoting, show)[3].decode()
+            return next(line.partition("=")[2] for line in body.splitlines() if line.startswith(f"{key}="))
+
+        assert value() == before
+        file.write_text("not TOML")
+        refused = run(*command, process.shown[shown])
+        assert (refused.returncode, "nothing changed" in refused.stderr) == (1, True)
+        file.write_text(second)
+        process.process.send_signal(signal.SIGHUP)
+        assert process.process.stderr is not None
+        line = next(line for line in process.process.stderr if "configuration read again" in line)
+        assert f"restart={restart}" in line
+        assert value() == after
+        file.write_text(first)
+        done = run(*command, process.shown[shown], "--json")
+        (found,) = json.loads(done.stdout).values()
+        assert (len(found["changed"]), found["restart"]) == (1, [])
+        assert value() == before
+        assert process.stop()[0] == 0
+
+
+def test_a_broker_below_nohup_survives_the_end_of_its_terminal(tmp_path: Path) -> None:
+    """It ignores SIGHUP as before, with a configuration file, too."""
+    file = tmp_path / "broker.toml"
+    file.write_text("default_queues = 3\n")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with running(*drained(tmp_path / "store", "0s"), "--config", str(file)) as process:
+            process.process.send_signal(signal.SIGHUP)
+            code, errors, _ = process.stop()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (code, "read again" in errors) == (0, False)

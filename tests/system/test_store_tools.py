@@ -145,14 +145,17 @@ def test_a_missing_commit_log_is_named_with_exit_code_2(action: list[str], made:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("verify", "--index-slots", "-5"), "argument --index-slots: '-5' is not a whole number from 1 to 268435455"),
-        (("verify", "--index-slots", "0"), "argument --index-slots: '0' is no"),
-        (("stat", "--index-slots", "x"), "argument --index-slots: 'x' is no"),
-        (("verify", "--threads", "99999999999"), "argument --threads: '99999999999' is no"),
-        (("dump", "--limit", "99999999999999999999999"), "argument --limit: '99999999999999999999999' is no"),
-        (("dump", "--queue", "x"), "argument --queue: 'x' is not a whole number from 0 to 2147483647"),
-        (("dump", "--from-time", "0001-01-01"), "argument --from-time: '0001-01-01' is"),
-        (("dump", "--to-time", "12345678901234567890123"), "argument --to-time: '12345678901234567890123' is no"),
+        (
+            ("verify", "--index-slots", "-5"),
+            "Invalid value for '--index-slots': -5 is not in the range 1<=x<=268435455",
+        ),
+        (("verify", "--index-slots", "0"), "'--index-slots': 0 is not in the range"),
+        (("stat", "--index-slots", "x"), "'--index-slots': 'x' is not a valid integer"),
+        (("verify", "--threads", "99999999999"), "'--threads': 99999999999 is not in the range 0<=x<=1024"),
+        (("dump", "--limit", "99999999999999999999999"), "'--limit': 99999999999999999999999 is no"),
+        (("dump", "--queue", "x"), "'--queue': 'x' is not a valid integer"),
+        (("dump", "--from-time", "0001-01-01"), "'--from-time': '0001-01-01' is no time as"),
+        (("dump", "--to-time", "12345678901234567890123"), "'--to-time': '12345678901234567890123' is no"),
     ],
 )
 def test_an_invalid_number_is_named_with_exit_code_2(words: tuple[str, ...], told: str, made: Path) -> None:
@@ -315,3 +318,18 @@ def test_directories_of_java_are_sound(directory: Path) -> None:
     for topic, queues in summary.topics.items():
         messages = list(store_tools.dump(directory, topic))
         assert len(messages) == sum(queue.messages for queue in queues)
+
+
+def test_tables_in_ferromq_are_no_findings(store: Path) -> None:
+    """Users, layouts, journals, backups and what a master reports; a damaged table is one."""
+    own = store / "ferromq"
+    (own / "master").mkdir()
+    (own / "master" / "broker.json").write_text("{}")
+    (own / "topics.journal").write_bytes(b"torn")
+    (own / "access.json").write_text("{}")
+    (own / "access.json.bak").write_text("{")
+    assert run("verify", store).returncode == 0
+    (own / "access.json").write_text("{")
+    done = run("verify", store)
+    assert done.returncode == 1
+    assert "own-file  ferromq/access.json" in done.stdout

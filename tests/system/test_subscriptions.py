@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 import pytest
+from dispatching import dispatched
 
 import ferromq
 from ferromq import MessageView, Sql, aio
@@ -124,6 +125,7 @@ def test_order_is_kept_within_each_topic(mq: ferromq.Embedded) -> None:
         for topic in ("first", "second"):
             for number in range(3):
                 producer.send(topic, b"%d" % number, message_group="g")
+    dispatched(mq)
     seen: dict[str, list[bytes]] = {"first": [], "second": []}
     with mq.consumer("ordered", ["first", "second"]) as consumer:
         for message in consumer.messages(until="end"):

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
+from dispatching import dispatched
 from fault_proxy import FAULTS, Fault, FaultProxy
 from machine import in_load
 from ports import kept_port
@@ -78,6 +79,7 @@ def test_a_broker_that_does_not_answer(mq: ferromq.Embedded, broker_proxy: Fault
     with ferromq.Admin(mq.namesrv, timeout=TIMEOUT) as admin, mq.producer() as producer:
         admin.create_topic("orders", 1)
         receipt = producer.send("orders", b"x", keys="k")
+        dispatched(mq)
         fault(broker_proxy)
         for call in (
             lambda: admin.create_topic("clicks", 1),

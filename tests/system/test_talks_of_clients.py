@@ -161,7 +161,7 @@ async def filled(scene: Scene) -> Scene:
     for name in ("ack", "change", "forward"):
         some = [f"{name} {number}".encode() for number in range(2)]
         await value(kind, lambda some=some: producer.send_all("orders", some))
-    for message in await value(kind, lambda: scene.consumer.receive(6, wait=10)):
+    for message in await value(kind, lambda: scene.consumer.receive_many(6, wait=10)):
         scene.taken.setdefault(message.body.decode().split()[0], []).append(message)
     for _ in range(2):
         scene.delayed.append(await value(kind, lambda: producer.send("later", b"later", delay=timedelta(hours=1))))

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from dispatching import dispatched
 from remoting_peer import Peer
 
 import ferromq
@@ -340,6 +341,7 @@ def test_every_kind_of_client_is_made_and_closed(clock: VirtualClock) -> None:
             mq = broker.connect(timeout=5)
             with mq.producer() as producer:
                 producer.send("orders", b"one")
+            dispatched(broker.embedded)
             reader = broker.reader("orders", begin="first")
             assert [message.body for message in reader.messages(until="end")] == [b"one"]
             assert repr(broker) == f'<Broker endpoint="{broker.endpoint}" namesrv="{broker.namesrv}" up>'
@@ -373,6 +375,7 @@ def test_clients_of_the_test_end_with_it(no_thread_left: None) -> None:
         for call in (lambda: producer.send("orders", b"x"), consumer.receive):
             with pytest.raises(ferromq.ClientClosed):
                 call()
+        dispatched(running.mq)
         assert running.mq.store.queues()
 
 

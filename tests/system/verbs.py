@@ -409,8 +409,12 @@ class Verbs:
     def test_higher_priorities_come_first(self, cluster: Cluster, kind: str, names: Any) -> None:
         """Though they are sent last, and together."""
         topic, group = names("PRIORITY", 8)
-        with self.clients(kind, cluster, group, topic) as (producer, consumer):
+        with (
+            self.clients(kind, cluster, group, topic) as (producer, consumer),
+            ferromq.Admin(cluster.namesrv, timeout=PATIENCE) as admin,
+        ):
             producer.send_all(topic, [Message(b"%d" % priority, priority=priority) for priority in (1, 3, 5)])
+            assert awaited(lambda: admin.describe_topic(topic).messages == 3)
             came = [receive(consumer, 1)[0] for _ in range(3)]
             assert [(message.body, message.priority) for message in came] == [(b"5", 5), (b"3", 3), (b"1", 1)]
 

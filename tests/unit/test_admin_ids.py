@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferromq.admin.inventory import version_text
-from ferromq.admin.messages import _location, sent_at
+from ferromq.admin.messages import location, sent_at
 from ferromq.protocol.message_queue import load_nested, table_of
 
 NOW = datetime(2026, 11, 28, 21, 30, tzinfo=UTC)
@@ -42,8 +42,8 @@ def test_any_text_is_an_id_or_none(text: str) -> None:
     """And an id's time is after 1970."""
     found = sent_at(text, NOW)
     assert found is None or found.timestamp() > 0
-    location = _location(text)
-    assert location is None or location[1] >= 0
+    place = location(text)
+    assert place is None or (0 < place.port < 1 << 16 and place.offset >= 0)
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,29 @@
 
 import base64
 import contextlib
+import io
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferromq.admin import DeadLetter, Unreachable
+from ferromq.admin.inventory import found_broker
 from ferromq.cli.administration import times
+from ferromq.cli.administration.access import read_secret
 from ferromq.cli.administration.contexts import Context, Contexts, parse
-from ferromq.cli.administration.messages import parse_line
-from ferromq.cli.administration.output import age, visible
-from ferromq.errors import ConfigError
+from ferromq.cli.administration.messages import message_batches, parse_line
+from ferromq.cli.administration.output import fail, partial, visible
+from ferromq.errors import ConfigError, CorruptMessage, IllegalName, RequestError, RequestTimeout, UserNotFound
+from ferromq.terminal.formatting import age
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -23,6 +32,20 @@ JSON = st.recursive(
     max_leaves=8,
 )
 FIELDS = st.sampled_from(["body", "body_base64", "keys", "tag", "properties", "message_group", "topic", "other"])
+
+
+@pytest.mark.parametrize("content", [b"key\nother\n", b"key\n\n", b"a\rb"])
+def test_a_file_with_more_lines_is_no_secret(content: bytes) -> None:
+    """A key with a line break would be taken, and match no other."""
+    assert read_secret("ada", io.BytesIO(b"key\r\n")) == "key"
+    with pytest.raises(ConfigError, match="has a line break; give --secret-file a file with one line"):
+        read_secret("ada", io.BytesIO(content))
+
+
+def test_an_unknown_broker_may_be_one_that_hung() -> None:
+    """The error names the way out."""
+    with pytest.raises(ConfigError, match=r"neither name nor address .*registers again within 60 s.*stop its process"):
+        found_broker([], "b")
 
 
 def file(environment: dict[str, str]) -> Contexts:
@@ -33,14 +56,13 @@ def file(environment: dict[str, str]) -> Contexts:
 def test_contexts_are_kept_in_a_file_of_their_owner(tmp_path: Path) -> None:
     """A file that others can read, or that is something else, is refused with the way out."""
     environment = {"XDG_CONFIG_HOME": str(tmp_path)}
-    contexts = file(environment)
-    assert contexts.known == {}
-    contexts.known["prod"] = Context(namesrv="h:9876", tls_trust="/ca.pem", namespace="shop")
-    contexts.current = "prod"
-    contexts.save()
+    assert file(environment).known == {}
+    with Contexts.changing(environment) as contexts:
+        contexts.known["prod"] = Context(namesrv="h:9876", tls_trust="/ca.pem", namespace="shop")
+        contexts.current = "prod"
     path = tmp_path / "ferromq" / "contexts.json"
     assert path.stat().st_mode & 0o777 == 0o600
-    assert [each.name for each in path.parent.iterdir()] == ["contexts.json"]
+    assert sorted(each.name for each in path.parent.iterdir()) == ["contexts.json", "contexts.json.lock"]
     again = file(environment)
     assert (again.current, again.known) == ("prod", contexts.known)
     with pytest.raises(ConfigError, match="there is no context 'test'; known are: prod"):
@@ -54,6 +76,57 @@ def test_contexts_are_kept_in_a_file_of_their_owner(tmp_path: Path) -> None:
         file(environment)
     other = tmp_path / "other.json"
     assert file({"FERROMQ_CONTEXTS": os.fspath(other)}).path == other
+
+
+def test_the_error_of_a_wrong_field_has_no_secret() -> None:
+    """It goes to terminals and logs."""
+    with pytest.raises(ValueError, match="secret_key of context a is no str") as caught:
+        parse(b'{"contexts": {"a": {"namesrv": "h:1", "access_key": "root", "secret_key": ["very secret"]}}}')
+    assert "very" not in str(caught.value)
+    with pytest.raises(ConfigError, match="access_key is missing"):
+        Context(namesrv="h:1", secret_key="very secret")
+    assert "very" not in repr(Context(namesrv="h:1", access_key="root", secret_key="very secret"))
+
+
+def test_changes_at_once_are_all_kept(tmp_path: Path) -> None:
+    """Each waits for the one before it; one that fails changes nothing, and ends its lock."""
+    environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+    together = threading.Barrier(8)
+
+    def add(number: int) -> None:
+        together.wait()
+        with Contexts.changing(environment) as contexts:
+            contexts.known[f"c{number}"] = Context(namesrv="h:9876")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(8)))
+    with contextlib.suppress(ConfigError), Contexts.changing(environment) as contexts:
+        contexts.known.clear()
+        contexts.find("gone")  # raises
+    assert sorted(file(environment).known) == [f"c{number}" for number in range(8)]
+
+
+@given(
+    st.lists(st.sampled_from([b'{"body": "a"}', b"", b'{"body": "' + b"long" * 30_000 + b'"}']), max_size=9),
+    st.booleans(),
+)
+def test_lines_are_messages_however_they_are_read(lines: list[bytes], ends: bool) -> None:
+    """Blank ones are none, the last one may have no end."""
+    source = io.BytesIO(b"\n".join(lines) + b"\n" * ends)
+    found = [message for batch in message_batches(source) for message in batch]
+    assert [message.body for message in found] == [parse_line(line).body for line in lines if line]
+
+
+def test_messages_before_a_wrong_line_come_first() -> None:
+    """The error has its number, or tells that the line is too long to be kept."""
+    endless = message_batches(io.BytesIO(b'{"body": "a"}\n' + b"x" * (65 << 20)))
+    assert [message.body for message in next(endless)] == [b"a"]
+    with pytest.raises(ConfigError, match="a line has more than 67,108,864 bytes"):
+        next(endless)
+    batches = message_batches(io.BytesIO(b'{"body": "a"}\n\n{"body": "b"}\n[]\n{"body": "c"}'))
+    assert [message.body for message in next(batches)] == [b"a", b"b"]
+    with pytest.raises(ConfigError, match="line 4: a JSON object is expected"):
+        next(batches)
 
 
 @given(st.binary(max_size=100) | JSON.map(lambda value: json.dumps(value).encode()))
@@ -85,6 +158,9 @@ def test_a_line_of_json_is_a_message() -> None:
         (b'{"body": "a", "bodi": 1}', "unknown field 'bodi'"),
         (b'{"tag": "a"}', "one of body and body_base64"),
         (b'{"body": 1}', "no text"),
+        (b'{"body": "a", "keys": {"a": 1}}', "keys is {'a': 1}, no list"),
+        (b'{"body": "a", "tag": 5}', "tag is 5, no str"),
+        (b'{"body": "a", "properties": [["a", "b"]]}', "properties is .* no dict"),
     ):
         with pytest.raises(ValueError, match=text):
             parse_line(wrong)
@@ -133,3 +209,55 @@ def test_text_of_others_gives_a_terminal_no_orders() -> None:
 def test_ages_are_for_people(seconds: float | None, text: str) -> None:
     """In two units."""
     assert age(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("noted", "attempts"), [("7", 7), ("", 3), ("x", 3), ("-1", 3), ("\u0665", 5), (5000 * "9", 3), ("1.5", 3)]
+)
+def test_any_noted_number_of_attempts_is_a_number(noted: str, attempts: int) -> None:
+    """A property holds whatever a sender wrote; then the record tells it."""
+    message: Any = SimpleNamespace(properties={"DLQ_ATTEMPTS": noted}, reconsume_times=3)
+    assert DeadLetter("billing", message, "h:1").attempts == attempts
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (IllegalName("x"), 2),
+        (ValueError("x"), 2),
+        (CorruptMessage("x"), 1),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "x"), 1),
+        (json.JSONDecodeError("x", "x", 0), 1),
+        (UserNotFound("x"), 3),
+        (RequestTimeout("x"), 4),
+    ],
+)
+def test_an_error_has_the_exit_code_of_what_to_do(error: Exception, code: int) -> None:
+    """Wrong usage is only what the command line can correct."""
+    assert fail(error) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("several have it; choose one with broker=", "several have it; choose one with --broker"),
+        ("queues is 1, not 2; alter_topic changes it", "queues is 1, not 2; ferromq topic alter changes it"),
+        ("retries is 1, not 2; alter_group changes it", "retries is 1, not 2; ferromq group alter changes it"),
+        ("update_user('billing') changes it", "ferromq user update billing changes it"),
+        ("over remoting, too; tls=False speaks plaintext", "over remoting, too; without --tls it speaks plaintext"),
+        ("it with ferromq.Admin(...).take_out_broker('b'), and", "it with ferromq cluster remove b, and"),
+        ("no topic t; create_topic('t') creates it", "no topic t; ferromq topic create t creates it"),
+        ("create it: ferromq.Admin(...).create_group('g'), or", "create it: ferromq group create g, or"),
+        ("servers: ferromq.Admin('h:9876')", "servers: --namesrv h:9876"),
+        ("port (8081) as Admin(endpoint='h:1')", "port (8081) as --endpoint h:1"),
+    ],
+)
+def test_an_error_names_the_command_in_place_of_the_call(
+    text: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also in the part of a broker that is missing."""
+    fail(RequestError(text))
+    partial([Unreachable("h:1", RequestError(text))])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"ferromq: {told}", f"ferromq: the part of the broker at h:1 is missing: {told}"]

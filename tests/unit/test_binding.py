@@ -476,7 +476,7 @@ def test_telemetry_of_a_stream_comes_in_order_and_ends_once(rig: Rig, channel: g
     """Many threads serve the calls; those of one stream keep their order."""
     seen: dict[int, list[bytes | None]] = {}
 
-    def telemetry(stream: int, _connection: int, _peer: str, _fields: dict[str, str], message: bytes | None) -> None:
+    def telemetry(stream: int, _sender: object, _fields: dict[str, str], message: bytes | None) -> None:
         time.sleep(0 if message is None or message[-1] % 2 else 0.001)
         seen.setdefault(stream, []).append(message)
         if message is not None:

@@ -1,16 +1,21 @@
 """A broker's options at run time: shown under RocketMQ's names, changed, kept in the file."""
 
+import json
 import re
+import tomllib
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from ferromq._ferromq import Clock, Store
 from ferromq.broker.administration.rocketmq_options import fields_of, flat, own_text, rocketmq_names
-from ferromq.broker.administration.settings import _CHANGEABLE, Settings
+from ferromq.broker.administration.settings import Settings
+from ferromq.config.at_run_time import BROKER_OPTIONS
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.file_edit import ProtectedKey, set_lines, set_toml
 from ferromq.config.rocketmq_keys import REFUSED
@@ -47,7 +52,7 @@ def test_changeable_options_are_documented() -> None:
     section = text.partition("## Change an option while the broker runs")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert told == {name for name in _CHANGEABLE if not name.startswith("retention_")}
+    assert told == {name for name in BROKER_OPTIONS if not name.startswith("retention_")}
     assert "`retention_…`" in rows
 
 
@@ -280,7 +285,104 @@ def test_a_file_without_a_key_for_an_option_stays_unchanged(tmp_path: Path) -> N
 def test_lines_are_set_where_they_are() -> None:
     """A key that stands twice is one afterwards; a table of TOML stays last."""
     assert set_lines("a=1\n#a=2\nb = 3\na=4\n", {"a": "5", "c": "6"}) == "a=5\n#a=2\nb = 3\nc=6\n"
-    assert set_toml("a = 1\n\n[t]\na = 2\n", {"a": 'x"', "b": "y"}) == 'a = "x\\""\n\nb = "y"\n[t]\na = 2\n'
+    assert set_toml("a = 1\n\n[t]\na = 2\n", {"a": 'x"', "b": "y"}) == 'a = "x\\""\nb = "y"\n\n[t]\na = 2\n'
+
+
+LIMITS = """# mine
+limits = [
+    "topic=* send=5000",  # each topic
+    "user=* send=10",
+]  # of all
+flush = "each"  # at once
+
+# by topic
+[retention_age_by_topic]
+orders = "1d"
+
+# the last one
+[flush_every]
+time = "1s"
+"""
+
+
+def test_a_value_of_several_lines_and_a_table_are_replaced_as_a_whole() -> None:
+    """Other lines, and comments outside the value, stay."""
+    old = LIMITS[LIMITS.index("limits") : LIMITS.index("  # of all")]
+    assert set_toml(LIMITS, {"limits": "user=* send=9"}) == LIMITS.replace(old, 'limits = "user=* send=9"')
+    table = '[flush_every]\ntime = "1s"\n'
+    set_there = LIMITS.replace('"each"  # at once', '"group"  # at once\nflush_every = "500ms"').replace(table, "")
+    assert set_toml(LIMITS, {"flush_every": "500ms", "flush": "group"}) == set_there
+
+
+SCALARS = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.dates() | st.text(max_size=8)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3), max_leaves=4)
+KEYS = st.lists(st.sampled_from(["a", "b", "c-1", "d", "b c", "#", "[e]", "f=1"]), unique=True, max_size=5)
+COMMENTS = st.sampled_from(["", " # why", '  # "a" = [', '# """'])
+LINES = st.lists(st.sampled_from(["", "# a = 1", "#[b]"]), max_size=2)
+
+
+def written(value: Any) -> str:
+    """Return a value as TOML on one line."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, date):
+        return value.isoformat()
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+@st.composite
+def values(draw: st.DrawFn) -> str:
+    """Return a value and a comment as TOML, over several lines or on one."""
+    value, comment = draw(VALUES), draw(COMMENTS)
+    if isinstance(value, list):
+        gap = draw(st.sampled_from([" ", "\n", "\n  # ]\n"]))
+        return f"[{gap}{''.join(f'{written(each)},{gap}' for each in value)}]{comment}"
+    if isinstance(value, str) and draw(st.booleans()):
+        begin = draw(st.sampled_from(["", "\n", "# a\n", "a = 1\n", "[d]\n"]))
+        return f'"""{begin}{written(value)[1:-1]}"""{comment}'
+    return f"{written(value)}{comment}"
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> str:
+    """Return a configuration with values, tables, dotted keys and comments."""
+    names = [json.dumps(name) if draw(st.booleans()) or not name.isalnum() else name for name in draw(KEYS)]
+    split = draw(st.integers(0, len(names)))
+    lines = draw(LINES)
+    for name in names[:split]:
+        keys = [f"{name}.x", f"{name} . y"] if draw(st.booleans()) else [name]
+        lines += [f"{key} = {draw(values())}" for key in keys] + draw(LINES)
+    for name in names[split:]:
+        lines.append(f"[{name}]{draw(COMMENTS)}")
+        lines += [f"{json.dumps(key)} = {draw(values())}" for key in draw(KEYS)] + draw(LINES)
+        if draw(st.booleans()):
+            lines += [f"[{name}.z]", "a = 1"]
+    return "\n".join(lines) + draw(st.sampled_from(["", "\n", "\n\n"]))
+
+
+@given(text=documents(), changes=st.dictionaries(st.sampled_from(["a", "b", "d"]), st.text(max_size=8) | st.booleans()))
+def test_a_change_of_any_toml_file_changes_its_option_alone(text: str, changes: dict[str, str | bool]) -> None:
+    """The other options are read as before; without a change the lines are the same."""
+    try:
+        before = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        assume(condition=False)
+    after = set_toml(text, changes)
+    assert tomllib.loads(after) == {**before, **changes}
+    if not changes:
+        assert after == text.removesuffix("\n") + "\n"
+
+
+def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:
+    """A change leaves it as it is, and the error names no file that is gone."""
+    file = tmp_path / "broker.toml"
+    file.write_text('flush = "each"\n')
+    broker = Broker(tmp_path, BrokerConfig.from_file(file), file)
+    for text, told in (("flush = [\n", "broker.toml is not TOML.*correct it"), ("x = 1\n", "in .*/broker.toml")):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=told):
+            broker.update(defaultTopicQueueNums="5")
+        assert file.read_text() == text
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from ferromq.broker.transactions.end_transaction import Decision, EndRefused
 from ferromq.broker.transactions.half_message_index import HalfMessageIndex
 from ferromq.broker.transactions.half_records import GROUP
 from ferromq.config.transactions import TransactionConfig
+from ferromq.protocol.codes import RequestCode
 
 broker = check_peers.broker
 
@@ -31,7 +32,8 @@ def test_an_open_transaction_is_asked_about_and_ends_as_the_producer_says(broker
     (copy,) = broker.seen(HALF, 0)[1:]
     assert connection == 7
     assert fields == {
-        "topic": HALF,
+        # RocketMQ names the half topic, whose name its client 5.5 repeats, and is refused.
+        "topic": "orders",
         "commitLogOffset": str(copy.physical_offset),
         "tranStateTableOffset": "1",
         "msgId": "K",
@@ -77,6 +79,35 @@ def test_producers_take_turns_and_one_that_is_gone_is_passed_over(broker: Broker
     broker.producers.gone = {8}
     assert broker.round() == CheckReport(sent=4)
     assert {connection for connection, _, _ in broker.producers.remoting[4:]} == {7}
+
+
+def test_only_producers_whose_user_may_send_to_the_topic_get_its_half_messages(broker: Broker) -> None:
+    """Any client can name a producer group; without another member the check counts as one that reached no producer."""
+    broker.table.produce("payers", Client("q", 8, "10.0.0.9:1235", "JAVA", 513, user="eve"), NOW)
+    for _ in range(4):
+        broker.half()
+    broker.producers.strangers = {"eve"}
+    assert broker.round() == CheckReport(sent=4)
+    assert {connection for connection, _, _ in broker.producers.remoting} == {7}
+    broker.producers.strangers = {"eve", None}
+    assert broker.round() == CheckReport(unreachable=4)
+    assert len(broker.producers.remoting) == 4
+
+
+def test_a_producer_that_need_not_say_who_it_is_is_asked(broker: Broker) -> None:
+    """If white lists have the request with which it introduced itself; one that signed is held to its rights."""
+    broker.table.produce("payers", Client("g", 9, "10.0.0.8:1", "PYTHON", 413, is_grpc=True), NOW, stream=70)
+    broker.table.produce("payers", Client("q", 8, "10.0.0.9:1235", "JAVA", 513, user="eve"), NOW)
+    broker.producers.strangers = {"eve", None}
+    for _ in range(3):
+        broker.half()
+    assert broker.round() == CheckReport(unreachable=3)
+    broker.producers.open = {RequestCode.HEART_BEAT}
+    assert broker.round() == CheckReport(sent=3)
+    assert {connection for connection, _, _ in broker.producers.remoting} == {7}
+    broker.producers.open = {"Telemetry"}
+    assert broker.round() == CheckReport(sent=3)
+    assert {stream for stream, _ in broker.producers.telemetry} == {70}
 
 
 def test_a_producer_whose_connection_fails_stops_no_other_check(

@@ -20,13 +20,13 @@ from ferromq.broker.administration.offset_resets import OffsetResets
 from ferromq.broker.clients.client import Client
 from ferromq.broker.clients.components import ClientComponents
 from ferromq.broker.clients.heartbeats import MAX_BODY, MAX_GROUPS
-from ferromq.broker.clients.memory import MAX_OF_CONNECTION
 from ferromq.broker.clients.queue_allocation import averagely, by_circle, share_to_pop
 from ferromq.broker.cluster.route_cache import KnownRoute, RouteCache
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
 from ferromq.broker.metadata.request_modes import RequestMode, RequestModes
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
 from ferromq.config.broker import BrokerConfig
+from ferromq.config.consume import ConsumeConfig
 from ferromq.errors import ConnectionFailed, CorruptStore, RequestTimeout
 from ferromq.protocol.message_queue import MessageQueue, dump_offsets, load_offsets
 from ferromq.protocol.properties import format_properties, parse_properties
@@ -169,7 +169,7 @@ class Broker:
     ) -> Answer:
         """Ask as a client on *connection*."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        who = {"language": "JAVA", "version": 513, "peer": f"127.0.0.1:{connection}", **who}
+        who = {"language": "JAVA", "version": 513, "peer": f"127.0.0.1:{connection}", "user": None, **who}
         request: Any = SimpleNamespace(route=0, connection=connection, fields=fields or {}, body=content, **who)
         return guarded(handler)(request)
 
@@ -208,6 +208,14 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 # Heartbeats
+
+
+def test_a_producer_has_the_user_that_signed_its_last_heartbeat(broker: Broker) -> None:
+    """Its half messages go to it only if that user may send."""
+    for user in ("ada", "bob", None):
+        body = {"clientID": "p", "producerDataSet": [{"groupName": "payers"}]}
+        broker.ask(broker.components.heartbeats.heartbeat, body=body, user=user)
+        assert [client.user for client, _ in broker.components.table.reachable_producers("payers")] == [user]
 
 
 def test_a_heartbeat_makes_a_member_and_its_group_and_retry_topic(broker: Broker) -> None:
@@ -301,7 +309,9 @@ def test_heartbeats_of_one_connection_keep_a_bounded_memory(broker: Broker) -> N
 
 def fill(broker: Broker) -> None:
     """Use up the memory of connection 1."""
-    broker.components.table.memory.change(1, MAX_OF_CONNECTION - broker.components.table.memory.total)
+    broker.components.table.memory.change(
+        1, ConsumeConfig.client_memory_by_connection - broker.components.table.memory.total
+    )
 
 
 def test_a_group_that_is_refused_keeps_no_other_from_being_renewed(broker: Broker) -> None:
@@ -318,7 +328,7 @@ def test_a_group_that_is_refused_keeps_no_other_from_being_renewed(broker: Broke
     for more in ({}, {"heartbeatFingerprint": 7, "withoutSub": True}):
         broker.now += 100_000
         code, remark, _, _ = beat("g", "new", "h", "newer", **more)
-        assert (code, f"{MAX_OF_CONNECTION} are allowed" in str(remark)) == (ILLEGAL, True)
+        assert (code, f"{ConsumeConfig.client_memory_by_connection} are allowed" in str(remark)) == (ILLEGAL, True)
         broker.components.expire(broker.now + 100_000)
         table = broker.components.table
         assert [table.members(group) for group in ("g", "new", "h", "newer")] == [["a"], [], ["a"], []]

@@ -51,9 +51,7 @@ def found_between(*failures: tuple[grpc.StatusCode, str]) -> list[tuple[FerromqE
         raise Failed(*left.pop(0))
 
     identity = SimpleNamespace(metadata=lambda: ())
-    channels: Any = SimpleNamespace(
-        method=lambda *_: begin, check_threads=lambda _: None, identity=identity, streaming=set()
-    )
+    channels: Any = SimpleNamespace(start=begin, identity=identity, streaming=set())
     pauses = Pauses()
     stream = pauses.stream = _Stream("127.0.0.1:1", channels, pb.Settings, lambda *_: True, threading.Event())
     stream._again = pauses

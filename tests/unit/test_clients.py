@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ferromq.broker.clients.client import Client
-from ferromq.broker.clients.memory import MAX_OF_ALL, ClientMemory, LimitExceeded, limit_of_all
-from ferromq.broker.clients.queue_locks import LOCK_MS, MAX_BYTES, QueueLocks
+from ferromq.broker.clients.memory import ClientMemory, LimitExceeded
+from ferromq.broker.clients.queue_locks import LOCK_MS, QueueLocks
 from ferromq.broker.clients.subscription import BROADCASTING, ConsumeSettings, Subscription
 from ferromq.broker.clients.table import ClientTable, Group, GroupChange
+from ferromq.config import consume
+from ferromq.config.consume import ConsumeConfig
+from ferromq.errors import ConfigError
 from ferromq.protocol.java_hash import java_hash
 from ferromq.protocol.message_queue import MessageQueue
 
@@ -132,10 +135,20 @@ def test_the_memory_of_a_connections_clients_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(("gib", "mib"), [(0, 256), (1, 256), (2, 512), (4, 1024), (64, 1024)])
-def test_all_clients_may_use_a_quarter_of_the_memory(gib: int, mib: int) -> None:
-    """At least 256 MiB, at most 1 GiB."""
-    assert limit_of_all(gib << 30) == mib << 20
-    assert 256 << 20 <= MAX_OF_ALL <= 1 << 30
+def test_all_clients_may_use_a_quarter_of_the_memory(monkeypatch: pytest.MonkeyPatch, gib: int, mib: int) -> None:
+    """At least 256 MiB, at most 1 GiB, unless the option says otherwise."""
+    monkeypatch.setattr(consume, "usable_memory", lambda: gib << 30)
+    assert ConsumeConfig().memory_of_clients == mib << 20
+    assert ConsumeConfig(client_memory=64 << 20).memory_of_clients == 64 << 20
+
+
+@pytest.mark.parametrize("name", ["client_memory", "client_memory_by_connection", "lock_memory"])
+def test_a_budget_has_a_least_size(name: str) -> None:
+    """And a connection cannot have more than all together."""
+    with pytest.raises(ConfigError, match=f"{name} is 5; it may be 1048576 to"):
+        ConsumeConfig.from_options({name: "5"})
+    with pytest.raises(ConfigError, match=r"client_memory_by_connection is 8388608 bytes, but .* take 2097152"):
+        ConsumeConfig.from_options({"client_memory": "2MiB"})
 
 
 def test_the_memory_of_all_clients_is_bounded() -> None:
@@ -166,11 +179,12 @@ def test_a_member_without_subscriptions_has_those_of_the_group() -> None:
 
 def test_the_memory_of_locks_is_bounded() -> None:
     """Existing ones are renewed; an expired or unlocked one frees memory."""
-    locks, queue = QueueLocks(), MessageQueue("t", "a", 0)
-    other = MessageQueue("x" * (MAX_BYTES // 2), "a", 0)
+    most = 10_000
+    locks, queue = QueueLocks(max_bytes=most), MessageQueue("t", "a", 0)
+    other = MessageQueue("x" * (most // 2), "a", 0)
     assert locks.lock("g", [queue, other], "a", 0) == [queue, other]
     for client_id in ("b", "a"):
-        with pytest.raises(LimitExceeded, match=f"{MAX_BYTES} are allowed"):
+        with pytest.raises(LimitExceeded, match=f"{most} are allowed; .* lock_memory"):
             locks.lock("h", [other], client_id, 0)
     assert locks.lock("g", [queue, other], "a", 1) == [queue, other]
     locks.unlock("g", [other], "a")

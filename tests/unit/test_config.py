@@ -310,6 +310,7 @@ def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
         ("enableLmq=", "RocketMQ reads an empty value as false"),
         ("defaultTopicQueueNums=1_000", "expected a whole number"),
         ("maxMessageSize=4M", "expected a whole number without a unit"),
+        ("transactionCheckMax=99999999999999999999", "expected a whole number of -9223372036854775807 to 92233720368"),
         ("brokerName=a\\u0062", "backslash"),
         ("namesrvAddr=a:1;\\\nb:2", "line 1 of .*backslash"),
         ("timerPrecisionMs=300", "RocketMQ replaces 300 by 200; use one of 100, 200, 500, 1000"),
@@ -489,6 +490,8 @@ def test_variables_of_kubernetes_are_passed_over_with_a_word(caplog: pytest.LogC
         {"fast_listen": "maybe"},
         {"trace_topic": "no topic"},
         {"name": ""},
+        {"name": "a" * 256},
+        {"cluster": "c\n"},
         {"store": 5},
     ],
 )
@@ -497,6 +500,16 @@ def test_an_invalid_value_is_named(options: dict[str, Any]) -> None:
     BrokerConfig(default_queues=LIMIT_FOR_QUEUES)
     with pytest.raises(ConfigError, match=next(iter(options))):
         BrokerConfig.from_options(options)
+
+
+NAMES, ILLEGAL = ("name", "cluster"), ("a:8;b", "a:b", "a;b", "a/b", " ")
+
+
+@pytest.mark.parametrize("option", NAMES)
+@pytest.mark.parametrize("text", ["broker-a.b_1", "rack%1|2", "a" * 100])
+def test_a_name_of_a_broker_may_be_that_of_a_host(option: str, text: str) -> None:
+    """And whatever a topic may be called."""
+    assert getattr(BrokerConfig.from_options({option: text}), option) == text
 
 
 @pytest.mark.parametrize(
@@ -513,6 +526,7 @@ def test_an_invalid_value_is_named(options: dict[str, Any]) -> None:
         ({"commit_log_file_size": 100}, "is 100; it must be 4 KiB"),
         ({"trace_topic": "rmq_sys_x"}, "use RMQ_SYS_TRACE_TOPIC, a name that begins with rmq_sys_TRACE_DATA_"),
         ({"retention_age": "99999999999999d"}, "retention_age is '99999999999999d'"),
+        *(({name: text}, f"{name} is {text!r}; it may have 1 to 255 characters") for name in NAMES for text in ILLEGAL),
     ],
 )
 def test_an_error_names_the_way_out(options: dict[str, Any], told: str) -> None:
@@ -673,3 +687,60 @@ def test_the_stores_options_are_those_of_the_core(tmp_path: Path) -> None:
         "store_host"
     }
     store.close()
+
+
+@pytest.mark.parametrize("kind", [BrokerConfig, NameServerConfig])
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        ("conf", 'initAuthenticationUser={"username":"a","hidden":"x"}'),
+        ("conf", 'innerClientAuthenticationCredentials={"hidden"'),
+        ("conf", "hidden without a key"),
+        ("conf", "initAuthenticationUser={\\hidden}"),
+        ("toml", "initial_user = ['hidden']"),
+        ("toml", "inner_credentials = {a = 'hidden'}"),
+        ("toml", "inner_credentials = 'hidden'"),
+    ],
+)
+def test_an_error_shows_no_secret(
+    tmp_path: Path, kind: type[BrokerConfig | NameServerConfig], suffix: str, text: str
+) -> None:
+    """It names the file, and the key or the line."""
+    file = write(tmp_path / f"server.{suffix}", text)
+    with pytest.raises(ConfigError) as raised:
+        kind.load(file, environment={})
+    key = text.partition("=")[0].strip()
+    assert "hidden" not in str(raised.value)
+    assert f"server.{suffix}" in str(raised.value)
+    assert key in str(raised.value) or "line 1" in str(raised.value)
+
+
+def test_an_error_shows_no_header(tmp_path: Path) -> None:
+    """It may have a token."""
+    for name, text in (("a.conf", "metricsGrpcExporterHeader=hidden"), ("a.toml", "push_headers = [['hidden']]")):
+        with pytest.raises(ConfigError, match="push_headers") as raised:
+            BrokerConfig.load(write(tmp_path / name, text), environment={})
+        assert "hidden" not in str(raised.value)
+
+
+def test_white_lists_never_have_requests_of_users() -> None:
+    """However the code is written."""
+    for code in ("3001", "03001", "003010"):
+        with pytest.raises(ConfigError, match="users and policies"):
+            BrokerConfig.from_options({"authorization_whitelist": code})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"retention_age": "99999999999h"}, "expected a duration of 0s to 100000000d, or forever"),
+        ({"transaction_timeout": "9" * 400 + "s"}, "expected a duration of 0s to 100000000d, or forever"),
+        ({"transaction_check_max": "-3"}, "expected a whole number of 0 to 9223372036854775807"),
+        ({"transaction_check_max": "9" * 25}, "expected a whole number of 0 to 9223372036854775807"),
+        ({"max_message_size": "99999999999TiB"}, "expected a whole number of 0 to 9223372036854775807"),
+    ],
+)
+def test_a_value_that_no_option_can_have_is_refused_with_the_range(options: dict[str, str], told: str) -> None:
+    """Also where Python, or the core, could not count it."""
+    with pytest.raises(ConfigError, match=told):
+        BrokerConfig.from_options({"store": "s", **options})

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from ferromq._proto import messages as pb
 from ferromq.broker.clients.grpc_calls import GrpcCalls
 from ferromq.broker.clients.grpc_sessions import MAX_SETTINGS, GrpcSessions
-from ferromq.broker.clients.memory import MAX_OF_CONNECTION
 from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.grpc_answers import Refused
 from ferromq.broker.metadata.groups import GroupConfig, GroupTable
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
 from ferromq.config.broker import BrokerConfig
+from ferromq.config.consume import ConsumeConfig
 from ferromq.errors import ConnectionFailed, RequestTimeout
 
 METADATA = {"x-mq-client-id": "me", "x-mq-language": "PYTHON"}
@@ -28,6 +28,7 @@ class Broker:
     """The room of gRPC clients, with what it sent and which streams it ended."""
 
     def __init__(self, directory: Path) -> None:
+        self.user: str | None = None
         self.sent: dict[int, list[pb.TelemetryCommand]] = {}
         self.ended: dict[int, tuple[int, str]] = {}
         self.gone: set[int] = set()
@@ -64,7 +65,7 @@ class Broker:
         """Send a message on a telemetry stream; None: it ended."""
         body = command.SerializeToString() if isinstance(command, pb.TelemetryCommand) else command
         metadata = {**METADATA, "x-mq-client-id": client_id}
-        self.clients.telemetry(stream, stream, "127.0.0.1:9", metadata, body)
+        self.clients.telemetry(stream, (stream, "127.0.0.1:9", self.user, None), metadata, body)
 
     def consume(self, stream: int, group: str, client_type: int = 2, client_id: str = "me") -> None:
         """Send the settings of a consumer."""
@@ -76,7 +77,11 @@ class Broker:
         """Send a heartbeat and return the answer."""
         named = {} if group is None else {"group": resource(group)}
         request: Any = SimpleNamespace(
-            fields={**METADATA, "x-mq-client-id": client_id}, connection=connection, peer="127.0.0.1:9"
+            fields={**METADATA, "x-mq-client-id": client_id},
+            connection=connection,
+            peer="127.0.0.1:9",
+            user=self.user,
+            certificate=None,
         )
         return self.clients.heartbeat(pb.HeartbeatRequest(client_type=client_type, **named), request)  # type: ignore[arg-type]
 
@@ -187,6 +192,16 @@ def test_a_client_that_returns_after_its_lease_is_unchanged(broker: Broker) -> N
     assert broker.table.stream("g", "reader") == 1
     assert broker.table.subscribers("t") == {"g"}
     assert broker.sent[1][-1].settings.backoff_policy.max_attempts == 4
+
+
+def test_a_producer_has_the_user_of_its_last_settings_or_heartbeat(broker: Broker) -> None:
+    """Its half messages go to it only if that user may send."""
+    broker.user = "ada"
+    broker.say(3, pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing(topics=[resource("t")]))), "maker")
+    assert [client.user for client, _ in broker.table.reachable_producers("t")] == ["ada"]
+    broker.user = "bob"
+    broker.beat(1, None, "maker", 3)
+    assert [client.user for client, _ in broker.table.reachable_producers("t")] == ["bob"]
 
 
 def test_an_unregistered_client_gets_no_commands(broker: Broker) -> None:
@@ -318,7 +333,7 @@ def test_settings_that_take_too_much_memory_end_their_stream(broker: Broker) -> 
     metadata, command = METADATA, publishing(["t"])
     command.settings.user_agent.hostname = "x" * (MAX_SETTINGS - 100)
     for stream in range(2, 202):
-        broker.clients.telemetry(stream, 7, "127.0.0.1:9", metadata, command.SerializeToString())
+        broker.clients.telemetry(stream, (7, "127.0.0.1:9", None, None), metadata, command.SerializeToString())
     refused = sorted(broker.ended)[1:]
     assert refused == list(range(refused[0], 202))
     assert 100 < len(range(2, refused[0])) < 130
@@ -339,13 +354,13 @@ def publishing(topics: list[str]) -> pb.TelemetryCommand:
 def test_a_group_that_is_refused_is_not_created(broker: Broker) -> None:
     """Neither by a heartbeat nor by settings, and its retry topic is not either; a member is renewed all the same."""
     broker.consume(1, "g")
-    broker.table.memory.change(1, MAX_OF_CONNECTION - broker.table.memory.total)
+    broker.table.memory.change(1, ConsumeConfig.client_memory_by_connection - broker.table.memory.total)
     broker.now = 100_000
     assert broker.beat(2, "g").status.code == pb.Code.OK
-    with pytest.raises(Refused, match=f"{MAX_OF_CONNECTION} are allowed"):
+    with pytest.raises(Refused, match=f"{ConsumeConfig.client_memory_by_connection} are allowed"):
         broker.beat(2, "new")
     # There is memory for the member, but not for its settings.
-    broker.table.memory.change(2, MAX_OF_CONNECTION - 2_500)
+    broker.table.memory.change(2, ConsumeConfig.client_memory_by_connection - 2_500)
     broker.consume(2, "new", client_id="other")
     assert broker.sent[2][-1].status.code == pb.Code.TOO_MANY_REQUESTS
     assert (broker.groups.get("new"), broker.topics.get("%RETRY%new")) == (None, None)

@@ -42,6 +42,38 @@ def test_an_unknown_mode_is_an_error() -> None:
         GrpcConfig(grpc_tls_mode="tls")
 
 
+_TLS = {"grpc_tls_trust": "/ca.pem", "grpc_tls_certificate": "/s.pem", "grpc_tls_key": "/s.key"}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"grpc_tls_client_auth": "always"}, "it may be none, optional, require"),
+        ({"grpc_tls_client_auth": "require"}, "takes grpc_tls_trust"),
+        ({"grpc_tls_client_auth": "optional", "grpc_tls_trust": "/ca.pem"}, "grpc_tls_certificate"),
+        ({"grpc_tls_trust": "/ca.pem"}, "grpc_tls_trust has no effect"),
+        ({**_TLS, "grpc_tls_client_auth": "require"}, "grpc_tls_mode=permissive takes plaintext"),
+        ({**_TLS, "grpc_tls_client_auth": "optional", "grpc_tls_mode": "disabled"}, "takes plaintext alone"),
+        (
+            dict.fromkeys(("frame_limit", "grpc_message_limit", "max_message_size"), "8MiB"),
+            "max_message_size is 8388608 bytes, .* allow 8388608 bytes at most",
+        ),
+        ({"grpc_message_limit": "1KiB"}, "grpc_message_limit is 1024 bytes; it may be 4194304 to"),
+        ({"grpc_message_limit": "1GiB"}, "grpc_message_limit is 1073741824 bytes"),
+    ],
+)
+def test_wrong_checks_of_clients_and_sizes_are_errors(options: dict[str, str], reason: str) -> None:
+    """They name the option and what it takes."""
+    with pytest.raises(ConfigError, match=reason):
+        BrokerConfig.from_options(options)
+
+
+def test_the_largest_request_has_the_key_of_the_proxy(tmp_path: Path) -> None:
+    """130 MiB without it, as there."""
+    assert BrokerConfig().grpc.grpc_message_limit == 130 << 20
+    assert _read(tmp_path, "grpcMaxInboundMessageSize=4194304\n").grpc.grpc_message_limit == 4 << 20
+
+
 def test_types_are_checked_as_rocketmqs_key_says(tmp_path: Path) -> None:
     """Left out: over gRPC alone, as in RocketMQ."""
     wanted = {"": "grpc", "enableTopicMessageTypeCheck=true\n": "all", "enableTopicMessageTypeCheck=false\n": "none"}

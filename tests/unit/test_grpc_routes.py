@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ferromq._proto import messages as pb
+from ferromq.broker.cluster.identity import BrokerIdentity
 from ferromq.broker.cluster.route_cache import KnownRoute, RouteCache
 from ferromq.broker.cluster.routes import Routes
 from ferromq.broker.metadata.topics import TopicConfig
@@ -21,7 +22,7 @@ def test_a_topic_that_is_made_while_its_route_is_asked_for_is_found() -> None:
         topics[name] = TopicConfig(name, 4, 4)
         return KnownRoute(made)
 
-    identity: Any = SimpleNamespace(name="a", cluster="c", address=ADDRESS, grpc_address=ENDPOINT, is_slave=False)
+    identity = BrokerIdentity("a", "c", ADDRESS, ENDPOINT)
     table: Any = SimpleNamespace(get=topics.get, is_system=lambda _name: False)
     store: Any = SimpleNamespace(queue_access=lambda _topic, _queue_id: "open")
     name_servers: Any = SimpleNamespace(identity=identity)

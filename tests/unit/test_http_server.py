@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferromq.monitoring import http_server
-from ferromq.monitoring.http_server import Asked, BadRequest, HttpServer, Page, parse, written
+from ferromq.monitoring.http_server import Asked, BadRequest, HttpServer, Page, parse
 
 PATIENCE = 20
 
@@ -82,15 +82,14 @@ def test_other_requests_are_refused(line: bytes, status: HTTPStatus) -> None:
     assert refused.value.status is status
 
 
-def test_an_answer_has_a_length_and_ends_the_connection() -> None:
+def test_an_answer_has_a_length_and_ends_the_connection(server: HttpServer) -> None:
     """A HEAD gets the length without the body."""
-    page = Page(b"text")
-    head, _, body = written(page).partition(b"\r\n\r\n")
+    head, _, body = exchange(server, b"GET /page HTTP/1.1\r\n\r\n").partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\nContent-Length: 4\r\n" in head
     assert b"\r\nConnection: close" in head
     assert body == b"text"
-    assert written(page, wants_body=False) == head + b"\r\n\r\n"
+    assert exchange(server, b"HEAD /page HTTP/1.1\r\n\r\n") == head + b"\r\n\r\n"
 
 
 def test_pages_are_served(server: HttpServer) -> None:
@@ -159,22 +158,85 @@ def test_a_client_that_leaves_costs_nothing(server: HttpServer) -> None:
     assert read(server, "/page") == b"text"
 
 
-def test_connections_are_limited(server: HttpServer) -> None:
-    """Those beyond the limit are closed at once; when others end, there is room again."""
+def test_a_connection_beyond_the_limit_ends_the_oldest(server: HttpServer) -> None:
+    """So that clients that read nothing cannot keep others out."""
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(connect(server)) for _ in range(http_server.MAX_CONNECTIONS + 40)]
-        # They were accepted in order, so the last one is beyond the limit.
-        with contextlib.suppress(ConnectionError):
-            assert clients[-1].recv(1) == b""
+        slow = [stack.enter_context(connect(server)) for _ in range(http_server.MAX_CONNECTIONS)]
+        for client in slow:
+            client.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+        for client in slow:
+            assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert read(server, "/page") == b"text"
+        assert received(slow[0]) < 8 << 20
+        # It has the whole page, however late it reads.
+        assert received(slow[-1]) > (8 << 20) - 100
+
+
+def received(client: socket.socket) -> int:
+    """Return how many bytes come until the end of the connection."""
+    count = 0
+    with contextlib.suppress(ConnectionError):
+        while data := client.recv(1 << 20):
+            count += len(data)
+    return count
+
+
+def test_requests_that_wait_for_a_page_share_it() -> None:
+    """Those that come while it is made get the next one, which is made once for all of them."""
+    begun, go_on, made = threading.Event(), threading.Event(), list[int]()
+
+    def make() -> Page:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        made.append(len(made))
+        return Page(b"%d" % made[-1])
+
+    with (
+        contextlib.closing(HttpServer("127.0.0.1:0", {"/page": make}, {"/healthz": lambda: Page(b"ok")})) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(connect(server)) for _ in range(9)]
         clients[0].sendall(b"GET /page HTTP/1.1\r\n\r\n")
-        assert clients[0].recv(100).startswith(b"HTTP/1.1 200 ")
-    assert any(_is_served(server) or threading.Event().wait(0.05) for _ in range(200))
+        assert begun.wait(PATIENCE)
+        for client in clients[1:]:
+            client.sendall(b"GET /page HTTP/1.1\r\n\r\n")
+        # Requests are taken in the order of their arrival; a page is not begun before this answer.
+        assert read(server, "/healthz") == b"ok"
+        go_on.set()
+        bodies = [b"".join(iter(lambda client=client: client.recv(1 << 16), b""))[-1:] for client in clients]
+    assert bodies == [b"0", *[b"1"] * 8]
 
 
-def _is_served(server: HttpServer) -> bool:
-    with contextlib.suppress(OSError):
-        return read(server, "/page") == b"text"
-    return False
+def test_pages_of_slow_readers_are_bounded(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of several megabytes are shared or given up: the bytes are bounded, not only the connections."""
+    monkeypatch.setattr(http_server, "MAX_PAGES", 20 << 20)
+    with contextlib.ExitStack() as stack:
+        readers = list[socket.socket]()
+        for _ in range(4):
+            reader = stack.enter_context(connect(server))
+            reader.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+            assert reader.recv(100).startswith(b"HTTP/1.1 200 ")
+            readers.append(reader)
+        counts = [received(reader) for reader in readers]
+    assert [count > (8 << 20) - 100 for count in counts] == [False, False, True, True]
+
+
+def test_an_end_while_a_page_is_made_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Its reader is cut off."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def make() -> Page:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        raise RuntimeError("expected by the test")
+
+    with contextlib.closing(HttpServer("127.0.0.1:0", {"/page": make})) as server, connect(server) as client:
+        client.sendall(b"GET /page HTTP/1.1\r\n\r\n")
+        assert begun.wait(PATIENCE)
+        server.close()
+        go_on.set()
+        assert received(client) == 0
+    assert caplog.records == []
 
 
 def test_the_address_is_free_after_the_end() -> None:

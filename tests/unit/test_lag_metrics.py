@@ -11,7 +11,7 @@ def lag_of(committed: int) -> Any:
     store = SimpleNamespace(
         min_offset=lambda _topic, _queue: 10,
         max_offset=lambda _topic, _queue: 20,
-        in_flight=lambda _group, _topic, _queue: [],
+        next_and_in_flight=lambda _group, _topic, _queue: (max(10, committed), 0),
         stored_time=lambda _topic, _queue, offset: 100 * offset if 10 <= offset < 20 else None,
     )
     metrics = cast("BrokerMetrics", SimpleNamespace(_from=SimpleNamespace(store=store)))

@@ -16,7 +16,7 @@ def read(path: Path, text: str) -> NameServerConfig:
 
 def test_limits_have_rocketmqs_defaults_and_keys(tmp_path: Path) -> None:
     """Idle time, one-way requests and requests to clients; memory and connections are ours."""
-    memory = {"memory": 256 << 20}
+    memory = {"memory": 256 << 20, "backlog": 4096, "frame": 16 << 20}
     assert NameServerConfig().connections.limits() == {"idle": 120.0, "one_way": 256, "calls": 64, **memory}
     keys = "serverChannelMaxIdleTimeSeconds=7\nserverOnewaySemaphoreValue=3\nserverAsyncSemaphoreValue=5\n"
     assert read(tmp_path / "n.conf", keys).connections.limits() == {
@@ -30,6 +30,36 @@ def test_limits_have_rocketmqs_defaults_and_keys(tmp_path: Path) -> None:
     config = NameServerConfig.from_options({"network_memory": "1GiB", "max_connections": "7"})
     assert config.connections.limits()["memory"] == 1 << 30
     assert config.connections.limits()["max_connections"] == 7
+
+
+def test_sockets_have_rocketmqs_keys(tmp_path: Path) -> None:
+    """0, RocketMQ's default for the buffers, leaves them to the system."""
+    keys = "serverSocketBacklog=9\nserverSocketSndBufSize=65536\nserverSocketRcvBufSize=32768\n"
+    limits = read(tmp_path / "n.conf", keys + "max_connections_by_address=3\n").connections.limits()
+    given = {name: limits.get(name) for name in ("backlog", "send_buffer", "receive_buffer")}
+    assert given == {"backlog": 9, "send_buffer": 65_536, "receive_buffer": 32_768}
+    assert limits["max_connections_by_address"] == 3
+    assert (
+        read(tmp_path / "n.conf", "serverSocketSndBufSize=0\n").connections.limits()
+        == NameServerConfig().connections.limits()
+    )
+    for wrong in ("serverSocketBacklog=0", "serverSocketSndBufSize=-1", "serverSocketRcvBufSize=1073741824"):
+        with pytest.raises(ConfigError, match=r"accept_backlog|serverSocketSndBufSize|receive_buffer"):
+            read(tmp_path / "n.conf", wrong + "\n")
+
+
+def test_the_largest_frame_has_rocketmqs_key_and_fits_into_the_share_of_a_connection(tmp_path: Path) -> None:
+    """The error names both options."""
+    key = "com.rocketmq.remoting.frameMaxLength"
+    assert read(tmp_path / "n.conf", f"{key}=33554432\n").connections.limits()["frame"] == 32 << 20
+    for wrong in (1 << 20, 300 << 20):
+        with pytest.raises(ConfigError, match=f"frame_limit is {wrong} bytes; it may be 2097152 to 268435456"):
+            read(tmp_path / "n.conf", f"{key}={wrong}\n")
+    together = "frame_limit = 100_000_000\nnetwork_memory = 400_000_000\n"
+    (tmp_path / "n.toml").write_text(together)
+    assert NameServerConfig.load(tmp_path / "n.toml").connections.frame_limit == 100_000_000
+    with pytest.raises(ConfigError, match=r"frame_limit is 33554432 bytes, .* may hold 16777216, .* network_memory"):
+        NameServerConfig.from_options({"network_memory": "64MiB", "frame_limit": "32MiB"})
 
 
 def test_too_little_memory_and_no_connections_are_refused() -> None:

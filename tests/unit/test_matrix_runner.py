@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "matrix"))
 
 import differences
 import fetching
+import rows_access
 import rows_frameworks
 import rows_grpc
 import rows_remoting
@@ -137,7 +138,7 @@ def rows_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Return a function that runs `make matrix` with rows that find these results, and returns its exit code."""
 
     @contextlib.contextmanager
-    def side(*_: object) -> Iterator[None]:
+    def side(*_: object, **_options: object) -> Iterator[None]:
         yield None
 
     def status(*results: Result | BaseException) -> int:
@@ -225,7 +226,7 @@ def test_a_mistake_of_ours_is_not_a_missing_network(monkeypatch: pytest.MonkeyPa
 
 def test_every_row_has_its_own_name_and_every_reason_a_row() -> None:
     """The names are directories."""
-    rows = (*rows_grpc.ROWS, *rows_remoting.ROWS, *rows_frameworks.ROWS)
+    rows = (*rows_grpc.ROWS, *rows_remoting.ROWS, *rows_frameworks.ROWS, *rows_access.ROWS)
     assert len({row.slug for row in rows}) == len(rows)
     for each in differences.read():
         assert any(each.covers(row, compat) for row in rows for compat in ("", "rocketmq")), each

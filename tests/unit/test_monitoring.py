@@ -2,6 +2,7 @@
 
 import json
 import logging
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from ferromq.broker.administration.rocketmq_options import as_lines, flat
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.errors import ConfigError
-from ferromq.monitoring.metrics import Families, Metric, Names, request_name, response_name
+from ferromq.monitoring.metrics import Families, Metric, Names, Totals, request_name, response_name
 from ferromq.process.logs import JsonLine, parts
 from ferromq.protocol.client_version import version_name
 
@@ -109,6 +111,23 @@ def test_names_keep_their_places(rounds: list[set[str]], limit: int) -> None:
         before = known
 
 
+@given(st.lists(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9)), max_size=8), st.integers(1, 3))
+def test_no_total_goes_down(rounds: list[dict[str, int]], limit: int) -> None:
+    """Whatever names come and go; together they have what was counted."""
+    names, counted, before = Names(limit), dict[str, int](), dict[str, int]()
+    totals, gone = Totals(names), 0
+    for more in rounds:
+        # A name that is not in this round was deleted.
+        gone += sum(count for name, count in before.items() if name != "(other)" and name not in more)
+        counted = {name: counted.get(name, 0) + count for name, count in more.items()}
+        names.keep(counted)
+        sums = {name: total for name, (total,) in totals.add({key: (n,) for key, n in counted.items()}).items()}
+        assert all(total >= before[name] for name, total in sums.items() if name in before)
+        assert len(sums.keys() - {"(other)"}) <= limit
+        before = sums
+    assert sum(before.values()) + gone == sum(sum(more.values()) for more in rounds)
+
+
 @pytest.mark.parametrize(
     ("lines", "listen"),
     [
@@ -125,12 +144,40 @@ def test_rocketmqs_keys_set_the_address(tmp_path: Path, lines: str, listen: str)
     assert BrokerConfig.from_properties(file).monitoring.metrics_listen == listen
 
 
+def test_rocketmqs_keys_set_the_collector(tmp_path: Path) -> None:
+    """And its headers, which are not shown."""
+    file = tmp_path / "broker.conf"
+    keys = {
+        "metricsExporterType": "OTLP_GRPC",
+        "metricsGrpcExporterTarget": "collector.example:4317",
+        "metricsGrpcExporterHeader": "Tenant:a,authorization:Bearer 7",
+        "metricGrpcExporterIntervalInMills": "1500",
+        "metricGrpcExporterTimeOutInMills": "200",
+    }
+    file.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    config = BrokerConfig.from_properties(file).monitoring
+    assert config.metrics_push == "https://collector.example:4317"
+    assert config.headers() == (("tenant", "a"), ("authorization", "Bearer 7"))
+    assert (config.push_interval, config.push_timeout) == (
+        timedelta(milliseconds=1500),
+        timedelta(milliseconds=200),
+    )
+    assert "Bearer" not in repr(config)
+    assert "Bearer" not in as_lines(flat(BrokerConfig.from_properties(file)), {"brokerName": "broker-a"})
+
+
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        ("metricsExporterType=OTLP_GRPC", "OTLP_GRPC is not supported.*; use PROM or DISABLE"),
-        ("metricsExporterType=LOG", "LOG is not supported.*; use PROM or DISABLE"),
-        ("metricsExporterType=prom", "prom is no type of exporter.*; use PROM or DISABLE"),
+        ("metricsExporterType=OTLP_GRPC", "OTLP_GRPC needs metricsGrpcExporterTarget"),
+        (
+            "metricsExporterType=1\nmetricsGrpcExporterTarget=http://a",
+            "metrics_push is 'http://a'; expected http://HOST:",
+        ),
+        ("metricsExporterType=LOG", "so LOG is refused; use PROM, OTLP_GRPC or DISABLE"),
+        ("metricsExporterType=prom", "prom is no type of exporter; use PROM, OTLP_GRPC or DISABLE"),
+        ("metricsGrpcExporterHeader=token", "push_headers has one that is not NAME:VALUE"),
+        ("metricGrpcExporterIntervalInMills=0", "push_interval is 0.*; it must be more than 0"),
         ("metricsExporterType=PROM\nmetricsPromExporterPort=many", "expected a whole number"),
         ("metricsExporterType=PROM\nmetricsPromExporterPort=70000", "expected HOST:PORT"),
         ("metricsOtelCardinalityLimit=0", "metrics_limit is 0; it must be more than 0"),

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferromq.config.at_run_time import NAME_SERVER_KEYS
 from ferromq.config.file_edit import ProtectedKey
 from ferromq.config.listener import ListenerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.errors import ConfigError
-from ferromq.namesrv.settings import KEYS_AT_RUN_TIME, PROTECTED_KEYS, Settings
+from ferromq.namesrv.settings import PROTECTED_KEYS, Settings
 
 
 def test_what_is_shown_is_a_configuration_file_again(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_a_change_takes_effect_and_is_reported() -> None:
     assert settings.config == NameServerConfig(order_messages=True, service_wait=timedelta(seconds=3))
 
 
-@pytest.mark.parametrize("key", sorted(KEYS_AT_RUN_TIME))
+@pytest.mark.parametrize("key", sorted(NAME_SERVER_KEYS))
 def test_every_key_of_run_time_can_be_changed(key: str) -> None:
     """And is shown as it was set."""
     settings = Settings(NameServerConfig())
@@ -84,7 +85,7 @@ def test_an_impossible_change_is_an_error(text: str, message: str) -> None:
 
 @given(
     st.text(max_size=60)
-    | st.sampled_from(sorted(KEYS_AT_RUN_TIME)).flatmap(lambda key: st.text(max_size=9).map(f"{key}={{}}".format))
+    | st.sampled_from(sorted(NAME_SERVER_KEYS)).flatmap(lambda key: st.text(max_size=9).map(f"{key}={{}}".format))
 )
 def test_any_text_is_a_change_or_an_error(text: str) -> None:
     """No other error; the current options can be shown."""

@@ -68,6 +68,6 @@ def test_the_longest_times_are_told_under_rocketmqs_names(tmp_path: Path) -> Non
         bytes_put=lambda: 0, totals=lambda _kind: Totals(0, 0, 0), rate=lambda _kind, _within: Rate()
     )
     request: Any = None
-    runtime = RuntimeInfo(store, statistics, tmp_path, transactions=dict, now_ms=lambda: 0)
+    runtime = RuntimeInfo(store, statistics, tmp_path, transactions=dict, now_ms=lambda: 0, state=lambda: "serving")
     table = json.loads(runtime.info(request)[3])["table"]
     assert (table["putMessageEntireTimeMax"], table["getMessageEntireTimeMax"]) == ("7", "9")

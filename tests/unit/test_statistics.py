@@ -113,6 +113,25 @@ def test_a_deleted_topics_samples_go() -> None:
     assert broker.view("TOPIC_PUT_NUMS", "t")["statsMinute"]["sum"] == 2
 
 
+def test_no_rate_is_negative_when_a_topic_is_deleted() -> None:
+    """What was counted of it stays in the sums of the broker, also if it is made again at once."""
+    broker = Broker()
+    broker.count("get", "t@g", 500)
+    broker.count("get", "u@g", 20)
+    broker.pass_time(MINUTE)
+    assert broker.statistics.totals("get").now == 520
+    del broker.traffic["get"]["t@g"]
+    assert broker.statistics.rate("get", SAMPLE_MS).per_second == 0
+    assert broker.statistics.totals("get").now == 520
+    broker.count("get", "t@g", 30)
+    assert broker.statistics.rate("get", SAMPLE_MS).messages == 30
+    assert broker.statistics.rate("get", MINUTE, "t@g").messages == 30
+    broker.pass_time(SAMPLE_MS)
+    broker.traffic["get"]["t@g"] = (10, 100)
+    assert broker.statistics.rate("get", MINUTE, "t@g").messages == 10
+    assert broker.statistics.totals("get").now == 560
+
+
 def test_a_window_keeps_few_samples() -> None:
     """However long the broker runs."""
     windows = Windows()

@@ -73,3 +73,33 @@ def test_the_first_signal_stops_it(program: str) -> None:
 def test_a_second_one_ends_the_process_at_once(number: int) -> None:
     """As the system does with a signal that no program handles."""
     assert run(A_SECOND_ONE_COMES, number) == (-number, "stopping\n")
+
+
+A_HANGUP_COMES_EARLY = """
+with StopSignals(takes_hangup=True) as stop:
+    kill(signal.SIGHUP)
+    stop.on_hangup(lambda: print("read again", flush=True))
+    kill(signal.SIGTERM)
+    stop.wait()
+    kill(signal.SIGHUP)
+    print("stopped", flush=True)
+"""
+A_SERVER_WITH_A_FILE_STARTS = """
+from types import SimpleNamespace
+from ferromq.cli.servers import _server_process
+with _server_process(SimpleNamespace(config="broker.toml", log_level=None, log_format=None)) as stop:
+    kill(signal.SIGHUP)
+    print("started")
+"""
+
+
+def test_a_hangup_before_the_wait_is_kept() -> None:
+    """It ends no server that starts or stops."""
+    assert run(A_HANGUP_COMES_EARLY) == (0, "read again\nstopped\n")
+    assert run(A_SERVER_WITH_A_FILE_STARTS) == (0, "started\n")
+
+
+def test_a_hangup_ends_a_server_without_a_file() -> None:
+    """Its terminal is gone, and it has nothing to read again."""
+    without = A_SERVER_WITH_A_FILE_STARTS.replace('"broker.toml"', "None")
+    assert run(without) == (-signal.SIGHUP, "")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from ferromq.broker.metadata.table_journal import Journal
 from ferromq.broker.metadata.topics import TopicConfig, TopicTable
 from ferromq.config.broker import BrokerConfig
 from ferromq.files import atomic
+from ferromq.files.table_journal import Journal
 
 NOW = 1_700_000_000_000
 PATIENCE = 20

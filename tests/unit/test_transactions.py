@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferromq._ferromq import Clock, Store
+from ferromq.broker.transactions import end_transaction
 from ferromq.broker.transactions.end_transaction import Decision, EndRefused, EndRequest, TransactionEnder
 from ferromq.broker.transactions.half_message_index import EndedHalfMessages, HalfMessageIndex
 from ferromq.broker.transactions.half_records import GROUP
@@ -65,10 +67,15 @@ def seen(store: Store, topic: str = "orders", queue_id: int = 3) -> list[Any]:
     return messages
 
 
+def allow_all(*_request: object) -> bool:
+    """Let every user send to every topic."""
+    return True
+
+
 def transactions(store: Store) -> TransactionEnder:
     """Restart from the stored state."""
     settle(store)
-    return TransactionEnder(store, HalfMessageIndex(store))
+    return TransactionEnder(store, HalfMessageIndex(store), allows=allow_all)
 
 
 def changed(end: EndRequest, **fields: Any) -> EndRequest:
@@ -90,11 +97,49 @@ def test_a_committed_message_is_the_half_one_at_its_destination(store: Store, cl
     assert (op.body, op.tag) == (b"0", "d")
 
 
+def test_a_user_ends_transactions_of_topics_that_it_may_send_to(store: Store) -> None:
+    """The topic of the half message counts, and not one that the request names."""
+    end, allowed = half(store), set[str]()
+    settle(store)
+    ends = TransactionEnder(
+        store, HalfMessageIndex(store), allows=lambda _request, topic, action: action == "Pub" and topic in allowed
+    )
+    fields = {
+        "producerGroup": end.group,
+        "commitLogOffset": str(end.physical_offset),
+        "tranStateTableOffset": str(end.queue_offset),
+        "commitOrRollback": "8",
+        "topic": "mine",
+    }
+    request: Any = SimpleNamespace(fields=fields, peer="10.0.0.9:1234")
+    allowed.add("mine")
+    code, remark, _, _ = ends.end_transaction(request)
+    assert code == ResponseCode.NO_PERMISSION
+    assert remark is not None
+    assert "orders" not in remark
+    assert seen(store) == []
+    allowed.add("orders")
+    assert ends.end_transaction(request)[0] == ResponseCode.SUCCESS
+    assert len(seen(store)) == 1
+
+
 def test_a_rollback_leaves_only_the_op_message(store: Store, clock: Clock) -> None:
     """Nothing is visible."""
     assert transactions(store).end(changed(half(store), decision=Decision.ROLLBACK))
     assert seen(store) == []
     assert len(seen(store, OP, 0)) == 1
+
+
+def test_ends_are_counted_by_a_bounded_number_of_topics(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever topics come and go: those beyond it are counted together."""
+    monkeypatch.setattr(end_transaction, "_COUNTED", 3)
+    ends = transactions(store)
+    for number in range(6):
+        for _ in range(2):
+            assert ends.end(half(store, REAL_TOPIC=f"topic-{number}"))
+    assert ends.ended() == {**{("COMMIT", f"topic-{number}"): 2 for number in range(3)}, ("COMMIT", ""): 6}
 
 
 def test_a_transaction_ends_once(tmp_path: Path, clock: Clock) -> None:

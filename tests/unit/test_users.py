@@ -1,6 +1,8 @@
 """The parts of access control: options, the table of users, signatures, and the list of what requests need."""
 
 import json
+import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferromq._ferromq import Clock, Server
-from ferromq.broker.metadata.users import (
+from ferromq.access.opening import FILE, open_users
+from ferromq.access.users import (
     BadAccess,
     PolicyEntry,
     PushedUser,
@@ -20,8 +23,10 @@ from ferromq.broker.metadata.users import (
 )
 from ferromq.config.access import AccessConfig
 from ferromq.config.broker import BrokerConfig
+from ferromq.config.namesrv import NameServerConfig
 from ferromq.core.credentials import Credentials, credentials_of
 from ferromq.errors import ConfigError, CorruptStore
+from ferromq.namesrv import server
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=12),
@@ -64,6 +69,44 @@ def test_accepted_policies_are_read_again_and_taken_by_the_core(entries: list[di
     )
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.delete("ada"),
+        lambda table: table.update("ada", None, "Normal", None),
+        lambda table: table.update("ada", None, None, "disable"),
+    ],
+)
+@pytest.mark.parametrize("inner", ["", "machine:key", "ada:key"])
+def test_the_last_administrator_stays(tmp_path: Path, change: Callable[[UserTable], None], inner: str) -> None:
+    """The user as which servers sign is no other administrator."""
+    access = AccessConfig(authentication_enabled=True, initial_user="ada:key", inner_credentials=inner)
+    table = open_users(access, make_server(), tmp_path / FILE, cluster="")
+    assert table is not None
+    with pytest.raises(BadAccess, match="would be left to undo this; make another one first"):
+        change(table)
+    table.create("grace", "key", "Super", None)
+    change(table)
+
+
+def test_the_user_of_a_server_stays_where_no_other_administers(tmp_path: Path) -> None:
+    """Then it is the administrator."""
+    access = AccessConfig(authentication_enabled=True, inner_credentials="machine:key")
+    table = open_users(access, make_server(), tmp_path / FILE, cluster="")
+    assert table is not None
+    with pytest.raises(BadAccess, match="no enabled super user would be left"):
+        table.delete("machine")
+
+
+def test_a_name_server_pushes_a_telling_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refusals show it in place of a cluster."""
+    opened = dict[str, Any]()
+    monkeypatch.setattr(server, "open_users", lambda *_given, **more: opened.update(more))
+    config = NameServerConfig(listen="127.0.0.1:0", access_directory=str(tmp_path))
+    server.NamesrvController(config).close()
+    assert opened == {"cluster": "(name server)"}
+
+
 @given(JSON)
 def test_any_json_is_a_policy_or_refused(content: Any) -> None:
     """No other exception leaves the parser."""
@@ -97,7 +140,7 @@ def test_a_resource_that_names_nothing_is_refused(resource: object) -> None:
 def test_a_table_keeps_its_users_and_pushes_each_change(tmp_path: Path) -> None:
     """All of it is on disk before it is pushed; a change that fails pushes nothing."""
     pushes: list[list[PushedUser]] = []
-    table = UserTable(tmp_path, pushes.append)
+    table = UserTable(tmp_path / "ferromq" / "access.json", pushes.append)
     table.create("ada", "key", None, None)
     table.put_policies("ada", policies_from_json({"policies": [{"entries": [ENTRY]}]}))
     with pytest.raises(BadAccess, match="exists"):
@@ -106,14 +149,14 @@ def test_a_table_keeps_its_users_and_pushes_each_change(tmp_path: Path) -> None:
         table.update("bob", "x", None, None)
     table.update("ada", " ", "super", "disable")
     assert len(pushes) == 3
-    again = UserTable(tmp_path, pushes.append)
+    again = UserTable(tmp_path / "ferromq" / "access.json", pushes.append)
     assert again.get("ada") == table.get("ada")
     again.push_all()
     assert pushes[-1] == [("ada", "key", True, False, [("Topic:a", ["Pub"], [], True)], [])]
     assert "key" not in repr(again.get("ada"))
     again.delete("ada")
     again.delete("ada")
-    assert UserTable(tmp_path, pushes.append).all() == []
+    assert UserTable(tmp_path / "ferromq" / "access.json", pushes.append).all() == []
 
 
 ENTRY = {"resource": "Topic:a", "actions": ["Pub"], "decision": "Allow"}
@@ -127,10 +170,48 @@ def test_any_file_is_a_table_or_damaged(tmp_path_factory: pytest.TempPathFactory
     path = directory / "ferromq" / "access.json"
     path.write_text(json.dumps({"users": [content]}))
     with suppress(CorruptStore):
-        UserTable(directory, lambda _users: None)
+        UserTable(path, lambda _users: None)
     path.write_text('{"users": [{"username": "ada"}]}')
     with pytest.raises(CorruptStore, match=str(path)):
-        UserTable(directory, lambda _users: None)
+        UserTable(path, lambda _users: None)
+
+
+def test_a_damaged_table_is_not_replaced_by_its_backup(tmp_path: Path) -> None:
+    """The backup lacks the last change, so a revoked right would be back; a missing table is not replaced, either."""
+    table = UserTable(tmp_path / "ferromq" / "access.json", lambda _users: None)
+    for name in ("ada", "eve"):
+        table.create(name, "key", None, None)
+    table.delete("eve")
+    path = tmp_path / "ferromq" / "access.json"
+    backup = path.with_name("access.json.bak")
+    assert "eve" in backup.read_text()
+    content = path.read_text()
+    for damage in (lambda: path.write_text(content[:-9]), path.unlink):
+        damage()
+        with pytest.raises(CorruptStore, match=r"access\.json is no table.*access\.json\.bak lacks the last change"):
+            UserTable(tmp_path / "ferromq" / "access.json", lambda _users: None)
+        assert sorted(each.name for each in path.parent.iterdir()) in (
+            ["access.json", "access.json.bak"],
+            ["access.json.bak"],
+        )
+    path.write_text(content)
+    assert [user.name for user in UserTable(tmp_path / "ferromq" / "access.json", lambda _users: None).all()] == ["ada"]
+
+
+def test_a_restored_table_and_its_backup_become_their_owners_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A copy of an administrator may have other permissions, and both have secret keys."""
+    table = UserTable(tmp_path / "ferromq" / "access.json", lambda _users: None)
+    for name in ("ada", "eve"):
+        table.create(name, "key", None, None)
+    path = tmp_path / "ferromq" / "access.json"
+    files = [path, path.with_name("access.json.bak")]
+    for file in files:
+        file.chmod(0o644)
+    UserTable(tmp_path / "ferromq" / "access.json", lambda _users: None)
+    assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600] * 2
+    assert caplog.text.count("was readable by others") == 1 + (files[0].stat().st_ino != files[1].stat().st_ino)
 
 
 def test_rocketmqs_keys_are_options(tmp_path: Path) -> None:
@@ -167,7 +248,6 @@ def test_rocketmqs_keys_are_options(tmp_path: Path) -> None:
     [
         ("authorizationEnabled=true", "needs authenticationEnabled"),
         ("authenticationProvider=com.example.Mine", "com.example.Mine is not supported"),
-        ("migrateAuthFromV1Enabled=true", "createUser"),
         ("initAuthenticationUser=topsecret", "it is not JSON"),
         ('innerClientAuthenticationCredentials={"accessKey":"topsecret"}', "it is not JSON"),
     ],

@@ -10,7 +10,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hmac::{Hmac, Mac};
 use sha1::Sha1;
 
-use crate::remoting::{Fields, RemotingCommand};
+use crate::remoting::RemotingCommand;
 
 /// Extension field of a remoting request: the name of the user.
 pub const ACCESS_KEY: &str = "AccessKey";
@@ -83,10 +83,11 @@ impl Signer {
 
     /// Adds `AccessKey` and `Signature` to a remoting request, in place of its own.
     pub fn sign(&self, access_key: &str, command: &mut RemotingCommand) {
-        let kept = command.fields.iter().filter(|(name, _)| ![ACCESS_KEY, SIGNATURE].contains(name));
-        let mut fields: Fields = kept.collect();
-        fields.push(ACCESS_KEY, access_key);
-        command.fields = fields;
+        let is_kept = |(name, _): &(&str, &str)| ![ACCESS_KEY, SIGNATURE].contains(name);
+        if !command.fields.iter().all(|field| is_kept(&field)) {
+            command.fields = command.fields.iter().filter(is_kept).collect();
+        }
+        command.fields.push(ACCESS_KEY, access_key);
         let signature = self.of_command(command).finalize().into_bytes();
         command.fields.push(SIGNATURE, &STANDARD.encode(signature));
     }

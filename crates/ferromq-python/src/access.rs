@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use ferromq_protocol::signing::Signer;
-use ferromq_transport::access::{Actions, Exceptions, Pattern, Policy, PolicyEntry, Rules, User};
+use ferromq_transport::{
+    access::{Actions, Exceptions, Pattern, Policy, PolicyEntry, Rules, User},
+    limits::{LimitRule, Rate},
+};
 use pyo3::{exceptions::PyValueError, prelude::*};
 
 /// A user: (name, secret key, is super, is enabled, entries of its policy, entries of its default policy).
@@ -11,6 +14,19 @@ pub type PyUser = (String, String, bool, bool, Vec<PyEntry>, Vec<PyEntry>);
 
 /// An entry of a policy: (resource, actions, source addresses, whether it allows them).
 pub type PyEntry = (String, Vec<String>, Vec<String>, bool);
+
+/// A limit: (user, topic, messages and bytes a second of sends and of receives, connections); `None`: not in this entry.
+pub type PyLimitRule = (Option<String>, Option<String>, Option<(PyRate, PyRate)>, Option<u64>);
+
+type PyRate = (Option<u64>, Option<u64>);
+
+/// Makes a rule of a limit.
+pub fn limit_rule((user, topic, rates, connections): PyLimitRule) -> LimitRule {
+    let rate = |(messages, bytes): PyRate| Rate { messages, bytes };
+    let name = |name: Option<String>| name.map(String::into_boxed_str);
+    let rates = rates.map(|(send, receive)| (rate(send), rate(receive)));
+    LimitRule { user: name(user), topic: name(topic), rates, connections }
+}
 
 /// Makes the rules. `ValueError` names what is wrong.
 pub fn rules(
@@ -24,7 +40,8 @@ pub fn rules(
         users.into_iter().map(|(name, secret_key, is_super, is_enabled, entries, default_entries)| {
             let (policy, default_policy) = (policy(entries)?, policy(default_entries)?);
             let signer = Signer::new(&secret_key);
-            let user = User { signer, is_super, is_enabled, policy, default_policy };
+            let user =
+                User { name: name.as_str().into(), signer, is_super, is_enabled, policy, default_policy };
             Ok((name.into_boxed_str(), Arc::new(user)))
         });
     Ok(Rules {

@@ -14,8 +14,8 @@ use std::{
 use bytes::Bytes;
 use ferromq_store::retention::ExpiredFile;
 use ferromq_transport::{
-    ColdHandler, ColdRequest, ColdResponse, Demoted, LogLimiter, Missing, Reply, TransportError, Verb,
-    remoting::Fields,
+    ColdHandler, ColdRequest, ColdResponse, Demoted, LogLimiter, Missing, Reply, Sender, TransportError,
+    Verb, remoting::Fields,
 };
 use parking_lot::{Mutex, RwLock};
 use pyo3::{
@@ -220,14 +220,7 @@ impl ColdHandler for Handlers {
         }
     }
 
-    fn telemetry(
-        &self,
-        stream: u64,
-        connection: u64,
-        peer: SocketAddr,
-        fields: &Fields,
-        body: Option<Bytes>,
-    ) -> bool {
+    fn telemetry(&self, stream: u64, sender: Sender, fields: &Fields, body: Option<Bytes>) -> bool {
         if self.functions.read().telemetry.is_none() {
             return false;
         }
@@ -237,7 +230,9 @@ impl ColdHandler for Handlers {
             |functions| functions.telemetry.as_ref(),
             move |py, function| {
                 let body = body.map(|body| PyBytes::new(py, &body));
-                function.call1((stream, connection, peer.to_string(), dict(py, &fields)?, body)).map(drop)
+                let Sender { connection, peer, user, certificate } = sender;
+                let sender = (connection, peer.to_string(), user.as_deref(), certificate.as_deref());
+                function.call1((stream, sender, dict(py, &fields)?, body)).map(drop)
             },
             drop,
         );

@@ -13,7 +13,8 @@ use ferromq_scan::inspect::{
 };
 use ferromq_store::{
     StoreError,
-    files::{Allocation, Disk, MappedRegion, RealDisk},
+    files::{Allocation, DirectoryLock, Disk, MappedRegion, RealDisk},
+    formats::flush_mark,
 };
 use parking_lot::Mutex;
 use pyo3::{
@@ -66,6 +67,41 @@ pub fn inspect_store<'py>(
     let summary =
         py.detach(|| inspect(&directory, &options)).map_err(|failure| error::store_error(py, &failure))?;
     summary_row(py, &summary)
+}
+
+/// The end of the log at the last flush of a store, also of an open one. None if it is unknown.
+#[pyfunction]
+pub fn flushed_end(py: Python<'_>, directory: PathBuf) -> Option<u64> {
+    py.detach(|| flush_mark::read(&RealDisk, &directory)).map(|(_, end)| end)
+}
+
+/// The lock of a store directory that no broker has open.
+#[pyclass(name = "StoreLock", module = "ferromq._ferromq", frozen)]
+pub struct PyStoreLock(Mutex<Option<DirectoryLock>>);
+
+#[pymethods]
+impl PyStoreLock {
+    #[new]
+    fn new(py: Python<'_>, directory: PathBuf) -> PyResult<Self> {
+        let path = directory.join("lock");
+        let lock = py.detach(|| RealDisk.lock(&path)).map_err(|source| match source.kind() {
+            std::io::ErrorKind::WouldBlock => error::store_error(py, &StoreError::Locked { path }),
+            _ => file_error(&path, &source),
+        })?;
+        Ok(Self(Mutex::new(Some(lock))))
+    }
+
+    /// Whether a broker has the store open, or another holder of its lock exists.
+    #[staticmethod]
+    fn is_held(py: Python<'_>, directory: PathBuf) -> PyResult<bool> {
+        let path = directory.join("lock");
+        py.detach(|| RealDisk.is_locked(&path)).map_err(|source| file_error(&path, &source))
+    }
+
+    /// Release the lock. Idempotent.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.0.lock().take()));
+    }
 }
 
 fn summary_row<'py>(py: Python<'py>, summary: &StoreSummary) -> PyResult<Bound<'py, PyDict>> {

@@ -48,9 +48,12 @@ fn ferromq_module(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<message::PyStoredMessage>()?;
     module.add_class::<expired_file::PyExpiredFile>()?;
     module.add_class::<store::PyStore>()?;
+    module.add_class::<store::PyRecoveryProgress>()?;
     module.add_class::<inspect::PyStoreVerification>()?;
     module.add_class::<inspect::PyStoreDump>()?;
     module.add_class::<inspect::PyLogFile>()?;
+    module.add_class::<inspect::PyStoreLock>()?;
+    module.add_function(wrap_pyfunction!(inspect::flushed_end, module)?)?;
     module.add_class::<facts::PyLogFacts>()?;
     module.add_function(wrap_pyfunction!(inspect::inspect_store, module)?)?;
     module.add_class::<request::PyRequest>()?;

@@ -2,6 +2,7 @@
 
 use std::{fmt::Write, net::SocketAddr};
 
+use ferromq_protocol::compression::decompressed;
 use ferromq_store::record::{MessageView, properties};
 use ferromq_transport::grpc::{BodyDigest, encode_message};
 use pyo3::{
@@ -10,7 +11,7 @@ use pyo3::{
     types::{PyBytes, PyDict, PyTuple},
 };
 
-use crate::shown;
+use crate::{error::raised::CorruptMessage, shown};
 
 /// A decoded record of the commit log. Attributes are built when they are read.
 #[pyclass(name = "StoredMessage", module = "ferromq._ferromq", frozen)]
@@ -68,6 +69,25 @@ impl PyStoredMessage {
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, self.view()?.body))
+    }
+
+    /// The body as it was sent, decompressed if needed.
+    ///
+    /// Raises `CorruptMessage`, a `ValueError`, if it is marked as compressed but cannot be decompressed, or would be larger
+    /// than 64 MiB.
+    #[getter]
+    fn plain_body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let view = self.view()?;
+        match py.detach(|| decompressed(view.sys_flag, view.body)) {
+            Ok(body) => Ok(PyBytes::new(py, &body)),
+            Err(text) => Err(CorruptMessage::new_err(format!(
+                "message {} of topic {}, queue {}, offset {}: {text}",
+                self.message_id()?,
+                view.topic,
+                view.queue_id,
+                view.queue_offset
+            ))),
+        }
     }
 
     /// All properties of the record, RocketMQ's own among them.

@@ -18,6 +18,12 @@ pub struct PyRequest {
     /// `host:port` of the client.
     #[pyo3(get)]
     peer: String,
+    /// The user that access control verified.
+    #[pyo3(get)]
+    user: Option<String>,
+    /// The subject of the certificate that the client has shown.
+    #[pyo3(get)]
+    certificate: Option<String>,
     /// The language in the header of a remoting client (`JAVA`); `OTHER` for gRPC.
     #[pyo3(get)]
     language: &'static str,
@@ -44,8 +50,10 @@ impl PyRequest {
         };
         Ok(Self {
             route,
-            connection: request.connection,
-            peer: request.peer.to_string(),
+            connection: request.sender.connection,
+            peer: request.sender.peer.to_string(),
+            user: request.sender.user.as_deref().map(str::to_owned),
+            certificate: request.sender.certificate.as_deref().map(str::to_owned),
             language: request.language.name(),
             version: request.version,
             is_one_way: request.is_one_way,

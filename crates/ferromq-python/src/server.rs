@@ -2,16 +2,18 @@
 
 use std::{
     collections::HashMap,
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     path::PathBuf,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
 use ferromq_store::read::TransferLimits;
 use ferromq_transport::{
-    LogLimiter, Server, ServerOptions, Verb, dispatcher,
+    LogLimiter, Server, ServerOptions, Verb,
+    access::Actions,
+    dispatcher,
     grpc::LocalCalls,
     hot::{
         ClientPolicy, SIZE_BOUNDS, SendPolicy,
@@ -29,7 +31,7 @@ use pyo3::{
 use tokio::runtime::Handle;
 
 use crate::{
-    access::{self, PyUser},
+    access::{self, PyLimitRule, PyUser},
     clock::PyClock,
     error::{self, raised},
     handler::Handlers,
@@ -41,6 +43,26 @@ use crate::{
 
 /// Protocol, request, code of the response, whether it waited, result, requests by bucket, sum in milliseconds.
 type LatencyOfRequests = (&'static str, String, i32, bool, &'static str, [u64; BOUNDS_MS.len() + 1], f64);
+
+/// The ids of the trace, of the client's span and of the span; protocol, request, code of the response and result; begin
+/// and end in nanoseconds since 1970.
+type EndedSpan = ((u128, u64, u64), &'static str, String, i32, &'static str, u128, u128);
+
+fn shown_request(protocol: Protocol, request: i32) -> String {
+    match protocol {
+        _ if request == OTHER => "other".to_owned(),
+        Protocol::Remoting => request.to_string(),
+        Protocol::Grpc => method_name(request),
+    }
+}
+
+fn shown_outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Success => "success",
+        Outcome::OneWay => "oneway",
+        Outcome::WriteFailed => "write_channel_failed",
+    }
+}
 
 fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
@@ -122,7 +144,7 @@ impl PyServer {
         Ok(())
     }
 
-    /// Call *handler*(stream, connection, peer, metadata, message) for telemetry messages.
+    /// Call *handler*(stream, (connection, peer, user, certificate), metadata, message) for telemetry messages.
     fn on_telemetry(&self, py: Python<'_>, handler: Py<PyAny>) -> PyResult<()> {
         self.0.get()?.handlers.set_telemetry(callable(py, handler)?);
         Ok(())
@@ -148,6 +170,22 @@ impl PyServer {
         let rules = access::rules(users, cluster, authorizes, &unsigned, &unrestricted)?;
         self.0.get()?.server.set_access(Some(rules));
         Ok(())
+    }
+
+    /// Replace the limits of messages and bytes a second; see the stub.
+    fn set_limits(&self, rules: Vec<PyLimitRule>) -> PyResult<()> {
+        if let Some(hot) = self.0.get()?.server.hot() {
+            hot.limits.set(rules.into_iter().map(access::limit_rule));
+        }
+        Ok(())
+    }
+
+    /// Return whether *user* may take *action* on a topic from *peer*; true while policies are not checked.
+    fn allows(&self, user: Option<&str>, peer: &str, topic: &str, action: &str) -> PyResult<bool> {
+        let peer = peer.parse::<SocketAddr>().map_err(value_error)?;
+        let action = Actions::named(action)
+            .ok_or_else(|| PyValueError::new_err(format!("the action {action:?} is unknown")))?;
+        Ok(self.0.get()?.server.access().allows(user, peer, topic, action))
     }
 
     /// Return whether access control lists what *route* needs; without that, it is for super users alone.
@@ -368,23 +406,27 @@ impl PyServer {
     }
 
     /// Set TLS of new gRPC connections, as `set_tls`. Without files a certificate is generated.
-    #[pyo3(signature = (mode="permissive", *, certificate=None, key=None))]
+    #[pyo3(signature = (mode="permissive", *, certificate=None, key=None, client_auth="none", trust=None))]
     fn set_grpc_tls(
         &self,
         py: Python<'_>,
         mode: &str,
         certificate: Option<PathBuf>,
         key: Option<PathBuf>,
+        client_auth: &str,
+        trust: Option<PathBuf>,
     ) -> PyResult<()> {
         let mode: TlsMode = mode.parse().map_err(value_error)?;
+        let client_auth = client_auth.parse().map_err(value_error)?;
         let options = match (certificate, key) {
-            (Some(certificate), Some(key)) => GrpcTls::Files(ServerTls {
-                mode,
-                certificate,
-                key,
-                client_auth: ClientAuth::None,
-                trust: None,
-            }),
+            (Some(certificate), Some(key)) => {
+                GrpcTls::Files(ServerTls { mode, certificate, key, client_auth, trust })
+            }
+            (None, None) if client_auth != ClientAuth::None => {
+                return Err(raised::ConfigError::new_err(
+                    "certificates of clients are checked with a certificate and key of the server; give both",
+                ));
+            }
             (None, None) => GrpcTls::Own(mode),
             _ => {
                 return Err(raised::ConfigError::new_err(
@@ -500,12 +542,14 @@ impl PyServer {
     }
 
     /// Set the limits of gRPC clients, and the redelivery of ordered groups.
-    #[pyo3(signature = (*, min_invisible_ms, max_invisible_ms, max_delay_ms, creates_topics, redelivers_from_first))]
+    #[pyo3(signature = (*, min_invisible_ms, max_invisible_ms, max_delay_ms, max_send, creates_topics,
+        redelivers_from_first))]
     fn set_client_policy(
         &self,
         min_invisible_ms: u64,
         max_invisible_ms: u64,
         max_delay_ms: Option<u64>,
+        max_send: usize,
         creates_topics: bool,
         redelivers_from_first: bool,
     ) -> PyResult<()> {
@@ -514,6 +558,7 @@ impl PyServer {
                 min_invisible: Duration::from_millis(min_invisible_ms),
                 max_invisible: Duration::from_millis(max_invisible_ms),
                 max_delay: max_delay_ms.map_or(Duration::MAX, Duration::from_millis),
+                max_send,
                 creates_topics,
                 redelivers_from_first,
             }));
@@ -541,20 +586,33 @@ impl PyServer {
     fn latencies(&self) -> PyResult<Vec<LatencyOfRequests>> {
         let rows = self.0.get()?.server.latencies();
         let rows = rows.into_iter().map(|row| {
-            let request = match row.protocol {
-                _ if row.request == OTHER => "other".to_owned(),
-                Protocol::Remoting => row.request.to_string(),
-                Protocol::Grpc => method_name(row.request),
-            };
+            let request = shown_request(row.protocol, row.request);
             let protocol = protocol_name(row.protocol);
-            let result = match row.outcome {
-                Outcome::Success => "success",
-                Outcome::OneWay => "oneway",
-                Outcome::WriteFailed => "write_channel_failed",
-            };
+            let result = shown_outcome(row.outcome);
             (protocol, request, row.response, row.waited, result, row.buckets, row.sum.as_secs_f64() * 1e3)
         });
         Ok(rows.collect())
+    }
+
+    /// Begin or end the recording of spans.
+    #[pyo3(signature = (*, on))]
+    fn record_spans(&self, on: bool) -> PyResult<()> {
+        self.0.get()?.server.spans().turn(on);
+        Ok(())
+    }
+
+    /// Return the spans that have ended, see the stub.
+    fn take_spans(&self) -> PyResult<Vec<EndedSpan>> {
+        let spans = self.0.get()?.server.spans().take();
+        let spans = spans.into_iter().map(|span| {
+            let end = span.end.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+            let begin = end.saturating_sub(span.elapsed.as_nanos());
+            let ids = (span.context.trace, span.context.parent, span.id);
+            let protocol = protocol_name(span.exchange.protocol);
+            let request = shown_request(span.exchange.protocol, span.exchange.request);
+            (ids, protocol, request, span.exchange.response, shown_outcome(span.outcome), begin, end)
+        });
+        Ok(spans.collect())
     }
 
     /// The upper bounds of the buckets of `latencies`, in milliseconds; the last bucket has none.
@@ -570,16 +628,19 @@ impl PyServer {
         Ok(self.0.get()?.server.hot().map(|hot| hot.traffic.snapshot().sizes).unwrap_or_default())
     }
 
-    /// Return messages and bytes since the start: `put` by topic, `get`, `send_back` and `dead` by `topic@group`.
+    /// Return messages and bytes since the start: `put` and `sent` by topic, `get`, `send_back` and `dead` by
+    /// `topic@group`, `refused` by `topic@reason`.
     fn traffic<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let server = &self.0.get()?.server;
         let snapshot = server.hot().map(|hot| hot.traffic.snapshot()).unwrap_or_default();
         let all = PyDict::new(py);
         for (name, tallies) in [
             ("put", snapshot.put),
+            ("sent", snapshot.sent),
             ("get", snapshot.get),
             ("send_back", snapshot.send_back),
             ("dead", snapshot.dead),
+            ("refused", snapshot.refused),
         ] {
             let sums = PyDict::new(py);
             for (of, tally) in tallies {

@@ -24,6 +24,16 @@ pub fn server_options(limits: &Bound<'_, PyDict>) -> PyResult<ServerOptions> {
                 options.connection.idle = idle;
             }
             "max_connections" => options.max_connections = Some(at_least_one(&name, &value)?),
+            "max_connections_by_address" => {
+                options.max_connections_by_address = Some(at_least_one(&name, &value)?);
+            }
+            "backlog" => {
+                options.backlog = i32::try_from(at_least_one(&name, &value)?)
+                    .map_err(|error| PyValueError::new_err(error.to_string()))?;
+            }
+            "send_buffer" => options.send_buffer = Some(at_least_one(&name, &value)?),
+            "receive_buffer" => options.receive_buffer = Some(at_least_one(&name, &value)?),
+            "frame" => options.connection.frames.frame = at_least_one(&name, &value)?,
             "memory" => {
                 options.memory = at_least_one(&name, &value)?;
                 options.connection_memory = options.memory / MEMORY_PER_CONNECTION_DIVISOR;

@@ -5,10 +5,12 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc};
 use ferromq_store::{
     MessageStore, Result, StoreConfig, StoreError,
     filter::MessageFilter,
-    log::Damage,
+    log::{Damage, FLUSH_BOUNDS_MS},
+    progress::Begin,
     queues::QueueAccess,
     read::{Boundary, QueryResult},
     record::{NewMessage, properties},
+    recovery::RecoveryProgress,
 };
 use parking_lot::Mutex;
 use pyo3::{
@@ -41,6 +43,9 @@ struct OpenStore {
     config: Mutex<StoreConfig>,
     host: SocketAddr,
 }
+
+/// Committed offset, whether the group is done with the message, deliveries, end of the lease.
+type DeliveryParts = (u64, bool, Option<u32>, Option<i64>);
 
 /// The message store of one directory.
 #[pyclass(name = "Store", module = "ferromq._ferromq", frozen)]
@@ -79,20 +84,43 @@ fn wait_durable(store: &MessageStore, end: u64) -> Result<()> {
     store.log().durable_now(end).unwrap_or_else(|| pool::blocking(|| store.log().wait_durable(end)))
 }
 
+/// How far the recovery of a store is that is being opened on another thread.
+#[pyclass(name = "RecoveryProgress", module = "ferromq._ferromq", frozen)]
+pub struct PyRecoveryProgress(Arc<RecoveryProgress>);
+
+#[pymethods]
+impl PyRecoveryProgress {
+    #[new]
+    fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// Bytes of the log that are walked, and the most that will be; both 0 before the walk.
+    fn bytes(&self) -> (u64, u64) {
+        self.0.bytes()
+    }
+}
+
 #[pymethods]
 impl PyStore {
     #[new]
-    #[pyo3(signature = (directory, clock, **options))]
+    #[pyo3(signature = (directory, clock, *, recovery = None, **options))]
     fn new(
         py: Python<'_>,
         directory: PathBuf,
         clock: &PyClock,
+        recovery: Option<&PyRecoveryProgress>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let config = options::config(options)?;
         let (shown, host, clock) = (config.clone(), config.store_host, clock.0.clone());
         let store = py
-            .detach(|| MessageStore::open(&directory, config, clock.clone()))
+            .detach(|| match recovery {
+                Some(recovery) => {
+                    MessageStore::open_watched(&directory, config, clock.clone(), Arc::clone(&recovery.0))
+                }
+                None => MessageStore::open(&directory, config, clock.clone()),
+            })
             .map_err(|failure| options::refused(py, &shown, &failure))?;
         let open =
             OpenStore { store: Arc::new(store), clock: PyClock(clock), config: Mutex::new(shown), host };
@@ -471,6 +499,32 @@ impl PyStore {
         self.run(py, |store| store.groups().in_flight(group, topic, queue_id))
     }
 
+    /// Return the state of a message in a group: the committed offset of its queue, whether the group is done with the
+    /// message, its deliveries, and the end of its lease in ms since 1970; None without a committed offset.
+    fn delivery(
+        &self,
+        py: Python<'_>,
+        group: &str,
+        topic: &str,
+        queue_id: u32,
+        queue_offset: u64,
+    ) -> PyResult<Option<DeliveryParts>> {
+        let found = self.run(py, |store| store.groups().delivery(group, topic, queue_id, queue_offset))?;
+        Ok(found.map(|it| (it.committed, it.is_over, it.attempts, it.leased_until_ms)))
+    }
+
+    /// Return the next message that a group has not received, and how many it has in flight.
+    fn next_and_in_flight(
+        &self,
+        py: Python<'_>,
+        group: &str,
+        topic: &str,
+        queue_id: u32,
+    ) -> PyResult<(u64, usize)> {
+        let ahead = self.run(py, |store| store.groups().ahead(group, topic, queue_id, Begin::AtMin))?;
+        Ok((ahead.next_offset, ahead.in_flight))
+    }
+
     /// Delete, durably, a group's progress in all topics or one; return the number of topics.
     #[pyo3(signature = (group, topic=None))]
     fn forget_group(&self, py: Python<'_>, group: &str, topic: Option<&str>) -> PyResult<usize> {
@@ -583,6 +637,16 @@ impl PyStore {
     /// Return a histogram of the duration of puts: the last millisecond of each bucket, and its count.
     fn put_times(&self, py: Python<'_>) -> PyResult<Vec<(u64, u64)>> {
         self.run(py, |store| store.admin().put_times())
+    }
+
+    /// The upper bounds of the buckets of `flush_times`, in milliseconds; the last bucket has none.
+    #[classattr]
+    const FLUSH_BOUNDS: [u64; FLUSH_BOUNDS_MS.len()] = FLUSH_BOUNDS_MS;
+
+    /// Return a histogram of the duration of flushes: the count of each bucket, and the sum in milliseconds.
+    fn flush_times(&self, py: Python<'_>) -> PyResult<(Vec<u64>, f64)> {
+        let (counts, sum) = self.run(py, |store| store.admin().flush_times())?;
+        Ok((counts, sum.as_secs_f64() * 1e3))
     }
 
     /// Return the report of the recovery at open.

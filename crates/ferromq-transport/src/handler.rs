@@ -7,20 +7,33 @@ use tokio::sync::oneshot;
 
 use crate::{
     TransportError, Verb,
+    access::UserName,
     connections::budget::{Allowance, Share},
     remoting::{Fields, Language},
     tables::MessageType,
+    tls::CertificateSubject,
 };
+
+/// Who sent a request.
+#[derive(Debug, Clone)]
+pub struct Sender {
+    /// Number of the connection, unique in this process. `ColdHandler::on_close` gets the same number.
+    pub connection: u64,
+    /// Address of the client.
+    pub peer: SocketAddr,
+    /// The user that access control verified.
+    pub user: UserName,
+    /// The subject of the certificate that the client has shown.
+    pub certificate: CertificateSubject,
+}
 
 /// A request for the control plane.
 #[derive(Debug, Clone)]
 pub struct ColdRequest {
     /// The requested operation.
     pub verb: Verb,
-    /// Number of the connection, unique in this process. `ColdHandler::on_close` gets the same number.
-    pub connection: u64,
-    /// Address of the client.
-    pub peer: SocketAddr,
+    /// Who sent it.
+    pub sender: Sender,
     /// Language that a remoting client announces; `OTHER` for gRPC.
     pub language: Language,
     /// Version that a remoting client announces, an ordinal of `MQVersion`; 0 for gRPC.
@@ -163,17 +176,10 @@ pub trait ColdHandler: Send + Sync + 'static {
     /// Creates the missing name if that is allowed, pushes its entry down, then sends the outcome to `done`. Dropping
     /// `done` counts as a refusal.
     fn demote(&self, missing: Missing, peer: SocketAddr, done: oneshot::Sender<Demoted>);
-    /// Handles a message of telemetry stream `stream`, or its end (`None`). Answers go through
-    /// `Server::send_telemetry`. Returns `false` if too many messages are pending: the caller then ends the stream. The
-    /// end of a stream is always accepted.
-    fn telemetry(
-        &self,
-        stream: u64,
-        connection: u64,
-        peer: SocketAddr,
-        fields: &Fields,
-        body: Option<Bytes>,
-    ) -> bool;
+    /// Handles a message of telemetry stream `stream`, or its end (`None`). Answers go through `Server::send_telemetry`.
+    /// Returns `false` if too many messages are pending: the caller then ends the stream. The end of a stream is always
+    /// accepted.
+    fn telemetry(&self, stream: u64, sender: Sender, fields: &Fields, body: Option<Bytes>) -> bool;
     /// Handles the end of a connection. It has no cold calls under way, unless a stopping server closed it.
     fn on_close(&self, connection: u64);
 }

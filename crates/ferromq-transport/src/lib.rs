@@ -11,6 +11,7 @@ mod error;
 pub mod grpc;
 mod handler;
 pub mod hot;
+pub mod limits;
 pub mod remoting;
 mod server;
 pub mod tables;
@@ -21,7 +22,7 @@ pub use ferromq_protocol::protobuf;
 
 pub use connections::log_limiter::LogLimiter;
 pub use error::TransportError;
-pub use handler::{ColdHandler, ColdRequest, ColdResponse, Demoted, Memory, Missing, Reply};
+pub use handler::{ColdHandler, ColdRequest, ColdResponse, Demoted, Memory, Missing, Reply, Sender};
 pub use remoting::server::connection::ConnectionLimits;
 pub use server::{Server, ServerOptions};
 pub use verb::Verb;

@@ -127,7 +127,8 @@ fn poll_once<T>(future: impl Future<Output = T>) -> bool {
     pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-#[tokio::test(flavor = "multi_thread")]
+// With one thread no other task runs before a future is polled again.
+#[tokio::test(flavor = "current_thread")]
 async fn dead_letters_are_stored_once_even_if_the_request_is_dropped() {
     let (broker, directory, clock) = (Broker::start(), tempfile::tempdir().unwrap(), Clock::manual(1_000));
     let store = open(&directory, &clock, 4 << 20);

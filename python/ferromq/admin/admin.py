@@ -13,13 +13,39 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from ferromq._ferromq import StoredMessage
-from ferromq.admin import explanations, inventory, messages, progress
-from ferromq.admin.calls import Calls
+from ferromq.admin import (
+    access,
+    explanations,
+    inventory,
+    messages,
+    metadata_transfer,
+    progress,
+    retiring,
+    traces,
+    waiting,
+)
+from ferromq.admin.asking import Ask
+from ferromq.admin.calls import Calls, decoded
 from ferromq.admin.dead_letters import DeadLetter, ResentLetter, listed, send_again
 from ferromq.admin.explanations import Explanation
-from ferromq.admin.name_servers import NameServers
+from ferromq.admin.metadata import Metadata
+from ferromq.admin.name_servers import NameServers, masters_and_lost
 from ferromq.admin.progress import ResetTo
-from ferromq.admin.results import BrokerStatus, GroupDescription, GroupLag, Member, QueueReset, TopicDescription
+from ferromq.admin.queues import browsed
+from ferromq.admin.results import (
+    BrokerStatus,
+    GroupDescription,
+    GroupLag,
+    Import,
+    Member,
+    PolicyEntry,
+    QueueReset,
+    ReloadedConfig,
+    Retirement,
+    TopicDescription,
+    Unreachable,
+    User,
+)
 from ferromq.admin.settings import (
     MESSAGE_TYPE,
     TOPIC_FIELDS,
@@ -37,9 +63,12 @@ from ferromq.admin.settings import (
     shown_topic,
     type_of,
 )
+from ferromq.admin.traces import MessageTrace
+from ferromq.admin.waiting import DelayedMessages, WaitingTransactions
 from ferromq.client.tls import Tls, TlsFile
 from ferromq.core.arguments import whole_number
 from ferromq.core.credentials import credentials_of
+from ferromq.core.requests import milliseconds, seconds
 from ferromq.errors import (
     ConfigError,
     GroupNotFound,
@@ -48,8 +77,9 @@ from ferromq.errors import (
     TopicNotFound,
 )
 from ferromq.protocol import java_json, naming
-from ferromq.protocol.codes import RequestCode, ResponseCode
+from ferromq.protocol.codes import RequestCode
 from ferromq.protocol.endpoints import parse_endpoints, parse_name_servers
+from ferromq.protocol.route import MASTER
 from ferromq.terminal.objects import Shown
 
 if TYPE_CHECKING:
@@ -75,6 +105,13 @@ def _bounded(call: Callable[Concatenate["Admin", P], T]) -> Callable[Concatenate
                 raise
 
     return bounded
+
+
+def _check_none_lost(lost: Iterable[Unreachable]) -> None:
+    """Raise the failure of a broker that is known by its slaves alone, after a change at the masters."""
+    for broker in lost:
+        broker.error.add_note("the other brokers are changed; repeat it once that master is back")
+        raise broker.error
 
 
 class Admin(Shown):
@@ -197,19 +234,24 @@ class Admin(Shown):
             raise IllegalName(f"{name} is a system topic; choose another name")
         kind = checked_type(message_type)
         check_queues(queues)
-        found = {master: self._topic(master, name) for master in self._cluster.masters(cluster)}
+        masters, lost = self._cluster.masters_and_lost(cluster)
+        found = {master: self._calls.topic(master, name) for master in masters}
         for master, topic in found.items():
             if topic is not None:
                 given = {"queues": queues, "message_type": kind}
-                compare("topic", name, master, present=shown_topic(topic), given=given)
+                settings = decoded(master, "the settings of a topic", functools.partial(shown_topic, topic))
+                compare("topic", name, master, present=settings, given=given)
         present = [topic for topic in found.values() if topic is not None]
         kind_there = next(filter(None, map(type_of, present)), None)
         model = present[0] if present else new_topic(name, queues or _QUEUES)
+        if kind is not None:
+            self._calls.check_types(masters)
         for master, topic in found.items():
             if topic is None:
-                self._put_topic(master, model, kind or kind_there)
+                self._put_topic(master, model, kind or (kind_there if self._calls.keeps_types(master) else None))
             elif kind is not None and type_of(topic) is None:
                 self._put_topic(master, topic, kind)
+        _check_none_lost(lost)
 
     @_bounded
     def alter_topic(
@@ -234,14 +276,18 @@ class Admin(Shown):
         if queues is None and kind is None and permission is None:
             raise ValueError("nothing to alter; give queues, message_type or permission")
         bits = None if permission is None else permission_bits(permission)
-        found = {master: self._topic(master, name) for master in self._cluster.masters(cluster)}
+        masters, lost = self._cluster.masters_and_lost(cluster)
+        found = {master: self._calls.topic(master, name) for master in masters}
         if not any(found.values()):
             raise TopicNotFound(f"there is no topic {name}; create_topic({name!r}) creates it")
+        if kind is not None:
+            self._calls.check_types(masters)
         for master, topic in found.items():
             if topic is not None:
                 changed = {"readQueueNums": queues, "writeQueueNums": queues} if queues else {}
                 changed |= {} if bits is None else {"perm": bits}
                 self._put_topic(master, {**topic, **changed}, kind)
+        _check_none_lost(lost)
 
     @_bounded
     def delete_topic(self, name: str, *, cluster: str | None = None) -> None:
@@ -256,14 +302,15 @@ class Admin(Shown):
         known and none is given, `IllegalName`, and `RequestError` if a broker refuses.
         """
         name = self._whole_topic(name)
-        masters = self._cluster.masters(cluster)
+        masters, lost = self._cluster.masters_and_lost(cluster)
         # Each name server has a table of its own, and one may still hold the rest of a failed deletion.
-        if not any(self._topic(master, name) for master in masters):
+        if not any(self._calls.topic(master, name) for master in masters):
             self._cluster.check_routed(name, cluster)
         for master in masters:
             self._calls.ask(master, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})
         # The brokers no longer register it.
         self._cluster.forget_topic(name, cluster)
+        _check_none_lost(lost)
 
     @_bounded
     def order_configurations(self) -> dict[str, dict[str, int]]:
@@ -290,8 +337,10 @@ class Admin(Shown):
 
         Raises `ConfigError` if several clusters are known and none is given.
         """
-        for master in self._cluster.masters(cluster):
+        masters, lost = self._cluster.masters_and_lost(cluster)
+        for master in masters:
             self._calls.ask(master, RequestCode.DELETE_EXPIRED_COMMITLOG, {})
+        _check_none_lost(lost)
 
     @_bounded
     def clean_unused_queues(self, *, cluster: str | None = None) -> None:
@@ -301,17 +350,21 @@ class Admin(Shown):
         A broker has such queues if a topic was deleted while the broker was away. Raises `ConfigError` if several
         clusters are known and none is given.
         """
-        for master in self._cluster.masters(cluster):
+        masters, lost = self._cluster.masters_and_lost(cluster)
+        for master in masters:
             self._calls.ask(master, RequestCode.CLEAN_UNUSED_TOPIC, {})
+        _check_none_lost(lost)
 
     @_bounded
-    def cluster(self, name: str | None = None) -> list[BrokerStatus]:
+    def cluster(self, name: str | None = None, *, figures: bool = True) -> list[BrokerStatus]:
         """
         Return all brokers of the cluster *name*, or of all clusters, with version, rates and disk.
 
-        A broker that does not answer is in the result with its `error`.
+        A broker that does not answer is in the result with its `error`. Without *figures* no broker is asked: the
+        result has names and addresses alone.
         """
-        return inventory.cluster(self._calls, self._cluster.brokers(name))
+        known = self._cluster.brokers(name)
+        return inventory.cluster(self._calls, known) if figures else known
 
     @_bounded
     def broker_config(self, broker: str) -> dict[str, str]:
@@ -332,6 +385,118 @@ class Admin(Shown):
         inventory.configure(self._calls, address, RequestCode.UPDATE_BROKER_CONFIG, options)
 
     @_bounded
+    def drain_broker(self, broker: str, *, quiet: timedelta | float = 30.0, timeout: timedelta | float = 60.0) -> None:
+        """
+        Begin to drain a broker, given by its name (the master) or address; then it stops by itself.
+
+        The broker tells senders and name servers that it takes no new messages, though it does until it stops. It stops
+        when no send has come for *quiet* (float: seconds), or after *timeout*. Ordered messages do not count, as their
+        senders wait for the broker. A second call gives new times, counted from then.
+
+        Raises `ConfigError` for an unknown broker, `Forbidden` if the broker refuses, and `Unsupported` for a broker of
+        RocketMQ.
+        """
+        times = {"quietMs": f"{seconds(quiet) * 1000:.0f}", "timeoutMs": f"{seconds(timeout) * 1000:.0f}"}
+        self._change_state(broker, "draining", times)
+
+    @_bounded
+    def resume_broker(self, broker: str) -> None:
+        """End the drain of a broker: senders come back. Raises what `drain_broker` raises."""
+        self._change_state(broker, "serving", {})
+
+    @_bounded
+    def stop_broker(self, broker: str) -> None:
+        """Stop a broker at once, as SIGTERM without a drain does. Raises what `drain_broker` raises."""
+        self._change_state(broker, "stopped", {})
+
+    @_bounded
+    def retire_broker(
+        self, broker: str, *, quiet: timedelta | float = 30.0, force: bool = False, stop: bool = False
+    ) -> Retirement:
+        """
+        Take a broker, given by its name (the master) or address, out of its cluster for good, and return what is left.
+
+        Senders leave it, and consumers empty it. An ordered topic leaves the broker once all groups that are known to
+        read it have acknowledged its messages there; its message groups then move to other brokers. The call does not
+        wait: repeat it until `is_retired`. That is when nothing is left, and no message without order was sent for
+        *quiet* (float: seconds). Then the broker leaves the name servers, and with *stop* it stops. `resume_broker`
+        brings senders back before that.
+
+        A broker that is restarted takes messages again, until the next call.
+
+        Raises `RequestError` if no other broker takes messages of one of its topics, unless *force* is given, if it
+        has slaves, and if it is away; `ConfigError` without a name server; and what `drain_broker` raises.
+        """
+        servers = self._cluster
+        if not isinstance(servers, NameServers):
+            raise ConfigError(
+                f"{servers} registers with no name server, so no broker takes its place; use drain_broker"
+            )
+        return retiring.retire(self._calls, servers, broker, quiet=seconds(quiet), force=force, stop=stop)
+
+    def _change_state(self, broker: str, state: str, times: Mapping[str, str]) -> None:
+        address = inventory.found_broker(self._cluster.brokers(None), broker)
+        self._calls.ask(address, RequestCode.CHANGE_BROKER_STATE, {"state": state, **times})
+
+    @_bounded
+    def export_metadata(
+        self, *, cluster: str | None = None, namespaces: Iterable[str] = (), offsets: bool = False
+    ) -> Metadata:
+        """
+        Return what a cluster knows beside its messages: `Metadata.to_json` makes a file of it.
+
+        It has topics, consumer groups, order configurations, options that can change at run time, users without their
+        secret keys, and policies; with *offsets* also committed offsets. Name servers do not list the namespaces of
+        their key-value table: *namespaces* names those of yours. All names are whole. Every master must answer.
+        """
+        found = metadata_transfer.Cluster.of(self._calls, self._cluster, cluster)
+        return metadata_transfer.export(found, namespaces, offsets=offsets)
+
+    def import_metadata(
+        self,
+        metadata: Metadata,
+        *,
+        cluster: str | None = None,
+        dry_run: bool = False,
+        offsets: bool = False,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> Import:
+        """
+        Make a cluster have what *metadata* has, and return what was changed; with *dry_run*, what would be.
+
+        Nothing is deleted, and what is equal stays: a second call changes nothing. A change that fails has its `error`
+        in the result, and the others go on. A user that is missing needs a secret key, so it is only named. Offsets
+        are numbers of one broker's queues: they are left alone unless *offsets* is given, and are right only for the
+        same messages.
+
+        Every master must answer at the beginning. *timeout* bounds each request. *on_progress*(done, total) is called
+        with numbers of entries, on the thread of the call.
+        """
+        with self._calls.bounded():
+            found = metadata_transfer.Cluster.of(self._calls, self._cluster, cluster)
+        importing = metadata_transfer.Importing(found, metadata, dry_run=dry_run, on_progress=on_progress)
+        return importing.run(offsets=offsets)
+
+    @_bounded
+    def reload_broker(self, broker: str) -> ReloadedConfig:
+        """
+        Let a broker, given by its name (the master) or address, read its configuration file again.
+
+        Returns which options changed, and which need a restart. Raises `RequestError` if the file is wrong or cannot be
+        read, and nothing changed then, `ConfigError` for an unknown broker, and `Unsupported` for one of RocketMQ.
+        """
+        return inventory.reload(self._calls, inventory.found_broker(self._cluster.brokers(None), broker))
+
+    @_bounded
+    def reload_name_servers(self) -> dict[str, ReloadedConfig]:
+        """
+        Let every name server read its configuration file again, one after the other; returns the result by address.
+
+        Raises what `reload_broker` raises, and `ConfigError` without a name server.
+        """
+        return {address: inventory.reload(self._calls, address) for address in self._cluster.name_servers()}
+
+    @_bounded
     def name_server_config(self) -> dict[str, dict[str, str]]:
         """Return the options of each running name server, by address. Raises `ConfigError` without a name server."""
         return {
@@ -342,24 +507,30 @@ class Admin(Shown):
     @_bounded
     def configure_name_servers(self, options: Mapping[str, str]) -> None:
         """
-        Change options of every running name server, one after the other.
+        Change options of every running name server; of all or of none.
+
+        All must answer before the first change. If one refuses, the options of those before it get their old values.
 
         Raises `ConfigError` without a name server, and `RequestError` for an option that one does not know or does not
-        change while it runs.
+        change while it runs. After an `OutcomeUnknown` a note tells which ones have changed: call it again.
         """
         inventory.check_options(options)
-        for address in self._cluster.name_servers():
-            inventory.configure(self._calls, address, RequestCode.UPDATE_NAMESRV_CONFIG, options)
+        inventory.configure_name_servers(self._calls, self._cluster.name_servers(), options)
 
     @_bounded
-    def groups(self, *, system: bool = True, cluster: str | None = None) -> list[str]:
+    def groups(
+        self, *, system: bool = True, cluster: str | None = None, unreachable: list[Unreachable] | None = None
+    ) -> list[str]:
         """
         Return the names of all consumer groups, sorted; with a namespace, those of its groups.
 
-        Without *system*, RocketMQ's own groups are left out. Raises `ConfigError` if several clusters are known and
+        Without *system*, RocketMQ's own groups are left out. Every master must answer, or those that do not are added
+        to *unreachable*. Raises `ConfigError` if several clusters are known and
         none is given.
         """
-        names = inventory.groups(self._calls, self._cluster.masters(cluster))
+        masters, lost = self._cluster.masters_and_lost(cluster)
+        names = inventory.groups(self._calls, masters, unreachable)
+        inventory.note(lost, unreachable)
         return sorted(
             naming.without_namespace(self._namespace, name)
             for name in names
@@ -375,30 +546,38 @@ class Admin(Shown):
         Brokers that do not answer are `unreachable` in the result. Raises `GroupNotFound`, and `ConfigError` if several
         clusters are known and none is given.
         """
-        whole = self._whole_group(name)
-        return inventory.group(self._calls, self._cluster.masters(cluster), whole, self._namespace)
+        whole, (masters, lost) = self._whole_group(name), self._cluster.masters_and_lost(cluster)
+        found = inventory.group(self._calls, masters, whole, self._namespace)
+        return replace(found, unreachable=found.unreachable + lost)
 
     @_bounded
-    def members(self, group: str, *, cluster: str | None = None) -> list[Member]:
+    def members(
+        self, group: str, *, cluster: str | None = None, unreachable: list[Unreachable] | None = None
+    ) -> list[Member]:
         """
         Return the connected clients of a consumer group, by id; none if it is unknown or its consumers are away.
 
-        Every master must answer. Raises `ConfigError` if several clusters are known and none is given.
+        Every master must answer, or those that do not are added to *unreachable*. Raises `ConfigError` if several
+        clusters are known and none is given.
         """
-        return inventory.members(self._calls, self._cluster.masters(cluster), self._whole_group(group))
+        masters, lost = self._cluster.masters_and_lost(cluster)
+        found = inventory.members(self._calls, masters, self._whole_group(group), unreachable)
+        inventory.note(lost, unreachable)
+        return found
 
     @_bounded
     def lag(self, group: str, *, topic: str | None = None, cluster: str | None = None) -> GroupLag:
         """
         Return how far a consumer group is, in messages and in seconds, in *topic* or in all topics that it has read.
 
-        If the group has members, only their subscribed topics count. Brokers that do not answer are `unreachable` in
-        the result. Raises `GroupNotFound`, `TopicNotFound`, and `ConfigError` if several clusters are known and none is
-        given.
+        If the group has members, only their subscribed topics count. Brokers that do not answer, or of which only a
+        slave is registered, are `unreachable` in the result. Raises `GroupNotFound`, `TopicNotFound`, and `ConfigError`
+        if several clusters are known and none is given.
         """
-        whole, masters = self._whole_group(group), self._cluster.masters(cluster)
+        whole, (masters, lost) = self._whole_group(group), self._cluster.masters_and_lost(cluster)
         of_topic = None if topic is None else self._whole_topic(topic)
         found = progress.lag(self._calls, masters, whole, of_topic, self._namespace)
+        found = replace(found, unreachable=found.unreachable + lost)
         if not found.queues and not found.unreachable:
             progress.check_known(whole, is_known=whole in inventory.groups(self._calls, masters))
             if of_topic is not None:
@@ -410,10 +589,12 @@ class Admin(Shown):
         """
         Return the lag of every consumer group in messages, by one request to each broker; `lag` has the seconds, too.
 
-        It counts from committed offsets, and so messages that retention deleted, too. Brokers that do not answer are
-        `unreachable` in each result. Raises `ConfigError` if several clusters are known and none is given.
+        It counts from committed offsets, and so messages that retention deleted, too. Brokers that do not answer, or of
+        which only a slave is registered, are `unreachable` in each result; if the others know no group, their failure
+        is raised. Raises `ConfigError` if several clusters are known and none is given.
         """
-        return progress.lags(self._calls, self._cluster.masters(cluster), self._namespace)[0]
+        masters, lost = self._cluster.masters_and_lost(cluster)
+        return progress.lags(self._calls, masters, lost, self._namespace)
 
     @_bounded
     def reset_offsets(
@@ -435,7 +616,8 @@ class Admin(Shown):
         offset of the queue *queue_id*. *queue_id* moves the group in that queue only, on every broker or on *broker*, a
         broker's name or address. With *dry_run* nothing is moved.
 
-        Every broker must answer before the first one moves the group. Members go on at the new offsets.
+        Every broker must answer before the first one moves the group. If one fails then, the error has a note that
+        names what was moved: call it again to finish. Members go on at the new offsets.
 
         Raises `GroupNotFound`, `TopicNotFound`, `ValueError` unless one of *to* and *offset* is given, `ConfigError`
         for an offset that the queue does not have and if several clusters are known and none is given, and
@@ -446,30 +628,56 @@ class Admin(Shown):
         if offset is not None:
             whole_number("offset", offset, 0)
         target = progress.Target(to, offset, queue_id)
-        whole, masters = self._whole_group(group), self._cluster.masters(cluster)
-        progress.check_known(whole, is_known=whole in inventory.groups(self._calls, masters))
+        whole, masters = self._whole_group(group), self._masters_to_move(cluster, broker)
         chosen = masters if broker is None else [inventory.found_broker(self._cluster.brokers(cluster), broker)]
-        moved = progress.reset(self._calls, chosen, whole, self._whole_topic(topic), target, dry_run=dry_run)
+        progress.check_known(whole, is_known=whole in inventory.groups(self._calls, masters))
+        plan = progress.plan(self._calls, chosen, whole, self._whole_topic(topic), target)
+        moved = plan.queues if dry_run else progress.apply(self._calls, whole, [plan])
         return [replace(queue, topic=topic) for queue in moved]
+
+    def _masters_to_move(self, cluster: str | None, broker: str | None = None) -> list[str]:
+        """Return the masters. Raises the failure of a broker without one, unless one *broker* alone is meant."""
+        masters, lost = self._cluster.masters_and_lost(cluster)
+        if lost and broker is None:
+            raise lost[0].error
+        return masters
 
     @_bounded
     def skip_backlog(
-        self, group: str, *, topic: str | None = None, dry_run: bool = False, cluster: str | None = None
+        self,
+        group: str,
+        *,
+        topic: str | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+        cluster: str | None = None,
     ) -> list[QueueReset]:
         """
         Move a consumer group to the end of *topic*, or of all topics that it has read, its retries included.
 
-        Returns and raises what `reset_offsets` does; with *dry_run* nothing is moved.
+        A member that consumes one of the topics may hold messages that it then still handles, so its group is moved
+        only with *force*. Every broker must answer for each topic before the group is moved in the first one.
+
+        Returns what `reset_offsets` does, and raises what that does; `RequestError` if the group has such members. With
+        *dry_run* nothing is moved, and members are no error.
         """
-        whole, masters = self._whole_group(group), self._cluster.masters(cluster)
+        whole, masters = self._whole_group(group), self._masters_to_move(cluster)
         progress.check_known(whole, is_known=whole in inventory.groups(self._calls, masters))
         names = [self._whole_topic(topic)] if topic else progress.topics_of(self._calls, masters, whole)
         target = progress.Target("end", None, None)
-        moved = [
-            queue
-            for name in names
-            for queue in progress.reset(self._calls, masters, whole, name, target, dry_run=dry_run)
-        ]
+        plans = []
+        for name in names:
+            try:
+                plans.append(progress.plan(self._calls, masters, whole, name, target))
+            except TopicNotFound:
+                if topic:
+                    raise
+                # A topic that was deleted has no backlog.
+        if not dry_run and not force:
+            inventory.check_unused(self._calls, masters, whole, names)
+        moved = [queue for plan in plans for queue in plan.queues]
+        if not dry_run:
+            moved = progress.apply(self._calls, whole, plans)
         return [replace(queue, topic=naming.without_namespace(self._namespace, queue.topic)) for queue in moved]
 
     @_bounded
@@ -484,11 +692,12 @@ class Admin(Shown):
         Raises `GroupNotFound`, `ConfigError` if several clusters are known and none is given, `IllegalName`, and
         `RequestError` if a broker refuses.
         """
-        whole, masters = self._whole_group(name), self._cluster.masters(cluster)
+        whole, (masters, lost) = self._whole_group(name), self._cluster.masters_and_lost(cluster)
         progress.check_known(whole, is_known=any(self._group(master, whole) for master in masters))
         fields = {"groupName": whole, "cleanOffset": java_text(not keep_offsets)}
         for master in masters:
             self._calls.ask(master, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+        _check_none_lost(lost)
 
     @_bounded
     def create_group(
@@ -516,17 +725,22 @@ class Admin(Shown):
         are known and none is given, `IllegalName`, and `RequestError` if a broker refuses.
         """
         name = self._whole_group(name)
+        if naming.is_system_group(name):
+            raise IllegalName(f"{name} is a system group; choose another name")
         check_group(fifo, retries)
         given = {"fifo": fifo, "retries": retries, "retry_delays": policy(retry_delays)}
-        found = {master: self._group(master, name) for master in self._cluster.masters(cluster)}
+        masters, lost = self._cluster.masters_and_lost(cluster)
+        found = {master: self._group(master, name) for master in masters}
         for master, group in found.items():
             if group is not None:
-                compare("consumer group", name, master, present=shown_group(group), given=given)
+                present = decoded(master, "the settings of a group", functools.partial(shown_group, group))
+                compare("consumer group", name, master, present=present, given=given)
         new = group_fields(name, fifo=bool(fifo), retries=16 if retries is None else retries, delays=retry_delays)
         model = next((group for group in found.values() if group is not None), new)
         for master, group in found.items():
             if group is None:
                 self._put_group(master, model)
+        _check_none_lost(lost)
 
     @_bounded
     def alter_group(
@@ -548,33 +762,47 @@ class Admin(Shown):
         fields = group_fields(name, fifo=fifo, retries=retries, delays=retry_delays)
         if fields.keys() == {"groupName"}:
             raise ValueError("nothing to alter; give fifo, retries or retry_delays")
-        found = {master: self._group(master, name) for master in self._cluster.masters(cluster)}
+        masters, lost = self._cluster.masters_and_lost(cluster)
+        found = {master: self._group(master, name) for master in masters}
         if not any(found.values()):
             raise GroupNotFound(f"there is no consumer group {name}; create_group({name!r}) creates it")
         for master, group in found.items():
             if group is not None:
                 self._put_group(master, {**group, **fields})
+        _check_none_lost(lost)
 
     @_bounded
-    def query_by_key(self, topic: str, key: str, max_messages: int = 32) -> list[StoredMessage]:
+    def query_by_key(
+        self, topic: str, key: str, max_messages: int = 32, *, unreachable: list[Unreachable] | None = None
+    ) -> list[StoredMessage]:
         """
         Return up to *max_messages* messages of *topic* that were sent with *key*, newest first.
 
-        Each broker answers with at most 4 MiB, or one message.
+        Each broker answers with at most 4 MiB, or one message. Every broker must answer, or those that do not are added
+        to *unreachable*.
         """
         whole_number("max_messages", max_messages, 1)
         whole = naming.in_namespace(self._namespace, topic)
-        return messages.query(self._calls, self._cluster.brokers_of(whole), whole, key, max_messages, unique=False)
+        found, lost = messages.query(self._calls, self._cluster.brokers_of(whole), whole, key, max_messages)
+        inventory.note(lost, unreachable)
+        return found
 
     @_bounded
-    def query_by_id(self, topic: str, message_id: str) -> StoredMessage | None:
+    def query_by_id(
+        self, topic: str, message_id: str, *, unreachable: list[Unreachable] | None = None
+    ) -> StoredMessage | None:
         """
         Return the message with this id, if it is stored.
 
         Takes the id in a producer's receipt, or RocketMQ's offset message id, which holds an address and an offset.
+        Every broker must answer, or those that do not are added to *unreachable*. Raises `ConnectionFailed` for an
+        address that is not the one of a registered broker: only those are asked.
         """
         whole = naming.in_namespace(self._namespace, topic)
-        return messages.by_id(self._calls, self._cluster.brokers_of(whole), whole, message_id, datetime.now(UTC))
+        brokers = self._cluster.brokers_of(whole)
+        found, lost = messages.by_id(self._calls, brokers, whole, message_id, datetime.now(UTC))
+        inventory.note(lost, unreachable)
+        return self._located(whole, message_id)[1] if found is None else found
 
     @_bounded
     def query_by_offset(
@@ -595,15 +823,110 @@ class Admin(Shown):
         return messages.by_place(self._calls, brokers, whole, queue_id, offset=offset, count=max_messages)
 
     @_bounded
-    def explain(self, topic: str, message_id: str) -> Explanation | None:
+    def browse(
+        self,
+        topic: str,
+        *,
+        since: datetime | int | None = None,
+        newest_first: bool = True,
+        unreachable: list[Unreachable] | None = None,
+    ) -> Iterator[StoredMessage]:
+        """
+        Return an iterator over the messages of a topic that are stored now, in the order of store times.
+
+        *since*, an aware time or milliseconds since 1970: only messages stored then or later. It reads a page of each
+        queue when it needs one, so a loop that ends early reads a few of many; *timeout* bounds each page. It takes no
+        lease and commits nothing. Every broker must answer at the begin, or those that do not are added to
+        *unreachable*. Raises `TopicNotFound`.
+        """
+        whole = naming.in_namespace(self._namespace, topic)
+        brokers = self._masters() if naming.is_system_topic(whole) else self._cluster.brokers_of(whole)
+        begin = None if since is None else milliseconds(since)
+        found = browsed(self._calls, brokers, whole, begin, newest_first=newest_first, unreachable=unreachable)
+        return (message for _, message in found)
+
+    @_bounded
+    def waiting_transactions(self, max_messages: int = 1000) -> WaitingTransactions:
+        """
+        Return the half messages whose transactions have not ended, of each broker up to *max_messages*, newest first.
+
+        Bodies of one broker's half messages are 16 MiB at most, or one body; older ones are then left out.
+
+        Brokers that do not answer are `unreachable` in the result. With a namespace, topics are named without it.
+        """
+        whole_number("max_messages", max_messages, 1)
+        return waiting.transactions(self._calls, self._masters(), self._namespace, max_messages)
+
+    @_bounded
+    def delayed_messages(self) -> DelayedMessages:
+        """
+        Return how many messages wait for their delivery, by topic and by delay level.
+
+        Brokers that do not answer are `unreachable` in the result.
+        """
+        return waiting.delayed(self._calls, self._masters(), self._namespace)
+
+    @_bounded
+    def producers(self, *, unreachable: list[Unreachable] | None = None) -> dict[str, list[Member]]:
+        """
+        Return the connected producers by producer group; brokers know those that told a group.
+
+        Every master must answer, or those that do not are added to *unreachable*.
+        """
+        return inventory.producers(self._calls, self._masters(), unreachable)
+
+    @_bounded
+    def explain(
+        self, topic: str, message_id: str, *, unreachable: list[Unreachable] | None = None
+    ) -> Explanation | None:
         """
         Return where a message is stored, and what became of it in each group of *topic*; None: no broker has it.
 
-        *message_id* is the one in a producer's receipt. Every broker of the topic must answer. Raises `TopicNotFound`.
+        Takes the ids that `query_by_id` takes. Every broker of the topic must answer, or those that do not are added to
+        *unreachable*. Raises `TopicNotFound`.
         """
         whole = naming.in_namespace(self._namespace, topic)
         brokers = self._cluster.brokers_of(whole)
-        return explanations.explain(self._calls, brokers, whole, message_id, self._namespace)
+        found, lost = explanations.explain(self._calls, brokers, whole, message_id, self._namespace)
+        inventory.note(lost, unreachable)
+        if found is not None:
+            return found
+        address, message = self._located(whole, message_id)
+        return None if message is None else explanations.of_copy(self._calls, address, message, self._namespace)
+
+    @_bounded
+    def trace(
+        self,
+        message_id: str,
+        *,
+        topic: str = naming.TRACE_TOPIC,
+        since: datetime | int | None = None,
+        until: datetime | int | None = None,
+    ) -> MessageTrace:
+        """
+        Return what RocketMQ's clients traced of a message: sends, consumptions, ends of its transaction and recalls.
+
+        Remoting clients write traces with `enableMsgTrace`, some seconds later; gRPC clients write none. *message_id*
+        is the one in the producer's receipt, *topic* the trace topic, which is in no namespace. *since* and *until*,
+        aware times or milliseconds since 1970, narrow the search to traces that were stored between them.
+
+        Brokers that do not answer are `unreachable` in the result. Raises `TopicNotFound` if no broker has the trace
+        topic: no client wrote a trace, and no broker creates it at its start (`trace_topic`, RocketMQ's
+        `traceTopicEnable`).
+        """
+        begin = 0 if since is None else milliseconds(since)
+        end = traces.END_OF_TIME if until is None else milliseconds(until)
+        if end < begin:
+            raise ConfigError(f"until={until} is before since={since}: give the later time as until")
+        try:
+            brokers = list(self._cluster.brokers_of(topic))
+        except TopicNotFound as error:
+            raise TopicNotFound(
+                f"no broker has the trace topic {topic}: no client wrote a trace, or brokers do not create the topic. "
+                "Set enableMsgTrace in the clients, and trace_topic (RocketMQ: traceTopicEnable=true) at the brokers; "
+                "clients with a trace topic of their own need its name here"
+            ) from error
+        return traces.trace(self._calls, brokers, traces.Search(topic, message_id, begin, end))
 
     @_bounded
     def dead_letters(self, group: str, *, newest_first: bool = True) -> Iterator[DeadLetter]:
@@ -626,12 +949,26 @@ class Admin(Shown):
 
         A letter that is given twice is sent once. The message keeps body, keys, tag, message id, message group and its
         properties, without those of the dead letter; every group of the topic receives it. The letter stays in the dead
-        letters until its broker deletes it, so a second call sends it again. A failure is the `error` of its result,
-        and the others go on; *timeout* bounds all of them together. Nothing is repeated.
+        letters until its broker deletes it, so a second call sends it again. A refusal is the `error` of its result,
+        and the others go on. Behind a letter whose server does not answer, no more is sent: each further result
+        `is_skipped`. *timeout* bounds each letter. Nothing is repeated.
         """
         wanted = list(letters)
         with self._calls.bounded():
-            return send_again(self._calls, self._cluster.writable_queues, wanted, topic, self._namespace)
+            queues_of = self._cluster.writable_queues
+        return send_again(self._calls, queues_of, wanted, topic, self._namespace)
+
+    def _located(self, topic: str, message_id: str) -> tuple[str, StoredMessage | None]:
+        """Return the message at the place in an offset message id, and its broker; None for another kind of id."""
+        location = messages.location(message_id)
+        if location is None:
+            return "", None
+        known = [broker.address for broker in self._cluster.brokers(None)]
+        address = messages.registered(location, known, str(self._cluster))
+        return address, messages.at(self._calls, address, topic, location.offset)
+
+    def _masters(self) -> list[str]:
+        return [broker.address for broker in self._cluster.brokers(None) if broker.broker_id == MASTER]
 
     def _whole_topic(self, name: str) -> str:
         naming.check_topic(name, self._namespace)
@@ -641,28 +978,152 @@ class Admin(Shown):
         naming.check_group(name, self._namespace)
         return naming.in_namespace(self._namespace, name)
 
-    def _topic(self, master: str, name: str) -> Mapping[str, Any] | None:
-        """Return one broker's settings of a topic."""
-        body = self._calls.ask(master, RequestCode.GET_TOPIC_CONFIG, {"topic": name}, ResponseCode.TOPIC_NOT_EXIST)
-        return java_json.loads_object(body) if body else None
-
     def _put_topic(self, master: str, topic: Mapping[str, Any], kind: str | None) -> None:
-        fields = {name: java_text(topic[name]) for name in TOPIC_FIELDS if topic.get(name) is not None}
-        fields |= {"topic": topic["topicName"], "defaultTopic": naming.AUTO_CREATE_TOPIC}
+        def read() -> dict[str, str]:
+            fields = {name: java_text(topic[name]) for name in TOPIC_FIELDS if topic.get(name) is not None}
+            return fields | {"topic": str(topic["topicName"]), "defaultTopic": naming.AUTO_CREATE_TOPIC}
+
+        fields = decoded(master, "the settings of a topic", read)
         if kind is not None:
             fields["attributes"] = f"+{MESSAGE_TYPE}={kind}"
         self._calls.ask(master, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
 
     def _group(self, master: str, name: str) -> Mapping[str, Any] | None:
         """Return one broker's settings of a consumer group. A request for one group might create it on first use."""
-        table = java_json.loads_object(self._calls.ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}))
-        group: Mapping[str, Any] | None = (table.get("subscriptionGroupTable") or {}).get(name)
-        return group
+        return inventory.groups_at(Ask(self._calls, master, 1)).get(name)
 
     def _put_group(self, master: str, group: Mapping[str, Any]) -> None:
         # A request takes changes of attributes, not their values.
         fields = {name: value for name, value in group.items() if name != "attributes"}
         self._calls.ask(master, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body=java_json.dumps(fields))
+
+    @_bounded
+    def users(self, name: str | None = None, *, broker: str | None = None, cluster: str | None = None) -> list[User]:
+        """
+        Return all users, or one, sorted; a user whose settings differ between brokers is there for each of them.
+
+        Each broker and each name server has users of its own. All methods about users and policies ask every broker of
+        the cluster, or only *broker*: a master's name, an address, or the address of a name server, as it is known
+        here. Each must answer; call a change that failed halfway again. Names in policies are whole, with the
+        namespace. Raises `UserNotFound`, `Forbidden`, and `ServerError` where access control is off.
+        """
+        return access.users(self._calls, self._brokers_with_users(broker, cluster), name)
+
+    @_bounded
+    def create_user(
+        self,
+        name: str,
+        secret_key: str,
+        *,
+        super_user: bool = False,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """
+        Create a user. Brokers that have it from a creation that failed halfway get the same secret key.
+
+        Raises `AlreadyExists` if all brokers have it, or one has it with other settings, and as `users`.
+        """
+        kind = "Super" if super_user else "Normal"
+        access.create_user(self._calls, self._brokers_with_users(broker, cluster), name, secret_key, kind)
+
+    @_bounded
+    def update_user(
+        self,
+        name: str,
+        *,
+        secret_key: str | None = None,
+        super_user: bool | None = None,
+        enabled: bool | None = None,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """Change the given settings of a user on the brokers that have it. Raises as `users`."""
+        kind = None if super_user is None else "Super" if super_user else "Normal"
+        brokers = self._brokers_with_users(broker, cluster)
+        access.update_user(self._calls, brokers, name, secret_key=secret_key, kind=kind, enabled=enabled)
+
+    @_bounded
+    def delete_user(self, name: str, *, broker: str | None = None, cluster: str | None = None) -> None:
+        """Delete a user with its policies. Raises as `users`."""
+        access.delete_user(self._calls, self._brokers_with_users(broker, cluster), name)
+
+    @_bounded
+    def acls(
+        self, user: str | None = None, *, broker: str | None = None, cluster: str | None = None
+    ) -> list[PolicyEntry]:
+        """Return the entries of all policies, or of one user's, by user and resource. Raises as `users`."""
+        return access.acls(self._calls, self._brokers_with_users(broker, cluster), user)
+
+    @_bounded
+    def create_acl(
+        self,
+        user: str,
+        resources: str | Iterable[str],
+        actions: str | Iterable[str],
+        *,
+        allow: bool = True,
+        sources: str | Iterable[str] = (),
+        policy: str = "Custom",
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """
+        Allow a user *actions* on each of *resources*, or deny them; `PolicyEntry` has the words.
+
+        Equal entries stay as they are. Raises `AlreadyExists` for an entry of the resource with other settings,
+        `ValueError` for an unknown word, and as `users`.
+        """
+        entries = access.entries_of(user, resources, actions, allow=allow, sources=sources, policy=policy)
+        access.create_acl(self._calls, self._brokers_with_users(broker, cluster), entries)
+
+    @_bounded
+    def update_acl(
+        self,
+        user: str,
+        resources: str | Iterable[str],
+        actions: str | Iterable[str],
+        *,
+        allow: bool = True,
+        sources: str | Iterable[str] = (),
+        policy: str = "Custom",
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """As `create_acl`, in place of the entries for the same resources."""
+        entries = access.entries_of(user, resources, actions, allow=allow, sources=sources, policy=policy)
+        access.update_acl(self._calls, self._brokers_with_users(broker, cluster), entries)
+
+    @_bounded
+    def delete_acl(
+        self,
+        user: str,
+        *,
+        resource: str | None = None,
+        policy: str | None = None,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """
+        Delete the entry for *resource* of a user's *policy* (`Custom`), or without both all entries of both policies.
+
+        Raises `PolicyNotFound`, `ValueError` for a policy without a resource, and as `users`.
+        """
+        if resource is None and policy is not None:
+            raise ValueError("policy belongs to one entry; give resource=, or leave out both to delete both policies")
+        brokers = self._brokers_with_users(broker, cluster)
+        access.delete_acl(self._calls, brokers, user, resource=resource, policy=policy or "Custom")
+
+    def _brokers_with_users(self, broker: str | None, cluster: str | None) -> list[str]:
+        """Return the address of one broker or name server, or of all brokers of a cluster, masters first."""
+        if isinstance(self._cluster, NameServers) and broker in self._cluster.name_servers():
+            return [broker]
+        known = self._cluster.brokers(None)
+        if broker is not None:
+            return [inventory.found_broker(known, broker)]
+        masters, _ = masters_and_lost(known, cluster, str(self._cluster))
+        names = {each.cluster for each in known if each.address in masters}
+        return masters + [each.address for each in known if each.cluster in names and each.address not in masters]
 
     def close(self, timeout: timedelta | float = 5.0) -> None:
         """

@@ -2,17 +2,29 @@
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any, TypeVar
 
 from ferromq._ferromq import RemotingClient
 from ferromq.client.tls import Tls, TlsFile, remoting_options
 from ferromq.core.credentials import Credentials
 from ferromq.core.requests import refusal, seconds
-from ferromq.errors import ClientClosed, ConnectionFailed, RequestTimeout
+from ferromq.errors import ClientClosed, ConnectionFailed, RequestTimeout, ServerError, Unsupported
 from ferromq.process.fork import Owner
+from ferromq.protocol import java_json
 from ferromq.protocol.codes import RequestCode, ResponseCode
+
+T = TypeVar("T")
+
+
+def decoded(address: str, what: str, read: Callable[[], T]) -> T:
+    """Return what *read* makes of the answer of a server. Raises `ServerError` for one in another form."""
+    try:
+        return read()
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ServerError(f"{what} at {address} are malformed: {error!r:.200}") from error
 
 
 class _Deadline(threading.local):
@@ -40,6 +52,8 @@ class Calls:
         pair = None if credentials is None else credentials.pair()
         self._client = RemotingClient(**remoting_options(tls), credentials=pair)
         self._deadline = _Deadline()
+        self._before_5: set[str] = set()
+        """Addresses of brokers of RocketMQ 4."""
         self._changed = threading.Condition()
         self._running = 0
         """Calls under way, on any thread."""
@@ -119,6 +133,40 @@ class Calls:
         if answer == ResponseCode.SUCCESS or answer in also:
             return answer, answered, content
         raise refusal(address, code.name, answer, remark)
+
+    def topic(self, address: str, name: str, share: int = 1) -> Mapping[str, Any] | None:
+        """Return one broker's settings of a topic, in RocketMQ's fields; None if it has no such topic."""
+        try:
+            body = self.ask(
+                address, RequestCode.GET_TOPIC_CONFIG, {"topic": name}, ResponseCode.TOPIC_NOT_EXIST, share=share
+            )
+        except Unsupported:
+            self._before_5.add(address)
+            return self.topics(address, share).get(name)
+        self._before_5.discard(address)  # it may have been upgraded
+        return decoded(address, "the settings of a topic", lambda: java_json.loads_object(body)) if body else None
+
+    def topics(self, address: str, share: int = 1) -> Mapping[str, Mapping[str, Any]]:
+        """Return one broker's settings of all topics by name, in RocketMQ's fields."""
+        body = self.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, {}, share=share)
+
+        def read() -> dict[str, Mapping[str, Any]]:
+            table = java_json.loads_object(body).get("topicConfigTable") or {}
+            return {str(name): dict(topic) for name, topic in table.items()}
+
+        return decoded(address, "topics", read)
+
+    def keeps_types(self, address: str) -> bool:
+        """Return whether topics have a type of messages on a broker that was asked for a topic."""
+        return address not in self._before_5
+
+    def check_types(self, addresses: Iterable[str]) -> None:
+        """Raise `Unsupported` unless topics have a type of messages on these brokers, which were asked for a topic."""
+        for address in addresses:
+            if not self.keeps_types(address):
+                raise Unsupported(
+                    f"the broker at {address} is of RocketMQ 4, whose topics have no message type: give none"
+                )
 
     def left(self, address: str, request: str) -> float:
         """Return the seconds that are left of the current call. Raises `RequestTimeout` if none are."""

@@ -5,22 +5,20 @@ RocketMQ and ferromq keep them in the topic `%DLQ%GROUP`. Records, properties an
 again as it is stored, compressed or not.
 """
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ferromq._ferromq import StoredMessage, queue_of_group
 from ferromq.admin.calls import Calls
-from ferromq.admin.queues import Queue, held, page
-from ferromq.errors import FerromqError, Forbidden, NotDurable, TopicNotFound
+from ferromq.admin.queues import browsed
+from ferromq.errors import FerromqError, Forbidden, NotDurable, OutcomeUnknown, RequestError, TopicNotFound
 from ferromq.protocol import java_hash, naming
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.dead_letters import CAUSES, ORIGINS, origin_id, origin_topic
 from ferromq.protocol.properties import format_properties
 from ferromq.terminal.objects import html_of
 
-_PAGE = 32
-"""Messages of one pull; brokers of RocketMQ answer no more."""
+_MOST_ATTEMPTS = 2**31 - 1
 _KEPT_FLAGS = 0x703
 """Bits of a record's system flag that a producer sets: compressed, several tags, and the kind of compression."""
 _STORED = (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
@@ -40,9 +38,24 @@ _LEFT_OUT = frozenset(
         "CONSUME_START_TIME",
         "POP_CK",
         "1ST_POP_TIME",
+        "MIN_OFFSET",  # brokers and clients write these five
+        "MAX_OFFSET",
+        "CLUSTER",
+        "MSG_REGION",
+        "TRACE_ON",
     }
 )
 _LEFT_OUT_PREFIX = "TIMER_"
+
+
+def fields_again(message: StoredMessage) -> tuple[dict[str, str], int]:
+    """Return the properties and the system flag with which a message is sent once more, its body as it is stored."""
+    properties = {
+        name: value
+        for name, value in message.properties.items()
+        if name not in _LEFT_OUT and not name.startswith(_LEFT_OUT_PREFIX)
+    }
+    return properties, message.sys_flag & _KEPT_FLAGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +100,9 @@ class DeadLetter:
     def attempts(self) -> int:
         """How often it was delivered: as noted, or else the record's reconsume times."""
         noted = self.message.properties.get("DLQ_ATTEMPTS", "")
-        return int(noted) if noted.isdecimal() else self.message.reconsume_times
+        # A property is what its sender wrote; `int` takes no number of thousands of digits.
+        is_number = noted.isdecimal() and len(noted) <= len(str(_MOST_ATTEMPTS))
+        return int(noted) if is_number else self.message.reconsume_times
 
     def _repr_html_(self) -> str:
         return html_of(self)
@@ -108,6 +123,14 @@ class ResentLetter:
     Why it is not known to be stored. A `RequestError`: it is not. An `OutcomeUnknown`: it may be, and sending it again
     may make a duplicate; `NotDurable`: it is stored, but not as safely as promised.
     """
+    is_skipped: bool = False
+    """Whether it was not sent because a server did not answer, for it or for a letter before it."""
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether a server did not answer, for it or for a letter before it: a further letter would wait as long."""
+        is_unknown = isinstance(self.error, OutcomeUnknown) and not isinstance(self.error, NotDurable)
+        return self.is_skipped or is_unknown
 
     def _repr_html_(self) -> str:
         return html_of(self)
@@ -118,13 +141,7 @@ def listed(
 ) -> Iterator[DeadLetter]:
     """Yield the dead letters that are there now, in the order of their store times; reads a page at a time."""
     topic = naming.DLQ_PREFIX + naming.in_namespace(namespace, group)
-    sources = []
-    with calls.bounded():
-        for address in brokers:
-            for number, (begin, end) in held(calls, address, topic).items():
-                read = _backward if newest_first else _forward
-                sources.append(read(calls, Queue(address, topic, number), begin, end))
-    merged = heapq.merge(*sources, key=lambda pair: pair[1].store_timestamp, reverse=newest_first)
+    merged = browsed(calls, brokers, topic, None, newest_first=newest_first)
     return (DeadLetter(group, message, address, namespace) for address, message in merged)
 
 
@@ -138,7 +155,8 @@ def send_again(
     """
     Send each letter once to its topic, or to *topic* of the namespace, and return what became of each.
 
-    Its own topic is the one in its own namespace. First checks the types of the letters.
+    Its own topic is the one in its own namespace. Those behind a letter whose server does not answer are skipped. First
+    checks the types of the letters.
     """
     for letter in letters:
         if not isinstance(letter, DeadLetter):
@@ -152,20 +170,8 @@ def send_again(
     return [sender.send(letter, whole or origin_topic(letter.message.properties)) for letter in each_once.values()]
 
 
-def _forward(calls: Calls, queue: Queue, begin: int, end: int) -> Iterator[tuple[str, StoredMessage]]:
-    for start in range(begin, end, _PAGE):
-        for message in page(calls, queue, start, min(start + _PAGE, end)):
-            yield queue.address, message
-
-
-def _backward(calls: Calls, queue: Queue, begin: int, end: int) -> Iterator[tuple[str, StoredMessage]]:
-    for stop in range(end, begin, -_PAGE):
-        for message in reversed(page(calls, queue, max(stop - _PAGE, begin), stop)):
-            yield queue.address, message
-
-
 class _Sender:
-    """Sends letters, and asks for the queues of each topic once."""
+    """Sends letters until a server does not answer, and asks for the queues of each topic once."""
 
     def __init__(self, calls: Calls, queues_of: Callable[[str], list[tuple[str, int]]], namespace: str) -> None:
         self._calls = calls
@@ -173,6 +179,8 @@ class _Sender:
         self._queues_of = queues_of
         self._queues: dict[str, list[tuple[str, int]]] = {}
         self._turn = 0
+        self._lost: OutcomeUnknown | None = None
+        """Why it sends no more."""
 
     def send(self, letter: DeadLetter, topic: str | None) -> ResentLetter:
         """Send one to a topic, which has its whole name; a failure is in the result."""
@@ -182,25 +190,27 @@ class _Sender:
                 raise TopicNotFound(
                     f"the broker did not note where dead letter {letter.message_id} came from; give topic="
                 )
-            queue_id, queue_offset = self._send(letter.message, topic)
+            with self._calls.bounded():
+                queue = None if self._lost else self._queue(topic, letter.message)
+                if queue is not None:
+                    return ResentLetter(letter, shown, *self._send(letter.message, topic, queue))
         except FerromqError as error:
             return ResentLetter(letter, shown, error=error)
-        return ResentLetter(letter, shown, queue_id, queue_offset)
+        failure = RequestError(
+            f"dead letter {letter.message_id} was not sent, as a server did not answer: {self._lost}; send it again"
+        )
+        return ResentLetter(letter, shown, error=failure, is_skipped=True)
 
-    def _send(self, message: StoredMessage, topic: str) -> tuple[int, int]:
-        properties = {
-            name: value
-            for name, value in message.properties.items()
-            if name not in _LEFT_OUT and not name.startswith(_LEFT_OUT_PREFIX)
-        }
-        address, queue_id = self._queue(topic, properties.get(_GROUP_OF_MESSAGE))
+    def _send(self, message: StoredMessage, topic: str, queue: tuple[str, int]) -> tuple[int, int]:
+        properties, sys_flag = fields_again(message)
+        address, queue_id = queue
         fields = {
             "producerGroup": naming.TOOLS_GROUP,
             "topic": topic,
             "defaultTopic": naming.AUTO_CREATE_TOPIC,
             "defaultTopicQueueNums": "8",
             "queueId": str(queue_id),
-            "sysFlag": str(message.sys_flag & _KEPT_FLAGS),
+            "sysFlag": str(sys_flag),
             "bornTimestamp": str(message.born_timestamp),
             "flag": str(message.flag),
             "properties": format_properties(properties),
@@ -208,18 +218,35 @@ class _Sender:
             "unitMode": "false",
             "batch": "false",
         }
-        code, answered, _ = self._calls.exchange(address, RequestCode.SEND_MESSAGE, fields, _STORED, body=message.body)
+        request = RequestCode.SEND_MESSAGE
+        try:
+            code, answered, _ = self._calls.exchange(address, request, fields, _STORED, body=message.body)
+        except OutcomeUnknown as error:
+            self._lost = error
+            raise
         if code != ResponseCode.SUCCESS:
             name = ResponseCode(code).name
             raise NotDurable(f"{address} stored dead letter {message.message_id} in {topic}, but: {name}", code, name)
-        return int(answered["queueId"]), int(answered["queueOffset"])
+        try:
+            return int(answered["queueId"]), int(answered["queueOffset"])
+        except (KeyError, ValueError) as error:
+            raise OutcomeUnknown(
+                f"{address} accepted dead letter {message.message_id}, but answered {request.name} without a number "
+                f"queueId or queueOffset: {error!r:.200}; look for it in {topic}"
+            ) from error
 
-    def _queue(self, topic: str, message_group: str | None) -> tuple[str, int]:
+    def _queue(self, topic: str, message: StoredMessage) -> tuple[str, int] | None:
+        """Return address and id of the queue for a message; None: a server did not answer."""
         queues = self._queues.get(topic)
         if queues is None:
-            queues = self._queues[topic] = self._queues_of(topic)
+            try:
+                queues = self._queues[topic] = self._queues_of(topic)
+            except OutcomeUnknown as error:
+                self._lost = error
+                return None
         if not queues:
             raise Forbidden(f"topic {topic} has no queue that takes messages; give it write permission")
+        message_group = message.properties.get(_GROUP_OF_MESSAGE)
         if message_group is not None:
             # As over gRPC: the client chooses the broker, the broker the queue.
             address, _ = queues[queue_of_group(message_group, len(queues))]

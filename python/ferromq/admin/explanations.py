@@ -1,26 +1,28 @@
 """
 What became of a message in each group that reads its topic.
 
-A broker keeps a committed offset for each queue, copies of a message that is retried, and its dead letter. It keeps no
-record of single acknowledgements, so what is behind a committed offset may also have been skipped.
+A broker keeps a committed offset for each queue, copies of a message that is retried, and its dead letter; ferromq's
+also the leases from that offset on. It keeps no record of single acknowledgements, so what is behind a committed offset
+may also have been skipped.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from ferromq._ferromq import StoredMessage
 from ferromq.admin import messages, progress
-from ferromq.admin.asking import Ask
+from ferromq.admin.asking import Ask, each
 from ferromq.admin.calls import Calls
 from ferromq.admin.dead_letters import DeadLetter
 from ferromq.admin.inventory import readers
+from ferromq.admin.results import Unreachable
 from ferromq.errors import TopicNotFound
 from ferromq.protocol import naming
-from ferromq.protocol.message_queue import MessageQueue
+from ferromq.protocol.delivery import LEASED, OVER, READY
 from ferromq.terminal.objects import html_of
 
-State = Literal["dead", "retrying", "behind", "pending", "unread"]
+State = Literal["dead", "retrying", "leased", "ready", "acknowledged", "behind", "pending", "unread"]
 _REAL_TOPIC = "REAL_TOPIC"
 
 
@@ -31,16 +33,21 @@ class InGroup:
     group: str
     state: State
     """
-    `dead`: it is a dead letter. `retrying`: a copy waits for its next delivery. `behind`: the group is past it, so it
-    was acknowledged, left out by a filter, or skipped by a reset. `pending`: it was not acknowledged, and may be handed
-    out now; brokers do not tell. `unread`: the group has committed no offset of its queue.
+    `dead`: it is a dead letter. `retrying`: a copy waits for its next delivery. `leased`: a consumer has it until
+    `leased_until`, or gave it back until then. `ready`: it was not acknowledged, and no consumer has a lease of it; one
+    that pulls may have it, as pulls leave no lease. `acknowledged`: it was acknowledged, or left out by a filter, and
+    an earlier message was not. `behind`: the group is past it, so it was acknowledged, left out by a filter, or skipped
+    by a reset. `pending`: it was not acknowledged; whether it is handed out now, its broker does not tell: it is
+    RocketMQ, or an older ferromq. `unread`: the group has committed no offset of its queue.
     """
     committed_offset: int | None
     """The next offset of its queue that the group reads."""
     attempts: int | None = None
-    """How often it was delivered, if a copy tells."""
+    """How often it was delivered, if a copy or its lease tells."""
     reason: str | None = None
     """Why it is dead, if its broker noted that."""
+    leased_until: int | None = None
+    """When its lease expires, in milliseconds since 1970."""
 
     def _repr_html_(self) -> str:
         return html_of(self)
@@ -59,44 +66,72 @@ class Explanation:
         return html_of(self)
 
 
-def explain(calls: Calls, brokers: Iterable[str], topic: str, message_id: str, namespace: str) -> Explanation | None:
-    """Explain the message with an id; None if no broker has it."""
-    for address in brokers:
-        for message in messages.query(calls, [address], topic, message_id, 1, unique=True):
-            ask = Ask(calls, address, 1)
-            groups = sorted(readers(ask, topic))
-            found = tuple(_in_group(calls, ask, message, group, namespace) for group in groups)
-            return Explanation(message, address, found)
-    return None
+def explain(
+    calls: Calls, brokers: Iterable[str], topic: str, message_id: str, namespace: str
+) -> tuple[Explanation | None, tuple[Unreachable, ...]]:
+    """
+    Explain the message with an id, None if no broker has it; and return the brokers that did not answer.
+
+    A dead letter that was sent again has the id of its message: the copy that was stored last is explained.
+    """
+    answers, unreachable = each(
+        calls, brokers, lambda ask: messages.query_at(ask, topic, message_id, 1, unique=True), later=1
+    )
+    copies = [(address, message) for address, found in answers for message in found]
+    if not copies:
+        return None, unreachable
+    address, message = max(copies, key=lambda copy: copy[1].store_timestamp)
+    return of_copy(calls, address, message, namespace), unreachable
 
 
-def _in_group(calls: Calls, ask: Ask, message: StoredMessage, group: str, namespace: str) -> InGroup:
-    committed = progress.committed(ask, group, MessageQueue(message.topic, "", message.queue_id))
+def of_copy(calls: Calls, address: str, message: StoredMessage, namespace: str) -> Explanation:
+    """Explain a message that a broker has."""
+    ask = Ask(calls, address, 1)
+    groups = sorted(readers(ask, message.topic))
+    return Explanation(message, address, tuple(_in_group(ask, message, group, namespace) for group in groups))
+
+
+def _in_group(ask: Ask, message: StoredMessage, group: str, namespace: str) -> InGroup:
+    place = progress.delivery(ask, group, message)
+    committed = None if place is None else place.committed
     shown = naming.without_namespace(namespace, group)
-    for letter in _copies(calls, ask, naming.DLQ_PREFIX + group, message.message_id):
+    for letter in _copies(ask, naming.DLQ_PREFIX + group, message):
         dead = DeadLetter(shown, letter, ask.address, namespace)
         return InGroup(shown, "dead", committed, dead.attempts, dead.reason)
     retry = naming.RETRY_PREFIX + group
     copies = [
-        *_copies(calls, ask, retry, message.message_id),
-        *(
-            copy
-            for copy in _copies(calls, ask, naming.SCHEDULE_TOPIC, message.message_id)
-            if copy.properties.get(_REAL_TOPIC) == retry
-        ),
+        *_copies(ask, retry, message),
+        *(copy for copy in _copies(ask, naming.SCHEDULE_TOPIC, message) if copy.properties.get(_REAL_TOPIC) == retry),
     ]
     if copies:
         last = max(copies, key=lambda copy: copy.reconsume_times)
-        next_one = progress.committed(ask, group, MessageQueue(last.topic, "", last.queue_id))
-        waits = last.topic != retry or next_one is None or next_one <= last.queue_offset
-        return InGroup(shown, "retrying" if waits else "behind", committed, last.reconsume_times + (not waits))
-    if committed is None:
+        return _retried(shown, committed, last, progress.delivery(ask, group, last) if last.topic == retry else None)
+    if place is None:
         return InGroup(shown, "unread", None)
-    return InGroup(shown, "behind" if committed > message.queue_offset else "pending", committed)
+    return InGroup(shown, _state(place, message), committed, place.attempts, leased_until=place.leased_until)
 
 
-def _copies(calls: Calls, ask: Ask, topic: str, message_id: str) -> list[StoredMessage]:
+def _retried(group: str, committed: int | None, copy: StoredMessage, place: progress.Delivery | None) -> InGroup:
+    """Return what became of a message by its last copy, and by that one's place in the retries if it is there."""
+    state = "retrying" if place is None else _state(place, copy)
+    if place is None or state in {"ready", "pending"}:
+        times = copy.reconsume_times + ((place and place.attempts) or 0)
+        return InGroup(group, "retrying", committed, times)
+    times = copy.reconsume_times + (place.attempts or 1)
+    return InGroup(group, state, committed, times, leased_until=place.leased_until)
+
+
+def _state(place: progress.Delivery, message: StoredMessage) -> State:
+    if place.committed > message.queue_offset:
+        return "behind"
+    states: Mapping[str | None, State] = {READY: "ready", LEASED: "leased", OVER: "acknowledged"}
+    return states.get(place.state, "pending")
+
+
+def _copies(ask: Ask, topic: str, message: StoredMessage) -> list[StoredMessage]:
+    """Return the messages of a topic that came from *message*: those with its id that were stored later."""
     try:
-        return messages.query(calls, [ask.address], topic, message_id, 32, unique=True)
+        found = messages.query_at(ask, topic, message.message_id, 32, unique=True)
     except TopicNotFound:
         return []
+    return [copy for copy in found if copy.store_timestamp >= message.store_timestamp]

@@ -1,10 +1,10 @@
 """
 What there is: topics, groups with their members, brokers, and the configuration of servers.
 
-Requests 26, 28, 201, 202, 203, 300, 305, 318, 319 and 351; bodies are Java's.
+Requests 21, 26, 28, 43, 201, 202, 203, 300, 305, 318, 319, 328 and 351; bodies are Java's.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +16,13 @@ from ferromq.admin.results import (
     GroupDescription,
     Member,
     QueueRange,
+    ReloadedConfig,
     TopicDescription,
     TopicOnBroker,
     Unreachable,
 )
 from ferromq.admin.settings import permission_text, type_of
-from ferromq.errors import ConfigError, OutcomeUnknown, ServerError, TopicNotFound
+from ferromq.errors import ConfigError, FerromqError, OutcomeUnknown, RequestError, ServerError, TopicNotFound
 from ferromq.protocol import java_json, naming, retry_policy
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.route import MASTER
@@ -76,12 +77,11 @@ def topic(calls: Calls, brokers: Iterable[str], name: str, namespace: str) -> To
 
 
 def _topic_at(ask: Ask, name: str) -> tuple[TopicOnBroker, list[QueueRange], list[str]] | None:
-    body = ask(RequestCode.GET_TOPIC_CONFIG, {"topic": name}, ResponseCode.TOPIC_NOT_EXIST)
-    if not body:
+    found = ask.topic(name)
+    if found is None:
         return None
 
     def settings() -> TopicOnBroker:
-        found = java_json.loads_object(body)
         reads, writes = int(found["readQueueNums"]), int(found["writeQueueNums"])
         return TopicOnBroker(ask.address, reads, writes, permission_text(int(found["perm"])), type_of(found))
 
@@ -98,30 +98,36 @@ def readers(ask: Ask, topic: str) -> list[str]:
     return ask.decoded("groups", lambda: [str(name) for name in java_json.loads_object(body).get("groupList") or ()])
 
 
-def groups(calls: Calls, brokers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+def groups(calls: Calls, brokers: Iterable[str], lost: list[Unreachable] | None = None) -> dict[str, Mapping[str, Any]]:
     """
     Return the settings of all groups by name, in RocketMQ's fields, as the first broker that has each tells them.
 
-    Every broker must answer: a group may be on one of them only.
+    Every broker must answer, as a group may be on one of them only; or those that do not are added to *lost*.
     """
-    answers, unreachable = each(calls, brokers, _groups_at)
-    _check_all(unreachable)
+    answers, unreachable = each(calls, brokers, groups_at)
+    note(unreachable, lost)
     found: dict[str, Mapping[str, Any]] = {}
     for _, table in answers:
         found = {**table, **found}
     return found
 
 
-def _groups_at(ask: Ask) -> dict[str, Mapping[str, Any]]:
+def groups_at(ask: Ask) -> dict[str, Mapping[str, Any]]:
+    """Return the settings of all groups of a broker by name, in RocketMQ's fields."""
     body = ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
-    return ask.decoded("groups", lambda: dict(java_json.loads_object(body).get("subscriptionGroupTable") or {}))
+
+    def read() -> dict[str, Mapping[str, Any]]:
+        table = java_json.loads_object(body).get("subscriptionGroupTable") or {}
+        return {name: dict(group) for name, group in table.items()}
+
+    return ask.decoded("groups", read)
 
 
 def group(calls: Calls, brokers: Sequence[str], name: str, namespace: str) -> GroupDescription:
     """Describe a consumer group. Raises `GroupNotFound`."""
 
     def question(ask: Ask) -> tuple[GroupDescription | None, dict[str, str], list[Member]]:
-        settings = _groups_at(ask).get(name)
+        settings = groups_at(ask).get(name)
         connections = _connections(ask, name)
         found = None if settings is None else ask.decoded("the settings of a group", lambda: _settings(settings))
         subscribed = ask.decoded("subscriptions", lambda: _subscriptions(connections, namespace))
@@ -162,17 +168,50 @@ def _subscriptions(connections: Mapping[str, Any], namespace: str) -> dict[str, 
     }
 
 
-def members(calls: Calls, brokers: Iterable[str], name: str) -> list[Member]:
-    """Return the connected clients of a group, by id. Every broker must answer."""
+def members(calls: Calls, brokers: Iterable[str], name: str, lost: list[Unreachable] | None = None) -> list[Member]:
+    """Return the connected clients of a group, by id. Brokers that do not answer are added to *lost*, or raise."""
     answers, unreachable = each(calls, brokers, lambda ask: _members(ask, _connections(ask, name)))
-    _check_all(unreachable)
+    note(unreachable, lost)
     return list(_by_id(found for _, found in answers))
+
+
+def check_unused(
+    calls: Calls,
+    brokers: Iterable[str],
+    name: str,
+    topics: Collection[str],
+    way_out: str = "skip with force=True (--force)",
+) -> None:
+    """Raise `RequestError` if a connected client of a group subscribes to one of *topics*. Every broker must answer."""
+
+    def question(ask: Ask) -> list[Member]:
+        connections = _connections(ask, name)
+        subscribed = ask.decoded("subscriptions", lambda: set(connections.get("subscriptionTable") or topics))
+        return _members(ask, connections) if subscribed & set(topics) else []
+
+    answers, unreachable = each(calls, brokers, question)
+    _check_all(unreachable)
+    found = _by_id(members for _, members in answers)
+    if found:
+        clients = f"{len(found)} connected consumers" if len(found) > 1 else "a connected consumer"
+        raise RequestError(
+            f"the group {name} has {clients} ({found[0].client_id}), which may hold messages that would be skipped; "
+            f"stop the consumers, or {way_out}"
+        )
 
 
 def _check_all(unreachable: Iterable[Unreachable]) -> None:
     """Raise the first failure, if there is one."""
     for broker in unreachable:
         raise broker.error
+
+
+def note(unreachable: Iterable[Unreachable], lost: list[Unreachable] | None) -> None:
+    """Add brokers that did not answer to *lost*; without this list, raise the first failure."""
+    if lost is None:
+        _check_all(unreachable)
+    else:
+        lost += unreachable
 
 
 def _connections(ask: Ask, name: str) -> dict[str, Any]:
@@ -192,6 +231,30 @@ def _members(ask: Ask, connections: Mapping[str, Any]) -> list[Member]:
         )
 
     return ask.decoded("connections", lambda: [member(each) for each in connections.get("connectionSet") or ()])
+
+
+def producers(calls: Calls, brokers: Iterable[str], lost: list[Unreachable] | None = None) -> dict[str, list[Member]]:
+    """Return the connected producers by group. Brokers that do not answer are added to *lost*, or raise."""
+
+    def producer(told: Mapping[str, Any]) -> Member:
+        version = version_text(int(told.get("version") or 0))
+        return Member(
+            str(told["clientId"]), str(told.get("remoteIP") or ""), str(told.get("language") or ""), version, None
+        )
+
+    def question(ask: Ask) -> dict[str, list[Member]]:
+        body = ask(RequestCode.GET_ALL_PRODUCER_INFO, {})
+
+        def read() -> dict[str, list[Member]]:
+            groups = java_json.loads_object(body).get("data") or {}
+            return {str(group): [producer(each) for each in members] for group, members in groups.items()}
+
+        return ask.decoded("producers", read)
+
+    answers, unreachable = each(calls, brokers, question)
+    note(unreachable, lost)
+    groups = sorted({group for _, found in answers for group in found})
+    return {group: list(_by_id(found.get(group, ()) for _, found in answers)) for group in groups}
 
 
 def _by_id(answers: Iterable[Iterable[Member]]) -> tuple[Member, ...]:
@@ -226,8 +289,8 @@ def cluster(calls: Calls, brokers: Iterable[BrokerStatus]) -> list[BrokerStatus]
 def _status(broker: BrokerStatus, ask: Ask) -> BrokerStatus:
     told = progress.runtime(ask)
 
-    def first(name: str) -> float | None:
-        words = told.get(name, "").split()
+    def first(*names: str) -> float | None:
+        words = next((told[name] for name in names if name in told), "").split()
         return float(words[0]) if words else None
 
     def today() -> int | None:
@@ -240,12 +303,34 @@ def _status(broker: BrokerStatus, ask: Ask) -> BrokerStatus:
         lambda: replace(
             broker,
             version=version or None,
+            state=told.get("brokerState"),
             sent_per_second=first("putTps"),
-            received_per_second=first("getTransferredTps"),
+            # The second name is that of RocketMQ 4.
+            received_per_second=first("getTransferredTps", "getTransferedTps"),
             sent_today=today(),
             disk_used=first("commitLogDiskRatio"),
         ),
     )
+
+
+def topics_at(ask: Ask) -> dict[str, Mapping[str, Any]]:
+    """Return the settings of all topics of a broker, by name."""
+    body = ask(RequestCode.GET_ALL_TOPIC_CONFIG, {})
+    return ask.decoded("topics", lambda: dict(java_json.loads_object(body)["topicConfigTable"].items()))
+
+
+def offsets_at(ask: Ask) -> dict[tuple[str, str], dict[int, int]]:
+    """Return all committed offsets of a broker by topic and group, then by queue."""
+    body = ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {})
+
+    def read() -> dict[tuple[str, str], dict[int, int]]:
+        found = {}
+        for name, queues in java_json.loads_object(body)["offsetTable"].items():
+            topic, _, group = str(name).rpartition("@")
+            found[topic, group] = {int(queue): int(offset) for queue, offset in queues.items() if int(offset) >= 0}
+        return found
+
+    return ask.decoded("the offsets of groups", read)
 
 
 def configuration(calls: Calls, address: str, code: RequestCode) -> dict[str, str]:
@@ -259,6 +344,40 @@ def configure(calls: Calls, address: str, code: RequestCode, options: Mapping[st
     """Change options of a running server."""
     lines = "".join(f"{name}={value}\n" for name, value in options.items())
     calls.ask(address, code, {}, body=lines.encode())
+
+
+def reload(calls: Calls, address: str) -> ReloadedConfig:
+    """Let a running server read its configuration file again."""
+    ask = Ask(calls, address, 1)
+    body = ask(RequestCode.RELOAD_CONFIG, {})
+
+    def read() -> ReloadedConfig:
+        found = java_json.loads_object(body)
+        return ReloadedConfig(tuple(map(str, found["changed"])), tuple(map(str, found["restart"])))
+
+    return ask.decoded("the options that changed", read)
+
+
+def configure_name_servers(calls: Calls, addresses: Sequence[str], options: Mapping[str, str]) -> None:
+    """Change options of all name servers; if one refuses, take back the changes of those before it."""
+    before = {address: configuration(calls, address, RequestCode.GET_NAMESRV_CONFIG) for address in addresses}
+    changed: list[str] = []
+    try:
+        for address in addresses:
+            configure(calls, address, RequestCode.UPDATE_NAMESRV_CONFIG, options)
+            changed.append(address)
+    except RequestError as error:
+        for address in changed:
+            try:
+                old = {name: before[address][name] for name in options}
+                configure(calls, address, RequestCode.UPDATE_NAMESRV_CONFIG, old)
+            except (FerromqError, KeyError) as failure:
+                error.add_note(f"{address} keeps the change: {failure!r}")
+        raise
+    except OutcomeUnknown as error:
+        if changed:
+            error.add_note(f"{', '.join(changed)} changed already; make the change again")
+        raise
 
 
 def check_options(options: Mapping[str, str]) -> None:
@@ -278,4 +397,7 @@ def found_broker(brokers: Sequence[BrokerStatus], wanted: str) -> str:
         if wanted == broker.address or (wanted == broker.name and broker.broker_id == MASTER):
             return broker.address
     names = ", ".join(f"{broker.name} ({broker.address})" for broker in brokers)
-    raise ConfigError(f"broker is {wanted!r}, which is neither name nor address of a known one: {names}")
+    raise ConfigError(
+        f"broker is {wanted!r}, which is neither name nor address of a known one: {names}; one that hung registers "
+        "again within 60 s once it runs; else stop its process (SIGTERM)"
+    )

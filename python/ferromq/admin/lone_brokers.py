@@ -1,14 +1,14 @@
 """What an administrator asks brokers without name servers, in place of name servers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from ferromq.admin.calls import Calls
-from ferromq.admin.name_servers import chosen_cluster
-from ferromq.admin.results import BrokerStatus
-from ferromq.errors import ConfigError, RequestError, ServerError, TopicNotFound
-from ferromq.protocol import java_json
+from ferromq.admin.calls import Calls, decoded
+from ferromq.admin.name_servers import chosen_cluster, masters_and_lost
+from ferromq.admin.results import BrokerStatus, Unreachable
+from ferromq.errors import ConfigError, RequestError, TopicNotFound
 from ferromq.protocol.broker_description import BrokerDescription
-from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.route import MASTER, Permission
 
 
@@ -33,11 +33,7 @@ class LoneBrokers:
 
     def topics(self) -> set[str]:
         """Return the names of all topics."""
-        found = set[str]()
-        for broker in self._brokers:
-            body = self._calls.ask(broker.remoting, RequestCode.GET_ALL_TOPIC_CONFIG, {})
-            found.update(java_json.loads_object(body).get("topicConfigTable") or ())
-        return found
+        return {name for broker in self._brokers for name in self._calls.topics(broker.remoting)}
 
     def brokers_of(self, topic: str) -> Iterator[str]:
         """Yield the address of each broker that has a topic. Raises `TopicNotFound`."""
@@ -50,22 +46,19 @@ class LoneBrokers:
         """Return address and id of each queue of a topic that takes messages, in the order of its message groups."""
         found: list[tuple[str, int]] = []
         for broker in self._brokers:
-            body = self._calls.ask(
-                broker.remoting, RequestCode.GET_TOPIC_CONFIG, {"topic": topic}, ResponseCode.TOPIC_NOT_EXIST
-            )
-            settings = java_json.loads_object(body) if body and broker.broker_id == MASTER else {}
-            if int(settings.get("perm", 0)) & Permission.WRITE:
-                found += [(broker.remoting, number) for number in range(int(settings["writeQueueNums"]))]
+            settings = self._calls.topic(broker.remoting, topic) or {}
+            perm, count = decoded(broker.remoting, "the settings of a topic", partial(_writable, settings))
+            if broker.broker_id == MASTER and perm & Permission.WRITE:
+                found += [(broker.remoting, number) for number in range(count)]
         return found
 
     def masters(self, wanted: str | None) -> list[str]:
         """Return the masters of the cluster *wanted*, or of the only cluster."""
-        cluster = chosen_cluster({broker.cluster for broker in self._brokers}, wanted, str(self))
-        of_cluster = [broker for broker in self._brokers if broker.cluster == cluster]
-        masters = [broker.remoting for broker in of_cluster if broker.broker_id == MASTER]
-        if not masters:
-            raise ServerError(f"no master of the cluster {cluster} is among {self}")
-        return masters
+        return self.masters_and_lost(wanted)[0]
+
+    def masters_and_lost(self, wanted: str | None) -> tuple[list[str], tuple[Unreachable, ...]]:
+        """Return the masters of a cluster, and its brokers of which only slaves are known."""
+        return masters_and_lost(self.brokers(None), wanted, str(self))
 
     def brokers(self, wanted: str | None) -> list[BrokerStatus]:
         """Return all brokers of the cluster *wanted*, or of all clusters, without what they tell themselves."""
@@ -100,7 +93,9 @@ class LoneBrokers:
         return []
 
     def _has(self, broker: BrokerDescription, topic: str) -> bool:
-        wanted = {"topic": topic}
-        return bool(
-            self._calls.ask(broker.remoting, RequestCode.GET_TOPIC_CONFIG, wanted, ResponseCode.TOPIC_NOT_EXIST)
-        )
+        return self._calls.topic(broker.remoting, topic) is not None
+
+
+def _writable(settings: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the permission and the number of write queues; 0 without a topic."""
+    return (int(settings["perm"]), int(settings["writeQueueNums"])) if settings else (0, 0)

@@ -6,21 +6,28 @@ process id, 8 of the seconds since 2021, 8 of a number. A remoting producer's ha
 process id, 8 of a hash, 8 of the milliseconds since the month began, 4 of a number.
 """
 
+import functools
 import ipaddress
+import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
-from ferromq._ferromq import StoredMessage, decode_records
+from ferromq._ferromq import StoredMessage
+from ferromq.admin.asking import Ask, each
 from ferromq.admin.calls import Calls
 from ferromq.admin.queues import Queue, held, page
-from ferromq.errors import ConfigError, OutcomeUnknown, RequestError, TopicNotFound
+from ferromq.admin.results import Unreachable
+from ferromq.errors import ConfigError, ConnectionFailed, Forbidden, RequestError, TopicNotFound
 from ferromq.protocol.codes import RequestCode, ResponseCode
 
 _END_OF_TIME = 2**63 - 1
 # An offset message id: address, port and physical offset, for IPv4 and IPv6.
 _OFFSET_IDS = {32: 4, 56: 16}
 _GRPC_ID, _GRPC_VERSION, _GRPC_TIME = 34, "01", slice(18, 26)
-_GRPC_EPOCH = datetime(2021, 1, 1, tzinfo=UTC)
+GRPC_EPOCH = datetime(2021, 1, 1, tzinfo=UTC)
+"""Where the seconds in the ids of gRPC producers begin."""
 _REMOTING_IDS, _REMOTING_TIME = (32, 56), slice(-12, -4)
 _CLOCKS_APART = timedelta(days=1)
 """How much a producer's clock, with its time zone, may be ahead of a broker's."""
@@ -28,9 +35,15 @@ _LONGEST_MONTH = timedelta(days=31)
 
 
 def query(
-    calls: Calls, brokers: Iterable[str], topic: str, key: str, max_messages: int, *, unique: bool, begin: int = 0
-) -> list[StoredMessage]:
-    """Return messages with a key, or with an id, that were stored at *begin* (ms) or later, the newest first."""
+    calls: Calls, brokers: Iterable[str], topic: str, key: str, max_messages: int
+) -> tuple[list[StoredMessage], tuple[Unreachable, ...]]:
+    """Return messages with a key, the newest first, and the brokers that did not answer."""
+    answers, unreachable = each(calls, brokers, lambda ask: query_at(ask, topic, key, max_messages, unique=False))
+    return _newest(answers)[:max_messages], unreachable
+
+
+def query_at(ask: Ask, topic: str, key: str, max_messages: int, *, unique: bool, begin: int = 0) -> list[StoredMessage]:
+    """Return a broker's messages with a key, or with an id, that were stored at *begin* (ms) or later."""
     fields = {
         "topic": topic,
         "key": key,
@@ -39,36 +52,47 @@ def query(
         "endTimestamp": str(_END_OF_TIME),
         "_UNIQUE_KEY_QUERY": str(unique).lower(),
     }
-    found: list[StoredMessage] = []
-    for address in brokers:
-        body = calls.ask(address, RequestCode.QUERY_MESSAGE, fields, ResponseCode.QUERY_NOT_FOUND)
-        # The index holds hashes only, so the answer may contain messages with other keys.
-        found += (message for message in decode_records(body) if _has_key(message, key, unique=unique))
-    found.sort(key=lambda message: message.store_timestamp, reverse=True)
-    return found[:max_messages]
+    answer = ask.messages(ask(RequestCode.QUERY_MESSAGE, fields, ResponseCode.QUERY_NOT_FOUND))
+    # The index holds hashes only, so the answer may contain messages with other keys.
+    return [message for message in answer if _has_key(message, key, unique=unique)]
 
 
-def by_id(calls: Calls, brokers: Iterable[str], topic: str, message_id: str, now: datetime) -> StoredMessage | None:
+def _newest(answers: Iterable[tuple[str, list[StoredMessage]]]) -> list[StoredMessage]:
+    found = [message for _, messages in answers for message in messages]
+    return sorted(found, key=lambda message: message.store_timestamp, reverse=True)
+
+
+def by_id(
+    calls: Calls, brokers: Iterable[str], topic: str, message_id: str, now: datetime
+) -> tuple[StoredMessage | None, tuple[Unreachable, ...]]:
     """
-    Return the message with an id, if it is stored.
+    Return the message with a producer's id, if it is stored, and the brokers that did not answer.
 
     Looks at the time that the id holds first, and then at all times: an id's month is not known, and clocks differ.
     """
     asked = list(brokers)
+    lost: tuple[Unreachable, ...] = ()
     sent = sent_at(message_id, now)
     begin = 0 if sent is None else max(0, round((sent - _CLOCKS_APART).timestamp() * 1000))
     for earliest in dict.fromkeys((begin, 0)):
-        for message in query(calls, asked, topic, message_id, 1, unique=True, begin=earliest):
-            return message
-    location = _location(message_id)
-    if location is None:
-        return None
-    address, offset = location
+        question = functools.partial(query_at, topic=topic, key=message_id, max_messages=1, unique=True, begin=earliest)
+        answers, unreachable = each(calls, asked, question, later=2)  # the other time, and the place in an id
+        lost += unreachable
+        for message in _newest(answers):
+            return message, lost
+        asked = [address for address, _ in answers]
+    return None, lost
+
+
+def at(calls: Calls, address: str, topic: str, offset: int) -> StoredMessage | None:
+    """Return the message of a topic at a physical offset of a broker, if it is stored."""
     try:
         body = calls.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, {"topic": topic, "offset": str(offset)})
-    except (RequestError, OutcomeUnknown):
-        return None  # 32 digits may also be the id of an old producer, which holds no address
-    return next((message for message in decode_records(body) if message.topic == topic), None)
+    except Forbidden:
+        raise
+    except RequestError:
+        return None  # RocketMQ answers a missing message with SYSTEM_ERROR
+    return next((message for message in Ask(calls, address, 1).messages(body) if message.topic == topic), None)
 
 
 def by_place(
@@ -79,7 +103,7 @@ def by_place(
 
     Raises `TopicNotFound` if no broker has the queue, and `ConfigError` if several have it.
     """
-    found = {address: queues for address in brokers if queue_id in (queues := held(calls, address, topic))}
+    found = {address: queues for address in brokers if queue_id in (queues := held(Ask(calls, address, 1), topic))}
     if not found:
         raise TopicNotFound(f"no broker has queue {queue_id} of the topic {topic}")
     if len(found) > 1:
@@ -103,7 +127,7 @@ def sent_at(message_id: str, now: datetime) -> datetime | None:
     except ValueError:
         return None
     if len(message_id) == _GRPC_ID and message_id.startswith(_GRPC_VERSION):
-        return _GRPC_EPOCH + timedelta(seconds=int(message_id[_GRPC_TIME], 16))
+        return GRPC_EPOCH + timedelta(seconds=int(message_id[_GRPC_TIME], 16))
     if len(message_id) not in _REMOTING_IDS:
         return None
     since = timedelta(milliseconds=int(message_id[_REMOTING_TIME], 16))
@@ -119,8 +143,21 @@ def _has_key(message: StoredMessage, key: str, *, unique: bool) -> bool:
     return message.message_id == key if unique else key in message.keys
 
 
-def _location(message_id: str) -> tuple[str, int] | None:
-    """Return the address and the physical offset in an offset message id; None for another kind of id."""
+class Location(NamedTuple):
+    """Where a message is stored, as its offset message id tells."""
+
+    host: str
+    port: int
+    offset: int
+    """Physical."""
+
+
+def location(message_id: str) -> Location | None:
+    """
+    Return what an offset message id holds; None for another kind of id.
+
+    A producer's id of the same length has its process id in place of the upper half of the port, which is 0 here.
+    """
     address_len = _OFFSET_IDS.get(len(message_id))
     try:
         raw = bytes.fromhex(message_id)
@@ -128,7 +165,32 @@ def _location(message_id: str) -> tuple[str, int] | None:
         return None
     if address_len is None or len(raw) * 2 != len(message_id):
         return None
-    address = ipaddress.ip_address(raw[:address_len])
     port = int.from_bytes(raw[address_len : address_len + 4])
-    host = f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004
-    return (f"{host}:{port}", int.from_bytes(raw[address_len + 4 :])) if 0 < port < 1 << 16 else None
+    if not 0 < port < 1 << 16:
+        return None
+    host = str(ipaddress.ip_address(raw[:address_len]))
+    return Location(host, port, int.from_bytes(raw[address_len + 4 :]))
+
+
+def registered(place: Location, brokers: Iterable[str], where: str) -> str:
+    """
+    Return the address of the broker that an id names, as the broker is registered.
+
+    An id may come from a stranger, so no other address is connected. Raises `ConnectionFailed` if there is no such
+    broker.
+    """
+    for address in brokers:
+        host, _, port = address.rpartition(":")
+        if port == str(place.port) and place.host in _addresses(host.strip("[]")):
+            return address
+    raise ConnectionFailed(
+        f"the id names the broker at {place.host} port {place.port}, which {where} does not know: the broker is gone, "
+        "or the id is of another cluster"
+    )
+
+
+def _addresses(host: str) -> set[str]:
+    """Return the IP addresses of a host; none if its name is not known here."""
+    with suppress(OSError, ValueError):
+        return {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+    return set()

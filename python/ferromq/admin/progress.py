@@ -8,15 +8,18 @@ keys (`protocol.message_queue`).
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
+from ferromq._ferromq import StoredMessage
 from ferromq.admin.asking import Ask, each
 from ferromq.admin.calls import Calls
+from ferromq.admin.queues import offset_by_time
 from ferromq.admin.results import GroupLag, QueueLag, QueueReset, Unreachable
 from ferromq.core.requests import milliseconds
 from ferromq.errors import ConfigError, GroupNotFound, TopicNotFound, Unsupported
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import RequestCode, ResponseCode
+from ferromq.protocol.delivery import ATTEMPTS, DELIVERY, DELIVERY_OF, LEASED_UNTIL
 from ferromq.protocol.message_queue import MessageQueue, load_nested, load_offsets, load_table, table_of
 
 ResetTo = Literal["begin", "end"] | datetime | int
@@ -41,9 +44,14 @@ def lag(calls: Calls, brokers: Iterable[str], group: str, topic: str | None, nam
     return GroupLag(shown(group), tuple(queues), unreachable)
 
 
-def lags(calls: Calls, brokers: Iterable[str], namespace: str) -> tuple[list[GroupLag], tuple[Unreachable, ...]]:
-    """Return the lag in messages of every group, with the brokers that did not answer."""
+def lags(calls: Calls, brokers: Iterable[str], lost: tuple[Unreachable, ...], namespace: str) -> list[GroupLag]:
+    """
+    Return the lag in messages of every group, with the brokers that are *lost* or did not answer.
+
+    Raises the failure of such a broker if the others know no group: there is no result that could have it.
+    """
     answers, unreachable = each(calls, brokers, _all_at)
+    unreachable += lost
     found: dict[str, list[QueueLag]] = {}
     for _, table in answers:
         for group, queues in table.items():
@@ -53,7 +61,9 @@ def lags(calls: Calls, brokers: Iterable[str], namespace: str) -> tuple[list[Gro
         for group, queues in sorted(found.items())
         if not namespace or naming.without_namespace(namespace, group) != group
     ]
-    return known, unreachable
+    if unreachable and not known:
+        raise unreachable[0].error
+    return known
 
 
 def _place(queue: QueueLag | QueueReset) -> tuple[str, str, int]:
@@ -71,15 +81,7 @@ def extents(ask: Ask, topic: str) -> dict[MessageQueue, tuple[int, int, int]]:
 
 
 def _lag_at(ask: Ask, group: str, topic: str | None, shown: Callable[[str], str]) -> list[QueueLag]:
-    fields = {"consumerGroup": group} | ({} if topic is None else {"topic": topic})
-    body = ask(RequestCode.GET_CONSUME_STATS, fields, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-    if not body:
-        return []
-
-    def read(row: Mapping[str, Any]) -> _Extent:
-        return int(row["consumerOffset"]), int(row["brokerOffset"])
-
-    table = ask.decoded("the progress of a group", lambda: _rows(load_table(body, "offsetTable"), read))
+    table = _stats(ask, {"consumerGroup": group} | ({} if topic is None else {"topic": topic}))
     found = []
     for name in sorted({queue.topic for queue in table}):
         kept, ages = extents(ask, name), _ages(ask, group, name)
@@ -91,6 +93,16 @@ def _lag_at(ask: Ask, group: str, topic: str | None, shown: Callable[[str], str]
                 place = shown(name), queue.broker_name, queue.queue_id
                 found.append(QueueLag(*place, max(committed, 0), begin, end, age))
     return found
+
+
+def _stats(ask: Ask, fields: dict[str, str]) -> dict[MessageQueue, _Extent]:
+    """Return the committed offset and the end of each queue; none for an unknown group."""
+    body = ask(RequestCode.GET_CONSUME_STATS, fields, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+
+    def read(row: Mapping[str, Any]) -> _Extent:
+        return int(row["consumerOffset"]), int(row["brokerOffset"])
+
+    return ask.decoded("the progress of a group", lambda: _rows(load_table(body, "offsetTable"), read)) if body else {}
 
 
 def _ages(ask: Ask, group: str, topic: str) -> dict[int, float]:
@@ -134,9 +146,16 @@ def topics_of(calls: Calls, brokers: Iterable[str], group: str) -> list[str]:
     """Return the topics of which a group has committed offsets. Every broker must answer."""
     found = set[str]()
     for address in brokers:
-        body = calls.ask(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
-        found.update(Ask(calls, address, 1).decoded("topics", lambda: _names(body)))  # noqa: B023 (called at once)
+        found.update(_topics_at(Ask(calls, address, 1), group))
     return sorted(found)
+
+
+def _topics_at(ask: Ask, group: str) -> Iterable[str]:
+    try:
+        body = ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
+    except Unsupported:  # RocketMQ 4
+        return {queue.topic for queue in _stats(ask, {"consumerGroup": group})}
+    return ask.decoded("topics", lambda: _names(body))
 
 
 def _names(body: bytes) -> list[str]:
@@ -176,12 +195,11 @@ class Target:
             return self.offset
         if self._to == "end":
             return end
-        return begin if self._to == "begin" else max(begin, _by_time(ask, queue, self.timestamp))
-
-
-def _by_time(ask: Ask, queue: MessageQueue, timestamp: int) -> int:
-    fields = {"topic": queue.topic, "queueId": str(queue.queue_id), "timestamp": str(timestamp)}
-    return ask.number(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, "offset")
+        return (
+            begin
+            if self._to == "begin"
+            else max(begin, offset_by_time(ask, queue.topic, queue.queue_id, self.timestamp))
+        )
 
 
 def committed(ask: Ask, group: str, queue: MessageQueue) -> int | None:
@@ -192,13 +210,63 @@ def committed(ask: Ask, group: str, queue: MessageQueue) -> int | None:
     return None if found < 0 else found
 
 
-def reset(
-    calls: Calls, brokers: Sequence[str], group: str, topic: str, target: Target, *, dry_run: bool
-) -> list[QueueReset]:
-    """
-    Move a group in a topic, after every broker told what it would do; with *dry_run* tell it only.
+class Delivery(NamedTuple):
+    """The state of one message in a group, as its broker answers it."""
 
-    Raises `TopicNotFound` for a queue that no broker has, and `ConfigError` if several have it.
+    committed: int
+    """The next offset that the group reads."""
+    state: str | None
+    """One of `READY`, `LEASED` and `OVER`; None: RocketMQ and older ferromq do not answer it."""
+    attempts: int | None
+    leased_until: int | None
+
+
+def delivery(ask: Ask, group: str, message: StoredMessage) -> Delivery | None:
+    """Return the state of a message in a group; None if the group has no committed offset of its queue."""
+    fields = {"consumerGroup": group, "topic": message.topic, "queueId": str(message.queue_id)}
+    fields |= {"setZeroIfNotFound": "false", DELIVERY_OF: str(message.queue_offset)}
+    answered = ask.header(RequestCode.QUERY_CONSUMER_OFFSET, fields, ResponseCode.QUERY_NOT_FOUND)
+    if answered is None:
+        return None
+
+    def read() -> Delivery:
+        def number(field: str) -> int | None:
+            return int(answered[field]) if field in answered else None
+
+        return Delivery(int(answered["offset"]), answered.get(DELIVERY), number(ATTEMPTS), number(LEASED_UNTIL))
+
+    return ask.decoded("the progress of a group", read)
+
+
+class Plan:
+    """What a reset does to a group in one topic: for each broker, from where to where in each queue."""
+
+    def __init__(self, topic: str, target: Target, queues: Mapping[str, list[QueueReset]]) -> None:
+        self._topic = topic
+        self._target = target
+        self._queues = queues
+        """By the address of the broker."""
+
+    @property
+    def queues(self) -> list[QueueReset]:
+        """All queues, by topic, broker and id."""
+        return sorted((queue for queues in self._queues.values() for queue in queues), key=_place)
+
+    def apply(self, calls: Calls, group: str, done: list[str]) -> list[QueueReset]:
+        """Move the group, and return where it is now; note in *done* each topic and broker that is finished."""
+        moved: list[QueueReset] = []
+        for address, queues in self._queues.items():
+            moved += _apply(Ask(calls, address, 1), group, self._topic, self._target, queues)
+            done.append(f"{self._topic} at {address}")
+        return sorted(moved, key=_place)
+
+
+def plan(calls: Calls, brokers: Sequence[str], group: str, topic: str, target: Target) -> Plan:
+    """
+    Return what a reset would do, after every broker told its part.
+
+    Raises `TopicNotFound` for a queue that no broker has, `ConfigError` if several have it, and `Unsupported` if a
+    broker resets no single queue.
     """
     planned: dict[str, list[QueueReset]] = {}
     for number, address in enumerate(brokers):
@@ -213,6 +281,8 @@ def reset(
             if target.queue_id in {None, queue.queue_id}
             for to in (target.in_queue(ask, queue, (begin, end)),)
         ]
+        if target.queue_id is not None and planned[address]:
+            _check_takes_queues(ask)
     planned = {address: queues for address, queues in planned.items() if queues}
     if not planned:
         queue = "" if target.queue_id is None else f"queue {target.queue_id} of "
@@ -220,51 +290,61 @@ def reset(
     if target.offset is not None and len(planned) > 1:
         names = ", ".join(queues[0].broker for queues in planned.values())
         raise ConfigError(f"several brokers have queue {target.queue_id} of {topic}: {names}; choose one with broker=")
-    if dry_run:
-        return _in_order(planned)
-    done: dict[str, list[QueueReset]] = {}
-    for address, queues in planned.items():
-        try:
-            done[address] = _apply(Ask(calls, address, 1), group, topic, target, queues)
-        except Exception as error:
-            if done:
-                error.add_note(f"{', '.join(done)} reset the offsets before; call it again to finish")
-            raise
-    return _in_order(done)
+    return Plan(topic, target, planned)
 
 
-def _in_order(found: Mapping[str, list[QueueReset]]) -> list[QueueReset]:
-    return sorted((queue for queues in found.values() for queue in queues), key=_place)
+def apply(calls: Calls, group: str, plans: Sequence[Plan]) -> list[QueueReset]:
+    """Move a group as planned. A failure has a note that says what was moved before."""
+    done: list[str] = []
+    try:
+        return [queue for one in plans for queue in one.apply(calls, group, done)]
+    except Exception as error:
+        if done:
+            error.add_note(f"the group was moved before in {', '.join(done)}; call it again to finish")
+        raise
 
 
 def _apply(ask: Ask, group: str, topic: str, target: Target, queues: list[QueueReset]) -> list[QueueReset]:
     fields = {"topic": topic, "group": group, "isForce": "true"}
     if target.queue_id is not None:
-        _check_takes_queues(ask)
         for queue in queues:
             one = {"queueId": str(queue.queue_id), "offset": str(queue.to_offset), "timestamp": "0"}
             ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | one)
         return queues
+    # RocketMQ 4 resets no queue without an offset, for which it may answer 0.
+    unread = [queue for queue in queues if not queue.from_offset]
+    if unread and _version_before_5(ask):
+        for queue in unread:
+            _commit(ask, group, topic, queue)
     body = ask(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         {**fields, "timestamp": str(target.timestamp), "queueId": "-1", "offset": "-1"},
         ResponseCode.CONSUMER_NOT_ONLINE,
     )
-    if not body:  # RocketMQ 4 resets by its consumers, and the group has none now
-        for queue in queues:
-            place = {"topic": topic, "queueId": str(queue.queue_id), "commitOffset": str(queue.to_offset)}
-            ask(RequestCode.UPDATE_CONSUMER_OFFSET, {"consumerGroup": group, **place})
-        return queues
-    table = ask.decoded("the offsets of a reset", lambda: load_offsets(body, "offsetTable"))
+    table = ask.decoded("the offsets of a reset", lambda: load_offsets(body, "offsetTable")) if body else {}
     moved = {queue.queue_id: offset for queue, offset in table.items()}
-    return [replace(queue, to_offset=moved[queue.queue_id]) for queue in queues if queue.queue_id in moved]
+    for queue in queues:
+        # The request resets the queues that may be read; RocketMQ 4 those of consumers, and the group may have none.
+        if queue.queue_id not in moved:
+            _commit(ask, group, topic, queue)
+    return [replace(queue, to_offset=moved.get(queue.queue_id, queue.to_offset)) for queue in queues]
+
+
+def _commit(ask: Ask, group: str, topic: str, queue: QueueReset) -> None:
+    place = {"topic": topic, "queueId": str(queue.queue_id), "commitOffset": str(queue.to_offset)}
+    ask(RequestCode.UPDATE_CONSUMER_OFFSET, {"consumerGroup": group, **place})
 
 
 def _check_takes_queues(ask: Ask) -> None:
     """Raise `Unsupported` for a broker before RocketMQ 5, which would reset all queues in place of one."""
-    version = runtime(ask).get("brokerVersionDesc", "")
-    if version.startswith(("V3_", "V4_")):
+    version = _version_before_5(ask)
+    if version:
         raise Unsupported(f"{ask.address} is RocketMQ {version}, which resets no single queue; reset the whole topic")
+
+
+def _version_before_5(ask: Ask) -> str:
+    version = runtime(ask).get("brokerVersionDesc", "")
+    return version if version.startswith(("V3_", "V4_")) else ""
 
 
 def runtime(ask: Ask) -> dict[str, str]:

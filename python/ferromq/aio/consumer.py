@@ -484,7 +484,11 @@ class Consumer(Shown, Generic[M]):
         return await self._client.run(pull_plans.committed_offset(self._client.common, self._subscription, queue))
 
     async def commit_offset(self, queue: Queue, offset: int) -> None:
-        """Set the next offset the group will read."""
+        """
+        Set the next offset the group will read. An offset behind the queue's end becomes its end.
+
+        A message is in its queue a moment after its receipt.
+        """
         self._client.check()
         await self._client.run(pull_plans.commit_offset(self._client.common, self._subscription, queue, offset))
 

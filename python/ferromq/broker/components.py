@@ -4,22 +4,27 @@ Makes the components of the control plane, which answer cold requests.
 `rpc` lists which request each one answers; `controller` starts and stops them.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from ferromq._ferromq import Server, Store
-from ferromq.broker.administration.access_requests import AccessRequests
+from ferromq.access.own_machine import OwnMachine
+from ferromq.access.requests import AccessRequests
+from ferromq.access.users import UserTable
 from ferromq.broker.administration.catalog import Catalog
 from ferromq.broker.administration.grpc_offsets import GrpcOffsets
 from ferromq.broker.administration.offset_resets import OffsetResets
 from ferromq.broker.administration.offsets import OffsetRequests
 from ferromq.broker.administration.settings import Settings
 from ferromq.broker.administration.settings_requests import SettingsRequests
+from ferromq.broker.administration.state_requests import StateRequests
 from ferromq.broker.administration.topics_and_groups import TopicAndGroupChanges
 from ferromq.broker.clients.components import ClientComponents
 from ferromq.broker.cluster.description import Description
+from ferromq.broker.cluster.drain import Drain
 from ferromq.broker.cluster.name_servers import NameServers
 from ferromq.broker.cluster.role import Role
 from ferromq.broker.cluster.route_cache import RouteCache
@@ -30,7 +35,6 @@ from ferromq.broker.messages.write_layouts import WriteLayouts, without_steps
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.request_modes import RequestModes
 from ferromq.broker.metadata.topics import TopicTable
-from ferromq.broker.metadata.users import UserTable
 from ferromq.broker.reports.consume_progress import ConsumeProgress
 from ferromq.broker.reports.runtime_info import RuntimeInfo
 from ferromq.broker.reports.statistics import Statistics
@@ -53,6 +57,9 @@ class Dependencies:
     server: Server
     name_servers: NameServers
     role: Role
+    drain: Drain
+    stop: Callable[[], object] | None
+    """Makes the process stop the broker; None in a program with a broker inside."""
     topics: TopicTable
     groups: GroupTable
     modes: RequestModes
@@ -80,6 +87,8 @@ class Components:
     routes: Routes
     runtime: RuntimeInfo
     settings: SettingsRequests
+    own_machine: OwnMachine
+    states: StateRequests
     statistics: Statistics
     topics_and_groups: TopicAndGroupChanges
     transactions: TransactionComponents
@@ -94,7 +103,8 @@ def make_components(dependencies: Dependencies, started: ExitStack) -> Component
         dependencies.groups,
     )
     identity, now_ms = dependencies.name_servers.identity, dependencies.clock.now_ms
-    clients = _make_clients(dependencies)
+    drain, clients = dependencies.drain, _make_clients(dependencies)
+    drain.tell_producers = clients.grpc.sends_changed
     subscriptions = clients.connections.subscriptions
     transactions = TransactionComponents(
         lambda: settings.config, dependencies.server, store, clients=clients.table, clock=dependencies.clock
@@ -133,9 +143,18 @@ def make_components(dependencies: Dependencies, started: ExitStack) -> Component
         ),
         routes=Routes(identity, store, topics, groups, dependencies.name_servers, cache=dependencies.routes),
         runtime=RuntimeInfo(
-            store, statistics, Path(settings.config.store), transactions=transactions.counts, now_ms=now_ms
+            store,
+            statistics,
+            Path(settings.config.store),
+            transactions=transactions.counts,
+            now_ms=now_ms,
+            state=lambda: drain.state,
         ),
         settings=SettingsRequests(settings, store, identity.address),
+        own_machine=OwnMachine(
+            dependencies.users, settings.config.access, lambda: settings.config.membership.remote_stop
+        ),
+        states=StateRequests(drain, dependencies.stop),
         statistics=statistics,
         topics_and_groups=TopicAndGroupChanges(store, topics, groups, deleted=layouts.forget),
         transactions=transactions,

@@ -11,11 +11,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ferromq._ferromq import RemotingClient, Server
+from ferromq._ferromq import RecoveryProgress, RemotingClient, Server
+from ferromq.access.exposure import warn_of_open_listeners
+from ferromq.access.opening import FILE, open_users
 from ferromq.broker import rpc
 from ferromq.broker.administration.settings import Settings
 from ferromq.broker.cluster.addresses import fast_address, identify, reserved, unreachable
 from ferromq.broker.cluster.complete_routes import CompleteRoutes
+from ferromq.broker.cluster.drain import Drain, Sends
 from ferromq.broker.cluster.identity import BrokerIdentity
 from ferromq.broker.cluster.name_servers import NameServers
 from ferromq.broker.cluster.registrar import Registrar, registration_period
@@ -26,8 +29,7 @@ from ferromq.broker.hot_path import HotPath
 from ferromq.broker.metadata.first_use import FirstUse
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.request_modes import RequestModes
-from ferromq.broker.metadata.topics import RegistrationWait, TopicTable
-from ferromq.broker.metadata.users import open_users
+from ferromq.broker.metadata.topics import RegistrationWait, TopicTable, is_ordered
 from ferromq.broker.reports.readiness import readiness
 from ferromq.broker.reports.statistics import SAMPLE_MS
 from ferromq.broker.store_setup import ArchiveHook, load_archive_hook, log_recovery, open_store, set_archive_hook
@@ -44,6 +46,7 @@ from ferromq.terminal.objects import Shown
 
 if TYPE_CHECKING:
     from ferromq.monitoring.endpoint import Endpoint
+    from ferromq.monitoring.otlp import Source
 
 _log = logging.getLogger("ferromq.broker")
 
@@ -77,13 +80,25 @@ class BrokerController(Shown):
         clock: Clock | None = None,
         archive: ArchiveHook | str | None = None,
         config_file: str | Path | None = None,
+        load: Callable[[], BrokerConfig] | None = None,
+        on_stop: Callable[[], object] | None = None,
+        recovery: RecoveryProgress | None = None,
     ) -> None:
+        """
+        *load* reads *config* again, from *config_file* and the like, when it is reloaded.
+
+        *on_stop* is called after a drain, and if an administrator stops the broker; the process then closes it.
+        *recovery* shows another thread how far the recovery of the store is.
+        """
         self._clock = clock or Clock.system()
         self.settings = Settings(
             config or BrokerConfig(), None if config_file is None else Path(config_file), self._clock.now_ms
         )
+        self.settings.read_from(load)
         self._archive = load_archive_hook(self.config.archive if archive is None else archive)
         self._owner = Owner("broker")
+        self._on_stop = on_stop
+        self._recovery = recovery
         # Stops in reverse order what was started, also when the start fails halfway.
         with contextlib.ExitStack() as started:
             self._open_endpoint(started)
@@ -93,6 +108,7 @@ class BrokerController(Shown):
             ):
                 self._start(started, listen, grpc_listen)
             self._report(started)
+            self._trace(started)
             self._started = started.pop_all()
         _log.info("broker ready broker=%s remoting=%s grpc=%s", self.identity.name, self.address, self.endpoint)
 
@@ -175,6 +191,31 @@ class BrokerController(Shown):
         self.store.set_queue_access(topic, queue_id, access)
         _log.info("queue access changed topic=%s queue_id=%d access=%s", topic, queue_id, access)
 
+    def drain(
+        self, quiet: timedelta | None = None, timeout: timedelta | None = None, *, is_final: bool = False
+    ) -> None:
+        """
+        Make senders leave, while messages are still taken, until none has sent for *quiet* or *timeout* has passed.
+
+        Defaults are the options `drain_quiet` and `drain`. Then `state` is `drained`, and `on_stop` is called. Nothing
+        ends or prolongs a drain that *is_final*: the process stops in any case.
+        """
+        membership = self.config.membership
+        self._drain.begin(
+            membership.drain_quiet if quiet is None else quiet,
+            membership.drain if timeout is None else timeout,
+            is_final=is_final,
+        )
+
+    def resume(self) -> None:
+        """End a drain, unless the process stops after it: senders come back."""
+        self._drain.end()
+
+    @property
+    def state(self) -> str:
+        """What the broker does; see `Drain.state`."""
+        return self._drain.state
+
     def close(self) -> None:
         """Unregister, stop the servers, close the store. Idempotent; does nothing in a forked child."""
         if self._owner.is_here:
@@ -193,6 +234,7 @@ class BrokerController(Shown):
         self._role.prepare()
         self._listen(listen, grpc_listen)
         started.callback(self._registrar.stop)
+        started.callback(self._drain.stop)
         self._registrar.start(self.topics, self._role.set_master)
         started.callback(self._role.stop)
         self._role.start()
@@ -201,11 +243,11 @@ class BrokerController(Shown):
     def _open_endpoint(self, started: contextlib.ExitStack) -> None:
         """Serve health checks from now on, if there is an endpoint."""
         self._endpoint: Endpoint | None = None
-        listen = self.config.monitoring.metrics_listen
-        if listen != OFF:
+        monitoring = self.config.monitoring
+        if monitoring.metrics_listen != OFF or monitoring.metrics_push:
             from ferromq.monitoring import endpoint  # noqa: PLC0415 (most embedded brokers have none)
 
-            self._endpoint = endpoint.Endpoint(listen, BROKER_PORT)
+            self._endpoint = endpoint.Endpoint(monitoring.metrics_listen, BROKER_PORT)
             started.callback(self._endpoint.close)
 
     def _report(self, started: contextlib.ExitStack) -> None:
@@ -226,12 +268,36 @@ class BrokerController(Shown):
             ended=components.transactions.ends.ended,
             now_ms=self._clock.now_ms,
         )
-        ready = readiness(self.store, self._name_servers, lambda: settings.config.membership.is_slave)
+        ready = readiness(self.store, self._name_servers, lambda: settings.config.membership.is_slave, self._drain)
         self._endpoint.started(BrokerMetrics(sources).collect, ready)
         started.callback(self._endpoint.stopping)
+        if self.config.monitoring.metrics_push:
+            from ferromq.monitoring.pushed_metrics import PushedMetrics  # noqa: PLC0415 (as in `_open_endpoint`)
+
+            metrics = PushedMetrics(self._endpoint.collect, self._clock.now_ms())
+            monitoring = self.config.monitoring
+            self._push(started, monitoring.metrics_push, metrics, monitoring.push_interval)
+
+    def _trace(self, started: contextlib.ExitStack) -> None:
+        """Record spans of requests from now on, if there is a collector for them."""
+        if self.config.monitoring.spans_push:
+            from ferromq.monitoring.pushed_spans import SPANS_INTERVAL, PushedSpans  # noqa: PLC0415 (as above)
+
+            labels = {"cluster": self.config.cluster, "node_id": self.config.name}
+            spans = PushedSpans(self._server, labels)
+            started.callback(spans.close)
+            interval = min(SPANS_INTERVAL, self.config.monitoring.push_interval)
+            self._push(started, self.config.monitoring.spans_push, spans, interval)
+
+    def _push(self, started: contextlib.ExitStack, target: str, source: "Source", interval: timedelta) -> None:
+        from ferromq.monitoring.otlp import Collector, Pusher  # noqa: PLC0415 (as in `_open_endpoint`)
+
+        monitoring = self.config.monitoring
+        collector = Collector(target, monitoring.headers(), interval, monitoring.push_timeout)
+        started.callback(Pusher(collector, self._clock, source).close)
 
     def _open_store(self, started: contextlib.ExitStack, identity: BrokerIdentity) -> None:
-        self.store = open_store(self.config, self._clock, identity, self._archive)
+        self.store = open_store(self.config, self._clock, identity, self._archive, self._recovery)
         started.callback(self.store.close)
         self.settings.attach(self.store.configure, self.store.options)
         # The listeners refer to this object: cleared, closing frees the broker at once.
@@ -283,7 +349,9 @@ class BrokerController(Shown):
             lambda: settings.config, directory, now_ms, hot_path.push_group, hot_path.push_forbidden
         )
         self._modes = RequestModes(directory)
-        self._users = open_users(self.config, self._server, directory)
+        self._users = open_users(
+            self.config.access, self._server, directory / "ferromq" / FILE, cluster=self.config.cluster
+        )
         self._role = Role(
             lambda: settings.config,
             self._clock,
@@ -295,6 +363,10 @@ class BrokerController(Shown):
             groups=self.groups,
             modes=self._modes,
         )
+        sends = _sends(self._server, self.topics, self._name_servers)
+        self._drain = Drain(self._name_servers, self._registrar, self._clock, sends=sends)
+        if self._on_stop is not None:
+            self._drain.on_end = self._on_stop
 
     def _make_components(self, started: contextlib.ExitStack) -> Components:
         components = make_components(
@@ -305,6 +377,8 @@ class BrokerController(Shown):
                 server=self._server,
                 name_servers=self._name_servers,
                 role=self._role,
+                drain=self._drain,
+                stop=self._on_stop,
                 topics=self.topics,
                 groups=self.groups,
                 modes=self._modes,
@@ -335,6 +409,8 @@ class BrokerController(Shown):
         """The bound `host:port` of the second remoting listener; None without one."""
         with naming("set grpc_listen (--grpc-listen) to another address"):
             self._server.listen_grpc(grpc_listen)
+        listeners = [listen, *filter(None, [self.fast_address]), grpc_listen]
+        warn_of_open_listeners(listeners, self.config.access)
 
     def _listen_fast(self, listen: str) -> str | None:
         """Listen a second time, on the port that RocketMQ's clients use as the VIP channel, and return `host:port`."""
@@ -346,12 +422,13 @@ class BrokerController(Shown):
         return f"{wanted.rpartition(':')[0]}:{port}"
 
     def _start_timers(self, started: contextlib.ExitStack, components: Components) -> None:
-        clients, tables = components.clients, (self.topics, self.groups)
+        clients, tables, settings = components.clients, (self.topics, self.groups), self.settings
+        merged = [*(each.merge_journal for each in tables), settings.look]
         sampled = (components.statistics, components.runtime)
         for timer in (
             clients,
             Timer("ferromq-clients", self._clock, _CLIENT_SCAN, clients.expire),
-            Timer("ferromq-tables", self._clock, _JOURNAL_MERGE, lambda _: [each.merge_journal() for each in tables]),
+            Timer("ferromq-tables", self._clock, _JOURNAL_MERGE, lambda _: [each() for each in merged]),
             Timer("ferromq-statistics", self._clock, _SAMPLE, lambda now: [each.sample(now) for each in sampled]),
             components.transactions,
         ):
@@ -368,10 +445,22 @@ class BrokerController(Shown):
             self._hot_path.push_send_policy(after)
         if changed & {"sql_filters", *ConsumeConfig.names()}:
             self._hot_path.push_read_policy(after)
-        if changed & frozenset(CompatConfig.names()):
+        if changed & {"grpc_message_limit", *CompatConfig.names()}:
             self._hot_path.push_client_policy(after)
+        if "limits" in changed:
+            self._hot_path.push_limits(after)
         if "check_types" in changed:
             self._components.clients.grpc.sends_changed()
         self._components.transactions.options_changed(changed, after)
         if changed & frozenset(_MEMBERSHIP):
             self._role.change(before.membership, after.membership)
+
+
+def _sends(server: Server, topics: TopicTable, name_servers: NameServers) -> Callable[[], Sends]:
+    """Return a function that counts what producers sent to topics whose senders shall leave."""
+
+    def counted() -> Sends:
+        left, sent = name_servers.identity.left, server.traffic()["sent"]
+        return {name: count for name, (count, _) in sent.items() if name in left or not is_ordered(topics.get(name))}
+
+    return counted

@@ -11,6 +11,7 @@ from ferromq._ferromq import Server
 from ferromq.broker.metadata.groups import GroupConfig
 from ferromq.broker.metadata.topics import TopicConfig
 from ferromq.config.broker import BrokerConfig
+from ferromq.config.limits import parse_limits
 from ferromq.config.membership import MembershipConfig
 from ferromq.protocol import naming
 from ferromq.protocol.route import Permission
@@ -69,7 +70,12 @@ class HotPath:
         self.push_send_policy(config)
         self.push_read_policy(config)
         self.push_client_policy(config)
+        self.push_limits(config)
         self.push_role(config.membership)
+
+    def push_limits(self, config: BrokerConfig) -> None:
+        """Push the limits of users and topics; used-up rates are forgotten, open connections still count."""
+        self._server.set_limits(parse_limits(config.access.limits))
 
     def push_role(self, membership: MembershipConfig) -> None:
         """Push whether consumers are served; a slave has no messages of its master."""
@@ -95,6 +101,7 @@ class HotPath:
             min_invisible_ms=used["min_invisible_time"] // _MILLISECOND,
             max_invisible_ms=used["max_invisible_time"] // _MILLISECOND,
             max_delay_ms=used["max_delay_time"] // _MILLISECOND,
+            max_send=config.grpc.grpc_message_limit,
             creates_topics=used["grpc_creates_topics"],
             redelivers_from_first=used["ordered_redelivery"] == "from_first",
         )

@@ -13,6 +13,7 @@ from ferromq.broker.clients import lite_topics
 from ferromq.broker.components import Components
 from ferromq.broker.grpc_answers import rpc
 from ferromq.broker.messages.write_layouts import KEEP_WRITE_LAYOUT
+from ferromq.protocol import audit
 from ferromq.protocol import remoting as _remoting
 from ferromq.protocol.broker_description import DESCRIBE_BROKER
 from ferromq.protocol.codes import RequestCode, ResponseCode
@@ -151,6 +152,8 @@ def table(
         RequestCode.QUERY_ASSIGNMENT: clients.assignments.query,
         RequestCode.SET_MESSAGE_REQUEST_MODE: clients.assignments.set_mode,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: clients.assignments.all_modes,
+        RequestCode.CHANGE_BROKER_STATE: components.own_machine.guarded(components.states.change),
+        RequestCode.RELOAD_CONFIG: components.own_machine.guarded(components.settings.reload),
         **components.access.handlers(),
         **dict.fromkeys(_LITE, _remoting.refused(lite_topics.REFUSED)),
     }
@@ -176,4 +179,7 @@ def table(
     }
     masters = {code: _for_masters(remoting[code], changes_refused) for code in _CHANGING}
     masters |= {code: _of_the_log(remoting[code], reads_refused) for code in _OF_THE_LOG}
-    return {**{int(code): _remoting.guarded(handler) for code, handler in {**remoting, **masters}.items()}, **grpc}
+    answered: dict[int | str, Callable[[Request], Response]] = {
+        int(code): audit.audited(code, _remoting.guarded(handler)) for code, handler in {**remoting, **masters}.items()
+    }
+    return {**answered, **grpc}

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
-from ferromq._ferromq import ExpiredFile, Store
+from ferromq._ferromq import ExpiredFile, RecoveryProgress, Store
 from ferromq.broker.cluster.addresses import store_host
 from ferromq.broker.cluster.identity import BrokerIdentity
 from ferromq.config.broker import BrokerConfig
@@ -19,8 +19,14 @@ _log = logging.getLogger("ferromq.broker")
 ArchiveHook = Callable[[ExpiredFile], object]
 
 
-def open_store(config: BrokerConfig, clock: Clock, identity: BrokerIdentity, hook: ArchiveHook | None) -> Store:
-    """Open the store; with a hook, expired files are kept until `set_archive_hook`."""
+def open_store(
+    config: BrokerConfig,
+    clock: Clock,
+    identity: BrokerIdentity,
+    hook: ArchiveHook | None,
+    recovery: RecoveryProgress | None = None,
+) -> Store:
+    """Open the store; with a hook, expired files are kept until `set_archive_hook`. *recovery* shows its progress."""
     Path(config.store).mkdir(parents=True, exist_ok=True)
     options = config.storage.overrides()
     if hook is not None:
@@ -29,6 +35,7 @@ def open_store(config: BrokerConfig, clock: Clock, identity: BrokerIdentity, hoo
     return Store(
         config.store,
         clock.raw,
+        recovery=recovery,
         **options,
         **config.timers.overrides(),
         store_host=store_host(config, identity),

@@ -1,25 +1,32 @@
 """
-The commands `ferromq store stat`, `verify` and `dump`. `store_tools` does their work.
+The commands `ferromq store stat`, `verify`, `backup`, `diff` and `dump`. `store_tools` does their work.
 
-Exit codes: 0 done without findings, 1 findings, 2 the directory cannot be read, or wrong usage.
+Exit codes: 0 done without findings, 1 findings or differences, 2 the directory cannot be read, the backup is
+unfinished, or wrong usage.
 """
 
-import argparse
 import base64
+import contextlib
+import functools
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
+import click
+
 from ferromq import store_tools
-from ferromq._ferromq import StoredMessage
-from ferromq.errors import FerromqError
-from ferromq.store_tools import DamagedMessage, Finding, LostMessage, StoreSummary, VerifyReport
+from ferromq._ferromq import RecoveryProgress, StoredMessage
+from ferromq.cli.administration.target import confirm, yes_option
+from ferromq.cli.administration.times import Time
+from ferromq.cli.output import fail
+from ferromq.cli.parsing import Group
+from ferromq.errors import ConfigError, FerromqError
+from ferromq.store_tools import DamagedMessage, Finding, LostMessage, Repair, StoreSummary, VerifyReport
 from ferromq.terminal.formatting import instant, number, size, span, table
-from ferromq.terminal.progress import Progress
+from ferromq.terminal.progress import Progress, watching
 
 _SHOWN = 1000
 """Findings shown by default; all are counted."""
@@ -29,107 +36,67 @@ _MOST_SLOTS = 268_435_455
 _MOST_THREADS = 1024
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", text: str) -> None:
-    """Add the command `store` with the help *text*."""
-    store = commands.add_parser("store", help=text)
-    store.set_defaults(run=lambda _options: _usage(store))
-    actions = store.add_subparsers(title="actions", metavar="ACTION")
-
-    stat = actions.add_parser("stat", help="show its files, times, topics, queues, index and checkpoint")
-    _add_directory(stat, _stat)
-    stat.add_argument(
-        "--index-slots",
-        type=_count(_MOST_SLOTS, 1),
-        metavar="N",
-        help="hash slots of an index file (a quarter of the entries)",
-    )
-
-    verify = actions.add_parser("verify", help="check every byte; exit code 0 sound, 1 findings, 2 cannot be read")
-    _add_directory(verify, _verify)
-    verify.add_argument(
-        "--index-slots",
-        type=_count(_MOST_SLOTS, 1),
-        metavar="N",
-        help="hash slots of an index file (a quarter of the entries)",
-    )
-    verify.add_argument(
-        "--threads", type=_count(_MOST_THREADS), default=0, metavar="N", help="worker threads (one per CPU)"
-    )
-    verify.add_argument(
-        "--show", type=_count(_MOST), default=_SHOWN, metavar="N", help=f"findings in the table ({_SHOWN})"
-    )
-
-    dump = actions.add_parser("dump", help="print the messages of a topic, queue by queue")
-    _add_directory(dump, _dump)
-    dump.add_argument("--topic", required=True)
-    dump.add_argument("--queue", type=_count(_MOST_QUEUES), metavar="N", help="only this queue")
-    dump.add_argument("--from-offset", type=_count(_MOST), metavar="N", help="first queue offset")
-    dump.add_argument("--to-offset", type=_count(_MOST), metavar="N", help="queue offset after the last")
-    time_help = "2026-11-21, 2026-11-21T07:30, with a zone if not local, or milliseconds since 1970"
-    dump.add_argument("--from-time", type=_time, metavar="TIME", help=f"stored at this time or later: {time_help}")
-    dump.add_argument("--to-time", type=_time, metavar="TIME", help="stored at this time or before")
-    dump.add_argument("--key", help="one of the message's keys, or its id")
-    dump.add_argument("--tag")
-    dump.add_argument("--limit", type=_count(_MOST), metavar="N", help="most messages to print")
-    dump.add_argument("--body", action="store_true", help="print bodies, as text if they are UTF-8, else in base64")
+_index_slots = click.option(
+    "--index-slots",
+    type=click.IntRange(1, _MOST_SLOTS),
+    metavar="N",
+    help="Hash slots of an index file (a quarter of the entries).",
+)
 
 
-def _add_directory(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
-    parser.set_defaults(run=lambda options: _guarded(run, options))
-    parser.add_argument("directory", metavar="DIR", help="the store directory")
-    parser.add_argument("--json", action="store_true", help="print JSON, in lines if there are many objects")
-    parser.add_argument(
+@click.group("store", cls=Group)
+def store() -> None:
+    """Show, verify, compare, copy and mend a store directory of ferromq or a Java broker."""
+
+
+def _guarded(command: Callable[[SimpleNamespace], int]) -> Callable[..., int]:
+    """Add `--json`, and pass all options as one object; turn errors into the exit code 2."""
+
+    @click.option("--json", is_flag=True, help="Print JSON, in lines if there are many objects.")
+    @functools.wraps(command)
+    def guarded(**options: Any) -> int:
+        try:
+            code = command(SimpleNamespace(**options))
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise  # the reader, such as `head`, closed the pipe
+        except (FerromqError, OSError, ValueError, OverflowError) as error:
+            return fail(error, code=2)
+        return code
+
+    return guarded
+
+
+def _of_directory(command: Callable[[SimpleNamespace], int]) -> Callable[..., int]:
+    """Do what `_guarded` does, and add the directory."""
+    of_log = click.option(
         "--commit-log",
-        action="append",
-        default=[],
+        "commit_log_paths",
+        multiple=True,
         metavar="DIR",
-        dest="commit_log_paths",
-        help="a directory of the commit log, if it is not DIR/commitlog; may be repeated",
+        help="A directory of the commit log, if it is not DIR/commitlog; may be repeated.",
     )
+    return click.argument("directory", metavar="DIR", help="The store directory.")(_guarded(of_log(command)))
 
 
-def _usage(parser: argparse.ArgumentParser) -> int:
-    parser.print_help(sys.stderr)
-    return 2
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal; the function takes bytes that are done, and all."""
+    with _bar(what) as progress:
+        yield progress.show
 
 
-def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    try:
-        code = run(options)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader, such as `head`, closed the pipe. Nothing can be written, also not at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (FerromqError, OSError, ValueError, OverflowError) as error:
-        sys.stderr.write(f"ferromq: {error}\n")
-        return 2
-    return code
+def _bar(what: str) -> Progress:
+    return Progress(what, 0, is_bytes=True, is_quiet=not sys.stderr.isatty())
 
 
-def _count(most: int, least: int = 0) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        # Checks the length first, because `int` fails for too many digits.
-        number = int(text) if text.isdecimal() and len(text) <= len(str(_MOST)) else -1
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
-        return number
-
-    return read
-
-
-def _time(text: str) -> int | datetime:
-    try:
-        if text.isdecimal() and len(text) > len("20261121"):
-            return _count(_MOST)(text)
-        time = datetime.fromisoformat(text)
-        if time.timestamp() < 0:
-            raise argparse.ArgumentTypeError(f"{text!r} is before 1970")
-    except (ValueError, OverflowError, OSError):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a time such as 2026-11-21T07:30, or milliseconds since 1970"
-        ) from None
-    return time
+@contextlib.contextmanager
+def _opening(next_bar: Progress) -> Iterator[RecoveryProgress | None]:
+    """Show on a terminal how far the recovery of the store is; the clock of *next_bar* begins after it."""
+    recovery = RecoveryProgress()
+    with watching("recovery", recovery.bytes) as is_shown:
+        yield recovery if is_shown else None
+    next_bar.restart()
 
 
 def _say(text: str) -> None:
@@ -139,7 +106,11 @@ def _say(text: str) -> None:
 # --- stat --------------------------------------------------------------------------------------------------------
 
 
-def _stat(options: argparse.Namespace) -> int:
+@store.command("stat")
+@_index_slots
+@_of_directory
+def _stat(options: SimpleNamespace) -> int:
+    """Show its files, times, topics, queues, index and checkpoint."""
     summary = store_tools.stat(
         options.directory, commit_log_paths=options.commit_log_paths, index_slots=options.index_slots
     )
@@ -209,27 +180,41 @@ def _checkpoint(summary: StoreSummary) -> str:
 # --- verify ------------------------------------------------------------------------------------------------------
 
 
-def _verify(options: argparse.Namespace) -> int:
+@store.command("verify")
+@_index_slots
+@click.option(
+    "--threads", type=click.IntRange(0, _MOST_THREADS), default=0, metavar="N", help="Worker threads (one per CPU)."
+)
+@click.option(
+    "--show", type=click.IntRange(0, _MOST), default=_SHOWN, metavar="N", help=f"Findings in the table ({_SHOWN})."
+)
+@click.option("--repair", is_flag=True, help="Mend what derives from the log; damaged files are moved aside.")
+@click.option("--dry-run", is_flag=True, help="With --repair: only show what it would do.")
+@yes_option
+@_of_directory
+def _verify(options: SimpleNamespace) -> int:
+    """Check every byte; exit code 0 sound, 1 findings (with --repair: left), 2 cannot be read, or refused."""
+    if options.repair:
+        return _repair(options)
+    if options.dry_run or options.yes:
+        raise ConfigError("--dry-run and --yes belong to --repair")
     findings: list[Finding] = []
-    with Progress("verify", 0, is_bytes=True, is_quiet=not sys.stderr.isatty()) as progress:
-
-        def show(done: int, total: int) -> None:
-            progress.total = total
-            progress.update(done)
-
-        with store_tools.verify(
+    with (
+        _progress("verify") as show,
+        store_tools.verify(
             options.directory,
             commit_log_paths=options.commit_log_paths,
             index_slots=options.index_slots,
             threads=options.threads,
             on_progress=show,
-        ) as verification:
-            for finding in verification:
-                if options.json:
-                    _say(json.dumps({"finding": asdict(finding)}, default=str))
-                elif len(findings) < options.show:
-                    findings.append(finding)
-            report = verification.report
+        ) as verification,
+    ):
+        for finding in verification:
+            if options.json:
+                _say(json.dumps({"finding": asdict(finding)}, default=str))
+            elif len(findings) < options.show:
+                findings.append(finding)
+        report = verification.report
     if options.json:
         _say(json.dumps({"report": asdict(report) | {"is_sound": report.is_sound}}, default=str))
     else:
@@ -270,10 +255,119 @@ def _verify_lines(report: VerifyReport, findings: Sequence[Finding]) -> Iterator
     yield "sound" if report.is_sound else "not sound"
 
 
+def _repair(options: SimpleNamespace) -> int:
+    """Show what mends the findings, ask, and do it."""
+    with _progress("verify") as show:
+        repair = store_tools.plan_repair(
+            options.directory,
+            commit_log_paths=options.commit_log_paths,
+            index_slots=options.index_slots,
+            threads=options.threads,
+            on_progress=show,
+        )
+    if not options.json:
+        for line in _plan_lines(repair):
+            _say(line)
+    if options.dry_run:
+        if options.json:
+            _say(json.dumps({"steps": [asdict(step) for step in repair.steps], "lost": repair.lost_count}, default=str))
+        return 0 if repair.before.is_sound else 1
+    if repair.steps:
+        confirm(f"Mend {repair.directory} in {number(len(repair.steps), 'step')}?", yes=options.yes)
+    with _bar("verify") as bar:
+        report = repair.apply(on_progress=bar.show, opening=lambda: _opening(bar))
+    if options.json:
+        _say(json.dumps(asdict(report) | {"is_sound": report.is_sound}, default=str))
+    else:
+        if report.quarantine is not None:
+            _say(f"moved aside  {report.quarantine}")
+        for line in _verify_lines(report.after, report.left[: options.show]):
+            _say(line)
+    return 0 if report.is_sound else 1
+
+
+def _plan_lines(repair: Repair) -> Iterator[str]:
+    steps = [
+        (
+            step.action,
+            f"{step.path.relative_to(repair.directory) if step.path.is_relative_to(repair.directory) else step.path}",
+            f"{step.findings:,}",
+        )
+        for step in repair.steps
+    ]
+    if steps:
+        yield from table(("step", "file or directory", "findings"), steps, "<<>")
+    if any(finding.kind == "config" for finding in repair.lost):
+        yield "a table is lost: put the table back first, from a backup of the store; until then nothing is mended"
+    if repair.lost_count:
+        yield f"cannot be mended: {repair.lost_count:,}"
+        for finding in repair.lost:
+            yield f"  {finding.kind}  {finding.file}  {finding.start}-{finding.end}: {finding.found}"
+
+
+# --- backup ------------------------------------------------------------------------------------------------------
+
+
+@store.command("backup")
+@_of_directory
+@click.argument("target", metavar="TARGET", help="A new directory, or an earlier backup, which is brought up to date.")
+def _backup(options: SimpleNamespace) -> int:
+    """Copy the store to TARGET; a ferromq broker may have it open. If it fails, ask again: it continues."""
+    with _progress("backup") as show:
+        report = store_tools.backup(
+            options.directory, options.target, commit_log_paths=options.commit_log_paths, on_progress=show
+        )
+    if options.json:
+        _say(json.dumps(asdict(report), default=str))
+        return 0
+    rate = size(report.copied_bytes / max(report.seconds, 1e-9))
+    _say(f"backup       {report.target}")
+    _say(f"of           {report.directory}, {'open' if report.was_open else 'stopped'}")
+    _say(f"commit log   physical offsets {report.log_start:,} to {report.log_end:,}")
+    _say(f"copied       {size(report.copied_bytes)} in {report.seconds:.2f} s, {rate}/s")
+    _say(f"             {number(report.files, 'file')}; the target had {size(report.kept_bytes)}")
+    return 0
+
+
+# --- diff --------------------------------------------------------------------------------------------------------
+
+
+@store.command("diff")
+@click.argument("first", metavar="DIR", help="A store directory.")
+@click.argument("second", metavar="OTHER", help="Another one, such as its backup.")
+@_guarded
+def _diff(options: SimpleNamespace) -> int:
+    """Compare messages, tables and users of two stores; exit code 0 the same, 1 different, 2 cannot be read."""
+    is_same = True
+    for difference in store_tools.diff(options.first, options.second):
+        is_same = False
+        if options.json:
+            _say(json.dumps(asdict(difference)))
+        else:
+            first, second = (json.dumps(value, ensure_ascii=False) for value in (difference.first, difference.second))
+            _say(f"{difference.kind} {difference.name}: {first}, in the other {second}")
+    if is_same and not options.json:
+        _say("the same")
+    return 0 if is_same else 1
+
+
 # --- dump --------------------------------------------------------------------------------------------------------
 
 
-def _dump(options: argparse.Namespace) -> int:
+@store.command("dump")
+@click.option("--topic", required=True, metavar="NAME", help="The topic.")
+@click.option("--queue", type=click.IntRange(0, _MOST_QUEUES), metavar="N", help="Only this queue.")
+@click.option("--from-offset", type=click.IntRange(0, _MOST), metavar="N", help="First queue offset.")
+@click.option("--to-offset", type=click.IntRange(0, _MOST), metavar="N", help="Queue offset after the last.")
+@click.option("--from-time", type=Time(), help="Stored at this time or later.")
+@click.option("--to-time", type=Time(), help="Stored at this time or before.")
+@click.option("--key", metavar="KEY", help="One of the message's keys, or its id.")
+@click.option("--tag", metavar="TAG", help="Its tag.")
+@click.option("--limit", type=click.IntRange(0, _MOST), metavar="N", help="Most messages to print.")
+@click.option("--body", is_flag=True, help="Print bodies, as text if they are UTF-8, else in base64.")
+@_of_directory
+def _dump(options: SimpleNamespace) -> int:
+    """Print the messages of a topic, queue by queue."""
     messages = store_tools.dump(
         options.directory,
         options.topic,
@@ -294,7 +388,7 @@ def _dump(options: argparse.Namespace) -> int:
     return 0 if is_sound else 1
 
 
-def _fields(message: StoredMessage | DamagedMessage | LostMessage, options: argparse.Namespace) -> dict[str, Any]:
+def _fields(message: StoredMessage | DamagedMessage | LostMessage, options: SimpleNamespace) -> dict[str, Any]:
     if isinstance(message, LostMessage):
         place = {"topic": options.topic, "queue_id": message.queue_id, "queue_offset": message.queue_offset}
         return place | {"error": message.reason}
@@ -327,7 +421,7 @@ def _fields(message: StoredMessage | DamagedMessage | LostMessage, options: argp
     return fields
 
 
-def _line(message: StoredMessage | DamagedMessage | LostMessage, options: argparse.Namespace) -> str:
+def _line(message: StoredMessage | DamagedMessage | LostMessage, options: SimpleNamespace) -> str:
     if isinstance(message, LostMessage):
         return f"queue {message.queue_id} offset {message.queue_offset}: lost, {message.reason}"
     if isinstance(message, DamagedMessage):

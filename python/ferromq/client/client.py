@@ -131,6 +131,7 @@ class Client:
         common.takes_compression = self.channels.takes_compression
         common.takes_batches = self.channels.takes_batches
         session.is_wanted = lambda endpoint: endpoint in common.endpoints or common.routes.has(endpoint)
+        session.on_change = common.routes.distrust_all
         self.channels.use.is_needed = lambda endpoint: session.is_wanted(endpoint) or session.has(endpoint)
         return session
 

@@ -4,6 +4,7 @@ Channels of grpcio that carry bytes, and what ends a plan early; `runner` runs p
 What is sent, and what an answer means, is decided by plans; who makes the client known is `session`.
 """
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -100,13 +101,15 @@ def close_all(channels: "Iterable[grpc.Channel]") -> None:
 
     A call that Ctrl-C interrupted inside grpcio never ends for it, and its channel waits for that.
     """
-    if is_ending():
-        for channel in channels:
+    closing: list[threading.Thread] = []
+    for channel in channels:
+        thread = threading.Thread(target=channel.close, name="ferromq-close", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no thread starts any more
             channel.close()
-        return
-    closing = [threading.Thread(target=channel.close, name="ferromq-close", daemon=True) for channel in channels]
-    for thread in closing:
-        thread.start()
+        else:
+            closing.append(thread)
     until = time.monotonic() + _LONGEST_CLOSE
     for thread in closing:
         thread.join(remaining(until))
@@ -161,6 +164,8 @@ class Channels:
         self._tls = tls
         self._framed_tls = None if tls is None else tls.frames
         self._lock = threading.Lock()
+        self._starting = threading.RLock()
+        """Held while a call begins: no other thread begins one on a channel that must be given up."""
         self._channels: dict[str, Any] = {}
         self._methods: dict[tuple[str, str], Any] = {}
         self._closed = False
@@ -207,14 +212,37 @@ class Channels:
                 each.close()
         return found
 
-    def check_threads(self, endpoint: str) -> None:
-        """Raise `ConnectionFailed` where a stream needs a thread of grpcio that starts no more: it would never end."""
-        if endpoint in self.streaming or not is_ending():
-            return
+    def start(self, endpoint: str, method: str, kind: str, start: Callable[[Any], Any]) -> Any:
+        """
+        Return the call that *start* makes of a method.
+
+        Raises `ConnectionFailed` where grpcio can start no thread for it, at the limit of the system or as the program
+        ends: the call would never end.
+        """
         try:
-            threading.Thread(target=bool, daemon=True).start()
+            if endpoint not in self.streaming:
+                threading.Thread(target=bool, daemon=True).start()
+            with self._starting:
+                found = self.method(endpoint, method, kind)
+                try:
+                    return start(found)
+                except (RuntimeError, KeyboardInterrupt, SystemExit):
+                    self._abandon(endpoint)
+                    raise
         except RuntimeError as error:
-            raise ConnectionFailed(f"no stream of broker {endpoint} begins as the program ends: {error}") from None
+            raise ConnectionFailed(f"no thread for calls of broker {endpoint} can be started: {error}") from None
+
+    def _abandon(self, endpoint: str) -> None:
+        """
+        Give up the channel of a call that grpcio did not begin as a whole, so that it never ends.
+
+        Later calls of the channel would wait for it. So would `close` and the garbage collector, which therefore never
+        gets the channel.
+        """
+        with self._lock:
+            channel = self._take(endpoint)
+        if channel is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
 
     def call(self, endpoint: str, method: str, request: bytes, timeout: float, metadata: Metadata = ()) -> bytes:
         """Call a method and return the bytes of its answer."""
@@ -231,7 +259,7 @@ class Channels:
                 last: bytes = self.method(endpoint, method)(request, timeout, sent)
                 return last
             # Not a call that waits inside gRPC's core: a fork meanwhile would never return in the child.
-            call = self.method(endpoint, method).future(request, timeout, sent)
+            call = self.start(endpoint, method, "unary_unary", lambda found: found.future(request, timeout, sent))
             answer: bytes = call.result()
         except grpc.RpcError as error:
             raise failure(error, endpoint, method, timeout) from None
@@ -366,9 +394,8 @@ class Channels:
             return self.framed_answer(step, answered)
         metadata = (*self.identity.metadata(), (PACKED, "1"))
         self.use.begin(endpoint, timeout)
-        self.check_threads(endpoint)
         try:
-            call = self.method(endpoint, method, "unary_stream")(request, timeout, metadata)
+            call = self.start(endpoint, method, "unary_stream", lambda found: found(request, timeout, metadata))
             if cancel is not None:
                 cancel.watch(call)
             return Packets(list(call), has_packed(call.initial_metadata()))

@@ -480,7 +480,11 @@ class Consumer(Shown, Generic[M]):
         return self._client.run(pull_plans.committed_offset(self._client.common, self._subscription, queue))
 
     def commit_offset(self, queue: Queue, offset: int) -> None:
-        """Set the next offset the group will read."""
+        """
+        Set the next offset the group will read. An offset behind the queue's end becomes its end.
+
+        A message is in its queue a moment after its receipt.
+        """
         self._client.check()
         self._client.run(pull_plans.commit_offset(self._client.common, self._subscription, queue, offset))
 

@@ -44,6 +44,8 @@ class Session:
         """Says whether a broker is in a route; one that is in none and silent is left."""
         self.on_left: Callable[[str], object] = lambda _endpoint: None
         """Called with each broker that was left, on a thread of the session."""
+        self.on_change: Callable[[], object] = lambda: None
+        """Called when a broker sent settings that were not asked for: something has changed there."""
         self.on_orphan: Callable[[str, pb.RecoverOrphanedTransactionCommand], None] | None = None
         """Called with the broker and what it asks when it wants to know what became of a transaction."""
 
@@ -78,6 +80,7 @@ class Session:
                 stream = self._streams.get(endpoint)
                 if stream is None:
                     stream = _Stream(endpoint, self._channels, self._told, self._on_command, self._closed)
+                    stream.on_change = self.on_change
                     self._streams[endpoint] = stream
                     stream.start()
                     beat = threading.Thread(target=self._beat, args=(endpoint,), name="ferromq-heartbeat", daemon=True)
@@ -201,10 +204,14 @@ class _Stream:
         """Ends the pause before the next attempt."""
         self._is_told = False
         """Whether the settings are on their way: those of the moment when they are sent."""
+        self._unanswered = 0
+        """How often the settings were sent on this stream without an answer so far."""
+        self.on_change: Callable[[], object] = lambda: None
 
     def _encoded(self) -> bytes:
         with self._telling:
             self._is_told = False  # who changes them after this tells again
+            self._unanswered += 1
         command = pb.TelemetryCommand(settings=self._settings())
         command.settings.access_point.CopyFrom(endpoints_message([self.endpoint]))
         data: bytes = command.SerializeToString()
@@ -262,14 +269,18 @@ class _Stream:
         with self._telling:
             if self.known.done():  # refused
                 self.known = Future()
-            self._outgoing, self._is_told = outgoing, True
+            self._outgoing, self._is_told, self._unanswered = outgoing, True, 0
         outgoing.put(self._encoded)
-        method = self._channels.method(self.endpoint, "Telemetry", "stream_stream")
+        metadata = self._channels.identity.metadata()
         try:
             if self._closed.is_set():
                 return
-            self._channels.check_threads(self.endpoint)
-            stream = method(_until_none(outgoing), metadata=self._channels.identity.metadata())
+            stream = self._channels.start(
+                self.endpoint,
+                "Telemetry",
+                "stream_stream",
+                lambda method: method(_until_none(outgoing), metadata=metadata),
+            )
             for number, answer in enumerate(stream):
                 self._channels.streaming.add(self.endpoint)
                 if number == 0:
@@ -299,6 +310,10 @@ class _Stream:
                 _log.warning("connected to broker %s again", self.endpoint)
             if not self.known.done():
                 self.known.set_result(None)
+            with self._telling:
+                is_asked, self._unanswered = self._unanswered > 0, max(0, self._unanswered - 1)
+            if not is_asked:
+                self.on_change()
 
     def _lost(self, error: FerromqError) -> None:
         """Tell who waits, and make a new promise for those who come now; a refusal stands until `promise` is called."""

@@ -4,6 +4,7 @@ The options of a broker. Groups of options have classes of their own in the modu
 Nothing here opens a store or a socket.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -33,6 +34,10 @@ from ferromq.errors import ConfigError
 
 LIMIT_FOR_QUEUES = 65_536
 """The most queues of a topic."""
+_NAME = re.compile(r"(?=.*\S)[^:;/\\\x00-\x1f\x7f]{1,255}\Z")
+_NAME_RULE = (
+    "1 to 255 characters without : ; / \\ and control characters, because order configurations and topics contain it"
+)
 # RocketMQ's joined keys, and their defaults there.
 _LISTEN = {"bindAddress": "0.0.0.0", "listenPort": "10911"}  # noqa: S104 (RocketMQ's default)
 
@@ -41,6 +46,10 @@ def _listen(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the address of RocketMQ's two keys."""
     host, port = (given.get(key, default) for key, default in _LISTEN.items())
     return {"listen": f"{host}:{whole(port)}"}
+
+
+_MESSAGE, _BESIDE_BODY = 4 << 20, 64 << 10
+"""Bytes of the largest body by default, and of what a request has beside it: properties have up to 32 KiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +124,7 @@ class BrokerConfig(Config):
         **ConsumeConfig.properties,
         **TimerConfig.properties,
         **TransactionConfig.properties,
+        **GrpcConfig.properties,
         **MembershipConfig.properties,
         **ListenerConfig.properties,
         **BrokerMonitoringConfig.properties,
@@ -158,14 +168,27 @@ class BrokerConfig(Config):
                 split_advertised(getattr(self, name) or "unset")
             except ValueError as error:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; {error}") from error
-        for name in ("name", "cluster", "store"):
-            if not getattr(self, name):
-                raise ConfigError(f"{name} is empty")
+        if not self.store:
+            raise ConfigError("store is empty")
+        for name in ("name", "cluster"):
+            if not _NAME.match(getattr(self, name)):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it may have {_NAME_RULE}")
         if not 1 <= self.default_queues <= LIMIT_FOR_QUEUES:
             raise ConfigError(f"default_queues is {self.default_queues}; it may be 1 to {LIMIT_FOR_QUEUES}")
         check_positive("handler_threads", self.handler_threads, 0)
         known = [*BrokerConfig.keys_known(), *BrokerConfig.names()]
         check_known(dict.fromkeys(self.membership.protected_keys), known, "option in configBlackList (protected_keys)")
+
+    def check_together(self) -> None:
+        """Raise `ConfigError` if no request is large enough for the largest message."""
+        super().check_together()
+        message = self.storage.max_message_size or _MESSAGE
+        most = max(self.connections.frame_limit, self.grpc.grpc_message_limit)
+        if message + _BESIDE_BODY > most:
+            raise ConfigError(
+                f"max_message_size is {message} bytes, and a request has {_BESIDE_BODY} more; frame_limit and "
+                f"grpc_message_limit allow {most} bytes at most: lower the one or raise the others"
+            )
 
     def outgoing(self) -> dict[str, Any]:
         """Return the arguments of a `RemotingClient` that calls name servers and the master. Raises `ConfigError`."""

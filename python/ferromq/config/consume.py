@@ -1,6 +1,5 @@
-"""The options of a broker for consumers, above all the limits of one answer."""
+"""The options of a broker for consumers, above all the limits of one answer, and for what it keeps for clients."""
 
-import os
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar
@@ -9,9 +8,9 @@ from ferromq.config.keys import BOOLEAN, MILLISECONDS, WHOLE, Key, Keys, divided
 from ferromq.config.reader import Config
 from ferromq.config.values import check_positive
 from ferromq.errors import ConfigError
+from ferromq.process.memory import usable_memory
 
 _ENTRY_BYTES = 20
-_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 _RANGES = {
     "transfer_count": (1, 4_096),
     "far_transfer_count": (1, 4_096),
@@ -19,7 +18,11 @@ _RANGES = {
     "far_transfer_bytes": (1, 4 << 20),
     "near_memory_ratio": (0, 100),
     "filter_scan_entries": (1, 65_536),
+    "client_memory": (1 << 20, 1 << 40),
+    "client_memory_by_connection": (1 << 20, 1 << 40),
+    "lock_memory": (1 << 20, 1 << 40),
 }
+_LEAST_OF_CLIENTS, _MOST_OF_CLIENTS = 256 << 20, 1 << 30
 _LIMIT_KEYS: Keys = {
     "maxTransferCountOnMessageInMemory": Key("transfer_count", WHOLE),
     "maxTransferBytesOnMessageInMemory": Key("transfer_bytes", WHOLE),
@@ -55,24 +58,51 @@ class ConsumeConfig(Config):
     """Whether a group's members are notified when a member joins or leaves; otherwise they notice within 20 s."""
     client_lease: timedelta = timedelta(seconds=120)
     """A client without a heartbeat for this long is forgotten."""
+    client_memory: int | None = None
+    """
+    Bytes of memory for the groups, subscriptions and settings of all clients. None: a quarter of the memory that the
+    process may use, at least 256 MiB and at most 1 GiB.
+    """
+    client_memory_by_connection: int = 8 << 20
+    """The same for the clients of one connection. 8 MiB are about 5,000 groups of an ordinary client."""
+    lock_memory: int = 64 << 20
+    """Bytes of memory for the locks of queues that clients consume in order. 64 MiB are more than 100,000 locks."""
 
     properties: ClassVar[Keys] = {
         **_LIMIT_KEYS,
         "notifyConsumerIdsChangedEnable": Key("notify_consumers", BOOLEAN),
         "channelExpiredTimeout": Key("client_lease", MILLISECONDS),
+        "client_memory": Key("client_memory"),
+        "client_memory_by_connection": Key("client_memory_by_connection"),
+        "lock_memory": Key("lock_memory"),
     }
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
-            if not least <= value <= most:
+            if value is not None and not least <= value <= most:
                 raise ConfigError(f"{name} is {value}; it may be {least} to {most}")
         check_positive("client_lease", self.client_lease, timedelta())
+
+    def check_together(self) -> None:
+        """Raise `ConfigError` if a connection may take more memory than all together."""
+        if self.client_memory_by_connection > self.memory_of_clients:
+            raise ConfigError(
+                f"client_memory_by_connection is {self.client_memory_by_connection} bytes, but all connections "
+                f"together may take {self.memory_of_clients}; lower it or raise client_memory"
+            )
+
+    @property
+    def memory_of_clients(self) -> int:
+        """The most bytes of memory for what is kept for all clients."""
+        if self.client_memory is not None:
+            return self.client_memory
+        return min(max(usable_memory() // 4, _LEAST_OF_CLIENTS), _MOST_OF_CLIENTS)
 
     @property
     def near_span(self) -> int:
         """The distance from the end of the log, in bytes, within which a message is near."""
-        return _MEMORY * self.near_memory_ratio // 100
+        return usable_memory() * self.near_memory_ratio // 100
 
     def shown(self) -> dict[str, str]:
         """Return the limits as RocketMQ's keys and values."""

@@ -1,7 +1,11 @@
 """Changes options in a configuration file and leaves its other lines as they are."""
 
-import re
-from collections.abc import Mapping
+import json
+import os
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ferromq.config.reader import Config
@@ -17,19 +21,30 @@ def keep(path: Path, kind: type[Config], keys: Mapping[str, str], options: Mappi
     """
     Set RocketMQ's *keys* in a `.conf` or `.properties`, or *options* in TOML. The old file stays as `.bak`.
 
+    The new file has no permission that the old one lacks.
+
     Raises `ConfigError` if the new file would not be a valid file of this *kind*, and `OSError` or `UnicodeDecodeError`
     if the file cannot be read or written. The file is then unchanged.
     """
     is_properties = path.suffix in {".conf", ".properties"}
     before = path.read_text(encoding="utf-8")
-    after = set_lines(before, keys) if is_properties else set_toml(before, options)
+    try:
+        after = set_lines(before, keys) if is_properties else set_toml(before, options)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}; correct it, then repeat the change") from error
     trial = path.with_name(f"{path.stem}.new{path.suffix}")
-    trial.write_text(after, encoding="utf-8")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    # What an interrupted change left may have other permissions.
+    trial.unlink(missing_ok=True)
+    with open(trial, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        file.write(after)
     try:
         (kind.parse_properties if is_properties else kind.parse_toml)(trial)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(str(trial), str(path))) from error
     finally:
         trial.unlink()
-    atomic.replace_file(path, after.encode())
+    atomic.replace_file(path, after.encode(), mode)
 
 
 def set_lines(text: str, changes: Mapping[str, str]) -> str:
@@ -47,22 +62,66 @@ def set_lines(text: str, changes: Mapping[str, str]) -> str:
 
 
 def set_toml(text: str, changes: Mapping[str, str | bool]) -> str:
-    """Set keys of a TOML file, before its first table."""
-    lines = text.splitlines()
-    begin = next((number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
-    head, rest = lines[:begin], lines[begin:]
-    for name, value in changes.items():
-        line = f"{name} = {_toml(value)}"
-        at = next((number for number, old in enumerate(head) if re.match(rf"\s*{re.escape(name)}\s*=", old)), None)
-        if at is None:
-            head.append(line)
-        else:
-            head[at] = line
-    return "\n".join([*head, *rest]) + "\n"
+    """
+    Set keys of a TOML file, before its first table. A value may have been an array over several lines, or a table.
+
+    Other lines and comments stay, but those inside the old value. Raises `tomllib.TOMLDecodeError` for another text.
+    """
+    left = {name: f"{name} = {_toml(value)}" for name, value in changes.items()}
+    head, rest = list[str](), list[str]()
+    place: int | None = None
+    """Behind the last key before the first table."""
+    table: str | None = None
+    for statement, key in _statements(text):
+        if key is not None and statement.lstrip().startswith("["):
+            table = key
+        into = head if table is None else rest
+        if key is None or (table or key) not in changes:
+            into.append(statement)
+        elif table is None and key in left:
+            into.append(left.pop(key) + _comment(statement))
+        if table is None and key is not None:
+            place = len(head)
+    if place is None:
+        place = len("\n".join(head).rstrip("\n").split("\n")) if any(head) else 0
+    after = "\n".join([*head[:place], *left.values(), *head[place:], *rest])
+    return after if after.endswith("\n") else f"{after}\n"
+
+
+_ENDS = ("]", "}", '"""', "'''")
+"""One of them is in the last line of a value over several lines."""
+
+
+def _statements(text: str) -> Iterator[tuple[str, str | None]]:
+    """Yield each statement of a TOML file with the first part of its key, and each line without one."""
+    begun: list[str] = []
+    for line in text.split("\n"):
+        begun.append(line)
+        if len(begun) > 1 and not any(end in line for end in _ENDS):
+            continue
+        statement = "\n".join(begun)
+        try:
+            keys = tomllib.loads(statement)
+        except tomllib.TOMLDecodeError:
+            continue
+        yield statement, next(iter(keys), None)
+        begun = []
+    tomllib.loads("\n".join(begun))
+
+
+def _comment(statement: str) -> str:
+    """Return the comment at the end of a statement."""
+    place = statement.find("#", statement.rfind("\n") + 1)
+    while place >= 0:
+        with suppress(tomllib.TOMLDecodeError):
+            tomllib.loads(statement[:place])
+            return f"  {statement[place:]}"
+        place = statement.find("#", place + 1)
+    return ""
 
 
 def _toml(value: str | bool) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    # The escapes of JSON are those of a string of TOML, which must escape one character more.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

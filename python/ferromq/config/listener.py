@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ferromq.config.keys import BOOLEAN, SECONDS, WHOLE, JoinedKeys, Key, Keys
+from ferromq.config.keys import BOOLEAN, NATURAL, SECONDS, WHOLE, JoinedKeys, Key, Keys
 from ferromq.config.reader import Config
 from ferromq.config.values import boolean, check_positive, only
 from ferromq.errors import ConfigError
@@ -22,6 +22,8 @@ _CLIENT_AUTH = ("none", "optional", "require")
 _CHECKS = ("name", "authority", "none")
 _SECOND = timedelta(seconds=1)
 _LEAST_MEMORY = 64 << 20
+_LEAST_FRAME, _MOST_FRAME = 2 << 20, 256 << 20
+_MOST = (1 << 30) - 1
 
 
 def _tls_file(path: str) -> dict[str, Any]:
@@ -59,6 +61,16 @@ class ListenerConfig(Config):
     """Bytes of memory for requests in progress, and for answers that clients have not read yet."""
     max_connections: int | None = None
     """Open connections. None: what the descriptor limit leaves for the servers of the process, at most 16,384."""
+    max_connections_by_address: int | None = None
+    """Open connections from one address. None: as many as `max_connections` allows."""
+    accept_backlog: int = 4096
+    """Connections that can wait to be accepted. The system may allow fewer."""
+    send_buffer: int = 0
+    """Bytes that the system buffers of a connection's answers. 0: as the system decides."""
+    receive_buffer: int = 0
+    """Bytes that the system buffers of a connection's requests. 0: as the system decides."""
+    frame_limit: int = 16 << 20
+    """Bytes of the largest remoting request. A connection with a larger one is closed."""
     idle_time: timedelta = timedelta(seconds=120)
     """A connection without traffic for this long is closed."""
     one_way_limit: int = 256
@@ -89,6 +101,11 @@ class ListenerConfig(Config):
     properties: ClassVar[Keys] = {
         "network_memory": Key("network_memory"),
         "max_connections": Key("max_connections"),
+        "max_connections_by_address": Key("max_connections_by_address"),
+        "serverSocketBacklog": Key("accept_backlog", WHOLE),
+        "serverSocketSndBufSize": Key("send_buffer", NATURAL),
+        "serverSocketRcvBufSize": Key("receive_buffer", NATURAL),
+        "com.rocketmq.remoting.frameMaxLength": Key("frame_limit", WHOLE),
         "serverChannelMaxIdleTimeSeconds": Key("idle_time", SECONDS),
         "serverOnewaySemaphoreValue": Key("one_way_limit", WHOLE),
         "serverAsyncSemaphoreValue": Key("call_limit", WHOLE),
@@ -114,10 +131,20 @@ class ListenerConfig(Config):
         if self.network_memory < _LEAST_MEMORY:
             raise ConfigError(
                 f"network_memory is {self.network_memory} bytes; it must be {_LEAST_MEMORY} or more, because a "
-                "connection may hold a quarter of it and a frame has up to 16 MiB"
+                "connection may hold a quarter of it, and requests of clients have up to 16 MiB"
             )
-        if self.max_connections is not None:
-            check_positive("max_connections", self.max_connections, 0)
+        if not _LEAST_FRAME <= self.frame_limit <= _MOST_FRAME:
+            raise ConfigError(
+                f"frame_limit is {self.frame_limit} bytes; it may be {_LEAST_FRAME} to {_MOST_FRAME}: a heartbeat "
+                "and its header have up to 1 MiB each"
+            )
+        for name in ("max_connections", "max_connections_by_address"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name), 0)
+        check_positive("accept_backlog", self.accept_backlog, 0)
+        for name in ("accept_backlog", "send_buffer", "receive_buffer"):
+            if not 0 <= getattr(self, name) <= _MOST:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it may be 0 to {_MOST}")
         check_positive("idle_time", self.idle_time, timedelta())
         check_positive("one_way_limit", self.one_way_limit, 0)
         check_positive("call_limit", self.call_limit, 0)
@@ -125,6 +152,14 @@ class ListenerConfig(Config):
         for name, words in choices.items():
             if getattr(self, name) not in words:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it may be {', '.join(filter(None, words))}")
+
+    def check_together(self) -> None:
+        """Raise `ConfigError` if the largest frame does not fit into the share of a connection."""
+        if self.frame_limit > self.network_memory // 4:
+            raise ConfigError(
+                f"frame_limit is {self.frame_limit} bytes, but a connection may hold {self.network_memory // 4}, "
+                "a quarter of network_memory; lower the one or raise the other"
+            )
 
     @property
     def mode(self) -> str:
@@ -154,13 +189,15 @@ class ListenerConfig(Config):
         """Return the arguments of a `Server`."""
         limits: dict[str, Any] = {
             "memory": self.network_memory,
+            "frame": self.frame_limit,
             "idle": self.idle_time / _SECOND,
             "one_way": self.one_way_limit,
             "calls": self.call_limit,
+            "backlog": self.accept_backlog,
         }
-        if self.max_connections is not None:
-            limits["max_connections"] = self.max_connections
-        return limits
+        options = ("max_connections", "max_connections_by_address", "send_buffer", "receive_buffer")
+        # The rest is left to the system.
+        return limits | {name: getattr(self, name) for name in options if getattr(self, name)}
 
     def set_up(self, server: "Server") -> bool:
         """Set up TLS of *server*; return whether there is any. Raises `ConfigError` with the name of a wrong file."""

@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 
 from ferromq.config.keys import BOOLEAN, LIST, MILLISECONDS, WHOLE, JoinedKeys, Key, Keys
 from ferromq.config.reader import Config
-from ferromq.config.values import check_positive, whole
+from ferromq.config.values import check_positive, whole, written
 from ferromq.errors import ConfigError
 
 _MILLISECOND = timedelta(milliseconds=1)
 _PERMISSIONS = {0: "neither", 2: "write", 4: "read", 6: "both"}
 _SLAVE = "SLAVE"
 _MASTERS = ("ASYNC_MASTER", "SYNC_MASTER")
+LONGEST_DRAIN = timedelta(days=1)
 _MAX_ID = (1 << 31) - 1
 
 
@@ -54,6 +55,14 @@ class MembershipConfig(Config):
     """Whether registrations are compressed."""
     sync_interval: timedelta = timedelta(seconds=10)
     """How often a slave fetches topics, groups and offsets from its master."""
+    drain: timedelta = timedelta()
+    """How long SIGTERM lets senders leave, at most, before the broker stops; 0: it stops at once."""
+    drain_quiet: timedelta = timedelta(seconds=30)
+    """A drain ends when no send has come for this time. RocketMQ's remoting clients look for routes every 30 s."""
+    remote_stop: bool = False
+    """Whether other machines may drain, stop and reload the broker where no policy is checked."""
+    watch_config: bool = False
+    """Whether changes of the configuration file are taken over while the broker runs, within 20 s."""
     protected_keys: tuple[str, ...] = ()
     """Options, by RocketMQ's keys or their names here, that no request can change while the broker runs."""
 
@@ -77,6 +86,9 @@ class MembershipConfig(Config):
             raise ConfigError(f"permission is {self.permission}; it may be {known}")
         for name in ("register_interval", "register_timeout", "sync_interval"):
             check_positive(name, getattr(self, name), timedelta())
+        for name in ("drain", "drain_quiet"):
+            if not timedelta() <= getattr(self, name) <= LONGEST_DRAIN:
+                raise ConfigError(f"{name} is {written(getattr(self, name))}; it may be 0 to 24h")
 
     @property
     def is_slave(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from ferromq.config.access import AccessConfig
 from ferromq.config.keys import (
     BOOLEAN,
     DURATION,
@@ -26,6 +27,7 @@ from ferromq.config.monitoring import MonitoringConfig
 from ferromq.config.reader import Config
 from ferromq.config.rocketmq_keys import NAME_SERVER_REFUSED, NAME_SERVER_WITHOUT_EFFECT
 from ferromq.config.values import check_address, check_positive, whole
+from ferromq.errors import ConfigError
 
 _LISTEN = {"bindAddress": "0.0.0.0", "listenPort": "9876"}  # noqa: S104 (as in RocketMQ)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -46,6 +48,8 @@ class NameServerConfig(Config):
     """`host:port` to listen on; port 0 takes a free one."""
     kv_config_path: str = ""
     """File of the key-value table, RocketMQ's kvConfig.json; empty: kept in memory."""
+    access_directory: str = ""
+    """Directory of the file of users, access.json; `authentication_enabled` needs it."""
     scan_interval: timedelta = timedelta(seconds=10)
     """How often the name server looks for expired registrations."""
     lease: timedelta = timedelta(seconds=120)
@@ -70,8 +74,12 @@ class NameServerConfig(Config):
     """Whether routes are refused until `service_wait` has passed, so that all brokers can register first."""
     service_wait: timedelta = timedelta(seconds=45)
     """The length of that wait, from the start."""
+    watch_config: bool = False
+    """Whether changes of the configuration file are taken over while the name server runs, within 20 s."""
     protected_keys: tuple[str, ...] = ()
     """RocketMQ's keys that cannot be changed at run time, in addition to those that name files."""
+    access: AccessConfig = field(default_factory=AccessConfig)
+    """The options for access control, named without `access`."""
     connections: ListenerConfig = field(default_factory=ListenerConfig)
     """The options of its connections. Files, environment and flags name them without `connections`."""
     monitoring: MonitoringConfig = field(default_factory=MonitoringConfig)
@@ -80,6 +88,7 @@ class NameServerConfig(Config):
     prefix: ClassVar[str] = "FERROMQ_NAMESRV_"
     properties: ClassVar[Keys] = {
         "kvConfigPath": Key("kv_config_path"),
+        "authConfigPath": Key("access_directory"),
         "scanNotActiveBrokerInterval": Key("scan_interval", MILLISECONDS),
         "lease": Key("lease", DURATION),
         "defaultThreadPoolNums": Key("handler_threads", WHOLE),
@@ -94,13 +103,16 @@ class NameServerConfig(Config):
         "waitSecondsForService": Key("service_wait", SECONDS),
         "configBlackList": Key("protected_keys", LIST),
         **NAME_SERVER_REFUSED,
+        **AccessConfig.properties,
         **ListenerConfig.properties,
     }
     joined: ClassVar[JoinedKeys] = {
         tuple(_LISTEN): _listen,
+        **AccessConfig.joined,
         **ListenerConfig.joined,
     }
     parts: ClassVar[Mapping[str, type[Config]]] = {
+        "access": AccessConfig,
         "connections": ListenerConfig,
         "monitoring": MonitoringConfig,
     }
@@ -112,13 +124,31 @@ class NameServerConfig(Config):
             check_positive(name, getattr(self, name), timedelta())
         check_positive("handler_threads", self.handler_threads, 0)
 
+    def check_together(self) -> None:
+        """Raise `ConfigError` for users without a place."""
+        super().check_together()
+        if self.access.limits:
+            raise ConfigError("limits is an option of brokers: a name server has no messages; set it for each broker")
+        if self.access.authentication_enabled and not self.access_directory:
+            raise ConfigError(
+                "authentication_enabled of a name server needs access_directory (authConfigPath), the directory of its "
+                "users"
+            )
+
+    def outgoing(self) -> dict[str, Any]:
+        """Return the options of its own connections to brokers."""
+        return {**self.connections.outgoing(), "credentials": self.access.inner()}
+
     def keys(self) -> dict[str, str]:
         """Return the options as RocketMQ's keys and values; options without such a key have their own name."""
         host, _, port = self.listen.rpartition(":")
         options = {**self.given(), "tls_mode": self.connections.mode}
+        shown = {key: entry for key, entry in self.properties.items() if not self.is_secret(key)}
         return {
             "bindAddress": host,
             "listenPort": port,
-            **written_keys(self.properties, options),
+            "authenticationEnabled": str(self.access.authentication_enabled).lower(),
+            "authorizationEnabled": str(self.access.authorization_enabled).lower(),
+            **written_keys(shown, options),
             "tls.server.need.client.auth": self.connections.tls_client_auth,
         }

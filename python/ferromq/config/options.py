@@ -70,10 +70,19 @@ class BrokerOptions(StoreOptions, total=False):
     force_register: bool
     compress_registration: bool
     sync_interval: timedelta | float | str
+    drain: timedelta | float | str
+    drain_quiet: timedelta | float | str
+    remote_stop: bool
+    watch_config: bool
     protected_keys: Sequence[str] | str
     # ListenerConfig
     network_memory: int | str
     max_connections: int | str | None
+    max_connections_by_address: int | str | None
+    accept_backlog: int | str
+    send_buffer: int | str
+    receive_buffer: int | str
+    frame_limit: int | str
     idle_time: timedelta | float | str
     one_way_limit: int | str
     call_limit: int | str
@@ -90,6 +99,11 @@ class BrokerOptions(StoreOptions, total=False):
     # MonitoringConfig
     metrics_listen: str
     metrics_limit: int | str
+    metrics_push: str
+    spans_push: str
+    push_headers: Sequence[str] | str
+    push_interval: timedelta | float | str
+    push_timeout: timedelta | float | str
     # AccessConfig
     authentication_enabled: bool
     authorization_enabled: bool
@@ -97,7 +111,9 @@ class BrokerOptions(StoreOptions, total=False):
     inner_credentials: str
     authentication_whitelist: Sequence[str] | str
     authorization_whitelist: Sequence[str] | str
+    plain_acl: str
     show_passwords: bool
+    limits: Sequence[str] | str
     # SendConfig
     check_types: str
     mixed_topics: bool
@@ -116,10 +132,16 @@ class BrokerOptions(StoreOptions, total=False):
     filter_scan_entries: int | str
     notify_consumers: bool
     client_lease: timedelta | float | str
+    client_memory: int | str | None
+    client_memory_by_connection: int | str
+    lock_memory: int | str
     # GrpcConfig
     grpc_tls_mode: str
     grpc_tls_certificate: str | os.PathLike[str]
     grpc_tls_key: str | os.PathLike[str]
+    grpc_tls_client_auth: str
+    grpc_tls_trust: str | os.PathLike[str]
+    grpc_message_limit: int | str
     # CompatConfig
     compat: str
     min_invisible_time: timedelta | float | str | None

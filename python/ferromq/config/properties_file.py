@@ -43,11 +43,12 @@ def parse_lines(text: str, source: str) -> dict[str, tuple[int, str]]:
             continue
         key, separator, value = (part.strip() for part in line.partition("="))
         if not separator:
-            raise ConfigError(f"line {number} of {source} is not KEY=VALUE: {line}")
+            # The line may have a secret.
+            raise ConfigError(f"line {number} of {source} is not KEY=VALUE")
         if "\\" in value:
             raise ConfigError(
-                f"line {number} of {source} has a backslash, which is an escape in RocketMQ's files: {line}; "
-                "write the value on one line without it"
+                f"line {number} of {source}: the value of {key} has a backslash, an escape in RocketMQ's files; "
+                "write it on one line without it"
             )
         lines[key] = (lines[key][0] if key in lines else number, value)
     return lines

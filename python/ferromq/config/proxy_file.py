@@ -15,11 +15,12 @@ from ferromq.config.compat import CompatConfig
 from ferromq.config.grpc import GrpcConfig
 from ferromq.config.keys import LIST, JoinedKeys, Key, Keys
 from ferromq.config.properties_file import Place
-from ferromq.config.rocketmq_keys import ACCESS, METRICS, WITHOUT_EFFECT, by_key, fixed, flag
+from ferromq.config.rocketmq_keys import ACCESS, WITHOUT_EFFECT, by_key, fixed, flag
 from ferromq.config.values import boolean, whole
 from ferromq.errors import ConfigError
 
 _NO_LITE = "lite topics and queues are not supported"
+_METRICS = "the broker exports the metrics"
 _SENDS = "the limits of a message are fixed"
 _SETTINGS = "the settings of clients for retries and long polls are fixed"
 _WITHOUT_EFFECT = by_key(
@@ -34,7 +35,7 @@ _WITHOUT_EFFECT = by_key(
             producerProcessorThreadPoolQueueCapacity
         """,
         "network_memory and max_connections bound connections": """
-            grpcMaxConcurrentCallsPerConnection grpcMaxInboundMessageSize grpcClientIdleTimeMills
+            grpcMaxConcurrentCallsPerConnection grpcClientIdleTimeMills
         """,
         "there is no process between the broker and its clients": """
             brokerConfigPath channelExpiredInSeconds channelExpiredTimeout contextExpiredInSeconds detectInterval
@@ -73,7 +74,7 @@ _WITHOUT_EFFECT = by_key(
         """,
         "the broker's messageDelayLevel is used": "messageDelayLevel",
         "changed certificate files are reloaded within a second": "tlsCertWatchIntervalMs",
-        METRICS: """
+        _METRICS: """
             metricCollectorAddress metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
             metricLoggingExporterIntervalInMills metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta
             metricsLabel metricsPromExporterHost metricsPromExporterPort
@@ -121,7 +122,7 @@ REFUSED_OF_PROXY: Mapping[str, Callable[[str], dict[str, Any]]] = {
     "proxyMode": _mode,
     "maxMessageSize": _message_size,
     **dict.fromkeys(("namesrvDomain", "namesrvDomainSubgroup"), fixed("", "name servers are not looked up")),
-    "metricCollectorMode": fixed("off", METRICS),
+    "metricCollectorMode": fixed("off", _METRICS),
     "tlsKeyPassword": fixed("", "encrypted keys are not supported"),
     "enableMessageBodyEmptyCheck": flag("true", "messages without a body are refused"),
     "enableProxyAutoRenew": flag("true", "a lease is renewed if its receive asks for it"),
@@ -152,6 +153,7 @@ class ProxyKeys(BrokerConfig):
             key: CompatConfig.properties[key]
             for key in ("minInvisibleTimeMillsForRecv", "maxInvisibleTimeMills", "maxDelayTimeMills")
         },
+        **GrpcConfig.properties,
         **AccessConfig.properties,
         "authenticationEnabled": _too("authentication_enabled"),
         "authorizationEnabled": _too("authentication_enabled", "authorization_enabled"),

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from ferromq.config.keys import JoinedKeys, Keys
+from ferromq.config.keys import JoinedKeys, Key, Keys
 from ferromq.config.known_names import check_known, hint, unknown
 from ferromq.config.properties_file import Place, read_lines, read_text
 from ferromq.config.values import CONVERTERS, written
@@ -44,7 +44,7 @@ class Config:
 
     prefix: ClassVar[str]
     """The prefix of environment variables."""
-    properties: ClassVar[Keys]
+    properties: ClassVar[Keys] = {}
     """RocketMQ's keys, and the fields they set."""
     without_effect: ClassVar[Mapping[str, str]] = {}
     """RocketMQ's keys without effect → the reason, which the log names for the keys of a file."""
@@ -54,6 +54,8 @@ class Config:
     """Fields that are groups of options; options are named without their group."""
     own_converters: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     """Fields whose values are read in another way than others of their type."""
+    secrets: ClassVar[frozenset[str]] = frozenset()
+    """Fields whose values no text may show."""
 
     def _repr_html_(self) -> str:
         return html_of(self)
@@ -180,7 +182,7 @@ class Config:
         """Yield the reading function of each key, its value and its place; joined keys together."""
         for key, (value, place) in keys.items():
             if key in cls.properties:
-                yield cls.properties[key], value, f"{key}={value} in {place}"
+                yield cls.properties[key], value, f"{key if cls.is_secret(key) else f'{key}={value}'} in {place}"
         for group, read in cls.joined.items():
             given = {key: keys[key][0] for key in group if key in keys}
             if given:
@@ -271,21 +273,33 @@ class Config:
         types = cls._types()
         given = {name: value for name, value in values.items() if value is not None}
         converters = {name: cls.own_converters.get(name) or CONVERTERS[kind] for name, kind in types.items()}
-        converted = {name: _convert(name, value, converters[name]) for name, value in given.items() if name in types}
+        converted = {
+            name: cls._convert(name, value, converters[name]) for name, value in given.items() if name in types
+        }
         for field, part in cls.parts.items():
             names = part.names()
             converted[field] = part.build({name: given[name] for name in names if name in given}, what)
         return cls(**converted)
 
+    @classmethod
+    def _convert(cls, name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
+        """Convert text, a number or a value to the type of the field."""
+        try:
+            return convert(value)
+        except (ValueError, TypeError, OverflowError) as error:
+            if name in cls.secrets:
+                # The cause may show the value, too.
+                raise ConfigError(f"{name} has a value of the wrong type or form") from None
+            shown = written(value) if isinstance(value, timedelta) else repr(value)
+            raise ConfigError(f"{name} is {shown}: {error}") from error
+
+    @classmethod
+    def is_secret(cls, key: str) -> bool:
+        """Whether the value of an option or of one of RocketMQ's keys must not be shown."""
+        entry = cls.properties.get(key)
+        option = entry.option if isinstance(entry, Key) else key
+        return option in cls.secrets or any(part.is_secret(option) for part in cls.parts.values())
+
 
 def _shown(keys: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in keys.items())
-
-
-def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Convert text, a number or a value to the type of the field."""
-    try:
-        return convert(value)
-    except (ValueError, TypeError, OverflowError) as error:
-        shown = written(value) if isinstance(value, timedelta) else repr(value)
-        raise ConfigError(f"{name} is {shown}: {error}") from error

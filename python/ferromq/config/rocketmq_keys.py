@@ -21,7 +21,7 @@ _CONTROLLER = "there is no controller that elects masters"
 _ROCKSDB = "RocksDB is not used"
 _POP = "messages in flight are kept in the store's lease table, without revive topics and their buffers"
 _WATCH = "statistics have ferromq's own form; mqadmin brokerStatus shows them"
-METRICS = "metrics are exported for Prometheus alone"
+METRICS = "ferromq's metrics are cumulative, have the labels of docs/metrics.md, and all parts"
 ACCESS = "users and policies are in memory, and in a file of the store directory"
 _LITE = "lite topics and queues are not supported"
 _COLD = "reads of old messages are not throttled"
@@ -50,8 +50,8 @@ _BROKER_GROUPS: Mapping[str, str] = {
     """,
     _NETWORK: """
         enableNetWorkFlowControl enableShutdownGracefully serverCallbackExecutorThreads serverNettyWorkerGroupEnable
-        serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize
-        serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds transferMsgByHeap useEpollNativeSelector
+        serverPooledByteBufAllocatorEnable serverSelectorThreads
+        serverWorkerThreads shutdownWaitTimeSeconds transferMsgByHeap useEpollNativeSelector
         writeBufferHighWaterMark writeBufferLowWaterMark enableFastChannelEventProcess
     """,
     _CLIENT_SIDE: """
@@ -130,9 +130,8 @@ _BROKER_GROUPS: Mapping[str, str] = {
     """,
     METRICS: """
         enableConnectionMetrics enableLagAndDlqMetrics enableMessageStoreMetrics enablePopMetrics enableRemotingMetrics
-        enableRequestMetrics enableStatsMetrics enableTransactionMetrics metricGrpcExporterIntervalInMills
-        metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints
-        metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel transactionMetricFlushInterval
+        enableRequestMetrics enableStatsMetrics enableTransactionMetrics metricLoggingExporterIntervalInMills
+        metricsExportBatchMaxDataPoints metricsInDelta metricsLabel transactionMetricFlushInterval
     """,
     ACCESS: """
         aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath clusterName configName
@@ -213,8 +212,8 @@ NAME_SERVER_WITHOUT_EFFECT: Mapping[str, str] = by_key(
     {
         _NETWORK: """
             enableShutdownGracefully serverCallbackExecutorThreads serverNettyWorkerGroupEnable
-            serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize
-            serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds useEpollNativeSelector
+            serverPooledByteBufAllocatorEnable serverSelectorThreads serverWorkerThreads shutdownWaitTimeSeconds
+            useEpollNativeSelector
             writeBufferHighWaterMark writeBufferLowWaterMark
         """,
         _CLIENT_SIDE: """

@@ -9,10 +9,13 @@ from typing import Any, cast
 from ferromq.errors import ConfigError
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\Z")
+_LONGEST_DAYS = 100_000_000
+"""Of a duration that is not `forever`: more than RocketMQ's 2^31 - 1 hours, which stand for it there."""
+_MOST = 2**63 - 1
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NO_HOST = re.compile(r"[/\s]")
-_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
-_SIZE = re.compile(r"(\d+)\s*(?:(K|M|G|T)i?B?)?\Z", re.IGNORECASE)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
+_SIZE = re.compile(r"(\d{1,30})\s*(?:(K|M|G|T)i?B?)?\Z", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _ADVERTISED = re.compile(r"(\[[^\[\]\s]+\]|[^\[\]:\s]+)(?::(\d{1,5}))?\Z")
 _MAX_PORT = 65535
@@ -46,7 +49,10 @@ def duration(value: Any) -> timedelta:
     match = _DURATION.match(str(value).strip())
     if match is None:
         raise ValueError("expected a duration, such as 500ms, 30s, 2m, 1h, or forever")
-    return timedelta(seconds=float(match[1]) * _DURATION_UNITS[match[2]])
+    seconds = float(match[1]) * _DURATION_UNITS[match[2]]
+    if seconds > _LONGEST_DAYS * _DURATION_UNITS["d"]:
+        raise ValueError(f"expected a duration of 0s to {_LONGEST_DAYS}d, or forever")
+    return timedelta(seconds=seconds)
 
 
 def written(value: timedelta) -> str:
@@ -82,6 +88,8 @@ def whole(text: str) -> int:
     """Read a whole number in RocketMQ's files."""
     if _WHOLE.fullmatch(text) is None:
         raise ValueError("expected a whole number without a unit")
+    if not -_MOST <= int(text) <= _MOST:
+        raise ValueError(f"expected a whole number of {-_MOST} to {_MOST}")
     return int(text)
 
 
@@ -109,9 +117,10 @@ def _hours(value: Any) -> tuple[int, ...]:
 
 def _size(value: Any) -> int:
     match = _SIZE.match(str(value).strip())
-    if match is None:
-        raise ValueError("expected a whole number, or a size such as 64MiB")
-    return int(match[1]) * _SIZE_UNITS[(match[2] or "").lower()]
+    found = -1 if match is None else int(match[1]) * _SIZE_UNITS[(match[2] or "").lower()]
+    if not 0 <= found <= _MOST:
+        raise ValueError(f"expected a whole number of 0 to {_MOST}, or a size such as 64MiB")
+    return found
 
 
 def _entries(value: Any) -> Iterable[Any]:

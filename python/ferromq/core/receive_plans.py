@@ -44,6 +44,8 @@ _TURN = 1.0
 """Seconds to wait for one topic at one broker, where there are several topics or brokers."""
 _WATCH = 20.0
 """Seconds that a broker waits for messages to tell of."""
+_THROTTLED = 0.1
+"""Seconds until a broker is asked again that throttles the client."""
 _LEAST_POLL = 5.0
 """Seconds that a receive waits at RocketMQ's proxy at least; one with less time until its deadline is refused:"""
 _TOO_SHORT = "not enough for polling"
@@ -89,6 +91,7 @@ def receive(common: Common, subscription: Subscription, wish: Wish, lease: "Leas
     """
     Receive messages, waiting for the first; an empty list when none came in time.
 
+    A broker that throttles the client is asked again until the wait is over; without a wait, it raises `Throttled`.
     A broker that does not answer is asked again until the wait is over, and as often as attempts are allowed where
     there is time: it ends at most *grace* seconds after the wait, whatever hangs.
     """
@@ -311,6 +314,9 @@ def _receive_once(
             return messages
         raise ServerError(f"{endpoint} ended a receive without a status")
     code, text = status
-    if code not in {pb.Code.OK, pb.Code.MESSAGE_NOT_FOUND}:
+    left = tries.until - wish.grace - common.now()
+    if code == pb.Code.TOO_MANY_REQUESTS and left > 0:
+        yield Pause(min(_THROTTLED, left))
+    elif code not in {pb.Code.OK, pb.Code.MESSAGE_NOT_FOUND}:
         raise error_of(code, text)
     return messages

@@ -229,6 +229,14 @@ class Routes:
             if topic in self._routes:
                 self._routes[topic] = self._routes[topic][0], self._now() + seconds
 
+    def distrust_all(self) -> None:
+        """Ask anew for each route at the next occasion; until then the old ones stand."""
+        with self._lock:
+            now = self._now()
+            self._routes = {topic: (route, now) for topic, (route, _) in self._routes.items()}
+            endpoints = {endpoint for route, _ in self._routes.values() for endpoint in route.endpoints}
+        self.on_changed(endpoints)
+
     def distrust(self, topic: str) -> None:
         """Ask anew at the next occasion; until then the old route stands."""
         with self._lock:

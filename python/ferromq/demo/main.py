@@ -6,7 +6,6 @@ reads the topic with Spark, and kills a broker with -9 while rows are sent to it
 the result with the table and raises `Mismatch` if they differ. It uses the public API only, so it is also an example.
 """
 
-import argparse
 import contextlib
 import sys
 import tempfile
@@ -39,16 +38,11 @@ class Step:
     checked: str
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `ferromq demo`."""
-    parser.add_argument("--rows", type=int, metavar="N", help="only the first N rows (default: all 336,776)")
-
-
-def main(args: argparse.Namespace) -> int:
+def main(rows: int | None = None) -> int:
     """Run all steps and print the table; return 1 if a row differs or is missing, or a step fails."""
     begin = time.monotonic()
     try:
-        steps = run(args.rows)
+        steps = run(rows)
     except data.Mismatch as mismatch:
         _say(f"MISMATCH: {mismatch}")
         return 1

@@ -21,6 +21,7 @@ from ferromq.monitoring.metrics import Families
 _log = logging.getLogger("ferromq.monitoring")
 
 AUTO: Final = "auto"
+OFF: Final = "off"
 _LOOPBACK: Final = "127.0.0.1"
 
 Reasons = Callable[[], Sequence[str]]
@@ -37,7 +38,7 @@ def _reason(text: str) -> Reasons:
 
 class Endpoint(Collector):
     """
-    Serves the pages of one server, at *listen*.
+    Serves the pages of one server, at *listen*. With `off` it has the metrics for `Pusher` alone.
 
     `auto` is 127.0.0.1 with *auto_port*; if another process has that port, a warning says so, and there is no endpoint.
     Raises `OSError` if a given address is in use.
@@ -46,9 +47,12 @@ class Endpoint(Collector):
     def __init__(self, listen: str, auto_port: int) -> None:
         self._collect: Callable[[], Iterable[Metric]] = _nothing
         self._reasons = _reason("the server is starting: it opens its files and recovers what a crash left")
+        self._is_stopping = False
         self._process = ProcessCollector(registry=None)
         pages = {"/metrics": self._metrics, "/readyz": self._ready}
         self._server: HttpServer | None = None
+        if listen == OFF:
+            return
         try:
             address = f"{_LOOPBACK}:{auto_port}" if listen == AUTO else listen
             self._server = HttpServer(address, pages, {"/healthz": _alive})
@@ -67,7 +71,7 @@ class Endpoint(Collector):
 
     @property
     def address(self) -> str | None:
-        """The bound `host:port`; None if the port was taken."""
+        """The bound `host:port`; None if the port was taken, and with `off`."""
         return self._server.address if self._server else None
 
     def started(self, collect: Callable[[], Iterable[Metric]], reasons: Reasons) -> None:
@@ -77,6 +81,7 @@ class Endpoint(Collector):
     def stopping(self) -> None:
         """Tell that the server stops; its own metrics end, as the parts that count are closed."""
         self._collect, self._reasons = _nothing, _reason("the server is stopping")
+        self._is_stopping = True
 
     def close(self) -> None:
         """End. Idempotent."""
@@ -94,9 +99,21 @@ class Endpoint(Collector):
         yield from self._process.collect()
 
     def _metrics(self) -> Page:
-        return Page(generate_latest(self), content_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return self._unless_stopping(lambda: Page(generate_latest(self), content_type=CONTENT_TYPE_PLAIN_0_0_4))
 
     def _ready(self) -> Page:
+        return self._unless_stopping(self._readiness)
+
+    def _unless_stopping(self, make: Callable[[], Page]) -> Page:
+        """Return a page; if what it shows is closed meanwhile, the page of a server that stops."""
+        try:
+            return make()
+        except Exception:
+            if not self._is_stopping:
+                raise
+            return make()
+
+    def _readiness(self) -> Page:
         reasons = self._reasons()
         if not reasons:
             return Page(b"ready\n")

@@ -2,7 +2,8 @@
 A small HTTP server for metrics and health checks: a few pages, read by GET, on a thread of its own.
 
 A client costs little and cannot hold the server up: connections, the size of a request and the time of an exchange are
-limited, and each connection serves one request. Pages are made on two threads beside it.
+limited, and each connection serves one request. Where a limit is reached, the oldest connection ends, so that slow
+clients give way to the next one. Pages are made on two threads beside it; requests that wait for one share it.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
@@ -19,7 +21,9 @@ from ferromq.process.limited_log import LimitedLog
 _log = logging.getLogger("ferromq.http")
 
 MAX_CONNECTIONS: Final = 64
-"""Open connections; further ones are closed."""
+"""Open connections; a further one ends the oldest."""
+MAX_PAGES: Final = 64 << 20
+"""Bytes of the pages that clients are reading; beyond them the oldest readers' connections end, but for one page."""
 MAX_REQUEST: Final = 8 << 10
 """Bytes of a request line and its header."""
 REQUEST_SECONDS: Final = 5.0
@@ -29,6 +33,8 @@ ANSWER_SECONDS: Final = 30.0
 _END: Final = b"\r\n\r\n"
 _TEXT: Final = "text/plain; charset=utf-8"
 _STOP_SECONDS: Final = 2.0
+_PIECE: Final = 64 << 10
+"""Bytes that are handed to a socket at a time, so that a connection holds no copy of its page."""
 
 
 class Page(NamedTuple):
@@ -54,13 +60,13 @@ class BadRequest(Exception):  # noqa: N818 (an answer, not a failure of ours)
         self.status = status
 
 
-def parse(head: bytes) -> Asked:
+def parse(request: bytes) -> Asked:
     """
     Return the path of a request (RFC 9112, section 3), without its query. Raises `BadRequest`.
 
-    *head* is its request line and header. The fields of the header do not matter: no page depends on them.
+    *request* is its request line and header. The fields of the header do not matter: no page depends on them.
     """
-    line, _, _ = head.partition(b"\r\n")
+    line, _, _ = request.partition(b"\r\n")
     words = line.split(b" ")
     if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not line.isascii():  # noqa: PLR2004 (of a line)
         raise BadRequest(HTTPStatus.BAD_REQUEST, "the request line is not METHOD PATH HTTP/1.1")
@@ -70,13 +76,40 @@ def parse(head: bytes) -> Asked:
     return Asked(target.partition("?")[0], wants_body=method == "GET")
 
 
-def written(page: Page, *, wants_body: bool = True) -> bytes:
-    """Return the response with *page*, after which the connection ends."""
-    head = (
+def head(page: Page) -> bytes:
+    """Return the head of the response with *page*, after which the connection ends."""
+    text = (
         f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\nContent-Type: {page.content_type}\r\n"
         f"Content-Length: {len(page.body)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
-    return head.encode("ascii") + (page.body if wants_body else b"")
+    return text.encode("ascii")
+
+
+class _Turns:
+    """
+    Makes one page, for all requests that wait for it, one at a time.
+
+    A request gets a page whose making begins after it: requests that come while one is made share the next one.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[Page]]) -> None:
+        self._make = make
+        self._making: asyncio.Task[Page] | None = None
+        self._next: asyncio.Task[Page] | None = None
+
+    def join(self) -> "asyncio.Task[Page]":
+        """Return the task of the next page; it must not be cancelled by one of those who wait."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._run(self._making))
+        return self._next
+
+    async def _run(self, before: "asyncio.Task[Page] | None") -> Page:
+        if before is not None:
+            await asyncio.wait([before])
+        self._making, self._next = self._next, None
+        page = await self._make()
+        self._making = None  # it would keep the page
+        return page
 
 
 class HttpServer:
@@ -97,8 +130,9 @@ class HttpServer:
         self._at_once = dict(at_once or {})
         self._loop = asyncio.new_event_loop()
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="ferromq-http")
-        self._turns = {path: asyncio.Lock() for path in pages}
-        self._open = 0
+        self._turns = {path: _Turns(partial(self._made, path)) for path in pages}
+        # By age, with the pages that they are reading.
+        self._open: dict[asyncio.Task[None], Page | None] = {}
         self._limited_log = LimitedLog(_log)
         host, _, port = address.rpartition(":")
         try:
@@ -125,10 +159,10 @@ class HttpServer:
 
     def _run(self) -> None:
         self._loop.run_forever()
-        self._loop.run_until_complete(self._end())
+        self._loop.run_until_complete(self._finish())
         self._loop.close()
 
-    async def _end(self) -> None:
+    async def _finish(self) -> None:
         """Listen no more, and end the connections."""
         self._server.close()
         # Also those of connections that were accepted last, and have not begun.
@@ -138,50 +172,81 @@ class HttpServer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= MAX_CONNECTIONS:
-            self._limited_log.log(logging.WARNING, "connection refused: %d are open", self._open)
-            writer.transport.abort()
-            return
-        self._open += 1
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._open) >= MAX_CONNECTIONS:
+            self._end(next(iter(self._open)))
+        self._open[task] = None
         try:
-            await self._serve(reader, writer)
+            await self._serve(task, reader, writer)
         except (OSError, TimeoutError):
             _log.debug("connection ended", exc_info=True)
+        except asyncio.CancelledError:
+            _log.debug("connection given up")
         finally:
-            self._open -= 1
+            self._open.pop(task, None)
             # What a client has not taken in time is dropped.
             writer.transport.abort()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _end(self, oldest: "asyncio.Task[None]") -> None:
+        del self._open[oldest]
+        oldest.cancel()
+        self._limited_log.log(logging.WARNING, "oldest connection ended: %d others are open", len(self._open))
+
+    async def _serve(
+        self, task: "asyncio.Task[None]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         wants_body = True
         try:
             asked = parse(await _head(reader))
             wants_body = asked.wants_body
             async with asyncio.timeout(ANSWER_SECONDS):
-                page = await self._make(asked.path)
+                page = await self._page(asked.path)
         except BadRequest as refused:
             page = Page(f"{refused}\n".encode(), refused.status)
         except asyncio.IncompleteReadError:
             return
-        writer.write(written(page, wants_body=wants_body))
-        await _within(ANSWER_SECONDS, writer.drain())
+        self._hold(task, page)
+        await _within(ANSWER_SECONDS, _write(writer, page, wants_body=wants_body))
+        self._open[task] = None
         writer.write_eof()
         # The end of the client's side: closing with unread bytes would reset the connection before it reads the answer.
         await _within(REQUEST_SECONDS, _read_rest(reader))
 
-    async def _make(self, path: str) -> Page:
+    def _hold(self, task: "asyncio.Task[None]", page: Page) -> None:
+        """Note that a client reads a page. Readers of other pages give way, the oldest first, if there are too many."""
+        self._open[task] = page
+        while True:
+            held = {id(other): other for other in self._open.values() if other is not None}
+            if len(held) == 1 or sum(len(other.body) for other in held.values()) <= MAX_PAGES:
+                return
+            oldest = next(task for task, other in self._open.items() if other is not None and other is not page)
+            self._end(oldest)
+
+    async def _page(self, path: str) -> Page:
         if path in self._at_once:
             return self._at_once[path]()
-        make = self._pages.get(path)
-        if make is None:
+        turns = self._turns.get(path)
+        if turns is None:
             known = ", ".join(sorted({*self._pages, *self._at_once}))
             raise BadRequest(HTTPStatus.NOT_FOUND, f"there is no page {path[:100]}; there are {known}")
-        async with self._turns[path]:
-            try:
-                return await self._loop.run_in_executor(self._workers, make)
-            except Exception:  # noqa: BLE001 (a page must not end the server)
-                self._limited_log.log(logging.ERROR, "page failed path=%s", path, exc_info=True)
-                raise BadRequest(HTTPStatus.INTERNAL_SERVER_ERROR, "the page failed; the log has the error") from None
+        return await asyncio.shield(turns.join())
+
+    async def _made(self, path: str) -> Page:
+        try:
+            return await self._loop.run_in_executor(self._workers, self._pages[path])
+        except Exception:  # noqa: BLE001 (a page must not end the server)
+            self._limited_log.log(logging.ERROR, "page failed path=%s", path, exc_info=True)
+            return Page(b"the page failed; the log has the error\n", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+async def _write(writer: asyncio.StreamWriter, page: Page, *, wants_body: bool) -> None:
+    writer.write(head(page))
+    body = memoryview(page.body)
+    for begin in range(0, len(body) if wants_body else 0, _PIECE):
+        writer.write(body[begin : begin + _PIECE])
+        await writer.drain()
+    await writer.drain()
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:

@@ -60,6 +60,23 @@ SERVER_METRICS: Final[Mapping[str, Described]] = {
     "cold_calls": Described("ferromq_control_plane_calls_total", "counter", "Requests handed to the control plane"),
     "demoted": Described("ferromq_unknown_names_total", "counter", "Unknown names handed to the control plane"),
     "telemetry_streams": Described("ferromq_telemetry_streams", "gauge", "Open telemetry streams of gRPC clients"),
+    "over_user_limit": Described(
+        "ferromq_over_user_limit_total", "counter", "Sends and reads refused because a user's limit was used up"
+    ),
+    "over_topic_limit": Described(
+        "ferromq_over_topic_limit_total", "counter", "Sends and reads refused because a topic's limit was used up"
+    ),
+    "over_user_connections": Described(
+        "ferromq_over_user_connections_total", "counter", "Requests refused because their user had too many connections"
+    ),
+    "over_user_topic_limit": Described(
+        "ferromq_over_user_topic_limit_total",
+        "counter",
+        "Sends and reads refused because the limit of a user in a topic was used up",
+    ),
+    "dropped_spans": Described(
+        "ferromq_dropped_spans_total", "counter", "Spans of requests dropped because too many waited for their push"
+    ),
     "memory_held": Described("ferromq_network_memory_bytes", "gauge", "Memory of requests and unread answers"),
 }
 """The counters of a server, by their names in `Server.stats`."""
@@ -187,3 +204,30 @@ class Names:
 
     def __contains__(self, name: str) -> bool:
         return name in self._known
+
+
+class Totals:
+    """
+    Sums what was counted by name since the start, by the places of *names*; the rest goes to `OTHER`.
+
+    No sum goes down: what was summed as `OTHER` stays there when its name is forgotten or gets a place. The sum of a
+    name ends with its place. Not thread-safe.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._seen: dict[str, Sequence[int]] = {}
+        self._sums: dict[str, list[int]] = {}
+
+    def add(self, counted: Mapping[str, Sequence[int]]) -> Mapping[str, Sequence[int]]:
+        """Add what was counted since the last call, and return the sums; *counted* are totals since the start."""
+        for name, counts in counted.items():
+            before = self._seen.get(name)
+            if before is None or any(new < old for new, old in zip(counts, before, strict=True)):
+                before = [0] * len(counts)  # it is new, or was forgotten and came again
+            sums = self._sums.setdefault(name if name in self._names else OTHER, [0] * len(counts))
+            for place, (new, old) in enumerate(zip(counts, before, strict=True)):
+                sums[place] += new - old
+        self._seen = dict(counted)
+        self._sums = {name: sums for name, sums in self._sums.items() if name == OTHER or name in counted}
+        return self._sums

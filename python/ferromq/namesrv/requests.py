@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ferromq._ferromq import Request, Server
+from ferromq.access.own_machine import reload_answer
 from ferromq.config.file_edit import ProtectedKey
 from ferromq.errors import ConfigError
 from ferromq.namesrv import registration_body
@@ -18,8 +19,9 @@ from ferromq.namesrv.route_types import BrokerAddress, Registration
 from ferromq.namesrv.settings import Settings
 from ferromq.process.clock import Clock
 from ferromq.protocol import java_json, naming, remoting
+from ferromq.protocol.broker_removal import GONE
 from ferromq.protocol.codes import RequestCode, ResponseCode
-from ferromq.protocol.namespaces import ORDER_NAMESPACE
+from ferromq.protocol.namespaces import GRPC_NAMESPACE, ORDER_NAMESPACE
 from ferromq.protocol.order_configuration import all_parts, canonical, parts
 from ferromq.protocol.registration_extension import IS_CHANGE, TAKES_CHANGES
 from ferromq.protocol.remoting import Answer, Handler, failure, flag, integer, required, success
@@ -75,6 +77,17 @@ class Requests:
             RequestCode.GET_BROKER_MEMBER_GROUP: self._members,
             RequestCode.BROKER_HEARTBEAT: self._heartbeat,
         }
+
+    def is_routine(self, request: Request) -> bool:
+        """Return whether a broker sends this at each start or stop: its first gRPC address, or that it leaves."""
+        fields = request.fields
+        if request.route == RequestCode.UNREGISTER_BROKER:
+            leaving = BrokerAddress(fields.get("clusterName", ""), fields.get("brokerAddr", ""))
+            return leaving in self._routes.brokers_of(request.connection)
+        if request.route == RequestCode.PUT_KV_CONFIG and fields.get("namespace") == GRPC_NAMESPACE:
+            value = fields.get("value")
+            return value != GONE and self._kv_config.get(GRPC_NAMESPACE, fields.get("key", "")) in {None, GONE, value}
+        return False
 
     def _put_kv(self, request: Request) -> Answer:
         fields = request.fields
@@ -234,6 +247,10 @@ class Requests:
 
     def _show_settings(self, _request: Request) -> Answer:
         return success(body=self._settings.text().encode())
+
+    def reload(self, request: Request) -> Answer:
+        """Answer request 9876002."""
+        return reload_answer(request, self._settings, _log)
 
     def _query_version(self, request: Request) -> Answer:
         key = _address(request)

@@ -345,6 +345,11 @@ class RouteInfoManager:
                 self._forget(key, live.broker_name)
             return [live.connection for _, live in ended if live.connection is not None]
 
+    def brokers_of(self, connection: int) -> frozenset[BrokerAddress]:
+        """Return the brokers that registered over *connection*."""
+        with self._lock:
+            return frozenset(self._keys_of.get(connection, ()))
+
     def close_connection(self, connection: int) -> None:
         """Remove the brokers that registered over *connection*, which is closed."""
         with self._changing():

@@ -5,45 +5,43 @@ Listeners apply the changes.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ferromq.config.at_run_time import NAME_SERVER_KEYS
 from ferromq.config.file_edit import ProtectedKey, keep
+from ferromq.config.keys import Key
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.config.properties_file import Place, parse_lines
+from ferromq.config.source import Reloadable, Reloaded
 from ferromq.errors import ConfigError
 
 _log = logging.getLogger("ferromq.namesrv")
 
 PROTECTED_KEYS = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
 """Keys that requests can never change: those that name files, and the list of protected keys itself."""
-KEYS_AT_RUN_TIME = frozenset(
+_AT_RUN_TIME = frozenset(
     {
-        *("deleteTopicWithBrokerRegistration", "enableAllTopicList", "enableTopicList", "lease", "needWaitForService"),
-        *("notifyMinBrokerIdChanged", "orderMessageEnable", "returnOrderTopicConfigToBroker"),
-        *("scanNotActiveBrokerInterval", "supportActingMaster", "waitSecondsForService"),
+        "watch_config",
+        *(
+            key.option
+            for name, key in NameServerConfig.properties.items()
+            if name in NAME_SERVER_KEYS and isinstance(key, Key)
+        ),
     }
 )
-"""Keys that can change while the name server runs."""
+"""The options that can change while it runs."""
 Listener = Callable[[NameServerConfig], object]
 
 
-class Settings:
+class Settings(Reloadable[NameServerConfig]):
     """The options in effect. Thread-safe."""
 
     def __init__(self, config: NameServerConfig, file: Path | None = None) -> None:
-        self._config = config
-        self._file = file
-        self._lock = threading.Lock()
+        super().__init__(config, file)
         self._listeners: list[Listener] = []
-
-    @property
-    def config(self) -> NameServerConfig:
-        """The current options."""
-        return self._config
 
     def listen(self, listener: Listener) -> None:
         """Call *listener* with the options now and after every change."""
@@ -53,6 +51,24 @@ class Settings:
     def clear_listeners(self) -> None:
         """Stop calling listeners."""
         self._listeners.clear()
+
+    def reload(self) -> Reloaded:
+        """Take over what changed in the configuration file; see `Reloadable`."""
+        with self._lock:
+            if self._source is None:
+                raise ConfigError("the name server was started without a configuration file; use config set")
+            found, differing = self._source.read()
+            now, wanted = self._config.given(), found.given()
+            config = NameServerConfig.from_options({**now, **{name: wanted[name] for name in differing & _AT_RUN_TIME}})
+            changed = tuple(sorted(name for name, value in config.given().items() if value != now[name]))
+            if changed:
+                self._apply(config)
+            self._source.accept(found)
+            return Reloaded(changed, tuple(sorted(self._source.fixed(found, _AT_RUN_TIME))))
+
+    @staticmethod
+    def _is_watched(config: NameServerConfig) -> bool:
+        return config.watch_config
 
     def text(self) -> str:
         """Return the options in RocketMQ's form: `KEY=VALUE` lines, sorted by key."""
@@ -71,12 +87,17 @@ class Settings:
             config = NameServerConfig.from_options({**self._config.given(), **values})
             if config == self._config:
                 return
+            self._check_watch(config)
             if self._file is not None:
-                keep(self._file, NameServerConfig, given, {name: _shown(getattr(config, name)) for name in values})
-            self._config = config
+                with self._writing(values):
+                    keep(self._file, NameServerConfig, given, {name: _shown(getattr(config, name)) for name in values})
             _log.info("options changed %s", " ".join(f"{key}={value}" for key, value in given.items()))
-            for listener in self._listeners:
-                listener(config)
+            self._apply(config)
+
+    def _apply(self, config: NameServerConfig) -> None:
+        self._config = config
+        for listener in self._listeners:
+            listener(config)
 
     def _checked(self, given: Mapping[str, str]) -> dict[str, Any]:
         protected = sorted(given.keys() & (PROTECTED_KEYS | set(self._config.protected_keys)))
@@ -87,9 +108,9 @@ class Settings:
             if key in NameServerConfig.without_effect:
                 raise ConfigError(f"{key} has no effect: {NameServerConfig.without_effect[key]}; omit it")
         values = NameServerConfig.translate({key: (value, place) for key, value in given.items()})
-        fixed = sorted(given.keys() - KEYS_AT_RUN_TIME)
+        fixed = sorted(given.keys() - NAME_SERVER_KEYS)
         if fixed:
-            known = ", ".join(sorted(KEYS_AT_RUN_TIME))
+            known = ", ".join(sorted(NAME_SERVER_KEYS))
             raise ConfigError(
                 f"{', '.join(fixed)} needs a restart; change the file, and restart. Keys for run time are {known}"
             )

@@ -6,13 +6,13 @@ does a store before it deletes a file (`hook`), without Spark in the broker. `pa
 adds them to the archive.
 """
 
-import argparse
 import json
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from ferromq.pipeline.archiving.location import location_of
 from ferromq.pipeline.archiving.partitions import PartitionedWriter
 from ferromq.pipeline.archiving.publisher import LogPart, Manifest, Publisher
 from ferromq.pipeline.command import shared
+from ferromq.pipeline.command.parameters import Parameters
 from ferromq.pipeline.command.summary import Summary
 from ferromq.spark.arrow import arrow_schema, record_batch
 from ferromq.spark.file_systems import local_path
@@ -279,11 +280,14 @@ def read(spark: SparkSession, out: str) -> DataFrame:
 # --- the command -------------------------------------------------------------------------------------------------
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parameters: Parameters) -> None:
     """Add the command's arguments."""
-    add = parser.add_argument
-    add("paths", nargs="+", metavar="STORE_DIR|FILE", help="store directories, or commit-log files")
-    add("out", metavar="OUT", help="the archive: a directory, created if it is missing, or a URL that fsspec knows")
+    add = parameters.option
+    parameters.argument(
+        "paths", nargs=-1, required=True, metavar="STORE_DIR|FILE...", help="store directories, or commit-log files"
+    )
+    where = "the archive: a directory, created if it is missing, or a URL that fsspec knows"
+    parameters.argument("out", metavar="OUT", help=where)
     add(
         "--on-corrupt",
         choices=ON_CORRUPT,
@@ -291,10 +295,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="for a record that does not match its checksum: fail (default), or skip and record it in the manifest",
     )
     add("--storage-options", metavar="JSON", default="{}", help="options for fsspec to open the URL OUT")
-    add("--full-only", action="store_true", help="skip the file that is still appended to")
+    add("--full-only", is_flag=True, help="skip the file that is still appended to")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: SimpleNamespace) -> int:
     """Run the command and return its exit code: 1 if records were skipped."""
     storage_options = _object("--storage-options", arguments.storage_options)
     with shared.started(arguments, "archive") as spark:

@@ -8,12 +8,12 @@ Java broker's, closed or open; of an open store only the records are checked tha
 `ferromq store verify` does the same on one machine without Spark, and also checks small files (`config/`).
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ from ferromq.pipeline.auditing import (
 )
 from ferromq.pipeline.auditing.store_files import QueueFiles, RowFile, StoreFiles
 from ferromq.pipeline.command import shared
+from ferromq.pipeline.command.parameters import Parameters
 from ferromq.pipeline.command.summary import Summary
 from ferromq.terminal import formatting
 
@@ -197,25 +198,24 @@ def _read(spark: SparkSession, tasks: Sequence[_Task]) -> DataFrame:
 # --- the command -------------------------------------------------------------------------------------------------
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parameters: Parameters) -> None:
     """Add the command's arguments."""
-    parser.add_argument("directory", metavar="DIR", help="store directory of ferromq or a Java broker, closed or open")
-    parser.add_argument(
+    parameters.argument("directory", metavar="DIR", help="store directory of ferromq or a Java broker, closed or open")
+    parameters.option(
         "--commit-log",
-        action="append",
-        default=[],
+        "commit_log_paths",
+        multiple=True,
         metavar="DIR",
-        dest="commit_log_paths",
         help="directory of the commit log, if it is not DIR/commitlog; may be repeated",
     )
-    parser.add_argument(
+    parameters.option(
         "--index-slots", type=int, metavar="N", help="hash slots of an index file (default: a quarter of its entries)"
     )
-    parser.add_argument("--show", type=int, default=_SHOWN, metavar="N", help=f"findings in the summary ({_SHOWN})")
-    shared.add_output(parser, "the findings")
+    parameters.option("--show", type=int, default=_SHOWN, metavar="N", help=f"findings in the summary ({_SHOWN})")
+    shared.add_output(parameters, "the findings")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: SimpleNamespace) -> int:
     """Audit a store and print the summary; return FINDINGS if it is not sound."""
     with shared.started(arguments, "audit") as spark:
         found = look(

@@ -5,8 +5,8 @@ The last message of a queue has the highest queue offset. Across queues, the hig
 offset, queue id and store host. Keys of different topics are different keys. A message counts for each of its keys.
 """
 
-import argparse
 import sys
+from types import SimpleNamespace
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 from ferromq.errors import ConfigError
 from ferromq.pipeline import replay
 from ferromq.pipeline.command import shared
+from ferromq.pipeline.command.parameters import Parameters
 from ferromq.pipeline.command.summary import Summary
 from ferromq.pipeline.inputs import row_source
 from ferromq.spark.schema import SCHEMA
@@ -87,11 +88,11 @@ def _tombstone(text: str) -> Column:
     return no
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parameters: Parameters) -> None:
     """Add the command's arguments."""
-    row_source.add_arguments(parser)
-    add = parser.add_argument
-    shared.add_output(parser, "the messages")
+    row_source.add_arguments(parameters)
+    add = parameters.option
+    shared.add_output(parameters, "the messages")
     add("--to", metavar="TOPIC", help="send the messages to this topic")
     add("--to-endpoint", metavar="HOST:PORT", help="gRPC endpoint of a broker to send to (default: --endpoint)")
     add(
@@ -103,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--without-key", choices=WITHOUT_KEY, default="drop", help="what to do with messages without keys (drop)")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: SimpleNamespace) -> int:
     """Run the command and return its exit code."""
     if bool(arguments.output) == bool(arguments.to):
         raise ConfigError("no destination, or two; allowed: --output PATH, or --to TOPIC")
@@ -124,7 +125,9 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             # A message that is the last for several keys is sent once.
             once = last.drop("key").dropDuplicates(["topic", "store_host", "queue_id", "queue_offset"])
-            sent = replay.replay(once, target, to=arguments.to).agg(F.sum("sent")).first()
+            sent = (
+                replay.replay(once, target, to=arguments.to, tls=row_source.tls(arguments)).agg(F.sum("sent")).first()
+            )
         summary = Summary(f"compact {arguments.topic}")
         for name in ("messages", "without_key", "tombstones"):
             summary.add(name.replace("_", " "), counts.get[name])

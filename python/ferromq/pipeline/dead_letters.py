@@ -6,9 +6,9 @@ DLQ_ORIGIN_MESSAGE_ID (ferromq), RETRY_TOPIC and ORIGIN_MESSAGE_ID (RocketMQ). f
 and DLQ_EXCEPTION; a consumer or producer may set another property.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 
 from ferromq.errors import ConfigError
 from ferromq.pipeline.command import shared
+from ferromq.pipeline.command.parameters import Parameters
 from ferromq.pipeline.command.summary import Summary
 from ferromq.pipeline.inputs import row_source
 from ferromq.protocol import naming
@@ -119,21 +120,22 @@ def _property(name: str) -> Column:
 # --- the command -------------------------------------------------------------------------------------------------
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parameters: Parameters) -> None:
     """Add the command's arguments."""
-    row_source.add_arguments(parser, with_topic=False)
-    add = parser.add_argument
+    row_source.add_arguments(parameters, with_topic=False)
+    add = parameters.option
     add("--group", metavar="NAME,…", help="consumer groups (default: all; required with --endpoint)")
     add("--reason", metavar="PROPERTY,…", help=f"properties that hold the cause ({', '.join(REASONS)})")
     add("--show", type=int, default=_SHOWN, metavar="N", help=f"causes in the summary ({_SHOWN})")
     add("--replay-list", metavar="DIR", help="write the Parquet list that `replay --archive DIR` sends again")
-    shared.add_output(parser, "the causes")
+    shared.add_output(parameters, "the causes")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: SimpleNamespace) -> int:
     """Run the command; return FINDINGS if there are dead letters."""
     reasons = arguments.reason.split(",") if arguments.reason else REASONS
     prefix = naming.DLQ_PREFIX
+    arguments.topic = None
     if arguments.group:
         arguments.topic = ",".join(prefix + name for name in arguments.group.split(",") if name)
     elif arguments.endpoint:
@@ -151,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
     return shared.FINDINGS if rows else shared.OK
 
 
-def _summary(arguments: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> Summary:
+def _summary(arguments: SimpleNamespace, rows: Sequence[dict[str, Any]]) -> Summary:
     summary = Summary(f"dead letters of {arguments.group or 'all groups'}")
     summary.add("messages", sum(row["messages"] for row in rows))
     summary.add("groups", len({row["consumer_group"] for row in rows}))

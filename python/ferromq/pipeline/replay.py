@@ -6,7 +6,6 @@ With a *state* directory a restarted replay continues from its last save, at mos
 it was killed, and sends those messages again. With a *writer* the brokers drop the duplicates.
 """
 
-import argparse
 import hashlib
 import json
 import re
@@ -14,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -21,10 +21,12 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 
+from ferromq.client.tls import Tls, TlsFile, check_tls
 from ferromq.core.numbering import SEQUENCE
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.message import Message
 from ferromq.pipeline.command import shared
+from ferromq.pipeline.command.parameters import Parameters
 from ferromq.pipeline.command.summary import Summary
 from ferromq.pipeline.inputs import row_source
 from ferromq.pipeline.replaying import rate_limit
@@ -60,6 +62,7 @@ def replay(
     state: str | None = None,
     job: str = "",
     writer: str | None = None,
+    tls: bool | TlsFile | Tls = False,
 ) -> DataFrame:
     """
     Send the rows of *frame*, which has the columns of the format, and return a row for each queue (`REPORT`).
@@ -71,13 +74,15 @@ def replay(
 
     *with_groups* gives the messages of a queue a message group, which a FIFO topic requires. *state* is a directory
     that all machines share; it holds the progress of the replay named *job*. With *writer*, a unique name, each message
-    is stored once however often the replay is started; the limits of numbered messages apply.
+    is stored once however often the replay is started; the limits of numbered messages apply. *tls* is that of
+    `ferromq.Producer`; every node has its files.
 
     Raises ConfigError for wrong arguments. A broker's error ends the task, which Spark may run again.
     """
     check_writer(writer)
     rate_limit.check(rate, speed)
     parse_endpoints(endpoint)
+    check_tls(tls)
     if to is not None:
         naming.check_topic(to)
     job = f"{job} to {to or 'the same topics'}".strip()
@@ -90,7 +95,7 @@ def replay(
         context = TaskContext.get()
         number = context.partitionId() if context is not None else 0
         sent_offsets = None if state is None else SentOffsets(state, job)
-        with OrderedSender(endpoint, with_groups=with_groups, writer=writer) as sender:
+        with OrderedSender(endpoint, with_groups=with_groups, writer=writer, tls=tls) as sender:
             task_replay = _TaskReplay(sender, RateLimit(rate, speed), to, sent_offsets, number, writer=writer)
             for batch in batches:
                 task_replay.send(batch.to_pydict())
@@ -259,25 +264,25 @@ def _message(columns: Mapping[str, Sequence[Any]], row: int, *, with_groups: boo
 # --- the command -------------------------------------------------------------------------------------------------
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parameters: Parameters) -> None:
     """Add the command's arguments."""
-    row_source.add_arguments(parser)
-    add = parser.add_argument
+    row_source.add_arguments(parameters)
+    add = parameters.option
     add("--to", metavar="TOPIC", help="topic to send to (default: the message's own)")
     add("--to-endpoint", metavar="HOST:PORT", help="gRPC endpoint of a broker to send to (default: --endpoint)")
     add("--rate", type=float, metavar="N", help="maximum number of messages a second")
     add("--speed", type=float, metavar="X", help="keep the intervals of the store times: 1 as stored, 2 twice as fast")
-    add("--with-groups", action="store_true", help="give messages a message group, as FIFO topics require")
+    add("--with-groups", is_flag=True, help="give messages a message group, as FIFO topics require")
     add("--state", metavar="DIR", help="save the progress there, and continue from it after a restart")
     add(
         "--exactly-once",
+        "writer",
         metavar="WRITER",
-        dest="writer",
         help="store each message once, however often the replay is started with this unique name",
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: SimpleNamespace) -> int:
     """Run the command and return its exit code."""
     job = row_source.describe(arguments)
     target = arguments.to_endpoint or arguments.endpoint
@@ -300,6 +305,7 @@ def run(arguments: argparse.Namespace) -> int:
             state=arguments.state,
             job=job,
             writer=arguments.writer,
+            tls=row_source.tls(arguments),
         ).collect()
     seconds = time.monotonic() - begin
     summary = Summary(f"replay {arguments.topic}")

@@ -5,12 +5,12 @@ Rows come from an archive, brokers, or a store directory (`row_source`). Each fi
 with the number of groups, not of messages.
 """
 
-import argparse
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,9 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812 (PySpark's own habit)
 
 from ferromq.errors import ConfigError
 from ferromq.pipeline.command import shared
+from ferromq.pipeline.command.parameters import Parameters
 from ferromq.pipeline.command.summary import Summary
 from ferromq.pipeline.inputs import group_lags, row_source, store_config
-from ferromq.spark.options import ClusterAddress
 from ferromq.terminal import formatting
 
 __all__ = ["lags", "queues", "stats", "tags"]
@@ -131,18 +131,18 @@ def lags(spark: SparkSession, directory: str, topics: Iterable[str] = ()) -> Dat
 # --- the command -------------------------------------------------------------------------------------------------
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parameters: Parameters) -> None:
     """Add the command's arguments."""
-    row_source.add_arguments(parser)
-    parser.add_argument(
+    row_source.add_arguments(parameters)
+    parameters.option(
         "--every",
         metavar="SPAN",
         default="1 hour",
         help="length of a time span, such as '10 minutes' (default: 1 hour)",
     )
-    parser.add_argument("--group", metavar="NAME,…", help="query the brokers for the lags of these groups")
-    parser.add_argument("--show", type=int, default=_SHOWN, metavar="N", help=f"time spans in the summary ({_SHOWN})")
-    shared.add_output(parser, "the figures by topic and span")
+    parameters.option("--group", metavar="NAME,…", help="query the brokers for the lags of these groups")
+    parameters.option("--show", type=int, default=_SHOWN, metavar="N", help=f"time spans in the summary ({_SHOWN})")
+    shared.add_output(parameters, "the figures by topic and span")
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class _Figures:
     lags: Sequence[Mapping[str, Any]]
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: SimpleNamespace) -> int:
     """Run the command and return its exit code."""
     with shared.started(arguments, "stats") as spark:
         frame = row_source.read(spark, arguments)
@@ -172,18 +172,20 @@ def run(arguments: argparse.Namespace) -> int:
     return shared.OK
 
 
-def _lags(spark: SparkSession, arguments: argparse.Namespace, topics: Sequence[str]) -> list[Mapping[str, Any]]:
+def _lags(spark: SparkSession, arguments: SimpleNamespace, topics: Sequence[str]) -> list[Mapping[str, Any]]:
     """Return the lags in a store directory, or query the brokers for the named groups."""
     if arguments.log and (Path(arguments.log) / "commitlog").is_dir():
         return [row.asDict() for row in lags(spark, arguments.log, topics).collect()]
     if arguments.group and (arguments.endpoint or arguments.namesrv):
-        where = ClusterAddress(arguments.endpoint, arguments.namesrv)
         groups = [name for name in arguments.group.split(",") if name]
-        return [dict(zip(_LAG_NAMES, row, strict=True)) for row in group_lags.lags(where, topics, groups)]
+        return [
+            dict(zip(_LAG_NAMES, row, strict=True))
+            for row in group_lags.lags(row_source.address(arguments), topics, groups)
+        ]
     return []
 
 
-def _summary(arguments: argparse.Namespace, figures: _Figures) -> Summary:
+def _summary(arguments: SimpleNamespace, figures: _Figures) -> Summary:
     summary = Summary(f"stats {arguments.topic}")
     size = sum(row["bytes"] for row in figures.spans)
     summary.add("messages", sum(row["messages"] for row in figures.spans))

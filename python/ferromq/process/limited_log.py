@@ -11,13 +11,19 @@ from collections.abc import Callable
 
 _PERIOD = 10.0
 _LINES = 5
+"""The most lines in a period, unless the caller says otherwise."""
 
 
 class LimitedLog:
-    """Writes up to five lines to *log* in ten seconds. The next line has the number of suppressed ones. Thread-safe."""
+    """
+    Writes up to *lines* lines to *log* in ten seconds. The next line has the number of suppressed ones.
 
-    def __init__(self, log: logging.Logger, *, now: Callable[[], float] = time.monotonic) -> None:
+    Thread-safe.
+    """
+
+    def __init__(self, log: logging.Logger, *, lines: int = _LINES, now: Callable[[], float] = time.monotonic) -> None:
         self._log = log
+        self._lines = lines
         self._now = now
         self._lock = threading.Lock()
         self._period_start = float("-inf")
@@ -34,7 +40,7 @@ class LimitedLog:
             now = self._now()
             if now - self._period_start >= _PERIOD:
                 self._period_start, self._written = now, 0
-            if self._written == _LINES:
+            if self._written == self._lines:
                 self._suppressed += 1
                 return False
             self._written += 1

@@ -28,6 +28,7 @@ _LEVELS = {
     "off": logging.CRITICAL + 1,
 }
 _JOIN_SECONDS = 1.0
+_AUDIT = "ferromq::audit"
 FORMATS: Final = ("text", "json")
 """How lines can look."""
 # A place for a value in the text of a line, with its name before it if there is one.
@@ -56,6 +57,9 @@ def install(directives: str, line_format: str = "text") -> None:
     for target, level in levels.items():
         logging.getLogger(target.replace("::", ".")).setLevel(level)
     _targets[:] = levels
+    if _AUDIT not in levels:
+        # The level of the other logs does not decide: a change of it would hide later changes.
+        logging.getLogger(_AUDIT.replace("::", ".")).setLevel(logging.INFO)
 
 
 def change(level: str) -> None:

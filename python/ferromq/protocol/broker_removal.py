@@ -67,6 +67,14 @@ def _clusters(ask: Ask, address: str) -> dict[str, set[str]]:
     return {str(name): set(members) for name, members in (known.get("clusterAddrTable") or {}).items()}
 
 
+def mark(ask: Ask, address: str, broker_name: str) -> bool | None:
+    """Return whether a name server has the mark `gone` in place of a broker's address; None: it knows neither."""
+    fields = {"namespace": GRPC_NAMESPACE}
+    body = ask(address, RequestCode.GET_KVLIST_BY_NAMESPACE, fields, ResponseCode.QUERY_NOT_FOUND)
+    found = (java_json.loads_object(body).get("table") or {}).get(broker_name) if body else None
+    return None if found is None else found == GONE
+
+
 def check_away(ask: Ask, address: str, broker_name: str) -> None:
     """Raise `RequestError` if the broker is registered with a name server."""
     known = java_json.loads_object(ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, {}, 0))

@@ -125,6 +125,9 @@ class RequestCode(IntEnum):
     GET_LITE_CLIENT_INFO = 200_077
     GET_LITE_GROUP_INFO = 200_078
     TRIGGER_LITE_DISPATCH = 200_079
+    # Requests of ferromq. RocketMQ's codes are far below.
+    CHANGE_BROKER_STATE = 9_876_001
+    RELOAD_CONFIG = 9_876_002
 
 
 class ResponseCode(IntEnum):

@@ -1,5 +1,6 @@
 """Parses the addresses that users give. Without protobuf, because readers over remoting do not need it."""
 
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 
@@ -11,6 +12,8 @@ NAMESRV_VARIABLE = "NAMESRV_ADDR"
 """RocketMQ's environment variable with the name servers of programs that give none."""
 NAMESRV = "namesrv://"
 """Begins an address that is name servers'."""
+DASHBOARD = "127.0.0.1:8082"
+"""Where a dashboard listens, unless it is told otherwise."""
 WHICH_PORT_OF_NAMESRV = "is this a name server's port (9876)?"
 # Characters of schemes, paths, lists and blanks, which no host has.
 _ODD = re.compile(r"[/,@?#|&=\s]")
@@ -47,6 +50,16 @@ def parse_address(text: str) -> tuple[tuple[str, ...], bool]:
     if isinstance(text, str) and text.strip().startswith(NAMESRV):
         return parse_name_servers(text.strip().removeprefix(NAMESRV)), True
     return parse_endpoints(text), False
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine reaches *host*, an IPv6 address with or without brackets; no name but localhost."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host.lower() == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def chosen_endpoint(

@@ -84,6 +84,11 @@ class BrokerData:
         """The address of the master, if there is one."""
         return self.addresses.get(MASTER)
 
+    @property
+    def master_or_slave(self) -> str:
+        """The address of the master, or else of the slave with the lowest id. Raises `ValueError` without addresses."""
+        return self.master or self.addresses[min(self.addresses)]
+
     def to_json(self) -> dict[str, Any]:
         """Return the form Java reads."""
         value: dict[str, Any] = {

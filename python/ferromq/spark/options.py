@@ -3,6 +3,10 @@ The options of `spark.read.format("ferromq")`, parsed and checked.
 
 endpoint, namesrv       address of the cluster, one of the two: `host:port` of a broker's gRPC endpoint, or of name
                         servers (`a:1;b:1`) for remoting, which also reads RocketMQ's brokers
+tls                     whether connections use TLS; default false, or true with one of the next options
+tlsTrust                PEM file of the certificates to trust; default those of the system, or of gRPC
+tlsCertificate, tlsKey  PEM files that the brokers see, if they ask for a certificate
+tlsServerName           name in the certificates of the endpoint and all brokers of the route (only with endpoint)
 topic, topics           the topic to read, or several separated by commas; or
 topicPattern            a regular expression that the whole name matches (needs namesrv)
 includeSystemTopics     topicPattern also matches RocketMQ's own topics and retry topics; default false
@@ -17,13 +21,14 @@ minPartitions           ranges are split further into about this many; default 1
 
 For a single topic, write {queue: position}. A position is a queue offset, `"earliest"`, `"latest"` or a time. A queue
 is `"3"`, or `"broker-a:3"` if several brokers have the topic. Other queues begin at their min offset or
-startingTimestamp, and end at their max offset or endingTimestamp. Option names are case-insensitive.
+startingTimestamp, and end at their max offset or endingTimestamp. Option names are case-insensitive. Every process of
+Spark reads the PEM files, so they are at the same path on every node.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ferromq.errors import ConfigError
 from ferromq.protocol.endpoints import parse_endpoints
@@ -32,15 +37,20 @@ from ferromq.spark.row_filter import RowFilter
 from ferromq.spark.schema import COLUMNS
 from ferromq.spark.topics import Topics
 
+if TYPE_CHECKING:
+    from ferromq.client.tls import Tls
+
 _T = TypeVar("_T")
 _LIMIT = 1 << 63
 
 WHERE = ("endpoint", "namesrv")
+TLS = ("tls", "tlsTrust", "tlsCertificate", "tlsKey", "tlsServerName")
 TOPICS = ("topic", "topics", "topicPattern", "includeSystemTopics")
 TIMES = ("startingTimestamp", "endingTimestamp")
 ROWS = ("columns", "tags", "keys")
 OPTIONS = (
     *WHERE,
+    *TLS,
     *TOPICS,
     *("startingOffsets", "endingOffsets"),
     *TIMES,
@@ -57,12 +67,14 @@ STREAM_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """The address of a cluster; exactly one of the fields is set."""
+    """The address of a cluster; exactly one of *endpoint* and *namesrv* is set."""
 
     endpoint: str | None = None
     """`host:port` of a gRPC endpoint."""
     namesrv: str | None = None
     """`host:port` of name servers, joined by `;`."""
+    tls: "Tls | None" = None
+    """None: without TLS."""
 
     def __str__(self) -> str:
         return self.endpoint or f"name server {self.namesrv}"
@@ -225,11 +237,32 @@ def parse_address(given: OptionReader) -> ClusterAddress:
         addresses = parse_endpoints(value)
     except ConfigError as error:
         raise ConfigError(f"option {name!r} is {value!r}; allowed: host:port of {what}") from error
+    tls = parse_tls(given)
     if name == "namesrv":
-        return ClusterAddress(namesrv=";".join(addresses))
+        if tls is not None and tls.server_name is not None:
+            raise ConfigError(
+                f"option 'tlsServerName' is {tls.server_name!r} with 'namesrv'; over remoting a certificate must have "
+                "the host of its server: remove the option, or read by 'endpoint'"
+            )
+        return ClusterAddress(namesrv=";".join(addresses), tls=tls)
     if len(addresses) > 1:
         raise ConfigError(f"option 'endpoint' is {value!r}; allowed: one host:port, which knows the other brokers")
-    return ClusterAddress(endpoint=addresses[0])
+    return ClusterAddress(endpoint=addresses[0], tls=tls)
+
+
+def parse_tls(given: OptionReader) -> "Tls | None":
+    """Return how connections use TLS; None without it. Raises ConfigError, also for a file that cannot be read."""
+    from ferromq.client.tls import Tls, check_tls  # noqa: PLC0415 (Spark imports this module in every application)
+
+    trust, certificate, key, server_name = (given.get(name) for name in TLS[1:])
+    tls = Tls(trust, certificate, key, server_name)
+    if not given.flag("tls", default=tls != Tls()):
+        if tls != Tls():
+            name = next(name for name in TLS[1:] if given.get(name) is not None)
+            raise ConfigError(f"option {name!r} is {given.get(name)!r}, but 'tls' is 'false'; remove one of them")
+        return None
+    check_tls(tls)
+    return tls
 
 
 def parse_topics(given: OptionReader) -> Topics | None:

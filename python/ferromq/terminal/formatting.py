@@ -41,6 +41,20 @@ def instant(time: int | None) -> str:
         return f"{time} ms"
 
 
+def age(seconds: float | None) -> str:
+    """Return a duration for people: `12 s`, `3 m 5 s`, `2 h 10 m`, `3 d 4 h`."""
+    if seconds is None:
+        return "-"
+    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+    left = round(seconds)
+    parts: list[str] = []
+    for name, length in units:
+        count, left = divmod(left, length)
+        if count or (parts and name != "s"):
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2]) or "0 s"
+
+
 def span(first: int | None, last: int | None) -> str:
     """Return two times as text."""
     return f"{instant(first)} to {instant(last)}"

@@ -5,7 +5,10 @@ On a terminal one line changes in place; elsewhere a few plain lines are printed
 """
 
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -21,7 +24,8 @@ class Progress:
     """
     Shows how much of *total* is done, and the rate. As a context manager, it ends its line.
 
-    With *is_bytes* it shows sizes and the remaining time, with *is_quiet* nothing.
+    With a *total* of 0, which is not known yet, it shows nothing before `show` or `update`. With *is_bytes* it shows
+    sizes and the remaining time, with *is_quiet* nothing.
     """
 
     def __init__(
@@ -29,12 +33,12 @@ class Progress:
     ) -> None:
         self.done = 0
         self.total = total
-        """May change while it runs."""
         self._what, self._is_bytes, self._is_quiet = what, is_bytes, is_quiet
         self._stream = sys.stderr if stream is None else stream
         self._moves = self._stream.isatty()
-        self._begin = self._drawn = time.monotonic()
         self._lines = 0
+        self._is_told = False
+        self.restart()
 
     def __enter__(self) -> Self:
         return self
@@ -42,10 +46,16 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._moves and not self._is_quiet:
+        # Without a total nothing is done, unless what ended well had nothing to do.
+        is_known = self.total or (self._is_told and error is None)
+        if self._moves and not self._is_quiet and is_known:
             self._draw()
             self._stream.write("\n")
             self._stream.flush()
+
+    def restart(self) -> None:
+        """Count the seconds from now on, as what came before is not part of it."""
+        self._begin = self._drawn = time.monotonic()
 
     @property
     def seconds(self) -> float:
@@ -55,6 +65,7 @@ class Progress:
     def update(self, done: int) -> None:
         """Show the number *done*."""
         self.done = done
+        self._is_told = True
         if self._is_quiet:
             return
         if self._moves:
@@ -67,6 +78,11 @@ class Progress:
             self._stream.write(f"{self._text()}\n")
             self._stream.flush()
 
+    def show(self, done: int, total: int) -> None:
+        """Show the number *done* of a total that became known, or changed."""
+        self.total = total
+        self.update(done)
+
     def _text(self) -> str:
         share = self.done / self.total if self.total else 1.0
         rate = self.done / max(self.seconds, 1e-9)
@@ -78,5 +94,44 @@ class Progress:
 
     def _draw(self) -> None:
         filled = _WIDTH * self.done // self.total if self.total else _WIDTH
-        self._stream.write(f"\r{self._text()}  [{'#' * filled:<{_WIDTH}}]")
+        # The rest of the line is cleared, as the bar before may have been longer. The cursor goes back, so a line of
+        # the log written meanwhile begins in place of the bar; the end of a bar that is longer stays behind it.
+        self._stream.write(f"{self._text()}  [{'#' * filled:<{_WIDTH}}]\x1b[K\r")
         self._stream.flush()
+
+
+@contextmanager
+def watching(what: str, read: Callable[[], tuple[int, int]], stream: TextIO | None = None) -> Iterator[bool]:
+    """
+    Show a bar from a thread of its own while the block runs, on a terminal alone. Yields whether there is a terminal.
+
+    *read* returns the bytes that are done, and the most that will be; the bar begins once there are any. A block that
+    ends without an exception has done all.
+    """
+    shown = sys.stderr if stream is None else stream
+    if not shown.isatty():
+        yield False
+        return
+    is_over = threading.Event()
+    has_failed = False
+
+    def show() -> None:
+        while not read()[1]:
+            if is_over.wait(_REDRAW):
+                return
+        with Progress(what, 0, shown, is_bytes=True) as bar:
+            while not is_over.wait(_REDRAW):
+                bar.show(*read())
+            done, total = read()
+            bar.show(done, total if has_failed else done)
+
+    thread = threading.Thread(target=show, name="ferromq-progress")
+    thread.start()
+    try:
+        yield True
+    except BaseException:
+        has_failed = True
+        raise
+    finally:
+        is_over.set()
+        thread.join()

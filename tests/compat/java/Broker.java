@@ -37,6 +37,8 @@ final class Broker extends Opened {
     config.setBrokerIP1("127.0.0.1");
     config.setBrokerIP2("127.0.0.1");
     config.setEnablePropertyFilter(true);
+    // Its service of these files keeps a core busy for the first of these intervals, which is ten seconds.
+    config.setTransactionMetricFlushInterval(100);
     NettyServerConfig server = new NettyServerConfig();
     server.setListenPort(0);
     MessageStoreConfig store = Opened.config(directory, options);

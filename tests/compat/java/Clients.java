@@ -18,6 +18,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * producer NAME NAMESRV GROUP [COMPRESSION]
  *                                          a DefaultMQProducer; see {@link Sender} for what it is told
  * traced NAME NAMESRV GROUP                one that traces what it sends
+ * traced-transactions NAME NAMESRV GROUP   one of transactions that traces them
  * transactions NAME NAMESRV GROUP          a TransactionMQProducer
  * push NAME NAMESRV GROUP TOPIC MODE FAIL [KIND EXPRESSION]
  *                                          a DefaultMQPushConsumer: concurrent, orderly, broadcast or pop, that chooses by
@@ -44,6 +45,7 @@ public final class Clients {
       case "producer":
       case "traced":
       case "transactions":
+      case "traced-transactions":
         clients.put(name, Sender.start(command, name, args));
         return "";
       case "push":

@@ -40,11 +40,12 @@ final class Sender implements Clients.Driven {
   }
 
   static Sender start(String command, String name, String[] args) throws Exception {
-    boolean isTransactional = command.equals("transactions");
+    boolean isTransactional = command.endsWith("transactions");
     DefaultMQProducer producer =
         isTransactional
             ? new TransactionMQProducer(args[1])
-            : new DefaultMQProducer(args[1], command.equals("traced"), null);
+            : new DefaultMQProducer(args[1]);
+    producer.setEnableTrace(command.startsWith("traced"));
     producer.setProducerGroup(Clients.group(producer, args[1]));
     Sender sender = new Sender(producer);
     producer.setNamesrvAddr(args[0]);

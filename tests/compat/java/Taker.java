@@ -74,6 +74,7 @@ final class Taker implements Clients.Driven {
     push.setPollNameServerInterval(POLL_MILLIS);
     push.setHeartbeatBrokerInterval(POLL_MILLIS);
     push.setInstanceName(name);
+    push.setEnableTrace(mode.equals("traced"));
     push.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     push.setClientRebalance(!mode.equals("pop"));
     push.setMessageModel(mode.equals("broadcast") ? MessageModel.BROADCASTING : MessageModel.CLUSTERING);

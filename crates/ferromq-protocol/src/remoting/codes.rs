@@ -182,6 +182,9 @@ pub mod request {
         POLLING_INFO = 200_055,
         POP_ROLLBACK = 200_056,
         BATCH_ACK_MESSAGE = 200_151,
+        // ferromq's own; RocketMQ's are far below.
+        CHANGE_BROKER_STATE = 9_876_001,
+        RELOAD_CONFIG = 9_876_002,
     }
 }
 

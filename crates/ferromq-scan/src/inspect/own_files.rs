@@ -21,11 +21,15 @@ use ferromq_store::{
         admin_files::{self, QueueName},
         anchor::{self, Anchor},
         checkpoint_files, last_shutdown, lease_file,
+        offset_file::parse_json,
         queue_list::QueueList,
         queue_marks::DeletedFloor,
         unindexed_range,
     },
 };
+
+/// The directory of what a slave's master reports, which has no effect on the store.
+const MASTER: &str = "master";
 
 /// A file of `DIR/ferromq/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,8 +64,7 @@ impl OwnFiles {
             let Some(name) = path.file_name().and_then(|name| name.to_str()).map(str::to_owned) else {
                 continue;
             };
-            // Files that a writer is about to rename.
-            if name.ends_with(".new") || name.ends_with(".tmp") {
+            if is_passing(&name) || name == MASTER {
                 continue;
             }
             let bytes = match read_small(&layout.disk, &path) {
@@ -113,6 +116,7 @@ impl OwnFiles {
             }
             checkpoint_files::PRECISION_NAME => checkpoint_files::decode_precision(bytes).map(|_| None),
             "leases" => lease_file::read(bytes).map(|(anchor, _)| Some(anchor)),
+            _ if name.ends_with(".json") => parse_json(bytes).map(|_| None),
             _ => match bytes.first_chunk::<8>() {
                 Some(magic) if magic.starts_with(b"FMQ") => {
                     anchor::unseal(magic, bytes).map(|(anchor, _)| Some(anchor))
@@ -209,6 +213,12 @@ impl OwnFiles {
         }
         notes
     }
+}
+
+/// Whether a file does not count: a writer is about to rename it, it is the backup of a table, or it was set aside. A
+/// journal ends at its first torn line, so any content is sound.
+fn is_passing(name: &str) -> bool {
+    [".new", ".tmp", ".bak", ".damaged", ".journal"].iter().any(|ending| name.ends_with(ending))
 }
 
 /// Whether the log still holds the anchor's record, or has removed it by retention.

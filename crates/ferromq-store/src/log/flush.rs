@@ -7,15 +7,15 @@ use std::{
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering, mpsc},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::{
     error::{IoResult, Result, StoreError},
     files::disk::Disk,
     log::{
-        commit_log::CommitLog, flush_policy::FlushPolicy, flush_state::Done, put_times::PutTimes,
-        unflushed::AppendVerdict,
+        commit_log::CommitLog, flush_policy::FlushPolicy, flush_state::Done, flush_times::FlushTimes,
+        put_times::PutTimes, unflushed::AppendVerdict,
     },
     time::clock::Clock,
 };
@@ -48,6 +48,11 @@ impl<D: Disk> CommitLog<D> {
     /// How long puts took.
     pub(crate) fn put_times(&self) -> &PutTimes {
         &self.flushing.put_times
+    }
+
+    /// How long flushes took.
+    pub(crate) fn flush_times(&self) -> &FlushTimes {
+        &self.flushing.flush_times
     }
 
     pub(crate) fn policy(&self) -> FlushPolicy {
@@ -179,6 +184,7 @@ impl<D: Disk> CommitLog<D> {
         if from >= to {
             return Ok(from);
         }
+        let begun = Instant::now();
         if let Err(error) = self.flush_files(from..to) {
             if error.is_shortage() {
                 // No fsync was tried, so nothing is lost.
@@ -194,6 +200,7 @@ impl<D: Disk> CommitLog<D> {
         if self.flushing.is_short.swap(false, Ordering::AcqRel) {
             tracing::info!(physical_offset = from, "the log can be flushed again");
         }
+        self.flushing.flush_times.count(begun.elapsed());
         self.flushing.flushes.fetch_add(1, Ordering::Relaxed);
         // An older mark is still correct.
         if let Err(error) = self.flush_mark.note_flush(to) {

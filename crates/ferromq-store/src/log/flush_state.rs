@@ -2,7 +2,7 @@
 
 use crate::{
     error::Result,
-    log::{flush_policy::FlushPolicy, put_times::PutTimes, unflushed::Unflushed},
+    log::{flush_policy::FlushPolicy, flush_times::FlushTimes, put_times::PutTimes, unflushed::Unflushed},
     sync::signal::Signal,
 };
 use parking_lot::Mutex;
@@ -44,6 +44,7 @@ pub(crate) struct Flushing {
     /// The next flush fails: a fault that a test causes.
     pub(super) fails_next: AtomicBool,
     pub(super) flushes: AtomicU64,
+    pub(super) flush_times: FlushTimes,
     pub(super) put_times: PutTimes,
     /// Counts flushes and failures, each of which decides the outcome of waiters.
     pub(super) decisions: AtomicU64,
@@ -71,6 +72,7 @@ impl Flushing {
             turn: Mutex::new(()),
             fails_next: AtomicBool::new(false),
             flushes: AtomicU64::new(0),
+            flush_times: FlushTimes::default(),
             put_times: PutTimes::default(),
             decisions: AtomicU64::new(0),
             callbacks: Mutex::new(Vec::new()),

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::{error::Result, files::disk::Disk, progress::receive::Groups};
+use crate::{
+    error::Result,
+    files::disk::Disk,
+    progress::{lease::Delivery, receive::Groups},
+};
 
 /// Committed offsets by `topic@group` and queue id, as consumerOffset.json names them.
 type Offsets = BTreeMap<String, BTreeMap<u32, u64>>;
@@ -21,6 +25,19 @@ impl<D: Disk> Groups<D> {
         let Some(queue) = self.progress.queue(group, topic, queue_id) else { return Vec::new() };
         let leases = queue.lock();
         leases.in_flight().map(|(offset, lease)| (offset, lease.attempt, lease.is_changed)).collect()
+    }
+
+    /// Returns the state of the message at a queue offset; `None` if the group has no committed offset there.
+    #[must_use]
+    pub fn delivery(&self, group: &str, topic: &str, queue_id: u32, queue_offset: u64) -> Option<Delivery> {
+        let now = self.clock.now_ms();
+        match self.progress.queue(group, topic, queue_id) {
+            Some(queue) => Some(queue.lock().delivery(queue_offset, now)),
+            None => self.progress.committed_of(group, topic, queue_id).map(|committed| {
+                let is_over = queue_offset < committed;
+                Delivery { committed, is_over, attempts: None, leased_until_ms: None }
+            }),
+        }
     }
 
     /// Deletes a group's progress in all topics or in one, and ends its leases.

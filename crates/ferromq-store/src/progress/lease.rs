@@ -7,6 +7,19 @@ use std::collections::BTreeMap;
 
 use crate::error::{Result, StoreError};
 
+/// The state of one message in a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    /// The group's committed offset of the queue.
+    pub committed: u64,
+    /// Whether the group is done with the message: it was acknowledged, left out by a filter, or skipped.
+    pub is_over: bool,
+    /// How often it was delivered, if that is known.
+    pub attempts: Option<u32>,
+    /// When its lease expires; `None` without a lease, or after its end.
+    pub leased_until_ms: Option<i64>,
+}
+
 /// The exclusive right to one message until it expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lease {
@@ -405,6 +418,18 @@ impl QueueLeases {
     /// Whether the group is done with the message: it was handed out and has no lease.
     pub(crate) fn is_over(&self, offset: u64) -> bool {
         offset < self.next && !self.in_flight.contains_key(&offset)
+    }
+
+    /// What is known of a message.
+    pub(crate) fn delivery(&self, offset: u64, now: i64) -> Delivery {
+        let lease = self.in_flight.get(&offset);
+        let before = Some(self.deliveries_before(offset)).filter(|times| *times > 0);
+        Delivery {
+            committed: self.committed(),
+            is_over: self.is_over(offset),
+            attempts: lease.map(|lease| lease.attempt).or(before),
+            leased_until_ms: lease.map(Lease::expires_at).filter(|at| *at > now),
+        }
     }
 
     pub(crate) fn held(&self, offset: u64, pop_time: i64) -> Result<Lease> {

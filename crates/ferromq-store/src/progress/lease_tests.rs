@@ -33,6 +33,29 @@ fn an_expired_lease_can_be_acknowledged_until_its_message_is_redelivered() {
 }
 
 #[test]
+fn what_became_of_a_message_is_known_until_its_group_has_passed_it() {
+    let mut queue = QueueLeases::new(5);
+    let known = |committed, is_over, attempts, leased_until_ms| Delivery {
+        committed,
+        is_over,
+        attempts,
+        leased_until_ms,
+    };
+    queue.lease(5, 100, 10, 1);
+    let second = queue.lease(6, 100, 10, 1);
+    queue.ack(6, second.pop_time).unwrap();
+    assert_eq!(queue.delivery(4, 105), known(5, true, None, None));
+    assert_eq!(queue.delivery(5, 105), known(5, false, Some(1), Some(110)));
+    assert_eq!(queue.delivery(6, 105), known(5, true, None, None), "acknowledged before an earlier message");
+    assert_eq!(queue.delivery(7, 105), known(5, false, None, None), "never received");
+    assert_eq!(queue.delivery(5, 110), known(5, false, Some(1), None), "its lease has ended");
+    let (_, again) = lease_expired(&mut queue, 110, 10).unwrap();
+    assert_eq!(queue.delivery(5, 110), known(5, false, Some(2), Some(120)));
+    queue.ack(5, again.pop_time).unwrap();
+    assert_eq!(queue.delivery(5, 110), known(7, true, None, None));
+}
+
+#[test]
 fn a_lease_is_changed_until_the_next_delivery_or_until_it_is_given_back() {
     let mut queue = QueueLeases::new(0);
     let old = queue.lease(0, 100, 10, 1);

@@ -15,6 +15,7 @@ pub(crate) mod receive_ordered;
 pub(crate) mod receive_types;
 mod taking;
 
+pub use lease::Delivery;
 pub use receive::Groups;
 pub use receive_types::{
     Ahead, Begin, Cold, Leased, MAX_ATTEMPT_ID, Ordered, ReadAhead, ReceiptHandle, ReceiveRequest, Received,

@@ -12,4 +12,5 @@ pub(crate) mod recover;
 pub(crate) mod recovery_report;
 pub(crate) mod torn_tail;
 
+pub use progress_log::RecoveryProgress;
 pub use recovery_report::RecoveryReport;

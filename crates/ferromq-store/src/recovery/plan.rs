@@ -12,6 +12,7 @@ use crate::{
         checkpointer::Checkpointer,
         last_shutdown::{self, Left},
         log_walk::{Checks, Found},
+        progress_log::RecoveryProgress,
     },
 };
 
@@ -25,6 +26,7 @@ pub(crate) struct Opening<D: Disk> {
     pub(crate) dispatched: Arc<Dispatched>,
     /// The state the last shutdown left.
     pub(crate) left: Left,
+    pub(crate) watched: Option<Arc<RecoveryProgress>>,
 }
 
 /// Where the walk begins, and what is known before it.

@@ -50,7 +50,7 @@ pub(crate) fn recover<D: Disk>(opening: &Opening<D>) -> Result<(RecoveryReport, 
     let mut run = RecoveryRun {
         opening,
         plan,
-        progress: ProgressLog::new(files.end().saturating_sub(plan.walk_from)),
+        progress: ProgressLog::new(files.end().saturating_sub(plan.walk_from), opening.watched.clone()),
         walked_bytes: 0,
     };
     let mut walked = run.walk_to_end(listed.as_ref(), has_list)?;

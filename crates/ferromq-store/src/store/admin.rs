@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use crate::{
@@ -94,6 +95,14 @@ impl<D: Disk> Admin<D> {
     #[must_use]
     pub fn put_times(&self) -> Vec<(u64, u64)> {
         self.files.log.put_times().snapshot()
+    }
+
+    /// A histogram of how long flushes of the log took since open: the count of each bucket of
+    /// [`FLUSH_BOUNDS_MS`](crate::log::FLUSH_BOUNDS_MS), that of longer ones, and the sum.
+    #[must_use]
+    pub fn flush_times(&self) -> (Vec<u64>, Duration) {
+        let (counts, sum) = self.files.log.flush_times().snapshot();
+        (counts.to_vec(), sum)
     }
 
     /// Damaged or missing ranges of the commit log, whose messages are never served; files that cannot be written or

@@ -24,10 +24,12 @@ use crate::{
     recovery::{
         checkpointer::Checkpointer,
         last_shutdown::{mark_closed, take_over},
+        progress_log::RecoveryProgress,
         recovery_report::RecoveryReport,
     },
     store::{
         admin::Admin,
+        backup,
         storage::{Opened, Storage, lock_directory, wants_space},
     },
     sync::{
@@ -36,6 +38,9 @@ use crate::{
     },
     time::clock::Clock,
 };
+
+/// Longest time between two looks for a backup that waits.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The message store, used through its handles. All methods take `&self` and may be called from any thread.
 pub struct MessageStore<D: Disk = RealDisk> {
@@ -68,6 +73,16 @@ impl MessageStore<RealDisk> {
     pub fn open(directory: &Path, config: StoreConfig, clock: Clock) -> Result<Self> {
         Self::open_on(RealDisk, directory, config, clock)
     }
+
+    /// As [`Self::open`]; another thread can watch the recovery, which then logs no progress.
+    pub fn open_watched(
+        directory: &Path,
+        config: StoreConfig,
+        clock: Clock,
+        watched: Arc<RecoveryProgress>,
+    ) -> Result<Self> {
+        Self::open_with(RealDisk, directory, config, clock, Some(watched))
+    }
 }
 
 impl<D: Disk> MessageStore<D> {
@@ -76,9 +91,19 @@ impl<D: Disk> MessageStore<D> {
     /// The order of the steps is a crash promise: lock the directory, load the files, leave an abort file, recover the
     /// log and what is derived from it, then timers and progress, claim the store, start threads.
     pub fn open_on(disk: D, directory: &Path, config: StoreConfig, clock: Clock) -> Result<Self> {
+        Self::open_with(disk, directory, config, clock, None)
+    }
+
+    fn open_with(
+        disk: D,
+        directory: &Path,
+        config: StoreConfig,
+        clock: Clock,
+        watched: Option<Arc<RecoveryProgress>>,
+    ) -> Result<Self> {
         config.check()?;
         let opened = Storage::open(lock_directory(disk, directory)?, config, clock)?;
-        let (report, dispatcher) = opened.storage.recover()?;
+        let (report, dispatcher) = opened.storage.recover(watched)?;
         let store = Self::assemble(opened, report)?;
         store.start(dispatcher)?;
         Ok(store)
@@ -189,7 +214,8 @@ impl<D: Disk> MessageStore<D> {
         threads.retention = Some(spawn("ferromq-retention", root, move || cleaner.run())?);
         let (groups, delayed) = (Arc::clone(&self.groups), Arc::clone(&self.delayed));
         let interval = self.admin.config.progress_interval;
-        let write = move || write_progress(&groups, &delayed, interval);
+        let log = Arc::clone(log);
+        let write = move || write_progress(&groups, &delayed, &log, interval);
         threads.progress = Some(spawn("ferromq-progress", root, write)?);
         Ok(())
     }
@@ -296,16 +322,32 @@ fn prepare<D: Disk>(log: &CommitLog<D>) {
 }
 
 /// Saves progress every `interval`, or less often so that it takes at most a tenth of the time, until stopped.
-fn write_progress<D: Disk>(groups: &Groups<D>, delayed: &DelayedDelivery<D>, interval: Duration) {
-    let due = &groups.progress_writer.due;
+///
+/// A backup that waits for it does not wait for a long pause.
+fn write_progress<D: Disk>(
+    groups: &Groups<D>,
+    delayed: &DelayedDelivery<D>,
+    log: &CommitLog<D>,
+    interval: Duration,
+) {
+    let (due, home) = (&groups.progress_writer.due, &groups.progress_writer.home);
     let (mut pause, mut is_failing) = (interval, false);
     loop {
-        due.pause(pause);
+        let mut is_asked = false;
+        while !is_asked && !pause.is_zero() && !due.is_stopped() {
+            let step = pause.min(interval).min(ASK_INTERVAL);
+            due.pause(step);
+            pause -= step;
+            is_asked = backup::is_asked(home);
+        }
         if due.is_stopped() {
             return;
         }
         let began = Instant::now();
-        let written = persist_offsets(groups, delayed);
+        let mut written = persist_offsets(groups, delayed);
+        if is_asked && written.is_ok() {
+            written = backup::answer(home, log);
+        }
         pause = interval.max(began.elapsed() * 10);
         if let Err(error) = &written
             && !is_failing

@@ -2,6 +2,7 @@
 
 pub(crate) mod admin;
 mod assembly;
+mod backup;
 pub(crate) mod message_store;
 pub(crate) mod queue_admin;
 pub(crate) mod stats;

@@ -27,10 +27,12 @@ use crate::{
         checkpointer::Checkpointer,
         last_shutdown::{Left, mark_open, read_left, remove_abort},
         plan::Opening,
+        progress_log::RecoveryProgress,
         recover,
         recovery_report::RecoveryReport,
     },
     retention::archive::Archive,
+    store::backup,
     time::clock::Clock,
 };
 
@@ -75,6 +77,7 @@ pub(super) fn lock_directory<D: Disk>(disk: D, directory: &Path) -> Result<Store
         std::io::ErrorKind::WouldBlock => StoreError::Locked { path: lock_path.clone() },
         _ => StoreError::io("lock", &lock_path, source),
     })?;
+    backup::take_as_store(&disk, directory)?;
     Ok(StoreDirectory::new(disk, directory, lock))
 }
 
@@ -152,7 +155,10 @@ impl<D: Disk> Storage<D> {
     ///
     /// The order is a crash promise: leave an abort file before any other write; recover; load sequences, which need
     /// the recovered log; write a checkpoint, so that the next kill recovers from here.
-    pub(super) fn recover(&self) -> Result<(RecoveryReport, Dispatcher<D>)> {
+    pub(super) fn recover(
+        &self,
+        watched: Option<Arc<RecoveryProgress>>,
+    ) -> Result<(RecoveryReport, Dispatcher<D>)> {
         let (home, left) = (&self.home, self.left);
         mark_open(home, left)?;
         let opening = Opening {
@@ -163,6 +169,7 @@ impl<D: Disk> Storage<D> {
             checkpointer: Arc::clone(&self.checkpointer),
             dispatched: Arc::clone(&self.dispatched),
             left,
+            watched,
         };
         let (mut report, dispatcher) = recover::recover(&opening).inspect_err(|error| {
             if left.is_clean() && matches!(error, StoreError::Corrupt { .. }) {

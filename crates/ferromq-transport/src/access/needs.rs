@@ -4,6 +4,7 @@
 //! RocketMQ lets some requests pass that have no annotation. Here each of them has an entry, too. A request without one is
 //! for super users alone.
 
+use ferromq_protocol::record::names::RETRY_PREFIX;
 use serde_json::Value;
 
 use super::{AccessRefused, Actions, Kind};
@@ -18,7 +19,6 @@ use crate::{
 /// Requests about lite topics.
 const LITE_FIRST: i32 = 200_070;
 const LITE_LAST: i32 = 200_079;
-const RETRY: &str = "%RETRY%";
 
 const PUB: Actions = Actions::PUB;
 const SUB: Actions = Actions::SUB;
@@ -27,6 +27,7 @@ const UPDATE: Actions = Actions::UPDATE;
 const CREATE: Actions = Actions::CREATE;
 const DELETE: Actions = Actions::DELETE;
 const READ: Actions = SUB.or(GET);
+const ROUTED: Actions = PUB.or(READ);
 const COMMIT: Actions = SUB.or(UPDATE);
 const CATALOG: Actions = GET.or(Actions::LIST);
 
@@ -39,6 +40,8 @@ pub(super) enum Need {
     Topic(&'static str, Actions),
     /// The topic in a field, if there is one.
     GivenTopic(&'static str, Actions),
+    /// The topics in a field, separated by semicolons, if there are any.
+    Topics(&'static str, Actions),
     /// The topic in any of these fields: of a request that has several, all count.
     EachTopic(&'static [&'static str], Actions),
     /// The consumer group in a field.
@@ -51,7 +54,7 @@ pub(super) enum Need {
     Body(Kind, &'static [&'static str], Actions),
 }
 
-use Need::{Body, Cluster, EachTopic, GivenGroup, GivenTopic, Group, Topic};
+use Need::{Body, Cluster, EachTopic, GivenGroup, GivenTopic, Group, Topic, Topics};
 
 /// The names of the topic of a send, in its two forms.
 const SENT: &[Need] = &[EachTopic(&["b", "topic"], PUB)];
@@ -119,18 +122,22 @@ pub(super) fn of_code(code: i32) -> Option<&'static [Need]> {
             &[Body(Kind::Group, &["groupConfigList", "groupName"], CREATE)]
         }
         request::DELETE_SUBSCRIPTIONGROUP => &[Group("groupName", DELETE)],
-        request::UPDATE_AND_GET_GROUP_FORBIDDEN => &[Group("group", UPDATE)],
+        request::UPDATE_AND_GET_GROUP_FORBIDDEN => &[Topic("topic", UPDATE), Group("group", UPDATE)],
         request::GET_CONSUMER_CONNECTION_LIST | request::GET_CONSUMER_RUNNING_INFO => {
             &[Group("consumerGroup", GET)]
         }
-        request::GET_CONSUME_STATS => &[Group("consumerGroup", GET), GivenTopic("topic", GET)],
+        request::GET_CONSUME_STATS => {
+            &[Group("consumerGroup", GET), GivenTopic("topic", GET), Topics("topicList", GET)]
+        }
         request::GET_SUBSCRIPTIONGROUP_CONFIG | request::QUERY_TOPICS_BY_CONSUMER => &[Group("group", GET)],
         request::QUERY_SUBSCRIPTION_BY_CONSUMER
         | request::QUERY_CONSUME_TIME_SPAN
         | request::INVOKE_BROKER_TO_GET_CONSUMER_STATUS => &[Topic("topic", GET), Group("group", GET)],
         request::QUERY_CONSUME_QUEUE => &[Topic("topic", GET), GivenGroup("consumerGroup", GET)],
         request::INVOKE_BROKER_TO_RESET_OFFSET => &[Topic("topic", UPDATE), Group("group", UPDATE)],
-        request::CLONE_GROUP_OFFSET => &[Group("destGroup", UPDATE), GivenTopic("topic", UPDATE)],
+        request::CLONE_GROUP_OFFSET => {
+            &[Group("srcGroup", GET), Group("destGroup", UPDATE), GivenTopic("topic", UPDATE)]
+        }
         request::CONSUME_MESSAGE_DIRECTLY => &[Group("consumerGroup", SUB), GivenTopic("topic", SUB)],
         request::GET_ALL_TOPIC_CONFIG
         | request::GET_ALL_SUBSCRIPTIONGROUP_CONFIG
@@ -146,7 +153,34 @@ pub(super) fn of_code(code: i32) -> Option<&'static [Need]> {
         | request::GET_BROKER_RUNTIME_INFO
         | request::GET_BROKER_CONSUME_STATS
         | request::VIEW_BROKER_STATS_DATA => &[Cluster(CATALOG)],
+        // Of name servers.
+        request::GET_ROUTEINFO_BY_TOPIC => &[Topic("topic", ROUTED)],
+        request::GET_KV_CONFIG
+        | request::GET_KVLIST_BY_NAMESPACE
+        | request::GET_BROKER_CLUSTER_INFO
+        | request::GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        | request::GET_TOPICS_BY_CLUSTER
+        | request::GET_SYSTEM_TOPIC_LIST_FROM_NS
+        | request::GET_UNIT_TOPIC_LIST
+        | request::GET_HAS_UNIT_SUB_TOPIC_LIST
+        | request::GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
+        | request::GET_NAMESRV_CONFIG
+        | request::GET_BROKER_MEMBER_GROUP => &[Cluster(CATALOG)],
+        // A query of the version renews the lease of a broker.
+        request::REGISTER_BROKER
+        | request::UNREGISTER_BROKER
+        | request::BROKER_HEARTBEAT
+        | request::QUERY_DATA_VERSION
+        | request::PUT_KV_CONFIG
+        | request::DELETE_KV_CONFIG
+        | request::WIPE_WRITE_PERM_OF_BROKER
+        | request::ADD_WRITE_PERM_OF_BROKER
+        | request::REGISTER_TOPIC_IN_NAMESRV
+        | request::DELETE_TOPIC_IN_NAMESRV
+        | request::UPDATE_NAMESRV_CONFIG => &[Cluster(UPDATE)],
         request::UPDATE_BROKER_CONFIG
+        | request::RELOAD_CONFIG
+        | request::CHANGE_BROKER_STATE
         | request::CLEAN_EXPIRED_CONSUMEQUEUE
         | request::CLEAN_UNUSED_TOPIC
         | request::DELETE_EXPIRED_COMMITLOG
@@ -174,6 +208,10 @@ pub(super) fn check_command(command: &RemotingCommand, check: Check<'_>) -> Resu
             Topic(field, actions) => topic(command.field(field).unwrap_or(""), actions, check)?,
             GivenTopic(field, actions) => {
                 given(command, field).map_or(Ok(()), |name| topic(name, actions, check))?
+            }
+            Topics(field, actions) => {
+                let mut named = command.field(field).unwrap_or("").split(';').filter(|name| !name.is_empty());
+                named.try_for_each(|name| topic(name, actions, check))?;
             }
             EachTopic(names, actions) => each_topic(command, names, actions, check)?,
             Group(field, actions) => group(command.field(field).unwrap_or(""), actions, check)?,
@@ -210,21 +248,17 @@ fn each_topic(
     for (_, value) in command.fields.iter().filter(|(name, _)| names.contains(name)) {
         has_one = true;
         // A consumer of an old client sends a message to its own retry topic.
-        if value.starts_with(RETRY) { topic(value, SUB, check) } else { topic(value, actions, check) }?;
+        topic(value, if value.starts_with(RETRY_PREFIX) { SUB } else { actions }, check)?;
     }
     if has_one { Ok(()) } else { topic("", actions, check) }
 }
 
-/// Checks a topic. A retry topic belongs to its group.
 fn topic(name: &str, actions: Actions, check: Check<'_>) -> Result<(), AccessRefused> {
-    match name.strip_prefix(RETRY) {
-        Some(group) => check(Kind::Group, group, actions),
-        None => check(Kind::Topic, name, actions),
-    }
+    check(Kind::Topic, name, actions)
 }
 
 fn group(name: &str, actions: Actions, check: Check<'_>) -> Result<(), AccessRefused> {
-    check(Kind::Group, name.strip_prefix(RETRY).unwrap_or(name), actions)
+    check(Kind::Group, name.strip_prefix(RETRY_PREFIX).unwrap_or(name), actions)
 }
 
 /// A larger body is refused: its values take many times its bytes.
@@ -294,7 +328,7 @@ static METHODS: [(&str, &[CallNeed]); 24] = [
         "UpdateOffset",
         &[CallNeed::Name(Kind::Group, &[1], COMMIT), CallNeed::Name(Kind::Topic, &[2, 1], COMMIT)],
     ),
-    ("ChangeInvisibleDuration", &[CallNeed::Name(Kind::Group, &[1], SUB)]),
+    ("ChangeInvisibleDuration", GROUP_AND_TOPIC),
     ("ForwardMessageToDeadLetterQueue", GROUP_AND_TOPIC),
     ("RecallMessage", TOPIC_SENT),
     ("EndTransaction", TOPIC_SENT),

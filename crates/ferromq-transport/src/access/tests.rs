@@ -5,9 +5,21 @@ use super::*;
 use crate::{
     protobuf::put_bytes_field,
     remoting::{Fields, codes::request, verbs},
+    tables::{GroupEntry, MessageType, TopicEntry},
 };
 
 const HERE: &str = "10.1.2.3:5000";
+const TOPIC: TopicEntry =
+    TopicEntry { read_queues: 1, write_queues: 1, permission: 6, message_type: MessageType::Normal };
+const GROUP: GroupEntry = GroupEntry {
+    enabled: true,
+    max_attempts: 16,
+    from_beginning: true,
+    broadcast: false,
+    retry_queues: 1,
+    ordered: false,
+    priority_factor: 0,
+};
 
 fn peer() -> SocketAddr {
     HERE.parse().unwrap()
@@ -19,6 +31,7 @@ fn entry(resource: &str, actions: Actions, allows: bool) -> PolicyEntry {
 
 fn user(secret: &str, is_super: bool, entries: Vec<PolicyEntry>) -> Arc<User> {
     Arc::new(User {
+        name: secret.into(),
         signer: Signer::new(secret),
         is_super,
         is_enabled: true,
@@ -35,7 +48,7 @@ fn rules(entries: Vec<PolicyEntry>) -> Rules {
 }
 
 fn access(rules: Rules) -> Access {
-    let access = Access::default();
+    let access = Access::new(Arc::new(Tables::new()));
     access.set(Some(rules));
     access
 }
@@ -75,7 +88,7 @@ fn with(number: u32, inner: &[u8]) -> Vec<u8> {
 
 #[test]
 fn without_rules_every_request_passes() {
-    let access = Access::default();
+    let access = Access::new(Arc::new(Tables::new()));
     assert!(may(
         &access,
         &RemotingCommand::request(request::SEND_MESSAGE_V2, Fields::default(), Bytes::new())
@@ -94,6 +107,7 @@ fn a_request_needs_the_signature_of_a_known_and_enabled_user() {
     rules.users.insert(
         "off".into(),
         Arc::new(User {
+            name: "off".into(),
             signer: Signer::new("off"),
             is_super: true,
             is_enabled: false,
@@ -154,6 +168,7 @@ fn a_default_policy_decides_what_the_own_one_leaves_open() {
     rules.users.insert(
         "ada".into(),
         Arc::new(User {
+            name: "ada".into(),
             signer: Signer::new("ada"),
             is_super: false,
             is_enabled: true,
@@ -187,6 +202,94 @@ fn a_retry_topic_belongs_to_its_group() {
     assert!(may(&access, &pull("%RETRY%g")));
     assert!(!may(&access, &pull("%RETRY%h")));
     assert!(may(&access, &signed("ada", 310, &[("b", "%RETRY%g")], b"")));
+}
+
+#[test]
+fn a_retry_topic_of_pop_belongs_to_the_group_that_is_there() {
+    let tables = Arc::new(Tables::new());
+    let access = Access::new(Arc::clone(&tables));
+    access.set(Some(rules(vec![entry("Group:g", Actions::SUB, true), entry("Topic:*", Actions::SUB, true)])));
+    let ack = |topic| {
+        may(&access, &signed("ada", request::ACK_MESSAGE, &[("topic", topic), ("consumerGroup", "g")], b""))
+    };
+    assert!(ack("%RETRY%g+t"));
+    assert!(!ack("%RETRY%h+t"));
+    tables.put_group("g", GROUP);
+    tables.put_topic("t", TOPIC);
+    assert!(!ack("%RETRY%g_t"), "a new group of this name may come");
+    tables.put_topic("%RETRY%g_t", TOPIC);
+    tables.put_topic("%RETRY%g_u", TOPIC);
+    assert!(ack("%RETRY%g_t"));
+    assert!(!ack("%RETRY%g_u"));
+    tables.put_group("g_t", GROUP);
+    assert!(!ack("%RETRY%g_t"), "it is the retry topic of another group");
+}
+
+#[test]
+fn topics_with_messages_of_all_topics_are_for_super_users() {
+    let everything = ["*", "Topic:*", "Topic:RMQ_SYS_TRANS_HALF_TOPIC"];
+    let everything = everything.map(|resources| entry(resources, Actions::ALL, true));
+    let access = access(rules(everything.into()));
+    for topic in [
+        "SCHEDULE_TOPIC_XXXX",
+        "rmq_sys_wheel_timer",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    ] {
+        for code in [request::PULL_MESSAGE, request::VIEW_MESSAGE_BY_ID, request::QUERY_MESSAGE] {
+            let by = |user| signed(user, code, &[("topic", topic), ("consumerGroup", "g")], b"");
+            assert!(!may(&access, &by("ada")), "{topic}");
+            assert!(may(&access, &by("root")), "{topic}");
+        }
+    }
+    assert!(may(
+        &access,
+        &signed("ada", request::PULL_MESSAGE, &[("topic", "t"), ("consumerGroup", "g")], b"")
+    ));
+}
+
+#[test]
+fn a_topic_found_in_the_store_is_checked_and_not_named() {
+    let access =
+        access(rules(vec![entry("Group:g", Actions::SUB, true), entry("Topic:t", Actions::SUB, true)]));
+    let back = signed("ada", request::CONSUMER_SEND_MSG_BACK, &[("group", "g")], b"");
+    let found = |topic| access.check_found(&back, peer(), topic, Actions::SUB);
+    assert_eq!(access.check_command(&back, peer()).unwrap().as_deref(), Some("ada"));
+    assert!(found("t").is_ok());
+    assert!(found("%RETRY%g").is_ok());
+    let why = found("secret").unwrap_err().to_string();
+    assert!(!why.contains("secret"), "{why}");
+    assert!(found("%RETRY%h").is_err());
+    assert!(access.allows(Some("ada"), peer(), "t", Actions::SUB));
+    assert!(!access.allows(Some("ada"), peer(), "t", Actions::PUB));
+    assert!(!access.allows(None, peer(), "t", Actions::SUB));
+    access.set(None);
+    assert!(found("secret").is_ok());
+    assert!(access.allows(None, peer(), "t", Actions::PUB));
+}
+
+/// A request, its fields, and the resource that a user lacks for it.
+type Case<'a> = (i32, &'a [(&'a str, &'a str)], &'a str);
+
+#[test]
+fn a_request_is_checked_for_all_that_it_uses() {
+    let cases: [Case<'_>; 3] = [
+        (request::GET_CONSUME_STATS, &[("consumerGroup", "g"), ("topicList", "t;secret")], "Topic:secret"),
+        (request::CLONE_GROUP_OFFSET, &[("srcGroup", "h"), ("destGroup", "g")], "Group:h"),
+        (request::PULL_MESSAGE, &[("topic", "t"), ("consumerGroup", "h")], "Group:h"),
+    ];
+    let mine = || vec![entry("Group:g", Actions::ALL, true), entry("Topic:t", Actions::ALL, true)];
+    for (code, fields, lacking) in cases {
+        assert!(!may(&access(rules(mine())), &signed("ada", code, fields, b"")), "{lacking}");
+        let mut more = mine();
+        more.push(entry(lacking, Actions::ALL, true));
+        assert!(may(&access(rules(more)), &signed("ada", code, fields, b"")), "{lacking}");
+    }
+    let access = access(rules(mine()));
+    let change = |topic| [with(1, &resource("g")), with(2, &resource(topic))].concat();
+    assert!(call(&access, "ada", "ChangeInvisibleDuration", &change("t")).is_ok());
+    assert!(call(&access, "ada", "ChangeInvisibleDuration", &change("secret")).is_err());
 }
 
 #[test]

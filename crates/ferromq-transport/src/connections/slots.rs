@@ -1,11 +1,17 @@
-//! Limits connections by the file descriptors of this process, which all its servers and their stores share.
+//! Limits connections: by the file descriptors of this process, which all its servers and their stores share, and by
+//! their address.
 
-use std::sync::{
-    Arc, LazyLock,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use nix::sys::resource::{Resource, getrlimit};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Most connections of a server without a configured limit.
@@ -78,7 +84,67 @@ pub(crate) struct Slots {
     /// `max_connections` was configured; else the process's descriptors are a limit, too.
     has_own_limit: bool,
     descriptors: Arc<Descriptors>,
+    addresses: Arc<Addresses>,
     _of_store: CountGuard,
+}
+
+/// Open connections by address.
+#[derive(Debug, Default)]
+struct Addresses {
+    /// Most connections of an address.
+    limit: Option<usize>,
+    open: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Addresses {
+    /// Counts one more connection, if its address may have one. Without a limit nothing is counted.
+    fn take(self: &Arc<Self>, address: IpAddr) -> Result<Option<AddressGuard>, Crowded> {
+        let Some(limit) = self.limit else { return Ok(None) };
+        let address = address.to_canonical();
+        let mut open = self.open.lock();
+        let count = open.entry(address).or_default();
+        if *count >= limit {
+            return Err(Crowded::Address { limit });
+        }
+        *count += 1;
+        Ok(Some(AddressGuard { addresses: Arc::clone(self), address }))
+    }
+}
+
+/// Counts a connection of an address until it is dropped.
+#[derive(Debug)]
+struct AddressGuard {
+    addresses: Arc<Addresses>,
+    address: IpAddr,
+}
+
+impl Drop for AddressGuard {
+    fn drop(&mut self) {
+        let mut open = self.addresses.open.lock();
+        if let Some(count) = open.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// Why a connection is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Crowded {
+    /// Too many connections are open.
+    #[error("{limit} are open; raise max_connections")]
+    Server {
+        /// Most open connections.
+        limit: usize,
+    },
+    /// Too many connections of the address are open.
+    #[error("{limit} from its address are open; raise max_connections_by_address")]
+    Address {
+        /// Most open connections of an address.
+        limit: usize,
+    },
 }
 
 /// The right of one connection to be open.
@@ -86,13 +152,19 @@ pub(crate) struct Slots {
 pub(crate) struct Slot {
     _permit: OwnedSemaphorePermit,
     _counted: CountGuard,
+    _of_address: Option<AddressGuard>,
 }
 
 impl Slots {
     /// Allows up to `max_connections`; with `None`, as many as the descriptors of the process leave. The server's
     /// store, if any, keeps up to `store_files` open.
-    pub(crate) fn new(max_connections: Option<usize>, store_files: usize) -> Self {
-        Self::of(&PROCESS, max_connections, store_files)
+    pub(crate) fn new(
+        max_connections: Option<usize>,
+        max_by_address: Option<usize>,
+        store_files: usize,
+    ) -> Self {
+        let addresses = Arc::new(Addresses { limit: max_by_address, open: Mutex::default() });
+        Self { addresses, ..Self::of(&PROCESS, max_connections, store_files) }
     }
 
     fn of(descriptors: &Arc<Descriptors>, max_connections: Option<usize>, store_files: usize) -> Self {
@@ -103,14 +175,21 @@ impl Slots {
             semaphore: Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS))),
             has_own_limit,
             descriptors: Arc::clone(descriptors),
+            addresses: Arc::default(),
             _of_store: CountGuard::new(descriptors, |descriptors| &descriptors.of_stores, store_files as u64),
         }
     }
 
-    /// Takes a slot for one more connection, unless too many are open.
-    pub(crate) fn take(&self) -> Option<Slot> {
-        let permit = Arc::clone(&self.semaphore).try_acquire_owned().ok()?;
-        Some(Slot { _permit: permit, _counted: self.descriptors.take(self.has_own_limit)? })
+    /// Takes a slot for one more connection from an address.
+    ///
+    /// # Errors
+    /// `Crowded` if too many are open.
+    pub(crate) fn take(&self, address: IpAddr) -> Result<Slot, Crowded> {
+        let of_address = self.addresses.take(address)?;
+        let full = || Crowded::Server { limit: self.limit() };
+        let permit = Arc::clone(&self.semaphore).try_acquire_owned().map_err(|_| full())?;
+        let counted = self.descriptors.take(self.has_own_limit).ok_or_else(full)?;
+        Ok(Slot { _permit: permit, _counted: counted, _of_address: of_address })
     }
 
     /// Most connections of this server, or of all servers of the process if that is less.
@@ -123,6 +202,8 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     fn process(allowed: fn() -> u64) -> Arc<Descriptors> {
         Arc::new(Descriptors { allowed, of_stores: AtomicU64::new(0), open: AtomicU64::new(0) })
@@ -142,11 +223,11 @@ mod tests {
         let name_server = Slots::of(&process, None, 0);
         assert_eq!(name_server.limit(), 192);
         let broker = Slots::of(&process, None, 128);
-        let mut open: Vec<_> = (0..40).map(|_| name_server.take().unwrap()).collect();
-        open.extend((0..24).map(|_| broker.take().unwrap()));
-        assert!(name_server.take().is_none() && broker.take().is_none());
+        let mut open: Vec<_> = (0..40).map(|_| name_server.take(HERE).unwrap()).collect();
+        open.extend((0..24).map(|_| broker.take(HERE).unwrap()));
+        assert!(name_server.take(HERE).is_err() && broker.take(HERE).is_err());
         open.pop();
-        open.push(name_server.take().unwrap());
+        open.push(name_server.take(HERE).unwrap());
         // A second store asks for as much again: half is left all the same.
         let other = Slots::of(&process, None, 128);
         assert_eq!([name_server.limit(), other.limit()], [64, 64]);
@@ -160,10 +241,23 @@ mod tests {
     fn a_server_with_its_own_limit_uses_it_and_others_get_what_is_left() {
         let process = process(|| 256);
         let (limited, other) = (Slots::of(&process, Some(200), 0), Slots::of(&process, None, 0));
-        let open: Vec<_> = (0..200).map(|_| limited.take().unwrap()).collect();
-        assert!(limited.take().is_none() && other.take().is_none());
+        let open: Vec<_> = (0..200).map(|_| limited.take(HERE).unwrap()).collect();
+        assert!(limited.take(HERE).is_err() && other.take(HERE).is_err());
         assert_eq!(limited.limit(), 200);
         drop(open);
-        assert!(other.take().is_some());
+        assert!(other.take(HERE).is_ok());
+    }
+
+    #[test]
+    fn an_address_has_its_own_limit_and_gets_room_again() {
+        let slots = Slots::new(Some(100), Some(2), 0);
+        let mapped = "::ffff:127.0.0.1".parse().unwrap();
+        let (first, second) = (slots.take(HERE).unwrap(), slots.take(mapped).unwrap());
+        assert_eq!(slots.take(HERE).unwrap_err(), Crowded::Address { limit: 2 });
+        assert!(slots.take("10.0.0.1".parse().unwrap()).is_ok());
+        drop(first);
+        assert!(slots.take(mapped).is_ok());
+        drop(second);
+        assert!(slots.addresses.open.lock().is_empty());
     }
 }

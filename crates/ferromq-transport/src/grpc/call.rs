@@ -8,8 +8,7 @@ use tonic::Status;
 use super::convert::{Refusal, code};
 use crate::protobuf::Malformed;
 
-/// Largest send request, as in RocketMQ's proxy. No other request carries a body, so a large one is malicious.
-pub(super) const MAX_SEND: usize = 130 << 20;
+/// Largest requests of methods but sends, whose limit is an option: they carry no bodies, so a large one is malicious.
 pub(super) const MAX_ACK: usize = 8 << 20;
 pub(super) const MAX_REQUEST: usize = 1 << 20;
 /// Answers up to this size are not counted: the number of calls on a connection bounds their memory.

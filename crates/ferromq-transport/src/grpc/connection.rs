@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::{
-        Arc, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
@@ -24,10 +24,12 @@ use tracing::warn;
 
 use super::{GrpcLimits, counted_body::UnsentAnswers};
 use crate::{
-    ColdHandler,
+    ColdHandler, Sender,
+    access::UserName,
     connections::{budget::Allowance, slots::Slot, sockets},
     hot::Counters,
-    tls::{Tls, opening::ListenerStream},
+    limits::ConnectionUsers,
+    tls::{CertificateSubject, Tls, opening::ListenerStream},
 };
 
 /// Pause after a failed `accept`: without free file descriptors it fails at once, repeatedly.
@@ -76,13 +78,13 @@ impl Connections {
 
     /// Admits a connection, unless too many are open.
     fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) -> Option<GrpcStream> {
-        let Some(slot) = self.limits.slots.take() else {
-            self.counters.refused_connections.add(1);
-            let limit = self.limits.slots.limit();
-            self.limits.refused.log(|suppressed| {
-                warn!(%peer, limit, suppressed, "connection refused, too many are open; raise max_connections");
-            });
-            return None;
+        let slot = match self.limits.slots.take(peer.ip()) {
+            Ok(slot) => slot,
+            Err(reason) => {
+                self.counters.refused_connections.add(1);
+                self.limits.refused.log(|suppressed| warn!(%peer, %reason, suppressed, "connection refused"));
+                return None;
+            }
         };
         sockets::set_up(&stream);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -91,8 +93,17 @@ impl Connections {
         self.counters.connections.add(1);
         let (connections, clients) = (Arc::clone(self), Mutex::default());
         let allowance = self.allowance(peer);
-        let inner =
-            LinkInner { id, peer, connections, clients, allowance, unsent: Arc::default(), _slot: slot };
+        let inner = LinkInner {
+            id,
+            peer,
+            certificate: OnceLock::new(),
+            users: Arc::new(ConnectionUsers::new(&self.limits.users)),
+            connections,
+            clients,
+            allowance,
+            unsent: Arc::default(),
+            _slot: slot,
+        };
         let link = Link(Arc::new(inner));
         let stream = ListenerStream::new(stream, self.tls.current());
         let handshake =
@@ -109,6 +120,9 @@ pub(super) struct Link(Arc<LinkInner>);
 struct LinkInner {
     id: u64,
     peer: SocketAddr,
+    /// Set after the handshake, if the client has shown one.
+    certificate: OnceLock<Arc<str>>,
+    users: Arc<ConnectionUsers>,
     connections: Arc<Connections>,
     /// Clients of this connection, by id. Their leases are renewed while their entry exists.
     clients: Mutex<HashMap<Box<str>, Arc<()>>>,
@@ -124,6 +138,20 @@ impl Link {
 
     pub(super) fn peer(&self) -> SocketAddr {
         self.0.peer
+    }
+
+    pub(super) fn certificate(&self) -> CertificateSubject {
+        self.0.certificate.get().cloned()
+    }
+
+    /// The users that the connection counts for.
+    pub(super) fn users(&self) -> &Arc<ConnectionUsers> {
+        &self.0.users
+    }
+
+    /// The sender of a request of `user`.
+    pub(super) fn sender(&self, user: UserName) -> Sender {
+        Sender { connection: self.id(), peer: self.peer(), user, certificate: self.certificate() }
     }
 
     /// Memory allowance of the connection.
@@ -159,6 +187,8 @@ impl Drop for LinkInner {
     fn drop(&mut self) {
         // Renewals must have stopped before the handler learns of the end.
         self.clients.get_mut().clear();
+        // A client that sees the end may open its next connection at once.
+        self.users.leave();
         self.connections.open.lock().remove(&self.id);
         self.connections.counters.connections.sub(1);
         self.connections.cold.on_close(self.id);
@@ -228,6 +258,10 @@ impl GrpcStream {
     pub(super) async fn peek(&mut self) -> io::Result<u8> {
         let first = self.read_u8().await?;
         self.peeked = Some(first);
+        // The handshake is done.
+        if let Some(certificate) = self.stream.certificate() {
+            let _ = self.link.0.certificate.set(certificate);
+        }
         Ok(first)
     }
 

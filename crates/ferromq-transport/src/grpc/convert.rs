@@ -11,6 +11,7 @@ use crate::{
     access::AccessRefused,
     connections::log_limiter::LogLimiter,
     hot::{pop_retries::marked_topic, receive::ORDERED_REVIVE_QUEUE},
+    limits::{LimitReached, TooManyConnections},
     protobuf::{Fields, bytes_field_len, put_bytes_field, put_len_prefix, put_varint_field, varint_len},
 };
 
@@ -87,6 +88,18 @@ impl From<AccessRefused> for Refusal {
     fn from(refused: AccessRefused) -> Self {
         refused.log();
         Self::new(code::UNAUTHORIZED, refused.to_string())
+    }
+}
+
+impl From<LimitReached> for Refusal {
+    fn from(reached: LimitReached) -> Self {
+        Self::new(code::TOO_MANY_REQUESTS, reached.to_string())
+    }
+}
+
+impl From<TooManyConnections> for Refusal {
+    fn from(reached: TooManyConnections) -> Self {
+        Self::new(code::TOO_MANY_REQUESTS, reached.to_string())
     }
 }
 

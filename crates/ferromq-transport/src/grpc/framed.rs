@@ -17,7 +17,7 @@ use super::{
     connection::GrpcStream,
     convert::{Refusal, status_code},
     verbs::{
-        ack,
+        ack, limited,
         polling::Polling,
         receive::{AnswerForm, CallTerms},
         records,
@@ -25,12 +25,14 @@ use super::{
     },
 };
 use crate::{
-    access::{Access, framed_method},
+    access::{Access, UserName, framed_method},
     connections::answer_memory,
     hot::{
         Hot,
         latencies::{Outcome, Protocol, Timing, method},
+        trace_context::{TRACEPARENT, TraceContext},
     },
+    limits::{ConnectionUsers, Meter, RateLimits},
     protobuf::take_varint,
     remoting::{
         RemotingCommand,
@@ -89,6 +91,8 @@ pub(super) async fn serve(server: &Arc<Inner>, mut stream: GrpcStream, mut stop:
     let connection = Connection {
         id: link.id(),
         peer: link.peer(),
+        certificate: link.certificate(),
+        users: Arc::clone(link.users()),
         limits: server.limits,
         allowance: Arc::clone(link.allowance()),
         // Cold methods come over HTTP/2.
@@ -96,7 +100,8 @@ pub(super) async fn serve(server: &Arc<Inner>, mut stream: GrpcStream, mut stop:
         hot: server.hot.clone(),
         find_verb: find,
         access: Arc::clone(&server.access),
-        refusal,
+        check,
+        limit,
         routes: Arc::default(),
         is_draining: Arc::clone(&server.is_draining),
         one_way: Arc::new(Semaphore::new(1)),
@@ -111,16 +116,39 @@ pub(super) async fn serve(server: &Arc<Inner>, mut stream: GrpcStream, mut stop:
     connection.serve(tokio::io::split(stream), ends, drain, std::future::pending()).await;
 }
 
-/// The response to a call that access control refuses, in the form of its method.
-fn refusal(access: &Access, command: &RemotingCommand, peer: SocketAddr) -> Option<RemotingCommand> {
-    let admission = access.admit(framed_method(command.code), |name| command.field(name), peer);
-    let refused = admission.and_then(|admission| admission.check(&command.body)).err()?;
-    let (refusal, mut response) = (Refusal::from(refused), command.respond(0, None));
+/// Checks a call, as a [`CheckUser`](crate::remoting::server::connection::CheckUser).
+fn check(
+    access: &Access,
+    users: &ConnectionUsers,
+    command: &RemotingCommand,
+    peer: SocketAddr,
+) -> Result<UserName, Box<RemotingCommand>> {
+    let method = framed_method(command.code);
+    let admission = access.admit(method, |name| command.field(name), peer);
+    limited::admit(admission, users, method, &command.body).map_err(|refusal| refuse(command, &refusal))
+}
+
+/// Charges a call to the limits, or returns its refusal.
+pub(super) fn limit(
+    limits: &RateLimits,
+    user: Option<&str>,
+    command: &RemotingCommand,
+) -> Result<Option<Meter>, Box<RemotingCommand>> {
+    if !limits.is_on() {
+        return Ok(None);
+    }
+    let usage = limited::usage(framed_method(command.code), &command.body);
+    limits.admit(user, usage).map_err(|reached| refuse(command, &Refusal::from(reached)))
+}
+
+/// The response to a refused call, in the form of its method.
+fn refuse(command: &RemotingCommand, refusal: &Refusal) -> Box<RemotingCommand> {
+    let mut response = command.respond(0, None);
     response.body = match command.code {
-        RECEIVE_MESSAGE | AWAIT_MESSAGES | PULL_MESSAGE => records::refused(&refusal),
-        _ => ack::refused(&refusal),
+        RECEIVE_MESSAGE | AWAIT_MESSAGES | PULL_MESSAGE => records::refused(refusal),
+        _ => ack::refused(refusal),
     };
-    Some(response)
+    Box::new(response)
 }
 
 /// Makes the response of a method's answer, and counts the time it took.
@@ -131,6 +159,12 @@ fn respond<'a>(
 ) -> ResponseFuture<'a> {
     Box::pin(async move {
         let mut timing = Timing::begin(Protocol::Grpc, method(name_of(command.code)));
+        if hot.counters.spans.is_on() {
+            let given = || command.field(TRACEPARENT).and_then(TraceContext::parse);
+            let of_message =
+                if command.code == SEND_MESSAGE { TraceContext::of_send(&command.body) } else { None };
+            timing.context = of_message.or_else(given);
+        }
         let response = match answer.await {
             Ok(body) => {
                 timing.response = code_of(command.code, &body);
@@ -141,7 +175,7 @@ fn respond<'a>(
                 command.respond(STATUS + status.code() as i32, Some(status.message().to_owned()))
             }
         };
-        hot.counters.latencies.record(&timing, Outcome::Success);
+        hot.counters.record(&timing, Outcome::Success);
         Ok(response)
     })
 }
@@ -171,6 +205,7 @@ fn code_of(method: i32, mut answer: &[u8]) -> i32 {
 }
 
 async fn send_message(hot: &Arc<Hot>, peer: SocketAddr, command: &RemotingCommand) -> Result<Bytes, Status> {
+    check_size(command, hot.client_policy.load().max_send)?;
     if let Some(refused) = refused(command) {
         return Ok(refused);
     }

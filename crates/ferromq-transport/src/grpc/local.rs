@@ -143,8 +143,16 @@ impl LocalCalls {
         self.server.counters.remoting_requests.add(1);
         let released = self.polls.lock().1.clone();
         let memory = Arc::new(self.allowance.share());
-        let answering = answer_memory::scope(memory, verb.answer(hot, PEER, command));
-        unwritten.scope(released.scope(answering))
+        // Clients of this process are no users.
+        let limited = framed::limit(&hot.limits, None, &command);
+        let answering = async move {
+            match limited {
+                Ok(Some(meter)) => meter.scope(verb.answer(hot, PEER, command)).await,
+                Ok(None) => verb.answer(hot, PEER, command).await,
+                Err(refused) => *refused,
+            }
+        };
+        unwritten.scope(released.scope(answer_memory::scope(memory, answering)))
     }
 }
 

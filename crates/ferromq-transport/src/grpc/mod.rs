@@ -37,6 +37,7 @@ use crate::{
     access::Access,
     connections::{budget::Budget, log_limiter::LogLimiter, slots::Slots},
     hot::{Counters, Hot},
+    limits::UserConnections,
     remoting::server::connection::ConnectionLimits,
     tls::Tls,
 };
@@ -66,6 +67,8 @@ pub struct GrpcLimits {
     pub connection: ConnectionLimits,
     /// Access control, shared with the other protocol.
     pub(crate) access: Arc<Access>,
+    /// Connections of each user, shared with the other protocol.
+    pub(crate) users: Arc<UserConnections>,
     /// Limits the log lines about refused connections.
     pub(crate) refused: Arc<LogLimiter>,
 }

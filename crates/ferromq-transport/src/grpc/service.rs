@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use tonic::{
-    Request, Response, Status, Streaming,
+    Code, Request, Response, Status, Streaming,
     body::Body,
     metadata::{KeyAndValueRef, MetadataMap, MetadataValue},
     server::{Grpc, ServerStreamingService, StreamingService, UnaryService},
@@ -17,7 +17,7 @@ use super::{
     call::{CLIENT_ID, MAX_REQUEST, SMALL_ANSWER, deadline_exceeded, malformed, missing_client_id},
     codec::{BytesCodec, UnbufferedCodec},
     connection::Link,
-    convert::{Refusal, put_status, status_code},
+    convert::{Refusal, code, put_status, status_code},
     counted_body::{AnswerStream, CountedAnswer, CountedBody, UnsentAnswers},
     deadline::Deadline,
     extras,
@@ -26,13 +26,14 @@ use super::{
     stream::{Packer, ResponseStream},
     unary,
     verbs::{
+        limited,
         polling::Polling,
         receive::{self, AnswerForm, CallTerms, Client},
     },
 };
 use crate::{
     ColdRequest, Reply, TransportError, Verb,
-    access::{AccessRefused, known_method},
+    access::known_method,
     connections::{
         answer_memory,
         budget::{Share, kept},
@@ -41,7 +42,9 @@ use crate::{
     hot::{
         Hot,
         latencies::{Outcome, Protocol, Timing, method},
+        trace_context::{TRACEPARENT, TraceContext},
     },
+    limits::Meter,
     remoting::{Fields, Language},
 };
 
@@ -186,7 +189,8 @@ impl ServerStreamingService<Bytes> for HotStream {
     type Future = BoxFuture<Result<Response<ResponseStream>, Status>>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        let (hot, is_pull) = (Arc::clone(&self.hot), self.method == StreamingMethod::Pull);
+        let (hot, streaming) = (Arc::clone(&self.hot), self.method);
+        let is_pull = streaming == StreamingMethod::Pull;
         let asked = request.metadata().get(PACKED).and_then(|value| value.to_str().ok());
         let form = AnswerForm::asked(asked, is_pull);
         let deadline = self.call.deadline;
@@ -201,26 +205,38 @@ impl ServerStreamingService<Bytes> for HotStream {
                 Polling::bounded(**self.hot.waits.load(), request_timeout, request.metadata().as_ref())
             }
         };
-        let terms = CallTerms { peer: self.call.link.peer(), form, deadline: deadline.remaining(), polling };
+        let link = self.call.link.clone();
+        let terms = CallTerms { peer: link.peer(), form, deadline: deadline.remaining(), polling };
+        let context = traced(&self.server, request.metadata());
         let body = request.into_inner();
         let share = Arc::new(self.call.link.allowance().share());
         let mut timing =
             Timing::begin(Protocol::Grpc, method(if is_pull { "PullMessage" } else { "ReceiveMessage" }));
         let counters = Arc::clone(&self.server.counters);
+        timing.context = context;
         let answering = answer_memory::scope(Arc::clone(&share), async move {
             if deadline.has_passed() {
                 return Err(deadline_exceeded());
             }
-            let refused = admission.and_then(|admission| admission.check(&body)).err().map(Refusal::from);
-            if let Some(refusal) = refused.or(refusal) {
-                return Ok(Response::new(refused_stream(form.is_packed(), &refusal)));
-            }
-            let (stream, min_offset) = if is_pull {
-                let pulled = receive::pull_message(&hot, body, &terms).await.map_err(malformed)?;
-                (pulled.stream, pulled.min_offset)
-            } else {
-                (receive::receive_message(&hot, body, &terms, &client).await.map_err(malformed)?, None)
+            let admitted = limited::admit(admission, link.users(), streaming.name(), &body)
+                .and_then(|user| refusal.map_or(Ok(user), Err))
+                .and_then(|user| limit(&hot, user.as_deref(), streaming.name(), &body));
+            let meter = match admitted {
+                Ok(meter) => meter,
+                Err(refusal) => return Ok(Response::new(refused_stream(form.is_packed(), &refusal))),
             };
+            let reading = async {
+                if is_pull {
+                    let pulled = receive::pull_message(&hot, body, &terms).await?;
+                    return Ok((pulled.stream, pulled.min_offset));
+                }
+                Ok((receive::receive_message(&hot, body, &terms, &client).await?, None))
+            };
+            let read = match meter {
+                Some(meter) => meter.scope(reading).await,
+                None => reading.await,
+            };
+            let (stream, min_offset) = read.map_err(malformed)?;
             share.settle(stream.bytes());
             let mut response = Response::new(stream);
             response.extensions_mut().insert(AnswerShare(share));
@@ -238,10 +254,24 @@ impl ServerStreamingService<Bytes> for HotStream {
                 Ok(response) => response.get_ref().status_code(form.is_packed()),
                 Err(status) => status.code() as i32,
             };
-            counters.latencies.record(&timing, Outcome::Success);
+            counters.record(&timing, Outcome::Success);
             answered
         })
     }
+}
+
+/// Returns what a call's read is charged to.
+fn limit(hot: &Hot, user: Option<&str>, method: &str, message: &[u8]) -> Result<Option<Meter>, Refusal> {
+    if !hot.limits.is_on() {
+        return Ok(None);
+    }
+    hot.limits.admit(user, limited::usage(method, message)).map_err(Refusal::from)
+}
+
+/// The client's span in the metadata of a call, if spans are recorded.
+fn traced(server: &Inner, metadata: &MetadataMap) -> Option<TraceContext> {
+    let given = server.counters.spans.is_on().then(|| metadata.get(TRACEPARENT)).flatten();
+    TraceContext::parse(given?.to_str().ok()?)
 }
 
 /// A cold method, which the control plane answers.
@@ -257,15 +287,18 @@ impl UnaryService<Bytes> for ColdCall {
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
         let (server, link, verb) = (Arc::clone(&self.server), self.call.link.clone(), self.verb.clone());
+        let mut user = None;
         if let Verb::Rpc(method) = &verb {
             let get = |name: &str| request.metadata().get(name).and_then(|value| value.to_str().ok());
             let admission = server.access.admit(known_method(method), get, link.peer());
-            if let Err(refused) = admission.and_then(|admission| admission.check(request.get_ref())) {
-                return Box::pin(std::future::ready(refused_call(method, refused)));
+            match limited::admit(admission, link.users(), method, request.get_ref()) {
+                Ok(admitted) => user = admitted,
+                Err(refusal) => return Box::pin(std::future::ready(refused_call(method, refusal))),
             }
         }
         let name = if let Verb::Rpc(name) = &verb { name } else { "" };
         let mut timing = Timing::begin(Protocol::Grpc, method(name));
+        timing.context = traced(&server, request.metadata());
         let counters = Arc::clone(&server.counters);
         if matches!(&verb, Verb::Rpc(method) if method == "NotifyClientTermination") {
             link.forget_client(client_id(request.metadata()));
@@ -276,8 +309,7 @@ impl UnaryService<Bytes> for ColdCall {
         server.counters.cold_calls.add(1);
         let call = ColdRequest {
             verb,
-            connection: link.id(),
-            peer: link.peer(),
+            sender: link.sender(user),
             language: Language::OTHER,
             version: 0,
             is_one_way: false,
@@ -312,7 +344,7 @@ impl UnaryService<Bytes> for ColdCall {
                 Ok(response) => status_code(response.get_ref()),
                 Err(status) => status.code() as i32,
             };
-            counters.latencies.record(&timing, Outcome::Success);
+            counters.record(&timing, Outcome::Success);
             answered
         })
     }
@@ -349,15 +381,16 @@ impl StreamingService<Bytes> for Telemetry {
     }
 }
 
-/// The answer to a cold call that access control refuses: a response with a status, in the form of the method.
-fn refused_call(method: &str, refused: AccessRefused) -> Result<Response<Bytes>, Status> {
-    let refusal = Refusal::from(refused);
+/// The answer to a cold call that is refused: a response with a status, in the form of the method.
+fn refused_call(method: &str, refusal: Refusal) -> Result<Response<Bytes>, Status> {
     if ANSWERED_IN_JSON.contains(&method) {
         let answer = serde_json::json!({"code": refusal.code, "message": refusal.message});
         return Ok(Response::new(answer.to_string().into()));
     }
     if method.contains('/') {
-        return Err(Status::permission_denied(refusal.message));
+        let is_access = refusal.code == code::UNAUTHORIZED;
+        let code = if is_access { Code::PermissionDenied } else { Code::ResourceExhausted };
+        return Err(Status::new(code, refusal.message));
     }
     let mut status = Vec::new();
     put_status(&mut status, 1, refusal.code, &refusal.message);

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -19,13 +18,13 @@ use tonic::{Code, Status, Streaming};
 use super::{
     call::{CLIENT_ID, MAX_REQUEST},
     connection::Link,
-    convert::{Refusal, put_status},
+    convert::put_status,
     counted_body::{AnswerStream, PREFIX, StreamAnswer},
-    verbs::proto::ProtoDuration,
+    verbs::{limited, proto::ProtoDuration},
 };
 use crate::{
     ColdHandler,
-    access::{Access, known_method},
+    access::{Access, UserName, known_method},
     connections::budget::{Share, kept},
     hot::Counters,
     protobuf::{self, Malformed},
@@ -65,13 +64,15 @@ impl TelemetryStreams {
         self.request_timeouts.read().get(client).map(|(_, timeout)| *timeout)
     }
 
-    /// Returns the command that tells a client why its own is refused; `None` if it is not.
-    fn refusal(&self, fields: &Fields, peer: SocketAddr, command: &[u8]) -> Option<Bytes> {
-        let admission = self.access.admit(known_method("Telemetry"), |name| fields.get(name), peer);
-        let refused = admission.and_then(|admission| admission.check(command)).err()?;
-        let (refusal, mut status) = (Refusal::from(refused), Vec::new());
-        put_status(&mut status, 1, refusal.code, &refusal.message);
-        Some(status.into())
+    /// Returns the user of a command, or the command that tells the client why its own is refused.
+    fn check(&self, fields: &Fields, link: &Link, command: &[u8]) -> Result<UserName, Bytes> {
+        let method = known_method("Telemetry");
+        let admission = self.access.admit(method, |name| fields.get(name), link.peer());
+        limited::admit(admission, link.users(), method, command).map_err(|refusal| {
+            let mut status = Vec::new();
+            put_status(&mut status, 1, refusal.code, &refusal.message);
+            status.into()
+        })
     }
 
     /// Stores the request timeout of a client's settings, which its receives use.
@@ -141,21 +142,24 @@ impl TelemetryStreams {
                     () = sender.closed() => return,
                     _ = &mut removed => return,
                 };
-                let command = match command {
+                let (command, user) = match command {
                     Ok(Some(command)) => {
                         share.give_back(PREFIX);
-                        // As RocketMQ's proxy does: the command is dropped, and the stream stays.
-                        if let Some(refusal) = streams.refusal(&fields, link.peer(), &command) {
-                            share.give_back(command.len());
-                            if !streams.send(stream, refusal) {
-                                return;
+                        let user = match streams.check(&fields, &link, &command) {
+                            Ok(user) => user,
+                            // As RocketMQ's proxy does: the command is dropped, and the stream stays.
+                            Err(refusal) => {
+                                share.give_back(command.len());
+                                if !streams.send(stream, refusal) {
+                                    return;
+                                }
+                                continue;
                             }
-                            continue;
-                        }
+                        };
                         streams.note_request_timeout(stream, &fields, &command);
                         // The command counts until the control plane is done with it.
                         let waiting = share.split(command.len());
-                        kept(command, waiting)
+                        (kept(command, waiting), user)
                     }
                     Err(error) if error.code() == Code::OutOfRange => {
                         let large = Status::resource_exhausted(format!(
@@ -170,7 +174,7 @@ impl TelemetryStreams {
                     }
                     Ok(None) | Err(_) => return,
                 };
-                if !streams.cold.telemetry(stream, link.id(), link.peer(), &fields, Some(command)) {
+                if !streams.cold.telemetry(stream, link.sender(user), &fields, Some(command)) {
                     let full = Status::resource_exhausted(
                         "too many telemetry commands are pending; send fewer at a time",
                     );
@@ -197,7 +201,7 @@ impl Drop for StreamEnd<'_> {
         self.streams.open.lock().remove(&self.stream);
         self.streams.forget_request_timeout(self.stream, self.fields);
         self.streams.counters.telemetry_streams.sub(1);
-        self.streams.cold.telemetry(self.stream, self.link.id(), self.link.peer(), self.fields, None);
+        self.streams.cold.telemetry(self.stream, self.link.sender(None), self.fields, None);
     }
 }
 

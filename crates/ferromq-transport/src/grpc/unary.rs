@@ -15,7 +15,7 @@ use tonic::{Status, body::Body};
 
 use super::{
     Inner,
-    call::{MAX_ACK, MAX_REQUEST, MAX_SEND, SMALL_ANSWER, deadline_exceeded, malformed, missing_client_id},
+    call::{MAX_ACK, MAX_REQUEST, SMALL_ANSWER, deadline_exceeded, malformed, missing_client_id},
     connection::Link,
     convert::{Refusal, status_code},
     counted_body::{CountedBody, PREFIX},
@@ -23,7 +23,7 @@ use super::{
     hot_method::UnaryMethod,
     inline_calls::OwnTask,
     verbs::{
-        ack, dead_letter,
+        ack, dead_letter, limited,
         send::{self, ReceiptForm},
     },
 };
@@ -32,6 +32,7 @@ use crate::{
     hot::{
         DeadLetterCause, Hot,
         latencies::{Outcome, Protocol, Timing, method},
+        trace_context::{TRACEPARENT, TraceContext},
     },
 };
 
@@ -46,9 +47,9 @@ const RECEIPTS: &str = "x-ferromq-receipts";
 const STATUS_OK: HeaderValue = HeaderValue::from_static("0");
 
 /// Returns the largest request of a method, in bytes.
-fn limit(method: UnaryMethod) -> usize {
+fn limit(hot: &Hot, method: UnaryMethod) -> usize {
     match method {
-        UnaryMethod::Send => MAX_SEND,
+        UnaryMethod::Send => hot.client_policy.load().max_send,
         UnaryMethod::Ack => MAX_ACK,
         UnaryMethod::ChangeInvisible | UnaryMethod::Forward | UnaryMethod::UpdateOffset => MAX_REQUEST,
     }
@@ -87,7 +88,9 @@ pub(super) async fn answer(
         return response;
     }
     let mut timing = Timing::begin(Protocol::Grpc, number_of(method));
-    let answered = deadline.limit(try_answer(server, hot, method, link, request, deadline)).await;
+    timing.context = server.counters.spans.is_on().then(|| traced(request.headers())).flatten();
+    let answered =
+        deadline.limit(try_answer(server, hot, method, link, request, deadline, &mut timing)).await;
     let (response, code) = match answered.unwrap_or_else(|| Err(deadline_exceeded())) {
         Ok(message) => (response(link, &message), status_code(&message)),
         Err(status) => {
@@ -96,7 +99,7 @@ pub(super) async fn answer(
         }
     };
     timing.response = code;
-    hot.counters.latencies.record(&timing, Outcome::Success);
+    hot.counters.record(&timing, Outcome::Success);
     response
 }
 
@@ -107,6 +110,7 @@ async fn try_answer(
     link: &Link,
     request: http::Request<Incoming>,
     deadline: Deadline,
+    timing: &mut Timing,
 ) -> Result<Bytes, Status> {
     let refusal = missing_client_id(request.headers());
     let admission = server.access.admit(method.name(), |name| text(request.headers(), name), link.peer());
@@ -119,7 +123,7 @@ async fn try_answer(
     // Held to the end of this function: the request's bytes count until it is answered.
     let share = Arc::new(link.allowance().share());
     let body = CountedBody::new(request.into_body(), Arc::clone(&share), Some(server.stall));
-    let message = message(body, limit(method)).await?;
+    let message = message(body, limit(hot, method)).await?;
     if message.len() > LARGE {
         OwnTask::default().await;
     }
@@ -127,13 +131,25 @@ async fn try_answer(
     if deadline.has_passed() {
         return Err(deadline_exceeded());
     }
-    let refused = admission.and_then(|admission| admission.check(&message)).err().map(Refusal::from);
-    if let Some(refusal) = refused.or(refusal) {
+    let user = match limited::admit(admission, link.users(), method.name(), &message) {
+        Ok(user) => user,
+        Err(refusal) => return Ok(ack::refused(&refusal)),
+    };
+    if let Some(refusal) = refusal {
         return Ok(ack::refused(&refusal));
+    }
+    if method == UnaryMethod::Send
+        && hot.limits.is_on()
+        && let Err(reached) = hot.limits.admit(user.as_deref(), limited::usage(method.name(), &message))
+    {
+        return Ok(ack::refused(&Refusal::from(reached)));
     }
     let peer = link.peer();
     let answer = match method {
         UnaryMethod::Send => {
+            if hot.counters.spans.is_on() {
+                timing.context = TraceContext::of_send(&message).or(timing.context);
+            }
             return send::send_message(hot, &message, peer, &share, form).await;
         }
         UnaryMethod::Ack => ack::ack_message(hot, &message, peer).await,
@@ -142,6 +158,11 @@ async fn try_answer(
         UnaryMethod::UpdateOffset => ack::update_offset(hot, message, peer).await,
     };
     answer.map_err(malformed)
+}
+
+/// The client's span in the headers of a call.
+fn traced(headers: &HeaderMap) -> Option<TraceContext> {
+    text(headers, TRACEPARENT).and_then(TraceContext::parse)
 }
 
 /// The text of a header; `None` if it is missing or has other bytes.

@@ -1,8 +1,14 @@
 //! Counters of a server, for operators and tests. No decision depends on them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
+};
 
-use super::latencies::Latencies;
+use super::{
+    latencies::{Latencies, Outcome, Timing},
+    spans::Spans,
+};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -12,6 +18,8 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: Counter,)*
             /// How long requests took.
             pub latencies: Latencies,
+            /// Spans of requests, for traces.
+            pub spans: Spans,
         }
 
         impl Counters {
@@ -64,6 +72,33 @@ counters! {
     demoted,
     /// Open telemetry streams.
     telemetry_streams,
+    /// Sends and reads refused because a user's limit was used up.
+    over_user_limit,
+    /// The same for a topic.
+    over_topic_limit,
+    /// The same for a user in a topic.
+    over_user_topic_limit,
+    /// Requests refused because their user had too many connections.
+    over_user_connections,
+    /// Spans dropped because too many waited for their export.
+    dropped_spans,
+}
+
+impl Counters {
+    /// Counts a request that has ended now.
+    pub fn record(&self, timing: &Timing, outcome: Outcome) {
+        self.record_at(timing, outcome, Instant::now());
+    }
+
+    /// Counts a request that ended at `end`.
+    pub fn record_at(&self, timing: &Timing, outcome: Outcome, end: Instant) {
+        self.latencies.record_at(timing, outcome, end);
+        if let Some(context) = timing.context
+            && !self.spans.add(context, timing.exchange(), outcome, timing.elapsed(end))
+        {
+            self.dropped_spans.add(1);
+        }
+    }
 }
 
 /// A number that many threads update.

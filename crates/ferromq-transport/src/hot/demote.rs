@@ -55,7 +55,7 @@ mod tests {
     use tokio::task::JoinSet;
 
     use super::*;
-    use crate::{ColdRequest, Reply, Verb, remoting::Fields};
+    use crate::{ColdRequest, Reply, Sender, Verb, remoting::Fields};
 
     /// Keeps demotions pending until the test answers them.
     #[derive(Default)]
@@ -69,7 +69,7 @@ mod tests {
         fn demote(&self, missing: Missing, _peer: SocketAddr, done: oneshot::Sender<Demoted>) {
             self.0.lock().push((missing, done));
         }
-        fn telemetry(&self, _: u64, _: u64, _: SocketAddr, _: &Fields, _: Option<Bytes>) -> bool {
+        fn telemetry(&self, _: u64, _: Sender, _: &Fields, _: Option<Bytes>) -> bool {
             true
         }
         fn on_close(&self, _connection: u64) {}

@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::trace_context::TraceContext;
+
 /// Upper bounds of the buckets but the last, in milliseconds; RocketMQ's.
 pub const BOUNDS_MS: [u64; 9] = [1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000];
 const BUCKETS: usize = BOUNDS_MS.len() + 1;
@@ -67,6 +69,17 @@ pub fn method(name: &str) -> i32 {
     position.and_then(|position| i32::try_from(position).ok()).unwrap_or(OTHER)
 }
 
+/// What was asked and answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exchange {
+    /// The protocol of the request.
+    pub protocol: Protocol,
+    /// Its remoting code or the position of its method; [`OTHER`].
+    pub request: i32,
+    /// The code of the response.
+    pub response: i32,
+}
+
 /// A request that is being answered.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
@@ -74,6 +87,8 @@ pub struct Timing {
     protocol: Protocol,
     /// The remoting code, or the position of a method.
     request: i32,
+    /// The span of the client, if spans are recorded and the client samples it.
+    pub context: Option<TraceContext>,
     /// The code of the response: remoting's, or that of `apache.rocketmq.v2.Status`, or gRPC's if it is below 100.
     pub response: i32,
     /// Whether the request waited for messages.
@@ -84,7 +99,18 @@ impl Timing {
     /// Begins now.
     #[must_use]
     pub fn begin(protocol: Protocol, request: i32) -> Self {
-        Self { begun: Instant::now(), protocol, request, response: 0, waited: false }
+        Self { begun: Instant::now(), protocol, request, context: None, response: 0, waited: false }
+    }
+
+    /// How long it has taken at `end`.
+    pub(super) fn elapsed(&self, end: Instant) -> Duration {
+        end.saturating_duration_since(self.begun)
+    }
+
+    /// What was asked and answered.
+    pub(super) fn exchange(&self) -> Exchange {
+        let Self { protocol, request, response, .. } = *self;
+        Exchange { protocol, request, response }
     }
 
     /// Counts the request as one that the server does not know.
@@ -180,14 +206,9 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts a request that has ended now.
-    pub fn record(&self, timing: &Timing, outcome: Outcome) {
-        self.record_at(timing, outcome, Instant::now());
-    }
-
     /// Counts a request that ended at `end`.
     pub fn record_at(&self, timing: &Timing, outcome: Outcome, end: Instant) {
-        self.slot(timing, outcome).add(end.saturating_duration_since(timing.begun));
+        self.slot(timing, outcome).add(timing.elapsed(end));
     }
 
     fn slot(&self, timing: &Timing, outcome: Outcome) -> &Slot {
@@ -252,7 +273,11 @@ mod tests {
     fn more_combinations_than_slots_are_counted_together() {
         let latencies = Latencies::default();
         for code in 0..4_000 {
-            latencies.record(&timing(Protocol::Remoting, code, 3, false), Outcome::Success);
+            latencies.record_at(
+                &timing(Protocol::Remoting, code, 3, false),
+                Outcome::Success,
+                Instant::now(),
+            );
         }
         let rows = latencies.snapshot();
         assert!(rows.len() <= SLOTS + 2, "{}", rows.len());
@@ -268,7 +293,11 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for code in 0..1_000 {
-                        latencies.record(&timing(Protocol::Grpc, code % 7, 20_000, false), Outcome::Success);
+                        latencies.record_at(
+                            &timing(Protocol::Grpc, code % 7, 20_000, false),
+                            Outcome::Success,
+                            Instant::now(),
+                        );
                     }
                 });
             }
@@ -289,7 +318,7 @@ mod tests {
         ) {
             let protocol = if is_grpc { Protocol::Grpc } else { Protocol::Remoting };
             let latencies = Latencies::default();
-            latencies.record(&timing(protocol, request, response, waited), outcome);
+            latencies.record_at(&timing(protocol, request, response, waited), outcome, Instant::now());
             let [row] = latencies.snapshot().try_into().unwrap();
             prop_assert_eq!(
                 (row.protocol, row.request, row.response, row.waited, row.outcome),

@@ -21,12 +21,17 @@ pub mod recall_handle;
 pub mod receive;
 pub(crate) mod renewals;
 pub mod send;
+pub mod spans;
+pub mod trace_context;
 mod traffic;
 mod unique_key;
 
-use std::sync::{
-    Arc, Weak,
-    atomic::{AtomicBool, AtomicU32, Ordering},
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
@@ -42,12 +47,13 @@ pub(crate) use policy::MAX_WAIT;
 pub use policy::{ClientPolicy, SendPolicy, TypeChecks, Waits};
 pub use traffic::{SIZE_BOUNDS, Tally, Traffic, TrafficSnapshot};
 
-use crate::{ColdHandler, TransportError, tables::Tables};
+use crate::{ColdHandler, LogLimiter, TransportError, access::Access, limits::RateLimits, tables::Tables};
 pub use ack::GroupProgress;
 use batches::Batches;
 pub use dead_letters::DeadLetterCause;
 use dead_letters::MovesInProgress;
 use demote::Demotions;
+use latencies::Protocol;
 use long_poll::LongPolls;
 pub use lookup::Lookup;
 use reads::Reads;
@@ -61,6 +67,10 @@ pub struct Hot {
     pub store: Arc<MessageStore>,
     /// Topics and groups, as the control plane last pushed them.
     pub tables: Arc<Tables>,
+    /// Access control, for what a request does not name.
+    pub access: Arc<Access>,
+    /// Limits of messages and bytes a second.
+    pub limits: RateLimits,
     /// The source of time.
     pub clock: Clock,
     /// Counters of this server.
@@ -135,6 +145,13 @@ impl Hot {
         let unique_keys = UniqueKeys::new(store.admin().store_host().ip(), LocalTime::of_process());
         Arc::new_cyclic(|me| Self {
             store,
+            access: Arc::new(Access::new(Arc::clone(&tables))),
+            limits: RateLimits::new(
+                Arc::clone(&tables),
+                clock.clone(),
+                Arc::clone(&counters),
+                Arc::clone(&traffic),
+            ),
             tables,
             clock,
             counters,
@@ -157,6 +174,22 @@ impl Hot {
             next_draw,
             first_queue,
         })
+    }
+
+    /// Counts and logs a refused send. `code` is that of the response.
+    pub(crate) fn refused_send(
+        &self,
+        peer: SocketAddr,
+        topic: Option<&str>,
+        (protocol, code): (Protocol, i32),
+        why: &dyn std::fmt::Display,
+    ) {
+        static REFUSED: LogLimiter = LogLimiter::new();
+        if let Some(topic) = topic.filter(|topic| self.tables.topic(topic).is_some()) {
+            let protocol = if protocol == Protocol::Grpc { "grpc" } else { "remoting" };
+            self.traffic.count_refused(topic, &format!("{protocol}:{code}"));
+        }
+        REFUSED.log(|suppressed| tracing::warn!(%peer, suppressed, "send refused: {why}"));
     }
 
     /// Returns the options of an ordered receive.

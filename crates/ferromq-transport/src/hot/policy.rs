@@ -98,6 +98,8 @@ pub struct ClientPolicy {
     pub max_invisible: Duration,
     /// How far ahead a delivery time may be; the store has a limit for both protocols.
     pub max_delay: Duration,
+    /// Largest request that sends messages, in bytes.
+    pub max_send: usize,
     /// Whether topics are created on first use. If not, a send to an unknown topic gets the proxy's type error.
     pub creates_topics: bool,
     /// An ordered group redelivers all messages from the first unacknowledged one on; else only unacknowledged ones.
@@ -111,6 +113,8 @@ impl Default for ClientPolicy {
             min_invisible: Duration::from_millis(1),
             max_invisible: Duration::from_secs(12 * 60 * 60),
             max_delay: Duration::MAX,
+            // As in RocketMQ's proxy.
+            max_send: 130 << 20,
             creates_topics: true,
             redelivers_from_first: false,
         }

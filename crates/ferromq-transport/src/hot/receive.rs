@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{Hot, pop_retries::stored_topic, reads::Scan};
 use crate::{
     connections::answer_memory::{self, MESSAGE_OVERHEAD},
+    limits,
     tables::{GroupEntry, TopicEntry},
 };
 
@@ -300,9 +301,10 @@ impl Hot {
         let received = self.store.groups().receive_in_memory(&wanted, request.queue, ahead)?;
         let messages = received.messages.len() as u64;
         if messages > 0 {
-            let bytes = received.messages.iter().map(|leased| leased.record.bytes().len() as u64).sum();
+            let bytes = received.messages.iter().map(|leased| leased.record.bytes().len()).sum();
             self.counters.received.add(messages);
-            self.traffic.count_get(request.topic, request.group, messages, bytes);
+            self.traffic.count_get(request.topic, request.group, messages, bytes as u64);
+            limits::charge(received.messages.len(), bytes);
         }
         Ok(received)
     }

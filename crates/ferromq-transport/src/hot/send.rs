@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use ferromq_protocol::record::names::DLQ_PREFIX;
 use ferromq_store::{
     MessageStore, Result, StoreError,
     log::{Appended, Location},
@@ -17,7 +18,7 @@ use ferromq_store::{
 use tokio::sync::oneshot;
 
 use super::{Counters, Traffic};
-use crate::{connections::log_limiter::LogLimiter, tables::TopicEntry};
+use crate::tables::TopicEntry;
 
 /// Which messages of a send are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,12 +152,6 @@ impl Sends {
         }
     }
 
-    /// Logs that a send was refused.
-    pub(crate) fn log_refused(peer: SocketAddr, why: &dyn std::fmt::Display) {
-        static REFUSED: LogLimiter = LogLimiter::new();
-        REFUSED.log(|suppressed| tracing::warn!(%peer, suppressed, "send refused: {why}"));
-    }
-
     fn count(&self, messages: &[NewMessage<'_>], appended: &Appended) {
         let stored = appended.locations.iter().filter(|location| **location != Location::THERE_ALREADY);
         let count = stored.count() as u64;
@@ -164,7 +159,12 @@ impl Sends {
         self.counters.sent.add(count);
         if let Some(first) = messages.first() {
             let bytes = appended.locations.iter().map(|location| u64::from(location.len)).sum();
-            self.traffic.count_put(first.topic, count, bytes);
+            // Retries and dead letters come from consumers.
+            if first.reconsume_times > 0 || first.topic.starts_with(DLQ_PREFIX) {
+                self.traffic.count_put(first.topic, count, bytes);
+            } else {
+                self.traffic.count_sent(first.topic, count, bytes);
+            }
         }
     }
 }

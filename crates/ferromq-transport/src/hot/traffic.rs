@@ -25,17 +25,21 @@ pub struct Tally {
     pub bytes: u64,
 }
 
-/// All totals so far; consumer groups as `topic@group`.
+/// All totals so far; consumer groups as `topic@group`, reasons as `topic@reason`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TrafficSnapshot {
     /// Stored, by topic.
     pub put: HashMap<String, Tally>,
+    /// The part of `put` that producers sent: no delayed deliveries, retries and dead letters.
+    pub sent: HashMap<String, Tally>,
     /// Read, by topic and group.
     pub get: HashMap<String, Tally>,
     /// Sent back to be consumed later, by topic and group.
     pub send_back: HashMap<String, Tally>,
     /// Stored as dead letters, by topic and group; bytes are not counted.
     pub dead: HashMap<String, Tally>,
+    /// Refused sends and reads, by topic and reason; bytes are not counted.
+    pub refused: HashMap<String, Tally>,
     /// Messages by the mean size of the records of their send, by topic; the last class has no bound.
     pub sizes: HashMap<String, [u64; SIZES]>,
 }
@@ -47,12 +51,18 @@ pub struct Traffic {
     get: ShardedMap<HashMap<Box<str>, AtomicTally>>,
     send_back: ShardedMap<HashMap<Box<str>, AtomicTally>>,
     dead: ShardedMap<HashMap<Box<str>, AtomicTally>>,
+    refused: ShardedMap<HashMap<Box<str>, AtomicTally>>,
 }
 
 impl Traffic {
-    /// Counts messages stored in a topic.
+    /// Counts messages stored in a topic that no producer sent.
     pub fn count_put(&self, topic: &str, messages: u64, bytes: u64) {
         self.put.with(topic, |tally| tally.add(messages, bytes), |_| {});
+    }
+
+    /// Counts messages of a producer that were stored in a topic.
+    pub fn count_sent(&self, topic: &str, messages: u64, bytes: u64) {
+        self.put.with(topic, |tally| tally.add(messages, bytes) && tally.sent.add(messages, bytes), |_| {});
     }
 
     /// Counts messages a group read.
@@ -70,12 +80,18 @@ impl Traffic {
         count_for(&self.dead, topic, group, 1, 0);
     }
 
+    /// Counts a send to a topic, or a read, that was refused. The topic must exist: clients make up names.
+    pub fn count_refused(&self, topic: &str, reason: &str) {
+        count_for(&self.refused, topic, reason, 1, 0);
+    }
+
     /// Removes a deleted topic.
     pub fn forget_topic(&self, topic: &str) {
         self.put.remove(topic);
         self.get.remove(topic);
         self.send_back.remove(topic);
         self.dead.remove(topic);
+        self.refused.remove(topic);
     }
 
     /// Removes a deleted group.
@@ -95,8 +111,9 @@ impl Traffic {
     pub fn snapshot(&self) -> TrafficSnapshot {
         let mut snapshot = TrafficSnapshot::default();
         for shard in self.put.0.iter() {
-            for (topic, PutTally { tally, sizes }) in shard.read().iter() {
+            for (topic, PutTally { tally, sent, sizes }) in shard.read().iter() {
                 snapshot.put.insert(topic.to_string(), tally.load());
+                snapshot.sent.insert(topic.to_string(), sent.load());
                 let sizes = std::array::from_fn(|class| {
                     sizes.get(class).map_or(0, |count| count.load(Ordering::Relaxed))
                 });
@@ -107,6 +124,7 @@ impl Traffic {
             (&self.get, &mut snapshot.get),
             (&self.send_back, &mut snapshot.send_back),
             (&self.dead, &mut snapshot.dead),
+            (&self.refused, &mut snapshot.refused),
         ] {
             for shard in table.0.iter() {
                 for (topic, groups) in shard.read().iter() {
@@ -120,17 +138,18 @@ impl Traffic {
     }
 }
 
+/// Counts for a group, or a reason.
 fn count_for(
     table: &ShardedMap<HashMap<Box<str>, AtomicTally>>,
     topic: &str,
-    group: &str,
+    name: &str,
     messages: u64,
     bytes: u64,
 ) {
     table.with(
         topic,
-        |groups| groups.get(group).is_some_and(|tally| tally.add(messages, bytes)),
-        |groups| _ = groups.entry(group.into()).or_default().add(messages, bytes),
+        |tallies| tallies.get(name).is_some_and(|tally| tally.add(messages, bytes)),
+        |tallies| _ = tallies.entry(name.into()).or_default().add(messages, bytes),
     );
 }
 
@@ -153,10 +172,11 @@ impl AtomicTally {
     }
 }
 
-/// The tally of a topic, and its messages by the mean size of their send.
+/// The tally of a topic, the part that producers sent, and its messages by the mean size of their send.
 #[derive(Debug, Default)]
 struct PutTally {
     tally: AtomicTally,
+    sent: AtomicTally,
     sizes: [AtomicU64; SIZES],
 }
 
@@ -240,12 +260,25 @@ mod tests {
     }
 
     #[test]
+    fn sends_are_a_part_of_what_is_stored() {
+        let traffic = Traffic::default();
+        traffic.count_sent("flights", 2, 20);
+        traffic.count_put("flights", 1, 10);
+        traffic.count_put("delayed", 1, 10);
+        let snapshot = traffic.snapshot();
+        assert_eq!(snapshot.put["flights"], Tally { messages: 3, bytes: 30 });
+        assert_eq!(snapshot.sent["flights"], Tally { messages: 2, bytes: 20 });
+        assert_eq!(snapshot.sent["delayed"], Tally::default());
+    }
+
+    #[test]
     fn deleted_names_are_removed() {
         let traffic = Traffic::default();
         traffic.count_put("flights", 1, 1);
         traffic.count_get("flights", "audit", 1, 1);
         traffic.count_send_back("trains", "audit", 1, 1);
         traffic.count_dead("flights", "audit");
+        traffic.count_refused("flights", "topic_limit");
         traffic.forget_topic("flights");
         assert_eq!(traffic.snapshot().send_back.len(), 1);
         traffic.forget_group("audit");

@@ -35,13 +35,14 @@ use crate::{
     access::{Access, Rules},
     connections::{budget::Budget, log_limiter::LogLimiter, slots::Slots, sockets},
     grpc::{GrpcLimits, GrpcServer, LocalCalls},
-    hot::{Counters, Hot, latencies::LatencyRow},
+    hot::{Counters, Hot, latencies::LatencyRow, spans::Spans},
+    limits::{ConnectionUsers, UserConnections},
     remoting::{
-        RemotingCommand,
+        Limits, RemotingCommand,
         calls::Calls,
         codes::framed,
         server::{
-            connection::{self, Connection},
+            connection::{self, Connection, ConnectionLimits},
             outbox::{Outbox, OutboxWriter, outbox},
             peers::{Peer, Peers},
         },
@@ -58,9 +59,6 @@ static NEXT_CONNECTION: LazyLock<Arc<AtomicU64>> = LazyLock::new(|| Arc::new(Ato
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time that a stopping server gives cut-off connections to report their end.
 const CUT_OFF_GRACE: Duration = Duration::from_millis(500);
-
-/// Connections that can wait to be accepted: a whole fleet may reconnect at once. The system may allow fewer.
-const BACKLOG: i32 = 4096;
 
 /// The server's life cycle; it only moves forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,6 +77,7 @@ struct ServerInner {
     counters: Arc<Counters>,
     tables: Arc<Tables>,
     access: Arc<Access>,
+    users: Arc<UserConnections>,
     hot: Option<Arc<Hot>>,
     grpc: GrpcServer,
     routes: Arc<Routes>,
@@ -120,19 +119,27 @@ impl Server {
             let (cold, counters) = (Arc::clone(&cold), Arc::clone(&counters));
             Hot::new(store, Arc::clone(&tables), clock, broker_name, cold, counters)
         });
+        let access = hot.as_ref().map_or_else(
+            || Arc::new(Access::new(Arc::clone(&tables))),
+            |hot: &Arc<Hot>| Arc::clone(&hot.access),
+        );
+        let users = hot.as_ref().map(|hot| Arc::clone(&hot.limits.connections)).unwrap_or_default();
         let numbers = Arc::clone(&NEXT_CONNECTION);
-        let slots = Arc::new(Slots::new(options.max_connections, store_files));
+        let slots =
+            Arc::new(Slots::new(options.max_connections, options.max_connections_by_address, store_files));
         let budget = Budget::new(options.memory, options.connection_memory);
         let limits = GrpcLimits {
             slots: Arc::clone(&slots),
             budget: Arc::clone(&budget),
             stall: options.grpc_stall,
             handshake: options.handshake,
-            connection: options.connection,
-            access: Arc::default(),
+            // Framed calls have a fixed size: their clients know it.
+            connection: ConnectionLimits { frames: Limits::default(), ..options.connection },
+            access: Arc::clone(&access),
+            users: Arc::clone(&users),
             refused: Arc::default(),
         };
-        let (refused, access) = (Arc::clone(&limits.refused), Arc::clone(&limits.access));
+        let refused = Arc::clone(&limits.refused);
         let grpc_tls = Arc::new(Tls::speaking(&[b"h2", framed::ALPN]));
         let (grpc_cold, grpc_counters) = (Arc::clone(&cold), Arc::clone(&counters));
         let tls = Arc::clone(&grpc_tls);
@@ -144,6 +151,7 @@ impl Server {
             counters,
             tables,
             access,
+            users,
             hot,
             grpc,
             routes: Arc::default(),
@@ -214,6 +222,12 @@ impl Server {
     /// Turns access control on with these rules, or replaces them; `None` turns it off. Holds from the next request on.
     pub fn set_access(&self, rules: Option<Rules>) {
         self.0.access.set(rules);
+    }
+
+    /// Access control, for what the control plane finds in the store.
+    #[must_use]
+    pub fn access(&self) -> &Access {
+        &self.0.access
     }
 
     /// Encoded routes pushed by the control plane of a name server.
@@ -305,6 +319,12 @@ impl Server {
         self.0.counters.latencies.snapshot()
     }
 
+    /// Spans of requests, for traces.
+    #[must_use]
+    pub fn spans(&self) -> &Spans {
+        &self.0.counters.spans
+    }
+
     /// Sends an encoded `TelemetryCommand` on a stream. Returns false if the stream has ended or its buffer is full.
     #[must_use]
     pub fn send_telemetry(&self, stream: u64, message: Bytes) -> bool {
@@ -362,7 +382,15 @@ impl Server {
             .and_then(|listener| {
                 let address = listener.local_addr()?;
                 listener.set_nonblocking(true)?;
-                SockRef::from(&listener).listen(BACKLOG)?;
+                let socket = SockRef::from(&listener);
+                // Accepted sockets take the sizes over. Set later, they would not change the window of TCP.
+                if let Some(bytes) = self.0.options.send_buffer {
+                    socket.set_send_buffer_size(bytes)?;
+                }
+                if let Some(bytes) = self.0.options.receive_buffer {
+                    socket.set_recv_buffer_size(bytes)?;
+                }
+                socket.listen(self.0.options.backlog)?;
                 Ok((TcpListener::from_std(listener)?, address))
             })
             .map_err(|source| TransportError::Io { peer: "listener".to_owned(), source })
@@ -397,13 +425,13 @@ impl Server {
 
     fn admit(&self, stream: TcpStream, peer: SocketAddr, connections: &mut JoinSet<()>) {
         let inner = &self.0;
-        let Some(slot) = inner.slots.take() else {
-            inner.counters.refused_connections.add(1);
-            let limit = inner.slots.limit();
-            inner.refused.log(|suppressed| {
-                warn!(%peer, limit, suppressed, "connection refused: too many are open; raise max_connections");
-            });
-            return;
+        let slot = match inner.slots.take(peer.ip()) {
+            Ok(slot) => slot,
+            Err(reason) => {
+                inner.counters.refused_connections.add(1);
+                inner.refused.log(|suppressed| warn!(%peer, %reason, suppressed, "connection refused"));
+                return;
+            }
         };
         sockets::set_up(&stream);
         let id = NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed);
@@ -422,13 +450,16 @@ impl Server {
         let connection = Connection {
             id,
             peer,
+            certificate: None,
+            users: Arc::new(ConnectionUsers::new(&inner.users)),
             limits,
             allowance,
             cold: Some(Arc::clone(&inner.cold)),
             hot: inner.hot.clone(),
             find_verb: verbs::find,
             access: Arc::clone(&self.0.access),
-            refusal: connection::refusal,
+            check: connection::check,
+            limit: verbs::limited::check,
             routes: Arc::clone(&inner.routes),
             is_draining: Arc::clone(&inner.is_draining),
             one_way: Arc::clone(&inner.one_way),
@@ -452,7 +483,7 @@ impl Server {
 
     async fn serve(
         &self,
-        connection: Connection,
+        mut connection: Connection,
         stream: TcpStream,
         ends: (Outbox, OutboxWriter),
         handle: &Peer,
@@ -464,6 +495,7 @@ impl Server {
             () = self.reached(Phase::Draining) => None,
             () = handle.close.notified() => None,
         };
+        connection.certificate = stream.as_ref().and_then(AcceptedConnection::certificate);
         match stream {
             Some(AcceptedConnection::Plain(stream)) => {
                 connection.serve(stream.into_split(), ends, draining, closed).await;

@@ -10,6 +10,14 @@ pub struct ServerOptions {
     /// Open connections of both protocols; further ones are closed at once. `None`: the file descriptors that the store
     /// leaves free, for all servers of the process together, at most 16,384.
     pub max_connections: Option<usize>,
+    /// Open connections of one address, of both protocols; further ones are closed at once.
+    pub max_connections_by_address: Option<usize>,
+    /// Connections that can wait to be accepted: a whole fleet may reconnect at once. The system may allow fewer.
+    pub backlog: i32,
+    /// Bytes that the system buffers of answers to a connection; `None`: as the system decides.
+    pub send_buffer: Option<usize>,
+    /// Bytes that the system buffers of a connection's requests; `None`: as the system decides.
+    pub receive_buffer: Option<usize>,
     /// Bytes of memory for requests received or in flight and for unread responses, over both protocols. At the limit
     /// remoting connections are not read and gRPC requests are refused. An eighth is reserved for small requests.
     pub memory: usize,
@@ -34,6 +42,10 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             max_connections: None,
+            max_connections_by_address: None,
+            backlog: 4096,
+            send_buffer: None,
+            receive_buffer: None,
             memory: 256 << 20,
             connection_memory: 64 << 20,
             grpc_stall: Duration::from_secs(30),

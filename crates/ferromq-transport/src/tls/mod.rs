@@ -7,6 +7,7 @@
 mod files;
 pub(crate) mod opening;
 mod own;
+pub(crate) mod subject;
 mod verify;
 
 use std::{
@@ -38,6 +39,7 @@ use tracing::{debug, info, warn};
 
 use crate::{TransportError, connections::log_limiter::LogLimiter};
 use files::{FileContents, certificates, private_key, roots};
+pub use subject::CertificateSubject;
 
 /// A handshake takes some round trips; a client that needs longer is malicious.
 pub(crate) const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(15);
@@ -165,6 +167,16 @@ struct Loaded {
 pub(crate) enum AcceptedConnection {
     Plain(TcpStream),
     Tls(Box<ServerStream<TcpStream>>),
+}
+
+impl AcceptedConnection {
+    /// The subject of the client's certificate.
+    pub(crate) fn certificate(&self) -> CertificateSubject {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => subject::of_connection(stream.get_ref().1),
+        }
+    }
 }
 
 impl Tls {

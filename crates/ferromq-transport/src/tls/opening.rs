@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_rustls::{Accept, TlsAcceptor, server::TlsStream};
 
-use super::TlsMode;
+use super::{CertificateSubject, TlsMode, subject};
 
 /// The first byte of a TLS record that begins a handshake.
 const HANDSHAKE: u8 = 0x16;
@@ -34,6 +34,14 @@ impl ListenerStream {
         match tls {
             None => Self::Plain(stream),
             Some(tls) => Self::Opening(Box::new(Opening { stage: Stage::First(stream, tls) })),
+        }
+    }
+
+    /// The subject of the client's certificate; `None` until the connection is open.
+    pub(crate) fn certificate(&self) -> CertificateSubject {
+        match self {
+            Self::Tls(stream) => subject::of_connection(stream.get_ref().1),
+            Self::Opening(_) | Self::Plain(_) => None,
         }
     }
 

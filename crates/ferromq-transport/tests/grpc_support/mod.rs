@@ -24,8 +24,8 @@ use std::{
 use bytes::Bytes;
 use ferromq_store::{MessageStore, StoreConfig, time::Clock};
 use ferromq_transport::{
-    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Server, ServerOptions, TransportError,
-    Verb,
+    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Sender, Server, ServerOptions,
+    TransportError, Verb,
     grpc::codec::BytesCodec,
     hot::Waits,
     remoting::Fields,
@@ -94,7 +94,7 @@ impl ColdHandler for Control {
         let body = match request.verb {
             Verb::Rpc(name) if name == "Heartbeat" || name == "NotifyClientTermination" => request.body,
             Verb::Rpc(name) if name == "QueryRoute" => {
-                format!("{} {:?}", request.connection, request.fields).into()
+                format!("{} {:?}", request.sender.connection, request.fields).into()
             }
             // Never answered.
             Verb::Rpc(name) if name == "QueryAssignment" => {
@@ -137,16 +137,9 @@ impl ColdHandler for Control {
         let _ = done.send(Demoted::Done);
     }
 
-    fn telemetry(
-        &self,
-        stream: u64,
-        connection: u64,
-        _peer: SocketAddr,
-        _fields: &Fields,
-        body: Option<Bytes>,
-    ) -> bool {
+    fn telemetry(&self, stream: u64, sender: Sender, _fields: &Fields, body: Option<Bytes>) -> bool {
         let too_many = body.as_ref().is_some_and(|body| body == "too many");
-        let _ = self.telemetry.send((stream, connection, body));
+        let _ = self.telemetry.send((stream, sender.connection, body));
         !too_many
     }
 

@@ -6,8 +6,8 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 use bytes::{Bytes, BytesMut};
 use ferromq_store::time::Clock;
 use ferromq_transport::{
-    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Server, ServerOptions, TransportError,
-    Verb,
+    ColdHandler, ColdRequest, ColdResponse, Demoted, Missing, Reply, Sender, Server, ServerOptions,
+    TransportError, Verb,
     remoting::{Decoder, Fields, RemotingCommand, codec},
 };
 use parking_lot::Mutex;
@@ -73,7 +73,7 @@ impl ColdHandler for Fake {
         self.seen.lock().push(code);
         let _ = match code {
             HELD => {
-                self.held.lock().entry(request.connection).or_default().push((request, reply));
+                self.held.lock().entry(request.sender.connection).or_default().push((request, reply));
                 let _ = self.calls.send(code);
                 return;
             }
@@ -94,7 +94,7 @@ impl ColdHandler for Fake {
         panic!("nothing hot here");
     }
 
-    fn telemetry(&self, _: u64, _: u64, _: SocketAddr, _: &Fields, _: Option<Bytes>) -> bool {
+    fn telemetry(&self, _: u64, _: Sender, _: &Fields, _: Option<Bytes>) -> bool {
         panic!("no gRPC here");
     }
 

@@ -1,7 +1,5 @@
 """ChangeLogLevel, the one method served of RocketMQ's Admin service over gRPC."""
 
-import logging
-
 from google.protobuf.message import DecodeError
 
 from ferromq._ferromq import Request
@@ -9,8 +7,10 @@ from ferromq._proto import messages as pb
 from ferromq.broker.grpc_answers import enum_name
 from ferromq.errors import ConfigError
 from ferromq.process import logs
+from ferromq.protocol import audit
+from ferromq.protocol.codes import ResponseCode
 
-_log = logging.getLogger("ferromq.broker")
+_NAME = "ChangeLogLevel"
 
 
 def change_log_level(request: Request) -> bytes:
@@ -23,7 +23,8 @@ def change_log_level(request: Request) -> bytes:
         remark = f"not changed, the body is not a ChangeLogLevelRequest: {error}"
     except ConfigError as error:
         remark = f"not changed: {error}"
+        audit.write(request, _NAME, [f"level={level}"], ResponseCode.INVALID_PARAMETER.name)
     else:
         remark = f"the log level is {level}"
-        _log.warning("log level changed level=%s peer=%s", level, request.peer)
+        audit.write(request, _NAME, [f"level={level}"], ResponseCode.SUCCESS.name)
     return pb.ChangeLogLevelResponse(remark=remark).SerializeToString()

@@ -12,6 +12,7 @@ from ferromq.broker.metadata.not_found import missing_topic
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import ResponseCode
+from ferromq.protocol.delivery import ATTEMPTS, DELIVERY, DELIVERY_OF, LEASED, LEASED_UNTIL, OVER, READY
 from ferromq.protocol.remoting import Answer, BadRequest, boolean, failure, flag, integer, queue_of, required, success
 from ferromq.protocol.route import DataVersion
 
@@ -50,10 +51,16 @@ class OffsetRequests:
 
         A group without one starts at 0 if the queue still has its first message and that is recent, or if the queue is
         empty, so that messages sent meanwhile are not skipped.
+
+        ferromq's field `ferromqQueueOffset` asks what became of the message there, too; see docs/wire-format.md.
         """
         fields = request.fields
         group = required(fields, "consumerGroup")
         topic, queue_id = queue_of(fields)
+        if fields.get(DELIVERY_OF):
+            delivery = self._store.delivery(group, topic, queue_id, max(0, integer(fields, DELIVERY_OF)))
+            if delivery is not None:
+                return success(_delivery(*delivery))
         offset = self._store.committed_offset(group, topic, queue_id)
         if offset is None:
             if boolean(fields, "setZeroIfNotFound", default=True) and self._begins_at_zero(topic, queue_id):
@@ -147,3 +154,9 @@ class OffsetRequests:
         if self._topics.find(topic) is not None:
             return None
         return failure(ResponseCode.TOPIC_NOT_EXIST, missing_topic(topic))
+
+
+def _delivery(committed: int, is_over: bool, attempts: int | None, leased_until: int | None) -> dict[str, str]:
+    answer = {"offset": str(committed), DELIVERY: OVER if is_over else READY if leased_until is None else LEASED}
+    answer |= {} if attempts is None else {ATTEMPTS: str(attempts)}
+    return answer | ({} if leased_until is None else {LEASED_UNTIL: str(leased_until)})

@@ -10,7 +10,6 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
-from ferromq.config.access import SECRETS
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.compat import effective, in_milliseconds
 from ferromq.config.consume import ConsumeConfig
@@ -76,7 +75,7 @@ def as_lines(options: Mapping[str, Any], shown: Mapping[str, str] | None = None)
         *(
             (name, own_text(value))
             for name, value in sorted({**options, **effective(options)}.items())
-            if name not in SECRETS
+            if not BrokerConfig.is_secret(name)
         ),
     ]
     return "".join(f"{name}={value}\n" for name, value in lines)
@@ -197,7 +196,8 @@ def translate(wanted: Mapping[str, str], shown: Mapping[str, str]) -> dict[str, 
         except (ValueError, OverflowError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"{key}={text}: {error}") from error
+            named = key if BrokerConfig.is_secret(key) else f"{key}={text}"
+            raise ConfigError(f"{named}: {error}") from error
     return meant
 
 

@@ -5,39 +5,27 @@ The options of a running broker: changes them, notifies listeners, and writes th
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ferromq.broker.administration.rocketmq_options import fields_of, flat, own_text, translate
+from ferromq.config.at_run_time import BROKER_OPTIONS
 from ferromq.config.broker import BrokerConfig
-from ferromq.config.compat import CompatConfig, effective
-from ferromq.config.consume import ConsumeConfig
+from ferromq.config.compat import effective
 from ferromq.config.file_edit import ProtectedKey, keep
+from ferromq.config.source import Reloadable, Reloaded
 from ferromq.config.store import StoreConfig
 from ferromq.errors import ConfigError
 from ferromq.protocol.route import DataVersion
 
 _log = logging.getLogger("ferromq.broker")
 
-_CHANGEABLE = frozenset(
-    {"auto_create_topics", "auto_create_groups", "default_queues", "mixed_topics", "check_types"}
-    | {"flush", "flush_every"}
-    | {"permission", "force_register", "sync_interval", "register_interval"}
-    | {"region", "trace", "transaction_timeout", "transaction_check_interval", "transaction_check_max"}
-    | {"recall", "reject_transactions", "sql_filters"}
-    | (frozenset(CompatConfig.names()) - {"compat"})
-    | (frozenset(ConsumeConfig.names()) - {"notify_consumers", "client_lease"})
-    | {name for name in StoreConfig.names() if name.startswith("retention_")}
-)
-"""The options that can change while the broker runs."""
-
 Listener = Callable[[frozenset[str], BrokerConfig, BrokerConfig], None]
 """Called with the names of changed options, and with all options before and after."""
 
 
-class Settings:
+class Settings(Reloadable[BrokerConfig]):
     """
     The options of one broker; thread-safe.
 
@@ -51,19 +39,12 @@ class Settings:
         now_ms: Callable[[], int],
         configure: Callable[..., None] = lambda **_options: None,
     ) -> None:
-        self._config = config
-        self._file = file
+        super().__init__(config, file)
         self._now_ms = now_ms
         self._configure = configure
         self._of_store: Callable[[], Mapping[str, Any]] = dict
         self._version = DataVersion(now_ms())
-        self._lock = threading.Lock()
         self._listeners: list[Listener] = []
-
-    @property
-    def config(self) -> BrokerConfig:
-        """The options as they are now."""
-        return self._config
 
     @property
     def version(self) -> DataVersion:
@@ -73,6 +54,32 @@ class Settings:
     def add_listener(self, listener: Listener) -> None:
         """Call *listener* after every change, one change at a time."""
         self._listeners.append(listener)
+
+    def reload(self) -> Reloaded:
+        """Take over what changed in the configuration file; see `Reloadable`."""
+        with self._lock:
+            if self._source is None:
+                raise ConfigError("the broker was started without a configuration file; use config set, or restart it")
+            found, differing = self._source.read()
+            now = self._now()
+            before, wanted = flat(BrokerConfig.from_options(now)), flat(found)
+            # Without a value, an option of the store takes its default at the next start.
+            possible = {
+                name
+                for name in differing & BROKER_OPTIONS
+                if wanted[name] is not None or name not in StoreConfig.names()
+            }
+            after = BrokerConfig.from_options({**now, **{name: wanted[name] for name in possible}})
+            changed = frozenset(name for name, value in flat(after).items() if value != before[name])
+            if changed:
+                self._apply(changed, after)
+            self._source.accept(found)
+            restart = self._source.fixed(found, BROKER_OPTIONS) | (differing & BROKER_OPTIONS) - possible
+            return Reloaded(tuple(sorted(changed)), tuple(sorted(restart)))
+
+    @staticmethod
+    def _is_watched(config: BrokerConfig) -> bool:
+        return config.membership.watch_config
 
     def attach(self, configure: Callable[..., None], options: Callable[[], Mapping[str, Any]] = dict) -> None:
         """Pass changes of the store's options to *configure*; *options* returns the current ones."""
@@ -92,9 +99,7 @@ class Settings:
         `ProtectedKey` for protected ones.
         """
         with self._lock:
-            # `BrokerController.configure` may have changed the store's options.
-            now = flat(self._config)
-            now |= {name: value for name, value in self._of_store().items() if name in now}
+            now = self._now()
             before = flat(BrokerConfig.from_options(now))
             wanted = _without_unchanged(wanted, shown, now)
             meant = translate(wanted, shown)
@@ -103,19 +108,30 @@ class Settings:
             after = BrokerConfig.from_options({**now, **given})
             changed = frozenset(name for name, value in flat(after).items() if value != before[name])
             for key, of_key in meant.items():
-                fixed = [name for name in of_key if name in changed - _CHANGEABLE]
+                fixed = [name for name in of_key if name in changed - BROKER_OPTIONS]
                 if fixed:
                     raise ConfigError(
                         f"{key} cannot change while the broker runs; set it in its configuration and restart it"
                     )
             if not changed:
                 return changed
-            self._write_file({key: text for key, text in wanted.items() if changed & meant[key].keys()}, changed, after)
-            of_store = {name: getattr(after.storage, name) for name in changed & frozenset(StoreConfig.names())}
-            if of_store:
-                self._configure(**of_store)
-            self._take_over(changed, after)
+            self._check_watch(after)
+            with self._writing(changed):
+                keys = {key: text for key, text in wanted.items() if changed & meant[key].keys()}
+                self._write_file(keys, changed, after)
+                self._apply(changed, after)
         return changed
+
+    def _now(self) -> dict[str, Any]:
+        """Return the options as they are now; `BrokerController.configure` may have changed those of the store."""
+        now = flat(self._config)
+        return now | {name: value for name, value in self._of_store().items() if name in now}
+
+    def _apply(self, changed: frozenset[str], after: BrokerConfig) -> None:
+        of_store = {name: getattr(after.storage, name) for name in changed & frozenset(StoreConfig.names())}
+        if of_store:
+            self._configure(**of_store)
+        self._take_over(changed, after)
 
     def _write_file(self, keys: Mapping[str, str], changed: frozenset[str], after: BrokerConfig) -> None:
         """Write changed options to the configuration file, if there is one. Raises `ConfigError`."""

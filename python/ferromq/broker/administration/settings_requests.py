@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 from ferromq._ferromq import Request, Store
+from ferromq.access.own_machine import reload_answer
 from ferromq.broker.administration.rocketmq_options import as_lines, flat, rocketmq_names
 from ferromq.broker.administration.settings import Settings
 from ferromq.config.file_edit import ProtectedKey
@@ -42,6 +43,10 @@ class SettingsRequests:
         if changed:
             _log.warning("options changed options=%s peer=%s", ",".join(sorted(changed)), request.peer)
         return success()
+
+    def reload(self, request: Request) -> Answer:
+        """Answer request 9876002."""
+        return reload_answer(request, self._settings, _log)
 
     def _options(self) -> dict[str, Any]:
         return {**flat(self._settings.config), **self._store.options()}

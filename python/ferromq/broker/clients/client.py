@@ -27,6 +27,8 @@ class Client:
     version: int
     """RocketMQ's number of its version."""
     is_grpc: bool = False
+    user: str | None = None
+    """The user that signed what it described itself with; None without access control."""
 
     @property
     def key(self) -> ClientKey:
@@ -36,4 +38,4 @@ class Client:
     @property
     def texts(self) -> tuple[str, ...]:
         """Its texts of unlimited length, for memory accounting."""
-        return self.client_id, self.language
+        return self.client_id, self.language, self.user or ""

@@ -14,6 +14,7 @@ from ferromq.broker.clients.connection_queries import ConnectionQueries
 from ferromq.broker.clients.grpc_calls import GrpcCalls
 from ferromq.broker.clients.grpc_sessions import GrpcSessions
 from ferromq.broker.clients.heartbeats import Heartbeats
+from ferromq.broker.clients.memory import ClientMemory
 from ferromq.broker.clients.queue_locks import QueueLockRequests, QueueLocks
 from ferromq.broker.clients.rebalance import MemberList, Rebalance
 from ferromq.broker.clients.replies import Replies
@@ -45,9 +46,11 @@ class ClientComponents:
         now_ms: Callable[[], int],
     ) -> None:
         self._server = server
-        self._locks = QueueLocks(on_change=server.put_locked)
+        reads = config().reads
+        self._locks = QueueLocks(max_bytes=reads.lock_memory, on_change=server.put_locked)
         self.rebalance = Rebalance(server, groups, notify=lambda: config().reads.notify_consumers)
-        self.table = ClientTable(config().reads.client_lease // _MILLISECOND, self.rebalance.changed)
+        memory = ClientMemory(of_connection=reads.client_memory_by_connection, of_all=reads.memory_of_clients)
+        self.table = ClientTable(reads.client_lease // _MILLISECOND, self.rebalance.changed, memory)
         table = self.table
         self.assignments = Assignments(identity.name, modes, table=table, topics=topics, groups=groups, routes=routes)
         # Half of the threads stay free for other requests.

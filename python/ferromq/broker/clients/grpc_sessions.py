@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -54,6 +54,10 @@ _LANGUAGES: Mapping[str, str] = {
 }
 # Of gRPC's own status codes.
 _INVALID_ARGUMENT, _INTERNAL = 3, 13
+
+
+Sender: TypeAlias = tuple[int, str, str | None, str | None]
+"""The connection of a client, its `host:port`, the user that access control verified, its certificate's subject."""
 
 
 class TelemetryChannel(Protocol):
@@ -128,7 +132,10 @@ class GrpcSessions:
         _check_type(message.client_type)
         is_consumer = message.client_type in _CONSUMERS or message.HasField("group")
         group = group_name(message.group) if is_consumer else None
-        client, now = _client(request.fields, request.connection, request.peer), self._now_ms()
+        client, now = (
+            _client(request.fields, (request.connection, request.peer, request.user, request.certificate)),
+            self._now_ms(),
+        )
         consume_type = _CONSUMERS.get(message.client_type, PASSIVELY)
         try:
             if group is not None:
@@ -159,9 +166,7 @@ class GrpcSessions:
             self._table.remove(client_id, request.connection)
         return pb.NotifyClientTerminationResponse(status=OK)
 
-    def telemetry(
-        self, stream: int, connection: int, peer: str, metadata: dict[str, str], message: bytes | None
-    ) -> None:
+    def telemetry(self, stream: int, sender: Sender, metadata: dict[str, str], message: bytes | None) -> None:
         """
         Handle a command on a telemetry stream: settings are answered with settings, other commands complete calls.
 
@@ -170,12 +175,13 @@ class GrpcSessions:
         if message is None:
             self._end(stream)
             return
+        _, peer, *_ = sender
         try:
             command = pb.TelemetryCommand.FromString(message)
             kind = command.WhichOneof("command")
             if kind == "settings":
                 _check_size(command.settings)
-                self._take_settings(command.settings, stream, connection, peer, metadata)
+                self._take_settings(command.settings, stream, sender, metadata)
             elif kind in {"thread_stack_trace", "verify_message_result"}:
                 nonce: str = getattr(command, kind).nonce
                 if not self._calls.complete(stream, nonce, command):
@@ -222,11 +228,9 @@ class GrpcSessions:
         ending = _INVALID_ARGUMENT if is_theirs else _INTERNAL
         self._server.end_telemetry(stream, ending, f"process client telemetryCommand failed. {reason}")
 
-    def _take_settings(
-        self, settings: pb.Settings, stream: int, connection: int, peer: str, metadata: dict[str, str]
-    ) -> None:
+    def _take_settings(self, settings: pb.Settings, stream: int, sender: Sender, metadata: dict[str, str]) -> None:
         kind = settings.WhichOneof("pub_sub")
-        client, now = _client(metadata, connection, peer), self._now_ms()
+        client, now = _client(metadata, sender), self._now_ms()
         if kind == "publishing":
             topics = frozenset(topic_name(topic) for topic in settings.publishing.topics)
             session = _Session(stream, client.key, settings.SerializeToString(), settings.client_type, topics=topics)
@@ -247,7 +251,7 @@ class GrpcSessions:
         config = self._ensure(group, client, session)
         if config.retry_queues:
             # RocketMQ's tools find the brokers of a group by its retry topic.
-            self._topics.ensure_of_group(naming.RETRY_PREFIX + group, config.retry_queues, 0, peer)
+            self._topics.ensure_of_group(naming.RETRY_PREFIX + group, config.retry_queues, 0, client.peer)
         self._keep(session, client, now)
 
     def _keep(self, session: _Session, client: Client, now: int) -> None:
@@ -326,9 +330,10 @@ def _wanted(entry: pb.SubscriptionEntry, now: int) -> Subscription:
     return Subscription.of(topic, expression, kind, now)
 
 
-def _client(metadata: Mapping[str, str], connection: int, peer: str) -> Client:
+def _client(metadata: Mapping[str, str], sender: Sender) -> Client:
+    connection, peer, user, _ = sender
     language = _LANGUAGES.get(metadata.get(_LANGUAGE, "").upper(), "OTHER")
-    return Client(_client_id(metadata), connection, peer, language, _VERSION, is_grpc=True)
+    return Client(_client_id(metadata), connection, peer, language, _VERSION, is_grpc=True, user=user)
 
 
 def _client_id(metadata: Mapping[str, str]) -> str:

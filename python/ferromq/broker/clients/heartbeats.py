@@ -189,7 +189,7 @@ def _each(acts: Iterable[Callable[[], bool | None]]) -> list[bool | None]:
 
 
 def _client(client_id: str, request: Request) -> Client:
-    return Client(client_id, request.connection, request.peer, request.language, request.version)
+    return Client(client_id, request.connection, request.peer, request.language, request.version, user=request.user)
 
 
 def _consumer(value: Mapping[str, Any]) -> _Consumer:

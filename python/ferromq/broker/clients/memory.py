@@ -5,33 +5,23 @@ The network's budget counts a request until it is answered; this module counts w
 what CPython uses.
 """
 
-import os
 import sys
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ferromq.config.consume import ConsumeConfig
+
 if TYPE_CHECKING:
     from ferromq.broker.clients.subscription import Subscription
 
-MAX_OF_CONNECTION = 8 << 20
-"""The most bytes of the clients of one connection: about 5,000 groups of an ordinary client."""
 OF_MEMBER = 1 << 10
 """Bytes of a client in a group, beside its texts."""
 OF_TOPIC = 128
 """Bytes of a topic for each member of a group that reads it."""
 _OF_SUBSCRIPTION = 512
 _OF_ITEM = 16
-_LEAST_OF_ALL, _MOST_OF_ALL = 256 << 20, 1 << 30
-
-
-def limit_of_all(physical: int) -> int:
-    """Return the most bytes of all clients on a machine with *physical* bytes of memory: a quarter."""
-    return min(max(physical // 4, _LEAST_OF_ALL), _MOST_OF_ALL)
-
-
-MAX_OF_ALL = limit_of_all(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-"""The most bytes of all clients. 10,000 clients in 20 groups each use about 280 MiB."""
+_DEFAULT = ConsumeConfig()
 
 
 class LimitExceeded(Exception):  # noqa: N818 (an answer, not a failure of ours)
@@ -41,7 +31,9 @@ class LimitExceeded(Exception):  # noqa: N818 (an answer, not a failure of ours)
 class ClientMemory:
     """Counts the bytes kept for clients, by connection and in total. Thread-safe."""
 
-    def __init__(self, *, of_connection: int = MAX_OF_CONNECTION, of_all: int = MAX_OF_ALL) -> None:
+    def __init__(
+        self, *, of_connection: int = _DEFAULT.client_memory_by_connection, of_all: int = _DEFAULT.memory_of_clients
+    ) -> None:
         self._of_connection = of_connection
         self._of_all = of_all
         self._lock = threading.Lock()
@@ -77,12 +69,14 @@ class ClientMemory:
         if own > 0 and kept > self._of_connection:
             raise LimitExceeded(
                 f"the groups, subscriptions and settings of the clients of this connection would take {kept} bytes "
-                f"of the broker's memory; {self._of_connection} are allowed; name fewer groups and topics"
+                f"of the broker's memory; {self._of_connection} are allowed; name fewer groups and topics, or have "
+                "client_memory_by_connection raised"
             )
         if shared > 0 and kept_by_all > self._of_all:
             raise LimitExceeded(
                 f"the groups, subscriptions and settings of all clients would take {kept_by_all} bytes of the "
-                f"broker's memory; {self._of_all} are allowed; try again when some are gone"
+                f"broker's memory; {self._of_all} are allowed; try again when some are gone, or have client_memory "
+                "raised"
             )
         return kept, kept_by_all
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ferromq._ferromq import Request
 from ferromq.broker.clients.memory import LimitExceeded, size_of_texts
+from ferromq.config.consume import ConsumeConfig
 from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol import java_json
 from ferromq.protocol.codes import ResponseCode
@@ -24,8 +25,6 @@ LOCK_MS = 60_000
 """The time until a lock expires, as in RocketMQ; clients renew it every 20 s."""
 MAX_BODY = 1 << 20
 """The most bytes of a request: more than 10,000 queues."""
-MAX_BYTES = 64 << 20
-"""The most bytes of all locks, approximately: more than 100,000 locks."""
 _OF_LOCK = 256
 
 
@@ -33,9 +32,18 @@ class QueueLocks:
     """The owners of queues, by group; the caller passes the time. Thread-safe."""
 
     def __init__(
-        self, lock_ms: int = LOCK_MS, *, on_change: Callable[[str, int | None], None] = lambda _group, _until: None
+        self,
+        lock_ms: int = LOCK_MS,
+        *,
+        max_bytes: int = ConsumeConfig.lock_memory,
+        on_change: Callable[[str, int | None], None] = lambda _group, _until: None,
     ) -> None:
-        """*on_change* gets the expiry of a group's last lock, or None; it must not call this object, nor wait."""
+        """
+        *max_bytes*: the most bytes of all locks, approximately.
+
+        *on_change* gets the expiry of a group's last lock, or None; it must not call this object, nor wait.
+        """
+        self._max_bytes = max_bytes
         self._on_change = on_change
         self._lock_ms = lock_ms
         self._lock = threading.Lock()
@@ -46,7 +54,7 @@ class QueueLocks:
         """
         Lock free queues and renew the client's own; returns those of *queues* that it holds now.
 
-        Raises `LimitExceeded`, and locks nothing, if all locks would use more than `MAX_BYTES`.
+        Raises `LimitExceeded`, and locks nothing, if all locks would use more than the most bytes.
         """
         with self._lock:
             owners = self._owners.get(group, {})
@@ -57,10 +65,11 @@ class QueueLocks:
                     more += 0 if queue in held else _size(group, queue, client_id)
                     more -= _size(group, queue, owner) if queue in owners and queue not in held else 0
                     held[queue] = client_id, now
-            if more > 0 and self._size + more > MAX_BYTES:
+            if more > 0 and self._size + more > self._max_bytes:
                 raise LimitExceeded(
                     f"the locks of all clients would take {self._size + more} bytes of the broker's memory; "
-                    f"{MAX_BYTES} are allowed; try again when some have expired, within {self._lock_ms} ms"
+                    f"{self._max_bytes} are allowed; try again when some have expired, within {self._lock_ms} ms, or "
+                    "have lock_memory raised"
                 )
             if held:
                 self._size += more

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ferromq import _ferromq
 from ferromq.broker.cluster import registration_body
@@ -104,6 +104,7 @@ class NameServers:
         """Called if a name server lost this broker, or may lack part of its registration."""
         self._orders = OrderConfigurations()
         self._encoding = threading.Lock()
+        self._changing = threading.Lock()
         self._encoded: tuple[AckedState, bytes] | None = None
 
     def __bool__(self) -> bool:
@@ -125,8 +126,16 @@ class NameServers:
 
     def become(self, broker_id: int, allowed: Permission) -> None:
         """Register with this id and permission from now on; answers to earlier registrations are ignored."""
-        generation = self._identity.generation + 1
-        self._identity = replace(self._identity, broker_id=broker_id, allowed=allowed, generation=generation)
+        self._change(broker_id=broker_id, allowed=allowed)
+
+    def drain(self, *, is_on: bool, left: Collection[str] = ()) -> None:
+        """Register from now on as a broker that drains, or as one that takes messages again; see `BrokerIdentity`."""
+        self._change(is_draining=is_on, left=frozenset(left))
+
+    def _change(self, **changes: Any) -> None:
+        # The role and a drain change it from different threads.
+        with self._changing:
+            self._identity = replace(self._identity, generation=self._identity.generation + 1, **changes)
 
     def register(self, read: ReadTopics, *, is_forced: bool = True, waits_for_all: bool = True) -> RegistrationOutcome:
         """
@@ -322,7 +331,7 @@ class NameServers:
                 return answer
         # A slave registers in any case, since the answer names the master.
         may_ask = scope is RegistrationScope.RENEWAL and is_same and not identity.is_slave
-        if may_ask and not self._is_changed(address, content.version):
+        if may_ask and not self._is_changed(address, _version(now)):
             return None
         return self._register(session, now)
 
@@ -333,7 +342,7 @@ class NameServers:
             return None
         if before is not None and before.takes_changes:
             return self._send_change(address, now, change)
-        answer, version = None, now.content.version
+        answer, version = None, _version(now)
         for left, (name, topic) in zip(reversed(range(len(change))), change.items(), strict=True):
             # A name server updates a known topic only under another version. The last topic gets the table's version.
             passing = replace(version, timestamp=version.timestamp - left)
@@ -349,7 +358,7 @@ class NameServers:
         self, address: str, now: AckedState, change: Mapping[str, TopicConfig]
     ) -> RegistrationAnswer | None:
         """Register several topics in one request, with a name server that accepts changes."""
-        body = self._body(now.identity, now.content.version, change)
+        body = self._body(now.identity, _version(now), change)
         header = {**self._header(now.identity, body), IS_CHANGE: "true"}
         code, _, fields, content = self._call(address, RequestCode.REGISTER_BROKER, header, body)
         # Without that field it took them for the whole table: another name server has this address now.
@@ -360,12 +369,12 @@ class NameServers:
         """Return the encoded table, cached for all name servers; encoding many topics is slow."""
         with self._encoding:
             if self._encoded is None or self._encoded[0][0] != now.identity or self._encoded[0][1] is not now.content:
-                self._encoded = now, self._body(now.identity, now.content.version, now.content.entries)
+                self._encoded = now, self._body(now.identity, _version(now), now.content.entries)
             return self._encoded[1]
 
     def _body(self, identity: BrokerIdentity, version: DataVersion, topics: Mapping[str, TopicConfig]) -> bytes:
         is_compressed = self._membership.compress_registration
-        return registration_body.encode(version, topics, identity.allowed, is_compressed=is_compressed)
+        return registration_body.encode(version, topics, identity, is_compressed=is_compressed)
 
     def _broker_fields(self, identity: BrokerIdentity | None = None) -> dict[str, str]:
         identity = identity or self._identity
@@ -443,6 +452,13 @@ class NameServers:
                 session.note_failure(error)
                 failures.append(str(error))
         raise NameServerFailed("no name server answers: " + "; ".join(failures))
+
+
+def _version(now: AckedState) -> DataVersion:
+    """Return the version to register; a name server takes other permissions only under another version."""
+    version = now.content.version
+    changes = now.identity.is_draining + len(now.identity.left)
+    return replace(version, timestamp=version.timestamp + changes) if changes else version
 
 
 def _ordered(body: bytes) -> list[str]:

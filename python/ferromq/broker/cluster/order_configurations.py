@@ -72,7 +72,7 @@ class OrderConfigurations:
         self, topic: TopicConfig, now: AckedState, text: str | None, at: NameServerTable, *, is_new: bool
     ) -> str | None:
         name = now.identity.name
-        allowed = topic.permission_within(now.identity.allowed)
+        allowed = topic.permission_within(now.identity.permission_of(topic))
         queues = topic.write_queues if allowed & Permission.WRITE else 0
         for turn in range(_WRITES):
             with self._lock:

@@ -8,19 +8,23 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from ferromq.broker.cluster.identity import BrokerIdentity
 from ferromq.broker.metadata.topics import TopicConfig
 from ferromq.protocol import java_json
-from ferromq.protocol.route import DataVersion, Permission
+from ferromq.protocol.route import DataVersion
 
 _POSITIVE = 0x7FFF_FFFF
 _INT = 4
 
 
 def encode(
-    version: DataVersion, topics: Mapping[str, TopicConfig], allowed: Permission, *, is_compressed: bool
+    version: DataVersion, topics: Mapping[str, TopicConfig], identity: BrokerIdentity, *, is_compressed: bool
 ) -> bytes:
-    """Encode *topics*, with their permissions limited to *allowed*."""
-    table = {name: {**topic.to_json(), "perm": int(topic.permission_within(allowed))} for name, topic in topics.items()}
+    """Encode *topics*, with the permissions that the broker has for them now."""
+    table = {
+        name: {**topic.to_json(), "perm": int(topic.permission_within(identity.permission_of(topic)))}
+        for name, topic in topics.items()
+    }
     if is_compressed:
         return _deflate(version, table)
     wrapper = {"dataVersion": version.to_json(), "topicConfigTable": table}

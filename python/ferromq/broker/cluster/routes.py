@@ -7,7 +7,8 @@ server cannot know yet.
 
 import ipaddress
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from ferromq._ferromq import Request, Store
@@ -162,11 +163,19 @@ class Routes:
         for queue in known.away:
             found[queue.broker_name] = _BrokerQueues(queue, known.grpc.get(queue.broker_name), is_away=True)
         if own and is_master:
-            found[name] = _BrokerQueues(own.queue_data(name), self._identity.grpc_address)
+            found[name] = _BrokerQueues(self._own_queues(own, found.values()), self._identity.grpc_address)
         ordered = parts(known.order)
         if ordered:
             self._put_in_order(topic, found, ordered, known)
         return [found[key] for key in sorted(found)]
+
+    def _own_queues(self, own: TopicConfig, known: Iterable[_BrokerQueues]) -> QueueData:
+        """Return this broker's queues of a topic; while it drains, without writes if another broker takes them."""
+        queues = own.queue_data(self._identity.name)
+        is_left = self._name_servers.identity.shall_be_left(own)
+        if is_left and any(_takes_messages(part) for part in known if part.queue.broker_name != queues.broker_name):
+            return replace(queues, permission=queues.permission & Permission.READ)
+        return queues
 
     @staticmethod
     def _put_in_order(
@@ -248,6 +257,11 @@ class Routes:
         if broker_name != self._identity.name:
             return permission
         return narrowed(permission, self._store.queue_access(topic, queue_id))
+
+
+def _takes_messages(part: _BrokerQueues) -> bool:
+    writable = part.queue.write_queues if part.queue.permission & Permission.WRITE else 0
+    return bool(writable) and not part.is_away and part.address is not None
 
 
 def removal_hint(topic: str, broker_name: str, ordered: Mapping[str, int]) -> str:

@@ -53,8 +53,9 @@ class MessageQueries:
         """Answer request 33: the record at a physical offset."""
         offset = integer(request.fields, "offset")
         message = self._store.message_at(offset) if offset >= 0 else None
-        if message is not None and self._is_guarded and message.topic != request.fields.get("topic"):
-            topic = request.fields.get("topic", "")
+        topic = request.fields.get("topic", "")
+        if self._is_guarded and (message is None or message.topic != topic):
+            # One text for both, without the nearest message: it says nothing about other topics.
             return failure(ResponseCode.SYSTEM_ERROR, f"no message of {topic} begins at the physical offset {offset}")
         if message is None:
             nearest = self._store.nearest_message(max(offset, 0))

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from ferromq._ferromq import Request
 from ferromq._proto import messages as pb
-from ferromq.broker.metadata.table_journal import Changes, Journal
 from ferromq.errors import CorruptStore, IllegalName
 from ferromq.files import atomic, json_file
+from ferromq.files.table_journal import Changes, Journal
 from ferromq.process.clock import Clock
 from ferromq.process.limited_log import LimitedLog
 from ferromq.protocol import java_json, naming

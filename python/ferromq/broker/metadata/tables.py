@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ferromq._ferromq import blocking
-from ferromq.broker.metadata.table_journal import Changes, Journal
 from ferromq.errors import CorruptStore
 from ferromq.files import atomic, json_file
+from ferromq.files.table_journal import Changes, Journal
 from ferromq.protocol import java_json
 from ferromq.protocol.route import DataVersion
 

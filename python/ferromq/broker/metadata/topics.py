@@ -101,6 +101,11 @@ def _is_of_brokers(name: str) -> bool:
     return name.startswith((naming.RETRY_PREFIX, naming.DLQ_PREFIX)) or naming.is_system_topic(name)
 
 
+def is_ordered(topic: TopicConfig | None) -> bool:
+    """Return whether senders of a topic keep to its queues, for the order of its messages."""
+    return topic is not None and (topic.order or is_fifo(topic))
+
+
 def is_fifo(topic: TopicConfig | None) -> bool:
     """Return whether a topic accepts only FIFO messages."""
     return topic is not None and topic.message_type == "FIFO"

@@ -19,7 +19,7 @@ from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.metadata.groups import GroupTable
 from ferromq.broker.metadata.topics import TopicTable
 from ferromq.config.broker import BrokerConfig
-from ferromq.monitoring.metrics import OTHER, Families, Labels, Names
+from ferromq.monitoring.metrics import OTHER, Families, Labels, Names, Totals, response_name
 from ferromq.protocol import naming
 from ferromq.protocol.client_version import version_name
 
@@ -64,7 +64,11 @@ class Sources:
 
 @dataclass(slots=True)
 class _Lag:
-    """The progress of a group in a topic; times are store times in milliseconds, None without a message."""
+    """
+    The progress of a group in a topic: `messages` are those in flight and those ready, as RocketMQ counts them.
+
+    Times are store times in milliseconds, None without a message.
+    """
 
     messages: int = 0
     in_flight: int = 0
@@ -91,6 +95,11 @@ class BrokerMetrics:
         self._lock = threading.Lock()
         limit = config.monitoring.metrics_limit
         self._topics, self._pairs = Names(limit), Names(limit)
+        self._put, self._sized = Totals(self._topics), Totals(self._topics)
+        self._got, self._dead = Totals(self._pairs), Totals(self._pairs)
+        self._refused: dict[str, Totals] = {}
+        """By reason."""
+        self._ended = {decision: Totals(self._topics) for decision in ("COMMIT", "ROLLBACK")}
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
@@ -120,18 +129,31 @@ class BrokerMetrics:
     def _of_traffic(self, committed: Mapping[str, object]) -> Iterator[Metric]:
         traffic = self._from.server.traffic()
         put, got, dead = traffic["put"], traffic["get"], traffic["dead"]
-        self._topics.keep(put)
+        refused = _by_reason(traffic["refused"])
+        self._topics.keep({*put, *(topic for counts in refused.values() for topic in counts)})
         self._pairs.keep({*got, *dead, *committed})
         counter = self._families.counter
-        stored = _summed((self._topic(topic), counts) for topic, counts in put.items())
+        stored = {self._topic(topic): counts for topic, counts in self._put.add(put).items()}
         text = "stored for producers, delayed and committed ones included"
         yield counter("rocketmq_messages_in_total", f"Messages {text}", _first(stored), _OF_TOPIC)
         yield counter("rocketmq_throughput_in_total", f"Bytes of messages {text}", _second(stored), _OF_TOPIC)
         yield self._sizes(stored)
-        read = _summed((self._pair(key), counts) for key, counts in got.items())
+        for reason in refused.keys() - self._refused.keys():
+            self._refused[reason] = Totals(self._topics)
+        yield counter(
+            "ferromq_refused_by_topic_total",
+            "Sends to a topic that were refused, and reads over a limit",
+            (
+                ((topic, reason), counts[0])
+                for reason, totals in sorted(self._refused.items())
+                for topic, counts in totals.add(refused.get(reason, {})).items()
+            ),
+            ("topic", "reason"),
+        )
+        read = {self._pair(key): counts for key, counts in self._got.add(got).items()}
         yield counter("rocketmq_messages_out_total", "Messages read by consumers", _first(read), _OF_GROUP)
         yield counter("rocketmq_throughput_out_total", "Bytes of messages read by consumers", _second(read), _OF_GROUP)
-        letters = _summed((self._pair(key), counts) for key, counts in dead.items())
+        letters = {self._pair(key): counts for key, counts in self._dead.add(dead).items()}
         yield counter(
             "rocketmq_send_to_dlq_messages_total",
             "Messages of a topic that became dead letters of a group",
@@ -139,12 +161,10 @@ class BrokerMetrics:
             ("consumer_group", "topic", "is_system"),
         )
 
-    def _sizes(self, stored: Mapping[Labels, tuple[int, int]]) -> Metric:
-        sizes: dict[Labels, list[int]] = {}
-        for topic, counts in self._from.server.message_sizes().items():
-            key = self._topic(topic)
-            sizes[key] = [old + new for old, new in zip(sizes.get(key, [0] * len(counts)), counts, strict=True)]
-        rows = ((key, counts, float(stored.get(key, (0, 0))[1])) for key, counts in sizes.items())
+    def _sizes(self, stored: Mapping[Labels, Sequence[int]]) -> Metric:
+        sizes = self._sized.add(self._from.server.message_sizes())
+        by_topic = {self._topic(topic): counts for topic, counts in sizes.items()}
+        rows = ((key, counts, float(stored.get(key, (0, 0))[1])) for key, counts in by_topic.items())
         text = "Sizes of stored records in bytes; the messages of one send count with their mean"
         return self._families.histogram("rocketmq_message_size", text, rows, _OF_TOPIC, self._from.server.SIZE_BOUNDS)
 
@@ -158,7 +178,7 @@ class BrokerMetrics:
         def gauge(name: str, text: str, value: Callable[[_Lag], float]) -> Metric:
             return self._families.gauge(name, text, ((key, value(lag)) for key, lag in lags.items()), _OF_GROUP)
 
-        yield gauge("rocketmq_consumer_lag_messages", "Messages from the committed offset on", lambda lag: lag.messages)
+        yield gauge("rocketmq_consumer_lag_messages", "Messages in flight and ready", lambda lag: lag.messages)
         yield gauge(
             "rocketmq_consumer_lag_latency_milliseconds",
             "Age of the message at the committed offset",
@@ -183,11 +203,11 @@ class BrokerMetrics:
             first = max(committed, store.min_offset(topic, queue_id))  # retention may have deleted what comes before
             if first >= end:
                 continue
-            held = store.in_flight(group, topic, queue_id)
-            following = max([first, *(offset + 1 for offset, _, _ in held)])
+            following, in_flight = store.next_and_in_flight(group, topic, queue_id)
+            ready = max(0, end - following)
             oldest = store.stored_time(topic, queue_id, first)
-            ready = oldest if following == first else store.stored_time(topic, queue_id, following)
-            lag.add(_Lag(end - first, len(held), max(0, end - following), oldest, ready))
+            oldest_ready = oldest if following == first else store.stored_time(topic, queue_id, following)
+            lag.add(_Lag(ready + in_flight, in_flight, ready, oldest, oldest_ready))
         return lag
 
     def _of_clients(self) -> Iterator[Metric]:
@@ -225,7 +245,10 @@ class BrokerMetrics:
             ("COMMIT", "rocketmq_commit_messages_total"),
             ("ROLLBACK", "rocketmq_rollback_messages_total"),
         ):
-            sums = _summed(((self._shown(topic),), (n, 0)) for (how, topic), n in ended.items() if how == decision)
+            counted = {topic: (count,) for (how, topic), count in ended.items() if how == decision}
+            sums: dict[Labels, Sequence[int]] = {
+                (topic,): total for topic, total in self._ended[decision].add(counted).items()
+            }
             yield counter(name, f"Transactions ended by a {decision.lower()}", _first(sums), ("topic",))
         yield gauge("rocketmq_half_messages", "Open transactions", [((), int(counts["transactionHalfOpen"]))])
         for name, text, key in (
@@ -237,11 +260,12 @@ class BrokerMetrics:
 
     def _of_store(self, stats: "StoreStats") -> Iterator[Metric]:
         gauge, store = self._families.gauge, self._from.store
-        used = shutil.disk_usage(Path(self._from.config().store)).used
+        disk = shutil.disk_usage(Path(self._from.config().store))
+        yield gauge("ferromq_disk_free_bytes", "Free bytes of the disk with the store", [((), disk.free)])
         end = stats["max_physical_offset"]
         behind = max(0, end - stats["flushed_offset"]), max(0, end - stats["dispatched_offset"])
         for name, text, value in (
-            ("rocketmq_storage_size_bytes", "Used bytes of the disk with the store", used),
+            ("rocketmq_storage_size_bytes", "Used bytes of the disk with the store", disk.used),
             ("rocketmq_storage_flush_behind_bytes", "Bytes of the log that are not flushed", behind[0]),
             ("rocketmq_storage_dispatch_behind_bytes", "Bytes of the log that are not in queues yet", behind[1]),
         ):
@@ -264,6 +288,14 @@ class BrokerMetrics:
         values: Mapping[str, object] = {**stats}
         for key, (name, text) in _OF_STORE.items():
             yield self._families.counter(name, text, [((), float(str(values[key])))])
+        flushes, total_ms = store.flush_times()
+        yield self._families.histogram(
+            "ferromq_flush_latency_milliseconds",
+            "Time of flushes of the log",
+            [((), flushes, total_ms)],
+            (),
+            store.FLUSH_BOUNDS,
+        )
         yield self._families.counter(
             "ferromq_failed_puts_total",
             "Appends that the store refused",
@@ -290,11 +322,14 @@ class BrokerMetrics:
             _STORAGE,
         )
         counts = json.loads(self._from.store.timer_metrics()).get("timingCount", {})
-        waiting = _summed((((self._shown(topic)),), (_count(entry), 0)) for topic, entry in counts.items())
+        waiting: dict[str, int] = {}
+        for topic, entry in counts.items():
+            shown = topic if topic in self._topics else OTHER
+            waiting[shown] = waiting.get(shown, 0) + _count(entry)
         yield gauge(
             "rocketmq_timing_messages",
             "Timed messages that wait",
-            ((_DISK + key, count) for key, (count, _) in waiting.items()),
+            (((*_DISK, topic), count) for topic, count in waiting.items()),
             (*_STORAGE, "topic"),
         )
         entered = [(_DISK, stats["timed_entered"])]
@@ -305,9 +340,6 @@ class BrokerMetrics:
             [(_DISK, left)],
             _STORAGE,
         )
-
-    def _shown(self, topic: str) -> str:
-        return topic if topic in self._topics else OTHER
 
     def _topic(self, topic: str) -> Labels:
         if topic not in self._topics:
@@ -325,19 +357,24 @@ class BrokerMetrics:
         return group, topic, _flag(is_true=is_retry), _flag(is_true=is_system)
 
 
-def _summed(rows: Iterable[tuple[Labels, tuple[int, int]]]) -> dict[Labels, tuple[int, int]]:
-    sums: dict[Labels, tuple[int, int]] = {}
-    for key, counts in rows:
-        before = sums.get(key, (0, 0))
-        sums[key] = before[0] + counts[0], before[1] + counts[1]
-    return sums
+def _by_reason(refused: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, tuple[int]]]:
+    """Return the counts of refusals by the name of their reason, then by topic."""
+    found: dict[str, dict[str, tuple[int]]] = {}
+    for key, (count, _) in refused.items():
+        topic, _, reason = key.rpartition("@")
+        protocol, _, code = reason.partition(":")
+        counts = found.setdefault(response_name(protocol, int(code)) if code else reason, {})
+        # Codes of both protocols may have one name.
+        (before,) = counts.get(topic, (0,))
+        counts[topic] = (before + count,)
+    return found
 
 
-def _first(sums: Mapping[Labels, tuple[int, int]]) -> Iterable[tuple[Labels, float]]:
+def _first(sums: Mapping[Labels, Sequence[int]]) -> Iterable[tuple[Labels, float]]:
     return ((key, counts[0]) for key, counts in sums.items())
 
 
-def _second(sums: Mapping[Labels, tuple[int, int]]) -> Iterable[tuple[Labels, float]]:
+def _second(sums: Mapping[Labels, Sequence[int]]) -> Iterable[tuple[Labels, float]]:
     return ((key, counts[1]) for key, counts in sums.items())
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from ferromq._ferromq import Store
+from ferromq.broker.cluster.drain import SERVING, Drain
 from ferromq.broker.cluster.name_servers import NameServers
 from ferromq.errors import StoreError
 
@@ -10,11 +11,13 @@ _STALLED_MS = 10_000
 """From this time of stalled dispatch on, the store refuses sends."""
 
 
-def readiness(store: Store, name_servers: NameServers, is_slave: Callable[[], bool]) -> Callable[[], Sequence[str]]:
+def readiness(
+    store: Store, name_servers: NameServers, is_slave: Callable[[], bool], drain: Drain
+) -> Callable[[], Sequence[str]]:
     """Return a function that says why the broker is not ready; nothing if it is."""
 
     def reasons() -> Sequence[str]:
-        found = []
+        found = [] if drain.state == SERVING else [f"the broker is {drain.state}: it shall get no new messages"]
         # A slave takes no messages of producers.
         if not is_slave():
             try:

@@ -46,14 +46,16 @@ class RuntimeInfo:
         *,
         transactions: Callable[[], Mapping[str, str]],
         now_ms: Callable[[], int],
+        state: Callable[[], str],
     ) -> None:
-        """*transactions* returns the values about transactions, under names of our own."""
+        """*transactions* returns the values about transactions, under names of our own; *state* that of `Drain`."""
         self._store = store
         self._statistics = statistics
         self._directory = directory
         self._now_ms = now_ms
         self._started_ms = now_ms()
         self._transactions = transactions
+        self._state = state
         self._lock = threading.Lock()
         self._puts, self._gets, self._timed = PutTimes(), Windows(), Windows()
         stats = store.stats()
@@ -82,6 +84,7 @@ class RuntimeInfo:
             **self._transactions(),
             **_of_pools(),
             "brokerActive": "true",
+            "brokerState": self._state(),
             # RocketMQ 5.5.0 dropped it, but rocketmq-exporter fails without it.
             "brokerVersion": str(_VERSION_NUMBER),
             "brokerVersionDesc": _VERSION,

@@ -65,6 +65,8 @@ class _Series:
     samples: deque[tuple[int, Counts]] = field(default_factory=deque)
 
     def sample(self, now: int, counts: Counts) -> None:
+        if self.samples and counts[0] < self.samples[-1][1][0]:
+            self.samples.clear()  # the topic or group was deleted, and made again
         if not self.samples:
             # A new counter started after the last sample.
             self.samples.append((now - SAMPLE_MS, (0, 0)))
@@ -76,6 +78,8 @@ class _Series:
     def rate(self, now: int, counts: Counts, within_ms: int) -> Rate:
         older = [sample for sample in self.samples if sample[0] <= now - within_ms]
         begin, before = older[-1] if older else (self.samples[0] if self.samples else (now, counts))
+        if counts[0] < before[0]:
+            before = (0, 0)  # as in `sample`
         return Rate(counts[0] - before[0], counts[1] - before[1], now - begin)
 
 
@@ -131,17 +135,21 @@ class Statistics:
         self._lock = threading.Lock()
         self._windows: dict[tuple[str, str], Windows] = {}
         self._sums: dict[str, Windows] = {kind: Windows() for kind in _KINDS}
+        self._last: dict[str, Mapping[str, Counts]] = {kind: {} for kind in _KINDS}
+        self._gone: dict[str, Counts] = dict.fromkeys(_KINDS, (0, 0))
+        """Counts of topics and groups that were deleted: sums do not go down."""
         self._midnights: dict[str, tuple[int, int]] = dict.fromkeys(_KINDS, (0, 0))
         self._day = _day(now_ms())
         self.sample(now_ms())
 
     def sample(self, now: int) -> None:
         """Sample all counters; called every ten seconds."""
-        traffic = self._traffic()
         with self._lock:
+            # Sums need counters in the order in which they were read.
+            traffic = self._traffic()
             for kind in _KINDS:
                 counters = traffic.get(kind, {})
-                self._sums[kind].sample(now, _sum(counters))
+                self._sums[kind].sample(now, self._sum(kind, counters))
                 for key, counts in counters.items():
                     self._windows.setdefault((kind, key), Windows()).sample(now, counts)
             known = {(kind, key) for kind in _KINDS for key in traffic.get(kind, {})}
@@ -149,14 +157,16 @@ class Statistics:
                 del self._windows[gone]
             if _day(now) != self._day:
                 self._day = _day(now)
-                self._midnights = {kind: (self._midnights[kind][1], _sum(traffic.get(kind, {}))[0]) for kind in _KINDS}
+                self._midnights = {
+                    kind: (self._midnights[kind][1], self._sum(kind, traffic.get(kind, {}))[0]) for kind in _KINDS
+                }
 
     def rate(self, kind: str, within_ms: int, key: str | None = None) -> Rate:
         """Return a recent rate of *kind* `put`, `get` or `send_back`, of one topic or `topic@group`, or of all."""
-        now, counters = self._now_ms(), self._traffic().get(kind, {})
         with self._lock:
+            now, counters = self._now_ms(), self._traffic().get(kind, {})
             if key is None:
-                return self._sums[kind].recent(within_ms, now, _sum(counters))
+                return self._sums[kind].recent(within_ms, now, self._sum(kind, counters))
             return self._recent(kind, key, now, counters, within_ms)
 
     def per_second(self, kind: str, *keys: str) -> float:
@@ -167,13 +177,13 @@ class Statistics:
 
     def totals(self, kind: str) -> Totals:
         """Return the message counts of a kind, at both midnights and now."""
-        now = _sum(self._traffic().get(kind, {}))[0]
         with self._lock:
-            return Totals(*self._midnights[kind], now)
+            return Totals(*self._midnights[kind], self._sum(kind, self._traffic().get(kind, {}))[0])
 
     def bytes_put(self) -> int:
         """Return the bytes of all messages stored since the start."""
-        return _sum(self._traffic().get("put", {}))[1]
+        with self._lock:
+            return self._sum("put", self._traffic().get("put", {}))[1]
 
     def view(self, request: Request) -> Answer:
         """Answer request 315: one of RocketMQ's statistics, by name and key, over minute, hour and day."""
@@ -188,6 +198,18 @@ class Statistics:
             body=java_json.dumps({f"stats{window}": _item(rate, is_size=is_size) for window, rate in found.items()})
         )
 
+    def _sum(self, kind: str, counters: Mapping[str, Counts]) -> Counts:
+        """Return the sum of a kind since the start, with what was counted of topics and groups that are gone."""
+        nothing = (0, 0)
+        gone = [last for key, last in self._last[kind].items() if counters.get(key, nothing)[0] < last[0]]
+        self._last[kind] = dict(counters)
+        messages, size = (sum(counts[part] for counts in gone) + self._gone[kind][part] for part in (0, 1))
+        self._gone[kind] = (messages, size)
+        return (
+            messages + sum(counts[0] for counts in counters.values()),
+            size + sum(counts[1] for counts in counters.values()),
+        )
+
     def _recent(self, kind: str, key: str, now: int, counters: Mapping[str, Counts], within_ms: int) -> Rate:
         windows = self._windows.get((kind, key))
         if key not in counters:
@@ -196,11 +218,11 @@ class Statistics:
         return (windows or _new(now)).recent(within_ms, now, counters[key])
 
     def _rates(self, name: str, key: str) -> dict[str, Rate] | None:
-        now, traffic = self._now_ms(), self._traffic()
         with self._lock:
+            now, traffic = self._now_ms(), self._traffic()
             if name in _OF_BROKER and key == self._cluster:
                 kind = _OF_BROKER[name]
-                windows, counts = self._sums[kind], _sum(traffic.get(kind, {}))
+                windows, counts = self._sums[kind], self._sum(kind, traffic.get(kind, {}))
             elif name in _STATISTICS and key in traffic.get(_STATISTICS[name][0], {}):
                 kind = _STATISTICS[name][0]
                 windows, counts = self._windows.get((kind, key)) or _new(now), traffic[kind][key]
@@ -213,10 +235,6 @@ def _new(now: int) -> Windows:
     windows = Windows()
     windows.sample(now, (0, 0))
     return windows
-
-
-def _sum(counters: Mapping[str, Counts]) -> Counts:
-    return sum(counts[0] for counts in counters.values()), sum(counts[1] for counts in counters.values())
 
 
 def _day(now: int) -> dt.date:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ferromq._ferromq import Request, Store, StoredMessage
 from ferromq.broker.transactions.check_requests import CheckOutcome, CheckRound, CheckSender, PendingCheck
-from ferromq.broker.transactions.end_transaction import op_message
+from ferromq.broker.transactions.end_transaction import Allows, op_message
 from ferromq.broker.transactions.half_message_index import AlreadyCommitted, HalfMessageIndex, Location, read
 from ferromq.broker.transactions.half_records import (
     CHECK_TIMES,
@@ -132,6 +132,7 @@ class TransactionChecker:
         config: Callable[[], TransactionConfig],
         is_slave: Callable[[], bool],
         now_ms: Callable[[], int],
+        allows: Allows,
         pause: Callable[[float], bool] | None = None,
     ) -> None:
         """*pause* waits so many seconds for slow producers, and returns whether to stop."""
@@ -141,6 +142,7 @@ class TransactionChecker:
         self._config = config
         self._is_slave = is_slave
         self._now_ms = now_ms
+        self._allows = allows
         self._stopping = threading.Event()
         self._pause = pause or self._stopping.wait
         # Queue offsets counted as checked although no producer was asked yet.
@@ -196,6 +198,8 @@ class TransactionChecker:
         if half is None or half.topic != naming.DISCARD_TOPIC:
             return failure(ResponseCode.SYSTEM_ERROR, f"{name} is not a message in {naming.DISCARD_TOPIC}")
         properties = half.properties
+        if not self._allows(request, properties.get(REAL_TOPIC, ""), "Update"):
+            return failure(ResponseCode.NO_PERMISSION, f"the user may not Update the topic of the message {name}")
         if CHECK_TIMES in properties:
             properties[CHECK_TIMES] = "0"
 

@@ -20,7 +20,6 @@ from ferromq.broker.transactions.end_transaction import transaction_id
 from ferromq.broker.transactions.half_message_index import Location
 from ferromq.broker.transactions.half_records import PRODUCER_GROUP, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
 from ferromq.errors import MessageTooLarge
-from ferromq.protocol import naming
 from ferromq.protocol.codes import RequestCode
 from ferromq.protocol.properties import format_properties
 
@@ -45,11 +44,15 @@ _PAUSE_SECONDS, _MOST_WAITS = 0.01, 100
 """The length of a wait for a group with full buffers, and the most waits in a round."""
 
 _Producer = tuple[Client, int | None]
+_TELEMETRY = "Telemetry"
 _CHECK = RequestCode.CHECK_TRANSACTION_STATE
 
 
 class ProducerChannel(PushChannel, Protocol):
     """The part of `Server` that sends to producers."""
+
+    def allows(self, user: str | None, peer: str, topic: str, action: str) -> bool:
+        """Return whether a user may act on a topic."""
 
     def send_telemetry(self, stream: int, message: bytes) -> bool:
         """Send an encoded TelemetryCommand to a client; returns False if the stream is gone."""
@@ -86,8 +89,16 @@ class PendingCheck:
 class CheckSender:
     """Sends check requests to producers; thread-safe."""
 
-    def __init__(self, server: ProducerChannel, broker_name: str, table: ClientTable) -> None:
+    def __init__(
+        self,
+        server: ProducerChannel,
+        broker_name: str,
+        table: ClientTable,
+        needs_nothing: Callable[[int | str], bool],
+    ) -> None:
+        """*needs_nothing* returns whether a request is exempt from signatures and policies."""
         self._server = server
+        self._needs_nothing = needs_nothing
         self._broker_name = broker_name
         self._table = table
         self._turn = itertools.count()
@@ -128,6 +139,9 @@ class CheckSender:
         begin, outcome = next(self._turn), CheckOutcome.UNREACHABLE
         for number in range(len(producers)):
             client, stream = producers[(begin + number) % len(producers)]
+            # Any client can say that it belongs to a producer group.
+            if not self._may_be_asked(client, check.properties.get(REAL_TOPIC, "")):
+                continue
             try:
                 if stream is None:
                     is_sent = self._server.push(client.connection, _CHECK, encoded.fields, encoded.content)
@@ -144,9 +158,18 @@ class CheckSender:
             outcome = CheckOutcome.BACKPRESSURE
         return outcome
 
+    def _may_be_asked(self, client: Client, topic: str) -> bool:
+        """Return whether a client may send to a topic, or is one of those that need not say who they are."""
+        introduction = _TELEMETRY if client.is_grpc else RequestCode.HEART_BEAT
+        if client.user is None and self._needs_nothing(introduction):
+            return True
+        return self._server.allows(client.user, client.peer, topic, "Pub")
+
     def _fields(self, half: StoredMessage, place: Location, properties: Mapping[str, str]) -> dict[str, str]:
         fields = {
-            "topic": naming.HALF_TOPIC,
+            # RocketMQ names the half topic, which is for super users alone. Its client 5.5 repeats the name that stands
+            # here when it ends the transaction.
+            "topic": properties[REAL_TOPIC],
             "commitLogOffset": str(place.physical_offset),
             "tranStateTableOffset": str(place.queue_offset),
             "offsetMsgId": f"{half.offset_message_id[:-_OFFSET_DIGITS]}{place.physical_offset:0{_OFFSET_DIGITS}X}",

@@ -6,7 +6,7 @@ Makes the components for transactions: the index of half messages, and what ends
 
 from collections.abc import Callable
 
-from ferromq._ferromq import Server, Store
+from ferromq._ferromq import Request, Server, Store
 from ferromq.broker.clients.table import ClientTable
 from ferromq.broker.transactions.check_back import TransactionChecker
 from ferromq.broker.transactions.check_requests import CheckSender
@@ -28,15 +28,20 @@ class TransactionComponents:
         def is_slave() -> bool:
             return config().membership.is_slave
 
+        def allows(request: Request, topic: str, action: str) -> bool:
+            needs_no_policy = not config().access.needs_policy(request.route)
+            return needs_no_policy or server.allows(request.user, request.peer, topic, action)
+
         self._halves = halves
-        self.ends = TransactionEnder(store, halves, is_slave=is_slave, count_put=server.count_put)
+        self.ends = TransactionEnder(store, halves, is_slave=is_slave, count_put=server.count_put, allows=allows)
         self.checks = TransactionChecker(
             store,
             halves,
-            CheckSender(server, config().name, clients),
+            CheckSender(server, config().name, clients, config().access.needs_nothing),
             config=lambda: config().transactions,
             is_slave=is_slave,
             now_ms=clock.now_ms,
+            allows=allows,
         )
         interval = config().transactions.transaction_check_interval
         self._timer = Timer("ferromq-transactions", clock, interval, self.checks.round)

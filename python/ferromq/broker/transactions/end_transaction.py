@@ -11,9 +11,9 @@ import re
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ferromq._ferromq import Request, Store, StoredMessage
 from ferromq._proto import messages as pb
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from ferromq._ferromq import NewStoredMessage
 
 _log = logging.getLogger("ferromq.transactions")
+
+Allows: TypeAlias = Callable[[Request, str, str], bool]
+"""Whether the user of a request may act on a topic: request, topic, action."""
 
 # Properties that only the half message has. `TRAN_MSG` stays, so consumers see that a transaction sent the message.
 _HALF_PROPERTIES = frozenset({REAL_TOPIC, REAL_QUEUE})
@@ -83,6 +86,8 @@ class EndRequest:
     """The topic of the message; None if not given."""
     message_id: str | None = None
     """The producer's id of the message; None if not given."""
+    may_send: Callable[[str], bool] = lambda _topic: True
+    """Whether the user may send to the topic of the half message, which a remoting request need not name."""
 
 
 _RESOLUTIONS = {
@@ -95,6 +100,8 @@ _OTHERWISE = {
     Decision.ROLLBACK: "the transaction was committed before: another producer of its group answered a check-back",
 }
 _RECENT = 10_000
+_COUNTED = 10_000
+"""Topics that are counted by name; further ones are counted together."""
 _GRPC_CODES = {
     ResponseCode.SYSTEM_ERROR: pb.Code.INVALID_TRANSACTION_ID,
     ResponseCode.MESSAGE_ILLEGAL: pb.Code.MESSAGE_BODY_TOO_LARGE,
@@ -113,12 +120,14 @@ class TransactionEnder:
         *,
         is_slave: Callable[[], bool] = lambda: False,
         count_put: Callable[[str, int, int], None] = lambda _topic, _messages, _size: None,
+        allows: Allows,
     ) -> None:
         """*count_put* is called for committed messages: topic, count, bytes of the records."""
         self._store = store
         self._halves = halves
         self._is_slave = is_slave
         self._count_put = count_put
+        self._allows = allows
         self._seldom = LimitedLog(_log)
         self._recent: OrderedDict[tuple[str | None, int, str | None], Decision] = OrderedDict()
         """The last decisions: readers of the store do not see them at once."""
@@ -126,7 +135,7 @@ class TransactionEnder:
         self._counting = threading.Lock()
 
     def ended(self) -> dict[tuple[str, str], int]:
-        """Return how many transactions ended since the start, by decision (`COMMIT`, `ROLLBACK`) and topic."""
+        """Return how many transactions ended since the start, by decision and topic; an empty one sums the rest."""
         with self._counting:
             return dict(self._ended)
 
@@ -134,7 +143,7 @@ class TransactionEnder:
         """Answer request 37: end a half message as its producer decided; repeated requests change nothing."""
         if self._is_slave():
             return failure(ResponseCode.SLAVE_NOT_AVAILABLE, "this broker is a slave; ask its master")
-        end = _read(request.fields)
+        end = replace(_read(request.fields), may_send=lambda topic: self._allows(request, topic, "Pub"))
         if end.decision is Decision.UNKNOWN:
             text = "transaction still open group=%s peer=%s offset=%d"
             self._seldom.log(logging.INFO, text, end.group, request.peer, end.queue_offset)
@@ -209,11 +218,17 @@ class TransactionEnder:
             self._recent[identity(half)] = decision
             if len(self._recent) > _RECENT:
                 self._recent.popitem(last=False)
-        with self._counting:
-            self._ended[decision.name, half.properties.get(REAL_TOPIC, "")] += 1
+        self._count(decision.name, half.properties.get(REAL_TOPIC, ""))
         if decision is Decision.COMMIT:
             self._count_put(messages[0]["topic"], 1, places[0][2])
         return True
+
+    def _count(self, decision: str, topic: str) -> None:
+        key = (decision, topic)
+        with self._counting:
+            if key not in self._ended and len(self._ended) >= _COUNTED:
+                key = (decision, "")
+            self._ended[key] += 1
 
     def _half(self, end: EndRequest) -> StoredMessage:
         """Return the half message, after checking that the producer sent it."""
@@ -221,6 +236,8 @@ class TransactionEnder:
         if half is None or half.topic != naming.HALF_TOPIC:
             raise EndRefused(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         properties = half.properties
+        if not end.may_send(properties.get(REAL_TOPIC, "")):
+            raise EndRefused(ResponseCode.NO_PERMISSION, "the user may not Pub the topic of this half message")
         for is_wrong, what in (
             (properties.get(PRODUCER_GROUP) != end.group, "The producer group"),
             (half.queue_offset != end.queue_offset, "The transaction state table offset"),

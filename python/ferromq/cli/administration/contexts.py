@@ -1,17 +1,20 @@
 """
-Named addresses of clusters, in a file that its owner alone can read.
+Named addresses of clusters, with TLS options and keys, in a file that its owner alone can read.
 
 The file is JSON: `{"current": NAME, "contexts": {NAME: {FIELD: TEXT, …}, …}}`.
 """
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ferromq.client.tls import Tls
+from ferromq.core.credentials import credentials_of
 from ferromq.errors import ConfigError
 from ferromq.files.atomic import sync_directory
 from ferromq.protocol.endpoints import parse_endpoints, parse_name_servers
@@ -33,9 +36,15 @@ class Context:
     tls_certificate: str | None = None
     tls_key: str | None = None
     tls_server_name: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` unless it has one address, which is `host:port`, and `IllegalName` for a namespace."""
+        """
+        Raise `ConfigError` unless it has one address, which is `host:port`, and both keys or none.
+
+        Raises `IllegalName` for a namespace.
+        """
         if (self.namesrv is None) == (self.endpoint is None):
             raise ConfigError(
                 "give one address: --namesrv HOST:9876 of name servers, or --endpoint HOST:8081 of a broker"
@@ -45,12 +54,21 @@ class Context:
         else:
             parse_endpoints(self.endpoint or "")
         check_namespace(self.namespace)
+        if self.access_key is not None or self.secret_key is not None:
+            credentials_of(self.access_key, self.secret_key)
 
     @property
     def tls_options(self) -> bool | Tls:
         """What clients take as `tls`."""
         given = (self.tls_trust, self.tls_certificate, self.tls_key, self.tls_server_name)
         return Tls(*given) if any(given) else self.tls
+
+    def client_options(self) -> dict[str, Any]:
+        """Return what `ferromq.Admin` and `ferromq.connect` take, without the timeout: with the secret key."""
+        return {
+            **{name: getattr(self, name) for name in ("namesrv", "endpoint", "namespace", "access_key", "secret_key")},
+            "tls": self.tls_options,
+        }
 
     @property
     def address(self) -> str:
@@ -87,13 +105,33 @@ class Contexts:
             raise ConfigError(f"{contexts.path} is no file of contexts: {error}; correct or remove it") from error
         return contexts
 
+    @classmethod
+    @contextmanager
+    def changing(cls, environment: Mapping[str, str] = os.environ) -> Iterator["Contexts"]:
+        """
+        Read the file and, at the end, replace it; commands that change it meanwhile wait.
+
+        Raises as `load`, and `OSError` if the file, or the lock beside it, cannot be written.
+        """
+        path = _path(environment)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The file itself is replaced, so it cannot be locked.
+        descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            contexts = cls.load(environment)
+            yield contexts
+            contexts.save()
+        finally:
+            os.close(descriptor)
+
     def save(self) -> None:
-        """Replace the file; its owner alone can read it."""
+        """Replace the file, whose lock the caller holds; its owner alone can read it."""
         known = {
             name: {key: value for key, value in asdict(each).items() if value} for name, each in self.known.items()
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        fresh.unlink(missing_ok=True)  # of a process that was killed
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             json.dump({"current": self.current, "contexts": known}, file, indent=2)
@@ -114,14 +152,14 @@ class Contexts:
 def parse(content: bytes) -> tuple[str | None, dict[str, Context]]:
     """Return the current context and all contexts in the bytes of a file. Raises `ValueError` for anything else."""
     value = _object(_json(content), "the file")
-    types = {field.name: bool if field.name == "tls" else str for field in fields(Context)}
+    types = {each.name: bool if each.name == "tls" else str for each in fields(Context)}
     known = {}
     for name, entry in _object(value.get("contexts"), "contexts").items():
-        for field, given in _object(entry, f"context {name}").items():
-            if field not in types:
-                raise ValueError(f"context {name} has the unknown field {field}")
-            if type(given) is not types[field]:
-                raise ValueError(f"{field} of context {name} is {given!r:.40}; {types[field].__name__} is expected")
+        for key, given in _object(entry, f"context {name}").items():
+            if key not in types:
+                raise ValueError(f"context {name} has the unknown field {key}")
+            if type(given) is not types[key]:
+                raise ValueError(f"{key} of context {name} is no {types[key].__name__}")
         known[name] = Context(**entry)
     current = value.get("current")
     if current is not None and current not in known:

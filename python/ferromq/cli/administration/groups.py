@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from ferromq.admin import Admin, GroupLag, Member, QueueReset
-from ferromq.cli.administration.output import age, fail, partial
+from ferromq.admin import Admin, GroupDescription, GroupLag, Member, QueueReset, Unreachable
+from ferromq.cli.administration.output import DONE, fail, partial
 from ferromq.cli.administration.target import (
     Target,
     cluster_option,
@@ -21,16 +21,18 @@ from ferromq.cli.administration.target import (
     yes_option,
 )
 from ferromq.cli.administration.times import Time
-from ferromq.errors import OutcomeUnknown
+from ferromq.cli.parsing import Command, Group, Number
+from ferromq.errors import OutcomeUnknown, RequestError, ServerError
 from ferromq.protocol import naming
 from ferromq.protocol.retry_policy import Customized, RetryPolicy
+from ferromq.terminal.formatting import age, number
 
 _fifo = click.option("--fifo/--no-fifo", default=None, help="Whether it consumes each message group in order.")
 _retries = click.option("--retries", type=click.IntRange(0), metavar="N", help="Redeliveries of a failed message.")
 _delays = click.option(
     "--retry-delay",
     "delays",
-    type=float,
+    type=Number(0),
     multiple=True,
     metavar="SECONDS",
     help="A delay; repeat it for the next ones.",
@@ -39,7 +41,7 @@ _all = click.option("--all", "show_all", is_flag=True, help="RocketMQ's own grou
 _dry_run = click.option("--dry-run", is_flag=True, help="Only print what would change.")
 
 
-@click.group("group")
+@click.group("group", cls=Group)
 def group() -> None:
     """List, describe, create, alter, delete, reset and skip consumer groups."""
 
@@ -48,14 +50,16 @@ def group() -> None:
 @_all
 @cluster_option
 @connected
-def list_groups(target: Target, *, show_all: bool, cluster: str | None) -> None:
+def list_groups(target: Target, *, show_all: bool, cluster: str | None) -> int:
     """Print the names of all consumer groups."""
+    lost: list[Unreachable] = []
     with target.admin() as admin:
-        names = admin.groups(system=show_all, cluster=cluster)
+        names = admin.groups(system=show_all, cluster=cluster, unreachable=lost)
     if target.output.is_json:
         target.output.document(names)
     for name in () if target.output.is_json else names:
         target.output.text(name)
+    return partial(lost)
 
 
 @group.command("describe")
@@ -134,14 +138,20 @@ def delete(target: Target, group: str, *, keep_offsets: bool, cluster: str | Non
 @group_argument
 @cluster_option
 @connected
-def members(target: Target, group: str, *, cluster: str | None) -> None:
+def members(target: Target, group: str, *, cluster: str | None) -> int:
     """Print the connected clients of a group."""
+    lost: list[Unreachable] = []
     with target.admin() as admin:
-        found = admin.members(group, cluster=cluster)
+        found = admin.members(group, cluster=cluster, unreachable=lost)
+        if not found and not lost:
+            admin.describe_group(group, cluster=cluster)  # an unknown group is an error
     if target.output.is_json:
         target.output.document(found)
-    else:
+    elif found:
         _show_members(target, found)
+    elif not lost:
+        target.output.text(f"no client of {group} is connected")
+    return partial(lost)
 
 
 def _show_members(target: Target, found: Sequence[Member]) -> None:
@@ -188,19 +198,31 @@ def reset(
 @group.command("skip")
 @group_argument
 @topic_option
+@click.option("--force", is_flag=True, help="Also while consumers of the group are connected.")
 @_dry_run
 @cluster_option
 @yes_option
 @connected
-def skip(target: Target, group: str, *, topic: str | None, cluster: str | None, dry_run: bool, yes: bool) -> None:
+def skip(target: Target, group: str, *, dry_run: bool, yes: bool, **options: Any) -> None:
     """Move a group to the end of a topic, or of all that it has read; shows what is skipped before it asks."""
-    _move(
-        target,
-        lambda admin, only_told: admin.skip_backlog(group, topic=topic, dry_run=only_told, cluster=cluster),
-        f"Skip the backlog of the group {group}?",
-        dry_run=dry_run,
-        yes=yes,
-    )
+
+    def move(admin: Admin, only_told: bool) -> list[QueueReset]:
+        moved = admin.skip_backlog(group, dry_run=only_told, **options)
+        if only_told and not dry_run and not options["force"]:
+            _check_unused(admin.describe_group(group, cluster=options["cluster"]), {each.topic for each in moved})
+        return moved
+
+    _move(target, move, f"Skip the backlog of the group {group}?", dry_run=dry_run, yes=yes)
+
+
+def _check_unused(group: GroupDescription, topics: set[str]) -> None:
+    """Raise `RequestError` before a question whose answer would be refused."""
+    if group.members and (not group.subscriptions or topics & group.subscriptions.keys()):
+        clients = f"{len(group.members)} connected consumers" if len(group.members) > 1 else "a connected consumer"
+        raise RequestError(
+            f"the group {group.name} has {clients} ({group.members[0].client_id}), which may hold messages "
+            "that would be skipped; stop the consumers, or give --force"
+        )
 
 
 def _move(
@@ -233,12 +255,12 @@ def _show_resets(target: Target, found: Sequence[QueueReset], *, is_done: bool, 
     target.output.text(summary)
 
 
-@click.command("lag")
+@click.command("lag", cls=Command)
 @optional_group
 @topic_option
 @click.option("--queues", is_flag=True, help="A row for each queue.")
 @click.option("--watch", is_flag=True, help="Print it again and again, until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(0.1), default=2.0, metavar="SECONDS", help="Of --watch (2).")
+@click.option("--interval", type=Number(0.1), default=2.0, metavar="SECONDS", help="Of --watch (2).")
 @_all
 @cluster_option
 @connected
@@ -256,10 +278,10 @@ def lag(target: Target, group: str | None, *, watch: bool, interval: float, queu
         while True:
             try:
                 code = _look(target, admin, group, by_queue=queues, is_stream=watch, **options)
-            except OutcomeUnknown as error:
+            except (OutcomeUnknown, ServerError) as error:
                 if not watch:
                     raise
-                code = fail(error)  # the next look may find the servers again
+                code = fail(error)  # the next look may find the servers, or brokers that have registered
             if not watch:
                 return code
             never.wait(interval)
@@ -282,18 +304,17 @@ def _look(
         found = admin.lag(group, topic=topic, cluster=cluster)
         return _show_lag(target, found, by_queue=by_queue, is_stream=is_stream)
     lags = admin.lags(cluster=cluster)
-    return _show_lags(
-        target, [each for each in lags if show_all or not naming.is_system_group(each.group)], is_stream=is_stream
-    )
+    shown = [each for each in lags if show_all or not naming.is_system_group(each.group)]
+    _show_lags(target, shown, is_stream=is_stream)
+    return partial(lags[0].unreachable) if lags else DONE
 
 
-def _show_lags(target: Target, found: Sequence[GroupLag], *, is_stream: bool) -> int:
+def _show_lags(target: Target, found: Sequence[GroupLag], *, is_stream: bool) -> None:
     if target.output.is_json:
         rows = [{"group": each.group, "messages": each.messages} for each in found]
         (target.output.line if is_stream else target.output.document)(rows)
     else:
         target.output.table(("group", "behind"), [(each.group, each.messages) for each in found], "<>")
-    return partial(found[0].unreachable) if found else 0
 
 
 def _show_lag(target: Target, found: GroupLag, *, by_queue: bool, is_stream: bool) -> int:
@@ -320,5 +341,6 @@ def _show_lag(target: Target, found: GroupLag, *, by_queue: bool, is_stream: boo
     else:
         rows = [(each.topic, each.messages, age(each.seconds)) for each in found.topics]
         output.table(("topic", "behind", "oldest"), rows, "<>>")
-    output.text(f"{found.group} is {found.messages:,} messages behind, the oldest is {age(found.seconds)} old")
+    oldest = f", the oldest is {age(found.seconds)} old" if found.messages else ""
+    output.text(f"{found.group} is {number(found.messages, 'message')} behind{oldest}")
     return partial(found.unreachable)

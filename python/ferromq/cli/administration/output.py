@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import importlib
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,13 +13,21 @@ import click
 
 from ferromq._ferromq import MessageView, StoredMessage
 from ferromq.admin.results import Unreachable
-from ferromq.errors import ConfigError, FerromqError, GroupNotFound, OutcomeUnknown, TopicNotFound
+from ferromq.errors import (
+    ConfigError,
+    FerromqError,
+    GroupNotFound,
+    IllegalFilter,
+    IllegalName,
+    OutcomeUnknown,
+    PolicyNotFound,
+    TopicNotFound,
+    UserNotFound,
+)
 from ferromq.terminal.formatting import instant, table
 
 DONE, FAILED, WRONG_USAGE, NOT_FOUND, UNREACHABLE = range(5)
 """The exit codes. UNREACHABLE is also that of a result without the part of a broker that did not answer."""
-STOPPED = 130
-"""The exit code of a question that was answered by Ctrl-C, as shells have it."""
 _COMPRESSED = 1
 _WIDE = 4096
 """Columns of a table at most."""
@@ -96,20 +105,6 @@ def shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else visible(str(value))
 
 
-def age(seconds: float | None) -> str:
-    """Return a duration for people: `12 s`, `3 m 5 s`, `2 h 10 m`, `3 d 4 h`."""
-    if seconds is None:
-        return "-"
-    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-    left = round(seconds)
-    parts: list[str] = []
-    for name, length in units:
-        count, left = divmod(left, length)
-        if count or (parts and name != "s"):
-            parts.append(f"{count} {name}")
-    return " ".join(parts[:2]) or "0 s"
-
-
 def plain(value: Any) -> Any:
     """Return a value in JSON's types: of a result its fields and properties."""
     if isinstance(value, FerromqError):
@@ -117,7 +112,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, MessageView | StoredMessage):
         return message_fields(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        properties = [name for name, each in vars(type(value)).items() if isinstance(each, property) and name[0] != "_"]
+        kinds = reversed(type(value).__mro__)
+        members = {name: each for kind in kinds for name, each in vars(kind).items() if name[0] != "_"}
+        properties = [name for name, each in members.items() if isinstance(each, property)]
         names = [field.name for field in dataclasses.fields(value)] + properties
         return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
@@ -134,6 +131,7 @@ def message_fields(message: MessageView | StoredMessage) -> dict[str, Any]:
         "message_id": message.message_id,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
+        "broker": message.store_host or None,
         "keys": list(message.keys),
         "tag": message.tag,
         "properties": dict(message.properties),
@@ -152,11 +150,10 @@ def message_fields(message: MessageView | StoredMessage) -> dict[str, Any]:
 
 def message_line(message: MessageView | StoredMessage) -> str:
     """Return a message on one line, for people."""
-    parts = [
-        instant(message.store_timestamp),
-        f"queue {message.queue_id} offset {message.queue_offset}",
-        message.message_id,
-    ]
+    place = f"queue {message.queue_id} offset {message.queue_offset}"
+    if message.store_host:
+        place += f" at {message.store_host}"
+    parts = [instant(message.store_timestamp), place, message.message_id]
     if message.tag is not None:
         parts.append(f"tag {message.tag}")
     if message.keys:
@@ -172,36 +169,74 @@ def message_line(message: MessageView | StoredMessage) -> str:
 
 
 def partial(unreachable: Sequence[Unreachable]) -> int:
-    """Tell on stderr which brokers did not answer, and return the exit code."""
+    """Name on stderr each broker whose part is missing, and return the exit code."""
     for broker in unreachable:
-        text = f"ferromq: the broker at {broker.address} did not answer, its part is missing: {broker.error}"
+        text = f"ferromq: the part of the broker at {broker.address} is missing: {in_commands(str(broker.error))}"
         click.echo(visible(text), err=True)
     return UNREACHABLE if unreachable else DONE
+
+
+_IN_COMMANDS: Sequence[tuple[str, str]] = (
+    (r"choose one with (broker|cluster)=", r"choose one with --\1"),
+    (r"\bgive topic=", "give --topic"),
+    (r"\bgive Admin a longer timeout", "give a longer --timeout"),
+    (r"\bwith create_topic\b", "with ferromq topic create"),
+    (r"\ball the same with force\b", "all the same with --force"),
+    (r"\balter_(topic|group) changes it", r"ferromq \1 alter changes it"),
+    (r"\bupdate_user\('([^']*)'\)", r"ferromq user update \1"),
+    (r"\btls=False speaks plaintext", "without --tls it speaks plaintext"),
+    (r"\bferromq\.Admin\(\.\.\.\)\.take_out_broker\('([^']*)'\)", r"ferromq cluster remove \1"),
+    (r"\b(?:ferromq\.Admin\(\.\.\.\)\.)?create_(topic|group)\('([^']*)'\)", r"ferromq \1 create \2"),
+    (r"\bAdmin\(endpoint='([^']*)'\)", r"--endpoint \1"),
+    (r"\b(?:ferromq\.)?Admin\('([^']*)'\)", r"--namesrv \1"),
+)
+"""Ways out as the Python API names them, and as commands do."""
+
+
+def in_commands(text: str) -> str:
+    """Return the text of an error with commands and options in place of calls of the Python API."""
+    for call, command in _IN_COMMANDS:
+        text = re.sub(call, command, text)
+    return text
 
 
 def fail(error: Exception) -> int:
     """Tell an error on stderr, with the command that mends it, and return the exit code."""
     notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-    click.echo(visible(f"ferromq: {error}{notes}", _LINES), err=True)
+    click.echo(visible(f"ferromq: {in_commands(f'{error}{notes}')}", _LINES), err=True)
     code, way_out = _kind(error)
     if way_out:
         click.echo(f"  {way_out}", err=True)
     return code
 
 
+_KINDS: Sequence[tuple[tuple[type[Exception], ...], int, str]] = (
+    (
+        (TopicNotFound,),
+        NOT_FOUND,
+        "ferromq topic list shows the topics; ferromq topic create NAME creates one",
+    ),
+    (
+        (GroupNotFound,),
+        NOT_FOUND,
+        "ferromq group list shows the groups; ferromq group create NAME creates one",
+    ),
+    ((UserNotFound,), NOT_FOUND, "ferromq user list shows the users; ferromq user create NAME creates one"),
+    ((PolicyNotFound,), NOT_FOUND, "ferromq acl list shows the entries of policies"),
+    ((Missing,), NOT_FOUND, ""),
+    (
+        (OutcomeUnknown,),
+        UNREACHABLE,
+        "ferromq cluster list shows which brokers answer; ferromq context list shows the addresses",
+    ),
+    ((ConfigError, IllegalName, IllegalFilter), WRONG_USAGE, ""),
+)
+"""Exceptions, the exit code, and the command that helps."""
+
+
 def _kind(error: Exception) -> tuple[int, str]:
-    match error:
-        case TopicNotFound():
-            return NOT_FOUND, "ferromq topic list shows the topics; ferromq topic create NAME creates one"
-        case GroupNotFound():
-            return NOT_FOUND, "ferromq group list shows the groups; ferromq group create NAME creates one"
-        case Missing():
-            return NOT_FOUND, ""
-        case OutcomeUnknown():
-            return (
-                UNREACHABLE,
-                "ferromq cluster list shows which brokers answer; ferromq context list shows the addresses",
-            )
-        case ConfigError() | ValueError():
-            return WRONG_USAGE, ""
-    return FAILED, ""
+    for kinds, code, way_out in _KINDS:
+        if isinstance(error, kinds):
+            return code, way_out
+    # For a wrong argument clients raise `ValueError` itself, before they do anything; its subclasses are failures.
+    return (WRONG_USAGE if type(error) is ValueError else FAILED), ""

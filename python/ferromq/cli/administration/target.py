@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -14,6 +14,8 @@ from click.shell_completion import CompletionItem
 import ferromq
 from ferromq.cli.administration.contexts import Context, Contexts
 from ferromq.cli.administration.output import Output
+from ferromq.cli.parsing import Number, with_options
+from ferromq.core.credentials import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 from ferromq.errors import ConfigError, FerromqError
 from ferromq.protocol.endpoints import ENDPOINT_VARIABLE, NAMESRV_VARIABLE
 
@@ -31,25 +33,15 @@ class Target:
 
     def admin(self) -> ferromq.Admin:
         """Return a new administrator."""
-        context = self.context
-        return ferromq.Admin(
-            context.namesrv,
-            endpoint=context.endpoint,
-            timeout=self.timeout,
-            tls=context.tls_options,
-            namespace=context.namespace,
-        )
+        return ferromq.Admin(timeout=self.timeout, **self.context.client_options())
 
     def connection(self) -> ferromq.Connection:
         """Return a new connection."""
-        context = self.context
-        return ferromq.connect(
-            context.endpoint,
-            namesrv=context.namesrv,
-            timeout=self.timeout,
-            tls=context.tls_options,
-            namespace=context.namespace,
-        )
+        return ferromq.connect(timeout=self.timeout, **self.context.client_options())
+
+
+class NoAddress(ConfigError):  # noqa: N818 (as the others)
+    """No address of a cluster is given."""
 
 
 ADDRESS_OPTIONS = (
@@ -62,7 +54,10 @@ ADDRESS_OPTIONS = (
     click.option("--tls-key", metavar="FILE", help="Its key (PEM)."),
     click.option("--tls-server-name", metavar="NAME", help="The name in the server's certificate."),
 )
-ADDRESS_NAMES = tuple(Context.__dataclass_fields__)
+_KEYS = ("access_key", "secret_key")
+ADDRESS_NAMES = tuple(name for name in Context.__dataclass_fields__ if name not in _KEYS)
+TLS_VARIABLES = {f"tls_{name}": f"FERROMQ_TLS_{name.upper()}" for name in ("trust", "certificate", "key")}
+"""Fields of a context, and the environment variables that come before them."""
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,10 +74,9 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say which cluster is meant, and `--json`; pass a `Target` in their place."""
 
+    @with_options(*ADDRESS_OPTIONS)
     @click.option("--context", "context_name", metavar="NAME", help="A context of `ferromq context list`.")
-    @click.option(
-        "--timeout", type=click.FloatRange(0, min_open=True), default=10.0, help="Seconds for each call (10)."
-    )
+    @click.option("--timeout", type=Number(0, min_open=True), default=10.0, help="Seconds for each call (10).")
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @functools.wraps(command)
     def with_target(*arguments: Any, context_name: str | None, timeout: float, as_json: bool, **options: Any) -> Any:
@@ -90,8 +84,6 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         target = Target(chosen(context_name, given), timeout, Output(is_json=as_json))
         return command(target, *arguments, **options)
 
-    for option in reversed(ADDRESS_OPTIONS):
-        with_target = option(with_target)
     return with_target
 
 
@@ -100,29 +92,49 @@ def chosen(name: str | None, given: dict[str, Any]) -> Context:
     Return the context of a command.
 
     Addresses on the command line come first, then `--context`, then FERROMQ_ENDPOINT and NAMESRV_ADDR of the
-    environment, then the current context. The other options change what these say. Raises `ConfigError`.
+    environment, then the current context. An address that is that of the current context has its TLS options and keys.
+    The environment's files for TLS and keys come before those of a context, the options of the command before both.
+    Raises `ConfigError`.
     """
     changes = {field: value for field, value in given.items() if value is not None}
-    if {"namesrv", "endpoint"} & changes.keys():
-        if name is not None:
-            raise ConfigError("--context has an address; leave out --namesrv and --endpoint")
-        return Context(**changes)
-    if name is not None:
-        return _changed(Contexts.load().find(name), changes)
-    for variable, field in ((ENDPOINT_VARIABLE, "endpoint"), (NAMESRV_VARIABLE, "namesrv")):
-        if os.environ.get(variable, "").strip():
-            return Context(**{field: os.environ[variable].strip(), **changes})
+    address: dict[str, Any] = {field: changes.pop(field) for field in ("namesrv", "endpoint") if field in changes}
+    if address and name is not None:
+        raise ConfigError("--context has an address; leave out --namesrv and --endpoint")
     contexts = Contexts.load()
-    if contexts.current is None:
-        raise ConfigError(
+    if name is not None:
+        return _changed(contexts.find(name), changes)
+    current = None if contexts.current is None else contexts.find(contexts.current)
+    address = address or _address_of_environment()
+    if address:
+        found = Context(**address)
+        is_current = current is not None and (current.namesrv, current.endpoint) == (found.namesrv, found.endpoint)
+        return _changed(replace(current, namespace="") if current is not None and is_current else found, changes)
+    if current is None:
+        raise NoAddress(
             f"no cluster is given; use --namesrv HOST:9876 or --endpoint HOST:8081, set {ENDPOINT_VARIABLE} or "
             f"{NAMESRV_VARIABLE}, or keep an address with ferromq context add NAME --namesrv HOST:9876"
         )
-    return _changed(contexts.find(contexts.current), changes)
+    return _changed(current, changes)
+
+
+def _address_of_environment() -> dict[str, Any]:
+    for variable, field in ((ENDPOINT_VARIABLE, "endpoint"), (NAMESRV_VARIABLE, "namesrv")):
+        if os.environ.get(variable, "").strip():
+            return {field: os.environ[variable].strip()}
+    return {}
+
+
+def tls_of_environment() -> dict[str, str]:
+    """Return the files for TLS that the environment names, by the fields of a context."""
+    return {field: os.environ[variable] for field, variable in TLS_VARIABLES.items() if os.environ.get(variable)}
 
 
 def _changed(context: Context, changes: dict[str, Any]) -> Context:
-    return Context(**{**{field: getattr(context, field) for field in ADDRESS_NAMES}, **changes})
+    has_keys = any(os.environ.get(name) for name in (ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE))
+    if has_keys:
+        context = replace(context, access_key=None, secret_key=None)  # clients read those of the environment themselves
+    values: dict[str, Any] = {**tls_of_environment(), **changes}
+    return replace(context, **values)
 
 
 def _complete(names: Callable[[ferromq.Admin], list[str]]) -> Callable[..., list[CompletionItem]]:

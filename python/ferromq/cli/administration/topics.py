@@ -8,6 +8,7 @@ from ferromq.admin import MessageType
 from ferromq.admin.settings import PERMISSIONS
 from ferromq.cli.administration.output import partial
 from ferromq.cli.administration.target import Target, cluster_option, confirm, connected, topic_argument, yes_option
+from ferromq.cli.parsing import Group
 from ferromq.terminal.formatting import instant
 
 _queues = click.option("--queues", type=click.IntRange(1), metavar="N", help="Queues on each broker.")
@@ -16,7 +17,7 @@ _type = click.option(
 )
 
 
-@click.group("topic")
+@click.group("topic", cls=Group)
 def topic() -> None:
     """List, describe, create, alter and delete topics."""
 

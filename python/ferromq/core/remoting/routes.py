@@ -84,7 +84,7 @@ class RemotingRoutes:
                 )
             is_away = name not in queues or name not in present
             queue = QueueData(name, ordered[name], ordered[name]) if is_away else queues[name]
-            place = pb.Broker(name=name, id=MASTER, endpoints=endpoints_message([_address(broker)]))
+            place = pb.Broker(name=name, id=MASTER, endpoints=endpoints_message([broker.master_or_slave]))
             for queue_id, allowed in enumerate(permissions(queue)):
                 may_write = Permission.WRITE in allowed and (not ordered or queue_id < ordered.get(name, 0))
                 may_read = Permission.READ in allowed and not is_away
@@ -104,11 +104,6 @@ class RemotingRoutes:
                 described = BrokerDescription(broker.broker_name, broker.cluster, MASTER, step.endpoint, name_servers)
                 return broker_description.encode(described)
         raise Unsupported(f"no route names a broker at {step.endpoint}")
-
-
-def _address(broker: BrokerData) -> str:
-    """Return where a broker is: its master, or else the slave with the lowest id, which is read."""
-    return broker.master or broker.addresses[min(broker.addresses)]
 
 
 def permissions(queue: QueueData) -> list[Permission]:

@@ -3,7 +3,7 @@ Arguments, Spark session, errors and exit codes that all pipeline commands share
 
 A pipeline's `run` works inside `started` and ends with a `Summary`::
 
-    def run(arguments: argparse.Namespace) -> int:
+    def run(arguments: SimpleNamespace) -> int:
         with shared.started(arguments, "audit") as spark:
             findings = audit(spark, arguments.directory).persist()
             …
@@ -11,21 +11,26 @@ A pipeline's `run` works inside `started` and ends with a `Summary`::
         return shared.FINDINGS if … else shared.OK
 """
 
-import argparse
 import importlib
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from ferromq.errors import ConfigError, FerromqError
+from ferromq.pipeline.command.parameters import Parameters
 from ferromq.pipeline.command.task_progress import TaskProgress
 from ferromq.spark.session import session
+
+if TYPE_CHECKING:
+    import click
 
 OK = 0
 """Exit code: the pipeline ran and found nothing wrong."""
@@ -44,26 +49,29 @@ _LOCAL = {
 }
 """Settings of a local session that a command starts; `--config` overrides them."""
 
-_Run = Callable[[argparse.Namespace], int]
+_Run = Callable[[SimpleNamespace], int]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parameters: Parameters) -> None:
     """Add the arguments that every pipeline takes."""
-    group = parser.add_argument_group("Spark")
-    group.add_argument(
-        "--master", metavar="URL", help="Spark master: local[*] (the default), local[2], spark://HOST:PORT, …"
-    )
-    group.add_argument(
-        "--config", metavar="KEY=VALUE", action="append", default=[], help="Spark setting; may be repeated"
-    )
-    shown = parser.add_argument_group("output")
-    shown.add_argument("--json", action="store_true", help="print the summary as one JSON object")
-    shown.add_argument("--quiet", action="store_true", help="no progress bar")
+    add = parameters.option
+    add("--master", metavar="URL", help="Spark master: local[*] (the default), local[2], spark://HOST:PORT, …")
+    add("--config", metavar="KEY=VALUE", multiple=True, help="Spark setting; may be repeated")
+    add("--json", is_flag=True, help="print the summary as one JSON object")
+    add("--quiet", is_flag=True, help="no progress bar")
 
 
-def add_output(parser: argparse.ArgumentParser, what: str) -> None:
+def parameters_of(pipeline: ModuleType) -> "list[click.Parameter]":
+    """Return the parameters of the command of a pipeline's module."""
+    parameters = Parameters()
+    pipeline.add_arguments(parameters)
+    add_arguments(parameters)
+    return parameters.all
+
+
+def add_output(parameters: Parameters, what: str) -> None:
     """Add `--output`, the path to which `write` writes *what*."""
-    parser.add_argument(
+    parameters.option(
         "--output",
         metavar="PATH",
         help=f"write {what} to this new directory: CSV or JSON lines if the name ends in .csv or .json, else Parquet",
@@ -83,7 +91,7 @@ def write(frame: DataFrame, path: str) -> None:
 
 
 @contextmanager
-def started(arguments: argparse.Namespace, name: str) -> Iterator[SparkSession]:
+def started(arguments: SimpleNamespace, name: str) -> Iterator[SparkSession]:
     """
     Yield a Spark session for the pipeline *name*, with a progress bar.
 
@@ -125,7 +133,7 @@ def _settings(pairs: Sequence[str]) -> dict[str, str]:
 # --- errors ------------------------------------------------------------------------------------------------------
 
 
-def guarded(run: _Run, arguments: argparse.Namespace) -> int:
+def guarded(run: _Run, arguments: SimpleNamespace) -> int:
     """Call *run*; print an expected error as one line on stderr and return its exit code."""
     try:
         return run(arguments)
@@ -152,8 +160,15 @@ def cause(text: str) -> str:
 def main(name: str) -> int:
     """Run pipeline *name* with the arguments of this process, as `spark-submit` starts it; return the exit code."""
     # The program's file is `__main__`: Spark's workers need its functions under the module's own name.
+    import click  # noqa: PLC0415 (Spark's workers import this module)
+
     module = importlib.import_module(f"ferromq.pipeline.{name.replace('-', '_')}")
-    parser = argparse.ArgumentParser(prog=f"ferromq pipeline {name}")
-    module.add_arguments(parser)
-    add_arguments(parser)
-    return guarded(module.run, parser.parse_args())
+    command = click.Command(name, params=parameters_of(module))
+    try:
+        arguments = command.make_context(f"ferromq pipeline {name}", sys.argv[1:]).params
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return ERROR
+    return guarded(module.run, SimpleNamespace(**arguments))

@@ -1,9 +1,9 @@
 """The summary that a pipeline prints at its end."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from ferromq.terminal import formatting
@@ -53,7 +53,7 @@ class Summary:
         }
         return figures | tables
 
-    def show(self, arguments: argparse.Namespace) -> None:
+    def show(self, arguments: SimpleNamespace) -> None:
         """Print the summary to stdout, as JSON if *arguments* have `--json`."""
         text = json.dumps(self.as_dict(), default=str, ensure_ascii=False) if arguments.json else self.text()
         sys.stdout.write(f"{text}\n")

@@ -45,8 +45,8 @@ class TaskProgress:
             return
         self._ended.set()
         self._thread.join()
-        with self._bar:
-            self._bar.update(self._count(self._context.statusTracker()))
+        self._bar.update(self._count(self._context.statusTracker()))
+        self._bar.__exit__(kind, error, trace)
         for name in ("spark.jobGroup.id", "spark.job.description"):
             self._context.setLocalProperty(name, None)
 

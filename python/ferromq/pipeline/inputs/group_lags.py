@@ -3,14 +3,13 @@
 from collections.abc import Iterable
 from contextlib import closing
 
-from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
-from ferromq.client.connection import Channels
-from ferromq.core.credentials import credentials_of, pair_of_environment
-from ferromq.core.requests import Identity, decoded
+from ferromq.core.requests import decoded
 from ferromq.errors import ConnectionFailed, FerromqError, ServerError
 from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import pull
+from ferromq.spark.read.over_grpc import channels
+from ferromq.spark.read.over_remoting import remoting_client
 from ferromq.spark.read.plan import Queue
 from ferromq.spark.topics import Topics
 
@@ -47,9 +46,9 @@ def _over_grpc(queue: Queue, group: str) -> int | None:
             topic=pb.Resource(name=queue.topic), id=queue.queue_id, broker=pb.Broker(name=queue.broker_name)
         ),
     )
-    with closing(Channels(Identity(credentials_of(None, None)), None)) as channels:
+    with closing(channels(queue.tls)) as to_broker:
         try:
-            packet = channels.call(queue.endpoint, "GetOffset", request.SerializeToString(), _TIMEOUT)
+            packet = to_broker.call(queue.endpoint, "GetOffset", request.SerializeToString(), _TIMEOUT)
             answer = decoded(pb.GetOffsetResponse, packet, queue.endpoint, "GetOffset")
         except FerromqError as error:
             raise ConnectionFailed(f"the broker at {queue.endpoint} did not return offsets: {error}") from error
@@ -67,7 +66,7 @@ def _over_remoting(queue: Queue, group: str) -> int | None:
         "queueId": str(queue.queue_id),
         "setZeroIfNotFound": "false",
     }
-    client = RemotingClient(credentials=pair_of_environment())
+    client = remoting_client(queue.tls)
     try:
         code, remark, found, _ = client.call(queue.endpoint, _QUERY_CONSUMER_OFFSET, fields, timeout=_TIMEOUT)
     finally:

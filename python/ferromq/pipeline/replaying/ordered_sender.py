@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from ferromq.client.client import Client, Options
+from ferromq.client.tls import Tls, TlsFile
 from ferromq.core import send_plans
 from ferromq.core.batching import IN_FLIGHT, Slice, batches
 from ferromq.message import Message
@@ -34,9 +35,11 @@ class OrderedSender:
     numbered under this name, and each key keeps the queue it had when the writer was first used.
     """
 
-    def __init__(self, endpoint: str, *, with_groups: bool = False, writer: str | None = None) -> None:
+    def __init__(
+        self, endpoint: str, *, with_groups: bool = False, writer: str | None = None, tls: bool | TlsFile | Tls = False
+    ) -> None:
         self.with_groups = with_groups
-        self._client = Client("producer", Options(endpoint, TIMEOUT, _ATTEMPTS))
+        self._client = Client("producer", Options(endpoint, TIMEOUT, _ATTEMPTS, tls))
         self._layouts: FirstLayouts | None = None
         if writer is not None:
             # An incomplete route would map keys to other queues.

@@ -14,6 +14,7 @@ import grpc
 
 from ferromq._proto import messages as pb
 from ferromq.client.connection import Channels, failure
+from ferromq.client.tls import Tls, read_tls
 from ferromq.core.credentials import credentials_of
 from ferromq.core.requests import PACKED, Identity, Metadata, decoded, error_of, named
 from ferromq.core.routes import endpoint_of, endpoints_message
@@ -33,12 +34,17 @@ TIMEOUT = 60.0
 """Seconds for one call."""
 
 
+def channels(tls: Tls | None) -> Channels:
+    """Return channels that sign with the credentials of the environment. Raises `ConfigError` for a bad file."""
+    return Channels(Identity(credentials_of(None, None)), read_tls(tls or False))
+
+
 class GrpcBroker:
     """A connection to one gRPC endpoint."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, tls: Tls | None) -> None:
         self.endpoint = endpoint
-        self._channels = Channels(Identity(credentials_of(None, None)), None)
+        self._channels = channels(tls)
 
     def __enter__(self) -> Self:
         return self
@@ -117,13 +123,13 @@ class GrpcBroker:
         return [int(answer.offset) for answer in answers]
 
 
-def queues(endpoint: str, topic: str) -> list[Queue]:
+def queues(endpoint: str, topic: str, tls: Tls | None = None) -> list[Queue]:
     """
     Return the readable queues of *topic* on all brokers that *endpoint* knows, with their current offsets.
 
     Raises if one of the brokers is down or does not serve gRPC, because the rows would be incomplete.
     """
-    with GrpcBroker(endpoint) as broker:
+    with GrpcBroker(endpoint, tls) as broker:
         request = pb.QueryRouteRequest(topic=pb.Resource(name=topic), endpoints=endpoints_message([endpoint]))
         route = broker.ask("QueryRoute", request, pb.QueryRouteResponse, ((WHOLE, "1"),))
     _check(route.status, f"topic {topic!r} at {endpoint}")
@@ -133,8 +139,8 @@ def queues(endpoint: str, topic: str) -> list[Queue]:
             by_endpoint.setdefault(endpoint_of(queue.broker.endpoints), []).append(queue)
     found: list[Queue] = []
     for address, readable in by_endpoint.items():
-        with GrpcBroker(address) as broker:
-            empty = [Queue(topic, queue.broker.name, address, queue.id, 0, 0) for queue in readable]
+        with GrpcBroker(address, tls) as broker:
+            empty = [Queue(topic, queue.broker.name, address, queue.id, 0, 0, tls=tls) for queue in readable]
             firsts, ends = broker.offsets(empty, pb.BEGINNING), broker.offsets(empty, pb.END)
         found += [
             replace(queue, min_offset=first, max_offset=end)
@@ -143,9 +149,9 @@ def queues(endpoint: str, topic: str) -> list[Queue]:
     return found
 
 
-def offsets_by_time(endpoint: str, wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
+def offsets_by_time(endpoint: str, wanted: Sequence[tuple[Queue | QueueRange, int]], tls: Tls | None) -> list[int]:
     """Return for each queue of *endpoint* the first offset stored at its time in ms or later, else the max offset."""
-    with GrpcBroker(endpoint) as broker:
+    with GrpcBroker(endpoint, tls) as broker:
         return broker.offsets_by_time(wanted)
 
 

@@ -7,7 +7,7 @@ subscription of its own, so it creates no group and commits nothing.
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ferromq._ferromq import PendingAnswer, RemotingClient
 from ferromq.core.credentials import pair_of_environment
@@ -19,10 +19,13 @@ from ferromq.protocol.endpoints import parse_endpoints
 from ferromq.protocol.message_queue import load_table
 from ferromq.protocol.namespaces import GRPC_NAMESPACE, ORDER_NAMESPACE
 from ferromq.protocol.order_configuration import parts
-from ferromq.protocol.route import BrokerData, Permission, TopicRoute
+from ferromq.protocol.route import Permission, TopicRoute
 from ferromq.spark.read.plan import Queue, QueueRange
 from ferromq.spark.read.pull_result import AgedOutError, PullResult
 from ferromq.spark.topics import Topics
+
+if TYPE_CHECKING:
+    from ferromq.client.tls import Tls
 
 GROUP = naming.TOOLS_GROUP
 MAX_MESSAGES = 4096
@@ -40,12 +43,22 @@ _WITH_SUBSCRIPTION = 1 << 2
 _PULL_NOT_FOUND, _PULL_AGAIN, _PULL_OFFSET_MOVED = 19, 20, 21
 
 
+def remoting_client(tls: "Tls | None") -> RemotingClient:
+    """Return a client that signs with the credentials of the environment. Raises `ConfigError` for a bad file."""
+    options = {}
+    if tls is not None:
+        from ferromq.client.tls import remoting_options  # noqa: PLC0415 (importing the client slows Python workers)
+
+        options = remoting_options(tls)
+    return RemotingClient(**options, credentials=pair_of_environment())
+
+
 class RemotingBroker:
     """A connection to one broker."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: "Tls | None") -> None:
         self.endpoint = address
-        self._client = RemotingClient(credentials=pair_of_environment())
+        self._client = remoting_client(tls)
 
     def __enter__(self) -> Self:
         return self
@@ -125,9 +138,10 @@ class NameServers:
     It begins with the one that answered last in this process, so a process waits for a hanging name server only once.
     """
 
-    def __init__(self, addresses: str) -> None:
+    def __init__(self, addresses: str, tls: "Tls | None") -> None:
         self._addresses = parse_endpoints(addresses)
-        self._client = RemotingClient(credentials=pair_of_environment())
+        self._tls = tls
+        self._client = remoting_client(tls)
 
     def __enter__(self) -> Self:
         return self
@@ -152,10 +166,19 @@ class NameServers:
             if not data.permission & Permission.READ or data.broker_name not in brokers:
                 continue
             name, is_master = data.broker_name, brokers[data.broker_name].master is not None
-            with RemotingBroker(_address(brokers[name])) as broker:
+            with RemotingBroker(brokers[name].master_or_slave, self._tls) as broker:
                 held = broker.held(topic)
                 found += [
-                    Queue(topic, name, broker.endpoint, number, *held.get(number, (0, 0)), "remoting", is_master)
+                    Queue(
+                        topic,
+                        name,
+                        broker.endpoint,
+                        number,
+                        *held.get(number, (0, 0)),
+                        "remoting",
+                        is_master,
+                        self._tls,
+                    )
                     for number in range(data.read_queues)
                 ]
         return found
@@ -205,15 +228,10 @@ class NameServers:
         raise lost or ConnectionFailed("there is no name server address")
 
 
-def offsets_by_time(endpoint: str, wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[int]:
+def offsets_by_time(endpoint: str, wanted: Sequence[tuple[Queue | QueueRange, int]], tls: "Tls | None") -> list[int]:
     """Return for each queue of *endpoint* the first offset stored at its time in ms or later, else the max offset."""
-    with RemotingBroker(endpoint) as broker:
+    with RemotingBroker(endpoint, tls) as broker:
         return broker.offsets_by_time(wanted)
-
-
-def _address(broker: BrokerData) -> str:
-    """Return the address of the master, or else of the first slave."""
-    return broker.master or broker.addresses[min(broker.addresses)]
 
 
 def _refused(code: int, remark: str | None, what: str) -> ServerError | TopicNotFound:

@@ -7,11 +7,14 @@ It does no I/O; callers pass the function that queries the offsets of times.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ferromq.errors import ConfigError
 from ferromq.spark.positions import EARLIEST, LATEST, Position, Positions, Time
 from ferromq.spark.row_filter import ALL, RowFilter
+
+if TYPE_CHECKING:
+    from ferromq.client.tls import Tls
 
 Protocol = Literal["grpc", "remoting"]
 
@@ -33,10 +36,13 @@ class Queue:
     protocol: Protocol = "grpc"
     is_master: bool = True
     """False for a slave that answers while its master is down, and may lag behind it."""
+    tls: "Tls | None" = None
+    """How *endpoint* is reached; None: without TLS."""
 
     def range(self, start: int, end: int) -> "QueueRange":
         """Return the queue offsets from *start* up to, not including, *end*."""
-        return QueueRange(self.topic, self.broker_name, self.endpoint, self.queue_id, start, end, self.protocol)
+        names = self.topic, self.broker_name, self.endpoint, self.queue_id
+        return QueueRange(*names, start, end, self.protocol, self.tls)
 
     def __str__(self) -> str:
         return f"queue {self.queue_id} of topic {self.topic!r} on {self.broker_name}"
@@ -53,6 +59,7 @@ class QueueRange:
     start: int
     end: int
     protocol: Protocol = "grpc"
+    tls: "Tls | None" = None
 
     def __len__(self) -> int:
         return self.end - self.start

@@ -19,6 +19,7 @@ from ferromq.spark.schema import COLUMNS
 from ferromq.spark.topics import Topics, is_internal
 
 if TYPE_CHECKING:
+    from ferromq.client.tls import Tls
     from ferromq.spark.read.over_grpc import GrpcBroker
 
 
@@ -31,7 +32,7 @@ def queues(address: ClusterAddress, topics: Topics, *, is_whole: bool = True) ->
     """
     found: list[Queue] = []
     if address.namesrv is not None:
-        with NameServers(address.namesrv) as name_servers:
+        with NameServers(address.namesrv, address.tls) as name_servers:
             # Checked before and after: a route may lack a broker that starts or stops meanwhile.
             if is_whole:
                 name_servers.check_whole(topics)
@@ -42,7 +43,7 @@ def queues(address: ClusterAddress, topics: Topics, *, is_whole: bool = True) ->
         if topics.pattern is not None:
             raise ConfigError("option 'topicPattern' needs the names of all topics; allowed: with option 'namesrv'")
         for topic in topics.names:
-            found += _over("grpc").queues(address.endpoint, topic)
+            found += _over("grpc").queues(address.endpoint, topic, address.tls)
     return sorted(found, key=lambda queue: (queue.topic, queue.broker_name, queue.queue_id))
 
 
@@ -66,7 +67,7 @@ def _of_name_servers(address: ClusterAddress, name_servers: NameServers, topics:
 def check_whole(address: ClusterAddress, topics: Topics) -> None:
     """Raise `ServerError` if a broker that the name servers know is down: it may have queues of *topics*."""
     if address.namesrv is not None:
-        with NameServers(address.namesrv) as name_servers:
+        with NameServers(address.namesrv, address.tls) as name_servers:
             name_servers.check_whole(topics)
 
 
@@ -77,13 +78,13 @@ def offsets_by_time(wanted: Sequence[tuple[Queue | QueueRange, int]]) -> list[in
     Brokers are queried one after the other. Raises the broker's error or `ConnectionFailed`, which name the queue or
     broker.
     """
-    by_broker: dict[tuple[Protocol, str], list[int]] = {}
+    by_broker: dict[tuple[Protocol, str, Tls | None], list[int]] = {}
     for place, (queue, _) in enumerate(wanted):
-        by_broker.setdefault((queue.protocol, queue.endpoint), []).append(place)
+        by_broker.setdefault((queue.protocol, queue.endpoint, queue.tls), []).append(place)
     found = [0] * len(wanted)
-    for (protocol, endpoint), places in by_broker.items():
+    for (protocol, endpoint, tls), places in by_broker.items():
         asked = [wanted[place] for place in places]
-        answers = _over(protocol).offsets_by_time(endpoint, asked)
+        answers = _over(protocol).offsets_by_time(endpoint, asked, tls)
         for place, offset in zip(places, answers, strict=True):
             found[place] = offset
     return found
@@ -137,8 +138,8 @@ def _over(protocol: Protocol) -> Any:
 
 def _broker(wanted: QueueRange) -> "RemotingBroker | GrpcBroker":
     if wanted.protocol == "remoting":
-        return RemotingBroker(wanted.endpoint)
-    broker: GrpcBroker = _over("grpc").GrpcBroker(wanted.endpoint)
+        return RemotingBroker(wanted.endpoint, wanted.tls)
+    broker: GrpcBroker = _over("grpc").GrpcBroker(wanted.endpoint, wanted.tls)
     return broker
 
 

@@ -12,10 +12,11 @@ import grpc
 
 from ferromq._ferromq import PendingAnswer, RemotingClient
 from ferromq._proto import messages as pb
-from ferromq.client.connection import Channels
-from ferromq.core.credentials import credentials_of, pair_of_environment
-from ferromq.core.requests import Identity, decoded
+from ferromq.client.tls import Tls
+from ferromq.core.requests import decoded
 from ferromq.errors import FerromqError
+from ferromq.spark.read.over_grpc import channels
+from ferromq.spark.read.over_remoting import remoting_client
 from ferromq.spark.read.plan import Queue
 from ferromq.spark.stream.plan import QueueKey, key_of
 
@@ -28,9 +29,10 @@ _UPDATE_CONSUMER_OFFSET = 15
 class GroupOffsets:
     """Writes the offsets that changed since the last write. Connections stay open until `close`."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, tls: Tls | None) -> None:
         self._group = group
-        self._channels = Channels(Identity(credentials_of(None, None)), None)
+        self._tls = tls
+        self._channels = channels(tls)
         self._remoting: RemotingClient | None = None
         self._written: dict[QueueKey, int] = {}
         self._is_failing = False
@@ -75,7 +77,7 @@ class GroupOffsets:
 
     def _over_remoting(self, queue: Queue, offset: int) -> PendingAnswer | str:
         if self._remoting is None:
-            self._remoting = RemotingClient(credentials=pair_of_environment())
+            self._remoting = remoting_client(self._tls)
         fields = {
             "consumerGroup": self._group,
             "topic": queue.topic,

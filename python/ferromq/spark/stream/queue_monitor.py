@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ferromq._ferromq import RemotingClient
-from ferromq.core.credentials import pair_of_environment
 from ferromq.errors import (
     ConfigError,
     ConnectionFailed,
@@ -27,6 +25,7 @@ from ferromq.protocol.endpoints import parse_endpoints
 from ferromq.protocol.route import BrokerData
 from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import pull
+from ferromq.spark.read.over_remoting import remoting_client
 from ferromq.spark.read.plan import Queue
 from ferromq.spark.stream.plan import Bounds, QueueKey, key_of
 from ferromq.spark.topics import Topics
@@ -105,7 +104,7 @@ class QueueSnapshot:
 
 
 Ask = Callable[[ClusterAddress, Topics], Sequence[Queue]]
-Registered = Callable[[str], Collection[str]]
+Registered = Callable[[ClusterAddress], Collection[str]]
 CheckWhole = Callable[[ClusterAddress, Topics], object]
 
 
@@ -167,7 +166,7 @@ class QueueMonitor:
     def _judged(self, snapshot: QueueSnapshot, keys: Collection[QueueKey]) -> QueueSnapshot:
         if self._address.namesrv is None or not snapshot.away(keys):
             return snapshot
-        return replace(snapshot, registered=self._registered(self._address.namesrv))
+        return replace(snapshot, registered=self._registered(self._address))
 
     def _look(self) -> QueueSnapshot:
         if self._topics.pattern is not None:
@@ -198,19 +197,19 @@ def broker_of(queue: str) -> str:
     return queue.rpartition(":")[0]
 
 
-def registered_brokers(namesrv: str) -> set[str]:
+def registered_brokers(address: ClusterAddress) -> set[str]:
     """Return the names of the brokers that have a master registered with the first name server that answers."""
-    client = RemotingClient(credentials=pair_of_environment())
+    client, namesrv = remoting_client(address.tls), address.namesrv or ""
     failure: FerromqError | None = None
     try:
-        for address in parse_endpoints(namesrv):
+        for name_server in parse_endpoints(namesrv):
             try:
-                code, remark, _, body = client.call(address, RequestCode.GET_BROKER_CLUSTER_INFO, timeout=_TIMEOUT)
+                code, remark, _, body = client.call(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, timeout=_TIMEOUT)
             except OutcomeUnknown as error:
                 failure = error
                 continue
             if code != ResponseCode.SUCCESS:
-                raise ServerError(f"name server {address} did not list its brokers: {code}: {remark}", code, remark)
+                raise ServerError(f"name server {name_server} did not list its brokers: {code}: {remark}", code, remark)
             brokers = map(BrokerData.from_json, (java_json.loads_object(body).get("brokerAddrTable") or {}).values())
             return {broker.broker_name for broker in brokers if broker.master}
     finally:

@@ -109,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._group is None:
             from ferromq.spark.stream.group import GroupOffsets  # noqa: PLC0415 (gRPC slows the start of Python workers)
 
-            self._group = GroupOffsets(self._options.group)
+            self._group = GroupOffsets(self._options.group, self._options.read.address.tls)
         try:
             self._group.write(self._offsets.committed(end))
         except (FerromqError, OSError, ValueError):

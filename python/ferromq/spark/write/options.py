@@ -8,18 +8,21 @@ delivery    `at-least-once` (default): a repeated task sends its rows again; or 
 writerId    names a batch for exactly-once: the same for every attempt at this write, and for no other write; letters,
             digits and _ . : - . A stream needs none: the id of its query, which its checkpoint keeps, names it
 timeout     seconds for a request, and for retries while a broker restarts; default 30
+tls, tlsTrust, tlsCertificate, tlsKey, tlsServerName
+            as for reading, see `ferromq.spark.options`
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ferromq.client.tls import Tls
 from ferromq.errors import ConfigError, IllegalName
 from ferromq.protocol import naming
 from ferromq.protocol.endpoints import parse_endpoints
-from ferromq.spark.options import OptionReader
+from ferromq.spark.options import TLS, OptionReader, parse_tls
 
-OPTIONS = ("endpoint", "topic", "delivery", "writerId", "timeout")
+OPTIONS = ("endpoint", "topic", "delivery", "writerId", "timeout", *TLS)
 AT_LEAST_ONCE = "at-least-once"
 EXACTLY_ONCE = "exactly-once"
 MAX_WRITER = 128
@@ -41,6 +44,8 @@ class WriteOptions:
     """Whether delivery is exactly-once."""
     writer: str | None = None
     timeout: int = 30
+    tls: Tls | None = None
+    """None: without TLS."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> "WriteOptions":
@@ -82,4 +87,4 @@ class WriteOptions:
                 f"option 'writerId' is {writer!r}, but the id of its query, which the checkpoint keeps, names a "
                 "stream; remove the option. It is for batches, also those of foreachBatch"
             )
-        return cls(endpoint, topic, is_once, writer, given.positive("timeout", 30))
+        return cls(endpoint, topic, is_once, writer, given.positive("timeout", 30), parse_tls(given))

@@ -174,7 +174,8 @@ def layouts(options: WriteOptions, topics: Iterable[str]) -> dict[str, Layout]:
 def _client(options: WriteOptions) -> Client:
     # Requests are large and brokers may be busy, so an attempt has more time than for a single message.
     attempt = max(ATTEMPT, options.timeout / 3)
-    client = Client("spark writer", Options(options.endpoint, options.timeout, attempts=3, attempt_timeout=attempt))
+    tls = options.tls or False
+    client = Client("spark writer", Options(options.endpoint, options.timeout, 3, tls=tls, attempt_timeout=attempt))
     if options.is_once:
         # An incomplete layout would send rows of an earlier attempt to other queues, which would store them again.
         client.common.identity.ask_for_whole_routes()

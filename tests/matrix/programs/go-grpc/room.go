@@ -27,7 +27,10 @@ func config(group string) *rmq.Config {
 	return &rmq.Config{
 		Endpoint:      os.Getenv("MATRIX_ENDPOINT"),
 		ConsumerGroup: group,
-		Credentials:   &credentials.SessionCredentials{},
+		Credentials: &credentials.SessionCredentials{
+			AccessKey:    os.Getenv("MATRIX_ACCESS_KEY"),
+			AccessSecret: os.Getenv("MATRIX_SECRET_KEY"),
+		},
 	}
 }
 

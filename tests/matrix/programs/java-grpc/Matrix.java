@@ -8,6 +8,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 
 /** The checks of {@code make matrix} for the gRPC client for Java: one program for all its versions. */
 public final class Matrix {
@@ -60,8 +61,11 @@ public final class Matrix {
     } catch (Throwable failure) {
       Throwable seen = failure instanceof InvocationTargetException ? failure.getCause() : failure;
       seen.printStackTrace();
-      String text = seen instanceof AssertionError ? seen.getMessage() : seen.toString();
-      verdict = "FAILED " + text.replaceAll("\\s+", " ");
+      StringBuilder text = new StringBuilder(seen instanceof AssertionError ? seen.getMessage() : seen.toString());
+      for (Throwable cause = seen.getCause(); cause != null; cause = cause.getCause()) {
+        text.append("; caused by ").append(cause);
+      }
+      verdict = "FAILED " + text.toString().replaceAll("\\s+", " ");
     }
     System.out.println("CHECK " + name + " " + verdict);
   }
@@ -71,6 +75,11 @@ public final class Matrix {
         .setEndpoints(System.getenv("MATRIX_ENDPOINT"))
         // The default of 3 s is short for a server that has just started on a busy machine.
         .setRequestTimeout(Duration.ofSeconds(10));
+    String accessKey = System.getenv("MATRIX_ACCESS_KEY");
+    if (accessKey != null) {
+      builder.setCredentialProvider(
+          new StaticSessionCredentialsProvider(accessKey, System.getenv("MATRIX_SECRET_KEY")));
+    }
     try {
       ClientConfigurationBuilder.class.getMethod("enableSsl", boolean.class).invoke(builder, false);
     } catch (NoSuchMethodException old) {

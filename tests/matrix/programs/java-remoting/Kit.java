@@ -8,10 +8,12 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** What the checks share: clients that are ready, bodies as text, and waiting for messages. */
 final class Kit {
@@ -21,10 +23,23 @@ final class Kit {
 
   /** A started producer of its own instance. */
   static DefaultMQProducer producer(String topic) throws Exception {
-    DefaultMQProducer producer = new DefaultMQProducer("producer_" + topic);
+    DefaultMQProducer producer = new DefaultMQProducer("producer_" + topic, hook());
     prepare(producer);
     producer.start();
     return producer;
+  }
+
+  /** What signs requests with the run's keys, if there are any; versions before 4.4 have no such class. */
+  static RPCHook hook() throws Exception {
+    String accessKey = System.getenv("MATRIX_ACCESS_KEY");
+    if (accessKey == null) {
+      return null;
+    }
+    String secretKey = System.getenv("MATRIX_SECRET_KEY");
+    Class<?> keys = Class.forName("org.apache.rocketmq.acl.common.SessionCredentials");
+    Object pair = keys.getConstructor(String.class, String.class).newInstance(accessKey, secretKey);
+    Class<?> hook = Class.forName("org.apache.rocketmq.acl.common.AclClientRPCHook");
+    return (RPCHook) hook.getConstructor(keys).newInstance(pair);
   }
 
   static void prepare(DefaultMQProducer producer) {
@@ -36,7 +51,7 @@ final class Kit {
 
   /** A push consumer of the group that has the topic's name, from the first message; not started. */
   static DefaultMQPushConsumer push(String topic) throws Exception {
-    DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(topic);
+    DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(topic, hook(), new AllocateMessageQueueAveragely());
     consumer.setNamesrvAddr(Matrix.NAMESRV);
     consumer.setInstanceName("push_" + topic);
     consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

@@ -25,7 +25,7 @@ final class Lookups {
 
   /** A started pull consumer. */
   static DefaultMQPullConsumer pull(String group) throws Exception {
-    DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
+    DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group, Kit.hook());
     consumer.setNamesrvAddr(Matrix.NAMESRV);
     consumer.setInstanceName("pull_" + group);
     consumer.setVipChannelEnabled(false);
@@ -39,6 +39,7 @@ final class Lookups {
     try {
       MessageQueue queue = producer.fetchPublishMessageQueues(topic).get(0);
       Matrix.same("queue there", true, consumer.fetchSubscribeMessageQueues(topic).contains(queue));
+      Matrix.same("empty", PullStatus.NO_NEW_MSG, consumer.pull(queue, "*", 0, 1).getPullStatus());
       for (int i = 10; i < 50; i++) {
         producer.send(new Message(topic, i % 2 == 0 ? "even" : "odd", ("body " + i).getBytes()), queue);
       }

@@ -93,8 +93,12 @@ public final class Matrix {
       if (System.getenv("MATRIX_TRACE") != null) {
         failure.printStackTrace();
       }
-      String reason = failure instanceof AssertionError ? failure.getMessage() : failure.toString();
-      return "FAILED " + reason.replace('\n', ' ');
+      StringBuilder reason =
+          new StringBuilder(failure instanceof AssertionError ? failure.getMessage() : failure.toString());
+      for (Throwable cause = failure.getCause(); cause != null; cause = cause.getCause()) {
+        reason.append("; caused by ").append(cause);
+      }
+      return "FAILED " + reason.toString().replace('\n', ' ');
     }
   }
 }

@@ -13,7 +13,7 @@ final class Transactions {
   private Transactions() {}
 
   static String transaction(String topic) throws Exception {
-    TransactionMQProducer producer = new TransactionMQProducer("producer_" + topic);
+    TransactionMQProducer producer = new TransactionMQProducer("producer_" + topic, Kit.hook());
     Kit.prepare(producer);
     producer.setTransactionListener(
         new TransactionListener() {

@@ -23,8 +23,10 @@ const bodies = messages => messages.map(message => message.body.toString());
 const sorted = texts => [...texts].sort();
 
 function options() {
+  const { MATRIX_ENDPOINT: endpoints, MATRIX_ACCESS_KEY: accessKey, MATRIX_SECRET_KEY: accessSecret } = process.env;
+  const sessionCredentials = accessKey === undefined ? undefined : { accessKey, accessSecret };
   // The default of 3 s is short on a busy machine.
-  return { endpoints: process.env.MATRIX_ENDPOINT, namespace: '', sslEnabled: false, requestTimeout: 10_000, logger };
+  return { endpoints, namespace: '', sslEnabled: false, requestTimeout: 10_000, logger, sessionCredentials };
 }
 
 class Room {

@@ -90,7 +90,8 @@ class Room:
 
 def configuration() -> ClientConfiguration:
     """Return the configuration of every client; the default of 3 s is short on a busy machine."""
-    return ClientConfiguration(os.environ["MATRIX_ENDPOINT"], Credentials("", ""), request_timeout=10)
+    keys = Credentials(os.environ.get("MATRIX_ACCESS_KEY", ""), os.environ.get("MATRIX_SECRET_KEY", ""))
+    return ClientConfiguration(os.environ["MATRIX_ENDPOINT"], keys, request_timeout=10)
 
 
 def body(message: Any) -> str:

@@ -2,6 +2,7 @@
 
 pub(super) mod ack;
 pub(super) mod dead_letter;
+pub(super) mod limited;
 pub mod message;
 pub(super) mod outgoing;
 pub(super) mod polling;

@@ -33,6 +33,7 @@ use crate::{
         receive::{Receive, Watch},
         renewals::RENEWED_LEASE,
     },
+    limits,
     protobuf::{Malformed, bytes_field_len, put_len_prefix, put_varint_field, varint_len},
     tables::TopicEntry,
 };
@@ -416,6 +417,7 @@ pub(super) async fn pull(
     let (max_bytes, limits, patience, filter) = (MAX_BYTES, terms.limits(hot), terms.patience(), &filter);
     let wanted = Pull { topic, queue_id, offset, max_count, max_bytes, limits, filter, wait, patience };
     let found = hot.pull(&wanted).await;
+    limits::charge(found.messages.len(), found.messages.iter().map(|(_, record)| record.bytes().len()).sum());
     match found.status {
         GetStatus::OffsetTooSmall | GetStatus::OffsetOverflowBadly => Err(Refusal::new(
             code::ILLEGAL_OFFSET,

@@ -28,7 +28,7 @@ use crate::{
         convert::{Refusal, check_topic, code, put_status},
     },
     hot::{
-        Hot, Sends, batches::MAX_INLINE_MESSAGES, message_group::queue_of_group, recall_handle,
+        Hot, batches::MAX_INLINE_MESSAGES, latencies::Protocol, message_group::queue_of_group, recall_handle,
         send::Deduplication,
     },
     protobuf::{
@@ -76,7 +76,8 @@ pub(in crate::grpc) async fn send_message(
         Err(refusal) => Err(refusal),
     };
     Ok(answer.unwrap_or_else(|refusal| {
-        Sends::log_refused(peer, &refusal.message);
+        let topic = SendRequest::first_topic(request).ok();
+        hot.refused_send(peer, topic, (Protocol::Grpc, refusal.code), &refusal.message);
         let mut out = Vec::new();
         put_status(&mut out, 1, refusal.code, &refusal.message);
         out.into()

@@ -13,7 +13,9 @@ use proptest::prelude::*;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::{ColdHandler, ColdRequest, Demoted, Missing, Reply, Verb, remoting::Fields, tables::Tables};
+use crate::{
+    ColdHandler, ColdRequest, Demoted, Missing, Reply, Sender, Verb, remoting::Fields, tables::Tables,
+};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -106,7 +108,7 @@ impl ColdHandler for NoControlPlane {
     }
     fn call(&self, _request: ColdRequest, _reply: Reply) {}
     fn demote(&self, _missing: Missing, _peer: SocketAddr, _done: oneshot::Sender<Demoted>) {}
-    fn telemetry(&self, _: u64, _: u64, _: SocketAddr, _: &Fields, _: Option<Bytes>) -> bool {
+    fn telemetry(&self, _: u64, _: Sender, _: &Fields, _: Option<Bytes>) -> bool {
         true
     }
     fn on_close(&self, _connection: u64) {}

@@ -26,8 +26,8 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    ColdHandler, ColdRequest, ColdResponse, Reply, TransportError, Verb,
-    access::Access,
+    ColdHandler, ColdRequest, ColdResponse, Reply, Sender, TransportError, Verb,
+    access::{Access, UserName},
     connections::{
         answer_memory,
         budget::{Allowance, Share},
@@ -39,7 +39,9 @@ use crate::{
     hot::{
         Counters, Hot,
         latencies::{Protocol, Timing},
+        trace_context::TraceContext,
     },
+    limits::{ConnectionUsers, Meter, RateLimits},
     remoting::{
         Decoder, Limits, RemotingCommand,
         calls::Calls,
@@ -51,6 +53,7 @@ use crate::{
         verbs::{self, BeginOutcome, HotVerb},
     },
     tables::routes::Routes,
+    tls::CertificateSubject,
 };
 
 /// Memory of a request in flight beside its frame and its fields.
@@ -86,10 +89,22 @@ impl Default for ConnectionLimits {
     }
 }
 
+/// Returns the user of a request on a connection, or the response to one that access control or the user's limit of
+/// connections refuses.
+pub(crate) type CheckUser =
+    fn(&Access, &ConnectionUsers, &RemotingCommand, SocketAddr) -> Result<UserName, Box<RemotingCommand>>;
+
+/// Charges a request of a user to its limits, or returns its refusal.
+pub(crate) type CheckLimits =
+    fn(&RateLimits, Option<&str>, &RemotingCommand) -> Result<Option<Meter>, Box<RemotingCommand>>;
+
 /// A connection: its identity, its limits, and the parts of the server that it uses.
 pub(crate) struct Connection {
     pub id: u64,
     pub peer: SocketAddr,
+    pub certificate: CertificateSubject,
+    /// The users that it counts for.
+    pub users: Arc<ConnectionUsers>,
     pub limits: ConnectionLimits,
     /// Its part of the memory budget.
     pub allowance: Arc<Allowance>,
@@ -100,8 +115,8 @@ pub(crate) struct Connection {
     /// Finds the hot verb of a request code.
     pub find_verb: fn(i32) -> Option<&'static HotVerb>,
     pub access: Arc<Access>,
-    /// The response to a request that access control refuses.
-    pub refusal: fn(&Access, &RemotingCommand, SocketAddr) -> Option<RemotingCommand>,
+    pub check: CheckUser,
+    pub limit: CheckLimits,
     pub routes: Arc<Routes>,
     /// The server accepts no new requests. Once one connection has seen this, no other accepts any.
     pub is_draining: Arc<AtomicBool>,
@@ -282,7 +297,10 @@ impl Connection {
             debug!(connection = self.id, code = command.code, "one-way query dropped");
             return Ok(true);
         }
-        let timing = Timing::begin(Protocol::Remoting, command.code);
+        let mut timing = Timing::begin(Protocol::Remoting, command.code);
+        if self.counters.spans.is_on() {
+            timing.context = traced(&command);
+        }
         let cost = frame + command.fields.memory() + REQUEST_OVERHEAD;
         memory.wait(cost.saturating_sub(memory.taken())).await;
         let mut permit = self.admit(command.is_one_way(), memory, context).await?;
@@ -333,9 +351,10 @@ impl Connection {
         {
             timing.is_unknown();
         }
-        if let Some(response) = (self.refusal)(&self.access, &command, self.peer) {
-            return reply(&command, &response, permit, &context.outbox);
-        }
+        let user = match (self.check)(&self.access, &self.users, &command, self.peer) {
+            Ok(user) => user,
+            Err(response) => return reply(&command, &response, permit, &context.outbox),
+        };
         if command.code == request::GET_ROUTEINFO_BY_TOPIC
             && let Some(response) = self.routes.answer(&command)
         {
@@ -344,8 +363,11 @@ impl Connection {
             return;
         }
         match ((self.find_verb)(command.code), &self.hot, cold) {
-            (Some(verb), Some(hot), _) => self.call_hot(verb, Arc::clone(hot), command, permit, context),
-            (None, _, Some(cold)) => self.call_cold(cold, command, permit, &context.outbox),
+            (Some(verb), Some(hot), _) => match (self.limit)(&hot.limits, user.as_deref(), &command) {
+                Ok(meter) => self.call_hot((verb, meter), Arc::clone(hot), command, permit, context),
+                Err(refused) => reply(&command, &refused, permit, &context.outbox),
+            },
+            (None, _, Some(cold)) => self.call_cold(cold, (command, user), permit, &context.outbox),
             _ => {
                 debug!(connection = self.id, peer = %self.peer, code = command.code, "request code not supported");
                 reply(&command, &command.respond_unsupported(), permit, &context.outbox);
@@ -355,7 +377,7 @@ impl Connection {
 
     fn call_hot(
         &self,
-        verb: &'static HotVerb,
+        (verb, meter): (&'static HotVerb, Option<Meter>),
         hot: Arc<Hot>,
         mut command: RemotingCommand,
         mut permit: Permit,
@@ -385,7 +407,10 @@ impl Connection {
                 if verb.is_query {
                     let unwritten = Arc::new(Unwritten::default());
                     permit = permit.with_unwritten(Some(Arc::clone(&unwritten)));
-                    Box::pin(unwritten.scope(answering))
+                    match meter {
+                        Some(meter) => Box::pin(meter.scope(unwritten.scope(answering))),
+                        None => Box::pin(unwritten.scope(answering)),
+                    }
                 } else {
                     Box::pin(answering)
                 }
@@ -413,7 +438,7 @@ impl Connection {
     fn call_cold(
         &self,
         cold: &dyn ColdHandler,
-        mut command: RemotingCommand,
+        (mut command, user): (RemotingCommand, UserName),
         permit: Permit,
         outbox: &Outbox,
     ) {
@@ -421,8 +446,12 @@ impl Connection {
         detach_small_body(&mut command);
         let request = ColdRequest {
             verb: Verb::Code(command.code),
-            connection: self.id,
-            peer: self.peer,
+            sender: Sender {
+                connection: self.id,
+                peer: self.peer,
+                user,
+                certificate: self.certificate.clone(),
+            },
             language: command.language,
             version: command.version,
             is_one_way: command.is_one_way(),
@@ -453,15 +482,32 @@ impl Connection {
     }
 }
 
-/// The response to a remoting request that access control refuses.
-pub(crate) fn refusal(
+/// Checks a request of the remoting protocol, as a [`CheckUser`].
+pub(crate) fn check(
     access: &Access,
+    users: &ConnectionUsers,
     command: &RemotingCommand,
     peer: SocketAddr,
-) -> Option<RemotingCommand> {
-    let refused = access.check_command(command, peer).err()?;
-    refused.log();
-    Some(command.respond(response::NO_PERMISSION, Some(refused.to_string())))
+) -> Result<UserName, Box<RemotingCommand>> {
+    let refuse = |code, why: String| Box::new(command.respond(code, Some(why)));
+    let user = access.check_command(command, peer).map_err(|refused| {
+        refused.log();
+        refuse(response::NO_PERMISSION, refused.to_string())
+    })?;
+    users
+        .admit(user.as_ref(), || verbs::limited::ends_work(command.code))
+        .map_err(|reached| refuse(response::SYSTEM_BUSY, reached.to_string()))?;
+    Ok(user)
+}
+
+/// The client's span among the properties of a message that is sent.
+fn traced(command: &RemotingCommand) -> Option<TraceContext> {
+    let properties = match command.code {
+        request::SEND_MESSAGE => command.field("properties"),
+        request::SEND_MESSAGE_V2 | request::SEND_BATCH_MESSAGE => command.field("i"),
+        _ => None,
+    };
+    properties.and_then(|properties| TraceContext::of_properties(properties.as_bytes()))
 }
 
 /// Copies a small body, so that a waiting request does not keep the whole read buffer alive.

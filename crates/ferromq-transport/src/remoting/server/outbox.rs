@@ -117,7 +117,7 @@ struct OutboxState {
 impl OutboxState {
     fn count(&self, permit: &Permit, outcome: Outcome, end: std::time::Instant) {
         if let (Some(counters), Some(timing)) = (&self.counters, &permit.timing) {
-            counters.latencies.record_at(timing, outcome, end);
+            counters.record_at(timing, outcome, end);
         }
     }
 }

@@ -8,6 +8,7 @@ mod batch_ack;
 mod consumer;
 mod extra_info;
 mod headers;
+pub(crate) mod limited;
 mod offset;
 mod peek;
 mod pop;
@@ -24,10 +25,11 @@ use ferromq_store::StoreError;
 
 use crate::{
     TransportError,
-    hot::{Hot, Sends},
+    hot::{Hot, latencies::Protocol},
     remoting::{Fields, RemotingCommand, codes::request},
 };
 use refused::Refused;
+use send_header::SendHeader;
 
 /// The hot verbs of the remoting protocol, the most frequent first.
 static HOT_VERBS: [HotVerb; 14] = [
@@ -130,7 +132,7 @@ impl HotVerb {
         match stored {
             None => BeginOutcome::Pending,
             Some(Err(error)) => {
-                Sends::log_refused(peer, &error);
+                refused_send(hot, peer, command, &error);
                 BeginOutcome::Answered(refused::failed(command, &error))
             }
             Some(Ok(send::StoredSend { response, flush_to: None })) => BeginOutcome::Answered(response),
@@ -160,13 +162,19 @@ impl HotVerb {
         let outcome = match self.handler {
             Handler::Inline(run) => run(&hot, &command),
             Handler::Send => Box::pin(send::send(&hot, peer, &command)).await.map_err(|error| {
-                Sends::log_refused(peer, &error);
+                refused_send(&hot, peer, &command, &error);
                 Refused::from(error)
             }),
             Handler::Async(run) => run(&hot, peer, &command).await,
         };
         refused::to_response(&command, outcome)
     }
+}
+
+/// Counts and logs a refused send.
+fn refused_send(hot: &Hot, peer: SocketAddr, command: &RemotingCommand, error: &TransportError) {
+    let topic = SendHeader::parse(command).ok().map(|header| header.topic);
+    hot.refused_send(peer, topic, (Protocol::Remoting, error.response_code()), error);
 }
 
 /// The response to a stored request after the outcome of its flush.

@@ -18,6 +18,7 @@ use crate::{
     TransportError,
     connections::answer_memory,
     hot::{Hot, receive::Watch},
+    limits,
     remoting::{Fields, RemotingCommand, codes::response},
 };
 
@@ -60,6 +61,7 @@ pub(super) async fn peek(
     }
     answer_memory::take(bytes).await;
     hot.counters.pulled.add(records.len() as u64);
+    limits::charge(records.len(), bytes);
     let (code, remark) = match records.is_empty() {
         true => (response::PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE"),
         false => (response::SUCCESS, "FOUND"),

@@ -22,6 +22,7 @@ use crate::{
     TransportError,
     connections::answer_memory,
     hot::{Hot, pull::Pull, reads::SCAN_PATIENCE},
+    limits,
     remoting::{Fields, RemotingCommand, codes::response},
     tables::{GroupEntry, subscriptions::Subscribed},
 };
@@ -93,6 +94,7 @@ pub(super) async fn pull(
     if !found.messages.is_empty() {
         let (messages, bytes) = (found.messages.len() as u64, answer.body.len() as u64);
         hot.traffic.count_get(header.topic, header.group, messages, bytes);
+        limits::charge(found.messages.len(), answer.body.len());
     }
     Ok(answer)
 }

@@ -138,7 +138,7 @@ fn store(
     }
 }
 
-fn is_batch(header: &SendHeader<'_>, command: &RemotingCommand) -> bool {
+pub(super) fn is_batch(header: &SendHeader<'_>, command: &RemotingCommand) -> bool {
     header.is_batch || command.code == request::SEND_BATCH_MESSAGE
 }
 

@@ -13,6 +13,7 @@ use ferromq_store::record::{
 use super::{headers::SendBackHeader, refused::Refused};
 use crate::{
     TransportError,
+    access::Actions,
     hot::{
         Hot,
         dead_letters::{DeadLetterCause, GIVEN_BACK, GIVEN_UP, properties_of_retry},
@@ -49,6 +50,10 @@ pub(super) async fn send_back(
         let topic = message.topic.to_owned();
         return Err(TransportError::TopicForbidden { topic, done: "given back from" }.into());
     }
+    // A copy goes to the group, so the user must be able to read the message itself.
+    hot.access
+        .check_found(command, peer, message.topic, Actions::SUB)
+        .map_err(|refused| Refused::new(command, response::NO_PERMISSION, refused.to_string()))?;
     let times = message.reconsume_times.saturating_add(1);
     if message.reconsume_times >= max_times || wanted_level < 0 {
         let reason = if wanted_level < 0 { GIVEN_UP } else { GIVEN_BACK };

@@ -1,11 +1,10 @@
 """Requests 3001 to 3010: users and their policies, as RocketMQ's access control has them."""
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from ferromq._ferromq import Request
-from ferromq.broker.metadata.users import (
+from ferromq.access.users import (
     SUPER,
     BadAccess,
     User,
@@ -18,7 +17,6 @@ from ferromq.protocol import java_json
 from ferromq.protocol.codes import RequestCode, ResponseCode
 from ferromq.protocol.remoting import Answer, Handler, failure, success
 
-_log = logging.getLogger("ferromq.broker")
 _FOR_SUPER_USERS = "only a super user may create, change or delete a super user"
 
 
@@ -52,54 +50,44 @@ class AccessRequests:
     def _guarded(self, answer: Callable[[Request, UserTable, bool], Answer]) -> Handler:
         def handle(request: Request) -> Answer:
             if self._table is None:
-                why = "access control is off; start the broker with authentication_enabled (authenticationEnabled)"
+                why = "access control is off; start the server with authentication_enabled (authenticationEnabled)"
                 return failure(ResponseCode.SYSTEM_ERROR, why)
-            # Rust has checked the signature.
-            user = self._table.get(request.fields.get("AccessKey", ""))
+            user = self._table.get(request.user or "")
             is_super = user is not None and user.is_super
             if not is_super and not self._options.authorization_enabled:
                 return failure(ResponseCode.NO_PERMISSION, "only a super user may see and change users and policies")
             try:
                 return answer(request, self._table, is_super)
+            except _BlankName:
+                return failure(ResponseCode.INVALID_PARAMETER, "The username is blank")
             except BadAccess as error:
                 return failure(ResponseCode.NO_PERMISSION, str(error))
 
         return handle
 
     def _create_user(self, request: Request, table: UserTable, is_super: bool) -> Answer:
-        name, content = request.fields.get("username", ""), _body(request)
-        if not name:
-            return failure(ResponseCode.INVALID_PARAMETER, "The username is blank")
+        name, content = _named(request), _body(request)
         if _text(content, "userType").lower() == SUPER.lower() and not is_super:
             return failure(ResponseCode.SYSTEM_ERROR, _FOR_SUPER_USERS)
         table.create(name, _text(content, "password"), _text(content, "userType"), _text(content, "userStatus"))
-        _log.warning("user created user=%s peer=%s", name, request.peer)
         return success()
 
     def _update_user(self, request: Request, table: UserTable, is_super: bool) -> Answer:
-        name, content = request.fields.get("username", ""), _body(request)
-        if not name:
-            return failure(ResponseCode.INVALID_PARAMETER, "The username is blank")
+        name, content = _named(request), _body(request)
         if _text(content, "userType").lower() == SUPER.lower() and not is_super:
             return failure(ResponseCode.SYSTEM_ERROR, _FOR_SUPER_USERS)
         _check_super(table.get(name), is_super=is_super)
         table.update(name, _text(content, "password"), _text(content, "userType"), _text(content, "userStatus"))
-        _log.warning("user updated user=%s peer=%s", name, request.peer)
         return success()
 
     def _delete_user(self, request: Request, table: UserTable, is_super: bool) -> Answer:
-        name = request.fields.get("username", "")
-        if not name:
-            return failure(ResponseCode.INVALID_PARAMETER, "The username is blank")
+        name = _named(request)
         _check_super(table.get(name), is_super=is_super)
         table.delete(name)
-        _log.warning("user deleted user=%s peer=%s", name, request.peer)
         return success()
 
     def _get_user(self, request: Request, table: UserTable, is_super: bool) -> Answer:
-        name = request.fields.get("username", "")
-        if not name:
-            return failure(ResponseCode.INVALID_PARAMETER, "The username is blank")
+        name = _named(request)
         user = table.get(name)
         return success(body=b"" if user is None else java_json.dumps(self._shown(user, is_super=is_super)))
 
@@ -116,14 +104,12 @@ class AccessRequests:
         name = subject_name(_text(content, "subject") or request.fields.get("subject", ""))
         _check_super(table.get(name), is_super=is_super)
         table.put_policies(name, policies_from_json(content))
-        _log.warning("policies changed user=%s peer=%s", name, request.peer)
         return success()
 
     def _delete_acl(self, request: Request, table: UserTable, is_super: bool) -> Answer:
         name = subject_name(request.fields.get("subject", ""))
         _check_super(table.get(name), is_super=is_super)
         table.delete_policies(name, request.fields.get("policyType"), request.fields.get("resource"))
-        _log.warning("policies deleted user=%s peer=%s", name, request.peer)
         return success()
 
     def _get_acl(self, request: Request, table: UserTable, _is_super: bool) -> Answer:
@@ -144,6 +130,17 @@ class AccessRequests:
             and (acl := user.policies_to_json("" if resource in f"User:{user.name}" else resource)) is not None
         ]
         return success(body=java_json.dumps(found) if found else b"")
+
+
+class _BlankName(Exception):  # noqa: N818 (an answer, not a failure of ours)
+    """A request names no user."""
+
+
+def _named(request: Request) -> str:
+    name = request.fields.get("username", "")
+    if not name:
+        raise _BlankName
+    return name
 
 
 def _check_super(user: User | None, *, is_super: bool) -> None:

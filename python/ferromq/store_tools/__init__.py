@@ -1,8 +1,8 @@
 """
-Reads store directories without a broker: shows what is in one, verifies it, and prints its messages.
+Works on store directories without a broker: shows, verifies, prints, compares, copies and mends them.
 
-The functions only read and take no lock. The directory may belong to ferromq or a Java broker, and may be open: a
-scan then ends where the log ended when the scan began. Memory is bounded::
+`stat`, `verify`, `dump`, `diff` and `read_log_file` only read, and take no lock. The directory may belong to ferromq or
+a Java broker, and may be open: a scan then ends where the log ended when the scan began. Memory is bounded::
 
     summary = store_tools.stat("store")
     with store_tools.verify("store") as verification:
@@ -10,98 +10,62 @@ scan then ends where the log ended when the scan began. Memory is bounded::
             print(finding.kind, finding.file, finding.expected, finding.found)
     for message in store_tools.dump("store", "orders", key="o-1"):
         ...
+    store_tools.backup("store", "/mnt/backup/store")
+    differences = list(store_tools.diff("store", "/mnt/backup/store"))
 
 The Rust core does the work; this module gives its rows types.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from os import PathLike, fspath
+from os import fspath
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
-from ferromq._ferromq import LogFile, StoredMessage, StoreDump, StoreVerification, inspect_store
-from ferromq.errors import StoreError
+from ferromq._ferromq import LogFile, StoredMessage, StoreDump, inspect_store
+from ferromq.store_tools.backups import BackupReport, backup
+from ferromq.store_tools.differences import Difference, diff
+from ferromq.store_tools.repairs import Repair, RepairReport, RepairStep, plan_repair
+from ferromq.store_tools.verification import (
+    Finding,
+    StorePath,
+    Verification,
+    VerifyReport,
+    paths_of,
+    unfinished,
+    verify,
+)
 
 __all__ = [
+    "BackupReport",
     "CheckpointSummary",
     "ConfigFile",
     "DamagedMessage",
+    "Difference",
     "Finding",
     "IndexSummary",
     "LogSummary",
     "LostMessage",
     "OwnFile",
     "QueueSummary",
+    "Repair",
+    "RepairReport",
+    "RepairStep",
     "StoreSummary",
     "Verification",
     "VerifyReport",
+    "backup",
+    "diff",
     "dump",
+    "plan_repair",
     "read_log_file",
     "stat",
     "verify",
 ]
 
-StorePath: TypeAlias = str | PathLike[str]
 Time: TypeAlias = int | datetime
 """A store timestamp: milliseconds since 1970, or a datetime (without time zone: local time)."""
-
-_PATIENCE = 0.2
-"""Seconds after which a wait checks for Ctrl-C."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """An error in a store directory."""
-
-    kind: str
-    """`body-checksum`, `queue-gap`, `index-chain`, …: the names are listed in docs/storage-format.md."""
-    file: Path
-    start: int
-    """First byte in the file; equal to `end` if the finding is about the whole file."""
-    end: int
-    count: int
-    """The number of affected records or entries."""
-    expected: str
-    found: str
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    """What a verification checked, and what it found."""
-
-    directory: Path
-    state: str
-    """`closed`, `open` (by a broker, now) or `killed`."""
-    log_start: int
-    looked_to: int
-    """End of the checked part of the log."""
-    promised_to: int
-    """Records before this offset must be in queues and index."""
-    log_files: int
-    log_bytes: int
-    records: int
-    queues: int
-    queue_entries: int
-    index_files: int
-    index_entries: int
-    not_dispatched: int
-    """Records after `promised_to`, which a broker dispatches later."""
-    of_deleted: int
-    """Records of deleted topics that are not yet cleaned."""
-    findings: Mapping[str, int]
-    """The number of findings of each kind."""
-    notes: Sequence[str]
-    """Remarks that are not errors."""
-    is_complete: bool
-    seconds: float
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether everything was checked and nothing found."""
-        return self.is_complete and not self.findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +201,7 @@ def stat(
     *commit_log_paths*: directories of the commit log, by default `DIR/commitlog`. *index_slots*: hash slots of an index
     file, by default a quarter of its entries. Raises `StoreError` if it is not a store directory or cannot be read.
     """
-    row = inspect_store(fspath(directory), commit_log_paths=_paths(commit_log_paths), index_slots=index_slots)
+    row = inspect_store(fspath(directory), commit_log_paths=paths_of(commit_log_paths), index_slots=index_slots)
     checkpoint = row["checkpoint"]
     return StoreSummary(
         directory=Path(row["directory"]),
@@ -249,78 +213,8 @@ def stat(
         checkpoint=None if checkpoint is None else CheckpointSummary(**checkpoint),
         config=[ConfigFile(**file) for file in row["config"]],
         own_files=[OwnFile(**file) for file in row["own_files"]],
-        problems=row["problems"],
+        problems=[*row["problems"], *(f"{found.file}: {found.found}" for found in unfinished(Path(directory)))],
     )
-
-
-class Verification(Iterator[Finding]):
-    """
-    A running verification. Iterate to get its findings, in any order; then read `report`.
-
-    It runs on threads of its own, which wait until findings are taken. `close`, or the end of a `with`, stops it early.
-    """
-
-    def __init__(self, running: StoreVerification, on_progress: Callable[[int, int], None] | None) -> None:
-        self._running = running
-        self._on_progress = on_progress
-        self._report: VerifyReport | None = None
-
-    @property
-    def report(self) -> VerifyReport:
-        """The report. Skips the remaining findings."""
-        while self._report is None:
-            next(self, None)
-        return self._report
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Finding:
-        while self._report is None:
-            event = self._running.next(_PATIENCE)
-            if event is None:
-                continue
-            kind, row = event
-            if kind == "finding":
-                return Finding(**{**row, "file": Path(row["file"])})
-            if kind == "report":
-                self._report = VerifyReport(**{**row, "directory": Path(row["directory"])})
-            elif self._on_progress is not None:
-                self._on_progress(row["done"], row["total"])
-        raise StopIteration
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop it. Idempotent."""
-        self._running.close()
-
-
-def verify(
-    directory: StorePath,
-    *,
-    commit_log_paths: Sequence[StorePath] = (),
-    index_slots: int | None = None,
-    threads: int = 0,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Verification:
-    """
-    Check every byte in use of a store directory.
-
-    *threads*: the number of worker threads (0: one per CPU). *on_progress*(done, total) is called with bytes, in the
-    iterating thread. This function, or the iteration, raises `StoreError` if it is not a store directory or cannot be
-    read.
-    """
-    running = StoreVerification(
-        fspath(directory), commit_log_paths=_paths(commit_log_paths), index_slots=index_slots, threads=threads
-    )
-    return Verification(running, on_progress)
 
 
 def dump(
@@ -355,7 +249,7 @@ def dump(
         key=key,
         tag=tag,
         limit=limit,
-        commit_log_paths=_paths(commit_log_paths),
+        commit_log_paths=paths_of(commit_log_paths),
     )
     return map(_message, rows)
 
@@ -391,13 +285,6 @@ def _scanned(row: tuple[StoredMessage, bool] | dict[str, Any]) -> StoredMessage 
         return Finding(**{**row, "file": Path(row["file"])})
     message, is_sound = row
     return message if is_sound else DamagedMessage(message)
-
-
-def _paths(paths: Sequence[StorePath]) -> list[str]:
-    for path in paths:
-        if not Path(path).is_dir():
-            raise StoreError(f"{fspath(path)} in commit_log_paths is not a directory")
-    return [fspath(path) for path in paths]
 
 
 def _milliseconds(time: Time | None) -> int | None:

@@ -1,10 +1,11 @@
 """
-Users and their policies: the table behind access control, in `ferromq/access.json`, which its owner alone can read.
+Users and their policies: the table behind access control, in `access.json`, which its owner alone can read.
 
-Rust checks requests against what this table pushes. `access_requests` decides who may change it.
+Rust checks requests against what this table pushes. `requests` decides who may change it.
 """
 
 import ipaddress
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ferromq._ferromq import Server
-from ferromq.config.access import USER_NAME, USER_NAME_RULE, credentials
-from ferromq.config.broker import BrokerConfig
-from ferromq.errors import ConfigError, CorruptStore
-from ferromq.files import json_file
+from ferromq.config.access import USER_NAME, USER_NAME_RULE
+from ferromq.errors import CorruptStore
+from ferromq.files import atomic, json_file
+from ferromq.protocol import java_json
 
-_OWNER_ALONE = 0o600
+_log = logging.getLogger("ferromq.access")
+_OWNER_ALONE, _OF_OTHERS = 0o600, 0o077
 SUPER, NORMAL = "Super", "Normal"
 ENABLED, DISABLED = "enable", "disable"
 CUSTOM, DEFAULT = "Custom", "Default"
@@ -111,20 +112,29 @@ class User:
 
 class UserTable:
     """
-    The users of a broker by name; thread-safe.
+    The users of a server by name, in the file *path*; thread-safe.
 
     A change is on disk before *push* gets all users, and before the call returns. Raises `CorruptStore` if the file
     exists and cannot be read, and `OSError` if a change cannot be written, which changes nothing.
     """
 
-    def __init__(self, directory: Path, push: Callable[[list[PushedUser]], None]) -> None:
-        self._path = directory / "ferromq" / "access.json"
+    def __init__(self, path: Path, push: Callable[[list[PushedUser]], None], machine: str = "") -> None:
+        """*machine* is the user as which servers sign: no administrator, so it is no other super user to leave."""
+        self._path = path
         self._push = push
+        self._machine = machine
         self._lock = threading.Lock()
         try:
-            self._users = _parse(json_file.read(self._path) or {})
+            self._users = _parse(_read(self._path))
         except (BadAccess, ValueError, TypeError, AttributeError, KeyError) as error:
-            raise CorruptStore(f"{self._path} is no table of users: {error}; restore it from its .bak") from error
+            backup = atomic.backup_of(self._path)
+            way_out = (
+                f"Its backup {backup} lacks the last change, which may have revoked a right: look at it, copy it over "
+                "the file, and make that change again"
+                if backup.exists()
+                else "Restore it, or move it away to begin with the users of the options alone"
+            )
+            raise CorruptStore(f"{self._path} is no table of users: {error}. {way_out}") from error
 
     def push_all(self) -> None:
         """Push the users as they are."""
@@ -155,6 +165,17 @@ class UserTable:
             users[name] = user
 
         self._change(change)
+
+    def add_new(self, users: Mapping[str, User]) -> list[str]:
+        """Add users with their policies, all in one step; known ones stay as they are. Returns the names of the new."""
+        new = list[str]()
+
+        def change(known: dict[str, User]) -> None:
+            new.extend(users.keys() - known.keys())
+            known.update({name: users[name] for name in new})
+
+        self._change(change)
+        return new
 
     def update(self, name: str, secret_key: str | None, kind: str | None, status: str | None) -> None:
         """Change a user; None, or a blank text, leaves a field as it is. Raises `BadAccess`."""
@@ -207,56 +228,20 @@ class UserTable:
             change(users)
             if users == self._users:
                 return
-            if _has_super(self._users.values()) and not _has_super(users.values()):
-                raise BadAccess("no enabled super user would be left to undo this; make another one first")
+            for machine in ("", self._machine):
+                if has_super(self._users.values(), machine) and not has_super(users.values(), machine):
+                    besides = f" besides {machine}, as which servers sign" if machine else ""
+                    raise BadAccess(
+                        f"no enabled super user{besides} would be left to undo this; make another one first"
+                    )
             json_file.write(self._path, _table(users.values()), _OWNER_ALONE)
             self._users = users
             self._push([user.pushed() for user in users.values()])
 
 
-def open_users(config: BrokerConfig, server: Server, directory: Path) -> UserTable | None:
-    """
-    Open the table, create the users of the options, and have *server* check requests; None if access control is off.
-
-    Raises `CorruptStore`, `ConfigError` for options that do not fit together and for unknown requests, and `OSError`.
-    """
-    access = config.access
-    if access.authorization_enabled and not access.authentication_enabled:
-        raise ConfigError(
-            "authorization_enabled needs authentication_enabled: without signatures a request can name any user; set "
-            "both"
-        )
-    if not access.authentication_enabled:
-        return None
-
-    def push(users: list[PushedUser]) -> None:
-        server.set_access(
-            users,
-            cluster=config.cluster,
-            authorizes=access.authorization_enabled,
-            unsigned=list(access.authentication_whitelist),
-            unrestricted=list(access.authorization_whitelist),
-        )
-
-    table = UserTable(directory, push)
-    try:
-        table.push_all()
-    except ValueError as error:
-        raise ConfigError(f"authentication_whitelist, authorization_whitelist: {error}") from error
-    for option in ("initial_user", "inner_credentials"):
-        wanted = credentials(option, getattr(access, option))
-        if wanted is not None and table.get(wanted[0]) is None:
-            table.create(*wanted, SUPER, ENABLED)
-    if not _has_super(table.all()):
-        raise ConfigError(
-            "authentication_enabled is on, but no enabled super user is there to administer the broker; set "
-            "initial_user (initAuthenticationUser) to one with a new name"
-        )
-    return table
-
-
-def _has_super(users: Iterable[User]) -> bool:
-    return any(user.is_super and user.status == ENABLED for user in users)
+def has_super(users: Iterable[User], besides: str = "") -> bool:
+    """Return whether an enabled super user is among them, *besides* the one of this name."""
+    return any(user.is_super and user.status == ENABLED and user.name != besides for user in users)
 
 
 def subject_name(subject: str) -> str:
@@ -339,6 +324,24 @@ def _source(text: object) -> str:
             ipaddress.ip_network(text, strict=False)
             return text
     raise BadAccess(f"the source address {text!r} is no address and no range such as 10.0.0.0/8")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """
+    Return the object in *path*; an empty one if it was never written. The backup is never read.
+
+    Raises `ValueError` for other content, and if only the backup is there, and `OSError`.
+    """
+    for name in (path, atomic.backup_of(path)):
+        if name.exists() and name.stat().st_mode & _OF_OTHERS:
+            _log.warning("file with secret keys was readable by others, and is now its owner's alone file=%s", name)
+            name.chmod(_OWNER_ALONE)
+    try:
+        return java_json.loads_object(path.read_bytes())
+    except FileNotFoundError:
+        if atomic.backup_of(path).exists():
+            raise ValueError("the file is missing") from None
+        return {}
 
 
 def _table(users: Iterable[User]) -> dict[str, Any]:
