@@ -473,7 +473,7 @@ def test_it_speaks_https(mq: ferromq.Embedded) -> None:
 def test_a_changed_certificate_is_shown_to_new_connections(
     mq: ferromq.Embedded, tmp_path: Path, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once it and its key have changed; files that cannot be used change nothing and are logged."""
+    """Once it fits its key; files that cannot be used change nothing and are logged."""
     certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
 
     def put(path: Path, content: bytes) -> None:
@@ -509,3 +509,9 @@ def test_a_changed_certificate_is_shown_to_new_connections(
         visitor.page("/topics")
         reasons = [record.getMessage() for record in caplog.records if "rejected" in record.getMessage()]
         assert len(reasons) == len(set(reasons)), "each is logged once"
+        put(key, (TLS / "first.key").read_bytes())
+        put(certificate, first)
+        assert eventually(lambda: is_shown(first))
+        renewed = (TLS / "renewed.pem").read_bytes()
+        put(certificate, renewed)
+        assert eventually(lambda: is_shown(renewed)), "it has the same key"

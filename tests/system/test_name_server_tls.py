@@ -66,7 +66,7 @@ def test_permissive_takes_both_and_enforcing_tls_alone(
 
 
 def test_a_changed_certificate_is_taken_with_its_key(files: Path) -> None:
-    """When both files have changed; connections that are made then see the new one."""
+    """Once the two fit; connections that are made then see the new one."""
     clock = Clock.manual(1_700_000_000_000)
     name_server = start(files, "enforcing", clock)
 

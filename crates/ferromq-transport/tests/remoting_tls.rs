@@ -143,7 +143,7 @@ async fn clients_present_a_certificate_if_the_server_requires_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_is_reloaded_once_its_key_has_changed_too() {
+async fn a_certificate_is_reloaded_once_it_fits_its_key() {
     let rig = Rig::new();
     let files = Files::of("first");
     rig.server.set_tls(files.options(TlsMode::Enforcing)).unwrap();
@@ -172,6 +172,19 @@ async fn a_certificate_is_reloaded_once_its_key_has_changed_too() {
     files.copy("first.key", "server.key");
     assert!(rig.server.reload_tls());
     assert!(shows_first().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_may_be_renewed_with_the_same_key() {
+    let rig = Rig::new();
+    let files = Files::of("first");
+    rig.server.set_tls(files.options(TlsMode::Enforcing)).unwrap();
+    echo_over_tls(&rig, &trusting()).await.unwrap();
+    files.copy("renewed.pem", "server.pem");
+    assert!(rig.server.reload_tls());
+    assert!(!rig.server.reload_tls());
+    assert!(echo_over_tls(&rig, &trusting()).await.is_err(), "it signed itself");
+    assert_eq!(echo_over_tls(&rig, &ClientTls::default()).await.unwrap(), "secret");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -118,7 +118,7 @@ class Dashboard:
 
 class _Certificate:
     """
-    The certificate of HTTPS. Once it and its key have changed on disk, new connections get them.
+    The certificate of HTTPS. New connections get changed files, once the certificate fits its key.
 
     Files that cannot be used change nothing. Raises `OSError` for such files at the start.
     """
@@ -153,8 +153,7 @@ class _Certificate:
     def _reload(self) -> None:
         try:
             found = self._read()
-            # They are replaced one after the other, and half a change is no pair.
-            if all(new != old for new, old in zip(found, self._contents, strict=True)):
+            if found != self._contents:
                 self.context = self._loaded()
                 self._contents = found
                 _log.info("tls certificate changed certificate=%s", self._files[0])

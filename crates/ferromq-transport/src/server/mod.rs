@@ -257,8 +257,8 @@ impl Server {
         Ok(())
     }
 
-    /// Reloads changed TLS files: a key and its certificate once both have changed, as RocketMQ does, trusted
-    /// certificates at once. Invalid files are logged once and change nothing.
+    /// Reloads changed TLS files once they fit together: a key may be replaced after its certificate, and a certificate
+    /// may be renewed with the same key. Files that do not fit are logged once and change nothing.
     ///
     /// Returns whether anything changed. Reads files: must not run on threads of the runtime.
     #[must_use]

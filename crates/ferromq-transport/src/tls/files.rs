@@ -32,13 +32,6 @@ impl FileContents {
             trust: options.trust.as_deref().map(read).transpose()?,
         })
     }
-
-    /// Returns whether this may replace `old`. Operators replace a key and its certificate one after the other, and
-    /// half a change is no pair.
-    pub(super) fn is_complete_change_of(&self, old: &Self) -> bool {
-        let changed = (self.certificate != old.certificate, self.key != old.key);
-        changed == (true, true) || (changed == (false, false) && self.trust != old.trust)
-    }
 }
 
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, TransportError> {

@@ -30,7 +30,8 @@ use tokio_rustls::{
     TlsAcceptor, TlsConnector,
     client::TlsStream as ClientStream,
     rustls::{
-        ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier, pki_types::ServerName,
+        ClientConfig, ConfigBuilder, Error as RustlsError, RootCertStore, ServerConfig, WantsVerifier,
+        pki_types::ServerName,
         server::WebPkiClientVerifier,
     },
     server::TlsStream as ServerStream,
@@ -230,13 +231,13 @@ impl Tls {
         Ok(())
     }
 
-    /// Uses changed files: a key and its certificate once both have changed, trusted certificates at once. Invalid
-    /// files change nothing. Returns whether anything changed.
+    /// Uses changed files once they fit together: a key may be replaced after its certificate, and a certificate may be
+    /// renewed with the same key. Files that do not fit change nothing. Returns whether anything changed.
     pub(crate) fn reload(&self) -> bool {
         let mut loaded = self.loaded.lock();
         let Some(Loaded { options, contents, last_error }) = loaded.as_mut() else { return false };
         let outcome = FileContents::read(options).and_then(|found| {
-            let has_changed = found.is_complete_change_of(contents);
+            let has_changed = found != *contents;
             if has_changed {
                 self.show(options, &found)?;
                 *contents = found;
@@ -330,8 +331,15 @@ fn server_config(options: &ServerTls, contents: &FileContents) -> Result<ServerC
             return Err(tls_error(Path::new("tls.server.need.client.auth"), reason.to_owned()));
         }
     };
-    // Fails if the key does not belong to the certificate.
-    builder.with_single_cert(chain, key).map_err(|error| tls_error(&options.key, error.to_string()))
+    builder.with_single_cert(chain, key).map_err(|error| {
+        let reason = match error {
+            RustlsError::InconsistentKeys(_) => {
+                format!("it is not the key of the certificate {}", options.certificate.display())
+            }
+            error => error.to_string(),
+        };
+        tls_error(&options.key, reason)
+    })
 }
 
 /// Opens TLS on outgoing connections.
