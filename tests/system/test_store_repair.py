@@ -385,6 +385,7 @@ def test_the_command_shows_its_plan_and_asks(store: Path) -> None:
     dry = run(store, "--dry-run")
     assert dry.returncode == 1
     assert "rebuild-queue  consumequeue/orders/0" in dry.stdout
+    assert dry.stdout.endswith("\nnot sound\n")
     refused = run(store)
     assert refused.returncode == 2
     assert "--yes" in refused.stderr
@@ -395,3 +396,4 @@ def test_the_command_shows_its_plan_and_asks(store: Path) -> None:
     assert done.stdout.endswith("sound\n")
     again = json.loads(run(store, "--yes", "--json").stdout)
     assert (again["steps"], again["is_sound"]) == ([], True)
+    assert run(store, "--dry-run").stdout == "sound\n"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from client_script import LOST, ONE, SEED, TWO, Server, request_of, sent
@@ -10,6 +10,7 @@ from client_script import LOST, ONE, SEED, TWO, Server, request_of, sent
 from ferromq import _ferromq
 from ferromq._ferromq import Message, MessageView
 from ferromq._proto import messages as pb
+from ferromq.client.direct_sends import Attempts
 from ferromq.core import plans, pull_plans, receive_plans, send_plans
 from ferromq.core.filters import filter_expression
 from ferromq.core.receive_plans import Wish
@@ -85,6 +86,29 @@ def test_a_send_that_keeps_failing_ends_with_the_last_error() -> None:
         server.run(send_plans.send(server.common, "orders", [b"1"]))
     assert (caught.value.code, caught.value.remark) == (50001, "bug")
     assert not server.script
+
+
+def test_a_slow_server_that_refuses_has_the_last_word() -> None:
+    """A last try with less time than the server needs would end without its answer."""
+    server = Server()
+
+    def busy(call: Call) -> bytes | FerromqError:
+        server.now += min(0.2, call.timeout)
+        return sent(code=pb.Code.TOO_MANY_REQUESTS) if call.timeout >= 0.2 else RequestTimeout("no answer")
+
+    server.script = [busy] * 30
+    with pytest.raises(Throttled):
+        server.run(send_plans.send(server.common, "orders", [b"1"], timeout=2.0))
+    assert 1.5 <= server.now <= 2.0
+
+
+def test_a_refused_send_without_time_for_another_ends_with_the_refusal() -> None:
+    """Not with a timeout, which would leave open whether the message is stored."""
+    refused = send_plans.Earlier(_ferromq.MessageIds(bytes(8), 1, 1, 1), ONE, Throttled("busy"))
+    attempts = Attempts(cast("Any", None))
+    assert attempts.left(1.0, refused) == 1.0
+    with pytest.raises(Throttled, match="busy"):
+        attempts.left(0.01, refused)
 
 
 @pytest.mark.parametrize("refusal", [pb.Code.TOO_MANY_REQUESTS, pb.Code.INTERNAL_SERVER_ERROR, pb.Code.FORBIDDEN])

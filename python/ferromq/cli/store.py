@@ -252,7 +252,11 @@ def _verify_lines(report: VerifyReport, findings: Sequence[Finding]) -> Iterator
         yield f"note         {note}"
     for kind, count in report.findings.items():
         yield f"findings     {kind}: {count:,}"
-    yield "sound" if report.is_sound else "not sound"
+    yield _verdict(report)
+
+
+def _verdict(report: VerifyReport) -> str:
+    return "sound" if report.is_sound else "not sound"
 
 
 def _repair(options: SimpleNamespace) -> int:
@@ -271,6 +275,8 @@ def _repair(options: SimpleNamespace) -> int:
     if options.dry_run:
         if options.json:
             _say(json.dumps({"steps": [asdict(step) for step in repair.steps], "lost": repair.lost_count}, default=str))
+        else:
+            _say(_verdict(repair.before))
         return 0 if repair.before.is_sound else 1
     if repair.steps:
         confirm(f"Mend {repair.directory} in {number(len(repair.steps), 'step')}?", yes=options.yes)

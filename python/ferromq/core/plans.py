@@ -164,6 +164,7 @@ class Common:
         number = 1
         while True:
             is_known = self.routes.fresh(topic) is not None
+            began = self.now()
             try:
                 return (yield from once(tries))
             except NotDurable:
@@ -180,8 +181,11 @@ class Common:
                 if not is_repeatable and tries.unknown is not None:
                     raise
                 self.routes.distrust(topic)
-                left = until - self.now()
-                if self._is_over(number, left, is_bounded=timeout is not None):
+                now = self.now()
+                left = until - now
+                # A refusal says more than the silence of a server that has less time than it took for the refusal.
+                least = LEAST if isinstance(error, OutcomeUnknown) else max(LEAST, 2 * (now - began))
+                if self._is_over(number, left, least if timeout is not None else None):
                     raise _outcome(error, tries) from None
             except FerromqError as error:
                 raise _outcome(error, tries) from None
@@ -192,10 +196,10 @@ class Common:
             yield from _pause(pause if number < self.attempts else min(pause, left), last, tries)
             number += 1
 
-    def _is_over(self, number: int, left: float, *, is_bounded: bool) -> bool:
-        """Say whether the try with this number was the last."""
-        if is_bounded:
-            return self.attempts == 1 or left < LEAST
+    def _is_over(self, number: int, left: float, least: float | None) -> bool:
+        """Say whether the try with this number was the last; with a timeout, another one needs *least* seconds."""
+        if least is not None:
+            return self.attempts == 1 or left < least
         return number >= self.attempts and left <= 0
 
     def route(self, topic: str, tries: Tries | None = None) -> Plan[Route]:

@@ -69,8 +69,8 @@ class Earlier:
 
     ids: MessageIds
     endpoint: str
-    unknown: OutcomeUnknown | None
-    """Its error, if the message may be stored."""
+    error: FerromqError
+    """Why it failed; the message may be stored at an `OutcomeUnknown`."""
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ def send(
     def once(tries: Tries) -> Plan[Batch]:
         nonlocal chosen, counted
         if after is not None and tries.unknown is None:
-            tries.unknown = after.unknown
+            tries.unknown = after.error if isinstance(after.error, OutcomeUnknown) else None
             tries.endpoints.add(after.endpoint)
         route = yield from common.route(topic, tries)
         counted = route.writable

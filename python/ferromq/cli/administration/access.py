@@ -8,7 +8,14 @@ import click
 
 from ferromq.admin import PolicyEntry, User
 from ferromq.admin.access import ACTIONS, POLICIES
-from ferromq.cli.administration.target import Target, cluster_option, confirm, connected, yes_option
+from ferromq.cli.administration.target import (
+    Target,
+    cluster_option,
+    complete_brokers,
+    confirm,
+    connected,
+    yes_option,
+)
 from ferromq.cli.parsing import Group, with_options
 from ferromq.errors import ConfigError
 
@@ -19,6 +26,7 @@ _broker = click.option(
     "--broker",
     metavar="NAME",
     help="Only this broker, by name or address, or the name server at this address; else all brokers of a cluster.",
+    shell_complete=complete_brokers,
 )
 _type = click.option(
     "--type", "kind", type=click.Choice(("normal", "super"), case_sensitive=False), help="A super user may do all."

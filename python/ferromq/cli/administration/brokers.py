@@ -20,6 +20,8 @@ from ferromq.cli.administration.target import (
     ADDRESS_OPTIONS,
     Target,
     cluster_option,
+    complete_brokers,
+    complete_contexts,
     confirm,
     connected,
     json_option,
@@ -75,7 +77,7 @@ def _rate(rate: float | None) -> str | None:
     return None if rate is None else f"{rate:,.1f}"
 
 
-_broker_argument = click.argument("broker")
+_broker_argument = click.argument("broker", shell_complete=complete_brokers)
 
 
 @cluster.command("drain")
@@ -154,7 +156,7 @@ def retire(target: Target, broker: str, *, within: str, yes: bool, quiet: str, f
 
 
 @cluster.command("remove")
-@click.argument("broker", metavar="NAME")
+@click.argument("broker", metavar="NAME", shell_complete=complete_brokers)
 @yes_option
 @connected
 def remove_broker(target: Target, broker: str, *, yes: bool) -> None:
@@ -291,7 +293,10 @@ def config() -> None:
 
 
 _broker = click.option(
-    "--broker", metavar="NAME", help="A broker by name or address; needed only if there are several."
+    "--broker",
+    metavar="NAME",
+    help="A broker by name or address; needed only if there are several.",
+    shell_complete=complete_brokers,
 )
 _name_servers = click.option("--name-servers", is_flag=True, help="All name servers, in place of a broker.")
 
@@ -349,7 +354,7 @@ def change(target: Target, options: Sequence[str], *, broker: str | None, name_s
 
 
 @config.command("reload")
-@click.argument("broker", required=False)
+@click.argument("broker", required=False, shell_complete=complete_brokers)
 @_name_servers
 @connected
 def reload(target: Target, broker: str | None, *, name_servers: bool) -> None:
@@ -396,6 +401,9 @@ def _chosen(admin: Admin, broker: str | None) -> str:
 @click.group("context", cls=Group)
 def context() -> None:
     """Keep addresses of clusters under names."""
+
+
+_context_argument = click.argument("name", shell_complete=complete_contexts)
 
 
 @context.command("add")
@@ -455,7 +463,7 @@ def list_contexts(output: Output) -> None:
 
 
 @context.command("use")
-@click.argument("name")
+@_context_argument
 @json_option
 def use(output: Output, name: str) -> None:
     """Use a context from now on."""
@@ -466,7 +474,7 @@ def use(output: Output, name: str) -> None:
 
 
 @context.command("remove")
-@click.argument("name")
+@_context_argument
 @json_option
 def remove(output: Output, name: str) -> None:
     """Forget a context."""

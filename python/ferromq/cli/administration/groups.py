@@ -12,6 +12,7 @@ from ferromq.cli.administration.output import DONE, fail, partial
 from ferromq.cli.administration.target import (
     Target,
     cluster_option,
+    complete_brokers,
     confirm,
     connected,
     group_argument,
@@ -166,7 +167,9 @@ def _show_members(target: Target, found: Sequence[Member]) -> None:
 @click.option("--to", type=Time("begin", "end"), help="The first message, the end, or a time.")
 @click.option("--offset", type=click.IntRange(0), metavar="N", help="An offset of the queue --queue.")
 @click.option("--queue", "queue_id", type=click.IntRange(0), metavar="N", help="Only this queue.")
-@click.option("--broker", metavar="NAME", help="Only on this broker, by name or address.")
+@click.option(
+    "--broker", metavar="NAME", help="Only on this broker, by name or address.", shell_complete=complete_brokers
+)
 @_dry_run
 @cluster_option
 @yes_option

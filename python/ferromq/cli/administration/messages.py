@@ -18,7 +18,15 @@ from ferromq import Message, Producer
 from ferromq.admin import DeadLetter, MessageTrace, ResentLetter
 from ferromq.admin.results import Unreachable
 from ferromq.cli.administration.output import DONE, FAILED, Missing, Output, message_line, partial, visible
-from ferromq.cli.administration.target import Target, confirm, connected, group_argument, topic_argument, yes_option
+from ferromq.cli.administration.target import (
+    Target,
+    complete_brokers,
+    confirm,
+    connected,
+    group_argument,
+    topic_argument,
+    yes_option,
+)
 from ferromq.cli.administration.times import Time
 from ferromq.cli.parsing import Command, Group, Number
 from ferromq.errors import (
@@ -325,7 +333,9 @@ def find(target: Target, topic: str, key: str, *, most: int) -> int:
 @click.argument("queue_id", metavar="QUEUE", type=click.IntRange(0))
 @click.argument("offset", type=click.IntRange(0))
 @click.option("--count", type=click.IntRange(1), default=1, metavar="N", help="Most messages (1).")
-@click.option("--broker", metavar="NAME", help="Needed only if several brokers have the queue.")
+@click.option(
+    "--broker", metavar="NAME", help="Needed only if several brokers have the queue.", shell_complete=complete_brokers
+)
 @connected
 def queue(target: Target, topic: str, queue_id: int, offset: int, *, count: int, broker: str | None) -> None:
     """Print messages of a queue from an offset on."""

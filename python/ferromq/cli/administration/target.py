@@ -3,7 +3,7 @@
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -71,11 +71,25 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_output
 
 
+def complete_contexts(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return the names of contexts that begin like the word."""
+    # A shell that completes has no place for errors.
+    with suppress(FerromqError, OSError):
+        return [CompletionItem(name) for name in sorted(Contexts.load().known) if name.startswith(begun)]
+    return []
+
+
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say which cluster is meant, and `--json`; pass a `Target` in their place."""
 
     @with_options(*ADDRESS_OPTIONS)
-    @click.option("--context", "context_name", metavar="NAME", help="A context of `ferromq context list`.")
+    @click.option(
+        "--context",
+        "context_name",
+        metavar="NAME",
+        help="A context of `ferromq context list`.",
+        shell_complete=complete_contexts,
+    )
     @click.option("--timeout", type=Number(0, min_open=True), default=10.0, help="Seconds for each call (10).")
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @functools.wraps(command)
@@ -137,7 +151,7 @@ def _changed(context: Context, changes: dict[str, Any]) -> Context:
     return replace(context, **values)
 
 
-def _complete(names: Callable[[ferromq.Admin], list[str]]) -> Callable[..., list[CompletionItem]]:
+def _complete(names: Callable[[ferromq.Admin], Iterable[str]]) -> Callable[..., list[CompletionItem]]:
     def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
         # A shell that completes has no place for errors.
         with suppress(FerromqError, OSError, ValueError):
@@ -150,17 +164,15 @@ def _complete(names: Callable[[ferromq.Admin], list[str]]) -> Callable[..., list
     return complete
 
 
-topic_argument = click.argument("topic", shell_complete=_complete(lambda admin: admin.topics(system=False)))
-group_argument = click.argument("group", shell_complete=_complete(lambda admin: admin.groups(system=False)))
-optional_group = click.argument(
-    "group", required=False, shell_complete=_complete(lambda admin: admin.groups(system=False))
-)
-topic_option = click.option(
-    "--topic",
-    metavar="NAME",
-    help="Only this topic.",
-    shell_complete=_complete(lambda admin: admin.topics(system=False)),
-)
+_complete_topics = _complete(lambda admin: admin.topics(system=False))
+_complete_groups = _complete(lambda admin: admin.groups(system=False))
+complete_brokers = _complete(lambda admin: sorted({each.name for each in admin.cluster(figures=False)}))
+"""Return the names of brokers that begin like the word."""
+
+topic_argument = click.argument("topic", shell_complete=_complete_topics)
+group_argument = click.argument("group", shell_complete=_complete_groups)
+optional_group = click.argument("group", required=False, shell_complete=_complete_groups)
+topic_option = click.option("--topic", metavar="NAME", help="Only this topic.", shell_complete=_complete_topics)
 cluster_option = click.option("--cluster", metavar="NAME", help="Needed only if several clusters are known.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
