@@ -83,7 +83,7 @@ import sys
 import ferromq
 
 with ferromq.connect(sys.argv[1:]) as mq, mq.consumer("billing", "orders") as consumer:
-    for message in consumer.messages(idle=2):
+    for message in consumer.messages(until="end"):
         try:
             json.loads(message.body)
         except ValueError as error:

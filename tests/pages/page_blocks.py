@@ -96,6 +96,7 @@ class Page:
         self._directory = directory
         self._command = command
         self._ports: dict[str, int] = {}
+        self._kept = contextlib.ExitStack()
         self._names: dict[str, Any] = {"__name__": "page"}
         self._servers: list[tuple[subprocess.Popen[str], str]] = []
         self._text = path.read_text()
@@ -110,7 +111,8 @@ class Page:
             for block in todo:
                 self._run(block)
         finally:
-            self._stop()
+            with self._kept:
+                self._stop()
 
     def _run(self, block: Block) -> None:
         printed = io.StringIO()
@@ -132,8 +134,11 @@ class Page:
 
     def _port(self, port: str) -> int:
         if port not in self._ports:
-            with socket.create_server(("127.0.0.1", 0)) as listener:
-                self._ports[port] = listener.getsockname()[1]
+            # A bound socket keeps the port from other programs; it does not listen, and a server can beside it.
+            keeper = self._kept.enter_context(socket.socket())
+            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            keeper.bind(("127.0.0.1", 0))
+            self._ports[port] = keeper.getsockname()[1]
         return self._ports[port]
 
     def _python(self, block: Block, printed: io.StringIO) -> None:

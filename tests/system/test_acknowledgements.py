@@ -461,7 +461,7 @@ def test_a_lease_whose_change_failed_is_renewed_as_before(
     mq: ferromq.Embedded, shell: Shell, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
     """The message is in use, with or without the change."""
-    with GrpcProxy(mq.endpoint) as proxy, shell(proxy, "billing", "orders", invisible_duration=1) as consumer:
+    with GrpcProxy(mq.endpoint) as proxy, shell(proxy, "billing", "orders", invisible_duration=4) as consumer:
         renewed: list[bool] = []
 
         def body(message: ferromq.MessageView) -> bool:

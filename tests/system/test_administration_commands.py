@@ -236,7 +236,7 @@ def test_a_repeated_resend_goes_on_where_one_ended(
                 return found
 
             monkeypatch.setattr(ferromq.Admin, "resend_dead_letters", resend)
-            first = ran("dlq", "resend", "billing", "--all", "--timeout", "2", *address)
+            first = ran("dlq", "resend", "billing", "--all", "--timeout", "5", *address)
             proxy.resume()
             monkeypatch.setattr(ferromq.Admin, "resend_dead_letters", original)
             (place,) = re.findall(r" --after (\w+)", first.error)
@@ -305,7 +305,7 @@ def test_a_lost_broker_leaves_a_name_server_that_failed_with_the_next_command(fa
         proxy = stack.enter_context(FaultProxy(servers[1].address))
         command = ("cluster", "remove", "b", "--yes", "--namesrv", f"{servers[0].address};{proxy.address}")
         fault(proxy)
-        failed = ran(*command, "--timeout", "0.5")
+        failed = ran(*command, "--timeout", "3")
         assert (failed.code, proxy.address in failed.error) == (UNREACHABLE, True), failed
         assert servers[0].kv_config.get("ORDER_TOPIC_CONFIG", "accounts") == "a:4"
         proxy.resume()
@@ -462,7 +462,8 @@ runpy.run_module("ferromq", run_name="__main__")
 """The command with Ctrl-C, which a shell has ignored for what it runs in the background."""
 
 
-def test_the_command_runs_as_a_process(mq: ferromq.Embedded) -> None:
+@pytest.mark.timeout(180)
+def test_the_command_runs_as_a_process(mq: ferromq.Embedded, tmp_path: Path) -> None:
     """Streams into a pipe that is closed, names for completion, and the help of all commands."""
     environment = {**os.environ, "NAMESRV_ADDR": mq.namesrv}
     environment.pop("FERROMQ_ENDPOINT", None)
@@ -479,8 +480,18 @@ def test_the_command_runs_as_a_process(mq: ferromq.Embedded) -> None:
     assert "topic" in run("--help").stdout
     assert "demo" in run("--help").stdout
     assert run("--version").stdout == run("version").stdout
-    completed = run(COMP_WORDS="ferromq topic describe ord", COMP_CWORD="3", _FERROMQ_COMPLETE="bash_complete")
-    assert completed.stdout.strip() == "plain,orders"
+    run("context", "add", "shop", "--namesrv", mq.namesrv, FERROMQ_CONTEXTS=str(tmp_path / "contexts.json"))
+    for words, found in (
+        ("topic describe ord", "plain,orders"),
+        ("cluster drain embe", "plain,embedded"),
+        ("config get --broker embe", "plain,embedded"),
+        ("context use sh", "plain,shop"),
+        ("topic list --context sh", "plain,shop"),
+    ):
+        position = str(len(words.split()))
+        begun = {"COMP_WORDS": f"ferromq {words}", "COMP_CWORD": position, "_FERROMQ_COMPLETE": "bash_complete"}
+        completed = run(**begun, FERROMQ_CONTEXTS=str(tmp_path / "contexts.json"))
+        assert completed.stdout.strip() == found
     assert "_FERROMQ_COMPLETE" in run("completion", "zsh").stdout
     shown = run(*("-c", CLOSED, "topic", "list"), program=())
     assert (shown.returncode, shown.stderr) == (0, "")

@@ -26,6 +26,7 @@ def send(mq: ferromq.Embedded, count: int) -> None:
     """Send numbered messages."""
     with mq.producer() as producer:
         producer.send_all("orders", [b"%d" % number for number in range(count)])
+    dispatched(mq)
 
 
 def left(mq: ferromq.Embedded, count: int, topic: str = "orders", group: str = "billing") -> list[tuple[int, int]]:
@@ -48,7 +49,7 @@ def test_batches_are_filled_within_the_linger_and_acknowledged(mq: ferromq.Embed
             if sum(map(len, batches)) == 250:
                 consumer.stop()
 
-        consumer.run(handler, batch=100, linger=0.5)
+        consumer.run(handler, batch=100, linger=1)
     assert [len(batch) for batch in batches] == [100, 100, 50]
     assert sorted(number for batch in batches for number in batch) == list(range(250))
     assert left(mq, 0) == []

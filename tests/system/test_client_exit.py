@@ -14,7 +14,8 @@ import atexit, logging, sys, threading, ferromq
 from ferromq.client import client
 
 logging.basicConfig()
-client._AT_EXIT = 0.5
+if sys.argv[1] == "down":
+    client._AT_EXIT = 0.5
 mq = ferromq.embedded()
 producer, consumer = ferromq.Producer(mq.endpoint, timeout=5), ferromq.Consumer(mq.endpoint, "g", "t")
 producer.send_all("t", [b"a"] * 3)

@@ -183,10 +183,10 @@ def test_a_transaction_is_seen_once_committed_and_never_when_rolled_back(mq: fer
 
 @pytest.mark.parametrize("answer", [Resolution.COMMIT, Resolution.ROLLBACK])
 def test_a_transaction_whose_producer_died_is_settled_by_the_checker_of_another(
-    mq: ferromq.Embedded, answer: Resolution, eventually: object
+    asking: ferromq.Embedded, answer: Resolution, eventually: object
 ) -> None:
     """The new producer has sent nothing; naming the topic is enough."""
-    create(mq, "payments", "TRANSACTION")
+    create(asking, "payments", "TRANSACTION")
     asked: list[tuple[bytes, str | None]] = []
     done = threading.Event()
 
@@ -197,11 +197,11 @@ def test_a_transaction_whose_producer_died_is_settled_by_the_checker_of_another(
         done.set()
         return answer
 
-    with mq.producer(checker=lambda _: None) as died:
+    with asking.producer(checker=lambda _: None) as died:
         died.transaction().send("payments", b"orphan", tag="paid")
-    with mq.producer("payments", checker=checker), mq.consumer("ledger", "payments") as consumer:
+    with asking.producer("payments", checker=checker), asking.consumer("ledger", "payments") as consumer:
         for _ in range(100):
-            mq.clock.advance(seconds=31)
+            asking.clock.advance(seconds=31)
             if done.wait(0.1):
                 break
         assert asked == [(b"orphan", "paid")] * 2
@@ -209,7 +209,7 @@ def test_a_transaction_whose_producer_died_is_settled_by_the_checker_of_another(
             (message,) = received(consumer, 1)
             assert message.body == b"orphan"
             consumer.ack(message)
-        mq.clock.advance(minutes=5)
+        asking.clock.advance(minutes=5)
         assert consumer.receive(wait=AT_ONCE) == []
 
 
@@ -245,14 +245,14 @@ def test_an_end_that_a_checker_has_decided_otherwise_is_an_error(
 
 
 def test_a_lost_commit_is_repeated_by_the_producer_that_decided(
-    mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch
+    asking: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its checker is not asked; the error explains what happens."""
-    create(mq, "payments", "TRANSACTION")
+    create(asking, "payments", "TRANSACTION")
     never: list[bytes] = []
     with (
-        mq.producer("payments", checker=lambda message: never.append(message.body)) as producer,
-        mq.consumer("ledger", "payments") as consumer,
+        asking.producer("payments", checker=lambda message: never.append(message.body)) as producer,
+        asking.consumer("ledger", "payments") as consumer,
     ):
         tx = producer.transaction()
         tx.send("payments", b"decided")
@@ -262,7 +262,7 @@ def test_a_lost_commit_is_repeated_by_the_producer_that_decided(
                 tx.commit()
         assert "is decided" in caught.value.__notes__[0]
         for _ in range(100):
-            mq.clock.advance(seconds=31)
+            asking.clock.advance(seconds=31)
             messages = consumer.receive(wait=0.1)
             if messages:
                 break

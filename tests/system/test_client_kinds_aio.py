@@ -19,8 +19,8 @@ PATIENCE = 20.0
 
 @pytest.fixture
 def mq() -> Iterator[ferromq.Embedded]:
-    """Yield an embedded broker whose time is moved by hand."""
-    with ferromq.embedded(clock=ferromq.Clock.manual()) as embedded:
+    """Yield an embedded broker whose time is moved by hand, and which asks as often as it takes."""
+    with ferromq.embedded(clock=ferromq.Clock.manual(), transaction_check_max=100_000) as embedded:
         yield embedded
 
 

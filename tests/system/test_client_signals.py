@@ -8,7 +8,7 @@ import pytest
 # The main thread blocks the signal, so another thread receives it: no wait for a lock is interrupted then. That shows
 # on every run what a signal shows now and then that comes just before the main thread begins to wait.
 PROGRAM = """
-import os, signal, threading, ferromq
+import os, signal, threading, time, ferromq
 
 with ferromq.embedded() as mq:
     with mq.admin() as admin:
@@ -16,9 +16,10 @@ with ferromq.embedded() as mq:
     with mq.consumer("billing", "orders") as consumer:
         signal.signal(signal.SIGTERM, lambda *_: stop(consumer))
         def receive():
-            is_blocked.wait()
+            while not mq.broker._server.stats()["parked"]:
+                time.sleep(0.01)
+            time.sleep(0.2)  # the main thread begins to wait, too
             os.kill(os.getpid(), signal.SIGTERM)
-        is_blocked = threading.Event()
         threading.Thread(target=receive).start()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         {work}
@@ -26,13 +27,11 @@ print("stopped")
 """
 RUN = """
         stop = lambda consumer: consumer.stop()
-        threading.Timer(1, is_blocked.set).start()
         consumer.run(lambda message: None)
 """
 ITERATE = """
         def stop(consumer):
             raise KeyboardInterrupt
-        threading.Timer(1, is_blocked.set).start()
         try:
             for message in consumer:
                 pass

@@ -20,6 +20,12 @@ PATIENCE = 30.0
 Eventually = Callable[[Callable[[], bool]], bool]
 
 
+@pytest.fixture(autouse=True)
+def patient_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the first frame time on a busy machine: tests tell whether calls go in frames."""
+    monkeypatch.setattr("ferromq.client.connection.PROBE", 10.0)
+
+
 @pytest.fixture(scope="module")
 def mq() -> Iterator[ferromq.Embedded]:
     """Yield a broker that takes TLS alone."""
@@ -178,6 +184,8 @@ def test_a_changed_certificate_ends_no_connection_and_is_checked_by_new_ones(tmp
 
 FORKED = """
 import os, sys, ferromq
+from ferromq.client import connection
+connection.PROBE = 10.0
 files, trust = sys.argv[1:]
 shown = {"grpc_tls_certificate": files + "/first.pem", "grpc_tls_key": files + "/first.key"}
 with ferromq.embedded(**shown) as mq, mq.producer(tls=trust) as parents:

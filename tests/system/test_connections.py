@@ -123,7 +123,6 @@ def test_consumers_are_closed_first_so_that_handlers_can_still_send(
 def test_a_handler_that_does_not_end_leaves_producers_the_time_to_send(broker: ferromq.Embedded, clients: str) -> None:
     """Half of it."""
     topic = f"late-{clients}"
-    broker.producer().send(topic, b"x")
 
     def use_threads() -> None:
         entered, go_on = threading.Event(), threading.Event()
@@ -133,7 +132,9 @@ def test_a_handler_that_does_not_end_leaves_producers_the_time_to_send(broker: f
             go_on.wait(PATIENCE)
 
         mq = ferromq.connect(broker.endpoint)
-        consumer, future = mq.consumer("g", topic), mq.producer(linger=NEVER).submit(topic, b"y")
+        consumer, producer = mq.consumer("g", topic), mq.producer(linger=NEVER)
+        producer.send(topic, b"x")
+        future = producer.submit(topic, b"y")
         threading.Thread(target=consumer.run, args=(handle,), daemon=True).start()
         assert entered.wait(PATIENCE)
         mq.close(2)
@@ -148,7 +149,9 @@ def test_a_handler_that_does_not_end_leaves_producers_the_time_to_send(broker: f
             await asyncio.sleep(PATIENCE)
 
         mq = aio.connect(broker.endpoint)
-        consumer, future = mq.consumer("g", topic), await mq.producer(linger=NEVER).submit(topic, b"y")
+        consumer, producer = mq.consumer("g", topic), mq.producer(linger=NEVER)
+        await producer.send(topic, b"x")
+        future = await producer.submit(topic, b"y")
         running = asyncio.create_task(consumer.run(handle, stop_timeout=PATIENCE))
         await entered.wait()
         await mq.close(2)

@@ -12,6 +12,7 @@ import pytest
 import ferromq
 from ferromq._ferromq import RemotingClient, decode_records
 from ferromq._proto import messages as pb
+from ferromq.broker.cluster import route_cache
 from ferromq.broker.controller import BrokerController
 from ferromq.broker.metadata.groups import GroupConfig
 from ferromq.config.broker import BrokerConfig
@@ -131,8 +132,11 @@ def test_with_auto_creation_off_the_error_says_what_to_do(tmp_path: Path) -> Non
         rpc.channel.close()
 
 
-def test_a_route_reaches_over_brokers(mq: ferromq.Embedded, rpc: Rpc, tmp_path: Path, remoting: RemotingClient) -> None:
+def test_a_route_reaches_over_brokers(
+    mq: ferromq.Embedded, rpc: Rpc, tmp_path: Path, remoting: RemotingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each queue at its own broker; a broker without a gRPC address is left out."""
+    monkeypatch.setattr(route_cache, "_RENEWAL_SECONDS", 10)
     other = broker(tmp_path, "broker-b", mq.namesrv, default_queues=2)
     try:
         fields = {"topic": "wide", "readQueueNums": "2", "writeQueueNums": "2"}

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from delivery_model import Life, Queue, State
+from dispatching import dispatched
 from grpc_peer import GrpcPeer, Received, timestamp
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -318,6 +319,7 @@ class DeliveryLife(RuleBasedStateMachine):
         assert not lost, f"lost: {lost}"
 
     def _dead(self, group: str) -> list[str]:
+        dispatched(self.mq)
         topic, store = f"%DLQ%{group}", self.mq.store
         found = []
         for queue_id in store.queues().get(topic, []):

@@ -156,12 +156,12 @@ def test_a_broker_that_is_closed_first_ends_calls_with_an_error() -> None:
     mq = ferromq.embedded()
 
     async def program(connection: aio.Connection) -> None:
-        async with connection.producer(timeout=1, attempts=1) as producer:
+        async with connection.producer(timeout=PATIENCE, attempts=1) as producer:
             while not producer._client.base.channels.framed:
                 await producer.send("orders", b"x")
             await asyncio.to_thread(mq.close)
             with pytest.raises(ferromq.ConnectionFailed):
-                await producer.send("orders", b"x")
+                await producer.send("orders", b"x", timeout=1)
 
     run(program, mq)
 

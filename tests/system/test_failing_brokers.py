@@ -84,7 +84,6 @@ def test_the_core_goes_on_with_the_broker_that_answers(
 ) -> None:
     """For all topics, also for one without a failure; and also where the client has left the broker."""
     with ferromq.Producer(cluster.healthy.endpoint, timeout=PATIENCE) as producer:
-        producer._client.common.attempt_timeout = 1.0
         for topic in ("orders", "prices"):
 
             def is_ready(topic: str = topic) -> bool:
@@ -93,6 +92,7 @@ def test_the_core_goes_on_with_the_broker_that_answers(
 
             assert eventually(is_ready)
         assert {producer.send("orders", b"x").broker_name for _ in range(4)} == {"a", "b"}
+        producer._client.common.attempt_timeout = 1.0
         fault(cluster.proxy)
         end = time.monotonic() + PATIENCE
         while not producer._client.common.routes.failing():
@@ -129,9 +129,9 @@ def test_tasks_go_on_with_the_broker_that_answers(cluster: Cluster, fault: Fault
 
     async def program() -> None:
         async with aio.Producer(cluster.healthy.endpoint, timeout=PATIENCE) as producer, asyncio.timeout(2 * PATIENCE):
-            producer._client.common.attempt_timeout = 1.0
             while not is_direct(producer, cluster, "orders"):
                 await producer.send("orders", b"x")
+            producer._client.common.attempt_timeout = 1.0
             fault(cluster.proxy)
             while not producer._client.common.routes.failing():
                 await producer.send("orders", b"x")

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from grpc_peer import GrpcPeer
 from machine import in_load
+from ports import kept_port
 
 import ferromq
 from ferromq import _ferromq
 from ferromq._ferromq import RemotingClient
 from ferromq._proto import messages as pb
+from ferromq.broker.cluster import route_cache
 from ferromq.broker.controller import BrokerController
 from ferromq.broker.metadata.topics import TopicConfig
 from ferromq.config.broker import BrokerConfig
@@ -40,9 +42,13 @@ class Cluster:
     kv_config_path: str = ""
 
     def __post_init__(self) -> None:
-        self.name_server = self.stack.enter_context(contextlib.closing(self.name_server_at(FREE)))
-        self.a, self.b = self.broker("a"), self.broker("b")
+        self.name_server = self.stack.enter_context(contextlib.closing(self.name_server_at(self.kept())))
+        self.a, self.b = (self.broker(name, listen=self.kept(), grpc_listen=self.kept()) for name in "ab")
         self.stack.enter_context(contextlib.closing(self.admin)).create_topic(TOPIC, queues=4, message_type="FIFO")
+
+    def kept(self) -> str:
+        """Return the address of a port that is kept for a server until the end of the test."""
+        return self.stack.enter_context(kept_port())
 
     @property
     def admin(self) -> ferromq.Admin:
@@ -84,8 +90,9 @@ ALL = [(name, queue_id) for name in "ab" for queue_id in range(4)]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Run a cluster."""
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Run a cluster, whose brokers wait for the newest route."""
+    monkeypatch.setattr(route_cache, "_RENEWAL_SECONDS", 10)
     with contextlib.ExitStack() as stack:
         yield Cluster(tmp_path, Clock.manual(1_700_000_000_000), stack)
 
@@ -102,7 +109,7 @@ ON_A, ON_B = ([g for g in GROUPS if ALL[_ferromq.queue_of_group(g, len(ALL))][0]
 
 def places(producer: ferromq.Producer, groups: list[str]) -> dict[str, int]:
     """Send a message of each group, and return the queue its receipt names."""
-    return {group: producer.send(TOPIC, group.encode(), message_group=group).queue_id for group in groups}
+    return {group: producer.send(TOPIC, group.encode(), message_group=group, timeout=30).queue_id for group in groups}
 
 
 def test_a_fifo_topic_has_an_order_configuration(cluster: Cluster, remoting: RemotingClient) -> None:

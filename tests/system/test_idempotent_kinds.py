@@ -54,9 +54,10 @@ def test_a_message_whose_answer_was_lost_is_stored_once(broker: Broker, faults: 
 
 def submit_and_send_all(broker: Broker, topic: str, lose: Callable[[], None]) -> None:
     """Send with both; the answer to each is lost once."""
-    with ferromq.Producer(broker.endpoint, idempotent=True) as producer:
+    with ferromq.Producer(broker.endpoint, idempotent=True, linger=timedelta(hours=1)) as producer:
         lose()
         futures = [producer.submit(topic, b"lost %d" % number) for number in range(10)]
+        producer.flush()
         assert [future.result().queue_offset for future in futures] == [-1] * 10
         lose()
         receipts = producer.send_all(topic, [b"lost %d" % number for number in range(10, 20)])
@@ -67,9 +68,10 @@ def awaited(broker: Broker, topic: str, lose: Callable[[], None]) -> None:
     """Do the same on an event loop."""
 
     async def run() -> None:
-        async with ferromq.aio.Producer(broker.endpoint, idempotent=True) as producer:
+        async with ferromq.aio.Producer(broker.endpoint, idempotent=True, linger=timedelta(hours=1)) as producer:
             lose()
             futures = [await producer.submit(topic, b"lost %d" % number) for number in range(10)]
+            await producer.flush()
             assert [(await future).queue_offset for future in futures] == [-1] * 10
             lose()
             receipts = await producer.send_all(topic, [b"lost %d" % number for number in range(10, 20)])

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as pb
 from otlp_collector import Collector, labels
+from ports import kept_port
 from prometheus_client.core import CounterMetricFamily
 from tls_files import FILES, TRUST
 
@@ -32,13 +32,6 @@ def pushing(port: int, clock: Clock, **options: Any) -> Iterator[ferromq.Embedde
     target = f"http://127.0.0.1:{port}"
     with ferromq.embedded(clock=clock, metrics_push=target, push_interval=10, **options) as mq:
         yield mq
-
-
-def free_port() -> int:
-    """Return a port at which no process listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def test_metrics_are_pushed_under_rocketmqs_names() -> None:
@@ -95,12 +88,12 @@ def test_a_name_server_that_cannot_push_does_not_start(monkeypatch: pytest.Monke
     """For the missing package, or a wrong target; its address is free again."""
     with pytest.raises(ferromq.ConfigError, match="metrics_push is 'nowhere'"):
         NameServerConfig.load(flags={"metrics_push": "nowhere"})
-    listen = f"127.0.0.1:{free_port()}"
-    with monkeypatch.context() as patched:
-        patched.setattr(otlp, "_PROTO", "opentelemetry.is_not_here")
-        with pytest.raises(ModuleNotFoundError, match=r"pip install 'ferromq\[otel\]'"):
-            NamesrvController(NameServerConfig.load(flags={"listen": listen, "metrics_push": "http://127.0.0.1:1"}))
-    NamesrvController(NameServerConfig.load(flags={"listen": listen})).close()
+    with kept_port() as listen:
+        with monkeypatch.context() as patched:
+            patched.setattr(otlp, "_PROTO", "opentelemetry.is_not_here")
+            with pytest.raises(ModuleNotFoundError, match=r"pip install 'ferromq\[otel\]'"):
+                NamesrvController(NameServerConfig.load(flags={"listen": listen, "metrics_push": "http://127.0.0.1:1"}))
+        NamesrvController(NameServerConfig.load(flags={"listen": listen})).close()
 
 
 def test_many_points_are_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,10 +125,11 @@ def test_many_points_are_several_requests(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_collector_that_is_down_costs_a_line_and_gets_all_totals_later(caplog: pytest.LogCaptureFixture) -> None:
     """Down at the start, then up, gone and back at the same port; the broker works all the time."""
-    clock, port = Clock.manual(), free_port()
+    clock = Clock.manual()
     with (
         caplog.at_level(logging.INFO, "ferromq.monitoring"),
-        pushing(port, clock) as mq,
+        kept_port() as address,
+        pushing(port := int(address.rpartition(":")[2]), clock) as mq,
         mq.producer() as producer,
     ):
         for number in range(2):
@@ -197,7 +191,7 @@ def test_an_end_waits_for_a_hung_collector_no_longer_than_for_a_push() -> None:
 
     with contextlib.closing(Collector(answer=hang)) as collector, contextlib.ExitStack() as stack:
         stack.callback(go_on.set)
-        with pushing(collector.port, Clock.manual(), push_timeout=0.1):
+        with pushing(collector.port, Clock.manual(), push_timeout=1):
             end = time.monotonic()
         assert time.monotonic() - end < PATIENCE / 2
         assert collector.received.qsize() == 1

@@ -42,7 +42,7 @@ def name_servers(clock: Clock) -> Iterator[list[NamesrvController]]:
 def broker(name_servers: list[NamesrvController], clock: Clock, tmp_path: Path) -> Iterator[BrokerController]:
     """Run a broker that has just registered with each of them."""
     addresses = ";".join(server.address for server in name_servers)
-    options = {"listen": FREE, "grpc_listen": FREE, "commit_log_file_size": "1MiB", "register_timeout": "1s"}
+    options = {"listen": FREE, "grpc_listen": FREE, "commit_log_file_size": "1MiB"}
     config = BrokerConfig.from_options({"store": tmp_path, "namesrv": addresses, **options})
     controller = BrokerController(config, clock=clock)
     yield controller

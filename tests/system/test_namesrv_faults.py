@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fault_proxy import FAULTS, Fault, FaultProxy
+from machine import in_load
 from ports import kept_port
 from remoting_peer import Frame
 from remoting_script import ScriptedServer, names
@@ -33,7 +34,11 @@ def mq() -> Iterator[ferromq.Embedded]:
 
 def test_a_client_waits_for_a_name_server_that_starts_later(mq: ferromq.Embedded) -> None:
     """Before, the error names the address; the same client works afterwards."""
-    with kept_port() as address, ferromq.connect(namesrv=address, timeout=0.5) as away, away.producer() as producer:
+    with (
+        kept_port() as address,
+        ferromq.connect(namesrv=address, timeout=PATIENCE, attempts=1) as away,
+        away.producer() as producer,
+    ):
         with pytest.raises(ferromq.ConnectionFailed, match=address):
             producer.send("orders", b"early")
         with names({"broker-a": {0: mq.remoting}}, address=address):
@@ -56,7 +61,7 @@ def test_a_broker_in_place_of_a_name_server_is_named_so(mq: ferromq.Embedded) ->
 def test_clients_and_administrators_name_an_absent_name_server_alike(host: str) -> None:
     """With the reason in plain words."""
     text = f"cannot reach name server {host}:1 (connection refused)"
-    with ferromq.connect(namesrv=f"{host}:1", timeout=1) as absent, absent.producer() as producer:
+    with ferromq.connect(namesrv=f"{host}:1", timeout=PATIENCE, attempts=1) as absent, absent.producer() as producer:
         for call in (absent.admin().topics, lambda: producer.send("orders", b"x")):
             with pytest.raises(ferromq.ConnectionFailed) as failed:
                 call()
@@ -73,7 +78,7 @@ def test_another_name_server_answers_for_one_that_fails(mq: ferromq.Embedded, fa
             assert producer.send("orders", b"x").broker_name == "broker-a"
             begin = time.monotonic()
             producer.send("orders", b"y")
-            assert time.monotonic() - begin < 1
+            assert time.monotonic() - begin < in_load(1)
 
 
 def test_a_name_server_that_has_just_started_takes_no_topic_away(mq: ferromq.Embedded, eventually: Eventually) -> None:
@@ -82,7 +87,7 @@ def test_a_name_server_that_has_just_started_takes_no_topic_away(mq: ferromq.Emb
     with (
         names(brokers) as server,
         ferromq.connect(namesrv=server.address, timeout=10) as patient,
-        ferromq.connect(namesrv=server.address, timeout=0.5) as hasty,
+        ferromq.connect(namesrv=server.address, timeout=10, attempts=1) as hasty,
         patient.producer() as known,
         patient.producer() as waiting,
         hasty.producer() as fresh,
@@ -101,7 +106,9 @@ def test_a_name_server_that_has_just_started_takes_no_topic_away(mq: ferromq.Emb
         assert sending.result(PATIENCE).broker_name == "broker-z"
 
 
-def test_sends_and_receives_go_on_after_a_restart_of_the_broker(tmp_path: Path) -> None:
+def test_sends_and_receives_go_on_after_a_restart_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A call waits for its return; leases and the client's registration come again."""
     with kept_port() as address, names({"broker-a": {0: address}}) as server:
         options = {"listen": address, "advertise": address, "fast_listen": "off"}
@@ -114,8 +121,10 @@ def test_sends_and_receives_go_on_after_a_restart_of_the_broker(tmp_path: Path) 
                 producer.send("orders", b"one")
                 (one,) = consumer.receive(wait=PATIENCE)
                 consumer.ack(one)
-            with pytest.raises(ferromq.ConnectionFailed, match=address):
-                producer.send("orders", b"lost", timeout=0.3)
+            with monkeypatch.context() as patched:
+                patched.setattr(producer._client.common, "attempts", 1)
+                with pytest.raises(ferromq.ConnectionFailed, match=address):
+                    producer.send("orders", b"lost")
             with ferromq.embedded(tmp_path, **options):  # type: ignore[arg-type]
                 producer.send("orders", b"two")
                 (two,) = consumer.receive(wait=PATIENCE)
@@ -138,10 +147,10 @@ def test_a_call_connects_at_once_however_long_a_broker_was_away() -> None:
         proxy.refuse()
         end = time.monotonic() + 2.5
         while time.monotonic() < end:
-            with pytest.raises(ferromq.ConnectionFailed):
+            with pytest.raises(ferromq.OutcomeUnknown):
                 producer.send("orders", b"away", timeout=0.5)
         proxy.resume()
-        producer.send("orders", b"again", timeout=1)
+        producer.send("orders", b"again", timeout=in_load(1))
 
 
 def test_brokers_join_and_leave(eventually: Eventually) -> None:
@@ -255,7 +264,7 @@ def test_wrong_answers_are_errors_that_name_the_server(mq: ferromq.Embedded) -> 
     for body in (b"nonsense", b'{"queueDatas": 5}', b'{"queueDatas": [{"brokerName": "a"}]}'):
         with (
             ScriptedServer({105: lambda _, body=body: Frame(0, body=body)}) as server,
-            ferromq.connect(namesrv=server.address, timeout=0.3, attempts=1) as clients,
+            ferromq.connect(namesrv=server.address, timeout=PATIENCE, attempts=1) as clients,
             clients.producer() as producer,
             pytest.raises(ferromq.ServerError, match=server.address),
         ):
@@ -265,7 +274,7 @@ def test_wrong_answers_are_errors_that_name_the_server(mq: ferromq.Embedded) -> 
         with (
             ScriptedServer(answers) as broker,
             names({"broker-a": {0: broker.address}}) as server,
-            ferromq.connect(namesrv=server.address, timeout=0.3, attempts=1) as clients,
+            ferromq.connect(namesrv=server.address, timeout=PATIENCE, attempts=1) as clients,
             clients.consumer("billing", "orders") as consumer,
             pytest.raises(ferromq.ServerError, match=broker.address),
         ):

@@ -53,7 +53,7 @@ print(*(groups[name] == list(range(number, 30, 3)) for number, name in enumerate
 DELAYED = """
 producer = Producer(config, (DELAY,))
 producer.startup()
-due = int(time.time()) + 3
+due = int(time.time()) + 4
 producer.send(message(DELAY, "late", delivery_timestamp=due))
 taken_back = producer.send(message(DELAY, "never", delivery_timestamp=due))
 producer.recall_message(DELAY, taken_back.recall_handle)
@@ -187,7 +187,7 @@ producer.shutdown()
 @pytest.fixture
 def mq() -> Iterator[ferromq.Embedded]:
     """Yield an embedded broker with a topic of each kind, and groups that consume in order or give up soon."""
-    options = {"transaction_timeout": timedelta(seconds=1), "transaction_check_interval": timedelta(seconds=1)}
+    options = {"transaction_timeout": timedelta(seconds=2), "transaction_check_interval": timedelta(seconds=1)}
     with ferromq.embedded(**options) as embedded:
         for kind in ("FIFO", "DELAY", "TRANSACTION", "PRIORITY"):
             config = TopicConfig(f"official-{kind.lower()}", 4, 4)

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from dispatching import dispatched
 from fault_proxy import FaultProxy
 from grpc_proxy import GrpcProxy
@@ -12,6 +13,7 @@ from ports import kept_port
 
 import ferromq
 from ferromq import MessageView, aio
+from ferromq.client import renewing
 
 PATIENCE = 30.0
 MANY = 200
@@ -119,8 +121,9 @@ def test_pain_7_a_task_that_waits_for_a_hung_broker_does_not_block_the_loop() ->
         asyncio.run(asyncio.wait_for(use(proxy), PATIENCE))
 
 
-def test_pain_13_leases_are_renewed_while_a_handler_blocks_the_loop() -> None:
+def test_pain_13_leases_are_renewed_while_a_handler_blocks_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """For several lengths of the lease: the message is handled once, and acknowledged."""
+    monkeypatch.setattr(renewing, "_RENEWAL", PATIENCE)
     attempts: list[int] = []
     with ferromq.embedded(clock=ferromq.Clock.manual()) as mq, GrpcProxy(mq.endpoint) as proxy:
         with mq.producer() as producer:

@@ -154,6 +154,11 @@ def heartbeat(endpoint: str) -> float:
     return time.monotonic() - begin
 
 
+def knows_of(name_server: NamesrvController, broker: str) -> bool:
+    """Say whether a broker is registered."""
+    return broker in name_server.routes.cluster_info()["brokerAddrTable"]
+
+
 def test_a_reader_is_told_of_a_broker_that_is_away(cluster: Cluster, clock: Clock, eventually: Eventually) -> None:
     """Its rows are not silently missing; producers see its queues closed, and send elsewhere."""
     _, a, b = cluster
@@ -165,10 +170,13 @@ def test_a_reader_is_told_of_a_broker_that_is_away(cluster: Cluster, clock: Cloc
         over_grpc.queues(a.endpoint, "orders")
 
 
-def test_a_reader_is_told_of_a_broker_that_was_away_before_the_first_question(cluster: Cluster, start: Start) -> None:
+def test_a_reader_is_told_of_a_broker_that_was_away_before_the_first_question(
+    cluster: Cluster, start: Start, eventually: Eventually
+) -> None:
     """A broker that just started does not know whether the other has rows; an administrator does."""
     name_server, _, b = cluster
     b.close()
+    assert eventually(lambda: not knows_of(name_server, "b"))
     c = start("c", name_server.address)
     for _ in range(2):
         with pytest.raises(ServerError, match="the broker b is away and may have queues of orders"):
@@ -178,21 +186,25 @@ def test_a_reader_is_told_of_a_broker_that_was_away_before_the_first_question(cl
     assert len(over_grpc.queues(c.endpoint, "orders")) == 4
 
 
-def test_a_removed_broker_is_not_missed(cluster: Cluster, clock: Clock) -> None:
+def test_a_removed_broker_is_not_missed(cluster: Cluster, clock: Clock, eventually: Eventually) -> None:
     """As the error says."""
     name_server, a, b = cluster
     b.close()
+    assert eventually(lambda: not knows_of(name_server, "b"))
     name_server.kv_config.put("FERROMQ_GRPC", "b", "gone")
     clock.advance(seconds=2)
     assert len(over_grpc.queues(a.endpoint, "orders")) == 4
 
 
-def test_a_topic_that_was_deleted_elsewhere_is_not_missed(cluster: Cluster, clock: Clock) -> None:
+def test_a_topic_that_was_deleted_elsewhere_is_not_missed(
+    cluster: Cluster, clock: Clock, eventually: Eventually
+) -> None:
     """Its broker is there, and answers that it no longer has it."""
     name_server, a, b = cluster
     b.topics.delete("orders", "test")
     name_server.routes.delete_topic("orders")
     a.topics.push_all()
     clock.advance(seconds=60)
+    assert eventually(lambda: name_server.routes.lookup("orders") is not None)
     assert queues(a.endpoint, "orders") == ALL[:4]
     assert len(over_grpc.queues(a.endpoint, "orders")) == 4

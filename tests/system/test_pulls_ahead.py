@@ -12,18 +12,21 @@ from machine import in_load
 
 import ferromq
 from ferromq import Queue, aio
+from ferromq.client import connection
 from ferromq.core import pull_plans
 from ferromq.core.pull_plans import PullAhead
 from ferromq.core.requests import Plan
 
 Eventually = Callable[[Callable[[], bool]], bool]
+PATIENCE = 20.0
 COUNT = 1000
 SOME = 50
 
 
 @pytest.fixture
-def mq(proxy: FaultProxy) -> Iterator[ferromq.Embedded]:
+def mq(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[ferromq.Embedded]:
     """Yield a broker that clients reach by the proxy alone, with messages in one queue."""
+    monkeypatch.setattr(connection, "PROBE", PATIENCE)  # calls go in frames, however busy the machine is
     with ferromq.embedded(grpc_listen=proxy.target, grpc_advertise=proxy.address, default_queues=1) as mq:
         send(mq, range(COUNT))
         yield mq

@@ -9,16 +9,19 @@ from fault_proxy import FaultProxy
 
 import ferromq
 from ferromq import Message, aio
+from ferromq.client import connection
 
 Eventually = Callable[[Callable[[], bool]], bool]
+PATIENCE = 20.0
 COUNT = 4000
 PART = 512
 """Messages of a first part."""
 
 
 @pytest.fixture
-def mq(proxy: FaultProxy) -> Iterator[ferromq.Embedded]:
+def mq(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[ferromq.Embedded]:
     """Yield a broker that clients reach by the proxy alone, with messages in one queue."""
+    monkeypatch.setattr(connection, "PROBE", PATIENCE)  # calls go in frames, however busy the machine is
     with ferromq.embedded(grpc_listen=proxy.target, grpc_advertise=proxy.address, default_queues=1) as mq:
         with ferromq.Producer(mq.endpoint) as producer:
             producer.send_all("orders", [Message(b"%d" % n, tag="odd" if n % 2 else "even") for n in range(COUNT)])

@@ -158,17 +158,17 @@ def test_grpc_receives_over_the_limit_are_too_many_requests(mq: ferromq.Embedded
 
 def test_our_clients_wait_and_go_on(tmp_path: Path) -> None:
     """Sends and receives above the rate take longer, and none fails."""
-    with ferromq.embedded(tmp_path, limits=["topic=* send=40 receive=40"]) as mq, ferromq.connect(mq.endpoint) as here:
+    with ferromq.embedded(tmp_path, limits=["topic=* send=10 receive=10"]) as mq, ferromq.connect(mq.endpoint) as here:
         with here.producer() as producer:
-            for number in range(60):
+            for number in range(15):
                 producer.send("orders", b"%d" % number)
         with here.consumer("billing", "orders", begin="first") as consumer:
             seen: list[bytes] = []
-            while len(seen) < 60:
+            while len(seen) < 15:
                 messages = consumer.receive(8, wait=PATIENCE)
                 consumer.ack(messages)
                 seen += [message.body for message in messages]
-        assert sorted(seen, key=int) == [b"%d" % number for number in range(60)]
+        assert sorted(seen, key=int) == [b"%d" % number for number in range(15)]
         assert mq.broker._server.stats()["over_topic_limit"] > 0
 
 
@@ -179,8 +179,8 @@ def test_users_have_limits_of_their_own(tmp_path: Path) -> None:
         with (
             ferromq.connect(mq.endpoint, access_key=ADA[0], secret_key=ADA[1]) as ada,
             ferromq.connect(mq.endpoint, access_key=BOB[0], secret_key=BOB[1]) as bob,
-            ada.producer(timeout=2) as limited,
-            bob.producer(timeout=2) as free,
+            ada.producer(attempts=1) as limited,
+            bob.producer() as free,
         ):
             for _ in range(2):
                 limited.send("orders", b"x")
@@ -235,7 +235,7 @@ def test_connections_of_a_user_over_grpc_are_limited(shared: ferromq.Embedded) -
         assert [by(first, shared), by(second, shared)] == [ResponseCode.SUCCESS] * 2
         with (
             ferromq.connect(shared.endpoint, access_key=ADA[0], secret_key=ADA[1]) as ada,
-            ada.producer(timeout=1) as producer,
+            ada.producer(attempts=1) as producer,
             pytest.raises(ferromq.Throttled, match="connections of the user ada are at their limit of 2"),
         ):
             producer.send("orders", b"x")
@@ -249,7 +249,7 @@ def test_a_connection_of_framed_calls_loses_its_place(shared: ferromq.Embedded) 
     with (
         closing(RemotingClient(credentials=BOB)) as admin,
         ferromq.connect(shared.endpoint, access_key=ADA[0], secret_key=ADA[1]) as ada,
-        ada.producer(timeout=1) as producer,
+        ada.producer(attempts=1) as producer,
     ):
         producer.send("orders", b"x")
         changed = b"limits=user=ada connections=1\n"

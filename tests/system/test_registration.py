@@ -110,7 +110,7 @@ def create(broker: BrokerController, name: str) -> None:
 
 
 def test_a_broker_registers_everything_at_once_and_unregisters(
-    name_server: NameServer, broker: BrokerController
+    name_server: NameServer, broker: BrokerController, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
     """Its gRPC address before its topics: a client that sees it in a route can reach it."""
     told = {code: fields for code, fields, _ in name_server.told}
@@ -128,7 +128,7 @@ def test_a_broker_registers_everything_at_once_and_unregisters(
     )
     assert len(name_server.topics()) > 1
     broker.close()
-    assert name_server.codes() == [UNREGISTER]
+    assert eventually(lambda: name_server.codes() == [UNREGISTER])
 
 
 def test_it_registers_again_every_30_seconds(name_server: NameServer, broker: BrokerController, clock: Clock) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import kept_port
 
 import ferromq
 from ferromq._ferromq import RemotingClient, Request, Server
@@ -35,7 +36,7 @@ Answer = tuple[int, str | None, dict[str, str], bytes]
 class Master:
     """Answers a slave from its tables, and records the requests."""
 
-    def __init__(self, clock: Clock, namesrv: NamesrvController, port: int = 0) -> None:
+    def __init__(self, clock: Clock, namesrv: NamesrvController, listen: str = "127.0.0.1:0") -> None:
         self.asked: list[int] = []
         self.bodies: dict[int, bytes] = {
             TOPICS: encoded(topicConfigTable={"orders": TOPIC}),
@@ -49,9 +50,9 @@ class Master:
         self.server = Server(clock.raw)
         for code in ORDER:
             self.server.register(code, self.answer)
-        self.port = self.server.listen_remoting(f"127.0.0.1:{port}")
-        self.address = f"127.0.0.1:{self.port}"
-        broker = Registration("DefaultCluster", self.address, "broker-a", 0, f"127.0.0.1:{self.port + 1}")
+        port = self.server.listen_remoting(listen)
+        self.address = f"127.0.0.1:{port}"
+        broker = Registration("DefaultCluster", self.address, "broker-a", 0, f"127.0.0.1:{port + 1}")
         namesrv.routes.register(broker, RegisteredTopics(), clock.now_ms(), None)
 
     def answer(self, request: Request) -> Answer:
@@ -95,9 +96,10 @@ def namesrv(clock: Clock) -> Iterator[NamesrvController]:
 @pytest.fixture
 def master(clock: Clock, namesrv: NamesrvController) -> Iterator[Master]:
     """Run a master that is registered."""
-    running = Master(clock, namesrv)
-    yield running
-    running.server.stop()
+    with kept_port() as address:
+        running = Master(clock, namesrv, address)
+        yield running
+        running.server.stop()
 
 
 @pytest.fixture
@@ -378,7 +380,7 @@ def test_a_lost_master_is_warned_of_once_and_asked_again(
     for _ in range(3):
         clock.advance(seconds=10)
     assert len([text for text in caplog.messages if "master does not answer" in text]) == 1
-    back = Master(clock, namesrv, master.port)
+    back = Master(clock, namesrv, master.address)
     clock.advance(seconds=10)
     assert back.heard() == ORDER
     assert len([text for text in caplog.messages if "master is back" in text]) == 1

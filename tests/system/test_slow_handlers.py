@@ -11,6 +11,7 @@ from ports import kept_port
 
 import ferromq
 from ferromq import MessageView
+from ferromq.client import renewing
 
 pytestmark = [
     pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell.kind),
@@ -107,8 +108,11 @@ def test_one_message_a_worker_is_prefetched_before_there_is_a_rate(
     assert mq.broker._server.stats()["acked"] == TOTAL
 
 
-def test_a_message_that_is_worked_on_does_not_expire(mq: ferromq.Embedded, shell: Shell, way: str) -> None:
+def test_a_message_that_is_worked_on_does_not_expire(
+    mq: ferromq.Embedded, shell: Shell, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However long it takes: its lease is renewed until the handler returns, or the loop asks for the next message."""
+    monkeypatch.setattr(renewing, "_RENEWAL", PATIENCE)
     receive_all(mq, TOTAL)
     with mq.producer() as producer:
         producer.send("orders", b"slow")

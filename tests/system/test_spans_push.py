@@ -93,7 +93,9 @@ def test_the_span_of_a_send_belongs_to_the_producers(mq: ferromq.Embedded, clock
         }
 
 
-def test_contexts_of_all_protocols_are_taken(mq: ferromq.Embedded, clock: Clock, collector: Collector) -> None:
+def test_contexts_of_all_protocols_are_taken(
+    mq: ferromq.Embedded, clock: Clock, collector: Collector, eventually: Eventually
+) -> None:
     """From the properties of a remoting send, from gRPC's metadata, and from the properties of a gRPC message first."""
     send_by_remoting(mq, SAMPLED)
     route = messages.QueryRouteRequest(topic=messages.Resource(name="orders"))
@@ -104,8 +106,14 @@ def test_contexts_of_all_protocols_are_taken(mq: ferromq.Embedded, clock: Clock,
     call(mq, "SendMessage", send, messages.SendMessageResponse, ("traceparent", SAMPLED))
     ack = messages.AckMessageRequest(group=messages.Resource(name="billing"), topic=messages.Resource(name="orders"))
     call(mq, "AckMessage", ack, messages.AckMessageResponse, ("traceparent", SAMPLED))
-    clock.advance(seconds=5)
-    found = {span.name: span for span in collector.spans()}
+    found: dict[str, Any] = {}
+
+    def are_all_there() -> bool:
+        clock.advance(seconds=5)
+        found.update({span.name: span for span in collector.spans()})
+        return len(found) == 4
+
+    assert eventually(are_all_there)
     assert set(found) == {"send_message_v2", "QueryRoute", "SendMessage", "AckMessage"}
     assert {span.trace_id.hex() for span in found.values()} == {TRACE}
     parents = {name: span.parent_span_id.hex() for name, span in found.items()}

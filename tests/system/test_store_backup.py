@@ -153,6 +153,7 @@ def test_a_backup_under_load(tmp_path: Path, eventually: Callable[[Callable[[], 
         fill(mq.store, 1000)
         with Load(mq) as load:
             assert eventually(lambda: mq.store.min_offset("orders", 0) > 0 and len(load.sent) > 10)
+            assert eventually(lambda: "orders@g" in mq.store.committed_offsets("g", "orders"))
             for _ in range(2):
                 acknowledged = dict(load.sent)
                 progress = mq.store.committed_offsets("g", "orders")["orders@g"]

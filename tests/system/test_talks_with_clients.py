@@ -116,14 +116,15 @@ def test_a_question_to_a_client_ends_in_time(
     mq: ferromq.Embedded, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
     """With an error that names it; the broker answers others meanwhile, and asks it again once it is there."""
-    monkeypatch.setattr(client_calls, "CALL_SECONDS", CALL_SECONDS)
     group = {"readers": {"orders": "*"}}
     fields = {"consumerGroup": "readers", "clientId": "lost@1", "jstackEnable": "false"}
     with Peer(mq.remoting, client_id="tool@1") as tool:
         with Peer(proxy.address, client_id="lost@1") as lost:
             lost.heartbeat(consumes=group)
             fault(proxy)
-            in_time(lambda: refused(tool.call(RUNNING_INFO, fields).code))
+            with monkeypatch.context() as patched:
+                patched.setattr(client_calls, "CALL_SECONDS", CALL_SECONDS)
+                in_time(lambda: refused(tool.call(RUNNING_INFO, fields).code))
             in_time(lambda: tool.heartbeat(consumes=group))
             proxy.resume()
         with Peer(proxy.address, client_id="lost@1") as back:

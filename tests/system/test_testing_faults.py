@@ -80,7 +80,7 @@ def test_dropped_connections_are_opened_again(broker: Broker, faults: Faults) ->
 def test_a_broker_that_hangs_answers_after_resume(broker: Broker, faults: Faults) -> None:
     """A request that was held is executed then."""
     producer = broker.producer(timeout=0.2, attempts=1)
-    producer.send("orders", b"one")
+    producer.send("orders", b"one", timeout=PATIENCE)
     faults.hang()
     with pytest.raises(ferromq.RequestTimeout):
         producer.send("orders", b"two")

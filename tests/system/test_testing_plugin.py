@@ -266,7 +266,10 @@ def test_a_test_that_fails_leaves_nothing_behind(run: Run, tmp_path: Path) -> No
         import threading
 
         def pytest_unconfigure(config):
-            print("LEFT", [each.name for each in threading.enumerate() if each.name.startswith("ferromq-")])
+            left = [each for each in threading.enumerate() if each.name.startswith("ferromq-")]
+            for each in left:
+                each.join(10)
+            print("LEFT", [each.name for each in left if each.is_alive()])
     """
     done = run(text, f"--basetemp={tmp_path / 'base'}", expected=1, conftest=conftest)
     assert "2 failed" in done.stdout

@@ -140,6 +140,7 @@ class Payers:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self.decided: dict[bytes, int] = {}
+        self._preparing: set[bytes] = set()
         self.answered: set[bytes] = set()
 
     def transact(self, address: str, name: str) -> None:
@@ -150,8 +151,12 @@ class Payers:
                 self._answer_checks(peer)
                 for number in range(1_000_000):
                     body, decision = f"{name}/{number}".encode(), choices.choice([COMMIT, ROLLBACK])
-                    transaction = prepare(peer, body, UNIQ_KEY=body.decode())
-                    self.decided[body] = decision
+                    self._preparing.add(body)
+                    try:
+                        transaction = prepare(peer, body, UNIQ_KEY=body.decode())
+                        self.decided[body] = decision
+                    finally:
+                        self._preparing.discard(body)
                     if number % 3 != 2:
                         assert end(peer, transaction, decision).code == 0
                         self.answered.add(body)
@@ -176,6 +181,8 @@ class Payers:
             except queue.Empty:
                 continue
             (message,) = decode_records(asked.body)
+            if message.body in self._preparing:
+                continue  # not yet decided; the broker asks again
             fields = {"producerGroup": "payers", "fromTransactionCheck": "true", **asked.fields}
             # The store of an unknown one was never acknowledged.
             decision = self.decided.get(message.body, ROLLBACK)

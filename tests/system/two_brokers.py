@@ -5,6 +5,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ports import kept_port
+
 import ferromq
 from ferromq.broker.controller import BrokerController
 from ferromq.config.broker import BrokerConfig
@@ -21,9 +23,8 @@ class TwoBrokers:
     def __init__(self, directory: Path, stack: contextlib.ExitStack, now: datetime | int) -> None:
         self.directory, self.stack = directory, stack
         self.clock = Clock.manual(now)
-        self.name_server = stack.enter_context(
-            contextlib.closing(NamesrvController(NameServerConfig(listen=FREE), clock=self.clock))
-        )
+        config = NameServerConfig(listen=stack.enter_context(kept_port()))
+        self.name_server = stack.enter_context(contextlib.closing(NamesrvController(config, clock=self.clock)))
         self.stopped: list[str] = []
         self.a, self.b = self.start("a"), self.start("b")
         self.admin = stack.enter_context(ferromq.Admin(self.name_server.address))

@@ -178,14 +178,14 @@ class Verbs:
         topic, group = names("DELAY")
         with self.clients(SYNC, cluster, group, topic) as (producer, consumer):
             begin = time.monotonic()
-            gone = producer.send(topic, b"never", delay=3)
+            gone = producer.send(topic, b"never", delay=5)
             assert producer.recall(gone) == gone.message_id
             producer.send_all(topic, [Message(b"%d" % number, delay=2) for number in range(3)])
             messages = receive(consumer, 3)
             assert time.monotonic() - begin > 1
             assert sorted(message.body for message in messages) == [b"0", b"1", b"2"]
             consumer.ack(messages)
-            self._brings_nothing(consumer, 2)
+            self._brings_nothing(consumer, 4)
 
     def test_transactions_end_as_decided_and_open_ones_as_checked(self, cluster: Cluster, names: Any) -> None:
         """Committed ones come once, rolled back ones never; a broker asks about one that was left open."""
@@ -377,7 +377,7 @@ class Verbs:
 
         with self.clients(kind, cluster, group, topic) as (producer, consumer):
             producer.send_all(topic, [b"%d" % number for number in range(50)])
-            consumer.run(handle, batch=20, linger=1)
+            consumer.run(handle, batch=20, linger=2)
             assert (sum(sizes), max(sizes)) == (50, 20)
 
     def test_a_paused_consumer_leaves_messages_to_others(self, cluster: Cluster, kind: str, names: Any) -> None:

@@ -1,6 +1,8 @@
 """The client's plans, without I/O: run against a script."""
 
+import math
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, cast
 
@@ -10,6 +12,7 @@ from client_script import LOST, ONE, SEED, TWO, Server, request_of, sent
 from ferromq import _ferromq
 from ferromq._ferromq import Message, MessageView
 from ferromq._proto import messages as pb
+from ferromq.client import runner
 from ferromq.client.direct_sends import Attempts
 from ferromq.core import plans, pull_plans, receive_plans, send_plans
 from ferromq.core.filters import filter_expression
@@ -810,3 +813,23 @@ def test_tags_that_never_match_are_refused(expression: str, position: int) -> No
 def test_tags_that_match_are_taken(expression: str) -> None:
     """As they are written."""
     assert filter_expression(expression).expression == expression
+
+
+class Late(Future[int]):
+    """A future that ends between the end of a wait and the look at it."""
+
+    def result(self, timeout: float | None = None) -> int:
+        """Return the result of the second wait."""
+        if self.done():
+            return super().result(timeout)
+        self.set_result(7)
+        raise TimeoutError
+
+
+def test_a_result_that_comes_at_the_end_of_the_wait_is_returned() -> None:
+    """It was not in time for the wait, and is there."""
+    assert runner._result(Late(), math.inf, None) == 7
+    failed: Future[int] = Future()
+    failed.set_exception(TimeoutError("its own"))
+    with pytest.raises(TimeoutError, match="its own"):
+        runner._result(failed, math.inf, None)

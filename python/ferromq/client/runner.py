@@ -94,7 +94,7 @@ def _result(future: "Future[T]", until: float, cancel: Cancel | None) -> T:
                 cancel.check()
             raise ClientClosed("the client was closed meanwhile; make a new one") from None
         except FutureTimeout:
-            if future.done():
-                raise
+            if future.done() and not future.cancelled():  # since then, or with a timeout of its own
+                return future.result()
             if left <= LOOK_UP:
                 raise RequestTimeout("no answer in time") from None
