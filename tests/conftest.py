@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
+from hypothesis import settings
 
 # The kit for calls between processes, the runner of the documents' blocks, and the visitor of dashboards.
 sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("faults", "pages", "browser")]
@@ -24,6 +25,10 @@ os.environ |= {f"FERROMQ_{server}_METRICS_LISTEN": "off" for server in ("BROKER"
 
 # Servers that tests start read their configuration again at this signal, which `nohup` ignores for all children.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# The duration of an example depends on the machine; it is no promise.
+settings.register_profile("ferromq", deadline=None)
+settings.load_profile("ferromq")
 
 PATIENCE = 10.0
 _plain_exit = subprocess.Popen.__exit__

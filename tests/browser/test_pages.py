@@ -221,7 +221,7 @@ def test_the_choice_of_dark_is_kept(browser: Browser) -> None:
 
 def test_ten_thousand_topics_are_read_page_by_page(driver: webdriver.Chrome, tmp_path: Path, browser: Browser) -> None:
     """The server filters and cuts the list."""
-    with ferromq.embedded(tmp_path) as mq, served(mq.namesrv) as dashboard:
+    with ferromq.embedded(tmp_path) as mq, served(mq.namesrv, timeout=30) as dashboard:
         many = Browser(driver, dashboard.url)
         names = [f"topic-{number:05}" for number in range(10_000)]
         create_all(mq, names)

@@ -63,7 +63,8 @@ def lines(text: str) -> list[str]:
 
 _PRINTING = threading.Lock()
 _MOMENTS = re.compile(
-    r"-?\d+\.\d+(ms|w)?|\b\d+ms|\d{13}(?=/)|(?<=lastUpdateTimestamp=)\d+|(?<=trackType=)(CONSUMED|NOT_CONSUME_YET)"
+    r"\(\d+,\d+ms(\|\d+,\d+ms)?\)"
+    r"|-?\d+\.\d+(ms|w)?|\b\d+ms|\d{13}(?=/)|(?<=lastUpdateTimestamp=)\d+|(?<=trackType=)(CONSUMED|NOT_CONSUME_YET)"
     r"|\b\d+(?=-\d+\()"  # how late the timer is, in seconds
 )
 
@@ -106,7 +107,9 @@ def unordered(text: str) -> list[str]:
 
 def without_decimals(text: str) -> list[str]:
     """Return the lines without rates and delays, which depend on the moment."""
-    return sorted(re.sub(r"\d+\.\d+(ms|w)?|\b\d+(?=-\d+\()", "RATE", line) for line in lines(text))
+    return sorted(
+        re.sub(r"\d+\.\d+(ms|w)?|\b\d+(?=-\d+\()|\(\d+,\d+ms(\|\d+,\d+ms)?\)", "RATE", line) for line in lines(text)
+    )
 
 
 def progress(text: str) -> list[str]:

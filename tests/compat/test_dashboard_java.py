@@ -69,7 +69,7 @@ def test_pages_show_what_waits_at_a_broker_of_rocketmq(namesrv: str, visitor: Vi
         with mq.producer("payments", checker=unknown) as payments, mq.producer() as producer:
             transaction = payments.transaction()
             transaction.send("payments", b"half-paid")
-            assert "half-paid" in visitor.page("/transactions")
+            assert eventually(lambda: "half-paid" in visitor.page("/transactions"))
             transaction.commit()
             assert eventually(lambda: "half-paid" not in visitor.page("/transactions"))
             kept = producer.send("reminders", b"in an hour", delay=timedelta(hours=1))

@@ -18,8 +18,8 @@ PATIENCE = 120
 
 @pytest.fixture(scope="module")
 def mq() -> Iterator[ferromq.Embedded]:
-    """Run an embedded broker for all tests; each has topics and groups of its own."""
-    with ferromq.embedded() as embedded:
+    """Run an embedded broker for all tests, which asks about no transaction; each has topics and groups of its own."""
+    with ferromq.embedded(transaction_check_interval="1h") as embedded:
         yield embedded
 
 

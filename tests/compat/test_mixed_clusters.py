@@ -122,7 +122,7 @@ def test_our_broker_registers_with_javas_name_server(
     assert template is not None
     assert name in [queue.broker_name for queue in template.queues]
     broker.close()
-    assert ask.route(java_namesrv.address, f"topic-{name}") is None
+    assert eventually(lambda: ask.route(java_namesrv.address, f"topic-{name}") is None)
 
 
 def test_javas_name_server_gets_the_order_configuration_of_fifo_topics(
@@ -287,7 +287,7 @@ def test_a_drained_broker_is_read_only_at_javas_name_server(
             assert eventually(lambda: permission(ask, java_namesrv.address, "in-order") == Permission.READ)
             assert eventually(lambda: admin.retire_broker("drains", quiet=0, force=True).is_retired)
             assert "drains" not in admin.order_configurations().get("in-order", {})
-        assert permission(ask, java_namesrv.address, "drained") is None
+        assert eventually(lambda: permission(ask, java_namesrv.address, "drained") is None)
     finally:
         broker.close()
 

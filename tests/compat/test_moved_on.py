@@ -28,7 +28,7 @@ def received(mq: ferromq.Embedded, count: int) -> list[int]:
     """Receive the available messages for an hour."""
     consumer = mq.consumer("workers", "work", invisible_duration=HOUR)
     found = []
-    while len(found) < count and (messages := consumer.receive(count - len(found), wait=1)):
+    while len(found) < count and (messages := consumer.receive(count - len(found), wait=10)):
         found += [one.queue_offset for one in messages]
     # Not closed: that would give the messages back.
     return sorted(found)

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
 from namesrv_verbs import NamesrvVerbs
 from verbs import PATIENCE, Cluster, receive
 
-CHECKS = {"transactionCheckInterval": 1000, "transactionTimeOut": 1000, "transactionOpBatchInterval": 50}
+CHECKS = {"transactionCheckInterval": 3000, "transactionTimeOut": 10_000, "transactionOpBatchInterval": 50}
 """The end of a transaction is noted before the next check: RocketMQ commits twice what is committed twice."""
 SWITCHES = {"enablePropertyFilter": "true", "recallMessageEnable": "true"}
 

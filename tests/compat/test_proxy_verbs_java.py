@@ -13,9 +13,10 @@ import ferromq
 from ferromq import MessageView, SendReceipt
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "system"))
+import verbs
 from verbs import Cluster, Verbs, connected
 
-CHECKS = {"transactionCheckInterval": 1000, "transactionTimeOut": 1000, "transactionOpBatchInterval": 50}
+CHECKS = {"transactionCheckInterval": 3000, "transactionTimeOut": 10_000, "transactionOpBatchInterval": 50}
 SWITCHES = {"enablePropertyFilter": "true", "recallMessageEnable": "true"}
 
 
@@ -29,6 +30,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         proxy = JavaProxy(directory / "proxy", names.address, transactionHeartbeatPeriodSecond=1)
         stack.enter_context(proxy)
         yield Cluster(names.address, broker.address, "broker-java", proxy.address)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait longer for messages: a new group often gets nothing for 20 s."""
+    monkeypatch.setattr(verbs, "PATIENCE", 90.0)
 
 
 class TestOfRocketMQsProxy(Verbs):

@@ -73,10 +73,13 @@ def test_a_requester_that_is_gone_is_recognized_by_rocketmqs_remark(servers: Jav
     with ferromq.Consumer(endpoint, "refused", "refused", timeout=PATIENCE) as consumer:
         with ferromq.Producer(endpoint, timeout=PATIENCE) as producer:
             introduce(servers, producer, endpoint)
+            # The request then needs no time for a connection and a route.
+            producer.send("refused", b"first")
             with pytest.raises(ferromq.RequestTimeout, match="refused"):
-                producer.request("refused", b"x", timeout=2)
+                producer.request("refused", b"x", timeout=4)
         introduce(servers, consumer, endpoint)
-        (message,) = consumer.receive(wait=PATIENCE)
+        consumer.ack(consumer.receive(1, wait=PATIENCE))
+        (message,) = consumer.receive(1, wait=PATIENCE)
         with pytest.raises(ferromq.RequesterGone):
             consumer.reply(message, b"y")
         consumer.ack(message)

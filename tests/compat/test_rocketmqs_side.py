@@ -92,6 +92,11 @@ def _fill(side: Side, session: Session, topic: str, count: int) -> None:
     """Send messages 0, 1, … of one message group, and return once all of them can be read."""
     for number in range(count):
         assert session.send(topic, str(number), message_group="one").code == pb.Code.OK
+    _until_read(side, topic, count)
+
+
+def _until_read(side: Side, topic: str, count: int) -> None:
+    """Return once the first messages of a topic can be read."""
     names = {"consumerGroup": "plain", "topic": topic, "queueId": "0", "queueOffset": "0", "maxMsgNums": str(count)}
     more = {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}
     deadline = time.monotonic() + PATIENCE
@@ -137,6 +142,7 @@ def test_invisible_durations_and_delays_have_the_originals_limits(sides: list[Si
         told = list[Any]()
         with Session(side.endpoint, "plain", "plain") as session:
             assert session.send("plain", "a").code == pb.Code.OK
+            _until_read(side, "plain", 1)
             for invisible in (9.999, 43_200.001):
                 status, _ = session.receive(1, invisible=invisible * SECOND)
                 told.append((status.code, status.message))

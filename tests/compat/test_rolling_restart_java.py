@@ -76,7 +76,7 @@ def stop(client: Driven, name: str) -> tuple[int, int]:
 
 @pytest.mark.timeout(600)
 def test_no_synchronous_send_fails(cluster: RollingBrokers, clients: dict[str, Driven]) -> None:
-    """Ordered messages wait for their broker: their sends fail at once, and are done again."""
+    """Ordered messages wait for their broker: their sends may fail, and are done again."""
     with ferromq.Admin(cluster.name_server.address) as admin:
         admin.create_topic("orders", queues=2)
         admin.create_topic("accounts", queues=2, message_type="FIFO")
@@ -107,7 +107,8 @@ def test_no_synchronous_send_fails(cluster: RollingBrokers, clients: dict[str, D
         for key, (name, _) in KEYS.items():
             taken, failed = stop(client, key)
             log.info("client %s, ordered, to broker %s: %d sends, %d failed", version, name, taken, failed)
-            assert (taken > 0, failed > 0) == (True, name in restarted), version
+            assert taken > 0, version
+            assert not failed or name in restarted, version
             in_order[key] += taken
     for key, (name, queue) in KEYS.items():
         dispatched(cluster.brokers[name])

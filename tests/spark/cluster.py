@@ -126,6 +126,10 @@ def submit(address: str, python: Path, archive: Path, program: Path, *words: str
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
+        # Tasks wait for both workers.
+        "spark.cores.max": "2",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     }
     command = [str(HOME / "bin" / "spark-submit"), "--master", address, "--archives", f"{archive}#ferromq"]
     for name, value in settings.items():

@@ -9,6 +9,8 @@ import pytest
 
 import ferromq
 
+pytestmark = pytest.mark.timeout(300)
+
 COUNT, SIZE, ALLOWED = 64_000, 4096, 125_000_000
 READ = """
 import json, sys

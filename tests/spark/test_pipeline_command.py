@@ -118,6 +118,8 @@ def test_the_bar_ends_with_all_tasks_done(session: Any) -> None:
     terminal, plain = Terminal(), io.StringIO()
     with TaskProgress(session, "count", terminal):
         session.range(0, 100, 1, 3).rdd.count()
+        # Spark notes the ends of tasks in a thread of its own.
+        session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     assert terminal.getvalue().rstrip("\r\n").rsplit("\r", 1)[-1].split()[:5] == ["count", "100%", "3", "of", "3"]
     with TaskProgress(session, "count", plain):
         session.range(3).count()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
+from dispatching import dispatched
 
 import ferromq
 
@@ -22,9 +23,10 @@ ROUNDS = int(os.environ.get("FERROMQ_STREAM_KILLS", "0"))
 
 
 def send(mq: ferromq.Embedded, numbers: range) -> None:
-    """Send a message for each number."""
+    """Send a message for each number, and return once Spark can read them."""
     with mq.producer() as producer:
         list(producer.send_all("orders", [ferromq.Message(b"%d" % number) for number in numbers]))
+    dispatched(mq)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from waiting import eventually
 
 import ferromq
 from ferromq._ferromq import RemotingClient
@@ -18,7 +19,7 @@ from ferromq.process.clock import Clock
 from ferromq.protocol.codes import RequestCode
 from ferromq.spark.options import ClusterAddress
 from ferromq.spark.read import pull
-from ferromq.spark.stream.queue_monitor import QueueMonitor, RetryDeadline
+from ferromq.spark.stream.queue_monitor import QueueMonitor, RetryDeadline, registered_brokers
 from ferromq.spark.topics import Topics
 
 FREE = "127.0.0.1:0"
@@ -40,6 +41,11 @@ class Cluster(NamedTuple):
     def queues(self, topics: Topics = ORDERS) -> set[tuple[str, int]]:
         """Return broker and id of each queue of a read."""
         return {(queue.broker_name, queue.queue_id) for queue in pull.queues(self.where, topics)}
+
+    def lose_b(self) -> None:
+        """Stop one of the brokers, and return once its registration has ended."""
+        self.b.close()
+        assert eventually(lambda: registered_brokers(self.where) == {"a"})
 
 
 @pytest.fixture
@@ -76,7 +82,7 @@ BOTH = {("a", 0), ("a", 1), ("b", 0), ("b", 1)}
 def test_a_read_fails_while_a_broker_is_down_until_it_is_taken_out(cluster: Cluster, topics: Topics) -> None:
     """The error names the broker, the topic and what to do."""
     assert cluster.queues(topics) == BOTH
-    cluster.b.close()
+    cluster.lose_b()
     with pytest.raises(ServerError, match=r"the broker b is away and may have queues of .*ord.*take_out_broker\('b'\)"):
         cluster.queues(topics)
     with ferromq.Admin(cluster.namesrv) as admin:
@@ -89,7 +95,7 @@ def test_a_topic_is_not_missing_while_its_only_broker_is_down(cluster: Cluster) 
     nothing = Topics(("nothing",))
     with pytest.raises(TopicNotFound):
         cluster.queues(nothing)
-    cluster.b.close()
+    cluster.lose_b()
     for topics in (nothing, Topics.matching("no.*")):
         with pytest.raises(ServerError, match="the broker b is away"):
             cluster.queues(topics)
@@ -106,7 +112,7 @@ def test_a_broker_in_the_topics_order_configuration_must_be_up(cluster: Cluster)
 
 def test_a_new_stream_waits_for_all_brokers(cluster: Cluster) -> None:
     """A stream that knows what it has read goes on without them."""
-    cluster.b.close()
+    cluster.lose_b()
     monitor = QueueMonitor(cluster.where, ORDERS, RetryDeadline(0.0))
     with pytest.raises(ConnectionFailed, match="the broker b is away and may have queues of orders"):
         monitor.look(is_whole=True)

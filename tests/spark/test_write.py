@@ -4,12 +4,12 @@ import json
 import runpy
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dispatching import dispatched
 
 import ferromq
 
@@ -19,8 +19,7 @@ KILLED = Path(__file__).with_name("killed_writer.py")
 
 def bodies(mq: ferromq.Embedded, topic: str) -> list[str]:
     """Return the bodies of all messages of a topic, once all are dispatched."""
-    while mq.store.stats()["dispatched_offset"] < mq.store.stats()["max_physical_offset"]:
-        time.sleep(0.001)
+    dispatched(mq)
     found: list[str] = []
     with mq.consumer("checker", topic) as consumer:
         for queue in consumer.queues():
@@ -32,8 +31,9 @@ def bodies(mq: ferromq.Embedded, topic: str) -> list[str]:
 
 
 def write(frame: Any, mq: ferromq.Embedded, **options: str) -> None:
-    """Append a DataFrame to a topic."""
+    """Append a DataFrame to a topic, and return once it can be read."""
     frame.write.format("ferromq").options(endpoint=mq.endpoint, **options).mode("append").save()
+    dispatched(mq)
 
 
 def test_written_rows_are_read_back(session: Any, mq: ferromq.Embedded) -> None:

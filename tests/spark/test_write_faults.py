@@ -30,6 +30,8 @@ from ferromq.spark.write.send import AtLeastOnceBatching, Sender, layouts
 from ferromq.spark.write.writer import BatchWriter
 
 TIMEOUT = 1
+PATIENCE = 30
+"""The timeout of calls that must succeed."""
 # For an idle machine: closing takes up to two seconds; a call without a limit takes much longer.
 SLACK = 4.0
 BLOCKS = 12
@@ -125,7 +127,7 @@ def test_a_task_fails_in_time_and_the_next_attempt_stores_the_rest(talk: Talk, f
     assert "to topic orders" in error
     talk.proxy.resume()
     assert len(talk.stored()) < ROWS
-    talk.write(options)
+    talk.write(talk.options(is_once=is_once, timeout=PATIENCE))
     found = talk.stored()
     assert found.keys() == ONCE.keys()
     if is_once:
@@ -142,7 +144,7 @@ def test_a_task_waits_for_a_broker_that_comes_back(talk: Talk, fault: Fault) -> 
             fault(talk.proxy)
             later.start()
 
-    talk.write(talk.options(is_once=True, timeout=30), between)
+    talk.write(talk.options(is_once=True, timeout=PATIENCE), between)
     later.join()
     assert talk.stored() == ONCE
 
@@ -150,20 +152,20 @@ def test_a_task_waits_for_a_broker_that_comes_back(talk: Talk, fault: Fault) -> 
 def test_a_task_waits_for_a_broker_that_restarts(talk: Talk) -> None:
     """The broker restores the rows' sequences and the layout."""
     talk.write(
-        talk.options(is_once=True, timeout=30),
+        talk.options(is_once=True, timeout=PATIENCE),
         lambda number: talk.restart() if number in {FAULTY, 2 * FAULTY} else None,
     )
     assert talk.stored() == ONCE
     talk.restart()
-    talk.write(talk.options(is_once=True, timeout=30))
+    talk.write(talk.options(is_once=True, timeout=PATIENCE))
     assert talk.stored() == ONCE
 
 
 @two_faults
 def test_layouts_fail_in_time_and_do_not_change(talk: Talk, fault: Fault) -> None:
     """Neither plan nor task uses an incomplete layout; a failed request stores no other one."""
-    options = talk.options(is_once=True)
-    planned = layouts(options, ["orders"])
+    options, patient = talk.options(is_once=True), talk.options(is_once=True, timeout=PATIENCE)
+    planned = layouts(patient, ["orders"])
     sender = Sender(options, batching=AtLeastOnceBatching())
     with contextlib.closing(sender):
         fault(talk.proxy)
@@ -172,15 +174,13 @@ def test_layouts_fail_in_time_and_do_not_change(talk: Talk, fault: Fault) -> Non
         error = fails_in_time(lambda: first.of(sender._client, "orders"))
         assert "the first layout of topic orders for this batch" in error
         talk.proxy.resume()
-        assert first.of(sender._client, "orders") == planned["orders"] == layouts(options, ["orders"])["orders"]
+        sender._client.common.timeout = PATIENCE
+        assert first.of(sender._client, "orders") == planned["orders"] == layouts(patient, ["orders"])["orders"]
 
 
 @two_faults
-def test_a_replay_fails_in_time_and_the_next_one_stores_the_rest(
-    talk: Talk, fault: Fault, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_fails_in_time_and_the_next_one_stores_the_rest(talk: Talk, fault: Fault) -> None:
     """After a failure no message of that ordering key is sent; with a writer nothing is stored twice."""
-    monkeypatch.setattr(ordered_sender, "TIMEOUT", float(TIMEOUT))
     lanes, count = 4, 200
     rows = [
         (f"queue-{lane}", Message(b"%d" % (lane * count + row), properties={"FERROMQ_SEQUENCE": f"w:{lane}/0/0/{row}"}))
@@ -190,6 +190,7 @@ def test_a_replay_fails_in_time_and_the_next_one_stores_the_rest(
     half = len(rows) // 2
     with OrderedSender(talk.proxy.address, writer="w") as sender:
         sender.send("orders", rows[:half])
+        sender._client.common.timeout = TIMEOUT
         fault(talk.proxy)
         fails_in_time(lambda: sender.send("orders", rows[half:]))
     talk.proxy.resume()
@@ -200,7 +201,6 @@ def test_a_replay_fails_in_time_and_the_next_one_stores_the_rest(
 
 def test_a_replay_of_a_hung_topic_closes_in_time(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing a sender takes no longer than its timeout for unregistering."""
-    monkeypatch.setattr(ordered_sender, "TIMEOUT", float(TIMEOUT))
     monkeypatch.setattr(ordered_sender, "_UNREGISTER_TIMEOUT", 0.5)
     sender = OrderedSender(talk.proxy.address)
     sender.send("orders", [("queue-0", ferromq.Message(b"1"))])

@@ -13,14 +13,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
+from waiting import eventually
 
 import ferromq
+from ferromq.broker.cluster import route_cache
 from ferromq.broker.controller import BrokerController
 from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.errors import ConfigError, ServerError
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock
+from ferromq.spark.options import ClusterAddress
+from ferromq.spark.stream.queue_monitor import registered_brokers
 from ferromq.spark.write.options import WriteOptions
 from ferromq.spark.write.plan import BLOCK
 from ferromq.spark.write.send import layouts
@@ -31,8 +35,9 @@ Cluster = tuple[NamesrvController, BrokerController, BrokerController]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Run a name server and two brokers, which both have the topic."""
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Run a name server and two brokers, which both have the topic and wait long for the current route."""
+    monkeypatch.setattr(route_cache, "_RENEWAL_SECONDS", 30.0)
     clock = Clock.manual(1_700_000_000_000)
     options = {"listen": FREE, "grpc_listen": FREE, "fast_listen": "off", "commit_log_file_size": "1MiB"}
     with contextlib.ExitStack() as stack:
@@ -66,9 +71,10 @@ def test_the_layout_is_the_same_while_no_name_server_answers(cluster: Cluster) -
 
 def test_a_plan_without_one_of_the_brokers_is_rejected(cluster: Cluster) -> None:
     """Its blocks would go to other queues, which do not know the rows of an earlier attempt."""
-    _, a, b = cluster
+    name_server, a, b = cluster
     layouts(options(a), ["orders"])
     b.close()
+    assert eventually(lambda: registered_brokers(ClusterAddress(namesrv=name_server.address)) == {"a"})
     with pytest.raises(ServerError, match="the broker b has queues of orders and is away"):
         layouts(options(a), ["orders"])
 

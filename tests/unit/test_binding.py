@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import queue
+import select
 import signal
 import socket
 import struct
@@ -364,9 +365,10 @@ def test_a_handler_may_announce_a_wait() -> None:
 def test_more_requests_than_may_wait_are_refused_at_once() -> None:
     """A handler that hangs fills a bounded queue; then the answer is SYSTEM_BUSY."""
     rig = Rig(handler_threads=1)
-    release = threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     def stuck(_request: Request) -> Answer:
+        begun.set()
         release.wait(PATIENCE)
         return 0, None, {}, b""
 
@@ -375,14 +377,15 @@ def test_more_requests_than_may_wait_are_refused_at_once() -> None:
         host, port = rig.address.split(":")
         header = json.dumps({"code": 105, "opaque": 1, "flag": 0}).encode()
         frame = struct.pack(">ii", 4 + len(header), len(header)) + header
-        busy = 0
+        peers = []
         for _ in range(6):
-            peer = sockets.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE))
-            peer.sendall(frame * 256)
-            with contextlib.suppress(TimeoutError):
-                peer.settimeout(0.3)
-                busy += peer.recv(1 << 20).count(b'"code":2,')
-        assert busy > 0
+            peers.append(sockets.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE)))
+            peers[-1].sendall(frame)
+            assert begun.wait(PATIENCE)
+            peers[-1].sendall(frame * 256)
+        answered, _, _ = select.select(peers, [], [], PATIENCE)
+        assert answered
+        assert b'"code":2,' in answered[0].recv(1 << 20)
         with grpc.insecure_channel(f"127.0.0.1:{rig.server.listen_grpc('127.0.0.1:0')}") as channel:
             rig.server.register("QueryRoute", lambda _request: b"")
             with pytest.raises(grpc.RpcError) as failure:
