@@ -1,11 +1,14 @@
 """What the command line reads: files of contexts, lines of JSON, and times."""
 
+import ast
 import base64
 import contextlib
 import io
 import json
 import os
+import re
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,13 +19,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ferromq
 from ferromq.admin import DeadLetter, Unreachable
 from ferromq.admin.inventory import found_broker
 from ferromq.cli.administration import times
 from ferromq.cli.administration.access import read_secret
 from ferromq.cli.administration.contexts import Context, Contexts, parse
 from ferromq.cli.administration.messages import message_batches, parse_line
-from ferromq.cli.administration.output import fail, partial, visible
+from ferromq.cli.administration.output import fail, in_commands, partial, use_namespace, visible
 from ferromq.errors import ConfigError, CorruptMessage, IllegalName, RequestError, RequestTimeout, UserNotFound
 from ferromq.terminal.formatting import age
 
@@ -251,6 +255,11 @@ def test_an_error_has_the_exit_code_of_what_to_do(error: Exception, code: int) -
         ("create it: ferromq.Admin(...).create_group('g'), or", "create it: ferromq group create g, or"),
         ("servers: ferromq.Admin('h:9876')", "servers: --namesrv h:9876"),
         ("port (8081) as Admin(endpoint='h:1')", "port (8081) as --endpoint h:1"),
+        ("as with connect(...).admin().create_topic('t')", "as with ferromq topic create t"),
+        ("create_user('u', SECRET) creates it", "ferromq user create u creates it"),
+        ('alter_topic("orders", message_type="FIFO"), or', "ferromq topic alter orders --type FIFO, or"),
+        ("is signed by none that tls= trusts", "is signed by none that --tls or --tls-trust trusts"),
+        ("end a drain with resume_broker(BROKER)", "end a drain with ferromq cluster undrain BROKER"),
     ],
 )
 def test_an_error_names_the_command_in_place_of_the_call(
@@ -261,3 +270,59 @@ def test_an_error_names_the_command_in_place_of_the_call(
     partial([Unreachable("h:1", RequestError(text))])
     lines = capsys.readouterr().err.splitlines()
     assert lines == [f"ferromq: {told}", f"ferromq: the part of the broker at h:1 is missing: {told}"]
+
+
+def texts(file: Path) -> Iterator[str]:
+    """Yield the texts of a module except documentation, with x in place of values."""
+    tree = ast.parse(file.read_text())
+    left_out: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            left_out |= {*ast.walk(node)} - {node}
+            parts = [
+                str(each.value) if isinstance(each, ast.Constant) else "'x'" if each.conversion == ord("r") else "x"  # type: ignore[attr-defined]
+                for each in node.values
+            ]
+            if node not in left_out:
+                yield "".join(parts)
+        elif isinstance(node, ast.Expr):
+            left_out.add(node.value)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in left_out:
+            yield node.value
+
+
+CALLS = re.compile(
+    r"\b(create|alter|update|resume|take_out)_(topic|group|user|acl|broker)\b|set_queue_access\(|\bAdmin\b"
+    r"|connect\(|\b(tls|to|until|since|topic|resource|queue_id|broker|cluster|namesrv)=(?![{%])"
+)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("admin", "broker/cluster/routes.py", "broker/metadata/not_found.py", "client/tls.py", "core/remoting/routes.py"),
+        *("core/requests.py", "core/routes.py", "core/send_plans.py", "namesrv/requests.py", "protocol/broker_removal.py"),
+    ],
+)
+def test_no_error_of_a_command_names_a_call(place: str) -> None:
+    """Each text that names a call, in the modules whose errors commands tell."""
+    root = Path(ferromq.__file__).parent / place
+    named = {
+        in_commands(text)
+        for file in ([root] if root.is_file() else sorted(root.glob("*.py")))
+        for text in texts(file)
+        if " " in text and "%s" not in text and CALLS.search(text)
+    }
+    assert named
+    assert [text for text in named if CALLS.search(text)] == []
+
+
+def test_a_command_names_topics_as_their_user_does() -> None:
+    """Without the namespace, which the command adds; names in other namespaces stay whole."""
+    text = "no topic nsA%t; ferromq.Admin(...).create_topic('nsA%t') or create_group('nsB%g')"
+    told = "no topic nsA%t; ferromq topic create t or ferromq group create nsB%g"
+    use_namespace("nsA")
+    try:
+        assert in_commands(text) == told
+    finally:
+        use_namespace("")

@@ -100,10 +100,12 @@ class Route:
         text = f"no queue of {self.topic} may be {done}; "
         if not queue_ids:
             return f"{text}give the topic {permission} permission"
-        shown = ", ".join(map(str, queue_ids[:_SHOWN])) + (", …" if len(queue_ids) > _SHOWN else "")
+        each = [*dict.fromkeys(queue_ids)]
+        shown = ", ".join(map(str, each[:_SHOWN])) + (", …" if len(each) > _SHOWN else "")
+        drained = "end the drain of a broker with resume_broker(BROKER), " if permission == "write" else ""
         return (
             f"{text}closed are the queues {shown}: open them with "
-            f'set_queue_access({self.topic!r}, {queue_ids[0]}, "open"), '
+            f'set_queue_access({self.topic!r}, {each[0]}, "open"), {drained}'
             f"or give the topic {permission} permission if it has none"
         )
 

@@ -13,6 +13,7 @@ from ferromq.errors import (
     TopicNotFound,
     Unsupported,
 )
+from ferromq.terminal.commands import in_commands
 
 
 class NotFound(FerromqError):  # noqa: N818 (as the others)
@@ -48,8 +49,9 @@ HANDLED = (FerromqError, ValueError, OSError)
 
 
 def problem(error: Exception) -> Problem:
-    """Return an error as a page tells it."""
+    """Return an error as a page tells it; the way out is a command."""
+    text = in_commands(str(error))
     for kinds, title, status in _KINDS:
         if isinstance(error, kinds):
-            return Problem(title, str(error), status, tuple(getattr(error, "__notes__", ())))
-    return Problem("A server cannot be reached", str(error), 503)
+            return Problem(title, text, status, tuple(map(in_commands, getattr(error, "__notes__", ()))))
+    return Problem("A server cannot be reached", text, 503)

@@ -15,7 +15,7 @@ from click.shell_completion import get_completion_class
 from ferromq.admin import Admin, Import, Metadata, Retirement
 from ferromq.cli.administration.access import read_secret, secret_file_option
 from ferromq.cli.administration.contexts import Context, Contexts
-from ferromq.cli.administration.output import DONE, FAILED, UNREACHABLE, Missing, Output, plain, visible
+from ferromq.cli.administration.output import DONE, FAILED, UNREACHABLE, Missing, Output, in_commands, plain, visible
 from ferromq.cli.administration.target import (
     ADDRESS_OPTIONS,
     Target,
@@ -67,9 +67,8 @@ def list_brokers(target: Target, cluster: str | None) -> int:
         target.output.table(head, rows, "<<<<<<>>>>")
     for each in found:
         if each.error is not None:
-            click.echo(
-                visible(f"ferromq: the broker {each.name} at {each.address} told nothing: {each.error}"), err=True
-            )
+            why = in_commands(str(each.error))
+            click.echo(visible(f"ferromq: the broker {each.name} at {each.address} told nothing: {why}"), err=True)
     return UNREACHABLE if any(each.error for each in found) else DONE
 
 
@@ -268,7 +267,7 @@ def _show_import(output: Output, found: Import, *, dry_run: bool) -> None:
     output.text(f"{len(made):,} {'changes would be made' if dry_run else 'changes made'}")
     for change in found.changes:
         if change.error is not None:
-            text = f"ferromq: {change.kind} {change.name} at {change.where}: {change.error}"
+            text = f"ferromq: {change.kind} {change.name} at {change.where}: {in_commands(str(change.error))}"
             click.echo(visible(text), err=True)
     for name in found.without_key:
         text = f"ferromq: the user {name} needs a secret key: ferromq user create {name}, then import again"

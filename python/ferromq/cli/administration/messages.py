@@ -17,7 +17,16 @@ import ferromq
 from ferromq import Message, Producer
 from ferromq.admin import DeadLetter, MessageTrace, ResentLetter
 from ferromq.admin.results import Unreachable
-from ferromq.cli.administration.output import DONE, FAILED, Missing, Output, message_line, partial, visible
+from ferromq.cli.administration.output import (
+    DONE,
+    FAILED,
+    Missing,
+    Output,
+    in_commands,
+    message_line,
+    partial,
+    visible,
+)
 from ferromq.cli.administration.target import (
     Target,
     complete_brokers,
@@ -597,7 +606,7 @@ class _Resending:
         """Print what became of letters, up to the first one that was skipped."""
         for each in results:
             if each.is_skipped:
-                self.stop(str(each.error))
+                self.stop(in_commands(str(each.error)))
                 return
             self.asked += 1
             message = each.letter.message
@@ -610,7 +619,7 @@ class _Resending:
                 continue
             self._failed += 1
             what = "not known to be sent" if isinstance(each.error, OutcomeUnknown) else "not sent"
-            click.echo(visible(f"ferromq: {each.letter.message_id} is {what}: {each.error}"), err=True)
+            click.echo(visible(f"ferromq: {each.letter.message_id} is {what}: {in_commands(str(each.error))}"), err=True)
             if each.is_unanswered:
                 self.stop("a server did not answer")
 

@@ -4,9 +4,9 @@ import base64
 import dataclasses
 import importlib
 import json
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import click
@@ -24,6 +24,7 @@ from ferromq.errors import (
     TopicNotFound,
     UserNotFound,
 )
+from ferromq.terminal import commands
 from ferromq.terminal.formatting import instant, table
 
 DONE, FAILED, WRONG_USAGE, NOT_FOUND, UNREACHABLE = range(5)
@@ -108,7 +109,7 @@ def shown(value: object) -> str:
 def plain(value: Any) -> Any:
     """Return a value in JSON's types: of a result its fields and properties."""
     if isinstance(value, FerromqError):
-        return str(value)
+        return in_commands(str(value))
     if isinstance(value, MessageView | StoredMessage):
         return message_fields(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -176,28 +177,17 @@ def partial(unreachable: Sequence[Unreachable]) -> int:
     return UNREACHABLE if unreachable else DONE
 
 
-_IN_COMMANDS: Sequence[tuple[str, str]] = (
-    (r"choose one with (broker|cluster)=", r"choose one with --\1"),
-    (r"\bgive topic=", "give --topic"),
-    (r"\bgive Admin a longer timeout", "give a longer --timeout"),
-    (r"\bwith create_topic\b", "with ferromq topic create"),
-    (r"\ball the same with force\b", "all the same with --force"),
-    (r"\balter_(topic|group) changes it", r"ferromq \1 alter changes it"),
-    (r"\bupdate_user\('([^']*)'\)", r"ferromq user update \1"),
-    (r"\btls=False speaks plaintext", "without --tls it speaks plaintext"),
-    (r"\bferromq\.Admin\(\.\.\.\)\.take_out_broker\('([^']*)'\)", r"ferromq cluster remove \1"),
-    (r"\b(?:ferromq\.Admin\(\.\.\.\)\.)?create_(topic|group)\('([^']*)'\)", r"ferromq \1 create \2"),
-    (r"\bAdmin\(endpoint='([^']*)'\)", r"--endpoint \1"),
-    (r"\b(?:ferromq\.)?Admin\('([^']*)'\)", r"--namesrv \1"),
-)
-"""Ways out as the Python API names them, and as commands do."""
+_namespace = ContextVar("namespace", default="")
+
+
+def use_namespace(namespace: str) -> None:
+    """Name topics and groups in errors as the user of a namespace does, from now on."""
+    _namespace.set(namespace)
 
 
 def in_commands(text: str) -> str:
     """Return the text of an error with commands and options in place of calls of the Python API."""
-    for call, command in _IN_COMMANDS:
-        text = re.sub(call, command, text)
-    return text
+    return commands.in_commands(text, _namespace.get())
 
 
 def fail(error: Exception) -> int:

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 import ferromq
 from ferromq.cli.administration.contexts import Context, Contexts
-from ferromq.cli.administration.output import Output
+from ferromq.cli.administration.output import Output, use_namespace
 from ferromq.cli.parsing import Number, with_options
 from ferromq.core.credentials import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE
 from ferromq.errors import ConfigError, FerromqError
@@ -96,6 +96,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_target(*arguments: Any, context_name: str | None, timeout: float, as_json: bool, **options: Any) -> Any:
         given = {name: options.pop(name) for name in ADDRESS_NAMES}
         target = Target(chosen(context_name, given), timeout, Output(is_json=as_json))
+        use_namespace(target.context.namespace)
         return command(target, *arguments, **options)
 
     return with_target
