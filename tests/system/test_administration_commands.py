@@ -279,6 +279,35 @@ def test_messages_are_found_beside_a_broker_that_hangs(tmp_path: Path) -> None:
             assert receipt.message_id in [each["message_id"] for each in found.json]
 
 
+def test_dead_letters_are_listed_beside_a_broker_that_hangs(tmp_path: Path, eventually: Eventually) -> None:
+    """Its part is named."""
+    with ferromq.embedded() as mq, kept_port() as listen, FaultProxy(listen) as proxy:
+        given = {"store": tmp_path / "a", "name": "a", "namesrv": mq.namesrv, "grpc_listen": "127.0.0.1:0"}
+        given |= {"listen": listen, "advertise": proxy.address, "fast_listen": "off", **SMALL_FILES}
+        with closing(BrokerController(BrokerConfig.from_options(given))):
+            address = ("--namesrv", mq.namesrv, "--timeout", "4", "--json")
+            assert ran("topic", "create", "orders", "--queues", "1", *address).code == 0
+            with (
+                ferromq.connect(namesrv=mq.namesrv) as connection,
+                connection.producer() as producer,
+                connection.consumer("billing", "orders", begin="first") as consumer,
+            ):
+                left = {producer.send("orders", b"x").message_id for _ in range(4)}
+                while left:
+                    for message in consumer.receive(wait=PATIENCE):
+                        consumer.forward_to_dead_letter(message)
+                        left.discard(message.message_id)
+
+            def brokers(found: Ran) -> set[str]:
+                return {each["message"]["broker"] for each in found.lines}
+
+            assert eventually(lambda: len(brokers(ran("dlq", "list", "billing", *address))) == 2)
+            proxy.hang()
+            found = ran("dlq", "list", "billing", *address)
+            assert (found.code, f"the part of the broker at {proxy.address}" in found.error) == (4, True), found
+            assert len(brokers(found)) == 1
+
+
 def test_a_lost_broker_leaves_the_ordered_topics() -> None:
     """At every name server; one that is registered is refused."""
     with closing(NamesrvController(NameServerConfig(listen=FREE))) as namesrv:
@@ -327,6 +356,23 @@ def test_brokers_and_options_are_shown_and_changed(mq: ferromq.Embedded) -> None
     refused = ran("config", "set", "noSuchOption=1", "--yes")
     assert (refused.code, "noSuchOption" in refused.error) == (1, True)
     assert list(ran("config", "get", "listenPort", "--name-servers", "--json").json) == [mq.namesrv]
+
+
+def test_a_drain_of_the_last_broker_says_so_and_a_refused_send_names_the_way_back(tmp_path: Path) -> None:
+    """A queue that several brokers have closed is named once."""
+    with ferromq.embedded() as mq:
+        address = ("--namesrv", mq.namesrv)
+        given = {"store": tmp_path / "b", "name": "b", "namesrv": mq.namesrv, "listen": FREE, "grpc_listen": FREE}
+        with closing(BrokerController(BrokerConfig.from_options({**given, "fast_listen": "off", **SMALL_FILES}))):
+            assert ran("topic", "create", "orders", "--queues", "2", *address).code == 0
+            assert "No other broker" not in ran("cluster", "drain", "b", *address).error
+            assert ran("cluster", "drain", "b", "--yes", *address).code == 0
+            last = ran("cluster", "drain", "broker-a", *address)
+            assert (last.code, "No other broker takes messages." in last.error) == (2, True), last
+            assert ran("cluster", "drain", "broker-a", "--yes", *address).code == 0
+            refused = ran("send", "orders", "x", *address)
+            assert (refused.code, "ferromq cluster undrain BROKER" in refused.error) == (1, True), refused
+            assert "closed are the queues 0, 1: " in refused.error
 
 
 def test_contexts_name_addresses(mq: ferromq.Embedded, monkeypatch: pytest.MonkeyPatch) -> None:

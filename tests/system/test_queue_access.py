@@ -69,6 +69,7 @@ def test_with_every_queue_closed_the_refusal_says_so(mq: ferromq.Embedded) -> No
         producer.send("orders", b"x")
     assert "the queues 0, 1" in str(refused.value)
     assert "set_queue_access('orders', 0, \"open\")" in str(refused.value)
+    assert "end the drain of a broker with resume_broker(BROKER)" in str(refused.value)
     with pytest.raises(ferromq.Forbidden, match="closed"):
         mq.store.append("orders", 1, b"x")
     assert mq.store.stats()["appended"] == before

@@ -300,8 +300,20 @@ CALLS = re.compile(
 @pytest.mark.parametrize(
     "place",
     [
-        *("admin", "broker/cluster/routes.py", "broker/metadata/not_found.py", "client/tls.py", "core/remoting/routes.py"),
-        *("core/requests.py", "core/routes.py", "core/send_plans.py", "namesrv/requests.py", "protocol/broker_removal.py"),
+        *(
+            "admin",
+            "broker/cluster/routes.py",
+            "broker/metadata/not_found.py",
+            "client/tls.py",
+            "core/remoting/routes.py",
+        ),
+        *(
+            "core/requests.py",
+            "core/routes.py",
+            "core/send_plans.py",
+            "namesrv/requests.py",
+            "protocol/broker_removal.py",
+        ),
     ],
 )
 def test_no_error_of_a_command_names_a_call(place: str) -> None:

@@ -929,19 +929,22 @@ class Admin(Shown):
         return traces.trace(self._calls, brokers, traces.Search(topic, message_id, begin, end))
 
     @_bounded
-    def dead_letters(self, group: str, *, newest_first: bool = True) -> Iterator[DeadLetter]:
+    def dead_letters(
+        self, group: str, *, newest_first: bool = True, unreachable: list[Unreachable] | None = None
+    ) -> Iterator[DeadLetter]:
         """
         Return an iterator over the dead letters of a consumer group that are stored now, in the order of store times.
 
         It reads a page of each queue when it needs one, so a loop that ends early reads a few of many; *timeout* bounds
         each page. It takes no lease and commits nothing. A group without dead letters, or an unknown group, has none.
+        Every broker must answer at the begin, or those that do not are added to *unreachable*.
         """
         whole = self._whole_group(group)
         try:
             brokers = list(self._cluster.brokers_of(naming.DLQ_PREFIX + whole))
         except TopicNotFound:  # the first dead letter creates the topic
             return iter(())
-        return listed(self._calls, brokers, group, self._namespace, newest_first=newest_first)
+        return listed(self._calls, brokers, group, self._namespace, newest_first=newest_first, unreachable=unreachable)
 
     def resend_dead_letters(self, letters: Iterable[DeadLetter], *, topic: str | None = None) -> list[ResentLetter]:
         """

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ferromq._ferromq import StoredMessage, queue_of_group
 from ferromq.admin.calls import Calls
 from ferromq.admin.queues import browsed
+from ferromq.admin.results import Unreachable
 from ferromq.errors import FerromqError, Forbidden, NotDurable, OutcomeUnknown, RequestError, TopicNotFound
 from ferromq.protocol import java_hash, naming
 from ferromq.protocol.codes import RequestCode, ResponseCode
@@ -137,11 +138,21 @@ class ResentLetter:
 
 
 def listed(
-    calls: Calls, brokers: Iterable[str], group: str, namespace: str, *, newest_first: bool
+    calls: Calls,
+    brokers: Iterable[str],
+    group: str,
+    namespace: str,
+    *,
+    newest_first: bool,
+    unreachable: list[Unreachable] | None = None,
 ) -> Iterator[DeadLetter]:
-    """Yield the dead letters that are there now, in the order of their store times; reads a page at a time."""
+    """
+    Return the dead letters that are there now, in the order of their store times; reads a page at a time.
+
+    Brokers that do not answer are added to *unreachable*; without this list their failure is raised.
+    """
     topic = naming.DLQ_PREFIX + naming.in_namespace(namespace, group)
-    merged = browsed(calls, brokers, topic, None, newest_first=newest_first)
+    merged = browsed(calls, brokers, topic, None, newest_first=newest_first, unreachable=unreachable)
     return (DeadLetter(group, message, address, namespace) for address, message in merged)
 
 

@@ -626,14 +626,19 @@ class Admin(Shown):
         """
         return await asyncio.to_thread(self._admin.trace, message_id, topic=topic, since=since, until=until)
 
-    async def dead_letters(self, group: str, *, newest_first: bool = True) -> AsyncIterator[DeadLetter]:
+    async def dead_letters(
+        self, group: str, *, newest_first: bool = True, unreachable: list[Unreachable] | None = None
+    ) -> AsyncIterator[DeadLetter]:
         """
         Return an iterator over the dead letters of a consumer group that are stored now, in the order of store times.
 
         It reads a page of each queue when it needs one, so a loop that ends early reads a few of many; *timeout* bounds
         each page. It takes no lease and commits nothing. A group without dead letters, or an unknown group, has none.
+        Every broker must answer at the begin, or those that do not are added to *unreachable*.
         """
-        found = await asyncio.to_thread(self._admin.dead_letters, group, newest_first=newest_first)
+        found = await asyncio.to_thread(
+            self._admin.dead_letters, group, newest_first=newest_first, unreachable=unreachable
+        )
         while (one := await asyncio.to_thread(next, found, None)) is not None:
             yield one
 

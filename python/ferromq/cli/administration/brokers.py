@@ -91,10 +91,22 @@ def drain(target: Target, broker: str, *, quiet: str, within: str, yes: bool) ->
         "quiet": _duration("--quiet", quiet, most=LONGEST_DRAIN),
         "timeout": _duration("--within", within, most=LONGEST_DRAIN),
     }
-    confirm(f"Drain and stop the broker {broker}?", yes=yes)
     with target.admin() as admin:
+        alone = "" if yes or _others_serving(admin, broker) else " No other broker takes messages."
+        confirm(f"Drain and stop the broker {broker}?{alone}", yes=yes)
         admin.drain_broker(broker, **times)
     target.output.done(f"draining {broker}; it stops within {within}", {"draining": broker})
+
+
+def _others_serving(admin: Admin, broker: str) -> bool:
+    """Whether another broker of the cluster takes messages."""
+    known = admin.cluster()
+    clusters = {each.cluster for each in known if broker in {each.name, each.address}}
+    return any(
+        each.error is None and each.state in {None, "serving"}
+        for each in known
+        if each.cluster in clusters and each.broker_id == MASTER and broker not in {each.name, each.address}
+    )
 
 
 def _duration(option: str, text: str, *, most: timedelta = timedelta.max) -> timedelta:

@@ -490,11 +490,12 @@ def dlq() -> None:
 @click.option("--max", "most", type=click.IntRange(1), default=100, metavar="N", help="Most letters (100).")
 @click.option("--oldest", is_flag=True, help="The oldest first; else the newest.")
 @connected
-def list_letters(target: Target, group: str, *, most: int, oldest: bool) -> None:
+def list_letters(target: Target, group: str, *, most: int, oldest: bool) -> int:
     """Print dead letters with the reason; --json prints a line for each."""
     rows = []
-    with target.admin() as admin:
-        for _, letter in zip(range(most), admin.dead_letters(group, newest_first=not oldest), strict=False):
+    with target.admin() as admin, _in_part() as part:
+        letters = admin.dead_letters(group, newest_first=not oldest, unreachable=part.unreachable)
+        for _, letter in zip(range(most), letters, strict=False):
             if target.output.is_json:
                 reason: dict[str, object] = {"origin_message_id": letter.origin_message_id}
                 reason["exception"] = letter.exception
@@ -506,6 +507,7 @@ def list_letters(target: Target, group: str, *, most: int, oldest: bool) -> None
             admin.describe_group(group)  # an unknown group is an error
     if not target.output.is_json:
         target.output.table(("dead since", "message", "from topic", "attempts", "reason"), rows, "<<<><")
+    return part.code
 
 
 @dlq.command("resend")
@@ -619,7 +621,9 @@ class _Resending:
                 continue
             self._failed += 1
             what = "not known to be sent" if isinstance(each.error, OutcomeUnknown) else "not sent"
-            click.echo(visible(f"ferromq: {each.letter.message_id} is {what}: {in_commands(str(each.error))}"), err=True)
+            click.echo(
+                visible(f"ferromq: {each.letter.message_id} is {what}: {in_commands(str(each.error))}"), err=True
+            )
             if each.is_unanswered:
                 self.stop("a server did not answer")
 
