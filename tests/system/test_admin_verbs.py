@@ -431,6 +431,12 @@ def test_a_message_is_explained_in_each_group(
         return {each.group: each.state for each in found.groups} if found.message.queue_offset == 2 else {}
 
     assert eventually(lambda: again().get("billing") == "ready"), "the letter is that of the first copy"
+    found = admin.explain("orders", first.message_id)
+    assert found is not None
+    letter = found.groups[0].dead_letter
+    assert letter is not None
+    assert (letter.group, letter.broker, letter.reason) == ("billing", mq.remoting, "no customer")
+    assert [each.dead_letter for each in found.groups[1:]] == [None, None]
     read(mq, "billing", "orders", 2)
     assert again()["billing"] == "behind"
 

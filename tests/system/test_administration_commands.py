@@ -206,6 +206,9 @@ def test_dead_letters_are_listed_and_sent_again(mq: ferromq.Embedded, eventually
     assert ran("dlq", "resend", "billing", "--id", "unknown", "--yes").code == 3
     assert ran("dlq", "resend", "billing", "--id", chosen, "--yes", "--json").lines[0]["error"] is None
     assert ran("dlq", "resend", "billing", "--all", "--yes").out == "sent 2 dead letters again\n"
+    told = "not leased; a consumer that pulls may have it; an earlier copy is a dead letter, queue 0 offset "
+    assert eventually(lambda: told in ran("explain", "orders", chosen).out)
+    assert ran("explain", "orders", chosen, "--json").json["groups"][0]["dead_letter"]["reason"] == "no customer"
 
 
 @pytest.mark.parametrize("is_read", [True, False])
@@ -317,6 +320,9 @@ def test_a_lost_broker_leaves_the_ordered_topics() -> None:
         assert ran(*command, "--yes").out == "took b out of accounts\n"
         assert namesrv.kv_config.get("ORDER_TOPIC_CONFIG", "accounts") == "a:4"
         assert ran(*command, "--yes", "--json").json == {"removed": "b", "topics": []}
+        unknown = ran("cluster", "remove", "c", "--yes", "--json", "--namesrv", namesrv.address)
+        assert (unknown.code, unknown.out, "broker is 'c'" in unknown.error) == (3, "", True), unknown
+        assert namesrv.kv_config.get("FERROMQ_GRPC", "c") is None
     with ferromq.embedded() as mq:
         refused = ran("cluster", "remove", "broker-a", "--yes", "--namesrv", mq.namesrv)
         assert (refused.code, "is registered" in refused.error) == (1, True)

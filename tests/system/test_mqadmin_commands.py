@@ -119,6 +119,18 @@ def test_messages_are_found_beside_a_broker_that_is_away(tmp_path: Path, capture
             assert (found.code, proxy.address in found.error) == (4, True), found
 
 
+@pytest.mark.parametrize("command", ["consumerProgress", "consumerStatus", "consumerConnection"])
+def test_a_group_without_a_consumer_so_far_is_told(
+    mq: ferromq.Embedded, capture: pytest.CaptureFixture[str], command: str
+) -> None:
+    """No command is named that makes a topic of retries."""
+    with mq.admin() as admin:
+        admin.create_group("billing")
+    found = ran(capture, command, "-g", "billing", "-n", mq.namesrv)
+    assert (found.code, "has had no consumer so far" in found.error) == (3, True), found
+    assert "topic create" not in found.error
+
+
 def test_a_backlog_is_skipped_under_consumers_unless_it_is_forbidden(
     mq: ferromq.Embedded, capture: pytest.CaptureFixture[str]
 ) -> None:

@@ -139,7 +139,10 @@ def test_a_slow_name_server_is_one_that_answers(
 ) -> None:
     """Within the timeout: everything is done."""
     proxy.delay(0.1)
-    assert patient.take_out_broker("gone") == []
+    name_servers[1].kv_config.put(ORDER, TOPIC, "gone:1;here:1")
+    assert patient.take_out_broker("gone") == [TOPIC]
+    with pytest.raises(ferromq.ConfigError, match="broker is 'unknown'"):
+        patient.take_out_broker("unknown")
     patient.delete_topic(TOPIC)
     assert name_servers[1].routes.lookup(TOPIC) is None
 

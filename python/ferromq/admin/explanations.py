@@ -6,8 +6,8 @@ also the leases from that offset on. It keeps no record of single acknowledgemen
 may also have been skipped.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ferromq._ferromq import StoredMessage
@@ -48,6 +48,11 @@ class InGroup:
     """Why it is dead, if its broker noted that."""
     leased_until: int | None = None
     """When its lease expires, in milliseconds since 1970."""
+    dead_letter: DeadLetter | None = None
+    """
+    Its newest dead letter. In another state than `dead` it is that of an earlier copy: the letter was sent again, and
+    stays until its broker deletes it.
+    """
 
     def _repr_html_(self) -> str:
         return html_of(self)
@@ -81,23 +86,40 @@ def explain(
     if not copies:
         return None, unreachable
     address, message = max(copies, key=lambda copy: copy[1].store_timestamp)
-    return of_copy(calls, address, message, namespace), unreachable
+    others = [other for other, _ in answers if other != address]
+    return of_copy(calls, address, message, namespace, others), unreachable
 
 
-def of_copy(calls: Calls, address: str, message: StoredMessage, namespace: str) -> Explanation:
-    """Explain a message that a broker has."""
+def of_copy(
+    calls: Calls, address: str, message: StoredMessage, namespace: str, others: Sequence[str] = ()
+) -> Explanation:
+    """Explain a message that a broker has; *others* may have dead letters of its earlier copies."""
     ask = Ask(calls, address, 1)
     groups = sorted(readers(ask, message.topic))
-    return Explanation(message, address, tuple(_in_group(ask, message, group, namespace) for group in groups))
+    asks = (ask, *(Ask(calls, other, 1) for other in others))
+    return Explanation(message, address, tuple(_in_group(asks, message, group, namespace) for group in groups))
 
 
-def _in_group(ask: Ask, message: StoredMessage, group: str, namespace: str) -> InGroup:
+def _in_group(asks: Sequence[Ask], message: StoredMessage, group: str, namespace: str) -> InGroup:
+    """Return what became of a message in a group; the first broker of *asks* has the message."""
+    ask = asks[0]
     place = progress.delivery(ask, group, message)
-    committed = None if place is None else place.committed
     shown = naming.without_namespace(namespace, group)
-    for letter in _copies(ask, naming.DLQ_PREFIX + group, message):
-        dead = DeadLetter(shown, letter, ask.address, namespace)
-        return InGroup(shown, "dead", committed, dead.attempts, dead.reason)
+    letters = [
+        DeadLetter(shown, letter, each.address, namespace)
+        for each in asks
+        for letter in _with_id(each, naming.DLQ_PREFIX + group, message)
+    ]
+    last = max(letters, key=lambda letter: letter.message.store_timestamp, default=None)
+    if last is not None and last.broker == ask.address and _is_copy(last.message, message):
+        committed = None if place is None else place.committed
+        return InGroup(shown, "dead", committed, last.attempts, last.reason, dead_letter=last)
+    return replace(_alive(ask, message, group, shown, place), dead_letter=last)
+
+
+def _alive(ask: Ask, message: StoredMessage, group: str, shown: str, place: progress.Delivery | None) -> InGroup:
+    """Return what became of a message that is no dead letter."""
+    committed = None if place is None else place.committed
     retry = naming.RETRY_PREFIX + group
     copies = [
         *_copies(ask, retry, message),
@@ -130,8 +152,15 @@ def _state(place: progress.Delivery, message: StoredMessage) -> State:
 
 def _copies(ask: Ask, topic: str, message: StoredMessage) -> list[StoredMessage]:
     """Return the messages of a topic that came from *message*: those with its id that were stored later."""
+    return [copy for copy in _with_id(ask, topic, message) if _is_copy(copy, message)]
+
+
+def _is_copy(copy: StoredMessage, message: StoredMessage) -> bool:
+    return copy.store_timestamp >= message.store_timestamp
+
+
+def _with_id(ask: Ask, topic: str, message: StoredMessage) -> list[StoredMessage]:
     try:
-        found = messages.query_at(ask, topic, message.message_id, 32, unique=True)
+        return messages.query_at(ask, topic, message.message_id, 32, unique=True)
     except TopicNotFound:
         return []
-    return [copy for copy in found if copy.store_timestamp >= message.store_timestamp]

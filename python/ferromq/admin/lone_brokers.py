@@ -86,11 +86,11 @@ class LoneBrokers:
         return {}
 
     def take_out_broker(self, name: str) -> list[str]:
-        """Return no topics. Raises `RequestError` for a broker that is there."""
+        """Raise `RequestError` for a broker that is there, `ConfigError` for another one."""
         for broker in self._brokers:
             if broker.name == name:
                 raise RequestError(f"the broker {name} at {broker.remoting} answers; stop it first")
-        return []
+        raise ConfigError(f"broker is {name!r}, which is not known here; give its name servers: Admin('HOST:9876')")
 
     def _has(self, broker: BrokerDescription, topic: str) -> bool:
         return self._calls.topic(broker.remoting, topic) is not None

@@ -148,17 +148,22 @@ class NameServers:
 
     def take_out_broker(self, name: str) -> list[str]:
         """Remove a broker from every order configuration, and return the topics that had it."""
-        topics, failure = set[str](), None
-        steps: tuple[Callable[..., list[str] | None], ...] = (broker_removal.check_away, broker_removal.take_out)
-        for step in steps:
-            for address in self._addresses:
-                try:
-                    found = self._at(address, step, name)
-                    topics.update(found or ())
-                except OutcomeUnknown as error:
-                    failure = failure or error
+        topics, failure, is_known = set[str](), None, False
+        for address in self._addresses:
+            try:
+                self._at(address, broker_removal.check_away, name)
+                is_known |= self._at(address, broker_removal.is_known, name)
+            except OutcomeUnknown as error:
+                failure = failure or error
+        for address in self._addresses if is_known else ():
+            try:
+                topics.update(self._at(address, broker_removal.take_out, name))
+            except OutcomeUnknown as error:
+                failure = failure or error
         if failure is not None:
             raise failure
+        if not is_known:
+            raise ConfigError(f"broker is {name!r}, which the name servers do not know; nothing was removed")
         return sorted(topics)
 
     def values(self, namespace: str) -> dict[str, str]:

@@ -178,7 +178,8 @@ class Admin(Shown):
         let consumers finish the present messages first. Readers of whole topics no longer report the broker as missing.
 
         The change is made at every name server. Raises `RequestError` before any change if the broker is registered
-        with one of them. Raises the first failure if a name server is not reached: call it again then.
+        with one of them. Raises the first failure if a name server is not reached: call it again then. Raises
+        `ConfigError` for a broker that no name server ever knew; one that was removed before has no topics.
         """
         return await asyncio.to_thread(self._admin.take_out_broker, name)
 

@@ -85,6 +85,12 @@ def check_away(ask: Ask, address: str, broker_name: str) -> None:
         )
 
 
+def is_known(ask: Ask, address: str, broker_name: str) -> bool:
+    """Whether the tables of a name server have a broker, or the mark that it was removed."""
+    has_mark = mark(ask, address, broker_name) is not None
+    return has_mark or any(broker_name in all_parts(text) for text in _table(ask, address).values())
+
+
 def take_out(ask: Ask, address: str, broker_name: str) -> list[str]:
     """Remove a broker from the tables of one name server, and return the topics that had it."""
     topics = []

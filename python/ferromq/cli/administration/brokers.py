@@ -178,7 +178,10 @@ def remove_broker(target: Target, broker: str, *, yes: bool) -> None:
     """
     confirm(f"Take the lost broker {broker} out of all ordered topics?", yes=yes)
     with target.admin() as admin:
-        topics = admin.take_out_broker(broker)
+        try:
+            topics = admin.take_out_broker(broker)
+        except ConfigError as error:
+            raise Missing(str(error)) from error
     said = f"took {broker} out of {', '.join(topics)}" if topics else f"no ordered topic has a broker {broker}"
     target.output.done(said, {"removed": broker, "topics": topics})
 

@@ -474,6 +474,10 @@ def explain(target: Target, topic: str, message_id: str) -> int:
         parts = [_STATES[group.state] + until]
         parts += [] if group.attempts is None else [f"{group.attempts} deliveries"]
         parts += [] if group.reason is None else [group.reason]
+        if group.dead_letter is not None and group.state != "dead":
+            letter = group.dead_letter.message
+            place = f"queue {letter.queue_id} offset {letter.queue_offset} at {group.dead_letter.broker}"
+            parts.append(f"an earlier copy is a dead letter, {place}")
         output.text(f"group    {group.group}: {'; '.join(parts)}")
     if not found.groups:
         output.text(f"group    none reads {topic}")

@@ -11,7 +11,7 @@ from ferromq.cli.mqadmin.options import LITE_PARENT, Command, Given, may, must
 from ferromq.cli.mqadmin.session import Session, is_routed_elsewhere, java, opened, version
 from ferromq.cli.mqadmin.times import parsed, second
 from ferromq.cli.mqadmin.topics import delete_everywhere
-from ferromq.errors import ConfigError, Forbidden, RequestError, TopicNotFound
+from ferromq.errors import ConfigError, Forbidden, GroupNotFound, RequestError
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import RequestCode
 from ferromq.protocol.message_queue import MessageQueue, table_of
@@ -133,7 +133,7 @@ def consumed(
     try:
         cluster = None if topic is not None and is_routed_elsewhere(topic) else option
         addresses = session.of_group(group, cluster)
-    except TopicNotFound:
+    except GroupNotFound:
         if topic is None:
             raise
         addresses = session.brokers_of(topic, option)

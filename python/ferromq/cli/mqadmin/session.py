@@ -19,7 +19,7 @@ from ferromq.cli.administration.target import TLS_VARIABLES, NoAddress, chosen, 
 from ferromq.cli.mqadmin.options import Given
 from ferromq.client.tls import Tls
 from ferromq.core.credentials import credentials_of
-from ferromq.errors import ConfigError, OutcomeUnknown, ServerError
+from ferromq.errors import ConfigError, GroupNotFound, OutcomeUnknown, ServerError, TopicNotFound
 from ferromq.protocol import java_json, naming
 from ferromq.protocol.codes import RequestCode
 from ferromq.protocol.endpoints import parse_endpoints, parse_name_servers
@@ -115,8 +115,16 @@ class Session:
         return [broker.master_or_slave for broker in brokers if broker.addresses]
 
     def of_group(self, group: str, cluster: str | None = None) -> list[str]:
-        """Return the brokers of a group, of all clusters or of one: those of its retries."""
-        return self.brokers_of(naming.RETRY_PREFIX + group, cluster)
+        """Return the brokers of a group, of all clusters or of one: those of its retries. Raises `GroupNotFound`."""
+        try:
+            return self.brokers_of(naming.RETRY_PREFIX + group, cluster)
+        except TopicNotFound as error:
+            raise GroupNotFound(
+                f"no broker has retries of the consumer group {group}, which its first consumer makes: the group "
+                "has had no consumer so far, or does not exist",
+                error.code,
+                error.remark,
+            ) from error
 
     def targets(self, given: Given, *, with_slaves: bool = False) -> list[str]:
         """
