@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import click
 import pytest
 from click.testing import CliRunner
 from dispatching import dispatched
@@ -362,6 +363,34 @@ def test_brokers_and_options_are_shown_and_changed(mq: ferromq.Embedded) -> None
     refused = ran("config", "set", "noSuchOption=1", "--yes")
     assert (refused.code, "noSuchOption" in refused.error) == (1, True)
     assert list(ran("config", "get", "listenPort", "--name-servers", "--json").json) == [mq.namesrv]
+
+
+def test_a_slave_and_another_cluster_are_named_beside_the_brokers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once, a slave by its address; shells complete the groups of all clusters."""
+    with ferromq.embedded() as mq, ExitStack() as stack:
+        address = ("--namesrv", mq.namesrv)
+        given: dict[str, Any] = {"namesrv": mq.namesrv, "listen": FREE, "grpc_listen": FREE, "fast_listen": "off"}
+        others = (("broker-a", "DefaultCluster", 1), ("b", "far", 0))
+        for number, (name, cluster, broker_id) in enumerate(others):
+            of_one = {"store": tmp_path / str(number), "name": name, "cluster": cluster, "broker_id": broker_id}
+            config = BrokerConfig.from_options({**given, **of_one, **SMALL_FILES})
+            broker = stack.enter_context(closing(BrokerController(config)))
+            if broker_id:
+                slave = broker.address
+        several = ran("config", "get", "listenPort", *address)
+        assert (several.code, several.out) == (2, "")
+        assert f"give --broker with one of b, broker-a, {slave} (slave of broker-a)" in several.error
+        assert "give BROKER with one of b, broker-a, " in ran("config", "reload", *address).error
+        for cluster in ("DefaultCluster", "far"):
+            assert ran("group", "create", f"of-{cluster}", "--cluster", cluster, *address).code == 0
+        monkeypatch.setenv("NAMESRV_ADDR", mq.namesrv)
+        context = click.Context(click.Command("describe"))
+        (found,) = [each for each in groups.describe.params if each.name == "group"]
+        assert [item.value for item in found.shell_complete(context, "of-")] == ["of-DefaultCluster", "of-far"]
+        wrong = ran("topic", "list", "--namesrv", mq.remoting)
+        assert "Of a broker give the gRPC port (8081), which is another one: --endpoint HOST:8081" in wrong.error
 
 
 def test_a_drain_of_the_last_broker_says_so_and_a_refused_send_names_the_way_back(tmp_path: Path) -> None:

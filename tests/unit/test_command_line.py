@@ -127,23 +127,25 @@ def test_the_help_of_a_command_is_the_one_that_the_list_shows() -> None:
     assert len(found) > 15
 
 
-@pytest.mark.parametrize("program", ["ferromq", "mqbroker", "mqnamesrv"], ids=str)
+@pytest.mark.parametrize("program", ["ferromq", "ferromq mqadmin", "ferromq mqadmin help", "mqbroker", "mqnamesrv"])
 def test_each_program_completes_its_options(
     program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the variable that `ferromq completion` names."""
     assert cli.main(["completion", "bash"]) == 0
-    variable = f"_{program.upper()}_COMPLETE"
+    variable = f"_{program.split()[0].upper()}_COMPLETE"
     assert f"{variable}=bash_complete" in capsys.readouterr().out
     words, expected = {
         "ferromq": ("ferromq store du", "dump"),
+        "ferromq mqadmin": ("ferromq mqadmin updateTopicP", "updateTopicPerm"),
+        "ferromq mqadmin help": ("ferromq mqadmin help updateTopicP", "updateTopicPerm"),
         "mqbroker": ("mqbroker --brokerNa", "--brokerName"),
         "mqnamesrv": ("mqnamesrv --listenPo", "--listenPort"),
     }[program]
     monkeypatch.setenv(variable, "bash_complete")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", f"{len(words.split()) - 1}")
-    run = {"ferromq": cli.main, "mqbroker": cli.mqbroker, "mqnamesrv": cli.mqnamesrv}[program]
+    run = {"ferromq": cli.main, "mqbroker": cli.mqbroker, "mqnamesrv": cli.mqnamesrv}[program.split()[0]]
     with pytest.raises(SystemExit) as ended:
         run([])
     assert ended.value.code == 0

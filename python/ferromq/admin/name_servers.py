@@ -209,7 +209,8 @@ class NameServers:
                     failure = ConnectionFailed(f"{error}; {WHICH_PORT_OF_NAMESRV}")
             except Unsupported as error:
                 raise Unsupported(
-                    f"{error}; {WHICH_PORT_OF_NAMESRV} Give a broker's gRPC port (8081) as Admin(endpoint={address!r})",
+                    f"{error}; {WHICH_PORT_OF_NAMESRV} Of a broker give the gRPC port (8081), which is another one: "
+                    "Admin(endpoint='HOST:8081')",
                     error.code,
                     error.remark,
                 ) from None

@@ -62,6 +62,10 @@ class Admin(Shown):
     Each call ends within *timeout* (float: seconds), however many servers it asks. It raises `RequestTimeout` if a
     server does not answer, or no time is left to ask it. Changes made by then stay.
 
+    The brokers of a call are those that are registered with the name servers. One that has left them, as it was stopped
+    or killed, is not asked: results and changes are without its part, and `unreachable` does not name it. `cluster`
+    returns those that are registered.
+
     Connections are made when they are needed, and stay open until `close`. Raises `ConfigError` for an address that is
     not `host:port`, and without one of *namesrv* and *endpoint*. Calls raise `Unsupported` if the server at *endpoint*
     is not a ferromq broker; give the name servers then.

@@ -378,7 +378,7 @@ def reload(target: Target, broker: str | None, *, name_servers: bool) -> None:
         if name_servers:
             found = admin.reload_name_servers()
         else:
-            chosen = _chosen(admin, broker)
+            chosen = _chosen(admin, broker, "BROKER")
             found = {chosen: admin.reload_broker(chosen)}
     if target.output.is_json:
         target.output.document(found)
@@ -402,13 +402,15 @@ def _check_one(broker: str | None, *, name_servers: bool) -> None:
         raise click.UsageError("give a broker or --name-servers, not both")
 
 
-def _chosen(admin: Admin, broker: str | None) -> str:
+def _chosen(admin: Admin, broker: str | None, option: str = "--broker") -> str:
     """Return the given broker, or the only one, which need not answer. Raises `ConfigError` for several."""
     if broker is not None:
         return broker
     known = admin.cluster(figures=False)
     if len(known) > 1:
-        raise ConfigError(f"there are several brokers; name one of {', '.join(each.name for each in known)}")
+        masters = sorted({each.name for each in known if each.broker_id == MASTER})
+        slaves = [f"{each.address} (slave of {each.name})" for each in known if each.broker_id != MASTER]
+        raise ConfigError(f"there are several brokers; give {option} with one of {', '.join([*masters, *slaves])}")
     return known[0].address
 
 

@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import ferromq
+from ferromq.admin.results import Unreachable
 from ferromq.cli.administration.contexts import Context, Contexts
 from ferromq.cli.administration.output import Output, use_namespace
 from ferromq.cli.parsing import Number, with_options
@@ -165,8 +166,14 @@ def _complete(names: Callable[[ferromq.Admin], Iterable[str]]) -> Callable[..., 
     return complete
 
 
+def _groups(admin: ferromq.Admin) -> list[str]:
+    clusters = {each.cluster for each in admin.cluster(figures=False)}
+    lost: list[Unreachable] = []
+    return sorted({group for name in clusters for group in admin.groups(system=False, cluster=name, unreachable=lost)})
+
+
 _complete_topics = _complete(lambda admin: admin.topics(system=False))
-_complete_groups = _complete(lambda admin: admin.groups(system=False))
+_complete_groups = _complete(_groups)
 complete_brokers = _complete(lambda admin: sorted({each.name for each in admin.cluster(figures=False)}))
 """Return the names of brokers that begin like the word."""
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import CompletionItem
 
 from ferromq.cli.administration.output import DONE, WRONG_USAGE, fail, visible
 from ferromq.cli.mqadmin import brokers, clients, groups, messages, topics, users
@@ -19,8 +20,17 @@ COMMANDS = {
 """All commands, by name."""
 
 
+def _complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return the commands that begin like the first word, in any case, and like the one behind `help`."""
+    words = context.params.get("words") or ()
+    if tuple(words) not in {(), ("help",)}:
+        return []
+    known = [each for each in COMMANDS.values() if each.name.lower().startswith(begun.lower())]
+    return [CompletionItem(each.name, help=each.help) for each in known]
+
+
 @click.command("mqadmin", add_help_option=False, context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete)
 def mqadmin(words: Sequence[str]) -> int:
     """Run a command of RocketMQ's mqadmin, without a JVM."""
     return run(words)
