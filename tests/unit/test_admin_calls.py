@@ -24,7 +24,7 @@ class Server:
         """Answer with an empty object."""
         self.asked.release()
         assert self.answers.acquire(timeout=PATIENCE)
-        return 0, None, {}, b"{}"
+        return 0, None, {}, b'{"table":{"orders":"gone:4"}}'
 
     def close(self) -> None:
         """Note it."""

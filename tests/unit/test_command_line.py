@@ -133,7 +133,7 @@ def test_each_program_completes_its_options(
 ) -> None:
     """By the variable that `ferromq completion` names."""
     assert cli.main(["completion", "bash"]) == 0
-    variable = f"_{program.split()[0].upper()}_COMPLETE"
+    variable = f"_{program.partition(' ')[0].upper()}_COMPLETE"
     assert f"{variable}=bash_complete" in capsys.readouterr().out
     words, expected = {
         "ferromq": ("ferromq store du", "dump"),
@@ -145,7 +145,7 @@ def test_each_program_completes_its_options(
     monkeypatch.setenv(variable, "bash_complete")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", f"{len(words.split()) - 1}")
-    run = {"ferromq": cli.main, "mqbroker": cli.mqbroker, "mqnamesrv": cli.mqnamesrv}[program.split()[0]]
+    run = {"ferromq": cli.main, "mqbroker": cli.mqbroker, "mqnamesrv": cli.mqnamesrv}[program.partition(" ")[0]]
     with pytest.raises(SystemExit) as ended:
         run([])
     assert ended.value.code == 0

@@ -12,7 +12,6 @@ import click
 from click.shell_completion import CompletionItem
 
 import ferromq
-from ferromq.admin.results import Unreachable
 from ferromq.cli.administration.contexts import Context, Contexts
 from ferromq.cli.administration.output import Output, use_namespace
 from ferromq.cli.parsing import Number, with_options
@@ -168,8 +167,7 @@ def _complete(names: Callable[[ferromq.Admin], Iterable[str]]) -> Callable[..., 
 
 def _groups(admin: ferromq.Admin) -> list[str]:
     clusters = {each.cluster for each in admin.cluster(figures=False)}
-    lost: list[Unreachable] = []
-    return sorted({group for name in clusters for group in admin.groups(system=False, cluster=name, unreachable=lost)})
+    return sorted({group for name in clusters for group in admin.groups(system=False, cluster=name, unreachable=[])})
 
 
 _complete_topics = _complete(lambda admin: admin.topics(system=False))
