@@ -21,7 +21,7 @@ class Server:
         self.is_closed = False
 
     def call(self, *_: object, **__: object) -> tuple[int, str | None, dict[str, str], bytes]:
-        """Answer with an empty object."""
+        """Answer with a table of order configurations."""
         self.asked.release()
         assert self.answers.acquire(timeout=PATIENCE)
         return 0, None, {}, b'{"table":{"orders":"gone:4"}}'

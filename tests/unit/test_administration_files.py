@@ -26,7 +26,8 @@ from ferromq.cli.administration import times
 from ferromq.cli.administration.access import read_secret
 from ferromq.cli.administration.contexts import Context, Contexts, parse
 from ferromq.cli.administration.messages import message_batches, parse_line
-from ferromq.cli.administration.output import fail, in_commands, partial, use_namespace, visible
+from ferromq.cli.administration.output import fail, in_commands, partial, plain, use_namespace, visible
+from ferromq.dashboard.problems import problem
 from ferromq.errors import ConfigError, CorruptMessage, IllegalName, RequestError, RequestTimeout, UserNotFound
 from ferromq.terminal.formatting import age
 
@@ -265,7 +266,8 @@ def test_an_error_has_the_exit_code_of_what_to_do(error: Exception, code: int) -
 def test_an_error_names_the_command_in_place_of_the_call(
     text: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also in the part of a broker that is missing."""
+    """Also in the part of a broker that is missing, in JSON, and on a page of the dashboard."""
+    assert (plain(RequestError(text)), problem(RequestError(text)).text) == (told, told)
     fail(RequestError(text))
     partial([Unreachable("h:1", RequestError(text))])
     lines = capsys.readouterr().err.splitlines()

@@ -90,7 +90,7 @@ class LoneBrokers:
         for broker in self._brokers:
             if broker.name == name:
                 raise RequestError(f"the broker {name} at {broker.remoting} answers; stop it first")
-        raise ConfigError(f"broker is {name!r}, which is not known here; give its name servers: Admin('HOST:9876')")
+        raise ConfigError(f"broker is {name!r}, which is not known; without name servers there is no table of brokers")
 
     def _has(self, broker: BrokerDescription, topic: str) -> bool:
         return self._calls.topic(broker.remoting, topic) is not None
