@@ -571,6 +571,50 @@ def test_a_table_at_a_terminal_keeps_addresses_whole(mq: ferromq.Embedded) -> No
     assert ("\x1b[1m" in shown, "\x1b" in piped) == (True, False)
 
 
+def test_an_export_writes_through_pipes_and_links(mq: ferromq.Embedded, tmp_path: Path) -> None:
+    """A pipe and a link stay what they are; no directory is made, and no other file."""
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    pipe, link, file = folder / "pipe", folder / "link", folder / "file"
+    os.mkfifo(pipe)
+    got = list[str]()
+    reading = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
+    reading.start()
+    assert ran("cluster", "export", str(pipe)).code == 0
+    assert pipe.is_fifo()
+    reading.join(PATIENCE)
+    assert json.loads(got[0])["topics"] is not None
+    file.write_text("before")
+    file.chmod(0o600)
+    link.symlink_to(file)
+    for _ in range(2):
+        assert ran("cluster", "export", str(link)).code == 0
+    assert (link.is_symlink(), file.read_text(), file.stat().st_mode & 0o777) == (True, got[0], 0o600)
+    assert sorted(each.name for each in folder.iterdir()) == ["file", "link", "pipe"]
+    missing = folder / "missing"
+    refused = ran("cluster", "export", str(missing / "x"))
+    assert (refused.code, missing.exists()) == (2, False)
+    assert f"{missing} is not a directory; make it" in refused.error
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as read:
+        assert ran("cluster", "export", f"/dev/fd/{writer}").code == 0
+        os.close(writer)
+        assert read.read() == got[0]
+
+
+def test_a_context_keeps_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds in any directory; a file that is missing is named when the context is added."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "ca.pem").write_text(TRUST.read_text())
+    monkeypatch.chdir(tmp_path / "here")
+    refused = ran("context", "add", "other", "--endpoint", "h:8081", "--tls-key", "../key.pem")
+    assert (refused.code, f"--tls-key names {tmp_path}/here/../key.pem, which is no file" in refused.error) == (2, True)
+    assert ran("context", "add", "safe", "--endpoint", "h:8081", "--tls-trust", "../ca.pem").code == 0
+    (kept,) = ran("context", "list", "--json").json["contexts"].values()
+    path = Path(kept["tls_trust"])
+    assert (path.is_absolute(), path.samefile(tmp_path / "ca.pem")) == (True, True)
+
+
 def test_a_context_keeps_tls(tmp_path: Path) -> None:
     """Without the certificate that signed the broker's, it is not believed."""
     shown = {name.removeprefix("grpc_"): path for name, path in SHOWN.items()} | SHOWN

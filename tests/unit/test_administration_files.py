@@ -2,10 +2,12 @@
 
 import base64
 import contextlib
+import errno
 import io
 import json
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +26,7 @@ from ferromq.cli.administration.contexts import Context, Contexts, parse
 from ferromq.cli.administration.messages import message_batches, parse_line
 from ferromq.cli.administration.output import fail, partial, visible
 from ferromq.errors import ConfigError, CorruptMessage, IllegalName, RequestError, RequestTimeout, UserNotFound
+from ferromq.files import atomic
 from ferromq.terminal.formatting import age
 
 JSON = st.recursive(
@@ -76,6 +79,46 @@ def test_contexts_are_kept_in_a_file_of_their_owner(tmp_path: Path) -> None:
         file(environment)
     other = tmp_path / "other.json"
     assert file({"FERROMQ_CONTEXTS": os.fspath(other)}).path == other
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_to_a_file_of_contexts_stays(tmp_path: Path, *, is_there: bool) -> None:
+    """The file that it leads to is changed, or made."""
+    link, real = tmp_path / "link.json", tmp_path / "real" / "contexts.json"
+    environment = {"FERROMQ_CONTEXTS": os.fspath(link)}
+    if is_there:
+        with Contexts.changing({"FERROMQ_CONTEXTS": os.fspath(real)}) as contexts:
+            contexts.known["a"] = Context(namesrv="h:9876")
+    link.symlink_to(real)
+    with Contexts.changing(environment) as contexts:
+        contexts.known["b"] = Context(namesrv="h:9876")
+    assert link.is_symlink()
+    assert sorted(parse(real.read_bytes())[1]) == (["a", "b"] if is_there else ["b"])
+    assert real.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_no_file_of_contexts_is_named(tmp_path: Path) -> None:
+    """The variable is, too."""
+    environment = {"FERROMQ_CONTEXTS": os.fspath(tmp_path)}
+    with pytest.raises(ConfigError, match="is a directory; FERROMQ_CONTEXTS names the file of contexts"):
+        file(environment)
+
+
+@pytest.mark.parametrize("write", [atomic.put_file, atomic.replace_file])
+def test_a_file_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, bytes], None]
+) -> None:
+    """The old content stays, without a new file beside it."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fail_to_flush(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail_to_flush)
+    with pytest.raises(OSError, match="No space"):
+        write(path, b"new")
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"old")]
 
 
 def test_the_error_of_a_wrong_field_has_no_secret() -> None:

@@ -18,6 +18,7 @@ from ferromq.cli.administration.contexts import Context, Contexts
 from ferromq.cli.administration.output import DONE, FAILED, UNREACHABLE, Missing, Output, plain, visible
 from ferromq.cli.administration.target import (
     ADDRESS_OPTIONS,
+    TLS_VARIABLES,
     Target,
     cluster_option,
     complete_brokers,
@@ -31,7 +32,7 @@ from ferromq.cli.parsing import Command, Group, with_options
 from ferromq.config.membership import LONGEST_DRAIN
 from ferromq.config.values import duration, written
 from ferromq.errors import AlreadyExists, ConfigError, OutcomeUnknown
-from ferromq.files.atomic import replace_file
+from ferromq.files.atomic import put_file
 from ferromq.protocol.route import MASTER
 from ferromq.terminal.progress import Progress
 
@@ -216,12 +217,15 @@ def _show_retirement(target: Target, found: Retirement) -> int:
 @connected
 def export(target: Target, file: str, *, offsets: bool, namespaces: Sequence[str], cluster: str | None) -> None:
     """Write topics, groups, options, users and policies of a cluster to FILE; - is stdout."""
+    folder = Path(file).parent
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a directory; make it, or choose another FILE")
     with target.admin() as admin:
         text = admin.export_metadata(cluster=cluster, namespaces=namespaces, offsets=offsets).to_json()
     if file == "-":
         click.echo(text, nl=False)
         return
-    replace_file(Path(file), text.encode())
+    put_file(Path(file), text.encode())
     target.output.done(f"wrote {file}", {"wrote": file})
 
 
@@ -422,7 +426,7 @@ def add(
     if not name.isprintable() or len(name.split()) != 1 or name.strip() != name:
         raise click.UsageError(f"the name {name!r} has blanks or control characters, or is empty")
     _check_new(Contexts.load(), name, replaces=replaces)  # before a key is asked for
-    given = {field: value for field, value in fields.items() if value is not None}
+    given = {field: _kept(field, value) for field, value in fields.items() if value is not None}
     added = Context(**given)
     if access_key is not None:
         added = replace(added, access_key=access_key, secret_key=read_secret(access_key, secret_file))
@@ -431,6 +435,16 @@ def add(
         contexts.known[name] = added
         contexts.current = contexts.current or name
     output.done(f"added context {name}", {"added": name, "current": contexts.current})
+
+
+def _kept(field: str, value: Any) -> Any:
+    """Return what a context keeps of a field: of a file for TLS the path. Raises `ConfigError` for a missing one."""
+    if field not in TLS_VARIABLES:
+        return value
+    path = Path(value).absolute()
+    if not path.is_file():
+        raise ConfigError(f"--{field.replace('_', '-')} names {path}, which is no file; correct it")
+    return str(path)
 
 
 def _check_new(contexts: Contexts, name: str, *, replaces: bool) -> None:
