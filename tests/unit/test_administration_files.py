@@ -156,18 +156,18 @@ def test_changes_at_once_are_all_kept(tmp_path: Path) -> None:
 def test_lines_are_messages_however_they_are_read(lines: list[bytes], ends: bool) -> None:
     """Blank ones are none, the last one may have no end."""
     source = io.BytesIO(b"\n".join(lines) + b"\n" * ends)
-    found = [message for batch in message_batches(source) for message in batch]
+    found = [message for batch in message_batches(source) for message in batch.values()]
     assert [message.body for message in found] == [parse_line(line).body for line in lines if line]
 
 
 def test_messages_before_a_wrong_line_come_first() -> None:
     """The error has its number, or tells that the line is too long to be kept."""
     endless = message_batches(io.BytesIO(b'{"body": "a"}\n' + b"x" * (65 << 20)))
-    assert [message.body for message in next(endless)] == [b"a"]
+    assert [message.body for message in next(endless).values()] == [b"a"]
     with pytest.raises(ConfigError, match="a line has more than 67,108,864 bytes"):
         next(endless)
     batches = message_batches(io.BytesIO(b'{"body": "a"}\n\n{"body": "b"}\n[]\n{"body": "c"}'))
-    assert [message.body for message in next(batches)] == [b"a", b"b"]
+    assert {place: message.body for place, message in next(batches).items()} == {1: b"a", 3: b"b"}
     with pytest.raises(ConfigError, match="line 4: a JSON object is expected"):
         next(batches)
 
@@ -204,6 +204,9 @@ def test_a_line_of_json_is_a_message() -> None:
         (b'{"body": "a", "keys": {"a": 1}}', "keys is {'a': 1}, no list"),
         (b'{"body": "a", "tag": 5}', "tag is 5, no str"),
         (b'{"body": "a", "properties": [["a", "b"]]}', "properties is .* no dict"),
+        (b'{"body": "a", "properties": {"KEYS": "a"}}', "property KEYS is reserved for the system"),
+        (rb'{"body": "a", "keys": ["\ud800"]}', r"keys has the text '\\ud800', which is not valid UTF-8"),
+        (rb'{"body": "\ud800"}', r"body has the text '\\ud800', which is not valid UTF-8"),
     ):
         with pytest.raises(ValueError, match=text):
             parse_line(wrong)

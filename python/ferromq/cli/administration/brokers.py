@@ -15,7 +15,18 @@ from click.shell_completion import get_completion_class
 from ferromq.admin import Admin, Import, Metadata, Retirement
 from ferromq.cli.administration.access import read_secret, secret_file_option
 from ferromq.cli.administration.contexts import Context, Contexts
-from ferromq.cli.administration.output import DONE, FAILED, UNREACHABLE, Missing, Output, plain, visible
+from ferromq.cli.administration.output import (
+    CARRIED_OUT,
+    DONE,
+    FAILED,
+    UNREACHABLE,
+    Missing,
+    Output,
+    plain,
+    printing,
+    told,
+    visible,
+)
 from ferromq.cli.administration.target import (
     ADDRESS_OPTIONS,
     TLS_VARIABLES,
@@ -96,7 +107,7 @@ def drain(target: Target, broker: str, *, quiet: str, within: str, yes: bool) ->
     confirm(f"Drain and stop the broker {broker}?", yes=yes)
     with target.admin() as admin:
         admin.drain_broker(broker, **times)
-    target.output.done(f"draining {broker}; it stops within {within}", {"draining": broker})
+    target.output.done(f"draining {broker}; it stops within {written(times['timeout'])}", {"draining": broker})
 
 
 def _duration(option: str, text: str, *, most: timedelta = timedelta.max) -> timedelta:
@@ -223,7 +234,8 @@ def export(target: Target, file: str, *, offsets: bool, namespaces: Sequence[str
     with target.admin() as admin:
         text = admin.export_metadata(cluster=cluster, namespaces=namespaces, offsets=offsets).to_json()
     if file == "-":
-        click.echo(text, nl=False)
+        with printing():
+            click.echo(text, nl=False)
         return
     put_file(Path(file), text.encode())
     target.output.done(f"wrote {file}", {"wrote": file})
@@ -247,10 +259,11 @@ def import_(target: Target, file: BinaryIO, *, dry_run: bool, offsets: bool, clu
         confirm("Change the cluster as the file says?", yes=yes)
     with target.admin() as admin, Progress("import", 0, is_quiet=not sys.stderr.isatty()) as bar:
         found = admin.import_metadata(wanted, cluster=cluster, dry_run=dry_run, offsets=offsets, on_progress=bar.show)
-    if target.output.is_json:
-        target.output.document(found)
-    else:
-        _show_import(target.output, found, dry_run=dry_run)
+    with told("nothing was to be changed" if dry_run else CARRIED_OUT):
+        if target.output.is_json:
+            target.output.document(found)
+        else:
+            _show_import(target.output, found, dry_run=dry_run)
     return DONE if found.is_complete else FAILED
 
 
