@@ -485,8 +485,8 @@ def test_the_command_runs_as_a_process(mq: ferromq.Embedded, tmp_path: Path) -> 
     run("context", "add", "shop", "--namesrv", mq.namesrv, FERROMQ_CONTEXTS=str(tmp_path / "contexts.json"))
     for words, found in (
         ("topic describe ord", "plain,orders"),
-        ("cluster drain embe", "plain,embedded"),
-        ("config get --broker embe", "plain,embedded"),
+        ("cluster drain brok", "plain,broker-a"),
+        ("config get --broker brok", "plain,broker-a"),
         ("context use sh", "plain,shop"),
         ("topic list --context sh", "plain,shop"),
     ):
