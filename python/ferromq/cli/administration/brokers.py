@@ -42,7 +42,7 @@ from ferromq.cli.administration.target import (
 from ferromq.cli.parsing import Command, Group, with_options
 from ferromq.config.membership import LONGEST_DRAIN
 from ferromq.config.values import duration, written
-from ferromq.errors import AlreadyExists, ConfigError, OutcomeUnknown
+from ferromq.errors import AlreadyExists, ConfigError, FerromqError, OutcomeUnknown
 from ferromq.files.atomic import put_file
 from ferromq.protocol.route import MASTER
 from ferromq.terminal.progress import Progress
@@ -230,7 +230,7 @@ def export(target: Target, file: str, *, offsets: bool, namespaces: Sequence[str
     """Write topics, groups, options, users and policies of a cluster to FILE; - is stdout."""
     folder = Path(file).parent
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is not a directory; make it, or choose another FILE")
+        raise FerromqError(f"{folder} is not a directory; make it, or choose another FILE")
     with target.admin() as admin:
         text = admin.export_metadata(cluster=cluster, namespaces=namespaces, offsets=offsets).to_json()
     if file == "-":
