@@ -1,5 +1,7 @@
 """The commands of `ferromq` for running servers: what they print, and how they end."""
 
+import errno
+import io
 import json
 import os
 import re
@@ -576,7 +578,7 @@ def test_the_command_runs_as_a_process(mq: ferromq.Embedded, tmp_path: Path) -> 
     assert "_FERROMQ_COMPLETE" in run("completion", "zsh").stdout
     shown = run(*("-c", CLOSED, "topic", "list"), program=())
     assert (shown.returncode, shown.stderr) == (0, "")
-    for words in (("tail", "orders"), ("tail", "orders", "--json")):
+    for words in (("tail", "orders"), ("tail", "orders", "--json"), ("--help",), ("topic", "--help")):
         read, write = os.pipe()
         os.close(read)
         with os.fdopen(write, "w") as gone:
@@ -636,12 +638,13 @@ def test_a_question_is_asked_at_a_terminal(mq: ferromq.Embedded) -> None:
         assert "orders" not in admin.topics()
 
 
-def test_a_table_at_a_terminal_keeps_addresses_whole(mq: ferromq.Embedded) -> None:
+@pytest.mark.parametrize("terminal_kind", ["xterm", "dumb"])
+def test_a_table_at_a_terminal_keeps_addresses_whole(mq: ferromq.Embedded, terminal_kind: str) -> None:
     """By rich, whose colours the terminal gets; a pipe gets plain text."""
     pytest.importorskip("rich")
     command = [sys.executable, "-m", "ferromq", "cluster", "list", "--namesrv", mq.namesrv]
     screen, terminal = os.openpty()
-    environment = {**os.environ, "TERM": "xterm"}
+    environment = {**os.environ, "TERM": terminal_kind}
     assert subprocess.run(command, stdout=terminal, env=environment, timeout=PATIENCE * 2, check=False).returncode == 0
     os.close(terminal)
     shown = os.read(screen, 1 << 16).decode()
@@ -649,7 +652,128 @@ def test_a_table_at_a_terminal_keeps_addresses_whole(mq: ferromq.Embedded) -> No
     piped = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
     assert mq.remoting in shown
     assert mq.remoting in piped
-    assert ("\x1b[1m" in shown, "\x1b" in piped) == (True, False)
+    assert ("\x1b[1m" in shown, "\x1b" in piped) == (terminal_kind == "xterm", False)
+    assert "…" not in shown
+    assert len(max(shown.splitlines(), key=len)) > 80
+
+
+def test_a_refused_line_is_told_and_those_before_it_are_sent(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """Whether this command refuses it, or the broker; those behind it are not sent."""
+    ran("topic", "create", "orders", "--queues", "1")
+    long = {"reserved": {"body": "x", "properties": {"KEYS": "x"}}, "long": {"body": "x" * ((4 << 20) + 1)}}
+    long["broker"] = {"body": "x", "properties": {"a": "x" * 40_000}}
+    for wrong, told in (("reserved", "property KEYS is reserved"), ("long", "4194305 bytes"), ("broker", "bytes; the")):
+        lines = [{"body": f"{wrong} before"}, long[wrong], {"body": "behind"}]
+        refused = ran("send", "orders", "-", "--json-lines", stdin="\n".join(map(json.dumps, lines)))
+        assert (refused.code, len(refused.out.split()), told in refused.error) == (1, 1, True)
+        assert "ferromq: line 2: " in refused.error
+        assert "1 message\n" in refused.error
+    bodies = ["reserved before", "long before", "broker before"]
+    assert eventually(lambda: [each["body"] for each in ran("tail", "orders", "--json").lines] == bodies)
+
+
+def test_stored_messages_are_sent_as_lines(mq: ferromq.Embedded, eventually: Eventually) -> None:
+    """Without the properties of the system, which such a message has, too."""
+    ran("topic", "create", "orders", "--queues", "1")
+    words = ("--key", "o-1", "--key", "o-2", "--tag", "new", "--property", "table=7", "--group", "seven")
+    sent = ran("send", "orders", "tea", *words).out.strip()
+    assert eventually(lambda: ran("message", "get", "orders", sent).code == 0)
+    stored = ran("message", "get", "orders", sent, "--json").json
+    assert stored["properties"].keys() > {"KEYS", "TAGS"}
+    again = ran("send", "orders", "-", "--json-lines", stdin=json.dumps(stored))
+    assert (again.code, again.error) == (0, "")
+    assert eventually(lambda: len(ran("tail", "orders", "--json").lines) == 2)
+    first, second = ran("tail", "orders", "--json").lines
+    names = ("body", "keys", "tag", "properties", "message_group")
+    assert [first[name] for name in names] == [second[name] for name in names]
+
+
+class Full(io.BytesIO):
+    """An output on a full disk."""
+
+    def write(self, _content: object) -> int:
+        """Fail."""
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_output_is_told_with_what_was_done(mq: ferromq.Embedded) -> None:
+    """A script need not repeat the command, which would send the message twice."""
+    ran("topic", "create", "orders")
+    lines = '{"body": "a"}\n{"body": "b"}\n'
+    for words, stdin, told in (
+        (("send", "orders", "tea"), "", r"the message \w+ is stored"),
+        (("send", "orders", "tea", "--json"), "", r"the message \w+ is stored"),
+        (("send", "orders", "-", "--json-lines"), lines, "\n  stored: 2 messages"),
+        (("context", "add", "more", "--endpoint", "h:8081"), "", "the command itself was carried out"),
+        (("topic", "create", "more"), "", "the command itself was carried out"),
+        (("topic", "list"), "", "\n$"),
+    ):
+        with CliRunner().isolation(stdin) as (_, error, _):
+            sys.stdout = io.TextIOWrapper(Full(), write_through=True)
+            assert cli.main(words) == 1
+            found = error.getvalue().decode()
+        assert re.search(
+            f"^ferromq: cannot write to the standard output: No space left on device.*{told}", found, re.DOTALL
+        )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("send", "orders", "x", "--key", "bad\udcff"),
+        ("send", "orders", "x", "--tag", "bad\udcff"),
+        ("send", "orders", "x", "--property", "a=bad\udcff"),
+        ("send", "orders", "bad\udcff"),
+    ],
+)
+def test_bytes_that_are_no_text_are_wrong_usage(mq: ferromq.Embedded, words: tuple[str, ...]) -> None:
+    """Python reads them as surrogates."""
+    refused = ran(*words)
+    assert (refused.code, "'bad\\udcff'" in refused.error, "is not valid UTF-8" in refused.error) == (2, True, True)
+
+
+def test_an_export_writes_through_pipes_and_links(mq: ferromq.Embedded, tmp_path: Path) -> None:
+    """A pipe and a link stay what they are; no directory is made, and no other file."""
+    folder = tmp_path / "exports"
+    folder.mkdir()
+    pipe, link, file = folder / "pipe", folder / "link", folder / "file"
+    os.mkfifo(pipe)
+    got = list[str]()
+    reading = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
+    reading.start()
+    assert ran("cluster", "export", str(pipe)).code == 0
+    assert pipe.is_fifo()
+    reading.join(PATIENCE)
+    assert json.loads(got[0])["topics"] is not None
+    file.write_text("before")
+    file.chmod(0o600)
+    link.symlink_to(file)
+    for _ in range(2):
+        assert ran("cluster", "export", str(link)).code == 0
+    assert (link.is_symlink(), file.read_text(), file.stat().st_mode & 0o777) == (True, got[0], 0o600)
+    assert sorted(each.name for each in folder.iterdir()) == ["file", "link", "pipe"]
+    missing = folder / "missing"
+    refused = ran("cluster", "export", str(missing / "x"))
+    assert (refused.code, missing.exists()) == (1, False)
+    assert f"{missing} is not a directory; make it" in refused.error
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as read:
+        assert ran("cluster", "export", f"/dev/fd/{writer}").code == 0
+        os.close(writer)
+        assert read.read() == got[0]
+
+
+def test_a_context_keeps_whole_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds in any directory; a file that is missing is named when the context is added."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "ca.pem").write_text(TRUST.read_text())
+    monkeypatch.chdir(tmp_path / "here")
+    refused = ran("context", "add", "other", "--endpoint", "h:8081", "--tls-key", "../key.pem")
+    assert (refused.code, f"--tls-key names {tmp_path}/here/../key.pem, which is no file" in refused.error) == (2, True)
+    assert ran("context", "add", "safe", "--endpoint", "h:8081", "--tls-trust", "../ca.pem").code == 0
+    (kept,) = ran("context", "list", "--json").json["contexts"].values()
+    path = Path(kept["tls_trust"])
+    assert (path.is_absolute(), path.samefile(tmp_path / "ca.pem")) == (True, True)
 
 
 def test_a_context_keeps_tls(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import ferromq
 from ferromq import store_tools
-from ferromq._ferromq import Clock, Store
+from ferromq._ferromq import Clock, Store, flushed_end
 from ferromq.errors import StoreError, StoreFull, StoreLocked
 from ferromq.store_tools import backups as module
 
@@ -191,6 +191,27 @@ def test_a_second_backup_copies_what_is_new(source: Path, tmp_path: Path) -> Non
     assert content(tmp_path / "copy") == content(source)
 
 
+def test_the_log_of_a_stopped_store_ends_where_ferromq_noted(source: Path, tmp_path: Path) -> None:
+    """What follows is not copied, unless a Java broker has written there since."""
+    copy, mark, old = tmp_path / "copy", source / "ferromq" / "flushed", (source / "ferromq" / "flushed").read_bytes()
+    files = sorted((source / "commitlog").iterdir())
+    first = store_tools.backup(source, copy)
+    assert int(files[-2].name) < first.log_end < int(files[-1].name) + files[-1].stat().st_size
+    assert first.log_end == flushed_end(str(source))
+    again = store_tools.backup(source, copy)
+    assert (again.log_end, again.kept_bytes >= first.log_end) == (first.log_end, True)
+    assert again.copied_bytes <= first.copied_bytes - first.log_end
+    store = open_store(source)
+    fill(store, 10)
+    store.close()
+    mark.write_bytes(old)
+    with_mark_of_before = store_tools.backup(source, copy)
+    files = sorted((source / "commitlog").iterdir())
+    assert with_mark_of_before.log_end == int(files[-1].name) + files[-1].stat().st_size
+    assert is_sound(copy)
+    assert content(copy) == content(source)
+
+
 def test_a_target_of_something_else_is_refused(source: Path, tmp_path: Path) -> None:
     """A directory with files, the backup of another store, a backup that was opened, and a place in the store."""
     (tmp_path / "other").mkdir()
@@ -207,6 +228,9 @@ def test_a_target_of_something_else_is_refused(source: Path, tmp_path: Path) -> 
     assert content(tmp_path / "copy") == content(source)
     with pytest.raises(StoreError, match="a broker has opened it since"):
         store_tools.backup(source, tmp_path / "copy")
+    for target in (tmp_path / "other" / "letter", tmp_path / "other" / "letter" / "copy"):
+        with pytest.raises(StoreError, match="letter is not a directory; choose a new or empty directory as target"):
+            store_tools.backup(source, target)
     for target in (source, source / "copy", tmp_path):
         with pytest.raises(StoreError, match="contain each other"):
             store_tools.backup(source, target)

@@ -3,12 +3,13 @@
 import ast
 import base64
 import contextlib
+import errno
 import io
 import json
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +30,7 @@ from ferromq.cli.administration.messages import message_batches, parse_line
 from ferromq.cli.administration.output import fail, in_commands, partial, plain, use_namespace, visible
 from ferromq.dashboard.problems import problem
 from ferromq.errors import ConfigError, CorruptMessage, IllegalName, RequestError, RequestTimeout, UserNotFound
+from ferromq.files import atomic
 from ferromq.terminal.formatting import age
 
 JSON = st.recursive(
@@ -83,6 +85,46 @@ def test_contexts_are_kept_in_a_file_of_their_owner(tmp_path: Path) -> None:
     assert file({"FERROMQ_CONTEXTS": os.fspath(other)}).path == other
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_to_a_file_of_contexts_stays(tmp_path: Path, *, is_there: bool) -> None:
+    """The file that it leads to is changed, or made."""
+    link, real = tmp_path / "link.json", tmp_path / "real" / "contexts.json"
+    environment = {"FERROMQ_CONTEXTS": os.fspath(link)}
+    if is_there:
+        with Contexts.changing({"FERROMQ_CONTEXTS": os.fspath(real)}) as contexts:
+            contexts.known["a"] = Context(namesrv="h:9876")
+    link.symlink_to(real)
+    with Contexts.changing(environment) as contexts:
+        contexts.known["b"] = Context(namesrv="h:9876")
+    assert link.is_symlink()
+    assert sorted(parse(real.read_bytes())[1]) == (["a", "b"] if is_there else ["b"])
+    assert real.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_no_file_of_contexts_is_named(tmp_path: Path) -> None:
+    """The variable is, too."""
+    environment = {"FERROMQ_CONTEXTS": os.fspath(tmp_path)}
+    with pytest.raises(ConfigError, match="is a directory; FERROMQ_CONTEXTS names the file of contexts"):
+        file(environment)
+
+
+@pytest.mark.parametrize("write", [atomic.put_file, atomic.replace_file])
+def test_a_file_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, bytes], None]
+) -> None:
+    """The old content stays, without a new file beside it."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fail_to_flush(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail_to_flush)
+    with pytest.raises(OSError, match="No space"):
+        write(path, b"new")
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"old")]
+
+
 def test_the_error_of_a_wrong_field_has_no_secret() -> None:
     """It goes to terminals and logs."""
     with pytest.raises(ValueError, match="secret_key of context a is no str") as caught:
@@ -118,18 +160,18 @@ def test_changes_at_once_are_all_kept(tmp_path: Path) -> None:
 def test_lines_are_messages_however_they_are_read(lines: list[bytes], ends: bool) -> None:
     """Blank ones are none, the last one may have no end."""
     source = io.BytesIO(b"\n".join(lines) + b"\n" * ends)
-    found = [message for batch in message_batches(source) for message in batch]
+    found = [message for batch in message_batches(source) for message in batch.values()]
     assert [message.body for message in found] == [parse_line(line).body for line in lines if line]
 
 
 def test_messages_before_a_wrong_line_come_first() -> None:
     """The error has its number, or tells that the line is too long to be kept."""
     endless = message_batches(io.BytesIO(b'{"body": "a"}\n' + b"x" * (65 << 20)))
-    assert [message.body for message in next(endless)] == [b"a"]
+    assert [message.body for message in next(endless).values()] == [b"a"]
     with pytest.raises(ConfigError, match="a line has more than 67,108,864 bytes"):
         next(endless)
     batches = message_batches(io.BytesIO(b'{"body": "a"}\n\n{"body": "b"}\n[]\n{"body": "c"}'))
-    assert [message.body for message in next(batches)] == [b"a", b"b"]
+    assert {place: message.body for place, message in next(batches).items()} == {1: b"a", 3: b"b"}
     with pytest.raises(ConfigError, match="line 4: a JSON object is expected"):
         next(batches)
 
@@ -166,6 +208,9 @@ def test_a_line_of_json_is_a_message() -> None:
         (b'{"body": "a", "keys": {"a": 1}}', "keys is {'a': 1}, no list"),
         (b'{"body": "a", "tag": 5}', "tag is 5, no str"),
         (b'{"body": "a", "properties": [["a", "b"]]}', "properties is .* no dict"),
+        (b'{"body": "a", "properties": {"KEYS": "a"}}', "property KEYS is reserved for the system"),
+        (rb'{"body": "a", "keys": ["\ud800"]}', r"keys has the text '\\ud800', which is not valid UTF-8"),
+        (rb'{"body": "\ud800"}', r"body has the text '\\ud800', which is not valid UTF-8"),
     ):
         with pytest.raises(ValueError, match=text):
             parse_line(wrong)

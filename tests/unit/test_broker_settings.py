@@ -269,6 +269,18 @@ def test_the_file_keeps_what_changed(
     assert file.with_name(f"{name}.bak").read_text() == text
 
 
+def test_a_link_to_the_file_stays(tmp_path: Path) -> None:
+    """The file that it leads to is changed, and the previous one is beside it."""
+    (tmp_path / "conf").mkdir()
+    real, link = tmp_path / "conf" / "real.toml", tmp_path / "broker.toml"
+    real.write_text("default_queues = 4\n")
+    link.symlink_to("conf/real.toml")
+    Broker(tmp_path, BrokerConfig.from_file(link), link).update(defaultTopicQueueNums="5")
+    assert (link.is_symlink(), real.read_text()) == (True, 'default_queues = "5"\n')
+    assert real.with_name("real.toml.bak").read_text() == "default_queues = 4\n"
+    assert not link.with_name("broker.toml.bak").exists()
+
+
 def test_a_file_without_a_key_for_an_option_stays_unchanged(tmp_path: Path) -> None:
     """RocketMQ's files have no key for some of our options: nothing changes, and the error names the option."""
     file = tmp_path / "broker.conf"

@@ -25,6 +25,16 @@ def test_values_are_on_disk_before_put_returns(tmp_path: Path) -> None:
     assert KvConfig(path).namespace("never") is None
 
 
+def test_a_link_to_the_file_stays(tmp_path: Path) -> None:
+    """The file that it leads to is changed."""
+    real, link = tmp_path / "real.json", tmp_path / "kvConfig.json"
+    link.symlink_to(real)
+    KvConfig(link).put("n", "k", "v")
+    KvConfig(link).put("n", "l", "w")
+    assert (link.is_symlink(), link.with_name("kvConfig.json.bak").exists()) == (True, False)
+    assert KvConfig(real).namespace("n") == {"k": "v", "l": "w"}
+
+
 def test_the_same_value_again_writes_nothing(tmp_path: Path) -> None:
     """Brokers put theirs with every registration."""
     path = tmp_path / "kvConfig.json"

@@ -4,6 +4,7 @@ import difflib
 import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -124,6 +125,15 @@ class ReaderGoneError(Exception):
     """The reader of the output, such as `head`, closed the pipe. Nothing more can be written."""
 
 
+@contextmanager
+def _reader_gone() -> Iterator[None]:
+    """Raise `ReaderGoneError` for a `BrokenPipeError`, at which click ends a program with 1."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderGoneError from error
+
+
 class LazyGroup(Group):
     """
     A group that imports the module of a command when it is called.
@@ -140,14 +150,13 @@ class LazyGroup(Group):
         """Parse the words of the command line. Raises `click.UsageError` without a command."""
         if not args and not ctx.resilient_parsing:
             ctx.fail(f"a COMMAND is missing; {ctx.info_name} --help lists all")
-        return super().parse_args(ctx, args)
+        with _reader_gone():  # its own help
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Raises `ReaderGoneError`, as click ends a program with 1 at a `BrokenPipeError`."""
-        try:
+        """Run the command. Raises `ReaderGoneError`."""
+        with _reader_gone():
             return super().invoke(ctx)
-        except BrokenPipeError as error:
-            raise ReaderGoneError from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's)
         """Return all names."""

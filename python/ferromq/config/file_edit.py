@@ -21,7 +21,7 @@ def keep(path: Path, kind: type[Config], keys: Mapping[str, str], options: Mappi
     """
     Set RocketMQ's *keys* in a `.conf` or `.properties`, or *options* in TOML. The old file stays as `.bak`.
 
-    The new file has no permission that the old one lacks.
+    The new file has no permission that the old one lacks. A link stays, and the file that it leads to is changed.
 
     Raises `ConfigError` if the new file would not be a valid file of this *kind*, and `OSError` or `UnicodeDecodeError`
     if the file cannot be read or written. The file is then unchanged.
@@ -44,7 +44,7 @@ def keep(path: Path, kind: type[Config], keys: Mapping[str, str], options: Mappi
         raise ConfigError(str(error).replace(str(trial), str(path))) from error
     finally:
         trial.unlink()
-    atomic.replace_file(path, after.encode(), mode)
+    atomic.replace_file(atomic.followed(path), after.encode(), mode)
 
 
 def set_lines(text: str, changes: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ import dataclasses
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -145,12 +145,16 @@ _OPTIONS = {
 
 
 def _with_options(body: bytes, options: Mapping[str, Any]) -> Message:
-    """Return a message. Raises `TypeError` with the name of an option of a wrong type, which a bool is of each."""
+    """
+    Return a message. Raises `TypeError` with the name of an option of a wrong type, which a bool is of each.
+
+    Raises as `check_unicode`.
+    """
     if bool in map(type, options.values()):
         _check_options(options)
     try:
         return Message(body, **options)
-    except TypeError:
+    except (TypeError, UnicodeEncodeError):
         _check_options(options)
         raise
 
@@ -158,6 +162,7 @@ def _with_options(body: bytes, options: Mapping[str, Any]) -> Message:
 def _check_options(options: Mapping[str, Any]) -> None:
     """Raise `TypeError` for an option of a wrong type."""
     for name, value in options.items():
+        check_unicode(name, value)
         try:
             if not isinstance(value, bool):
                 Message(b"x", **{name: value})
@@ -166,6 +171,22 @@ def _check_options(options: Mapping[str, Any]) -> None:
             pass
         if name in _OPTIONS:
             raise TypeError(f"{name} must be {_OPTIONS[name]}, not {value!r}")
+
+
+def check_unicode(name: str, value: object) -> None:
+    """Raise `ConfigError` for a text, or a collection with one, that has surrogates, so no UTF-8."""
+    texts: Iterable[object] = ()
+    if isinstance(value, str):
+        texts = (value,)
+    elif isinstance(value, Collection):
+        texts = (*value, *value.values()) if isinstance(value, Mapping) else value
+    for text in texts:
+        if not isinstance(text, str):
+            continue
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{name} has the text {text!r:.80}, which is not valid UTF-8; correct it") from None
 
 
 class Encoder(Generic[V]):

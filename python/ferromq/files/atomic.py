@@ -1,6 +1,9 @@
 """Replaces a file so that a crash leaves its old or its new content."""
 
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -11,19 +14,57 @@ def replace_file(path: Path, content: bytes, mode: int = 0o666) -> None:
     *mode* has the most permissions of the file; the process's mask may leave fewer.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    with _written(path, content, mode) as fresh:
+        backup = backup_of(path)
+        if path.exists():
+            backup.unlink(missing_ok=True)
+            os.link(path, backup)
+        fresh.replace(path)
+    sync_directory(path.parent)
+
+
+def put_file(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """
+    Replace *path*, or the file that it links to, by *content*, and keep no backup. The directory must be there.
+
+    *mode* has the most permissions of a new file; a file that is there keeps its own. What is no regular file, such as
+    a pipe or a device, is written to.
+    """
+    try:
+        found = path.stat().st_mode
+    except FileNotFoundError:
+        found = None
+    if found is not None and not stat.S_ISREG(found):
+        path.write_bytes(content)
+        return
+    path = followed(path)
+    with _written(path, content, mode if found is None else stat.S_IMODE(found)) as fresh:
+        if found is not None:
+            fresh.chmod(stat.S_IMODE(found))  # the process's mask does not count
+        fresh.replace(path)
+    sync_directory(path.parent)
+
+
+def followed(path: Path) -> Path:
+    """Return the path of the file that *path* links to, which need not be there; *path* itself if it is no link."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+@contextmanager
+def _written(path: Path, content: bytes, mode: int) -> Iterator[Path]:
+    """Write *content* beside *path*, and yield the new file, which is on disk; remove it at an error."""
     fresh = path.with_name(path.name + ".tmp")
     # What an interrupted write left may have other permissions.
     fresh.unlink(missing_ok=True)
-    with open(fresh, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    backup = backup_of(path)
-    if path.exists():
-        backup.unlink(missing_ok=True)
-        os.link(path, backup)
-    fresh.replace(path)
-    sync_directory(path.parent)
+    try:
+        with open(fresh, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield fresh
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def sync_directory(path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ferromq.errors import ConfigError
 from ferromq.files import json_file
+from ferromq.files.atomic import followed
 
 _log = logging.getLogger("ferromq.namesrv")
 
@@ -19,7 +20,7 @@ class KvConfig:
     """A table of namespace, key and value. Thread-safe. With a path, changes are on disk when a method returns."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+        self._path = followed(path) if path else None
         self._lock = threading.Lock()
         self._table: dict[str, dict[str, str]] = _load(path) if path else {}
 

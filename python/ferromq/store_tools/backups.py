@@ -16,7 +16,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,8 @@ _CHUNK = 4 << 20
 """Bytes of one read."""
 _MARKED = 256 << 20
 """Bytes of the log after which a target is marked to have them, so that asking again continues behind them."""
+_RECORD_HEAD = 8
+"""Bytes of a record's length and magic code, which are not both zero."""
 _COMPARED = 64 << 10
 """Bytes compared at both ends of what a target has of a log file."""
 _TRIES = 100
@@ -72,7 +74,7 @@ class BackupReport:
     """Whether a broker had the store open."""
     log_start: int
     log_end: int
-    """Physical offset at which the copied log ends; of a stopped store, the end of its last file."""
+    """Physical offset at which the copied log ends; of a store that ferromq has not stopped, that of its last file."""
     files: int
     """Files of the copy."""
     copied_bytes: int
@@ -177,7 +179,7 @@ def backup(
         with _no_space(goal):
             _mark(goal, source, before)
             small, names, was_open = _copy_derived(log_paths, copied, opened)
-            end = _flushed(source, small) if was_open else None
+            end = _flushed(source, small) if was_open else _stopped(source, log_paths, small)
             log = _open_log(goal, log_paths, end, opened)
             noted = end if end is not None else flushed_end(str(source))
             _check_whole(log, log_paths, noted or 0)
@@ -217,8 +219,11 @@ def _check_source(source: Path, log_paths: Sequence[Path]) -> None:
 def _open_target(source: Path, goal: Path, opened: contextlib.ExitStack) -> int:
     """Lock the target and return the end of the log that it has. Raises `StoreError` if it is no backup."""
     mode = _mode_of_folder(source)
-    goal.parent.mkdir(parents=True, exist_ok=True)
-    goal.mkdir(mode, exist_ok=True)
+    try:
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        goal.mkdir(mode, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StoreError(f"{error.filename} is not a directory; choose a new or empty directory as target") from error
     marks = [goal / name for name in (INCOMPLETE, FINISHED) if (goal / name).exists()]
     if not marks and any(path.name != "lock" for path in goal.iterdir()):
         raise StoreError(
@@ -531,6 +536,21 @@ def _flushed(source: Path, small: dict[str, _Small]) -> int:
     raise StoreError(f"{source / 'ferromq' / 'flushed'} does not say how far the log is on disk; stop the broker first")
 
 
+def _stopped(source: Path, log_paths: Sequence[Path], small: Mapping[str, _Small]) -> int | None:
+    """Return the end of the log of a store that ferromq has stopped; None if it is not noted, as by a Java broker."""
+    end = None if "abort" in small else flushed_end(str(source))
+    if end is None:
+        return None
+    for path in _log_files(log_paths):
+        at = end - int(path.name)
+        if 0 <= at < path.stat().st_size:
+            with path.open("rb") as file:
+                file.seek(at)
+                # A Java broker that had the store since has written there.
+                return None if any(file.read(_RECORD_HEAD)) else end
+    return None
+
+
 def _log_files(log_paths: Sequence[Path]) -> list[Path]:
     """Return the files of the log in order."""
     found = [path for folder in log_paths for path in folder.iterdir() if path.name.isdecimal()]
@@ -608,7 +628,7 @@ def _copy_log(log: Sequence[_Source], before: int, whole_end: int, copied: _Copi
 
 
 def _whole_end(log: Sequence[_Source], flushed: int | None) -> int:
-    """Return the end of what the next backup of a stopped store need not copy again; *flushed*: of a killed one."""
+    """Return what the next backup need not copy again of a store without a noted end; *flushed*: of a killed one."""
     # The last file is prepared ahead, and the one before it may be written.
     end = int(log[max(len(log) - 2, 0)].path.name) if log else 0
     # A start cuts what a kill left behind the last flush.

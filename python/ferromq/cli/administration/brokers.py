@@ -15,9 +15,22 @@ from click.shell_completion import get_completion_class
 from ferromq.admin import Admin, Import, Metadata, Retirement
 from ferromq.cli.administration.access import read_secret, secret_file_option
 from ferromq.cli.administration.contexts import Context, Contexts
-from ferromq.cli.administration.output import DONE, FAILED, UNREACHABLE, Missing, Output, in_commands, plain, visible
+from ferromq.cli.administration.output import (
+    CARRIED_OUT,
+    DONE,
+    FAILED,
+    UNREACHABLE,
+    Missing,
+    Output,
+    in_commands,
+    plain,
+    printing,
+    told,
+    visible,
+)
 from ferromq.cli.administration.target import (
     ADDRESS_OPTIONS,
+    TLS_VARIABLES,
     Target,
     cluster_option,
     complete_brokers,
@@ -30,8 +43,8 @@ from ferromq.cli.administration.target import (
 from ferromq.cli.parsing import Command, Group, with_options
 from ferromq.config.membership import LONGEST_DRAIN
 from ferromq.config.values import duration, written
-from ferromq.errors import AlreadyExists, ConfigError, OutcomeUnknown
-from ferromq.files.atomic import replace_file
+from ferromq.errors import AlreadyExists, ConfigError, FerromqError, OutcomeUnknown
+from ferromq.files.atomic import put_file
 from ferromq.protocol.route import MASTER
 from ferromq.terminal.progress import Progress
 
@@ -95,7 +108,7 @@ def drain(target: Target, broker: str, *, quiet: str, within: str, yes: bool) ->
         alone = "" if yes or _others_serving(admin, broker) else " No other broker takes messages."
         confirm(f"Drain and stop the broker {broker}?{alone}", yes=yes)
         admin.drain_broker(broker, **times)
-    target.output.done(f"draining {broker}; it stops within {within}", {"draining": broker})
+    target.output.done(f"draining {broker}; it stops within {written(times['timeout'])}", {"draining": broker})
 
 
 def _others_serving(admin: Admin, broker: str) -> bool:
@@ -230,12 +243,16 @@ def _show_retirement(target: Target, found: Retirement) -> int:
 @connected
 def export(target: Target, file: str, *, offsets: bool, namespaces: Sequence[str], cluster: str | None) -> None:
     """Write topics, groups, options, users and policies of a cluster to FILE; - is stdout."""
+    folder = Path(file).parent
+    if not folder.is_dir():
+        raise FerromqError(f"{folder} is not a directory; make it, or choose another FILE")
     with target.admin() as admin:
         text = admin.export_metadata(cluster=cluster, namespaces=namespaces, offsets=offsets).to_json()
     if file == "-":
-        click.echo(text, nl=False)
+        with printing():
+            click.echo(text, nl=False)
         return
-    replace_file(Path(file), text.encode())
+    put_file(Path(file), text.encode())
     target.output.done(f"wrote {file}", {"wrote": file})
 
 
@@ -257,10 +274,11 @@ def import_(target: Target, file: BinaryIO, *, dry_run: bool, offsets: bool, clu
         confirm("Change the cluster as the file says?", yes=yes)
     with target.admin() as admin, Progress("import", 0, is_quiet=not sys.stderr.isatty()) as bar:
         found = admin.import_metadata(wanted, cluster=cluster, dry_run=dry_run, offsets=offsets, on_progress=bar.show)
-    if target.output.is_json:
-        target.output.document(found)
-    else:
-        _show_import(target.output, found, dry_run=dry_run)
+    with told("nothing was to be changed" if dry_run else CARRIED_OUT):
+        if target.output.is_json:
+            target.output.document(found)
+        else:
+            _show_import(target.output, found, dry_run=dry_run)
     return DONE if found.is_complete else FAILED
 
 
@@ -438,7 +456,7 @@ def add(
     if not name.isprintable() or len(name.split()) != 1 or name.strip() != name:
         raise click.UsageError(f"the name {name!r} has blanks or control characters, or is empty")
     _check_new(Contexts.load(), name, replaces=replaces)  # before a key is asked for
-    given = {field: value for field, value in fields.items() if value is not None}
+    given = {field: _kept(field, value) for field, value in fields.items() if value is not None}
     added = Context(**given)
     if access_key is not None:
         added = replace(added, access_key=access_key, secret_key=read_secret(access_key, secret_file))
@@ -447,6 +465,16 @@ def add(
         contexts.known[name] = added
         contexts.current = contexts.current or name
     output.done(f"added context {name}", {"added": name, "current": contexts.current})
+
+
+def _kept(field: str, value: Any) -> Any:
+    """Return what a context keeps of a field: of a file for TLS the path. Raises `ConfigError` for a missing one."""
+    if field not in TLS_VARIABLES:
+        return value
+    path = Path(value).absolute()
+    if not path.is_file():
+        raise ConfigError(f"--{field.replace('_', '-')} names {path}, which is no file; correct it")
+    return str(path)
 
 
 def _check_new(contexts: Contexts, name: str, *, replaces: bool) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from ferromq.client.tls import Tls
 from ferromq.core.credentials import credentials_of
 from ferromq.errors import ConfigError
-from ferromq.files.atomic import sync_directory
+from ferromq.files.atomic import followed, put_file
 from ferromq.protocol.endpoints import parse_endpoints, parse_name_servers
 from ferromq.protocol.naming import check_namespace
 
@@ -97,6 +97,8 @@ class Contexts:
             content = contexts.path.read_bytes()
         except FileNotFoundError:
             return contexts
+        except IsADirectoryError as error:
+            raise ConfigError(f"{contexts.path} is a directory; {FILE_VARIABLE} names the file of contexts") from error
         if mode & 0o077:
             raise ConfigError(f"{contexts.path} is open to others than its owner; run chmod 600 {contexts.path}")
         try:
@@ -113,7 +115,8 @@ class Contexts:
 
         Raises as `load`, and `OSError` if the file, or the lock beside it, cannot be written.
         """
-        path = _path(environment)
+        # Commands that reach the file by other links have the same lock.
+        path = followed(_path(environment))
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # The file itself is replaced, so it cannot be locked.
         descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -130,16 +133,8 @@ class Contexts:
         known = {
             name: {key: value for key, value in asdict(each).items() if value} for name, each in self.known.items()
         }
-        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        fresh.unlink(missing_ok=True)  # of a process that was killed
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump({"current": self.current, "contexts": known}, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.path)
-        sync_directory(self.path.parent)
+        text = json.dumps({"current": self.current, "contexts": known}, indent=2)
+        put_file(self.path, f"{text}\n".encode(), 0o600)
 
     def find(self, name: str) -> Context:
         """Return a context. Raises `ConfigError` with the known names."""

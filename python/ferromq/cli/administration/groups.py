@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ferromq.admin import Admin, GroupDescription, GroupLag, Member, QueueReset, Unreachable
-from ferromq.cli.administration.output import DONE, fail, partial
+from ferromq.cli.administration.output import CARRIED_OUT, DONE, fail, partial, told
 from ferromq.cli.administration.target import (
     Target,
     cluster_option,
@@ -238,7 +238,9 @@ def _move(
         if dry_run:
             return
         confirm(question, yes=yes)
-        _show_resets(target, move(admin, False), is_done=True)  # noqa: FBT003
+        moved = move(admin, False)  # noqa: FBT003
+        with told(CARRIED_OUT):
+            _show_resets(target, moved, is_done=True)
 
 
 def _show_resets(target: Target, found: Sequence[QueueReset], *, is_done: bool, to_stderr: bool = False) -> None:

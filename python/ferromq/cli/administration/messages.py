@@ -4,7 +4,7 @@ import base64
 import json
 import select
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,9 +22,11 @@ from ferromq.cli.administration.output import (
     FAILED,
     Missing,
     Output,
+    OutputError,
     in_commands,
     message_line,
     partial,
+    told,
     visible,
 )
 from ferromq.cli.administration.target import (
@@ -38,12 +40,18 @@ from ferromq.cli.administration.target import (
 )
 from ferromq.cli.administration.times import Time
 from ferromq.cli.parsing import Command, Group, Number
+from ferromq.core.batching import MAX_BYTES
+from ferromq.core.payloads import check_unicode
+from ferromq.core.remoting.sends import RESERVED
+from ferromq.core.requests import named
 from ferromq.errors import (
     ConfigError,
     FerromqError,
     Forbidden,
     GroupNotFound,
+    MessageTooLarge,
     OutcomeUnknown,
+    RequestError,
     TopicNotFound,
 )
 from ferromq.message import SendReceipt
@@ -60,6 +68,8 @@ _AT_ONCE, _PAUSE, _PART = 4096, 0.005, 1 << 16
 """About so many lines are sent together, if they follow each other within so many seconds; bytes of one read."""
 _LONGEST_LINE = 64 << 20
 """Bytes: a body of 4 MiB as escapes has 24 MiB."""
+_OF_ONE = {RequestError, MessageTooLarge}
+"""The errors of a server that refuses a message, and then stores none of its request."""
 _STEP = 16
 """Dead letters that are in memory together: each may have 4 MiB."""
 
@@ -102,7 +112,9 @@ def send(
                 raise click.UsageError("--json-lines reads whole messages from --file or stdin, without other options")
             return _send_lines(target, producer, topic, source)
         content = (body or "").encode() if source is None else source.read()
-        _show_receipt(target, producer.send(topic, content, **given))
+        receipt = producer.send(topic, content, **given)
+        with told(f"the message {receipt.message_id} is stored"):
+            _show_receipt(target, receipt)
     return DONE
 
 
@@ -122,15 +134,20 @@ def _send_lines(target: Target, producer: Producer[Any], topic: str, source: Bin
         stored = sent + number_stored
 
     try:
-        for messages in message_batches(source):
-            for receipt in producer.send_all(topic, messages, on_progress=count):
-                _show_receipt(target, receipt, is_stream=True)
-            sent = stored = sent + len(messages)
+        for lines in message_batches(source):
+            for receipts in _sent(producer, topic, lines, count):
+                stored = sent + len(receipts)
+                for receipt in receipts:
+                    _show_receipt(target, receipt, is_stream=True)
+                sent = stored
     except ConfigError as wrong:
         if not sent:
             raise
         click.echo(visible(f"ferromq: {wrong}; sent from the lines before it: {number(sent, 'message')}"), err=True)
         return FAILED
+    except FerromqError as error:
+        error.add_note(f"stored: {number(stored, 'message')}")
+        raise
     except KeyboardInterrupt:
         click.echo(f"ferromq: ended by Ctrl-C; stored: {number(stored, 'message')}, and perhaps a batch more", err=True)
         raise
@@ -140,28 +157,69 @@ def _send_lines(target: Target, producer: Producer[Any], topic: str, source: Bin
     return DONE
 
 
-def message_batches(source: BinaryIO) -> Iterator[list[Message]]:
+def _sent(
+    producer: Producer[Any], topic: str, lines: Mapping[int, Message], on_progress: Callable[[int], None]
+) -> Iterator[Sequence[SendReceipt]]:
     """
-    Yield the messages of lines of JSON, together those that can be read at once.
+    Send the messages of lines together, and yield their receipts; if one is refused, send those before it.
 
-    Raises `ConfigError` with the number of a wrong line, after the messages before it.
+    Raises as the producer, with the number of the refused line unless others are stored already.
+    """
+    stored = 0
+
+    def note(count: int) -> None:
+        nonlocal stored
+        stored = count
+        on_progress(count)
+
+    try:
+        receipts = producer.send_all(topic, lines.values(), on_progress=note)
+    except RequestError as error:
+        first, last = next(iter(lines)), next(reversed([*lines]))
+        if type(error) not in _OF_ONE or stored:
+            error.add_note(f"message 0 is that of line {first}, the last one that of line {last}")
+            raise
+    else:
+        yield receipts
+        return
+    for place, message in lines.items():
+        try:
+            receipt = producer.send(topic, message)
+        except RequestError as error:
+            raise named(error, f"line {place}") from error.__cause__
+        yield [receipt]
+
+
+def message_batches(source: BinaryIO) -> Iterator[dict[int, Message]]:
+    """
+    Yield the messages of lines of JSON by the number of the line, together those that can be read at once.
+
+    A long one comes alone: if it is refused, none of those behind it is sent. Raises `ConfigError` with the number of a
+    wrong line, after the messages before it.
     """
     place = 0
     for lines in _ready_lines(source):
-        messages: list[Message] = []
-        wrong: ConfigError | None = None
+        messages: dict[int, Message] = {}
         for line in lines:
             place += 1
             try:
-                messages += [parse_line(line)] if line.strip() else []
+                message = parse_line(line) if line.strip() else None
             except (ValueError, TypeError, RecursionError) as error:
-                wrong = ConfigError(f"line {place}: {error}")
-                wrong.__cause__ = error
-                break
+                if messages:
+                    yield messages
+                raise ConfigError(f"line {place}: {error}") from error
+            if message is None:
+                continue
+            is_long = len(message.body) > MAX_BYTES
+            if is_long and messages:
+                yield messages
+                messages = {}
+            messages[place] = message
+            if is_long:
+                yield messages
+                messages = {}
         if messages:
             yield messages
-        if wrong is not None:
-            raise wrong
 
 
 def _ready_lines(source: BinaryIO) -> Iterator[list[bytes]]:
@@ -212,18 +270,32 @@ def parse_line(line: bytes) -> Message:
         raise ValueError("give one of body and body_base64")
     if not isinstance(text if encoded is None else encoded, str):
         raise ValueError("the body is no text")  # noqa: TRY004 (one error for bad bytes)
+    given = _options_of(value)
+    check_unicode("body", text)
     body = str(text).encode() if encoded is None else base64.b64decode(encoded, validate=True)
+    return Message(body, **given)
+
+
+def _options_of(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the message of a line; of one that a broker stored, without properties of the system."""
     given = {name: value[name] for name in _KINDS if value.get(name)}
     for name, found in given.items():
         if not isinstance(found, _KINDS[name]):
             raise ValueError(f"{name} is {found!r:.40}, no {_KINDS[name].__name__}")  # noqa: TRY004 (one error for bad bytes)
-    return Message(body, **given)
+    properties = given.get("properties", {})
+    reserved = properties.keys() & RESERVED
+    if reserved and "store_timestamp" in value:
+        if group := properties.get("__SHARDINGKEY"):
+            given.setdefault("message_group", group)
+        given["properties"] = {name: each for name, each in properties.items() if name not in RESERVED}
+    elif reserved:
+        raise ValueError(f"property {min(reserved)} is reserved for the system; choose another name")
+    for name, found in given.items():
+        check_unicode(name, found)
+    return given
 
 
 def _show_receipt(target: Target, receipt: SendReceipt, *, is_stream: bool = False) -> None:
-    if not target.output.is_json:
-        target.output.text(receipt.message_id)
-        return
     value = {
         "message_id": receipt.message_id,
         "topic": receipt.topic,
@@ -233,7 +305,12 @@ def _show_receipt(target: Target, receipt: SendReceipt, *, is_stream: bool = Fal
         "durability": receipt.durability,
         "recall_handle": receipt.recall_handle,
     }
-    (target.output.line if is_stream else target.output.document)(value)
+    if not target.output.is_json:
+        target.output.text(receipt.message_id)
+    elif is_stream:
+        target.output.line(value)
+    else:
+        target.output.document(value)
 
 
 @click.command("tail", cls=Command)
@@ -558,8 +635,8 @@ def resend(
                 while not resending.is_stopped and (step := list(islice(letters, _STEP))):
                     resending.note(admin.resend_dead_letters(step, topic=topic))
                     bar.update(resending.asked)
-            except FerromqError:  # nothing of the last step was sent
-                resending.stop("a server did not answer as expected")
+            except FerromqError as error:
+                resending.stop(_why_ended(error))
                 raise
             except KeyboardInterrupt:
                 resending.stop(f"ended by Ctrl-C; up to {_STEP} of them may be sent")
@@ -570,6 +647,12 @@ def resend(
                 with suppress(BrokenPipeError):
                     resending.tell()
     return resending.code
+
+
+def _why_ended(error: FerromqError) -> str:
+    if isinstance(error, OutputError):
+        return f"the output cannot be written; up to {_STEP} of them may be sent"
+    return "a server did not answer as expected"  # and nothing of the last step was sent
 
 
 def _letters(admin: ferromq.Admin, group: str, ids: Sequence[str], after: str | None) -> Iterator[DeadLetter]:
@@ -633,8 +716,10 @@ class _Resending:
 
     def tell(self) -> None:
         """Print how many were sent, and where to go on."""
+        sent = f"sent {number(self.asked - self._failed, 'dead letter')} again"
         if not self._output.is_json:
-            self._output.text(f"sent {number(self.asked - self._failed, 'dead letter')} again")
+            with told(sent):
+                self._output.text(sent)
         left = self._count - self.asked
         if self.is_stopped and left:
             place = "" if self._last is None else f" and --after {self._last}"

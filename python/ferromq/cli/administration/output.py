@@ -5,9 +5,10 @@ import dataclasses
 import importlib
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeGuard
 
 import click
 
@@ -32,6 +33,10 @@ DONE, FAILED, WRONG_USAGE, NOT_FOUND, UNREACHABLE = range(5)
 _COMPRESSED = 1
 _WIDE = 4096
 """Columns of a table at most."""
+_HIGH = 25
+"""Lines of a terminal, which a table does not depend on."""
+CARRIED_OUT = "the command itself was carried out"
+"""What an error of the output says once a change is made."""
 
 
 _LINES = "\n"
@@ -48,46 +53,76 @@ class Missing(FerromqError):  # noqa: N818 (as the others)
     """What was looked for is not there."""
 
 
+class OutputError(FerromqError):
+    """The standard output cannot be written, as on a full disk."""
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Raise `OutputError` if the standard output cannot be written."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"cannot write to the standard output: {error.strerror or error}") from error
+
+
+@contextmanager
+def told(done: str) -> Iterator[None]:
+    """Add to an `OutputError` what the command has done."""
+    try:
+        yield
+    except OutputError as error:
+        raise OutputError(f"{error}; {done}") from error.__cause__
+
+
 class Output:
-    """Prints results as people or programs read them."""
+    """Prints results as people or programs read them. Its methods raise `OutputError`."""
 
     def __init__(self, *, is_json: bool) -> None:
         self.is_json = is_json
 
     def document(self, value: Any) -> None:
         """Print one JSON document."""
-        click.echo(visible(json.dumps(plain(value), indent=2, ensure_ascii=False), _LINES))
+        with printing():
+            click.echo(visible(json.dumps(plain(value), indent=2, ensure_ascii=False), _LINES))
 
     def line(self, value: Any) -> None:
         """Print one line of JSON, at once."""
-        click.echo(visible(json.dumps(plain(value), ensure_ascii=False)))
+        with printing():
+            click.echo(visible(json.dumps(plain(value), ensure_ascii=False)))
 
     def text(self, text: str) -> None:
         """Print a line for people."""
-        click.echo(visible(text, _LINES))
+        with printing():
+            click.echo(visible(text, _LINES))
 
     def done(self, text: str, value: Mapping[str, Any]) -> None:
         """Print that a change is made, by its text or its value."""
-        if self.is_json:
-            self.document(value)
-        else:
-            self.text(text)
+        with told(CARRIED_OUT):
+            if self.is_json:
+                self.document(value)
+            else:
+                self.text(text)
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[object]], alignment: str) -> None:
         """Print a table; *alignment* has `<` or `>` for each column. By rich if it is there, and at a terminal."""
         cells = [[shown(cell) for cell in row] for row in rows]
         rich = _rich() if sys.stdout.isatty() else None
         if rich is None:
-            for line in table(head, cells, alignment):
-                click.echo(line)
+            with printing():
+                for line in table(head, cells, alignment):
+                    click.echo(line)
             return
         made = rich[1].Table(box=None, pad_edge=False, header_style="bold")
         for name, side in zip(head, alignment, strict=True):
             made.add_column(name, justify="left" if side == "<" else "right", no_wrap=True)
         for row in cells:
             made.add_row(*(rich[2].Text(cell) for cell in row))
-        # Narrower, rich would break ids and addresses apart; the terminal wraps lines that are too long.
-        rich[0].Console(width=_WIDE).print(made)
+        # Narrower, rich would break ids and addresses apart; the terminal wraps lines that are too long. Without a
+        # height, it has 80 columns at a terminal that is TERM=dumb.
+        rich[0].Console(width=_WIDE, height=_HIGH).print(made)
 
 
 def _rich() -> tuple[Any, Any, Any] | None:
@@ -193,7 +228,8 @@ def in_commands(text: str) -> str:
 def fail(error: Exception) -> int:
     """Tell an error on stderr, with the command that mends it, and return the exit code."""
     notes = "".join(f"\n  {note}" for note in getattr(error, "__notes__", ()))
-    click.echo(visible(f"ferromq: {in_commands(f'{error}{notes}')}", _LINES), err=True)
+    text = f"{error.object!r:.80} is not valid UTF-8; correct it" if _is_surrogate(error) else str(error)
+    click.echo(visible(f"ferromq: {in_commands(f'{text}{notes}')}", _LINES), err=True)
     code, way_out = _kind(error)
     if way_out:
         click.echo(f"  {way_out}", err=True)
@@ -229,4 +265,9 @@ def _kind(error: Exception) -> tuple[int, str]:
         if isinstance(error, kinds):
             return code, way_out
     # For a wrong argument clients raise `ValueError` itself, before they do anything; its subclasses are failures.
-    return (WRONG_USAGE if type(error) is ValueError else FAILED), ""
+    return (WRONG_USAGE if type(error) is ValueError or _is_surrogate(error) else FAILED), ""
+
+
+def _is_surrogate(error: Exception) -> TypeGuard[UnicodeEncodeError]:
+    """Say whether it is the error of text without UTF-8, as Python reads other bytes of the command line."""
+    return isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8"
