@@ -201,6 +201,9 @@ def test_dead_letters_are_shown_and_sent_again(
         bodies = [message.body for message in consumer.receive_many(3, wait=PATIENCE)]
     assert sorted(bodies)[:2] == [b"letter-0", b"letter-1"]
     assert bodies.count(b"letter-1") == 2, "the newest one is first"
+    identity = next(each.message_id for each in admin.dead_letters("dying"))
+    told = "An earlier copy is a dead letter, queue 0, offset 1, on "
+    assert eventually(lambda: told in visitor.page("/message", topic="letters", id=identity))
     for wrong in ({}, {"letter": "x"}, {"letter": "a|b|c"}, {"letter": f"{mq.remoting}|0|99"}):
         assert visitor.act("/dead-letters/resend", group="dying", **wrong).status_code in {400, 404}
 
