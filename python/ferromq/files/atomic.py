@@ -10,6 +10,22 @@ def replace_file(path: Path, content: bytes, mode: int = 0o666) -> None:
 
     *mode* has the most permissions of the file; the process's mask may leave fewer.
     """
+    fresh = _write_beside(path, content, mode)
+    backup = backup_of(path)
+    if path.exists():
+        backup.unlink(missing_ok=True)
+        os.link(path, backup)
+    fresh.replace(path)
+    sync_directory(path.parent)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise `OSError` if *path* cannot be replaced. Creates its directory, as a replacement does."""
+    _write_beside(path, b"", 0o600).unlink()
+
+
+def _write_beside(path: Path, content: bytes, mode: int) -> Path:
+    """Write a file beside *path*, flush it, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     # What an interrupted write left may have other permissions.
@@ -18,12 +34,7 @@ def replace_file(path: Path, content: bytes, mode: int = 0o666) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    backup = backup_of(path)
-    if path.exists():
-        backup.unlink(missing_ok=True)
-        os.link(path, backup)
-    fresh.replace(path)
-    sync_directory(path.parent)
+    return fresh
 
 
 def sync_directory(path: Path) -> None:

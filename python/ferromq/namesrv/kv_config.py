@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from ferromq.errors import ConfigError
-from ferromq.files import json_file
+from ferromq.files import atomic, json_file
 
 _log = logging.getLogger("ferromq.namesrv")
 
@@ -19,6 +19,7 @@ class KvConfig:
     """A table of namespace, key and value. Thread-safe. With a path, changes are on disk when a method returns."""
 
     def __init__(self, path: Path | None = None) -> None:
+        """Read the table. Raises `ConfigError` if the file *path* is damaged, or if it cannot be read and replaced."""
         self._path = path
         self._lock = threading.Lock()
         self._table: dict[str, dict[str, str]] = _load(path) if path else {}
@@ -88,8 +89,15 @@ def _load(path: Path) -> dict[str, dict[str, str]]:
     try:
         content = json_file.read(path)
         table = (content or {}).get("configTable") or {}
-        return {str(n): {str(k): str(v) for k, v in keys.items()} for n, keys in table.items()}
+        found = {str(n): {str(k): str(v) for k, v in keys.items()} for n, keys in table.items()}
+        atomic.check_replaceable(path)
+    except OSError as error:
+        raise ConfigError(
+            f"kv_config_path is {path}, which the name server cannot read and replace: {error}; let its user write "
+            "to the directory, or set another path (--kv-config)"
+        ) from error
     except (ValueError, AttributeError) as error:
         raise ConfigError(
             f"{path} is not a key-value table: {error}; restore it, or delete it to start empty"
         ) from error
+    return found
