@@ -19,8 +19,9 @@ _TOKEN = re.compile(r'name="token" value="([0-9a-f]+)"')
 
 @contextlib.contextmanager
 def served(
-    namesrv: str,
+    namesrv: str | None,
     *,
+    endpoint: str | None = None,
     timeout: float = TIMEOUT,
     now: Callable[[], float] = time.monotonic,
     tls: bool | Tls = False,
@@ -29,7 +30,7 @@ def served(
     """Serve a dashboard of a cluster on a free port."""
 
     def connect(keys: tuple[str, str]) -> Admin:
-        return Admin(namesrv, timeout=timeout, tls=tls, access_key=keys[0], secret_key=keys[1])
+        return Admin(namesrv, endpoint=endpoint, timeout=timeout, tls=tls, access_key=keys[0], secret_key=keys[1])
 
     with contextlib.closing(
         Dashboard(Settings(**{"listen": "127.0.0.1:0", **settings}), connect, timeout=timeout, now=now)

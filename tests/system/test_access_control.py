@@ -14,6 +14,7 @@ import ferromq
 from ferromq import aio
 from ferromq._ferromq import RemotingClient, Server
 from ferromq.broker import rpc
+from ferromq.client.connection import Channels
 from ferromq.errors import ConfigError, Forbidden
 from ferromq.protocol.codes import RequestCode, ResponseCode
 
@@ -168,6 +169,34 @@ def test_policies_decide_what_a_user_may_do(mq: ferromq.Embedded, ask: Ask) -> N
         ask(RequestCode.AUTH_UPDATE_USER, {"username": ADA[0]}, {"userStatus": "disable"})
         with pytest.raises(Forbidden, match="disabled"):
             producer.send("orders", b"two")
+
+
+@pytest.mark.parametrize("is_framed", [True, False])
+def test_a_reader_needs_its_topic_alone(
+    mq: ferromq.Embedded, ask: Ask, monkeypatch: pytest.MonkeyPatch, *, is_framed: bool
+) -> None:
+    """It has no group; a pull of a consumer has one."""
+    if not is_framed:
+        monkeypatch.setattr(Channels, "is_framed", lambda *_: False)
+    create(ask)
+    allow(ask, "Topic:orders", "Sub")
+    allow(ask, "Topic:secrets", "Pub", "Get")
+    queue = ferromq.Queue(mq.broker.identity.name, 0)
+    with ferromq.connect(mq.endpoint, **keys(ROOT)) as here, here.producer() as producer:
+        for topic in ("orders", "secrets"):
+            producer.send(topic, b"one")
+    with ferromq.connect(mq.endpoint, timeout=5, **keys(ADA)) as here:
+        with here.reader("orders", begin="first") as reader:
+            assert next(iter(reader)).body == b"one"
+        with (
+            here.reader("secrets", begin="first") as reader,
+            pytest.raises(Forbidden, match=r'"ada" may not Sub Topic:secrets'),
+        ):
+            next(iter(reader))
+        with here.consumer("billing", "orders") as consumer:
+            for read in (lambda: consumer.pull(queue, 0), lambda: consumer.receive(1, wait=1)):
+                with pytest.raises(Forbidden, match=r'"ada" may not .*Group:billing'):
+                    read()
 
 
 @pytest.mark.parametrize("code", [RequestCode.CHANGE_BROKER_STATE, RequestCode.RELOAD_CONFIG])

@@ -104,6 +104,29 @@ def test_each_change_has_a_line(mq: ferromq.Embedded, caplog: pytest.LogCaptureF
     assert SECRET not in caplog.text
 
 
+def test_a_line_says_what_a_policy_grants(mq: ferromq.Embedded, caplog: pytest.LogCaptureFixture) -> None:
+    """Resource, actions, sources and decision of each entry stand together."""
+    caplog.set_level(logging.INFO, "ferromq.audit")
+    with ferromq.Admin(mq.namesrv, access_key=ROOT[0], secret_key=ROOT[1]) as admin:
+        admin.create_user("ada", SECRET)
+        caplog.clear()
+        admin.create_acl("ada", ["Topic:pay", "Group:payers"], ["Pub", "Sub"], sources=["10.0.0.0/8", "10.1.0.1"])
+        admin.update_acl("ada", "Topic:pay", "Get", allow=False)
+    granted = "actions=Pub,Sub sources=10.0.0.0/8,10.1.0.1 decision=Allow"
+    subjects = [line["subject"] for line in lines(caplog)]
+    assert subjects == [
+        f"subject=User:ada policyType=Custom resource=Topic:pay {granted} resource=Group:payers {granted}",
+        "subject=User:ada policyType=Custom resource=Topic:pay actions=Get decision=Deny",
+    ]
+    caplog.clear()
+    client = RemotingClient(credentials=ROOT)
+    for policies in ("text", [None, {"entries": "text"}, {"entries": ["text", {"resource": {}, "actions": [1]}]}]):
+        body = json.dumps({"policies": policies}).encode()
+        client.call(mq.remoting, RequestCode.AUTH_CREATE_ACL, {"subject": "User:ada"}, body)
+    client.close()
+    assert [line["subject"] for line in lines(caplog)] == ["subject=User:ada"] * 2
+
+
 def test_a_change_of_the_log_level_has_a_line_whatever_the_level(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ from ferromq.config.broker import BrokerConfig
 from ferromq.config.namesrv import NameServerConfig
 from ferromq.dashboard import connections
 from ferromq.dashboard.sessions import IDLE_SECONDS
+from ferromq.embedding import SMALL_FILES
 from ferromq.errors import ConfigError
 from ferromq.namesrv.server import NamesrvController
 from ferromq.protocol.codes import RequestCode, ResponseCode
@@ -273,6 +274,61 @@ def test_users_sign_in_at_a_cluster_that_takes_tls_alone(tmp_path: Path) -> None
             assert "Delete sealed?" in visitor.page("/topic/delete", name="sealed")
         with served(name_server.address, tls=ferromq.Tls(files["ca.pem"])) as dashboard, Visitor(dashboard) as visitor:
             assert visitor.get("/").status_code == 503, "without a certificate"
+
+
+_CHECKED: dict[str, Any] = {
+    "authentication_enabled": True,
+    "authorization_enabled": True,
+    "initial_user": ":".join(ROOT),
+    "inner_credentials": ":".join(ROOT),
+}
+
+
+@contextlib.contextmanager
+def checked_name_server(directory: Path) -> Iterator[NamesrvController]:
+    """Start a name server with access control."""
+    options = {"listen": "127.0.0.1:0", "access_directory": str(directory / "users"), **_CHECKED}
+    with contextlib.closing(NamesrvController(NameServerConfig.from_options(options))) as server:
+        yield server
+
+
+def broker(directory: Path, **options: Any) -> contextlib.closing[BrokerController]:
+    """Start a broker."""
+    given = {"store": directory / "store", "listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0", "fast_listen": "off"}
+    return contextlib.closing(BrokerController(BrokerConfig.from_options({**given, **SMALL_FILES, **options})))
+
+
+@pytest.mark.parametrize("known_by", ["name server", "endpoint", "lone broker"])
+def test_users_sign_in_where_strangers_may_not_list_the_brokers(known_by: str, tmp_path: Path) -> None:
+    """A page leads to the sign-in there."""
+    with contextlib.ExitStack() as stack:
+        given, namesrv, endpoint = dict(_CHECKED), None, None
+        if known_by != "lone broker":
+            given["namesrv"] = namesrv = stack.enter_context(checked_name_server(tmp_path)).address
+        guarded = stack.enter_context(broker(tmp_path, **given))
+        if known_by != "name server":
+            namesrv, endpoint = None, guarded.endpoint
+        dashboard = stack.enter_context(served(namesrv, endpoint=endpoint))
+        visitor = stack.enter_context(Visitor(dashboard))
+        asked = visitor.get("/topics")
+        assert (asked.status_code, asked.headers.get("location")) == (303, "/sign-in?next=%2Ftopics"), asked.text
+        for user, secret in ((ROOT[0], "wrong"), ("unknown", ROOT[1])):
+            refused = visitor.sign_in(user, secret)
+            assert (refused.status_code, "does not know this user" in refused.text) == (403, True)
+        assert visitor.sign_in(*ROOT).status_code == 303
+        assert "created topic made" in visitor.done("/topic/new", name="made", queues="1")
+
+
+def test_a_broker_without_access_control_takes_no_user_of_its_name_server(tmp_path: Path) -> None:
+    """The user could change it without a right."""
+    with (
+        checked_name_server(tmp_path) as name_server,
+        broker(tmp_path, namesrv=name_server.address, inner_credentials=":".join(ROOT)),
+        served(name_server.address) as dashboard,
+        Visitor(dashboard) as visitor,
+    ):
+        refused = visitor.sign_in(*ROOT)
+        assert (refused.status_code, "has no access control" in refused.text) == (403, True)
 
 
 def test_sessions_end_and_attempts_are_limited(guarded: ferromq.Embedded) -> None:

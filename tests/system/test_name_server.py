@@ -1,5 +1,6 @@
 """A name server over sockets: brokers register, are found, and are forgotten in time."""
 
+import contextlib
 import json
 import socket
 import struct
@@ -12,6 +13,7 @@ import pytest
 
 from ferromq._ferromq import RemotingClient
 from ferromq.config.namesrv import NameServerConfig
+from ferromq.errors import ConfigError
 from ferromq.namesrv.server import NamesrvController
 from ferromq.process.clock import Clock
 from ferromq.protocol.route import TopicRoute
@@ -64,6 +66,38 @@ def test_an_address_in_use_names_the_option(name_server: NamesrvController) -> N
         OSError, match=rf"cannot listen on {name_server.address}: .*--listen; of ferromq dev --namesrv-listen"
     ):
         NamesrvController(NameServerConfig(listen=name_server.address))
+
+
+def test_a_table_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
+    """The error names the option and the path; what is there stays."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "kv.json.tmp").mkdir()
+    for path in (tmp_path / "file" / "kv.json", tmp_path / "kv.json", tmp_path):
+        config = NameServerConfig(listen="127.0.0.1:0", kv_config_path=str(path))
+        with pytest.raises(ConfigError, match=rf"kv_config_path is {path}, .*--kv-config"):
+            NamesrvController(config)
+    assert not (tmp_path / "kv.json").exists()
+
+
+def test_a_table_that_can_no_longer_be_written_is_told(
+    tmp_path: Path, client: RemotingClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing changes then, and the log has a line."""
+    directory = tmp_path / "tables"
+    config = NameServerConfig(listen="127.0.0.1:0", kv_config_path=str(directory / "kv.json"))
+    with contextlib.closing(NamesrvController(config)) as controller:
+        fields = {"namespace": "n", "key": "k", "value": "v"}
+        assert list(directory.iterdir()) == []
+        assert client.call(controller.address, PUT_KV, fields)[0] == SUCCESS
+        directory.rename(tmp_path / "away")
+        directory.write_text("")
+        for code, value in ((PUT_KV, "w"), (DELETE_KV, "")):
+            answer, remark, _, _ = client.call(controller.address, code, {**fields, "value": value})
+            assert (answer, "nothing changed" in remark, str(directory) in remark) == (SYSTEM_ERROR, True, True)
+        assert client.call(controller.address, GET_KV, fields)[2] == {"value": "v"}
+    lines = [record for record in caplog.records if "nothing changed" in record.getMessage()]
+    assert len(lines) == 2
+    assert not any(record.exc_info for record in caplog.records)
 
 
 class Broker:

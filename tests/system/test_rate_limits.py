@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from ferromq._proto import messages as pb
 from ferromq.broker.controller import BrokerController
 from ferromq.client.connection import Channels
 from ferromq.config.broker import BrokerConfig
+from ferromq.errors import Throttled
 from ferromq.protocol.codes import RequestCode, ResponseCode
 
 ADA, BOB = ("ada", "ada's key"), ("bob", "bob's key")
@@ -170,6 +172,45 @@ def test_our_clients_wait_and_go_on(tmp_path: Path) -> None:
                 seen += [message.body for message in messages]
         assert sorted(seen, key=int) == [b"%d" % number for number in range(15)]
         assert mq.broker._server.stats()["over_topic_limit"] > 0
+
+
+@pytest.mark.parametrize("is_framed", [True, False])
+def test_our_readers_wait_and_go_on(clock: Clock, monkeypatch: pytest.MonkeyPatch, *, is_framed: bool) -> None:
+    """A pull or a receive without a wait says which limit it met."""
+    if not is_framed:
+        monkeypatch.setattr(Channels, "is_framed", lambda *_: False)
+    with (
+        ferromq.embedded(clock=clock, default_queues=1) as mq,
+        ferromq.connect(mq.endpoint) as here,
+        here.producer() as producer,
+        here.consumer("billing", "orders", begin="first") as consumer,
+        here.reader("orders", begin="first") as reader,
+    ):
+        producer.send_all("orders", [b"%d" % number for number in range(6)])
+        (queue,) = consumer.queues()
+        with mq.admin() as admin:
+            admin.configure_broker(mq.broker.identity.name, {"limits": "topic=orders receive=4"})
+        assert consumer.pull(queue, 0, 6).next_offset == 6
+        for read in (lambda: consumer.pull(queue, 0, 6), lambda: consumer.receive(1, wait=0)):
+            with pytest.raises(Throttled, match="the limit of 4 messages/s for receives of topic orders"):
+                read()
+        refused = mq.broker._server.stats()["over_topic_limit"]
+        time_passes = threading.Event()
+
+        def pass_time() -> None:
+            # Only once the reader was refused there is room for it.
+            while mq.broker._server.stats()["over_topic_limit"] == refused and not time_passes.wait(0.01):
+                pass
+            clock.advance(seconds=1)
+
+        with ThreadPoolExecutor(1) as threads:
+            passing = threads.submit(pass_time)
+            try:
+                message = next(iter(reader))
+            finally:
+                time_passes.set()
+            passing.result()
+        assert message.body == b"0"
 
 
 def test_users_have_limits_of_their_own(tmp_path: Path) -> None:

@@ -232,8 +232,15 @@ def test_tokens_are_of_one_visitor() -> None:
     assert not sessions.is_token("a", "é")
 
 
-def _checked(refusals: dict[str, list[str | None]], secret: str = "given") -> str:
-    """Return what a sign-in tells; *refusals*: what each broker answers to its questions in turn, None: it allows."""
+def _checked(
+    refusals: dict[str, list[str | None]], secret: str = "given", listing: Sequence[str | None] = (None,)
+) -> str:
+    """
+    Return what a sign-in tells; *refusals*: what each broker answers to its questions in turn, None: it allows.
+
+    *listing*: what the name server answers in turn.
+    """
+    listed = list(listing)
 
     class Asked:
         """An administrator whose brokers answer by the script."""
@@ -241,6 +248,9 @@ def _checked(refusals: dict[str, list[str | None]], secret: str = "given") -> st
         async def cluster(self, *, figures: bool) -> list[BrokerStatus]:
             """Name the brokers."""
             assert not figures, "one refusal must not hide the other brokers"
+            why = listed.pop(0)
+            if why is not None:
+                raise Forbidden("refused", code=16, remark=why)
             return [BrokerStatus("c", address, 0, address) for address in refusals]
 
         async def broker_config(self, address: str) -> dict[str, str]:
@@ -283,6 +293,27 @@ def _checked(refusals: dict[str, list[str | None]], secret: str = "given") -> st
 def test_one_broker_decides_about_a_key(refusals: dict[str, list[str | None]], told: str) -> None:
     """Answers of several brokers, or from before and after a change of the users, are no proof of a key."""
     found = _checked(refusals)
+    assert told in found
+    assert bool(told) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "secret", "listing", "told"),
+    [
+        ({"a": ["signature", "may not", "signature"]}, "given", ["signature", None], ""),
+        ({"a": ["signature", "signature", "signature"]}, "given", ["signature", None], "does not know"),
+        ({"a": [None]}, "given", ["signature", None], "has no access control"),
+        ({"a": ["signature"], "b": [None]}, "given", ["signature", None], "The broker at b has no access control"),
+        ({}, "given", ["signature", "signature"], "does not know"),
+        ({}, "given", ["signature", "may not"], "Get or List on Cluster:*"),
+        ({}, "", ["signature"], "does not know"),
+    ],
+)
+def test_a_name_server_with_access_control_shows_the_brokers_to_the_given_key(
+    refusals: dict[str, list[str | None]], secret: str, listing: list[str | None], told: str
+) -> None:
+    """The brokers decide then, too."""
+    found = _checked(refusals, secret, listing)
     assert told in found
     assert bool(told) == bool(found)
 

@@ -117,3 +117,29 @@ async fn an_updated_offset_becomes_the_committed_offset() {
         assert_eq!(broker.store.groups().committed_offset("audit", "flights", 1), Some(committed));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_announces_its_form_as_an_answer_does() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    for (method, asked, announced) in [
+        ("PullMessage", "", None),
+        ("PullMessage", "1", Some("1")),
+        ("PullMessage", "2", Some("2")),
+        ("ReceiveMessage", "1", Some("1")),
+    ] {
+        let mut request = Request::new(Bytes::from(pull_from(0, Duration::ZERO).encode_to_vec()));
+        request.metadata_mut().insert("x-mq-client-id", "".parse().unwrap());
+        request.metadata_mut().insert("x-ferromq-packed", asked.parse().unwrap());
+        let (metadata, mut stream) = client.stream(method, request).await.unwrap();
+        let form = metadata.get("x-ferromq-packed").map(|form| form.to_str().unwrap());
+        assert_eq!(form, announced, "{method}");
+        let mut answer = stream.message().await.unwrap().unwrap();
+        if form.is_some() {
+            let length = usize::from(answer.split_to(1)[0]);
+            assert_eq!(length, answer.len(), "one response");
+        }
+        let content = PullMessageResponse::decode(answer).unwrap().content.unwrap();
+        assert!(matches!(content, PullContent::Status(status) if status.code == 40_017), "{method}");
+    }
+}

@@ -71,6 +71,7 @@ from ferromq.core.credentials import credentials_of
 from ferromq.core.requests import milliseconds, seconds
 from ferromq.errors import (
     ConfigError,
+    Forbidden,
     GroupNotFound,
     IllegalName,
     OutcomeUnknown,
@@ -373,8 +374,17 @@ class Admin(Shown):
 
     @_bounded
     def broker_config(self, broker: str) -> dict[str, str]:
-        """Return the options of a running broker, given by its name (the master) or address, by name."""
-        address = inventory.found_broker(self._cluster.brokers(None), broker)
+        """
+        Return the options of a running broker, given by its name (the master) or address, by name.
+
+        A broker given by its address is asked even where the name servers let this user list no brokers.
+        """
+        try:
+            address = inventory.found_broker(self._cluster.brokers(None), broker)
+        except Forbidden:
+            if ":" not in broker:
+                raise
+            address = broker
         return inventory.configuration(self._calls, address, RequestCode.GET_BROKER_CONFIG)
 
     @_bounded

@@ -214,7 +214,11 @@ class Admin(Shown):
         return await asyncio.to_thread(self._admin.cluster, name, figures=figures)
 
     async def broker_config(self, broker: str) -> dict[str, str]:
-        """Return the options of a running broker, given by its name (the master) or address, by name."""
+        """
+        Return the options of a running broker, given by its name (the master) or address, by name.
+
+        A broker given by its address is asked even where the name servers let this user list no brokers.
+        """
         return await asyncio.to_thread(self._admin.broker_config, broker)
 
     async def configure_broker(self, broker: str, options: Mapping[str, str]) -> None:

@@ -23,6 +23,13 @@ def replace_file(path: Path, content: bytes, mode: int = 0o666) -> None:
     sync_directory(path.parent)
 
 
+def check_replaceable(path: Path) -> None:
+    """Raise `OSError` if *path* cannot be replaced. Creates its directory, as a replacement does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _written(path, b"", 0o600) as fresh:
+        fresh.unlink()
+
+
 def put_file(path: Path, content: bytes, mode: int = 0o666) -> None:
     """
     Replace *path*, or the file that it links to, by *content*, and keep no backup. The directory must be there.

@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from ferromq.errors import ConfigError
-from ferromq.files import json_file
-from ferromq.files.atomic import followed
+from ferromq.files import atomic, json_file
 
 _log = logging.getLogger("ferromq.namesrv")
 
@@ -20,9 +19,10 @@ class KvConfig:
     """A table of namespace, key and value. Thread-safe. With a path, changes are on disk when a method returns."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path = followed(path) if path else None
+        """Read the table. Raises `ConfigError` if the file *path* is damaged, or if it cannot be read and replaced."""
+        self._path = atomic.followed(path) if path else None
         self._lock = threading.Lock()
-        self._table: dict[str, dict[str, str]] = _load(path) if path else {}
+        self._table: dict[str, dict[str, str]] = _load(self._path) if self._path else {}
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value. Raises `OSError` and changes nothing if the file cannot be written."""
@@ -89,8 +89,15 @@ def _load(path: Path) -> dict[str, dict[str, str]]:
     try:
         content = json_file.read(path)
         table = (content or {}).get("configTable") or {}
-        return {str(n): {str(k): str(v) for k, v in keys.items()} for n, keys in table.items()}
+        found = {str(n): {str(k): str(v) for k, v in keys.items()} for n, keys in table.items()}
+        atomic.check_replaceable(path)
+    except OSError as error:
+        raise ConfigError(
+            f"kv_config_path is {path}, which the name server cannot read and replace: {error}; let its user write "
+            "to the directory, or set another path (--kv-config)"
+        ) from error
     except (ValueError, AttributeError) as error:
         raise ConfigError(
             f"{path} is not a key-value table: {error}; restore it, or delete it to start empty"
         ) from error
+    return found

@@ -93,7 +93,10 @@ class Requests:
         fields = request.fields
         namespace, key, value = required(fields, "namespace"), required(fields, "key"), required(fields, "value")
         # RocketMQ's tools write brokers in any order, but its clients choose queues by position.
-        self._kv_config.put(namespace, key, canonical(value) if namespace == ORDER_NAMESPACE else value)
+        try:
+            self._kv_config.put(namespace, key, canonical(value) if namespace == ORDER_NAMESPACE else value)
+        except OSError as error:
+            return _not_written(error)
         self._order_changed(namespace, key)
         return success()
 
@@ -106,7 +109,10 @@ class Requests:
 
     def _delete_kv(self, request: Request) -> Answer:
         namespace, key = required(request.fields, "namespace"), required(request.fields, "key")
-        self._kv_config.delete(namespace, key)
+        try:
+            self._kv_config.delete(namespace, key)
+        except OSError as error:
+            return _not_written(error)
         self._order_changed(namespace, key)
         return success()
 
@@ -242,7 +248,7 @@ class Requests:
         except (ConfigError, UnicodeDecodeError) as error:
             return failure(ResponseCode.INVALID_PARAMETER, str(error))
         except OSError as error:
-            return failure(ResponseCode.SYSTEM_ERROR, f"nothing changed: the file cannot be written: {error}")
+            return _not_written(error)
         return success()
 
     def _show_settings(self, _request: Request) -> Answer:
@@ -312,3 +318,9 @@ def _unknown_topic(topic: str) -> str:
         f"no registered broker has the topic {topic}: create it (ferromq.Admin(...).create_topic({topic!r}), "
         f"or mqadmin updateTopic -c CLUSTER -t {topic}), or let a broker create topics on first use"
     )
+
+
+def _not_written(error: OSError) -> Answer:
+    text = f"nothing changed: the file cannot be written: {error}"
+    _log.error("%s", text)
+    return failure(ResponseCode.SYSTEM_ERROR, text)

@@ -43,7 +43,9 @@ _LOG_INTERVAL = timedelta(minutes=10)
 
 class NamesrvController:
     """
-    A running name server, ready when the constructor returns. Raises `OSError` if the address is in use.
+    A running name server, ready when the constructor returns.
+
+    Raises `OSError` if the address is in use, and `ConfigError` if the file of the key-value table cannot be replaced.
 
     It writes options that change while it runs to *config_file*, if given.
     """
@@ -62,6 +64,7 @@ class NamesrvController:
         self._clock = clock or Clock.system()
         self.settings = Settings(config, config_file)
         self.settings.read_from(load)
+        self.kv_config = KvConfig(Path(config.kv_config_path) if config.kv_config_path else None)
         # Callbacks refer to the parts, not to this object, so that it is freed as soon as it is closed.
         server = self._server = Server(
             self._clock.raw, handler_threads=config.handler_threads, **config.connections.limits()
@@ -74,7 +77,6 @@ class NamesrvController:
             if settings.config.notify_minimum:
                 notices.notify(change)
 
-        self.kv_config = KvConfig(Path(config.kv_config_path) if config.kv_config_path else None)
         orders = OrderConfigurationUpdater(self.kv_config, server.drop_routes)
         self.routes = RouteInfoManager(
             config.lease // _MILLISECOND,

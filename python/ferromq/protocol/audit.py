@@ -70,9 +70,25 @@ _OF_USER = _fields("username")
 _OF_ACL = _fields("subject", "policyType", "resource")
 
 
+_OF_ENTRY = {"resource": "resource", "actions": "actions", "sources": "sourceIps", "decision": "decision"}
+"""What a line has of an entry of a policy, and its member in the body."""
+
+
 def _policies(request: Request) -> Iterator[str]:
     yield from _OF_ACL(request)
-    yield from _members("policies.entries.resource", "policies.entries.decision")(request)
+    with suppress(ValueError, RecursionError):  # as in `_members`
+        for policy in _objects(java_json.loads_object(request.body), "policies"):
+            yield from (f"policyType={value}" for value in _values(policy, ["policyType"]))
+            for entry in _objects(policy, "entries"):
+                for name, member in _OF_ENTRY.items():
+                    values = ",".join(_values(entry, [member]))
+                    if values:
+                        yield f"{name}={values}"
+
+
+def _objects(content: Mapping[str, Any], member: str) -> list[dict[str, Any]]:
+    found = content.get(member)
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 def _user(request: Request) -> Iterator[str]:

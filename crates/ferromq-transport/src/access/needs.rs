@@ -323,7 +323,11 @@ static METHODS: [(&str, &[CallNeed]); 24] = [
     ("ReceiveMessage", GROUP_AND_QUEUE),
     ("AckMessage", GROUP_AND_TOPIC),
     ("AckRecords", &[CallNeed::Text(Kind::Group, &[1], SUB), CallNeed::Text(Kind::Topic, &[2], SUB)]),
-    ("PullMessage", GROUP_AND_QUEUE),
+    // Readers pull for no group.
+    (
+        "PullMessage",
+        &[CallNeed::GivenName(Kind::Group, &[1], SUB), CallNeed::Name(Kind::Topic, &[2, 1], SUB)],
+    ),
     (
         "UpdateOffset",
         &[CallNeed::Name(Kind::Group, &[1], COMMIT), CallNeed::Name(Kind::Topic, &[2, 1], COMMIT)],

@@ -196,6 +196,25 @@ fn every_topic_that_a_send_names_is_checked() {
 }
 
 #[test]
+fn a_pull_without_a_group_needs_its_topic_alone() {
+    let access =
+        access(rules(vec![entry("Topic:mine", Actions::SUB, true), entry("Group:g", Actions::SUB, true)]));
+    let message = |group: &[u8], topic| [group, &with(2, &with(1, &resource(topic)))].concat();
+    let (no_group, unnamed) = (Vec::new(), with(1, b""));
+    for group in [&no_group, &unnamed, &with(1, &resource("")), &with(1, &resource("g"))] {
+        assert!(call(&access, "ada", "PullMessage", &message(group, "mine")).is_ok(), "{group:?}");
+        assert!(call(&access, "ada", "PullMessage", &message(group, "yours")).is_err(), "{group:?}");
+    }
+    assert!(call(&access, "ada", "PullMessage", &message(&with(1, &resource("h")), "mine")).is_err());
+    for method in ["ReceiveMessage", "AwaitMessages"] {
+        assert!(
+            call(&access, "ada", method, &message(&no_group, "mine")).is_err(),
+            "{method} is for a group"
+        );
+    }
+}
+
+#[test]
 fn a_retry_topic_belongs_to_its_group() {
     let access = access(rules(vec![entry("Group:g", Actions::SUB, true)]));
     let pull = |topic| signed("ada", request::PULL_MESSAGE, &[("topic", topic), ("consumerGroup", "g")], b"");

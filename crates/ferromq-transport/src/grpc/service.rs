@@ -223,7 +223,7 @@ impl ServerStreamingService<Bytes> for HotStream {
                 .and_then(|user| limit(&hot, user.as_deref(), streaming.name(), &body));
             let meter = match admitted {
                 Ok(meter) => meter,
-                Err(refusal) => return Ok(Response::new(refused_stream(form.is_packed(), &refusal))),
+                Err(refusal) => return Ok(announced(form, refused_stream(form.is_packed(), &refusal))),
             };
             let reading = async {
                 if is_pull {
@@ -238,11 +238,8 @@ impl ServerStreamingService<Bytes> for HotStream {
             };
             let (stream, min_offset) = read.map_err(malformed)?;
             share.settle(stream.bytes());
-            let mut response = Response::new(stream);
+            let mut response = announced(form, stream);
             response.extensions_mut().insert(AnswerShare(share));
-            if let Some(form) = form.announced() {
-                response.metadata_mut().insert(PACKED, MetadataValue::from_static(form));
-            }
             if let Some(offset) = min_offset {
                 response.metadata_mut().insert(MIN_OFFSET, MetadataValue::from(offset));
             }
@@ -400,6 +397,15 @@ fn refused_call(method: &str, refusal: Refusal) -> Result<Response<Bytes>, Statu
 /// Returns the client id; empty if it is missing or not text.
 fn client_id(metadata: &MetadataMap) -> &str {
     metadata.get(CLIENT_ID).and_then(|id| id.to_str().ok()).unwrap_or("").trim_ascii()
+}
+
+/// A response whose metadata says in which form its stream is.
+fn announced(form: AnswerForm, stream: ResponseStream) -> Response<ResponseStream> {
+    let mut response = Response::new(stream);
+    if let Some(form) = form.announced() {
+        response.metadata_mut().insert(PACKED, MetadataValue::from_static(form));
+    }
+    response
 }
 
 fn refused_stream(packed: bool, refusal: &Refusal) -> ResponseStream {

@@ -31,8 +31,7 @@ use tokio_rustls::{
     client::TlsStream as ClientStream,
     rustls::{
         ClientConfig, ConfigBuilder, Error as RustlsError, RootCertStore, ServerConfig, WantsVerifier,
-        pki_types::ServerName,
-        server::WebPkiClientVerifier,
+        pki_types::ServerName, server::WebPkiClientVerifier,
     },
     server::TlsStream as ServerStream,
 };
