@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from dispatching import dispatched
 
 import ferromq
 from ferromq.errors import ConfigError
@@ -36,8 +37,7 @@ def send(mq: ferromq.Embedded, count: int) -> None:
     with mq.producer() as producer:
         for number in range(count):
             producer.send("orders", b"%d" % number, tag="odd" if number % 2 else "even")
-    while sum(mq.store.max_offset("orders", queue_id) for queue_id in mq.store.queues()["orders"]) < count:
-        pass
+    dispatched(mq)
 
 
 def bodies(reader: Any, start: Any, end: Any) -> list[int]:
