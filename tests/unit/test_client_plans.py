@@ -105,6 +105,16 @@ def test_a_slow_server_that_refuses_has_the_last_word() -> None:
     assert 1.5 <= server.now <= 2.0
 
 
+def test_another_broker_is_asked_after_a_slow_failure() -> None:
+    """It may be quick; so may be a busy one whose route took its time."""
+    server = Server(ONE, TWO)
+    server.script = [takes(server, 1.6, sent(code=pb.Code.INTERNAL_SERVER_ERROR)), sent()]
+    server.run(send_plans.send(server.common, "orders", [b"1"], timeout=3.0))
+    server.now, server.script = 0.0, [takes(server, 2.0, sent(code=pb.Code.TOO_MANY_REQUESTS)), sent()]
+    server.run(send_plans.send(server.common, "orders", [b"1"], timeout=5.0))
+    assert not server.script
+
+
 def test_a_refused_send_without_time_for_another_ends_with_the_refusal() -> None:
     """Not with a timeout, which would leave open whether the message is stored."""
     refused = send_plans.Earlier(_ferromq.MessageIds(bytes(8), 1, 1, 1), ONE, Throttled("busy"))

@@ -48,6 +48,7 @@ from ferromq.errors import (
     NotDurable,
     OutcomeUnknown,
     RequestTimeout,
+    Throttled,
     Unsupported,
 )
 from ferromq.protocol import naming
@@ -183,16 +184,14 @@ class Common:
                 self.routes.distrust(topic)
                 now = self.now()
                 left = until - now
-                # A refusal says more than the silence of a server that has less time than it took for the refusal.
-                least = LEAST if isinstance(error, OutcomeUnknown) else max(LEAST, 2 * (now - began))
+                # With a timeout, half of what is left: there is always time for one more attempt.
+                pause = min(backoff(number), _PAUSE, math.inf if timeout is None else left / 2)
+                # The refusal of a busy server says more than its silence in less time than it took to refuse.
+                least = max(LEAST, pause + now - began) if isinstance(error, Throttled) else LEAST
                 if self._is_over(number, left, least if timeout is not None else None):
                     raise _outcome(error, tries) from None
             except FerromqError as error:
                 raise _outcome(error, tries) from None
-            pause = min(backoff(number), _PAUSE)
-            if timeout is not None:
-                # Half of what is left: there is always time for one more attempt.
-                pause = min(pause, left / 2)
             yield from _pause(pause if number < self.attempts else min(pause, left), last, tries)
             number += 1
 
